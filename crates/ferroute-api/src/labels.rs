@@ -1,0 +1,17 @@
+//! Names of labels and taints that change what a proxy does.
+
+/// On an `EndpointSlice`: the name of the Service (in the slice's namespace) that it belongs to.
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// On a Service or `EndpointSlice`, with any value: another proxy takes care of it, so this one leaves it alone.
+pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+
+/// On a Service or `EndpointSlice`, with any value: the Service is headless, there is nothing to proxy.
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// On a Node: the zone that topology hints by zone are compared with.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// Key of the taint that says that the node is about to be removed; `/healthz` answers 503 while it is there, so that
+/// load balancers stop sending new connections.
+pub const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";

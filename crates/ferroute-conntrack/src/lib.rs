@@ -1,0 +1,1 @@
+//! Removes connection-tracking entries that point at endpoints that are gone.

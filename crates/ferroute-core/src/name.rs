@@ -1,0 +1,84 @@
+use std::{cmp::Ordering, fmt, sync::Arc};
+
+use crate::Protocol;
+
+/// `namespace/name` of a Service. Cheap to clone: all clones share one text.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ServiceName {
+    /// `namespace/name`.
+    full: Arc<str>,
+    /// Where the slash is in `full`.
+    slash: u16,
+}
+
+impl ServiceName {
+    /// Puts a name together. Kubernetes limits both parts to far less than the 64 KiB that fit here; what is longer is
+    /// cut off there.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        let slash = u16::try_from(namespace.len()).unwrap_or(u16::MAX);
+        Self { full: format!("{namespace}/{name}").into(), slash }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.full[..usize::from(self.slash)]
+    }
+
+    /// The name within the namespace.
+    pub fn name(&self) -> &str {
+        &self.full[usize::from(self.slash) + 1..]
+    }
+
+    /// `namespace/name`.
+    pub fn as_str(&self) -> &str {
+        &self.full
+    }
+}
+
+impl PartialOrd for ServiceName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ServiceName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.full.cmp(&other.full)
+    }
+}
+
+impl fmt::Display for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.full)
+    }
+}
+
+impl fmt::Debug for ServiceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.full, f)
+    }
+}
+
+/// One port of one Service. The protocol is part of the name because a Service may offer the same port name for
+/// several protocols, and slices' ports are matched by both.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServicePortName {
+    /// The Service.
+    pub service: ServiceName,
+    /// Name of the port; empty where the Service's only port has none.
+    pub port: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for ServicePortName {
+    /// `namespace/name:port`, or `namespace/name` for a port without a name: the form that kube-proxy 1.36 hashes into
+    /// chain names and puts into comments.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.service.as_str())?;
+        if !self.port.is_empty() {
+            write!(f, ":{}", self.port)?;
+        }
+        Ok(())
+    }
+}

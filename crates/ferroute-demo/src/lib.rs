@@ -1,0 +1,1 @@
+//! A small cluster of network namespaces on one machine.

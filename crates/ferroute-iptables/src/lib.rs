@@ -1,0 +1,1 @@
+//! kube-proxy's iptables rules as typed values: planner, text form, runner.

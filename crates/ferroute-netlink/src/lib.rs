@@ -1,0 +1,1 @@
+//! Netlink sockets, batches, acks and dumps, without knowing what the messages mean.

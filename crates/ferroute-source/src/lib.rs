@@ -1,0 +1,1 @@
+//! Where Services and endpoints come from: manifests on disk.

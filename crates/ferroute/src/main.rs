@@ -1,0 +1,3 @@
+//! The Kubernetes service proxy.
+
+fn main() {}
