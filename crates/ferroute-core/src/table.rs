@@ -68,8 +68,7 @@ impl ServiceTable {
         &'a self,
         service: &ServiceName,
     ) -> impl Iterator<Item = (&'a ServicePortName, &'a Entry)> + use<'a> {
-        let first =
-            ServicePortName { service: service.clone(), port: Arc::from(""), protocol: crate::Protocol::Tcp };
+        let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: crate::Protocol::Tcp };
         let service = service.clone();
         self.entries.range(first..).take_while(move |(name, _)| name.service == service)
     }

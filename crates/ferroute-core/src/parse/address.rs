@@ -1,0 +1,36 @@
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+
+/// Reads an address as Kubernetes does: leading zeros in IPv4 are allowed and decimal (`010.0.0.1` is `10.0.0.1`), and
+/// an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is the IPv4 address.
+pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
+    text.parse::<IpAddr>()
+        .ok()
+        .or_else(|| parse_ipv4_with_zeros(text).map(IpAddr::V4))
+        .map(|address| address.to_canonical())
+        .ok_or_else(|| format!("invalid IP address {text:?}"))
+}
+
+/// Reads a network like `10.0.0.0/8`, with white space around it allowed and bits behind the prefix cleared, as
+/// Kubernetes does.
+pub fn parse_network(text: &str) -> Result<IpNet, String> {
+    let invalid = || format!("invalid network {text:?} (want ADDRESS/PREFIX)");
+    let (address, prefix) = text.trim().split_once('/').ok_or_else(invalid)?;
+    let address = parse_ip(address)?;
+    let prefix = prefix.parse().map_err(|_| invalid())?;
+    IpNet::new(address, prefix).map(|net| net.trunc()).map_err(|_| invalid())
+}
+
+fn parse_ipv4_with_zeros(text: &str) -> Option<Ipv4Addr> {
+    let mut octets = text.split('.').map(|part| {
+        let digits = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| part.trim_start_matches('0')).and_then(|part| match part {
+            "" => Some(0),
+            part => part.parse::<u8>().ok(),
+        })
+    });
+    let mut next = || octets.next().flatten();
+    let address = Ipv4Addr::new(next()?, next()?, next()?, next()?);
+    octets.next().is_none().then_some(address)
+}
