@@ -1,0 +1,79 @@
+# Ferroute's two commands are `make demo` and `make test`; the rest are their parts.
+# Everything that touches the network runs in network namespaces of its own, which takes root: with a user who is not
+# root, `sudo` is used for just that.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+FERROUTE := $(abspath $(TARGET_DIR))/release/ferroute
+
+# Tests are built as the user who calls, and run as root.
+HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
+RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
+AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
+
+.PHONY: demo test build release unit conformance fmt lint doc bench deps deps-demo deps-test rust clean
+
+demo: deps-demo release
+	$(SUDO) $(FERROUTE) demo
+
+test: deps-test unit conformance
+
+# Everything that needs no second program: pure tests, golden rules, properties, packets in namespaces.
+unit: rust
+	$(AS_ROOT) $(CARGO) test --workspace
+
+# Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, MODES some modes.
+MODES ?= iptables
+CASES ?=
+conformance: deps-test release
+	@set -e; for mode in $(MODES); do \
+	    echo "== conformance, mode $$mode"; \
+	    $(SUDO) python3 conformance/check.py --mode $$mode --source files \
+	        --proxy-cmd "$(FERROUTE) run --config {config} --manifests {manifests}" $(CASES); \
+	done
+
+release: rust
+	$(CARGO) build --release --bin ferroute
+
+build: rust
+	$(CARGO) build --workspace --all-targets
+
+fmt: rust
+	$(CARGO) fmt --all --check
+
+lint: rust
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+doc: rust
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+# Figures for docs/performance.md.
+bench: deps-test release
+	$(AS_ROOT) $(CARGO) bench --workspace
+
+clean:
+	$(CARGO) clean
+
+rust:
+	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install it from https://rustup.rs or your distribution" >&2; exit 1; }
+
+# What a fresh Debian or Ubuntu lacks: $(call install,PROGRAM:PACKAGE ...)
+define install
+	@missing=; for pair in $(1); do \
+	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+	    echo "installing$$missing"; \
+	    $(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy $$missing; \
+	fi
+endef
+
+deps-demo:
+	$(call install,cc:gcc ip:iproute2 iptables:iptables curl:curl)
+
+deps-test: deps-demo
+	$(call install,python3:python3 nft:nftables conntrack:conntrack sysctl:procps)
+
+deps: deps-test
