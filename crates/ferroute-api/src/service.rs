@@ -29,6 +29,13 @@ pub struct ServiceSpec {
     /// All cluster IPs, at most one per IP family; the first repeats `cluster_ip`.
     #[serde(rename = "clusterIPs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub cluster_ips: Vec<String>,
+    /// Families of the cluster IPs, `IPv4` and `IPv6`, first one first. Proxies read the cluster IPs themselves; the
+    /// demo, which has no API server to assign them, needs it.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub ip_families: Vec<String>,
+    /// `SingleStack`, `PreferDualStack` or `RequireDualStack`; read only by the demo, like `ip_families`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ip_family_policy: Option<String>,
     /// Addresses that others route to this node.
     #[serde(rename = "externalIPs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<String>,
