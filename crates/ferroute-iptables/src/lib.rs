@@ -1,1 +1,23 @@
-//! kube-proxy's iptables rules as typed values: planner, text form, runner.
+//! kube-proxy's iptables rules as typed values.
+//!
+//! ```text
+//!   ServiceTable ──► plan ──► Rule, chain by chain ──► text ──► runner ──► iptables-restore
+//!                                                       ▲
+//!                     iptables-save ────────────────────┘
+//! ```
+//!
+//! [`Rule`] is the one model of a rule: the planner makes it, `iptables-save` text is read into it, and whoever explains
+//! or checks rules walks it. Everything but the runner is a pure function. What is *not* here: Kubernetes objects.
+
+mod chain;
+pub mod rule;
+mod ruleset;
+pub mod text;
+
+pub use chain::{BadChainName, ChainName, TableName};
+pub use rule::{
+    AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortRange, Probability, ProtocolMatch,
+    Recent, RecentAction, RejectWith, Rule, Sense, Target,
+};
+pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
+pub use text::{ParseError, ParseErrorKind, SaveItem, SaveParser};

@@ -1,0 +1,290 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ferroute_core::{IpFamily, Protocol};
+
+use super::words::Word;
+use crate::{
+    AddressType, ChainName, CtStates, MarkMatch, Match, PortRange, Probability, Recent, RecentAction, RejectWith,
+    Sense, Target,
+};
+
+/// An option of a module or target, with its arguments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opt<'a> {
+    /// Has a `!` before it.
+    pub(super) negated: bool,
+    /// With its dashes.
+    pub(super) name: &'a str,
+    /// What follows it.
+    pub(super) args: &'a [Word<'a>],
+}
+
+impl<'a> Opt<'a> {
+    /// The one argument.
+    fn arg(&self) -> Option<&'a str> {
+        match self.args {
+            [word] => Some(&word.text),
+            _ => None,
+        }
+    }
+
+    /// The one argument of an option that is not negated.
+    fn plain_arg(&self) -> Option<&'a str> {
+        if self.negated { None } else { self.arg() }
+    }
+
+    /// Is there without argument or negation.
+    fn is_flag(&self) -> bool {
+        !self.negated && self.args.is_empty()
+    }
+}
+
+/// Options that take one argument, whatever it looks like.
+pub(super) fn takes_any_word(option: &str) -> bool {
+    matches!(option, "--comment" | "--nfacct-name" | "--name" | "--log-prefix" | "--nflog-prefix" | "--string")
+}
+
+/// The module has such an option. `iptables` asks each loaded module, so that an option can stand apart from its `-m`.
+pub(super) fn knows(module: &str, option: &str) -> bool {
+    match module {
+        "comment" => option == "--comment",
+        "tcp" | "udp" | "sctp" => is_port_option(option),
+        "conntrack" => option.starts_with("--ct"),
+        "mark" => option == "--mark",
+        "addrtype" => matches!(option, "--src-type" | "--dst-type" | "--limit-iface-in" | "--limit-iface-out"),
+        "statistic" => matches!(option, "--mode" | "--probability" | "--every" | "--packet"),
+        "recent" => matches!(
+            option,
+            "--set"
+                | "--rcheck"
+                | "--update"
+                | "--remove"
+                | "--seconds"
+                | "--reap"
+                | "--hitcount"
+                | "--rttl"
+                | "--name"
+                | "--mask"
+                | "--rsource"
+                | "--rdest"
+        ),
+        "nfacct" => option == "--nfacct-name",
+        _ => false,
+    }
+}
+
+/// Belongs to the module of a transport protocol, which `-p` loads by itself.
+pub(super) fn is_port_option(option: &str) -> bool {
+    matches!(
+        option,
+        "--sport"
+            | "--source-port"
+            | "--dport"
+            | "--destination-port"
+            | "--tcp-flags"
+            | "--syn"
+            | "--tcp-option"
+            | "--chunk-types"
+    )
+}
+
+/// The module as a typed value; `None` if we do not know it or one of its options.
+pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -> Option<Match> {
+    match (module, options) {
+        ("comment", [text]) => Some(Match::Comment(text.plain_arg()?.into())),
+        ("tcp" | "udp" | "sctp", _) => transport(module.parse().ok()?, options),
+        ("conntrack", [state]) if state.name == "--ctstate" => {
+            Some(Match::Conntrack(Sense::new(state.negated, CtStates::parse(state.arg()?)?)))
+        }
+        ("mark", [mark]) if mark.name == "--mark" => {
+            let (value, mask) = masked_number(mark.arg()?)?;
+            Some(Match::Mark(Sense::new(mark.negated, MarkMatch { value, mask })))
+        }
+        ("addrtype", _) => address_types(options),
+        ("statistic", [mode, chance] | [chance, mode]) if mode.name == "--mode" && chance.name == "--probability" => {
+            (mode.plain_arg()? == "random").then_some(())?;
+            Some(Match::Statistic(Sense::new(chance.negated, Probability::parse(chance.arg()?)?)))
+        }
+        ("recent", _) => recent(family, options).map(Match::Recent),
+        ("nfacct", [name]) if name.name == "--nfacct-name" => Some(Match::Nfacct(name.plain_arg()?.into())),
+        _ => None,
+    }
+}
+
+/// The target as a typed value; `None` if we do not know it or one of its options.
+pub(super) fn known_target(family: IpFamily, name: &str, options: &[Opt<'_>]) -> Option<Target> {
+    match (name, options) {
+        ("ACCEPT", []) => Some(Target::Accept),
+        ("DROP", []) => Some(Target::Drop),
+        ("RETURN", []) => Some(Target::Return),
+        ("REJECT", []) => Some(Target::Reject(match family {
+            IpFamily::V4 => RejectWith::IcmpPortUnreachable,
+            IpFamily::V6 => RejectWith::Icmp6PortUnreachable,
+        })),
+        ("REJECT", [with]) if with.name == "--reject-with" => {
+            Some(Target::Reject(RejectWith::from_word(with.plain_arg()?)))
+        }
+        ("MARK", [mark]) => set_mark(mark.name, mark.plain_arg()?),
+        ("MASQUERADE", []) => Some(Target::Masquerade { random_fully: false }),
+        ("MASQUERADE", [random]) if random.name == "--random-fully" && random.is_flag() => {
+            Some(Target::Masquerade { random_fully: true })
+        }
+        ("DNAT", [to]) if to.name == "--to-destination" => destination(to.plain_arg()?),
+        (_, []) if !EXTENSIONS.contains(&name) => ChainName::new(name).ok().map(Target::Jump),
+        _ => None,
+    }
+}
+
+fn transport(protocol: Protocol, options: &[Opt<'_>]) -> Option<Match> {
+    let (mut source, mut destination) = (None, None);
+    for option in options {
+        let slot = match option.name {
+            "--sport" | "--source-port" => &mut source,
+            "--dport" | "--destination-port" => &mut destination,
+            _ => return None,
+        };
+        let range = Sense::new(option.negated, ports(option.arg()?)?);
+        if slot.replace(range).is_some() {
+            return None;
+        }
+    }
+    let says_something = |range: &Sense<PortRange>| *range != Sense::Is(PortRange::ALL);
+    Some(Match::Transport {
+        protocol,
+        source: source.filter(says_something),
+        destination: destination.filter(says_something),
+    })
+}
+
+/// Reads `80`, `80:90`, `:90`, `80:`.
+fn ports(text: &str) -> Option<PortRange> {
+    let number = |text: &str, default| if text.is_empty() { Some(default) } else { text.parse().ok() };
+    let range = match text.split_once(':') {
+        None => PortRange::one(text.parse().ok()?),
+        Some((first, last)) => PortRange { first: number(first, 0)?, last: number(last, u16::MAX)? },
+    };
+    (range.first <= range.last).then_some(range)
+}
+
+fn address_types(options: &[Opt<'_>]) -> Option<Match> {
+    let (mut source, mut destination) = (None, None);
+    for option in options {
+        let slot = match option.name {
+            "--src-type" => &mut source,
+            "--dst-type" => &mut destination,
+            _ => return None,
+        };
+        let kind = Sense::new(option.negated, AddressType::from_word(option.arg()?)?);
+        if slot.replace(kind).is_some() {
+            return None;
+        }
+    }
+    (source.is_some() || destination.is_some()).then_some(Match::AddrType { source, destination })
+}
+
+fn recent(family: IpFamily, options: &[Opt<'_>]) -> Option<Recent> {
+    let mut action = None;
+    let mask = match family {
+        IpFamily::V4 => IpAddr::V4(Ipv4Addr::BROADCAST),
+        IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(u128::MAX)),
+    };
+    let mut recent = Recent { action: RecentAction::Check, seconds: None, reap: false, name: "DEFAULT".into(), mask };
+    for option in options {
+        match option.name {
+            "--set" if option.is_flag() && action.is_none() => action = Some(RecentAction::Set),
+            "--rcheck" if option.is_flag() && action.is_none() => action = Some(RecentAction::Check),
+            "--seconds" => recent.seconds = Some(option.plain_arg()?.parse().ok()?),
+            "--reap" if option.is_flag() => recent.reap = true,
+            "--name" => recent.name = option.plain_arg()?.into(),
+            "--mask" => recent.mask = option.plain_arg()?.parse().ok()?,
+            "--rsource" if option.is_flag() => {}
+            _ => return None,
+        }
+    }
+    recent.action = action?;
+    Some(recent)
+}
+
+fn set_mark(option: &str, text: &str) -> Option<Target> {
+    match option {
+        "--set-xmark" => masked_number(text).map(|(value, mask)| Target::Mark { value, mask }),
+        "--set-mark" => masked_number(text).map(|(value, mask)| Target::Mark { value, mask: mask | value }),
+        "--or-mark" => number(text).map(Target::or_mark),
+        "--xor-mark" => number(text).map(Target::xor_mark),
+        "--and-mark" => number(text).map(Target::and_mark),
+        _ => None,
+    }
+}
+
+fn destination(text: &str) -> Option<Target> {
+    if let Ok(socket) = text.parse::<SocketAddr>() {
+        return Some(Target::Dnat { address: socket.ip(), port: Some(socket.port()) });
+    }
+    text.parse().ok().map(|address| Target::Dnat { address, port: None })
+}
+
+/// Reads `VALUE` or `VALUE/MASK`; without a mask, all bits count.
+fn masked_number(text: &str) -> Option<(u32, u32)> {
+    match text.split_once('/') {
+        None => Some((number(text)?, u32::MAX)),
+        Some((value, mask)) => Some((number(value)?, number(mask)?)),
+    }
+}
+
+/// Reads a number as C does: `0x…` is hexadecimal, `0…` octal.
+fn number(text: &str) -> Option<u32> {
+    if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        u32::from_str_radix(hex, 16).ok()
+    } else if let Some(octal) = text.strip_prefix('0').filter(|rest| !rest.is_empty()) {
+        u32::from_str_radix(octal, 8).ok()
+    } else {
+        text.parse().ok()
+    }
+}
+
+/// Targets that are kernel modules. No chain can have such a name: `iptables` refuses to make it.
+const EXTENSIONS: [&str; 43] = [
+    "ACCEPT",
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CLUSTERIP",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DNAT",
+    "DNPT",
+    "DROP",
+    "DSCP",
+    "ECN",
+    "HL",
+    "HMARK",
+    "IDLETIMER",
+    "LED",
+    "LOG",
+    "MARK",
+    "MASQUERADE",
+    "MIRROR",
+    "NETMAP",
+    "NFLOG",
+    "NFQUEUE",
+    "NOTRACK",
+    "QUEUE",
+    "RATEEST",
+    "REDIRECT",
+    "REJECT",
+    "RETURN",
+    "SECMARK",
+    "SET",
+    "SNAT",
+    "SNPT",
+    "SYNPROXY",
+    "TCPMSS",
+    "TCPOPTSTRIP",
+    "TEE",
+    "TOS",
+    "TPROXY",
+    "TRACE",
+    "TTL",
+    "ULOG",
+];

@@ -1,0 +1,204 @@
+use std::fmt::{self, Display, Write};
+
+use crate::{
+    ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, Target,
+    rule::{AddressType, PortRange},
+};
+
+/// Writes a chain's line: `:KUBE-SERVICES - [0:0]`.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_head(out: &mut impl Write, chain: ChainName, head: ChainHead) -> fmt::Result {
+    let policy = head.policy.map_or("-", Policy::as_str);
+    out.write_char(':')?;
+    out.write_str(chain.as_str())?;
+    writeln!(out, " {policy} [{}:{}]", head.counters.packets, head.counters.bytes)
+}
+
+/// Writes a rule's line: `-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_rule(out: &mut impl Write, chain: ChainName, rule: &Rule) -> fmt::Result {
+    out.write_str("-A ")?;
+    out.write_str(chain.as_str())?;
+    write_parts(out, rule)?;
+    out.write_char('\n')
+}
+
+/// A rule together with its chain; displays as its line, without the line's end.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a>(
+    /// The chain that it is in.
+    pub ChainName,
+    /// The rule.
+    pub &'a Rule,
+);
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "-A {}", self.0)?;
+        write_parts(f, self.1)
+    }
+}
+
+impl Display for Rule {
+    /// Without its chain: `-s 10.0.0.1/32 -j DROP`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        write_parts(&mut text, self)?;
+        f.write_str(text.strip_prefix(' ').unwrap_or(&text))
+    }
+}
+
+impl Display for RuleSet {
+    /// As `iptables-save` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, table) in &self.tables {
+            writeln!(f, "*{name}")?;
+            for (name, chain) in &table.chains {
+                if let Some(head) = chain.head {
+                    write_head(f, *name, head)?;
+                }
+            }
+            for (name, chain) in &table.chains {
+                for rule in &chain.rules {
+                    write_rule(f, *name, rule)?;
+                }
+            }
+            f.write_str("COMMIT\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes all of a rule, each part with a blank before it.
+fn write_parts(out: &mut impl Write, rule: &Rule) -> fmt::Result {
+    let Rule { source, destination, in_interface, out_interface, protocol, matches, target } = rule;
+    write_sense(out, " -s ", source.as_ref())?;
+    write_sense(out, " -d ", destination.as_ref())?;
+    write_sense(out, " -i ", in_interface.as_ref())?;
+    write_sense(out, " -o ", out_interface.as_ref())?;
+    write_sense(out, " -p ", protocol.as_ref())?;
+    for module in matches {
+        write_match(out, module)?;
+    }
+    target.as_ref().map_or(Ok(()), |target| write_target(out, target))
+}
+
+/// Writes an option with its value and, where it is negated, the `!`; `option` has a blank at both ends.
+fn write_sense<T: Display>(out: &mut impl Write, option: &str, value: Option<&Sense<T>>) -> fmt::Result {
+    let Some(value) = value else { return Ok(()) };
+    if value.is_negated() {
+        out.write_str(" !")?;
+    }
+    out.write_str(option)?;
+    write!(out, "{}", value.value())
+}
+
+fn write_match(out: &mut impl Write, module: &Match) -> fmt::Result {
+    match module {
+        Match::Comment(text) => {
+            out.write_str(" -m comment --comment ")?;
+            write_quoted(out, text)
+        }
+        Match::Transport { protocol, source, destination } => {
+            out.write_str(" -m ")?;
+            out.write_str(protocol.as_str())?;
+            write_sense::<PortRange>(out, " --sport ", source.as_ref())?;
+            write_sense(out, " --dport ", destination.as_ref())
+        }
+        Match::Conntrack(states) => {
+            out.write_str(" -m conntrack")?;
+            write_sense(out, " --ctstate ", Some(states))
+        }
+        Match::Mark(mark) => {
+            out.write_str(if mark.is_negated() { " -m mark ! --mark" } else { " -m mark --mark" })?;
+            let mark = mark.value();
+            write!(out, " {:#x}", mark.value)?;
+            if mark.mask == u32::MAX { Ok(()) } else { write!(out, "/{:#x}", mark.mask) }
+        }
+        Match::AddrType { source, destination } => {
+            out.write_str(" -m addrtype")?;
+            write_sense::<AddressType>(out, " --src-type ", source.as_ref())?;
+            write_sense(out, " --dst-type ", destination.as_ref())
+        }
+        Match::Statistic(chance) => {
+            out.write_str(" -m statistic --mode random")?;
+            write_sense(out, " --probability ", Some(chance))
+        }
+        Match::Recent(recent) => write_recent(out, recent),
+        Match::Nfacct(name) => {
+            // iptables 1.8 writes two blanks here.
+            out.write_str(" -m nfacct --nfacct-name  ")?;
+            write_quoted(out, name)
+        }
+        Match::Other(text) => {
+            out.write_char(' ')?;
+            out.write_str(text)
+        }
+    }
+}
+
+fn write_recent(out: &mut impl Write, recent: &Recent) -> fmt::Result {
+    let Recent { action, seconds, reap, name, mask } = recent;
+    out.write_str(" -m recent")?;
+    out.write_str(match action {
+        RecentAction::Set => " --set",
+        RecentAction::Check => " --rcheck",
+    })?;
+    if let Some(seconds) = seconds {
+        write!(out, " --seconds {seconds}")?;
+    }
+    out.write_str(if *reap { " --reap" } else { "" })?;
+    write!(out, " --name {name} --mask {mask} --rsource")
+}
+
+fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
+    match target {
+        Target::Jump(chain) => {
+            out.write_str(" -j ")?;
+            out.write_str(chain.as_str())
+        }
+        Target::Goto(chain) => write!(out, " -g {chain}"),
+        Target::Accept => out.write_str(" -j ACCEPT"),
+        Target::Drop => out.write_str(" -j DROP"),
+        Target::Return => out.write_str(" -j RETURN"),
+        Target::Reject(with) => write!(out, " -j REJECT --reject-with {}", with.as_str()),
+        Target::Mark { value, mask } => write!(out, " -j MARK --set-xmark {value:#x}/{mask:#x}"),
+        Target::Masquerade { random_fully } => {
+            out.write_str(if *random_fully { " -j MASQUERADE --random-fully" } else { " -j MASQUERADE" })
+        }
+        Target::Dnat { address, port } => {
+            out.write_str(" -j DNAT --to-destination ")?;
+            match port {
+                Some(port) => write!(out, "{}", std::net::SocketAddr::new(*address, *port)),
+                None => write!(out, "{address}"),
+            }
+        }
+        Target::Other(text) => {
+            out.write_str(" -j ")?;
+            out.write_str(text)
+        }
+    }
+}
+
+/// Writes a word, in quotes where it holds anything but letters, digits, `_` and `-`, as `iptables-save` does.
+fn write_quoted(out: &mut impl Write, text: &str) -> fmt::Result {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+        return out.write_str(text);
+    }
+    out.write_char('"')?;
+    for piece in text.split_inclusive(['"', '\\', '\'']) {
+        match piece.char_indices().next_back() {
+            Some((end, special @ ('"' | '\\' | '\''))) => {
+                out.write_str(&piece[..end])?;
+                out.write_char('\\')?;
+                out.write_char(special)?;
+            }
+            _ => out.write_str(piece)?,
+        }
+    }
+    out.write_char('"')
+}

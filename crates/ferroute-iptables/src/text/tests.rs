@@ -1,0 +1,263 @@
+use ferroute_core::IpFamily;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{ChainName, Match, Rule, RuleSet, TableName, Target};
+
+/// Reads one rule of the filter table.
+fn read(family: IpFamily, line: &str) -> (ChainName, Rule) {
+    let mut parser = SaveParser::new(family);
+    parser.line("*filter").unwrap();
+    match parser.line(line).unwrap() {
+        Some(SaveItem::Rule(chain, rule)) => (chain, rule),
+        other => panic!("{line:?} is read as {other:?}"),
+    }
+}
+
+/// How `iptables-save` would print the rule on `line`.
+fn saved(line: &str) -> String {
+    let (chain, rule) = read(IpFamily::V4, line);
+    Line(chain, &rule).to_string()
+}
+
+#[track_caller]
+fn assert_unchanged(line: &str) {
+    assert_eq!(saved(line), line);
+}
+
+#[test]
+fn rules_of_foreign_programs_are_kept_as_they_were_written() {
+    for line in [
+        "-A INPUT",
+        "-A INPUT -j LOG --log-prefix \"dropped: \" --log-level 4",
+        "-A INPUT -j LOG --log-prefix -m",
+        "-A INPUT -j TRACE",
+        "-A INPUT ! -s 0.0.0.0/0 -j DROP",
+        "-A INPUT -s 10.0.0.1/255.0.0.255 ! -i eth+ -o lo ! -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+        "-A FORWARD -m set --match-set this src -m set ! --match-set that dst,dst -g ELSEWHERE",
+        "-A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
+        "-A FORWARD -m string --string \"a \\\"b\\\" -j c\" --algo bm --to 65535 -j DROP",
+        "-A FORWARD -p udp -m udp ! --sport 1000:2000 --dport 0:53 -m limit --limit 5/min -j RETURN",
+        "-A FORWARD -m conntrack --ctstate NEW --ctdir ORIGINAL -j ACCEPT",
+        "-A FORWARD -m addrtype --src-type LOCAL,BROADCAST -j ACCEPT",
+        "-A FORWARD -m statistic --mode nth --every 3 --packet 0 -j ACCEPT",
+        "-A FORWARD -m recent ! --rcheck --name X --mask 255.255.255.255 --rsource -j DROP",
+        "-A FORWARD -m recent --update --seconds 60 --hitcount 4 --name X --mask 255.255.255.255 --rsource -j DROP",
+        "-A FORWARD -m mark --mark 0x1 -j MARK --set-xmark 0x2/0xffffffff",
+        "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+        "-A POSTROUTING -p tcp -j MASQUERADE --to-ports 1024-2048 --random",
+        "-A DOCKER ! -i docker0 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:80",
+        "-A cali-x -m comment --comment \"cali:O3lYWMrLQYEMJtB5\" -m mark --mark 0x0/0x10000 -j cali-y",
+        "-A X -m mac --mac-source 00:11:22:33:44:55  -m comment --comment -m -j RETURN",
+        "-A X -m comment --comment \"\" -j Y",
+        "-A X -m comment --comment \"it\\'s \\\\ a \\\"quote\\\"\" -j Y",
+        "-A X -m comment --comment one -m comment --comment two",
+        "-A X nonsense without options -j",
+        "-A X -j DNAT --to-destination 10.0.0.1-10.0.0.9:80-90 --persistent",
+        "-A X -j REJECT --reject-with icmp-host-prohibited",
+    ] {
+        assert_unchanged(line);
+    }
+}
+
+#[test]
+fn what_is_written_for_restoring_reads_like_what_is_saved() {
+    for (written, expected) in [
+        (
+            "-A KUBE-SERVICES -m comment --comment \"a/b:c cluster IP\" -m tcp -p tcp -d 10.0.0.1 --dport 80 -j KUBE-SVC-X",
+            "-A KUBE-SERVICES -d 10.0.0.1/32 -p tcp -m comment --comment \"a/b:c cluster IP\" -m tcp --dport 80 \
+             -j KUBE-SVC-X",
+        ),
+        (
+            "-A KUBE-EXTERNAL-SERVICES -m comment --comment x -m addrtype --dst-type LOCAL -m udp -p udp --dport 1 -j REJECT",
+            "-A KUBE-EXTERNAL-SERVICES -p udp -m comment --comment x -m addrtype --dst-type LOCAL -m udp --dport 1 \
+             -j REJECT --reject-with icmp-port-unreachable",
+        ),
+        (
+            "-A KUBE-FIREWALL -d 127.0.0.0/8 ! -s 127.0.0.0/8 -m conntrack ! --ctstate DNAT,ESTABLISHED,RELATED -j DROP",
+            "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
+        ),
+        ("-A X -j MARK --or-mark 0x00004000", "-A X -j MARK --set-xmark 0x4000/0x4000"),
+        ("-A X -j MARK --xor-mark 16384", "-A X -j MARK --set-xmark 0x4000/0x0"),
+        ("-A X -j MARK --and-mark 010", "-A X -j MARK --set-xmark 0x0/0xfffffff7"),
+        ("-A X -j MARK --set-mark 0x1/0x2", "-A X -j MARK --set-xmark 0x1/0x3"),
+        ("-A X -m mark ! --mark 0x00004000/0x00004000 -j RETURN", "-A X -m mark ! --mark 0x4000/0x4000 -j RETURN"),
+        (
+            "-A X -m recent --name L --rcheck --seconds 10 --reap -j Y",
+            "-A X -m recent --rcheck --seconds 10 --reap --name L --mask 255.255.255.255 --rsource -j Y",
+        ),
+        (
+            "-A X -m statistic --mode random --probability 0.3333333333 -j Y",
+            "-A X -m statistic --mode random --probability 0.33333333349 -j Y",
+        ),
+        ("-A X -p 6 --dport 80 -s 10.1.2.3/8 -j Y", "-A X -s 10.0.0.0/8 -p tcp -m tcp --dport 80 -j Y"),
+        ("-A X -s 0.0.0.0/0 -d 10.0.0.0/255.255.0.0 -p all", "-A X -d 10.0.0.0/16"),
+        ("-A X --protocol udp --match udp --destination-port 5: --jump Y", "-A X -p udp -m udp --dport 5:65535 -j Y"),
+        ("[12:3456] -A X -j Y", "-A X -j Y"),
+        ("-A X -m nfacct --nfacct-name n", "-A X -m nfacct --nfacct-name  n"),
+    ] {
+        assert_eq!(saved(written), expected, "{written}");
+        assert_unchanged(expected);
+    }
+}
+
+#[test]
+fn defaults_depend_on_the_family() {
+    let (chain, rule) = read(IpFamily::V6, "-A X -p icmpv6 -m recent --set --name L -j REJECT");
+    assert_eq!(
+        Line(chain, &rule).to_string(),
+        "-A X -p ipv6-icmp -m recent --set --name L --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource \
+         -j REJECT --reject-with icmp6-port-unreachable"
+    );
+}
+
+#[test]
+fn a_whole_save_with_builtin_chains_is_printed_as_it_was_read() {
+    let text = "*nat\n:PREROUTING ACCEPT [3:180]\n:INPUT ACCEPT [0:0]\n:OUTPUT DROP [1:60]\n:MINE - [0:0]\n\
+                -A OUTPUT -j MINE\n-A MINE -j RETURN\nCOMMIT\n*raw\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n";
+    let with_noise = format!("# Generated by iptables-save v1.8.9 (nf_tables)\n{text}# Completed\n\n");
+    let rules = RuleSet::parse_save(IpFamily::V4, &with_noise).unwrap();
+    assert_eq!(rules.to_string(), text);
+    assert_eq!(rules.rules(TableName::Nat, ChainName::OUTPUT).len(), 1);
+    assert_eq!(rules.rules(TableName::Filter, ChainName::OUTPUT), []);
+}
+
+#[test]
+fn a_comment_may_hold_a_line_break() {
+    let text = "*filter\n-A INPUT -m comment --comment \"two\n-A INPUT lines\" -j DROP\nCOMMIT\n";
+    let rules = RuleSet::parse_save(IpFamily::V4, text).unwrap();
+    assert_eq!(
+        rules.rules(TableName::Filter, ChainName::INPUT),
+        [Rule::new().comment("two\n-A INPUT lines").then(Target::Drop)]
+    );
+    assert_eq!(rules.to_string(), text);
+}
+
+#[test]
+fn errors_name_the_line() {
+    let errors: Vec<String> = [
+        "-A INPUT -j DROP\n",
+        "*filter\n:INPUT ACCEPT [0:0]\n",
+        "*filter\n:INPUT MAYBE [0:0]\nCOMMIT\n",
+        "*filter\n:INPUT ACCEPT [0]\nCOMMIT\n",
+        "*broute\nCOMMIT\n",
+        "*filter\n-X INPUT\nCOMMIT\n",
+        "*filter\n-A -j DROP\nCOMMIT\n",
+        "*filter\n-A INPUT -m comment --comment \"open\nCOMMIT\n",
+    ]
+    .map(|text| {
+        let error = RuleSet::parse_save(IpFamily::V4, text).unwrap_err();
+        format!("{error}: {}", error.why)
+    })
+    .into();
+    insta::assert_snapshot!(errors.join("\n"), @r#"
+    cannot read line 1 of the rules, "-A INPUT -j DROP": it belongs to no table
+    cannot read line 2 of the rules, "*filter": the text ends before the table's COMMIT
+    cannot read line 2 of the rules, ":INPUT MAYBE [0:0]": its policy or counters are not understood
+    cannot read line 2 of the rules, ":INPUT ACCEPT [0]": its policy or counters are not understood
+    cannot read line 1 of the rules, "*broute": there is no such table
+    cannot read line 2 of the rules, "-X INPUT": it is no table, chain, rule or COMMIT
+    cannot read line 2 of the rules, "-A -j DROP": it does not name a chain
+    cannot read line 3 of the rules, "-A INPUT -m comment --comment \"open\nCOMMIT": its quote is not closed
+    "#);
+}
+
+/// Words and pieces that rules are made of, and some that no rule has.
+fn any_piece() -> impl Strategy<Value = String> {
+    let known = prop::sample::select(vec![
+        "-A",
+        "-s",
+        "-d",
+        "-i",
+        "-o",
+        "-p",
+        "-m",
+        "-j",
+        "-g",
+        "!",
+        "--dport",
+        "--sport",
+        "--ctstate",
+        "--mark",
+        "--name",
+        "--comment",
+        "--probability",
+        "--mode",
+        "--set",
+        "--rcheck",
+        "--seconds",
+        "--mask",
+        "--to-destination",
+        "--reject-with",
+        "--set-xmark",
+        "--nfacct-name",
+        "--dst-type",
+        "tcp",
+        "udp",
+        "comment",
+        "conntrack",
+        "mark",
+        "recent",
+        "statistic",
+        "addrtype",
+        "nfacct",
+        "random",
+        "10.0.0.1",
+        "10.0.0.0/8",
+        "fd00::/8",
+        "0.0.0.0/0",
+        "80",
+        "1:2",
+        "0x4000/0x4000",
+        "NEW",
+        "LOCAL",
+        "DNAT",
+        "MARK",
+        "REJECT",
+        "LOG",
+        "KUBE-X",
+        "\"a b\"",
+        "\"",
+        "\\",
+        "  ",
+        "-",
+        "--",
+    ]);
+    prop_oneof![9 => known.prop_map(str::to_owned), 1 => any::<String>()]
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(text in any::<String>()) {
+        let _ = RuleSet::parse_save(IpFamily::V4, &text);
+        let _ = RuleSet::parse_save(IpFamily::V6, &format!("*nat\n{text}\nCOMMIT\n"));
+    }
+
+    #[test]
+    fn reading_what_was_printed_gives_the_same_rule(pieces in prop::collection::vec(any_piece(), 0..14)) {
+        let mut parser = SaveParser::new(IpFamily::V4);
+        parser.line("*filter").unwrap();
+        let line = format!("-A CHAIN {}", pieces.join(" "));
+        if let Ok(Some(SaveItem::Rule(chain, rule))) = parser.line(&line) {
+            let printed = Line(chain, &rule).to_string();
+            let (again, reread) = read(IpFamily::V4, &printed);
+            prop_assert_eq!((again, &reread), (chain, &rule), "{}", printed);
+        }
+    }
+
+    #[test]
+    fn comments_survive_whatever_they_hold(text in "[^\u{0}]{0,60}") {
+        let rule = Rule::new().comment(text);
+        let mut printed = String::from("*filter\n");
+        write_rule(&mut printed, ChainName::INPUT, &rule).unwrap();
+        printed.push_str("COMMIT\n");
+        let rules = RuleSet::parse_save(IpFamily::V4, &printed).unwrap();
+        prop_assert_eq!(rules.rules(TableName::Filter, ChainName::INPUT), [rule]);
+    }
+}
+
+#[test]
+fn a_modules_unknown_option_keeps_the_module_as_it_was_written() {
+    let (_, rule) = read(IpFamily::V4, "-A X -m conntrack --ctproto 6 --ctstate NEW -j Y");
+    assert_eq!(rule.matches, [Match::Other("-m conntrack --ctproto 6 --ctstate NEW".into())]);
+}
