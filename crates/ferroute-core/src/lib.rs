@@ -21,6 +21,8 @@ mod service_port;
 mod settings;
 mod stale_flows;
 mod table;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tracker;
 
 pub use dataplane::{Dataplane, DataplaneError, SyncReport};

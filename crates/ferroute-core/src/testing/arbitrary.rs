@@ -1,0 +1,110 @@
+//! Strategies for whole clusters, and for edits of them.
+//!
+//! Everything that a proxy reads is mixed freely: types, both policies, affinity, source ranges, load balancers of both
+//! `ipMode`s, health-check node ports, one family or two, Services that are none of a proxy's business, several slices
+//! per Service, one endpoint in several slices with other conditions or ports, conditions left out, hints by zone and by
+//! node, on all endpoints or on some, TCP, UDP and SCTP.
+//!
+//! What an API server guarantees holds after every edit: names are unique, and no two ports have the same frontend.
+//! For that, a Service has one of a few *slots*, from which its addresses and node ports follow, and each slot has two
+//! names, so that one Service can take over the addresses of another. What several Services do share: node port numbers
+//! over different protocols, port numbers, pods, and one external IP with different ports.
+//!
+//! Where an endpoint runs follows from its address. The proxy's own node is always called [`NODE`].
+
+mod service;
+mod slice;
+
+use std::ops::Range;
+
+use ferroute_api::{EndpointSlice, Node, NodeAddress, Service, Taint, labels};
+use proptest::{collection::vec, option, prelude::*, sample::select};
+
+use super::{Cluster, Edit, service_name};
+use crate::Protocol;
+
+/// Name of the node that the proxy runs on, in every generated cluster.
+pub const NODE: &str = "node-1";
+
+/// A Service of any kind.
+pub fn service() -> impl Strategy<Value = Service> {
+    (0..SLOTS, 0..NAMES_PER_SLOT).prop_flat_map(|(slot, name)| service::of_slot(slot, name))
+}
+
+/// A slice of any Service, of any kind.
+pub fn slice() -> impl Strategy<Value = EndpointSlice> {
+    (0..SLICES).prop_flat_map(slice::numbered)
+}
+
+/// The proxy's node with different labels, taints and addresses.
+pub fn node() -> impl Strategy<Value = Node> {
+    let zone = option::of(select(vec!["zone-a", "zone-b", "zone-z"]));
+    (zone, any::<bool>(), any::<bool>()).prop_map(|(zone, external, leaving)| {
+        let mut node = Cluster::of_node(NODE).node;
+        if let Some(zone) = zone {
+            node.metadata.labels.insert(labels::ZONE.to_owned(), zone.to_owned());
+        }
+        if external {
+            let address = NodeAddress { type_: "ExternalIP".to_owned(), address: "203.0.113.200".to_owned() };
+            node.status.addresses.push(address);
+        }
+        if leaving {
+            node.spec.taints.push(Taint { key: labels::TO_BE_DELETED_TAINT.to_owned() });
+        }
+        node.spec.pod_cidrs = ["10.244.0.0/24", "fd00:244::/64"].map(str::to_owned).into();
+        node
+    })
+}
+
+/// A cluster of any kind, of up to six Services and ten slices.
+pub fn cluster() -> impl Strategy<Value = Cluster> {
+    let services = (0..SLOTS).map(|slot| {
+        let named = (0..NAMES_PER_SLOT).prop_flat_map(move |name| service::of_slot(slot, name));
+        option::weighted(0.7, named)
+    });
+    let slices = (0..SLICES).map(|number| option::weighted(0.7, slice::numbered(number)));
+    (node(), services.collect::<Vec<_>>(), slices.collect::<Vec<_>>()).prop_map(|(node, services, slices)| Cluster {
+        node,
+        services: services.into_iter().flatten().collect(),
+        slices: slices.into_iter().flatten().collect(),
+    })
+}
+
+/// Edits to make one after the other to any generated cluster, also to one that others were made to before. `steps` is
+/// how many there are; a step of which two Services are part is two edits.
+pub fn edits(steps: Range<usize>) -> impl Strategy<Value = Vec<Edit>> {
+    vec(step(), steps).prop_map(|steps| steps.into_iter().flatten().collect())
+}
+
+fn step() -> impl Strategy<Value = Vec<Edit>> {
+    let set_service = (0..SLOTS, 0..NAMES_PER_SLOT).prop_flat_map(|(slot, name)| {
+        service::of_slot(slot, name).prop_map(move |service| {
+            // The slot's addresses are free only when whoever else may have them is gone.
+            let others = (0..NAMES_PER_SLOT).filter(|other| *other != name);
+            let gone = others.map(|other| Edit::RemoveService(service_name(&service::full_name(slot, other))));
+            gone.chain([Edit::SetService(Box::new(service))]).collect()
+        })
+    });
+    let remove_service = (0..SLOTS, 0..NAMES_PER_SLOT)
+        .prop_map(|(slot, name)| vec![Edit::RemoveService(service_name(&service::full_name(slot, name)))]);
+    let set_slice = slice().prop_map(|slice| vec![Edit::SetSlice(slice)]);
+    let remove_slice = (0..SLICES).prop_map(|number| vec![Edit::RemoveSlice(service_name(&slice::full_name(number)))]);
+    let set_node = node().prop_map(|node| vec![Edit::SetNode(node)]);
+    prop_oneof![4 => set_service, 1 => remove_service, 5 => set_slice, 1 => remove_slice, 1 => set_node]
+}
+
+/// Mostly the protocol that everybody expects of this port, so that Services and slices agree, but not always.
+fn protocol(slot: usize, port: usize) -> impl Strategy<Value = Protocol> {
+    let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+    prop_oneof![6 => Just(all[(slot + port) % all.len()]), 1 => select(all.to_vec())]
+}
+
+/// Services and slices of the same parity share a namespace.
+fn namespace(number: usize) -> &'static str {
+    ["even", "odd"][number % 2]
+}
+
+const SLOTS: usize = 6;
+const NAMES_PER_SLOT: usize = 2;
+const SLICES: usize = 10;
+const PORTS: usize = 3;

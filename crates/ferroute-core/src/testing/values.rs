@@ -1,0 +1,83 @@
+use std::{net::SocketAddr, sync::Arc};
+
+use crate::{
+    Endpoint, Entry, IpFamily, NodeView, Protocol, ServiceName, ServicePort, ServicePortName, ServiceTable,
+    TrafficPolicy,
+};
+
+/// An endpoint at `address:port` that is ready and runs on another node.
+pub fn endpoint(socket: &str) -> Endpoint {
+    let socket = parse_socket(socket);
+    Endpoint {
+        address: socket.ip(),
+        port: socket.port(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: false,
+        hints: None,
+    }
+}
+
+/// A service port with the cluster IP and port of `address:port` and nothing else.
+pub fn service_port(socket: &str) -> ServicePort {
+    let socket = parse_socket(socket);
+    ServicePort {
+        cluster_ip: socket.ip(),
+        port: socket.port(),
+        node_port: None,
+        external_ips: Vec::new(),
+        load_balancer_vips: Vec::new(),
+        load_balancer_source_ranges: Vec::new(),
+        health_check_node_port: None,
+        affinity: None,
+        internal_policy: TrafficPolicy::Cluster,
+        external_policy: TrafficPolicy::Cluster,
+    }
+}
+
+/// A service port with its endpoints, which are brought into the order that [`Entry`] asks for.
+pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> Entry {
+    let mut endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
+    endpoints.sort_by_key(Endpoint::to_string);
+    Entry { service, endpoints: endpoints.into() }
+}
+
+/// A node of which no more than its name is known.
+pub fn node(name: &str) -> NodeView {
+    NodeView { name: name.to_owned(), ..NodeView::default() }
+}
+
+/// `namespace/name`.
+pub fn service_name(full: &str) -> ServiceName {
+    let (namespace, name) = split(full);
+    ServiceName::new(namespace, name)
+}
+
+/// `namespace/name:port`, or `namespace/name` for a port without a name; over TCP.
+pub fn port_name(full: &str) -> ServicePortName {
+    let (service, port) = full.split_once(':').unwrap_or((full, ""));
+    ServicePortName { service: service_name(service), port: port.into(), protocol: Protocol::Tcp }
+}
+
+/// As [`port_name`], over UDP.
+pub fn udp_port_name(full: &str) -> ServicePortName {
+    ServicePortName { protocol: Protocol::Udp, ..port_name(full) }
+}
+
+/// A table of these entries.
+pub fn table(
+    family: IpFamily,
+    node: NodeView,
+    entries: impl IntoIterator<Item = (ServicePortName, Entry)>,
+) -> ServiceTable {
+    ServiceTable { family, node: Arc::new(node), entries: entries.into_iter().collect() }
+}
+
+pub(super) fn split(full: &str) -> (&str, &str) {
+    full.split_once('/').unwrap_or_else(|| panic!("{full:?} is not namespace/name"))
+}
+
+fn parse_socket(text: &str) -> SocketAddr {
+    text.parse().unwrap_or_else(|_| panic!("{text:?} is not address:port"))
+}
