@@ -1,0 +1,103 @@
+//! The system calls, made safe: each function here can be called with any arguments of its types.
+
+#![expect(unsafe_code, reason = "system calls take raw pointers; each block says why it is sound")]
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+use libc::{c_int, c_void, sockaddr_nl, socklen_t};
+
+/// One datagram that was received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram {
+    /// Its whole size in bytes; what exceeds the buffer is lost.
+    pub(crate) length: usize,
+    /// The kernel has sent it, and no other process.
+    pub(crate) is_from_kernel: bool,
+}
+
+/// Opens a socket and lets the kernel choose its port.
+pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: the call takes no pointers.
+    let fd = checked(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
+    // SAFETY: the descriptor was just made and nobody else knows it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut address = no_address();
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    // SAFETY: the pointer leads to a live `sockaddr_nl`, and the length is its size.
+    checked(unsafe { libc::bind(fd, (&raw const address).cast(), size_of::<sockaddr_nl>() as socklen_t) })?;
+    Ok(socket)
+}
+
+/// Sets an option whose value is a number.
+pub(crate) fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+    let fd = socket.as_fd().as_raw_fd();
+    let size = size_of::<c_int>() as socklen_t;
+    // SAFETY: the pointer leads to a live number, and the length is its size.
+    checked(unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) })?;
+    Ok(())
+}
+
+/// Reads an option whose value is a number.
+pub(crate) fn option(socket: &impl AsFd, level: c_int, option: c_int) -> io::Result<c_int> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut value: c_int = 0;
+    let mut size = size_of::<c_int>() as socklen_t;
+    // SAFETY: both pointers lead to live values, and `size` says how much the kernel may write.
+    checked(unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &raw mut size) })?;
+    Ok(value)
+}
+
+/// Hands one datagram to the kernel, which works on it before the call returns.
+pub(crate) fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<()> {
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: pointer and length are those of a live slice. Without an address the datagram goes to the kernel.
+    retried(|| unsafe { libc::send(fd, bytes.as_ptr().cast::<c_void>(), bytes.len(), 0) })?;
+    Ok(())
+}
+
+/// Takes the next datagram, if there is one.
+pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
+    let fd = socket.as_fd().as_raw_fd();
+    let mut sender = no_address();
+    let received = retried(|| {
+        let mut size = size_of::<sockaddr_nl>() as socklen_t;
+        let (start, length) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len());
+        // SAFETY: the buffer is a live slice that nobody else uses now, and so is `sender`, whose size is `size`. With
+        // `MSG_TRUNC` the call returns the datagram's whole size but writes no more than `length`.
+        unsafe { libc::recvfrom(fd, start, length, libc::MSG_TRUNC, ptr::from_mut(&mut sender).cast(), &raw mut size) }
+    });
+    match received {
+        Ok(length) => Ok(Some(Datagram { length, is_from_kernel: sender.nl_pid == 0 })),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn no_address() -> sockaddr_nl {
+    // SAFETY: the struct consists of integers, for which zero bytes are a value.
+    unsafe { mem::zeroed() }
+}
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Repeats a call that a signal has interrupted.
+fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
+    loop {
+        match usize::try_from(call()) {
+            Ok(length) => return Ok(length),
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
