@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
@@ -28,22 +28,17 @@ pub enum NodePortMatch {
 impl NodePortAddresses {
     /// Picks this family's addresses. `host` holds all addresses of the host's interfaces, of both families.
     ///
-    /// A network that holds every address (`0.0.0.0/0`) counts as «all», and so does a list without any network of
-    /// this family, as in kube-proxy.
+    /// As in kube-proxy, an address that no interface has is not taken, not even the primary one; a network that holds
+    /// every address (`0.0.0.0/0`) counts as «all»; and so does a choice that says nothing about this family: a list
+    /// without any network of it, a node without any address of it.
     pub fn resolve(&self, family: IpFamily, node: &NodeView, host: &[IpAddr]) -> NodePortMatch {
-        let of_family = |address: &IpAddr| IpFamily::of(*address) == family;
-        let mut addresses: Vec<IpAddr> = match self {
-            Self::All => return NodePortMatch::AnyLocal,
-            Self::Primary => node.primary_address(family).into_iter().collect(),
-            Self::Within(networks) => {
-                let networks: Vec<&IpNet> = networks.iter().filter(|net| of_family(&net.addr())).collect();
-                if networks.is_empty() || networks.iter().any(|net| net.prefix_len() == 0) {
-                    return NodePortMatch::AnyLocal;
-                }
-                let within = |address: &&IpAddr| networks.iter().any(|net| net.contains(*address));
-                host.iter().filter(|address| of_family(address)).filter(within).copied().collect()
-            }
-        };
+        let networks = self.networks(family, node);
+        if networks.is_empty() || networks.iter().any(|net| net.prefix_len() == 0) {
+            return NodePortMatch::AnyLocal;
+        }
+        // No network holds an address of the other family.
+        let within = |address: &&IpAddr| networks.iter().any(|net| net.contains(*address));
+        let mut addresses: Vec<IpAddr> = host.iter().filter(within).copied().collect();
         addresses.sort_unstable();
         addresses.dedup();
         NodePortMatch::Addresses(addresses)
@@ -56,8 +51,27 @@ impl NodePortAddresses {
             Self::Primary => false,
             Self::Within(networks) => {
                 let mut ipv4 = networks.iter().filter(|net| net.addr().is_ipv4()).peekable();
-                ipv4.peek().is_none() || ipv4.any(|net| net.addr().is_loopback() || net.prefix_len() == 0)
+                // Of two networks that have an address in common, one holds the first address of the other.
+                let first = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
+                ipv4.peek().is_none() || ipv4.any(|net| net.addr().is_loopback() || net.contains(&first))
+            }
+        }
+    }
+
+    /// The networks of this family that the choice is narrowed to; none when it is not narrowed.
+    fn networks(&self, family: IpFamily, node: &NodeView) -> Vec<IpNet> {
+        match self {
+            Self::All => Vec::new(),
+            Self::Primary => {
+                let primary = node.primary_address(family).filter(|address| !address.is_loopback());
+                primary.into_iter().map(IpNet::from).collect()
+            }
+            Self::Within(networks) => {
+                networks.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect()
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
