@@ -1,49 +1,35 @@
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use crate::Protocol;
 
 /// `namespace/name` of a Service. Cheap to clone: all clones share one text.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceName {
     /// `namespace/name`.
     full: Arc<str>,
-    /// Where the slash is in `full`.
-    slash: u16,
+    /// Where the slash is in `full`. Part of every comparison, because nothing here keeps slashes out of names.
+    slash: usize,
 }
 
 impl ServiceName {
-    /// Puts a name together. Kubernetes limits both parts to far less than the 64 KiB that fit here; what is longer is
-    /// cut off there.
+    /// Puts a name together.
     pub fn new(namespace: &str, name: &str) -> Self {
-        let slash = u16::try_from(namespace.len()).unwrap_or(u16::MAX);
-        Self { full: format!("{namespace}/{name}").into(), slash }
+        Self { full: format!("{namespace}/{name}").into(), slash: namespace.len() }
     }
 
     /// The namespace.
     pub fn namespace(&self) -> &str {
-        &self.full[..usize::from(self.slash)]
+        &self.full[..self.slash]
     }
 
     /// The name within the namespace.
     pub fn name(&self) -> &str {
-        &self.full[usize::from(self.slash) + 1..]
+        &self.full[self.slash + 1..]
     }
 
     /// `namespace/name`.
     pub fn as_str(&self) -> &str {
         &self.full
-    }
-}
-
-impl PartialOrd for ServiceName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ServiceName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.full.cmp(&other.full)
     }
 }
 
@@ -82,3 +68,6 @@ impl fmt::Display for ServicePortName {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
