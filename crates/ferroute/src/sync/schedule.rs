@@ -34,8 +34,7 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Starts with a full bucket and nothing to do.
     pub(crate) fn new(limits: Limits) -> Self {
-        let mut schedule =
-            Self { limits, empty_at: Instant::now(), requested: false, retry_at: None, failures: 0 };
+        let mut schedule = Self { limits, empty_at: Instant::now(), requested: false, retry_at: None, failures: 0 };
         schedule.empty_at = schedule.full_bucket(Instant::now());
         schedule
     }

@@ -1,0 +1,82 @@
+//! The command line, exactly as it was typed. Nothing here looks at the host.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ferroute_core::IpFamily;
+
+/// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
+#[derive(Debug, Parser)]
+#[command(name = "ferroute", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// How much to tell: 2 tells of every sync with its times, 4 of every event
+    #[arg(short, long, global = true, default_value_t = 0, value_name = "LEVEL")]
+    pub(crate) verbosity: u8,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the proxy: program this host's kernel and follow every change
+    Run(RunArgs),
+    /// Print the rules that the proxy would write; needs no root and no kernel
+    Render(RenderArgs),
+    /// Build a small cluster of network namespaces on this machine and watch Services work
+    Demo(DemoArgs),
+}
+
+/// Where Services come from and how to treat them; shared by `run` and `render`.
+#[derive(Args, Debug)]
+pub(crate) struct SourceArgs {
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifests: PathBuf,
+    /// KubeProxyConfiguration file, as kube-proxy reads it; without one its defaults hold
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Name of this node, in place of the host's name and of hostnameOverride
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hostname_override: Option<String>,
+}
+
+/// Arguments of `ferroute run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// What to proxy.
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+}
+
+/// Arguments of `ferroute render`.
+#[derive(Args, Debug)]
+pub(crate) struct RenderArgs {
+    /// What to render.
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+    /// Print the rules of one IP family only
+    #[arg(long, value_enum)]
+    pub(crate) family: Option<Family>,
+}
+
+/// An IP family on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Family {
+    /// IPv4.
+    #[value(name = "ipv4")]
+    V4,
+    /// IPv6.
+    #[value(name = "ipv6")]
+    V6,
+}
+
+impl From<Family> for IpFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4,
+            Family::V6 => Self::V6,
+        }
+    }
+}

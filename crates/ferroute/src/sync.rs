@@ -1,0 +1,247 @@
+//! The loop that brings what is wanted into force.
+//!
+//! ```text
+//!   changes ──► Tracker          a change only notes that something differs
+//!                  │
+//!              Schedule          when to act: at once after a quiet time, seldom in a storm, again after a failure
+//!                  │
+//!              FamilySync ──► Dataplane ──► stale flows go        once per IP family
+//! ```
+//!
+//! It runs on a thread of its own, because writing rules blocks, and owns everything it touches. No rule is written
+//! before Services and endpoints have been listed once. When it ends, the rules stay.
+
+mod family;
+mod schedule;
+
+use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU16, time::Duration};
+
+use ferroute_core::{
+    IpFamily, NodeView, ServiceName, ServiceTable, Tracker,
+    tracker::{ServiceView, SliceView},
+};
+use tokio::{sync::mpsc, time::Instant};
+
+use self::{family::FamilyOutcome, schedule::Schedule};
+pub(crate) use self::{
+    family::{FamilySync, FlowTable},
+    schedule::Limits,
+};
+use crate::logging::chain;
+
+/// One thing that has changed, in the proxy's own terms.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// A Service is new or differs.
+    Service(ServiceView),
+    /// A Service is gone or is none of ours any more.
+    ServiceGone(ServiceName),
+    /// A slice is new or differs.
+    Slice(SliceView),
+    /// A slice is gone or is none of ours any more.
+    SliceGone(ServiceName),
+    /// The node differs.
+    Node(NodeView),
+    /// Services and endpoints have been listed once: rules may be written.
+    Listed,
+    /// The addresses of the host's interfaces differ.
+    HostAddresses,
+}
+
+/// Those who want to know what the loop does.
+pub(crate) trait Observer: Send {
+    /// Something has changed that is not in force yet.
+    fn queued(&mut self, family: IpFamily);
+    /// Everything that was queued is in force.
+    fn in_force(&mut self, family: IpFamily, table: &ServiceTable);
+    /// The node differs.
+    fn node(&mut self, node: &NodeView);
+}
+
+/// What a node tells load balancers about one Service: where, and how many ready endpoints it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HealthCheck {
+    /// The port to tell it on.
+    pub(crate) port: NonZeroU16,
+    /// Ready endpoints on this node, each address once.
+    pub(crate) local_endpoints: usize,
+}
+
+/// See the module's text.
+pub(crate) struct SyncLoop {
+    tracker: Tracker,
+    families: Vec<FamilySync>,
+    flows: Box<dyn FlowTable>,
+    observer: Box<dyn Observer>,
+    host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
+    schedule: Schedule,
+    listed: bool,
+}
+
+impl SyncLoop {
+    /// A loop that has seen nothing yet. `host_addresses` tells the addresses of the host's interfaces whenever it is
+    /// asked.
+    pub(crate) fn new(
+        node: NodeView,
+        families: Vec<FamilySync>,
+        flows: Box<dyn FlowTable>,
+        observer: Box<dyn Observer>,
+        host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
+        limits: Limits,
+    ) -> Self {
+        let schedule = Schedule::new(limits);
+        Self { tracker: Tracker::new(node), families, flows, observer, host_addresses, schedule, listed: false }
+    }
+
+    /// Takes changes until their senders are gone.
+    pub(crate) async fn run(mut self, mut changes: mpsc::Receiver<Vec<Change>>) {
+        let mut look_at = Instant::now() + LOOK_INTERVAL;
+        let mut distrust_at = Instant::now() + FULL_SYNC_INTERVAL;
+        loop {
+            tokio::select! {
+                batch = changes.recv() => {
+                    let Some(batch) = batch else { return };
+                    self.take(batch);
+                    // What has come in the meantime belongs into the same sync.
+                    while let Ok(batch) = changes.try_recv() {
+                        self.take(batch);
+                    }
+                }
+                () = self.schedule.ready() => self.sync(),
+                () = tokio::time::sleep_until(look_at) => {
+                    self.look();
+                    look_at = Instant::now() + LOOK_INTERVAL;
+                }
+                () = tokio::time::sleep_until(distrust_at) => {
+                    self.distrust();
+                    distrust_at = Instant::now() + FULL_SYNC_INTERVAL;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, batch: Vec<Change>) {
+        for change in batch {
+            tracing::trace!(?change, "change");
+            match change {
+                Change::Service(service) => self.tracker.set_service(service),
+                Change::ServiceGone(name) => self.tracker.remove_service(&name),
+                Change::Slice(slice) => self.tracker.set_slice(slice),
+                Change::SliceGone(name) => self.tracker.remove_slice(&name),
+                Change::Node(node) => {
+                    self.observer.node(&node);
+                    self.tracker.set_node(node);
+                }
+                Change::Listed => {
+                    self.listed = true;
+                    self.request();
+                }
+                Change::HostAddresses => self.distrust(),
+            }
+        }
+        if self.families.iter().any(|family| self.tracker.is_touched(family.family())) {
+            self.request();
+        }
+    }
+
+    fn request(&mut self) {
+        if !self.listed {
+            return;
+        }
+        self.schedule.request();
+        for family in &self.families {
+            self.observer.queued(family.family());
+        }
+    }
+
+    /// Looks whether somebody else changed our rules.
+    fn look(&mut self) {
+        if !self.listed {
+            return;
+        }
+        let mut disturbed = false;
+        for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
+            if family.was_disturbed() {
+                tracing::warn!(family = %family.family(), "somebody else changed our rules: repairing them");
+                family.distrust();
+                disturbed = true;
+            }
+        }
+        if disturbed {
+            self.request();
+        }
+    }
+
+    fn distrust(&mut self) {
+        for family in &mut self.families {
+            family.distrust();
+        }
+        self.request();
+    }
+
+    fn sync(&mut self) {
+        self.schedule.begin();
+        let host_addresses = (self.host_addresses)();
+        let mut failed = false;
+        for family in &mut self.families {
+            match family.sync(&mut self.tracker, &mut *self.flows, &host_addresses) {
+                Ok(outcome) => {
+                    log(family.family(), &outcome);
+                    self.observer.in_force(family.family(), self.tracker.table(family.family()));
+                    failed |= outcome.flows_error.is_some();
+                }
+                Err(error) => {
+                    tracing::error!(family = %family.family(), error = %chain(&error), "cannot write rules: the old ones stay in force");
+                    failed = true;
+                }
+            }
+        }
+        if failed {
+            let wait = self.schedule.failed();
+            tracing::info!(?wait, "trying again");
+        } else {
+            self.schedule.succeeded();
+        }
+    }
+}
+
+/// What the node tells load balancers about each Service of a table that asks for it.
+pub(crate) fn health_checks(table: &ServiceTable) -> BTreeMap<ServiceName, HealthCheck> {
+    let mut checks: BTreeMap<ServiceName, (NonZeroU16, std::collections::BTreeSet<IpAddr>)> = BTreeMap::new();
+    for (name, entry) in &table.entries {
+        let Some(port) = entry.service.health_check_node_port else { continue };
+        let (_, addresses) = checks.entry(name.service.clone()).or_insert_with(|| (port, Default::default()));
+        let ready = entry.endpoints.iter().filter(|endpoint| endpoint.ready && endpoint.local);
+        addresses.extend(ready.map(|endpoint| endpoint.address));
+    }
+    let counted = |(port, addresses): (_, std::collections::BTreeSet<IpAddr>)| HealthCheck {
+        port,
+        local_endpoints: addresses.len(),
+    };
+    checks.into_iter().map(|(name, found)| (name, counted(found))).collect()
+}
+
+/// One line per sync that did something.
+fn log(family: IpFamily, outcome: &FamilyOutcome) {
+    let FamilyOutcome { report, services, flows_removed, flows_error, took } = outcome;
+    if let Some(error) = flows_error {
+        tracing::warn!(%family, error = format!("{error:#}"), "cannot remove stale UDP flows");
+    }
+    match report {
+        Some(report) if report.written + report.removed + flows_removed > 0 => tracing::info!(
+            %family, services, full = report.full, written = report.written, removed = report.removed,
+            total = report.total, stale_flows = flows_removed, ?took, kernel = ?report.kernel_time, "synced"
+        ),
+        _ => tracing::debug!(%family, stale_flows = flows_removed, ?took, "nothing to sync"),
+    }
+}
+
+/// How often to look whether somebody else changed our rules. A look is one tiny message where the kernel counts
+/// changes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often to compare everything although nothing seems wrong; kube-proxy's hour.
+const FULL_SYNC_INTERVAL: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! One IP family's way from the table to the kernel, and what follows once rules are in force.
+
+use std::{net::IpAddr, time::Duration};
+
+use crate::logging::chain;
+use ferroute_core::{Dataplane, DataplaneError, IpFamily, StaleFlows, SyncReport, Tracker};
+
+/// Removes flows from the kernel's connection table.
+pub(crate) trait FlowTable: Send {
+    /// Removes every UDP flow of the family that `is_stale`, called with the flow's original destination and the
+    /// address and port that its answers come from. Returns how many were removed.
+    fn remove_udp(
+        &mut self,
+        family: IpFamily,
+        is_stale: &mut dyn FnMut(std::net::SocketAddr, std::net::SocketAddr) -> bool,
+    ) -> anyhow::Result<usize>;
+}
+
+/// One family's rules and what is known about them.
+pub(crate) struct FamilySync {
+    family: IpFamily,
+    dataplane: Box<dyn Dataplane>,
+    /// The kernel may hold something else than was last written: at the start, after a failure, when somebody else
+    /// changed our rules.
+    needs_resync: bool,
+    /// Flows to look for once rules are in force; kept until then, so that a failure loses none.
+    stale: StaleFlows,
+}
+
+/// What a sync of one family has done.
+#[derive(Debug)]
+pub(crate) struct FamilyOutcome {
+    /// What was written; `None` if nothing had changed.
+    pub(crate) report: Option<SyncReport>,
+    /// Services that changed, for the log.
+    pub(crate) services: usize,
+    /// Stale flows that were removed.
+    pub(crate) flows_removed: usize,
+    /// Why stale flows could not be removed; they are looked for again at the next sync.
+    pub(crate) flows_error: Option<anyhow::Error>,
+    /// How long all of it took.
+    pub(crate) took: Duration,
+}
+
+impl FamilySync {
+    /// Nothing has been written yet.
+    pub(crate) fn new(family: IpFamily, dataplane: Box<dyn Dataplane>) -> Self {
+        Self { family, dataplane, needs_resync: true, stale: StaleFlows::default() }
+    }
+
+    /// The family.
+    pub(crate) fn family(&self) -> IpFamily {
+        self.family
+    }
+
+    /// The next sync compares with what the kernel holds and repairs it.
+    pub(crate) fn distrust(&mut self) {
+        self.needs_resync = true;
+    }
+
+    /// The next sync is a full one anyway.
+    pub(crate) fn needs_resync(&self) -> bool {
+        self.needs_resync
+    }
+
+    /// Whether somebody else changed our rules. A look that fails counts as yes: the resync tells why.
+    pub(crate) fn was_disturbed(&mut self) -> bool {
+        self.dataplane.was_disturbed().unwrap_or_else(|error| {
+            tracing::debug!(family = %self.family, error = %chain(&error), "cannot look at the rules");
+            true
+        })
+    }
+
+    /// Writes what has changed, then removes the flows that the change made stale. After an error the old rules are
+    /// still in force and the next call writes everything.
+    pub(crate) fn sync(
+        &mut self,
+        tracker: &mut Tracker,
+        flows: &mut dyn FlowTable,
+        host_addresses: &[IpAddr],
+    ) -> Result<FamilyOutcome, DataplaneError> {
+        let start = std::time::Instant::now();
+        let changes = tracker.update(self.family);
+        let table = tracker.table(self.family);
+        let full = self.needs_resync;
+        if full {
+            self.stale.merge(StaleFlows::of_table(table));
+        }
+        self.stale.merge(StaleFlows::of_changes(table, &changes));
+        // Until it has succeeded, what the kernel holds is not known.
+        self.needs_resync = true;
+        let report = match (full, changes.is_empty()) {
+            (true, _) => Some(self.dataplane.resync(table)?),
+            (false, true) => None,
+            (false, false) => Some(self.dataplane.sync(table, &changes)?),
+        };
+        self.needs_resync = false;
+        let (flows_removed, flows_error) = match self.remove_stale(flows, host_addresses) {
+            Ok(removed) => (removed, None),
+            Err(error) => (0, Some(error)),
+        };
+        Ok(FamilyOutcome {
+            report,
+            services: changes.services.len(),
+            flows_removed,
+            flows_error,
+            took: start.elapsed(),
+        })
+    }
+
+    /// Removes every trace of the mode in this family.
+    pub(crate) fn cleanup(&mut self) -> Result<(), DataplaneError> {
+        self.dataplane.cleanup()
+    }
+
+    fn remove_stale(&mut self, flows: &mut dyn FlowTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
+        if self.stale.is_empty() {
+            return Ok(0);
+        }
+        let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
+        let stale = &self.stale;
+        let removed = flows.remove_udp(self.family, &mut |destination, answers_from| {
+            stale.is_stale(destination, answers_from, is_local)
+        })?;
+        self.stale = StaleFlows::default();
+        Ok(removed)
+    }
+}

@@ -1,0 +1,247 @@
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, SyncReport,
+    parse::{parse_service, parse_slice},
+    testing::{node, pod, service, service_name, slice},
+};
+
+use super::*;
+
+/// What the loop did to its surroundings, in order.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    fn write(&self, line: impl Into<String>) {
+        self.0.lock().unwrap().push(line.into());
+    }
+
+    /// Everything since the last call.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A kernel that takes everything but what the test refuses.
+struct FakeDataplane {
+    journal: Journal,
+    refusals: Arc<Mutex<VecDeque<&'static str>>>,
+    disturbed: Arc<Mutex<bool>>,
+}
+
+impl FakeDataplane {
+    fn answer(&self) -> Result<SyncReport, DataplaneError> {
+        match self.refusals.lock().unwrap().pop_front() {
+            None => Ok(SyncReport { written: 1, ..SyncReport::default() }),
+            Some(why) => Err(DataplaneError { attempt: "write rules".to_owned(), source: why.into() }),
+        }
+    }
+}
+
+impl Dataplane for FakeDataplane {
+    fn sync(&mut self, _: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let names: Vec<String> = changes.services.iter().map(ToString::to_string).collect();
+        self.journal.write(format!("sync {}", names.join(" ")));
+        self.answer()
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        self.journal.write(format!("resync of {} ports", table.entries.len()));
+        self.answer()
+    }
+
+    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
+        Ok(std::mem::take(&mut *self.disturbed.lock().unwrap()))
+    }
+
+    fn cleanup(&mut self) -> Result<(), DataplaneError> {
+        Ok(())
+    }
+}
+
+/// Flows of the test's choice, each with its destination and where its answers come from.
+struct FakeFlows {
+    journal: Journal,
+    flows: Vec<(SocketAddr, SocketAddr)>,
+}
+
+impl FlowTable for FakeFlows {
+    fn remove_udp(
+        &mut self,
+        _: IpFamily,
+        is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
+    ) -> anyhow::Result<usize> {
+        let before = self.flows.len();
+        self.flows.retain(|(destination, answers_from)| {
+            let stale = is_stale(*destination, *answers_from);
+            if stale {
+                self.journal.write(format!("remove flow {destination} by {answers_from}"));
+            }
+            !stale
+        });
+        Ok(before - self.flows.len())
+    }
+}
+
+struct FakeObserver(Journal);
+
+impl Observer for FakeObserver {
+    fn queued(&mut self, _: IpFamily) {}
+
+    fn in_force(&mut self, _: IpFamily, table: &ServiceTable) {
+        self.0.write(format!("in force: {} ports", table.entries.len()));
+    }
+
+    fn node(&mut self, node: &NodeView) {
+        self.0.write(format!("node {}", node.name));
+    }
+}
+
+/// A running loop with everything around it in the test's hands.
+struct Rig {
+    changes: mpsc::Sender<Vec<Change>>,
+    journal: Journal,
+    refusals: Arc<Mutex<VecDeque<&'static str>>>,
+    disturbed: Arc<Mutex<bool>>,
+}
+
+impl Rig {
+    fn start(flows: &[(&str, &str)]) -> Self {
+        let journal = Journal::default();
+        let refusals = Arc::new(Mutex::new(VecDeque::new()));
+        let disturbed = Arc::new(Mutex::new(false));
+        let dataplane =
+            FakeDataplane { journal: journal.clone(), refusals: refusals.clone(), disturbed: disturbed.clone() };
+        let flows = flows.iter().map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap())).collect();
+        let sync = SyncLoop::new(
+            node("node-1"),
+            vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
+            Box::new(FakeFlows { journal: journal.clone(), flows }),
+            Box::new(FakeObserver(journal.clone())),
+            Box::new(|| vec![[192, 168, 0, 1].into()]),
+            Limits {
+                min_interval: Duration::from_secs(1),
+                burst: 2,
+                first_retry: Duration::from_millis(100),
+                longest_retry: Duration::from_secs(30),
+            },
+        );
+        let (changes, receiver) = mpsc::channel(16);
+        tokio::spawn(sync.run(receiver));
+        Self { changes, journal, refusals, disturbed }
+    }
+
+    /// Sends changes and tells what follows within half a second.
+    async fn after(&self, changes: Vec<Change>) -> Vec<String> {
+        self.changes.send(changes).await.unwrap();
+        self.within(Duration::from_millis(500)).await
+    }
+
+    async fn within(&self, time: Duration) -> Vec<String> {
+        tokio::time::sleep(time).await;
+        self.journal.take()
+    }
+}
+
+fn web() -> Change {
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
+    Change::Service(parse_service(&web.build()).unwrap().unwrap())
+}
+
+fn dns_with(endpoints: &[&str]) -> Vec<Change> {
+    let dns = service("kube-system/dns").cluster_ip("10.96.0.10").udp("dns", 53).node_port(30053);
+    let slice = slice("kube-system/dns-a", "dns").udp("dns", 53);
+    let slice = endpoints.iter().fold(slice, |slice, address| slice.pod(pod(address)));
+    vec![
+        Change::Service(parse_service(&dns.build()).unwrap().unwrap()),
+        Change::Slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap()),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_rule_is_written_before_everything_is_listed() {
+    let rig = Rig::start(&[]);
+    assert_eq!(rig.after(vec![web()]).await, [""; 0]);
+    assert_eq!(rig.after(vec![Change::Listed]).await, ["resync of 1 ports", "in force: 1 ports"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_changes_are_written_alone_and_an_undone_one_not_at_all() {
+    let rig = Rig::start(&[]);
+    rig.after(vec![web(), Change::Listed]).await;
+    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
+    let undone = vec![Change::ServiceGone(service_name("shop/web")), web()];
+    assert_eq!(rig.within(Duration::from_secs(3)).await, [""; 0]);
+    assert_eq!(rig.after(undone).await, ["in force: 2 ports"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_sync_is_tried_again_in_full_until_it_succeeds() {
+    let rig = Rig::start(&[]);
+    rig.after(vec![web(), Change::Listed]).await;
+    rig.refusals.lock().unwrap().extend(["no memory", "no memory"]);
+    let journal = rig.after(dns_with(&["10.0.0.1"])).await;
+    assert_eq!(journal, ["sync kube-system/dns"], "the first try");
+    let journal = rig.within(Duration::from_secs(60)).await;
+    assert_eq!(journal, ["resync of 2 ports", "resync of 2 ports", "in force: 2 ports"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_that_somebody_else_changed_are_repaired_within_a_second() {
+    let rig = Rig::start(&[]);
+    rig.after(vec![web(), Change::Listed]).await;
+    *rig.disturbed.lock().unwrap() = true;
+    assert_eq!(rig.within(Duration::from_secs(1)).await, ["resync of 1 ports", "in force: 1 ports"]);
+    assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn flows_go_once_the_rules_are_in_force_and_not_before() {
+    let rig =
+        Rig::start(&[("10.96.0.10:53", "10.0.0.1:53"), ("10.96.0.10:53", "10.0.0.2:53"), ("8.8.8.8:53", "8.8.8.8:53")]);
+    let mut all = dns_with(&["10.0.0.1", "10.0.0.2"]);
+    all.push(Change::Listed);
+    assert_eq!(rig.after(all).await, ["resync of 1 ports", "in force: 1 ports"]);
+    rig.refusals.lock().unwrap().push_back("no memory");
+    assert_eq!(rig.after(dns_with(&["10.0.0.2"])).await[0], "sync kube-system/dns");
+    let journal = rig.within(Duration::from_secs(10)).await;
+    assert!(journal.contains(&"remove flow 10.96.0.10:53 by 10.0.0.1:53".to_owned()), "{journal:?}");
+    assert_eq!(journal.iter().filter(|line| line.starts_with("remove")).count(), 1, "{journal:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_host_address_compares_everything_again() {
+    let rig = Rig::start(&[]);
+    rig.after(vec![web(), Change::Listed]).await;
+    assert_eq!(rig.after(vec![Change::HostAddresses]).await, ["resync of 1 ports", "in force: 1 ports"]);
+}
+
+#[test]
+fn a_node_counts_each_ready_local_address_once() {
+    let cluster = ferroute_core::testing::Cluster::of_node("node-1")
+        .service(
+            service("shop/web")
+                .cluster_ip("10.96.0.1")
+                .port("http", 80)
+                .port("https", 443)
+                .load_balancer("198.51.100.1")
+                .external_local()
+                .health_check_node_port(30500),
+        )
+        .slice(
+            slice("shop/web-a", "web")
+                .port("http", 8080)
+                .port("https", 8443)
+                .pod(pod("10.0.0.1").on("node-1"))
+                .pod(pod("10.0.0.2").on("node-1").unready())
+                .pod(pod("10.0.1.1").on("node-2")),
+        );
+    let checks = health_checks(&cluster.table(IpFamily::V4));
+    let port = NonZeroU16::new(30500).unwrap();
+    assert_eq!(checks, BTreeMap::from([(service_name("shop/web"), HealthCheck { port, local_endpoints: 1 })]));
+}
