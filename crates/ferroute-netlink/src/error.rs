@@ -144,16 +144,6 @@ impl Refusal {
     pub fn is_stale(&self) -> bool {
         self.errno == libc::ERESTART
     }
-
-    /// The kernel does not know the command, or lacks the part that would.
-    pub fn is_unsupported(&self) -> bool {
-        matches!(self.errno, libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT | libc::EAFNOSUPPORT)
-    }
-
-    /// The process lacks the right (`CAP_NET_ADMIN`).
-    pub fn is_not_permitted(&self) -> bool {
-        self.errno == libc::EPERM
-    }
 }
 
 impl Error {

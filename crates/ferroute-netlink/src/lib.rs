@@ -13,8 +13,11 @@
 //! A socket belongs to the network namespace of the thread that opened it. All calls return at once: the kernel works
 //! on a request within the `send` call, so its answer is there before the first `receive`.
 //!
-//! This is the one crate with `unsafe` code; all of it is in `sys.rs`.
+//! This is the one crate with `unsafe` code. The system calls are in `sys.rs`; beside them there is only the registration
+//! with an event loop.
 
+#[cfg(feature = "tokio")]
+mod async_subscription;
 mod error;
 pub mod nfnetlink;
 mod read;
@@ -24,6 +27,8 @@ mod subscription;
 mod sys;
 mod write;
 
+#[cfg(feature = "tokio")]
+pub use async_subscription::AsyncSubscription;
 pub use error::{Error, Refusal, Refusals};
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 pub use socket::{Consistency, Socket};

@@ -1,5 +1,7 @@
 //! What all parts of netfilter have in front of their attributes (`include/uapi/linux/netfilter/nfnetlink.h`).
 
+use crate::Error;
+
 /// Bytes of the header that stands between a netfilter message's netlink header and its attributes.
 pub const HEADER_LENGTH: usize = 4;
 
@@ -28,4 +30,10 @@ pub const fn kind(subsystem: u8, command: u8) -> u16 {
 pub const fn header(family: u8, version: u8, resource: u16) -> [u8; HEADER_LENGTH] {
     let [high, low] = resource.to_be_bytes();
     [family, version, high, low]
+}
+
+/// Whether a request failed because the kernel has not the subsystem that it went to: then it answers `EINVAL`, whatever
+/// the request. Only of use for a request that cannot be wrong in itself.
+pub fn is_subsystem_missing(error: &Error) -> bool {
+    error.refusal().is_some_and(|refusal| matches!(refusal.errno, libc::EINVAL | libc::EOPNOTSUPP))
 }

@@ -54,6 +54,21 @@ impl Socket {
         self.exchange(request, libc::NLM_F_ACK as u16, on_message).map(|_: Consistency| ())
     }
 
+    /// Asks for one object and returns what `parse` makes of it; `None` if it was not told, although the request was not
+    /// refused. Of an object that is not there the kernel says so: see [`Error::is_not_found`].
+    pub fn get<T, E: From<Error>>(
+        &mut self,
+        request: &mut Request,
+        mut parse: impl FnMut(Message<'_>) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        let mut object = None;
+        self.request(request, |message| {
+            object = Some(parse(message)?);
+            Ok::<(), E>(())
+        })?;
+        Ok(object)
+    }
+
     /// Asks for a list and hands each object to `on_message`, in at most 32 KiB steps of the kernel's: memory does not
     /// grow with the list.
     ///

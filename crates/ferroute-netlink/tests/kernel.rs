@@ -62,20 +62,13 @@ fn count(socket: &mut Socket, kind: u16) -> usize {
 }
 
 fn generation(socket: &mut Socket) -> u32 {
-    let mut generation = None;
     let mut request = Request::new(GET_GENERATION, 0, &nfnetlink::header(0, 0, 0));
-    let read = |message: Message<'_>| {
-        let (_, attributes) = message.split_header::<4>()?;
-        for attribute in attributes {
-            let attribute = attribute?;
-            if attribute.kind == GENERATION_ID {
-                generation = Some(attribute.u32_be()?);
-            }
-        }
-        Ok::<(), Error>(())
+    let read = |message: Message<'_>| -> Result<u32, Error> {
+        let (_, mut attributes) = message.split_header::<4>()?;
+        let id = attributes.find(|attribute| attribute.is_ok_and(|attribute| attribute.kind == GENERATION_ID));
+        Ok(id.ok_or(message.missing(GENERATION_ID))??.u32_be()?)
     };
-    socket.request(&mut request, read).expect("the kernel has nf_tables");
-    generation.expect("the kernel tells its generation")
+    socket.get(&mut request, read).expect("the kernel has nf_tables").expect("the kernel tells its generation")
 }
 
 #[test]

@@ -1,0 +1,21 @@
+//! What a proxy asks of its host: addresses, sysctls, packet counters, the generation of the rules, its name.
+//!
+//! Each of them stands behind a narrow seam, so that the sync loop can be tested without a kernel: a trait of one or two
+//! methods, or a value that is told where its files are. What the answers mean for Services is not known here.
+//!
+//! Everything belongs to the network namespace of the thread that calls `open`; sysctls to that of the thread that reads
+//! or writes them.
+
+mod address_watch;
+mod addresses;
+mod counters;
+mod generation;
+mod node_name;
+mod sysctl;
+
+pub use address_watch::AddressWatch;
+pub use addresses::{AddressError, HostAddresses, KernelAddresses};
+pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
+pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
+pub use node_name::{NodeNameError, node_name};
+pub use sysctl::{Ensured, SysctlError, Sysctls};
