@@ -1,0 +1,350 @@
+mod printing;
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    ClientConnectionConfiguration, ConntrackConfiguration, DetectLocalConfiguration, FlushFrequency, GoDuration,
+    IpTablesConfiguration, IpvsConfiguration, LogFormatOptions, LoggingConfiguration, NfTablesConfiguration,
+    OutputRoutingOptions, Quantity, VModuleItem, WinkernelConfiguration,
+};
+
+/// `text` with the two lines that every file has.
+fn file(text: &str) -> String {
+    format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{text}")
+}
+
+fn decode(text: &str) -> Decoded {
+    KubeProxyConfiguration::from_text(&file(text)).expect("a configuration")
+}
+
+fn decode_error(text: &str) -> String {
+    let error = KubeProxyConfiguration::from_text(text).expect_err("no configuration");
+    match std::error::Error::source(&error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn violations(text: &str) -> String {
+    decode(text).strict().expect_err("violations").to_string()
+}
+
+#[test]
+fn a_file_that_says_nothing_is_empty() {
+    assert_eq!(decode(""), Decoded { config: KubeProxyConfiguration::default(), violations: Vec::new() });
+}
+
+#[test]
+fn null_means_not_set_for_every_field() {
+    let printed = serde_json::to_value(every_field()).expect("a value");
+    let nulls: serde_json::Map<String, Value> = printed
+        .as_object()
+        .expect("an object")
+        .keys()
+        .filter(|name| !["apiVersion", "kind"].contains(&name.as_str()))
+        .map(|name| (name.clone(), Value::Null))
+        .collect();
+    let sections =
+        ["clientConnection", "conntrack", "detectLocal", "iptables", "ipvs", "logging", "nftables", "winkernel"];
+    let mut texts = vec![Value::Object(nulls).to_string()];
+    for section in sections {
+        let fields: serde_json::Map<String, Value> =
+            printed[section].as_object().expect("an object").keys().map(|name| (name.clone(), Value::Null)).collect();
+        texts.push(serde_json::json!({ section: fields }).to_string());
+    }
+    for text in texts {
+        let mut value: Value = serde_json::from_str(&text).expect("an object");
+        value["apiVersion"] = ApiVersion::TEXT.into();
+        value["kind"] = Kind::TEXT.into();
+        let decoded = KubeProxyConfiguration::from_text(&value.to_string()).expect(&text);
+        assert_eq!(decoded, Decoded { config: KubeProxyConfiguration::default(), violations: Vec::new() }, "{text}");
+    }
+}
+
+#[test]
+fn what_kubeadm_writes_is_read_without_violations() {
+    let decoded = decode(
+        r#"
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: ""
+mode: ""
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+"#,
+    );
+    let expected = KubeProxyConfiguration {
+        bind_address: "0.0.0.0".into(),
+        client_connection: ClientConnectionConfiguration {
+            kubeconfig: "/var/lib/kube-proxy/kubeconfig.conf".into(),
+            ..Default::default()
+        },
+        cluster_cidr: "10.244.0.0/16".into(),
+        ..Default::default()
+    };
+    assert_eq!(decoded, Decoded { config: expected, violations: Vec::new() });
+    assert!(decoded.config.defaulted().resolve().is_ok());
+}
+
+#[test]
+fn every_field_is_read_from_json_too() {
+    let text = serde_json::to_string_pretty(&every_field()).expect("JSON").replace("  ", "\t");
+    let decoded = KubeProxyConfiguration::from_text(&text).expect("a configuration");
+    assert_eq!(decoded, Decoded { config: every_field(), violations: Vec::new() });
+}
+
+#[test]
+fn what_looks_like_json_may_be_yaml() {
+    let text = "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, mode: ipvs,}";
+    assert_eq!(KubeProxyConfiguration::from_text(text).expect("a configuration").config.mode, "ipvs");
+}
+
+#[test]
+fn scalars_are_those_of_yaml_1_1_because_kubernetes_reads_them_so() {
+    let config = decode("iptables: {masqueradeAll: yes, masqueradeBit: 010}\nenableProfiling: off").config;
+    assert!(config.iptables.masquerade_all && !config.enable_profiling);
+    assert_eq!(config.iptables.masquerade_bit, Some(8));
+}
+
+#[test]
+fn unknown_and_duplicate_names_are_told_by_path_and_the_rest_is_read() {
+    let text = "mode: ipvs
+Mode: nftables
+iptables:
+  masqueradeBit: 3
+  foo: {bar: 1, bar: 2}
+  masqueradeBit: 4
+  masqueradeBit: 5
+logging:
+  vmodule:
+  - {filePattern: a, level: 3}
+udpIdleTimeout: null
+mode: iptables
+";
+    assert_eq!(
+        violations(text),
+        "strict decoding error: duplicate field \"iptables.foo.bar\", duplicate field \"iptables.masqueradeBit\", \
+         duplicate field \"mode\", unknown field \"Mode\", unknown field \"iptables.foo\", \
+         unknown field \"logging.vmodule[0].level\", unknown field \"udpIdleTimeout\""
+    );
+    let config = decode(text).config;
+    assert_eq!((config.mode.as_str(), config.iptables.masquerade_bit), ("iptables", Some(5)));
+}
+
+#[test]
+fn duplicates_are_seen_in_json_too() {
+    let text = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+        "ipvs": {"scheduler": "rr", "scheduler": "lc"}}"#;
+    let decoded = KubeProxyConfiguration::from_text(text).expect("a configuration");
+    assert_eq!(decoded.violations, [Violation::Duplicate("ipvs.scheduler".into())]);
+    assert_eq!(decoded.config.ipvs.scheduler, "lc");
+}
+
+#[test]
+fn only_the_first_document_counts_and_empty_ones_do_not() {
+    assert_eq!(violations("mode: ipvs\n---\nmode: nftables\n"), "strict decoding error: 2 YAML documents (want 1)");
+    assert_eq!(decode("mode: ipvs\n---\n---\n# nothing\n").violations, []);
+}
+
+#[test]
+fn version_and_kind_have_to_be_right() {
+    let found = |api_version, kind| {
+        format!(
+            "failed to decode configuration: got apiVersion {api_version:?}, kind {kind:?} (want \
+             \"kubeproxy.config.k8s.io/v1alpha1\", \"KubeProxyConfiguration\")"
+        )
+    };
+    for (text, message) in [
+        ("", found("", "")),
+        ("just text", found("", "")),
+        ("- a list", found("", "")),
+        ("mode: ipvs", found("", "")),
+        ("apiVersion: v1\nkind: [Service]", found("v1", "")),
+        (
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration",
+            found("kubeproxy.config.k8s.io/v1alpha2", "KubeProxyConfiguration"),
+        ),
+    ] {
+        assert_eq!(decode_error(text), message);
+    }
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_told_with_its_field() {
+    for (text, message) in [
+        ("mode: 7", "field \"mode\": invalid type: integer `7`, expected a string"),
+        (
+            "iptables: {masqueradeBit: four}",
+            "field \"iptables.masqueradeBit\": invalid type: string \"four\", expected i32",
+        ),
+        (
+            "iptables: {masqueradeBit: 3000000000}",
+            "field \"iptables.masqueradeBit\": invalid value: integer `3000000000`, expected i32",
+        ),
+        ("ipvs: {syncPeriod: 1d}", "field \"ipvs.syncPeriod\": unknown unit \"d\" in duration \"1d\""),
+        (
+            "ipvs: {syncPeriod: 30}",
+            "field \"ipvs.syncPeriod\": invalid type: integer `30`, expected a duration such as 1h30m",
+        ),
+        ("nodePortAddresses: [10.0.0.0/8, {}]", "field \"nodePortAddresses[1]\": invalid type: map, expected a string"),
+        ("featureGates: {A: 1}", "field \"featureGates.A\": invalid type: integer `1`, expected a boolean"),
+    ] {
+        assert_eq!(decode_error(&file(text)), format!("failed to decode configuration: {message}"));
+    }
+}
+
+#[test]
+fn what_is_no_yaml_is_told_with_its_place() {
+    let message = decode_error("mode: [ipvs\nkind: x");
+    assert!(message.starts_with("failed to decode configuration: not valid YAML or JSON: "), "{message}");
+    assert!(message.contains("line 2"), "{message}");
+}
+
+/// A configuration in which nothing has its zero value.
+fn every_field() -> KubeProxyConfiguration {
+    let seconds = GoDuration::from_secs;
+    KubeProxyConfiguration {
+        api_version: ApiVersion,
+        bind_address: "fd00::5".into(),
+        bind_address_hard_fail: true,
+        client_connection: ClientConnectionConfiguration {
+            accept_content_types: "application/json".into(),
+            burst: 20,
+            content_type: "application/json".into(),
+            kubeconfig: "/etc/kubeconfig".into(),
+            qps: 7.5,
+        },
+        cluster_cidr: "10.1.0.0/16,fd00:1::/48".into(),
+        config_sync_period: seconds(61),
+        conntrack: ConntrackConfiguration {
+            max_per_core: Some(0),
+            min: Some(0),
+            tcp_be_liberal: true,
+            tcp_close_wait_timeout: Some(seconds(0)),
+            tcp_established_timeout: Some(seconds(2)),
+            udp_stream_timeout: seconds(3),
+            udp_timeout: seconds(4),
+        },
+        detect_local: DetectLocalConfiguration {
+            bridge_interface: "cbr0".into(),
+            interface_name_prefix: "veth".into(),
+        },
+        detect_local_mode: "NodeCIDR".into(),
+        enable_profiling: true,
+        feature_gates: BTreeMap::from([("A".into(), true), ("B".into(), false)]),
+        healthz_bind_address: "[::1]:1".into(),
+        hostname_override: "Node-1".into(),
+        iptables: IpTablesConfiguration {
+            localhost_node_ports: Some(false),
+            masquerade_all: true,
+            masquerade_bit: Some(0),
+            min_sync_period: seconds(5),
+            sync_period: seconds(6),
+        },
+        ipvs: IpvsConfiguration {
+            exclude_cidrs: vec!["10.9.0.0/16".into()],
+            min_sync_period: seconds(7),
+            scheduler: "lc".into(),
+            strict_arp: true,
+            sync_period: seconds(8),
+            tcp_fin_timeout: seconds(9),
+            tcp_timeout: seconds(10),
+            udp_timeout: seconds(11),
+        },
+        kind: Kind,
+        logging: LoggingConfiguration {
+            flush_frequency: FlushFrequency::Nanoseconds(12),
+            format: "json".into(),
+            options: LogFormatOptions {
+                json: OutputRoutingOptions { info_buffer_size: quantity("4Ki"), split_stream: true },
+                text: OutputRoutingOptions { info_buffer_size: quantity("512"), split_stream: true },
+            },
+            verbosity: 4,
+            vmodule: vec![VModuleItem { file_pattern: "proxier".into(), verbosity: 6 }],
+        },
+        metrics_bind_address: "[::1]:2".into(),
+        mode: "nftables".into(),
+        nftables: NfTablesConfiguration {
+            masquerade_all: true,
+            masquerade_bit: Some(31),
+            min_sync_period: seconds(13),
+            sync_period: seconds(14),
+        },
+        node_port_addresses: vec!["primary".into()],
+        oom_score_adj: Some(0),
+        port_range: "1-2".into(),
+        show_hidden_metrics_for_version: "1.35".into(),
+        windows_run_as_service: true,
+        winkernel: WinkernelConfiguration {
+            enable_dsr: true,
+            forward_health_check_vip: true,
+            network_name: "net".into(),
+            root_hns_endpoint_name: "root".into(),
+            source_vip: "10.0.0.1".into(),
+        },
+    }
+}
+
+fn quantity(text: &str) -> Quantity {
+    text.parse().expect("a quantity")
+}

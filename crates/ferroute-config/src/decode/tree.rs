@@ -1,0 +1,119 @@
+use std::{collections::BTreeSet, fmt};
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Map, Number, Value};
+
+/// YAML or JSON as it was written, with names that stand twice.
+#[derive(Debug, PartialEq)]
+pub(super) enum Tree {
+    Leaf(Value),
+    List(Vec<Tree>),
+    Mapping(Vec<(String, Tree)>),
+}
+
+impl Tree {
+    /// Leaves only the last of the values that a name has, and tells the path of each such name once.
+    pub(super) fn into_value(self, duplicate: &mut impl FnMut(String)) -> Value {
+        self.collapse("", duplicate)
+    }
+
+    fn collapse(self, path: &str, duplicate: &mut impl FnMut(String)) -> Value {
+        match self {
+            Self::Leaf(value) => value,
+            Self::List(items) => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, tree)| tree.collapse(&item(path, index), duplicate))
+                .collect(),
+            Self::Mapping(entries) => {
+                let mut values = Map::new();
+                let mut told = BTreeSet::new();
+                for (name, tree) in entries {
+                    let path = child(path, &name);
+                    if values.contains_key(&name) && told.insert(name.clone()) {
+                        duplicate(path.clone());
+                    }
+                    values.insert(name, tree.collapse(&path, duplicate));
+                }
+                Value::Object(values)
+            }
+        }
+    }
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::Leaf(Value::Null)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Tree;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("any value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Tree, E> {
+                Ok(Tree::default())
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+                Ok(Tree::Leaf(Value::Bool(value)))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Tree, E> {
+                Ok(Tree::Leaf(value.into()))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+                Ok(Tree::Leaf(value.into()))
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Tree, E> {
+                match Number::from_f64(value) {
+                    Some(number) => Ok(Tree::Leaf(Value::Number(number))),
+                    None => Err(E::invalid_value(de::Unexpected::Float(value), &"a finite number")),
+                }
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+                Ok(Tree::Leaf(value.into()))
+            }
+
+            fn visit_string<E>(self, value: String) -> Result<Tree, E> {
+                Ok(Tree::Leaf(Value::String(value)))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+                let mut items = Vec::new();
+                while let Some(tree) = access.next_element()? {
+                    items.push(tree);
+                }
+                Ok(Tree::List(items))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut access: A) -> Result<Tree, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = access.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Tree::Mapping(entries))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Path of a name within a mapping.
+pub(super) fn child(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
+}
+
+/// Path of an item within a list.
+pub(super) fn item(parent: &str, index: usize) -> String {
+    format!("{parent}[{index}]")
+}

@@ -1,0 +1,74 @@
+//! The defaults of the API, which are not those of the platform: an empty `mode` stays empty here.
+//!
+//! Values are kube-proxy 1.36's (`SetDefaults_KubeProxyConfiguration` in `pkg/proxy/apis/config/v1alpha1`).
+
+use std::net::IpAddr;
+
+use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, address};
+
+/// Default port of `/healthz`.
+pub(crate) const HEALTHZ_PORT: u16 = 10256;
+/// Default port of `/metrics`.
+pub(crate) const METRICS_PORT: u16 = 10249;
+/// Default for both `masqueradeBit` fields.
+pub(crate) const MASQUERADE_BIT: i32 = 14;
+
+impl KubeProxyConfiguration {
+    /// Fills in what is not set. Doing it twice changes nothing more.
+    ///
+    /// A command line is laid over the *result* of this: `--bind-address=::` alone, for instance, does not move the
+    /// health check to IPv6, while the same in a file does.
+    pub fn defaulted(mut self) -> Self {
+        fill(&mut self.bind_address, "0.0.0.0");
+        let ipv4 = matches!(address::parse_ip(&self.bind_address), Some(IpAddr::V4(_)));
+        let (healthz, metrics) = if ipv4 { ("0.0.0.0", "127.0.0.1") } else { ("::", "::1") };
+        fill(&mut self.healthz_bind_address, healthz);
+        fill(&mut self.metrics_bind_address, metrics);
+        address::append_port(&mut self.healthz_bind_address, HEALTHZ_PORT);
+        address::append_port(&mut self.metrics_bind_address, METRICS_PORT);
+
+        let client = &mut self.client_connection;
+        fill(&mut client.content_type, "application/vnd.kubernetes.protobuf");
+        if client.qps == 0.0 {
+            client.qps = 5.0;
+        }
+        if client.burst == 0 {
+            client.burst = 10;
+        }
+        self.oom_score_adj.get_or_insert(-999);
+        fill_duration(&mut self.config_sync_period, 15 * 60);
+
+        self.iptables.masquerade_bit.get_or_insert(MASQUERADE_BIT);
+        self.iptables.localhost_node_ports.get_or_insert(true);
+        fill_duration(&mut self.iptables.sync_period, 30);
+        fill_duration(&mut self.iptables.min_sync_period, 1);
+        // No least period in ipvs mode: a change costs little there.
+        fill_duration(&mut self.ipvs.sync_period, 30);
+        self.nftables.masquerade_bit.get_or_insert(MASQUERADE_BIT);
+        fill_duration(&mut self.nftables.sync_period, 30);
+        fill_duration(&mut self.nftables.min_sync_period, 1);
+
+        self.conntrack.max_per_core.get_or_insert(32 * 1024);
+        self.conntrack.min.get_or_insert(128 * 1024);
+        self.conntrack.tcp_established_timeout.get_or_insert(GoDuration::from_secs(24 * 3600));
+        self.conntrack.tcp_close_wait_timeout.get_or_insert(GoDuration::from_secs(3600));
+
+        fill(&mut self.logging.format, "text");
+        if self.logging.flush_frequency.duration().is_zero() {
+            self.logging.flush_frequency = FlushFrequency::Text(GoDuration::from_secs(5));
+        }
+        self
+    }
+}
+
+fn fill(field: &mut String, default: &str) {
+    if field.is_empty() {
+        default.clone_into(field);
+    }
+}
+
+fn fill_duration(field: &mut GoDuration, default_seconds: u32) {
+    if field.is_zero() {
+        *field = GoDuration::from_secs(default_seconds);
+    }
+}

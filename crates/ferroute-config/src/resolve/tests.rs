@@ -1,0 +1,261 @@
+mod errors;
+
+use std::time::Duration;
+
+use ferroute_core::LocalTrafficDetector;
+
+use super::*;
+use crate::{FlushFrequency, VModuleItem};
+
+fn defaults() -> KubeProxyConfiguration {
+    KubeProxyConfiguration::default().defaulted()
+}
+
+/// The defaults, changed, resolved.
+fn resolve(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Resolved {
+    let mut config = defaults();
+    change(&mut config);
+    config.resolve().expect("a good configuration")
+}
+
+fn networks(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| text.parse().expect("a network")).collect()
+}
+
+fn seconds(seconds: u32) -> GoDuration {
+    GoDuration::from_secs(seconds)
+}
+
+#[test]
+fn defaults_are_those_of_iptables_mode() {
+    let expected = Resolved {
+        mode: Mode::Iptables,
+        settings: ProxySettings { detector: LocalTrafficDetector::ClusterCidr(Vec::new()), ..ProxySettings::default() },
+        sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1) },
+        healthz: Some("0.0.0.0:10256".parse().expect("an address")),
+        metrics: Some("127.0.0.1:10249".parse().expect("an address")),
+        bind_address_hard_fail: false,
+        node_name: None,
+        node_ip: None,
+        conntrack: Conntrack {
+            limit: Some(ConntrackLimit { per_core: NonZeroU32::new(32768).expect("not zero"), min: 131_072 }),
+            tcp_established_timeout: Some(Duration::from_secs(86_400)),
+            tcp_close_wait_timeout: Some(Duration::from_secs(3600)),
+            ..Conntrack::default()
+        },
+        oom_score_adj: Some(-999),
+        config_sync_period: Duration::from_secs(900),
+        logging: Logging { format: LogFormat::Text, verbosity: 0 },
+    };
+    assert_eq!(defaults().resolve(), Ok(expected));
+}
+
+#[test]
+fn an_ipv6_bind_address_in_the_file_moves_the_default_addresses() {
+    let config = KubeProxyConfiguration { bind_address: "fd00::5".into(), ..Default::default() };
+    let resolved = config.defaulted().resolve().expect("a good configuration");
+    assert_eq!(resolved.healthz, Some("[::]:10256".parse().expect("an address")));
+    assert_eq!(resolved.metrics, Some("[::1]:10249".parse().expect("an address")));
+    assert_eq!(resolved.node_ip, Some("fd00::5".parse().expect("an address")));
+}
+
+#[test]
+fn a_flag_is_laid_over_the_defaults_and_moves_nothing_else() {
+    let resolved = resolve(|config| config.bind_address = "::".into());
+    assert_eq!(resolved.healthz, Some("0.0.0.0:10256".parse().expect("an address")));
+    assert_eq!(resolved.node_ip, None);
+}
+
+#[test]
+fn an_address_without_a_port_gets_its_default_and_an_empty_one_serves_nowhere() {
+    let config = KubeProxyConfiguration {
+        healthz_bind_address: "10.0.0.5".into(),
+        metrics_bind_address: "fd00::5".into(),
+        ..Default::default()
+    };
+    let resolved = config.defaulted().resolve().expect("a good configuration");
+    assert_eq!(resolved.healthz, Some("10.0.0.5:10256".parse().expect("an address")));
+    assert_eq!(resolved.metrics, Some("[fd00::5]:10249".parse().expect("an address")));
+
+    let resolved = resolve(|config| {
+        config.healthz_bind_address.clear();
+        config.metrics_bind_address.clear();
+    });
+    assert_eq!((resolved.healthz, resolved.metrics), (None, None));
+}
+
+#[test]
+fn each_mode_has_fields_of_its_own() {
+    let in_mode = |mode: &str| {
+        resolve(|config| {
+            config.mode = mode.into();
+            config.iptables.masquerade_all = true;
+            config.iptables.masquerade_bit = Some(3);
+            config.iptables.sync_period = seconds(10);
+            config.iptables.min_sync_period = seconds(2);
+            config.ipvs.sync_period = seconds(11);
+            config.ipvs.min_sync_period = seconds(3);
+            config.nftables.masquerade_bit = Some(4);
+            config.nftables.sync_period = seconds(12);
+            config.nftables.min_sync_period = seconds(4);
+        })
+    };
+    let summary = |resolved: &Resolved| {
+        let settings = &resolved.settings;
+        (
+            resolved.mode.as_str(),
+            (settings.masquerade_all, settings.masquerade_bit, settings.localhost_node_ports),
+            settings.node_port_addresses.clone(),
+            (resolved.sync.period.as_secs(), resolved.sync.min_period.as_secs()),
+        )
+    };
+    let iptables = ("iptables", (true, 3, true), NodePortAddresses::All, (10, 2));
+    assert_eq!(summary(&in_mode("")), iptables);
+    assert_eq!(summary(&in_mode("iptables")), iptables);
+    assert_eq!(summary(&in_mode("ipvs")), ("ipvs", (true, 3, false), NodePortAddresses::All, (11, 3)));
+    assert_eq!(summary(&in_mode("nftables")), ("nftables", (false, 4, false), NodePortAddresses::Primary, (12, 4)));
+}
+
+#[test]
+fn ipvs_settings_are_read_in_ipvs_mode_only() {
+    let change = |config: &mut KubeProxyConfiguration, mode: &str| {
+        config.mode = mode.into();
+        config.ipvs.scheduler = "lc".into();
+        config.ipvs.strict_arp = true;
+        config.ipvs.exclude_cidrs = vec!["10.9.0.1/16".into()];
+        config.ipvs.tcp_timeout = seconds(5);
+        config.ipvs.udp_timeout = seconds(6);
+    };
+    let expected = IpvsSettings {
+        scheduler: "lc".into(),
+        exclude_cidrs: networks(&["10.9.0.0/16"]),
+        strict_arp: true,
+        tcp_timeout: Some(Duration::from_secs(5)),
+        tcp_fin_timeout: None,
+        udp_timeout: Some(Duration::from_secs(6)),
+    };
+    assert_eq!(resolve(|config| change(config, "ipvs")).mode, Mode::Ipvs(expected));
+    assert_eq!(resolve(|config| change(config, "")).mode, Mode::Iptables);
+    let bad = |config: &mut KubeProxyConfiguration| config.ipvs.exclude_cidrs = vec!["x".into()];
+    assert_eq!(resolve(bad).mode, Mode::Iptables);
+}
+
+#[test]
+fn local_traffic_is_detected_as_the_mode_says() {
+    let detector = |mode: &str| {
+        resolve(|config| {
+            config.detect_local_mode = mode.into();
+            config.cluster_cidr = "10.1.2.3/16,fd00:1::/48".into();
+            config.detect_local.bridge_interface = "cbr0".into();
+            config.detect_local.interface_name_prefix = "veth".into();
+        })
+        .settings
+        .detector
+    };
+    let cluster_cidr = LocalTrafficDetector::ClusterCidr(networks(&["10.1.0.0/16", "fd00:1::/48"]));
+    assert_eq!(detector(""), cluster_cidr);
+    assert_eq!(detector("ClusterCIDR"), cluster_cidr);
+    assert_eq!(detector("NodeCIDR"), LocalTrafficDetector::NodeCidr);
+    assert_eq!(detector("BridgeInterface"), LocalTrafficDetector::BridgeInterface("cbr0".into()));
+    assert_eq!(detector("InterfaceNamePrefix"), LocalTrafficDetector::InterfaceNamePrefix("veth".into()));
+}
+
+#[test]
+fn cluster_cidr_counts_only_where_it_is_used() {
+    let resolved = resolve(|config| {
+        config.detect_local_mode = "NodeCIDR".into();
+        config.cluster_cidr = "nonsense".into();
+    });
+    assert_eq!(resolved.settings.detector, LocalTrafficDetector::NodeCidr);
+}
+
+#[test]
+fn node_ports_answer_where_they_are_told_to() {
+    let addresses = |mode: &str, items: &[&str]| {
+        resolve(|config| {
+            config.mode = mode.into();
+            config.node_port_addresses = items.iter().map(|item| (*item).to_owned()).collect();
+        })
+        .settings
+        .node_port_addresses
+    };
+    assert_eq!(addresses("iptables", &["primary"]), NodePortAddresses::Primary);
+    let within = NodePortAddresses::Within(networks(&["10.0.0.0/8", "fd00::/64"]));
+    assert_eq!(addresses("iptables", &["10.1.1.1/8", "fd00::/64"]), within);
+    assert_eq!(addresses("nftables", &["10.1.1.1/8", "fd00::/64"]), within);
+}
+
+#[test]
+fn the_nodes_name_is_trimmed_and_in_lower_case() {
+    assert_eq!(resolve(|config| config.hostname_override = " Node-1\n".into()).node_name, Some("node-1".into()));
+    assert_eq!(canonical_node_name("HOST\n"), Some("host".into()));
+    assert_eq!(canonical_node_name(" \n"), None);
+}
+
+#[test]
+fn the_connection_table_has_room_per_core_and_a_least_room() {
+    let limit = |per_core, min| {
+        let resolved = resolve(|config| {
+            config.conntrack.max_per_core = Some(per_core);
+            config.conntrack.min = Some(min);
+        });
+        resolved.conntrack.limit.map(|limit| limit.entries(4))
+    };
+    assert_eq!(limit(32_768, 131_072), Some(131_072));
+    assert_eq!(limit(65_536, 131_072), Some(262_144));
+    assert_eq!(limit(0, 131_072), None);
+}
+
+#[test]
+fn a_timeout_of_zero_leaves_the_kernels() {
+    let resolved = resolve(|config| {
+        config.conntrack.tcp_established_timeout = Some(GoDuration::ZERO);
+        config.conntrack.tcp_close_wait_timeout = None;
+        config.conntrack.udp_timeout = seconds(7);
+        config.conntrack.tcp_be_liberal = true;
+    });
+    let expected = Conntrack {
+        limit: resolved.conntrack.limit,
+        tcp_be_liberal: true,
+        udp_timeout: Some(Duration::from_secs(7)),
+        ..Conntrack::default()
+    };
+    assert_eq!(resolved.conntrack, expected);
+}
+
+#[test]
+fn what_has_no_effect_is_told_and_defaults_are_not() {
+    assert_eq!(defaults().warnings(), []);
+    assert_eq!(KubeProxyConfiguration::default().warnings(), []);
+    let mut config = defaults();
+    config.winkernel.enable_dsr = true;
+    config.winkernel.source_vip = "10.0.0.1".into();
+    config.windows_run_as_service = true;
+    config.feature_gates.insert("TopologyAwareHints".into(), false);
+    config.enable_profiling = true;
+    config.port_range = "1-2".into();
+    config.show_hidden_metrics_for_version = "1.35".into();
+    config.client_connection.accept_content_types = "text/plain".into();
+    config.client_connection.content_type = "text/plain".into();
+    config.logging.flush_frequency = FlushFrequency::Nanoseconds(1);
+    config.logging.vmodule = vec![VModuleItem::default()];
+    config.logging.options.text.split_stream = true;
+    let warnings = config.warnings();
+    let fields: Vec<&str> = warnings.iter().map(|warning| warning.field.as_str()).collect();
+    let expected = [
+        "clientConnection.acceptContentTypes",
+        "clientConnection.contentType",
+        "enableProfiling",
+        "featureGates.TopologyAwareHints",
+        "logging.flushFrequency",
+        "logging.options.text.splitStream",
+        "logging.vmodule",
+        "portRange",
+        "showHiddenMetricsForVersion",
+        "windowsRunAsService",
+        "winkernel.enableDSR",
+        "winkernel.sourceVip",
+    ];
+    assert_eq!(fields, expected);
+    assert_eq!(warnings[10].to_string(), "winkernel.enableDSR has no effect: it is for Windows");
+}

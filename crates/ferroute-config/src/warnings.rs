@@ -1,0 +1,61 @@
+use std::ops::Not;
+
+use crate::{GoDuration, KubeProxyConfiguration};
+
+/// A field that is set and has no effect in Ferroute.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} has no effect: {reason}")]
+pub struct Warning {
+    /// Path of the field as it is written in the file, such as `winkernel.enableDSR`.
+    pub field: String,
+    /// Why it has none.
+    pub reason: &'static str,
+}
+
+impl KubeProxyConfiguration {
+    /// What is set and will have no effect, in the order of the fields; defaults are not told.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let client = &self.client_connection;
+        let logging = &self.logging;
+        let default_flush = [GoDuration::ZERO, GoDuration::from_secs(5)];
+        let fields = [
+            ("clientConnection.acceptContentTypes", client.accept_content_types.is_empty().not(), JSON),
+            ("clientConnection.contentType", !MEDIA_TYPES.contains(&client.content_type.as_str()), JSON),
+            ("enableProfiling", self.enable_profiling, "profiles are those of the Go runtime"),
+            ("logging.flushFrequency", !default_flush.contains(&logging.flush_frequency.duration()), LOG_BUFFER),
+            ("logging.options.json.infoBufferSize", !logging.options.json.info_buffer_size.is_zero(), LOG_BUFFER),
+            ("logging.options.json.splitStream", logging.options.json.split_stream, LOG_STREAM),
+            ("logging.options.text.infoBufferSize", !logging.options.text.info_buffer_size.is_zero(), LOG_BUFFER),
+            ("logging.options.text.splitStream", logging.options.text.split_stream, LOG_STREAM),
+            ("logging.vmodule", !logging.vmodule.is_empty(), "it names source files of kube-proxy"),
+            ("portRange", !self.port_range.is_empty(), "the userspace mode that used it is gone"),
+            ("showHiddenMetricsForVersion", !self.show_hidden_metrics_for_version.is_empty(), "no metric is hidden"),
+            ("windowsRunAsService", self.windows_run_as_service, WINDOWS),
+            ("winkernel.enableDSR", self.winkernel.enable_dsr, WINDOWS),
+            ("winkernel.forwardHealthCheckVip", self.winkernel.forward_health_check_vip, WINDOWS),
+            ("winkernel.networkName", !self.winkernel.network_name.is_empty(), WINDOWS),
+            ("winkernel.rootHnsEndpointName", !self.winkernel.root_hns_endpoint_name.is_empty(), WINDOWS),
+            ("winkernel.sourceVip", !self.winkernel.source_vip.is_empty(), WINDOWS),
+        ];
+        let gates = self.feature_gates.keys().map(|name| Warning {
+            field: format!("featureGates.{name}"),
+            reason: "feature gates are those of Kubernetes' own code",
+        });
+        let mut warnings: Vec<Warning> = fields
+            .into_iter()
+            .filter(|(_, is_set, _)| *is_set)
+            .map(|(field, _, reason)| Warning { field: field.to_owned(), reason })
+            .chain(gates)
+            .collect();
+        warnings.sort_by(|one, two| one.field.cmp(&two.field));
+        warnings
+    }
+}
+
+/// What `contentType` may be without a warning: not set, the default, and what is spoken.
+const MEDIA_TYPES: [&str; 3] = ["", "application/vnd.kubernetes.protobuf", "application/json"];
+
+const JSON: &str = "the API server is always spoken to in JSON";
+const LOG_BUFFER: &str = "log lines are not buffered";
+const LOG_STREAM: &str = "all log lines go to one stream";
+const WINDOWS: &str = "it is for Windows";
