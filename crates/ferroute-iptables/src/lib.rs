@@ -10,14 +10,16 @@
 //! or checks rules walks it. Everything but the runner is a pure function. What is *not* here: Kubernetes objects.
 
 mod chain;
+pub mod plan;
 pub mod rule;
 mod ruleset;
 pub mod text;
 
 pub use chain::{BadChainName, ChainName, TableName};
+pub use plan::{Difference, HostFacts, InForce, InForceReader, Ledger, NfacctCounters, PlanContext, render};
 pub use rule::{
     AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortRange, Probability, ProtocolMatch,
     Recent, RecentAction, RejectWith, Rule, Sense, Target,
 };
 pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
-pub use text::{ParseError, ParseErrorKind, SaveItem, SaveParser};
+pub use text::{ParseError, ParseErrorKind, RestoreWriter, SaveItem, SaveParser};

@@ -7,10 +7,12 @@
 mod options;
 mod print;
 mod read_rule;
+mod restore;
 mod save;
 mod words;
 
 pub use print::{Line, write_head, write_rule};
+pub use restore::RestoreWriter;
 pub use save::{ParseError, ParseErrorKind, SaveItem, SaveParser};
 
 #[cfg(test)]

@@ -16,12 +16,14 @@ pub fn write_head(out: &mut impl Write, chain: ChainName, head: ChainHead) -> fm
     writeln!(out, " {policy} [{}:{}]", head.counters.packets, head.counters.bytes)
 }
 
-/// Writes a rule's line: `-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`.
+/// Writes a rule's line; `command` says what to do with it (`-A`, `-I`, `-D`):
+/// `-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`.
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_rule(out: &mut impl Write, chain: ChainName, rule: &Rule) -> fmt::Result {
-    out.write_str("-A ")?;
+pub fn write_rule(out: &mut impl Write, command: &str, chain: ChainName, rule: &Rule) -> fmt::Result {
+    out.write_str(command)?;
+    out.write_char(' ')?;
     out.write_str(chain.as_str())?;
     write_parts(out, rule)?;
     out.write_char('\n')
@@ -64,7 +66,7 @@ impl Display for RuleSet {
             }
             for (name, chain) in &table.chains {
                 for rule in &chain.rules {
-                    write_rule(f, *name, rule)?;
+                    write_rule(f, "-A", *name, rule)?;
                 }
             }
             f.write_str("COMMIT\n")?;

@@ -249,7 +249,7 @@ proptest! {
     fn comments_survive_whatever_they_hold(text in "[^\u{0}]{0,60}") {
         let rule = Rule::new().comment(text);
         let mut printed = String::from("*filter\n");
-        write_rule(&mut printed, ChainName::INPUT, &rule).unwrap();
+        write_rule(&mut printed, "-A", ChainName::INPUT, &rule).unwrap();
         printed.push_str("COMMIT\n");
         let rules = RuleSet::parse_save(IpFamily::V4, &printed).unwrap();
         prop_assert_eq!(rules.rules(TableName::Filter, ChainName::INPUT), [rule]);
