@@ -17,8 +17,10 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
     let invalid = || format!("invalid network {text:?} (want ADDRESS/PREFIX)");
     let (address, prefix) = text.trim().split_once('/').ok_or_else(invalid)?;
-    let address = parse_ip(address)?;
-    let prefix = prefix.parse().map_err(|_| invalid())?;
+    let address = parse_ip(address).map_err(|_| invalid())?;
+    // Rust would read a sign too.
+    let digits = Some(prefix).filter(|prefix| prefix.bytes().all(|byte| byte.is_ascii_digit()));
+    let prefix = digits.and_then(|digits| digits.parse().ok()).ok_or_else(invalid)?;
     IpNet::new(address, prefix).map(|net| net.trunc()).map_err(|_| invalid())
 }
 
