@@ -1,4 +1,5 @@
 use ferroute_api::{self as api, labels};
+use ipnet::IpNet;
 
 use super::{Faults, InvalidObject, parse_ip, parse_network};
 use crate::NodeView;
@@ -9,25 +10,27 @@ pub fn parse_node(node: &api::Node) -> Result<NodeView, InvalidObject> {
     let mut addresses = Vec::new();
     // Internal addresses come first, as in kube-proxy: others may be behind a NAT that this host does not see.
     for wanted in ["InternalIP", "ExternalIP"] {
-        for (i, address) in node.status.addresses.iter().enumerate().filter(|(_, address)| address.type_ == wanted) {
-            let ip = faults.keep(format!("status.addresses[{i}].address"), parse_ip(&address.address));
-            addresses.extend(ip);
+        // Some clouds list an external address for a node that has none, and leave it empty.
+        let given = |address: &api::NodeAddress| address.type_ == wanted && !address.address.is_empty();
+        for (i, address) in node.status.addresses.iter().enumerate().filter(|(_, address)| given(address)) {
+            addresses.extend(faults.keep(format!("status.addresses[{i}].address"), parse_ip(&address.address)));
         }
-    }
-    let cidrs = match (node.spec.pod_cidrs.as_slice(), &node.spec.pod_cidr) {
-        ([], Some(one)) => std::slice::from_ref(one),
-        (all, _) => all,
-    };
-    let mut pod_cidrs = Vec::with_capacity(cidrs.len());
-    for (i, cidr) in cidrs.iter().enumerate().filter(|(_, cidr)| !cidr.is_empty()) {
-        pod_cidrs.extend(faults.keep(format!("spec.podCIDRs[{i}]"), parse_network(cidr)));
     }
     let view = NodeView {
         name: node.metadata.name.clone(),
         zone: node.metadata.labels.get(labels::ZONE).filter(|zone| !zone.is_empty()).cloned(),
         addresses,
-        pod_cidrs,
+        pod_cidrs: pod_cidrs(&mut faults, &node.spec),
         to_be_deleted: node.spec.taints.iter().any(|taint| taint.key == labels::TO_BE_DELETED_TAINT),
     };
     faults.finish("Node", &node.metadata, view)
+}
+
+fn pod_cidrs(faults: &mut Faults, spec: &api::NodeSpec) -> Vec<IpNet> {
+    if spec.pod_cidrs.is_empty() {
+        let single = spec.pod_cidr.as_deref().filter(|cidr| !cidr.is_empty());
+        return single.and_then(|cidr| faults.keep("spec.podCIDR", parse_network(cidr))).into_iter().collect();
+    }
+    let each = spec.pod_cidrs.iter().enumerate();
+    each.filter_map(|(i, cidr)| faults.keep(format!("spec.podCIDRs[{i}]"), parse_network(cidr))).collect()
 }

@@ -1,4 +1,5 @@
 mod address;
+mod node;
 
 use super::*;
 
