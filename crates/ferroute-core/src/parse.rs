@@ -4,6 +4,7 @@
 //! checks most of this too, but files never went through one, and a proxy must not trust its input to be right.
 
 mod address;
+mod name;
 mod node;
 mod service;
 mod slice;

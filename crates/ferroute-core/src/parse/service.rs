@@ -3,9 +3,13 @@ use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 use ferroute_api::{self as api, labels};
 use ipnet::IpNet;
 
-use super::{Faults, InvalidObject, parse_ip, parse_network, parse_port, parse_protocol};
+use super::{
+    Faults, InvalidObject,
+    name::{check_label, parse_name},
+    parse_ip, parse_network, parse_port, parse_protocol,
+};
 use crate::{
-    Affinity, IpFamily, Protocol, ServiceName, ServicePort, TrafficPolicy,
+    Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
     tracker::{NamedPort, ServiceView},
 };
 
@@ -20,14 +24,14 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
         return Ok(None);
     }
     let mut faults = Faults::default();
+    let name = parse_name(&mut faults, metadata, check_label);
     let type_ = faults.keep("spec.type", Type::parse(service.spec.type_.as_deref())).unwrap_or(Type::ClusterIp);
     if type_ == Type::ExternalName || is_headless(&service.spec) {
         return faults.finish("Service", metadata, None);
     }
     let common = Common::parse(&mut faults, service, type_);
     let ports = parse_ports(&mut faults, &service.spec.ports, type_);
-    let mut view =
-        ServiceView { name: ServiceName::new(&metadata.namespace, &metadata.name), ports: Default::default() };
+    let mut view = ServiceView { name, ports: Default::default() };
     for family in IpFamily::BOTH {
         let Some(cluster_ip) = common.cluster_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family) else {
             continue;
@@ -232,8 +236,9 @@ fn parse_ports(faults: &mut Faults, ports: &[api::ServicePort], type_: Type) -> 
     let mut parsed = Vec::with_capacity(ports.len());
     for (i, port) in ports.iter().enumerate() {
         let field = |name: &str| format!("spec.ports[{i}].{name}");
-        if ports.len() > 1 && port.name.is_empty() {
-            faults.add(field("name"), "a name is needed where there is more than one port");
+        // A port may go without a name only where there is no other.
+        if ports.len() > 1 || !port.name.is_empty() {
+            faults.keep(field("name"), check_label(&port.name));
         }
         let number = faults.keep(field("port"), parse_port(port.port));
         let node_port = optional_port(faults, field("nodePort"), port.node_port);

@@ -2,7 +2,11 @@ use std::{net::IpAddr, sync::Arc};
 
 use ferroute_api::{self as api, labels};
 
-use super::{Faults, InvalidObject, parse_ip, parse_port, parse_protocol};
+use super::{
+    Faults, InvalidObject,
+    name::{check_subdomain, parse_name},
+    parse_ip, parse_port, parse_protocol,
+};
 use crate::{
     Hints, IpFamily, ServiceName,
     tracker::{Candidate, SlicePort, SliceView},
@@ -16,6 +20,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
         [labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| metadata.labels.contains_key(*label));
     let Some(service) = slice.service_name().filter(|_| !foreign) else { return Ok(None) };
     let mut faults = Faults::default();
+    let name = parse_name(&mut faults, metadata, check_subdomain);
     let family = match slice.address_type.as_str() {
         "IPv4" => IpFamily::V4,
         "IPv6" => IpFamily::V6,
@@ -46,13 +51,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             hints: endpoint.hints.as_ref().and_then(|given| hints.share(given)),
         });
     }
-    let view = SliceView {
-        service: ServiceName::new(&metadata.namespace, service),
-        name: ServiceName::new(&metadata.namespace, &metadata.name),
-        family,
-        ports,
-        endpoints,
-    };
+    let view = SliceView { service: ServiceName::new(&metadata.namespace, service), name, family, ports, endpoints };
     faults.finish("EndpointSlice", metadata, Some(view))
 }
 

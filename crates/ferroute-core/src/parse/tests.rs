@@ -1,4 +1,5 @@
 mod address;
+mod name;
 mod node;
 
 use super::*;
