@@ -58,8 +58,9 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
 fn parse_ports(faults: &mut Faults, ports: &[api::EndpointPort]) -> Vec<SlicePort> {
     let mut parsed = Vec::with_capacity(ports.len());
     for (i, port) in ports.iter().enumerate() {
-        // A port without a number means «all ports», which no proxy can serve.
-        let Some(number) = port.port else { continue };
+        // A port without a number means «all ports», which no proxy can serve. The API server lets a zero pass; as in
+        // kube-proxy it means the same.
+        let Some(number) = port.port.filter(|number| *number != 0) else { continue };
         let number = faults.keep(format!("ports[{i}].port"), parse_port(number));
         let protocol = faults.keep(format!("ports[{i}].protocol"), parse_protocol(port.protocol.as_deref()));
         if let (Some(number), Some(protocol)) = (number, protocol) {

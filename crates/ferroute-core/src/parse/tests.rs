@@ -1,6 +1,7 @@
 mod address;
 mod name;
 mod node;
+mod slice;
 
 use super::*;
 

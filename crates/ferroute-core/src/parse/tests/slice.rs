@@ -1,0 +1,183 @@
+use std::sync::Arc;
+
+use ferroute_api::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint, labels};
+
+use super::{super::parse_slice, assert_faults};
+use crate::{
+    Hints, IpFamily, Protocol,
+    testing::{SliceBuilder, pod, service_name, slice},
+    tracker::{Candidate, SlicePort, SliceView},
+};
+
+fn web() -> SliceBuilder {
+    slice("shop/web-a", "web").port("http", 8080)
+}
+
+fn view(slice: SliceBuilder) -> SliceView {
+    parse_slice(&slice.build(), "node-1").unwrap().unwrap()
+}
+
+/// The only endpoint of a slice.
+fn candidate(endpoint: impl Into<crate::testing::PodBuilder>) -> Candidate {
+    let [candidate] = <[Candidate; 1]>::try_from(view(web().pod(endpoint)).endpoints).unwrap();
+    candidate
+}
+
+fn with_conditions(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> (bool, bool, bool) {
+    let slice = web().with(|slice| {
+        let conditions = EndpointConditions { ready, serving, terminating };
+        slice.endpoints =
+            vec![SliceEndpoint { addresses: vec!["10.244.0.2".into()], conditions, ..SliceEndpoint::default() }];
+    });
+    let candidate = &view(slice).endpoints[0];
+    (candidate.ready, candidate.serving, candidate.terminating)
+}
+
+fn fault_of(change: impl FnOnce(&mut EndpointSlice)) -> Result<Option<SliceView>, super::InvalidObject> {
+    parse_slice(&web().pod("10.244.0.2").with(change).build(), "node-1")
+}
+
+#[test]
+fn a_slice_is_read_whole() {
+    let read = view(web().udp("dns", 5353).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2")));
+    let candidate = |address: &str, local| Candidate {
+        address: address.parse().unwrap(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        local,
+        hints: None,
+    };
+    assert_eq!(
+        read,
+        SliceView {
+            service: service_name("shop/web"),
+            name: service_name("shop/web-a"),
+            family: IpFamily::V4,
+            ports: vec![
+                SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 },
+                SlicePort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 },
+            ],
+            endpoints: vec![candidate("10.244.0.2", true), candidate("10.244.1.2", false)],
+        }
+    );
+}
+
+#[test]
+fn conditions_that_are_left_out_mean_ready_serving_and_not_terminating() {
+    assert_eq!(with_conditions(None, None, None), (true, true, false));
+    assert_eq!(with_conditions(Some(false), None, None), (false, true, false));
+    assert_eq!(with_conditions(Some(false), None, Some(true)), (false, true, true));
+    assert_eq!(with_conditions(None, Some(false), Some(true)), (true, false, true));
+    assert_eq!(with_conditions(Some(true), Some(true), Some(false)), (true, true, false));
+    assert_eq!(with_conditions(Some(false), Some(false), Some(true)), (false, false, true));
+}
+
+#[test]
+fn an_endpoint_is_local_when_it_says_that_it_runs_on_this_node() {
+    assert!(candidate(pod("10.244.0.2").on("node-1")).local);
+    assert!(!candidate(pod("10.244.0.2").on("node-2")).local);
+    assert!(!candidate("10.244.0.2").local);
+    let nameless = web().pod(pod("10.244.0.2").on(""));
+    assert!(!parse_slice(&nameless.build(), "").unwrap().unwrap().endpoints[0].local);
+}
+
+#[test]
+fn only_the_first_address_of_an_endpoint_counts() {
+    let slice = web().pod("10.244.0.2").with(|slice| slice.endpoints[0].addresses.push("nonsense".into()));
+    assert_eq!(view(slice).endpoints.len(), 1);
+}
+
+#[test]
+fn hints_by_zone_and_node_are_kept_and_shared_and_empty_ones_are_none() {
+    let read = view(
+        web()
+            .pod(pod("10.244.0.2").for_zone("a").for_zone("b").for_node("node-1"))
+            .pod(pod("10.244.0.3").for_zone("a").for_zone("b").for_node("node-1"))
+            .pod(pod("10.244.0.4").for_zone("a"))
+            .pod("10.244.0.5")
+            .pod("10.244.0.6")
+            .with(|slice| slice.endpoints[4].hints = Some(Default::default())),
+    );
+    let hints: Vec<_> = read.endpoints.iter().map(|endpoint| endpoint.hints.clone()).collect();
+    let both = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node-1".into()] };
+    assert_eq!(hints[0].as_deref(), Some(&both));
+    assert!(Arc::ptr_eq(hints[0].as_ref().unwrap(), hints[1].as_ref().unwrap()));
+    assert_eq!(hints[2].as_deref(), Some(&Hints { zones: vec!["a".into()], nodes: vec![] }));
+    assert_eq!(hints[3..], [None, None]);
+}
+
+#[test]
+fn slices_that_are_none_of_a_proxys_business_are_nothing() {
+    for slice in [
+        web().label(labels::SERVICE_PROXY_NAME, "other"),
+        web().label(labels::SERVICE_PROXY_NAME, ""),
+        web().label(labels::HEADLESS, ""),
+        web().label(labels::SERVICE_NAME, ""),
+        web().with(|slice| slice.metadata.labels.clear()),
+        web().with(|slice| slice.address_type = "FQDN".into()),
+    ] {
+        // Not even its addresses are looked at: they need not be any.
+        let slice = slice.with(|slice| {
+            slice.endpoints = vec![SliceEndpoint { addresses: vec!["example.com".into()], ..SliceEndpoint::default() }];
+        });
+        assert_eq!(parse_slice(&slice.build(), "node-1"), Ok(None));
+    }
+}
+
+#[test]
+fn ports_without_a_number_are_passed_over() {
+    let all = EndpointPort { name: "all".into(), protocol: None, port: None };
+    let zero = EndpointPort { name: "zero".into(), protocol: None, port: Some(0) };
+    let read = view(web().with(|slice| slice.ports.extend([all, zero])));
+    assert_eq!(read.ports, [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }]);
+}
+
+#[test]
+fn every_bad_field_is_named() {
+    assert_faults(fault_of(|slice| slice.address_type = "IPX".into()), &[("addressType", "\"IPX\" (want IPv4, IPv6")]);
+    assert_faults(fault_of(|slice| slice.address_type.clear()), &[("addressType", "unsupported value \"\"")]);
+    assert_faults(fault_of(|slice| slice.ports[0].port = Some(70_000)), &[("ports[0].port", "invalid port 70000")]);
+    assert_faults(fault_of(|slice| slice.ports[0].port = Some(-1)), &[("ports[0].port", "invalid port -1")]);
+    assert_faults(
+        fault_of(|slice| slice.ports[0].protocol = Some("ICMP".into())),
+        &[("ports[0].protocol", "unsupported protocol \"ICMP\"")],
+    );
+    assert_faults(
+        fault_of(|slice| slice.endpoints[0].addresses.clear()),
+        &[("endpoints[0].addresses", "at least one address is needed")],
+    );
+    assert_faults(
+        fault_of(|slice| slice.endpoints[0].addresses[0] = "x".into()),
+        &[("endpoints[0].addresses[0]", "invalid IP address \"x\"")],
+    );
+}
+
+#[test]
+fn an_address_of_the_other_family_is_a_fault() {
+    let both = |address_type: &str| {
+        let slice = web().pod("10.244.0.2").pod("fd00::2").with(|slice| slice.address_type = address_type.into());
+        parse_slice(&slice.build(), "node-1")
+    };
+    assert_faults(both("IPv4"), &[("endpoints[1].addresses[0]", "fd00::2 in a slice of IPv4 addresses")]);
+    assert_faults(both("IPv6"), &[("endpoints[0].addresses[0]", "10.244.0.2 in a slice of IPv6 addresses")]);
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let result = fault_of(|slice| {
+        slice.ports[0].port = Some(-1);
+        slice.ports[0].protocol = Some("x".into());
+        slice.endpoints[0].addresses.clear();
+        slice.endpoints.push(SliceEndpoint { addresses: vec!["y".into()], ..SliceEndpoint::default() });
+    });
+    assert_faults(
+        result,
+        &[
+            ("ports[0].port", ""),
+            ("ports[0].protocol", ""),
+            ("endpoints[0].addresses", ""),
+            ("endpoints[1].addresses[0]", ""),
+        ],
+    );
+}
