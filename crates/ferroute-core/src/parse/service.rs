@@ -149,7 +149,8 @@ impl OwnPort {
 }
 
 fn is_headless(spec: &api::ServiceSpec) -> bool {
-    spec.cluster_ip.as_deref().or(spec.cluster_ips.first().map(String::as_str)) == Some("None")
+    let first = spec.cluster_ip.as_deref().filter(|text| !text.is_empty());
+    first.or(spec.cluster_ips.first().map(String::as_str)) == Some("None")
 }
 
 fn cluster_ips(faults: &mut Faults, spec: &api::ServiceSpec) -> Vec<IpAddr> {
@@ -232,7 +233,7 @@ fn parse_ports(faults: &mut Faults, ports: &[api::ServicePort], type_: Type) -> 
     if ports.is_empty() {
         faults.add("spec.ports", "at least one port is needed");
     }
-    let (mut names, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    let (mut names, mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut parsed = Vec::with_capacity(ports.len());
     for (i, port) in ports.iter().enumerate() {
         let field = |name: &str| format!("spec.ports[{i}].{name}");
@@ -252,6 +253,9 @@ fn parse_ports(faults: &mut Faults, ports: &[api::ServicePort], type_: Type) -> 
         }
         if !numbers.insert((number, protocol)) {
             faults.add(field("port"), format!("another port has {number}/{protocol} too"));
+        }
+        if let Some(node_port) = node_port.filter(|node_port| !node_ports.insert((*node_port, protocol))) {
+            faults.add(field("nodePort"), format!("another port has {node_port}/{protocol} too"));
         }
         parsed.push(OwnPort { name: port.name.as_str().into(), protocol, port: number.get(), node_port });
     }

@@ -1,6 +1,8 @@
 mod address;
 mod name;
 mod node;
+mod service;
+mod service_port;
 mod slice;
 
 use super::*;

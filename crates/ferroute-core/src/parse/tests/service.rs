@@ -1,0 +1,303 @@
+use std::num::NonZeroU16;
+
+use ferroute_api::{Service, labels};
+
+use super::{super::parse_service, InvalidObject, assert_faults};
+use crate::{
+    Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
+    testing::{ServiceBuilder, service, service_name, service_port},
+    tracker::{NamedPort, ServiceView},
+};
+
+fn web() -> ServiceBuilder {
+    service("shop/web").cluster_ip("10.96.0.1").port("http", 80)
+}
+
+fn view(service: ServiceBuilder) -> ServiceView {
+    parse_service(&service.build()).unwrap().unwrap()
+}
+
+/// The only port of a Service, in one family.
+#[track_caller]
+fn port_in(family: IpFamily, service: ServiceBuilder) -> ServicePort {
+    let [_, _] = IpFamily::BOTH;
+    let [port] = <[NamedPort; 1]>::try_from(view(service).ports[family.index()].clone()).unwrap();
+    port.port
+}
+
+#[track_caller]
+fn port(service: ServiceBuilder) -> ServicePort {
+    port_in(IpFamily::V4, service)
+}
+
+fn fault_of(change: impl FnOnce(&mut Service)) -> Result<Option<ServiceView>, InvalidObject> {
+    parse_service(&web().with(change).build())
+}
+
+fn ips(texts: &[&str]) -> Vec<std::net::IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn what_is_left_out_gets_the_apis_defaults() {
+    let bare = web().with(|service| {
+        service.spec.type_ = None;
+        service.spec.ports[0].protocol = None;
+    });
+    let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80") };
+    let expected = ServiceView { name: service_name("shop/web"), ports: [vec![http], vec![]] };
+    assert_eq!(view(bare), expected);
+    let spelled_out = web().with(|service| {
+        service.spec.type_ = Some("ClusterIP".into());
+        service.spec.session_affinity = Some("None".into());
+        service.spec.internal_traffic_policy = Some("Cluster".into());
+        service.spec.external_traffic_policy = Some("Cluster".into());
+        service.spec.health_check_node_port = Some(0);
+        service.spec.ports[0].node_port = Some(0);
+    });
+    assert_eq!(view(spelled_out), expected);
+    let empty = web().with(|service| {
+        let empty = || Some(String::new());
+        service.spec.type_ = empty();
+        service.spec.session_affinity = empty();
+        service.spec.internal_traffic_policy = empty();
+        service.spec.external_traffic_policy = empty();
+        service.spec.ports[0].protocol = empty();
+    });
+    assert_eq!(view(empty), expected);
+}
+
+#[test]
+fn services_that_are_none_of_a_proxys_business_are_nothing() {
+    for service in [
+        web().label(labels::SERVICE_PROXY_NAME, "other"),
+        web().label(labels::SERVICE_PROXY_NAME, ""),
+        web().label(labels::HEADLESS, ""),
+        service("shop/web").cluster_ip("None").port("http", 80),
+        service("shop/web").port("http", 80).with(|service| service.spec.cluster_ip = Some("None".into())),
+        service("shop/web").port("http", 80).with(|service| service.spec.cluster_ips = vec!["None".into()]),
+        service("shop/web").port("http", 80).with(|service| {
+            service.spec.cluster_ip = Some(String::new());
+            service.spec.cluster_ips = vec!["None".into()];
+        }),
+        service("shop/web").with(|service| service.spec.type_ = Some("ExternalName".into())),
+        web().with(|service| service.spec.type_ = Some("ExternalName".into())),
+    ] {
+        assert_eq!(parse_service(&service.build()), Ok(None));
+    }
+}
+
+#[test]
+fn each_family_has_the_addresses_that_are_its_own() {
+    let both = || {
+        web()
+            .cluster_ip("fd00:96::1")
+            .node_port(30080)
+            .external_ip("203.0.113.1")
+            .external_ip("2001:db8::1")
+            .external_ip("203.0.113.2")
+            .load_balancer("198.51.100.1")
+            .load_balancer("2001:db8::2")
+            .source_range("10.0.0.0/8")
+            .source_range("2001:db8::/32")
+    };
+    let common = |cluster: &str| ServicePort { node_port: NonZeroU16::new(30080), ..service_port(cluster) };
+    assert_eq!(
+        port_in(IpFamily::V4, both()),
+        ServicePort {
+            external_ips: ips(&["203.0.113.1", "203.0.113.2"]),
+            load_balancer_vips: ips(&["198.51.100.1"]),
+            load_balancer_source_ranges: vec!["10.0.0.0/8".parse().unwrap()],
+            ..common("10.96.0.1:80")
+        }
+    );
+    assert_eq!(
+        port_in(IpFamily::V6, both()),
+        ServicePort {
+            external_ips: ips(&["2001:db8::1"]),
+            load_balancer_vips: ips(&["2001:db8::2"]),
+            load_balancer_source_ranges: vec!["2001:db8::/32".parse().unwrap()],
+            ..common("[fd00:96::1]:80")
+        }
+    );
+}
+
+#[test]
+fn a_family_without_a_cluster_ip_has_no_ports_whatever_else_it_has() {
+    let v6 = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).external_ip("203.0.113.1");
+    let [v4, v6] = view(v6).ports;
+    assert_eq!((v4.len(), v6.len()), (0, 1));
+    assert_eq!(v6[0].port, service_port("[fd00:96::1]:80"));
+}
+
+#[test]
+fn a_single_cluster_ip_is_enough() {
+    let single =
+        service("shop/web").port("http", 80).with(|service| service.spec.cluster_ip = Some("10.96.0.1".into()));
+    assert_eq!(port(single), service_port("10.96.0.1:80"));
+    let listed =
+        service("shop/web").port("http", 80).with(|service| service.spec.cluster_ips = vec!["10.96.0.1".into()]);
+    assert_eq!(port(listed), service_port("10.96.0.1:80"));
+}
+
+#[test]
+fn bad_cluster_ips_are_faults() {
+    let with = |first: Option<&str>, all: &[&str]| {
+        fault_of(|service| {
+            service.spec.cluster_ip = first.map(str::to_owned);
+            service.spec.cluster_ips = all.iter().map(|ip| (*ip).to_owned()).collect();
+        })
+    };
+    assert_faults(with(None, &[]), &[("spec.clusterIP", "no address given")]);
+    assert_faults(with(Some(""), &[]), &[("spec.clusterIP", "no address given")]);
+    assert_faults(with(Some("x"), &[]), &[("spec.clusterIP", "invalid IP address \"x\"")]);
+    assert_faults(with(Some("10.96.0.1"), &["10.96.0.2"]), &[("spec.clusterIPs[0]", "differs from spec.clusterIP")]);
+    let twice = ("spec.clusterIPs", "more than one address of an IP family");
+    assert_faults(with(Some("10.96.0.1"), &["10.96.0.1", "10.96.0.2"]), &[twice]);
+    assert_faults(with(None, &["10.96.0.1", "fd00::1", "10.96.0.2"]), &[twice]);
+    assert_faults(with(None, &["10.96.0.1", "x"]), &[("spec.clusterIPs[1]", "invalid IP address \"x\"")]);
+}
+
+#[test]
+fn affinity_lasts_three_hours_unless_told_otherwise() {
+    let seconds = |service: ServiceBuilder| port(service).affinity.map(|Affinity { timeout_seconds }| timeout_seconds);
+    assert_eq!(seconds(web()), None);
+    assert_eq!(seconds(web().affinity(1)), Some(1));
+    assert_eq!(seconds(web().affinity(86_400)), Some(86_400));
+    let without_time = || web().affinity(1).with(|service| service.spec.session_affinity_config = None);
+    assert_eq!(seconds(without_time()), Some(10_800));
+    let without_client =
+        web().affinity(1).with(|service| service.spec.session_affinity_config = Some(Default::default()));
+    assert_eq!(seconds(without_client), Some(10_800));
+    let config_alone = web().affinity(7).with(|service| service.spec.session_affinity = None);
+    assert_eq!(seconds(config_alone), None);
+}
+
+#[test]
+fn affinity_out_of_bounds_is_a_fault() {
+    let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+    for seconds in [0, 86_401] {
+        let problem = format!("invalid time of {seconds} s (want 1 to 86400)");
+        assert_faults(parse_service(&web().affinity(seconds).build()), &[(field, &problem)]);
+    }
+    let negative = fault_of(|service| {
+        *service = web().affinity(1).build();
+        let config = service.spec.session_affinity_config.as_mut().unwrap();
+        config.client_ip.as_mut().unwrap().timeout_seconds = Some(-1);
+    });
+    assert_faults(negative, &[(field, "invalid time of -1 s")]);
+}
+
+#[test]
+fn the_external_policy_counts_only_where_the_type_lets_traffic_in() {
+    let external = |service: ServiceBuilder| port(service.external_local()).external_policy;
+    assert_eq!(external(web()), TrafficPolicy::Cluster);
+    assert_eq!(external(web().node_port(30080)), TrafficPolicy::Local);
+    assert_eq!(external(web().with(|service| service.spec.type_ = Some("NodePort".into()))), TrafficPolicy::Local);
+    assert_eq!(external(web().load_balancer("198.51.100.1")), TrafficPolicy::Local);
+    assert_eq!(external(web().with(|service| service.spec.type_ = Some("LoadBalancer".into()))), TrafficPolicy::Local);
+    assert_eq!(external(web().external_ip("203.0.113.1")), TrafficPolicy::Local);
+    // The type lets it in, as kube-proxy sees it, also when the address is of the other family.
+    assert_eq!(external(web().external_ip("2001:db8::1")), TrafficPolicy::Local);
+}
+
+#[test]
+fn the_internal_policy_counts_always() {
+    assert_eq!(port(web()).internal_policy, TrafficPolicy::Cluster);
+    assert_eq!(port(web().internal_local()).internal_policy, TrafficPolicy::Local);
+    assert_eq!(port(web().external_local()).internal_policy, TrafficPolicy::Cluster);
+}
+
+#[test]
+fn the_health_check_port_counts_only_for_load_balancers_with_policy_local() {
+    let health = |service: ServiceBuilder| port(service.health_check_node_port(31000)).health_check_node_port;
+    assert_eq!(health(web().load_balancer("198.51.100.1").external_local()), NonZeroU16::new(31000));
+    assert_eq!(health(web().load_balancer("198.51.100.1")), None);
+    assert_eq!(health(web().node_port(30080).external_local()), None);
+    assert_eq!(health(web().external_ip("203.0.113.1").external_local()), None);
+}
+
+#[test]
+fn load_balancer_addresses_are_those_that_packets_arrive_with() {
+    let vips = |service: ServiceBuilder| port(service).load_balancer_vips;
+    let mixed =
+        web().load_balancer("198.51.100.1").proxying_load_balancer("198.51.100.2").load_balancer("198.51.100.3");
+    assert_eq!(vips(mixed), ips(&["198.51.100.1", "198.51.100.3"]));
+    let spelled_out = web().load_balancer("198.51.100.1").with(|service| {
+        service.status.load_balancer.ingress[0].ip_mode = Some("VIP".into());
+    });
+    assert_eq!(vips(spelled_out), ips(&["198.51.100.1"]));
+    // It has a host name in place of an address.
+    assert_eq!(vips(web().load_balancer("")), ips(&[]));
+    let no_balancer_any_more =
+        web().load_balancer("198.51.100.1").with(|service| service.spec.type_ = Some("NodePort".into()));
+    assert_eq!(vips(no_balancer_any_more), ips(&[]));
+}
+
+#[test]
+fn a_source_range_that_holds_everybody_is_no_restriction() {
+    let ranges = |family, ranges: &[&str]| {
+        let service = web().cluster_ip("fd00:96::1").load_balancer("198.51.100.1").load_balancer("2001:db8::1");
+        port_in(family, ranges.iter().fold(service, |service, range| service.source_range(range)))
+            .load_balancer_source_ranges
+    };
+    assert_eq!(ranges(IpFamily::V4, &[]), []);
+    assert_eq!(ranges(IpFamily::V4, &["10.0.0.0/8", "0.0.0.0/0"]), []);
+    // Each family for itself; one without any range of its own is open, as in kube-proxy.
+    let only_v6_open = ["10.1.2.3/8", "::/0", "2001:db8::/32"];
+    assert_eq!(ranges(IpFamily::V4, &only_v6_open), ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(ranges(IpFamily::V6, &only_v6_open), []);
+    assert_eq!(ranges(IpFamily::V6, &["10.0.0.0/8"]), []);
+    assert_eq!(ranges(IpFamily::V4, &[" 10.0.0.0/8\t"]), ["10.0.0.0/8".parse().unwrap()]);
+}
+
+#[test]
+fn every_bad_field_is_named() {
+    let spec = |field: &'static str, change: fn(&mut Service, String)| {
+        assert_faults(fault_of(|service| change(service, "Nonsense".into())), &[(field, "\"Nonsense\"")]);
+    };
+    spec("spec.type", |service, value| service.spec.type_ = Some(value));
+    spec("spec.sessionAffinity", |service, value| service.spec.session_affinity = Some(value));
+    spec("spec.internalTrafficPolicy", |service, value| service.spec.internal_traffic_policy = Some(value));
+    spec("spec.externalTrafficPolicy", |service, value| service.spec.external_traffic_policy = Some(value));
+    spec("spec.externalIPs[0]", |service, value| service.spec.external_ips.push(value));
+    spec("spec.loadBalancerSourceRanges[0]", |service, value| service.spec.load_balancer_source_ranges.push(value));
+    spec("spec.ports[0].protocol", |service, value| service.spec.ports[0].protocol = Some(value));
+    let balanced = |change: fn(&mut Service)| {
+        parse_service(&web().load_balancer("198.51.100.1").load_balancer("198.51.100.2").with(change).build())
+    };
+    assert_faults(
+        balanced(|service| service.status.load_balancer.ingress[1].ip = "x".into()),
+        &[("status.loadBalancer.ingress[1].ip", "invalid IP address \"x\"")],
+    );
+    assert_faults(
+        balanced(|service| service.status.load_balancer.ingress[1].ip_mode = Some("Tunnel".into())),
+        &[("status.loadBalancer.ingress[1].ipMode", "unsupported value \"Tunnel\" (want VIP or Proxy)")],
+    );
+    assert_faults(
+        fault_of(|service| service.spec.health_check_node_port = Some(65_536)),
+        &[("spec.healthCheckNodePort", "invalid port 65536")],
+    );
+}
+
+#[test]
+fn all_faults_are_told_at_once() {
+    let result = fault_of(|service| {
+        service.metadata.name = "Web".into();
+        service.spec.type_ = Some("x".into());
+        service.spec.cluster_ips.clear();
+        service.spec.cluster_ip = None;
+        service.spec.session_affinity = Some("x".into());
+        service.spec.ports[0].port = 0;
+    });
+    assert_faults(
+        result,
+        &[
+            ("metadata.name", ""),
+            ("spec.type", ""),
+            ("spec.clusterIP", ""),
+            ("spec.sessionAffinity", ""),
+            ("spec.ports[0].port", ""),
+        ],
+    );
+}
