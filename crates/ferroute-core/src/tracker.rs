@@ -89,7 +89,8 @@ pub struct Tracker {
     tables: [ServiceTable; 2],
     /// Services that may differ from the table, by family.
     touched: [BTreeSet<ServiceName>; 2],
-    node_touched: [bool; 2],
+    /// The node as it is now; each table has it as it was at its last update.
+    node: Arc<NodeView>,
 }
 
 impl Tracker {
@@ -102,7 +103,7 @@ impl Tracker {
             owners: HashMap::new(),
             tables: IpFamily::BOTH.map(|family| ServiceTable::new(family, node.clone())),
             touched: Default::default(),
-            node_touched: [false; 2],
+            node,
         }
     }
 
@@ -143,14 +144,8 @@ impl Tracker {
 
     /// The node is new or has changed.
     pub fn set_node(&mut self, node: NodeView) {
-        for (table, touched) in self.tables.iter_mut().zip(&mut self.node_touched) {
-            if *table.node != node {
-                *touched = true;
-            }
-        }
-        let node = Arc::new(node);
-        for table in &mut self.tables {
-            table.node = node.clone();
+        if *self.node != node {
+            self.node = Arc::new(node);
         }
     }
 
@@ -161,7 +156,7 @@ impl Tracker {
 
     /// Something may differ from the table.
     pub fn is_touched(&self, family: IpFamily) -> bool {
-        self.node_touched[family.index()] || !self.touched[family.index()].is_empty()
+        !self.touched[family.index()].is_empty() || self.table(family).node != self.node
     }
 
     /// Names of all Services that are wanted now, in no particular order.
@@ -178,8 +173,9 @@ impl Tracker {
     /// into force, or else the whole table.
     pub fn update(&mut self, family: IpFamily) -> Changes {
         let touched = std::mem::take(&mut self.touched[family.index()]);
-        let mut changes =
-            Changes { node: std::mem::take(&mut self.node_touched[family.index()]), ..Changes::default() };
+        let table = &mut self.tables[family.index()];
+        let mut changes = Changes { node: table.node != self.node, ..Changes::default() };
+        table.node = self.node.clone();
         for service in touched {
             self.update_service(family, service, &mut changes);
         }

@@ -1,1 +1,295 @@
+mod endpoints;
 
+use super::*;
+use crate::{
+    parse::{parse_service, parse_slice},
+    testing::{
+        PodBuilder, ServiceBuilder, SliceBuilder, node, pod, port_name, service, service_name, slice, udp_port_name,
+    },
+};
+
+const BOTH: [IpFamily; 2] = IpFamily::BOTH;
+
+fn tracker() -> Tracker {
+    Tracker::new(node("node-1"))
+}
+
+fn web() -> ServiceBuilder {
+    service("shop/web").cluster_ip("10.96.0.1").port("http", 80)
+}
+
+fn web_slice() -> SliceBuilder {
+    slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2")
+}
+
+fn set_service(tracker: &mut Tracker, service: ServiceBuilder) {
+    tracker.set_service(parse_service(&service.build()).unwrap().unwrap());
+}
+
+fn set_slice(tracker: &mut Tracker, slice: SliceBuilder) {
+    tracker.set_slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap());
+}
+
+/// A tracker that knows of `shop/web` with one endpoint and has nothing left to update.
+fn settled() -> Tracker {
+    let mut tracker = tracker();
+    set_service(&mut tracker, web());
+    set_slice(&mut tracker, web_slice());
+    for family in BOTH {
+        tracker.update(family);
+    }
+    tracker
+}
+
+/// Names of the ports that differ, each with `+` for new, `-` for gone and `~` for changed.
+fn told(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
+    let entries = &tracker.table(family).entries;
+    let sign = |name: &ServicePortName, previous: &Option<Entry>| match (previous, entries.get(name)) {
+        (None, Some(_)) => '+',
+        (Some(_), None) => '-',
+        (Some(old), Some(new)) if old != new => '~',
+        _ => '!',
+    };
+    changes.previous.iter().map(|(name, previous)| format!("{}{name}", sign(name, previous))).collect()
+}
+
+/// Brings IPv4 up to date and tells what changed.
+fn update(tracker: &mut Tracker) -> Vec<String> {
+    let changes = tracker.update(IpFamily::V4);
+    let services: BTreeSet<ServiceName> = changes.previous.keys().map(|name| name.service.clone()).collect();
+    assert_eq!(changes.services, services, "the services are those of the ports");
+    told(tracker, &changes, IpFamily::V4)
+}
+
+/// The endpoints of an IPv4 port, in order.
+#[track_caller]
+fn endpoints(tracker: &Tracker, name: &ServicePortName) -> Vec<String> {
+    tracker.table(IpFamily::V4).entries[name].endpoints.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_new_tracker_has_nothing_to_update() {
+    let mut tracker = tracker();
+    for family in BOTH {
+        assert!(!tracker.is_touched(family));
+        assert!(tracker.update(family).is_empty());
+        assert_eq!(*tracker.table(family), ServiceTable::new(family, Arc::new(node("node-1"))));
+    }
+}
+
+#[test]
+fn a_service_and_its_slice_are_found_in_either_order() {
+    let mut first = tracker();
+    set_service(&mut first, web());
+    assert_eq!(update(&mut first), ["+shop/web:http"]);
+    assert!(endpoints(&first, &port_name("shop/web:http")).is_empty());
+    set_slice(&mut first, web_slice());
+    assert_eq!(update(&mut first), ["~shop/web:http"]);
+    let mut second = tracker();
+    set_slice(&mut second, web_slice());
+    assert!(second.is_touched(IpFamily::V4));
+    assert_eq!(update(&mut second), [] as [&str; 0]);
+    set_service(&mut second, web());
+    assert_eq!(update(&mut second), ["+shop/web:http"]);
+    assert_eq!(endpoints(&first, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
+    assert_eq!(first.table(IpFamily::V4), second.table(IpFamily::V4));
+}
+
+#[test]
+fn changes_carry_what_was_before() {
+    let mut tracker = settled();
+    let before = tracker.table(IpFamily::V4).entries.clone();
+    let http = port_name("shop/web:http");
+    set_service(&mut tracker, web().udp("dns", 53).affinity(10));
+    let changes = tracker.update(IpFamily::V4);
+    let expected = [(http.clone(), Some(before[&http].clone())), (udp_port_name("shop/web:dns"), None)];
+    assert_eq!(changes.previous, BTreeMap::from(expected));
+    assert_eq!(changes.services, BTreeSet::from([service_name("shop/web")]));
+    assert!(!changes.node);
+    let now = tracker.table(IpFamily::V4).entries.clone();
+    tracker.remove_service(&service_name("shop/web"));
+    let changes = tracker.update(IpFamily::V4);
+    assert_eq!(changes.previous, now.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
+    assert!(tracker.table(IpFamily::V4).entries.is_empty());
+}
+
+#[test]
+fn a_port_that_stays_as_it_was_is_no_change() {
+    let mut tracker = settled();
+    set_service(&mut tracker, web().port("https", 443));
+    assert_eq!(update(&mut tracker), ["+shop/web:https"]);
+    set_slice(&mut tracker, web_slice().port("https", 8443));
+    assert_eq!(update(&mut tracker), ["~shop/web:https"]);
+    set_service(&mut tracker, web());
+    assert_eq!(update(&mut tracker), ["-shop/web:https"]);
+}
+
+#[test]
+fn a_port_that_changes_its_name_or_protocol_is_another_port() {
+    let mut tracker = settled();
+    set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("www", 80));
+    assert_eq!(update(&mut tracker), ["-shop/web:http", "+shop/web:www"]);
+    set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").udp("www", 80));
+    assert_eq!(update(&mut tracker), ["-shop/web:www", "+shop/web:www"]);
+    assert!(tracker.table(IpFamily::V4).entries.contains_key(&udp_port_name("shop/web:www")));
+}
+
+#[test]
+fn what_is_undone_before_the_update_leaves_no_trace() {
+    let undone: [fn(&mut Tracker); 7] = [
+        |tracker| {
+            tracker.remove_service(&service_name("shop/web"));
+            set_service(tracker, web());
+        },
+        |tracker| {
+            tracker.remove_slice(&service_name("shop/web-a"));
+            set_slice(tracker, web_slice());
+        },
+        |tracker| {
+            set_slice(tracker, web_slice().pod("10.244.0.3"));
+            set_slice(tracker, web_slice());
+        },
+        |tracker| {
+            set_service(tracker, web().affinity(10));
+            set_service(tracker, web());
+        },
+        |tracker| {
+            set_slice(tracker, slice("shop/web-a", "other").port("http", 8080).pod("10.244.0.2"));
+            set_slice(tracker, web_slice());
+        },
+        |tracker| {
+            set_service(tracker, service("shop/new").cluster_ip("10.96.0.2").port("", 80));
+            tracker.remove_service(&service_name("shop/new"));
+        },
+        |tracker| {
+            tracker.set_node(NodeView { zone: Some("a".into()), ..node("node-1") });
+            tracker.set_node(node("node-1"));
+        },
+    ];
+    for (i, undone) in undone.into_iter().enumerate() {
+        let mut tracker = settled();
+        let before = BOTH.map(|family| tracker.table(family).clone());
+        undone(&mut tracker);
+        for family in BOTH {
+            assert_eq!(tracker.update(family), Changes::default(), "case {i}");
+            assert!(!tracker.is_touched(family), "case {i}");
+            assert_eq!(*tracker.table(family), before[family.index()], "case {i}");
+        }
+    }
+}
+
+#[test]
+fn a_slice_may_move_to_another_service() {
+    let mut tracker = settled();
+    set_service(&mut tracker, service("shop/new").cluster_ip("10.96.0.2").port("http", 80));
+    update(&mut tracker);
+    set_slice(&mut tracker, slice("shop/web-a", "new").port("http", 8080).pod("10.244.0.2"));
+    assert_eq!(update(&mut tracker), ["~shop/new:http", "~shop/web:http"]);
+    assert!(endpoints(&tracker, &port_name("shop/web:http")).is_empty());
+    assert_eq!(endpoints(&tracker, &port_name("shop/new:http")), ["10.244.0.2:8080"]);
+    tracker.remove_slice(&service_name("shop/web-a"));
+    assert_eq!(update(&mut tracker), ["~shop/new:http"]);
+    assert!(endpoints(&tracker, &port_name("shop/new:http")).is_empty());
+}
+
+#[test]
+fn slices_of_the_same_name_in_two_namespaces_are_two() {
+    let mut tracker = settled();
+    set_service(&mut tracker, service("other/web").cluster_ip("10.96.0.2").port("http", 80));
+    set_slice(&mut tracker, slice("other/web-a", "web").port("http", 8080).pod("10.244.0.9"));
+    assert_eq!(update(&mut tracker), ["+other/web:http"]);
+    tracker.remove_slice(&service_name("other/web-a"));
+    update(&mut tracker);
+    assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
+}
+
+#[test]
+fn a_service_that_comes_back_finds_its_slices() {
+    let mut tracker = settled();
+    tracker.remove_service(&service_name("shop/web"));
+    assert_eq!(update(&mut tracker), ["-shop/web:http"]);
+    set_service(&mut tracker, web());
+    assert_eq!(update(&mut tracker), ["+shop/web:http"]);
+    assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
+}
+
+#[test]
+fn removing_what_is_not_known_touches_nothing() {
+    let mut tracker = settled();
+    tracker.remove_service(&service_name("shop/unknown"));
+    tracker.remove_slice(&service_name("shop/unknown"));
+    // It is a slice's name, not a Service's, and the other way round.
+    tracker.remove_service(&service_name("shop/web-a"));
+    tracker.remove_slice(&service_name("shop/web"));
+    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+}
+
+#[test]
+fn families_are_updated_each_for_itself() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, web().cluster_ip("fd00:96::1"));
+    set_slice(&mut tracker, web_slice());
+    set_slice(&mut tracker, slice("shop/web-6", "web").port("http", 8080).pod("fd00:244::2"));
+    assert_eq!(update(&mut tracker), ["+shop/web:http"]);
+    assert!(tracker.table(IpFamily::V6).entries.is_empty());
+    assert_eq!(BOTH.map(|family| tracker.is_touched(family)), [false, true]);
+    let changes = tracker.update(IpFamily::V6);
+    assert_eq!(told(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
+    let v6 = &tracker.table(IpFamily::V6).entries[&port_name("shop/web:http")];
+    assert_eq!(v6.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[fd00:244::2]:8080"]);
+    assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
+}
+
+#[test]
+fn a_service_that_loses_a_family_loses_its_ports_there() {
+    let mut tracker = settled();
+    set_service(&mut tracker, service("shop/web").cluster_ip("fd00:96::1").port("http", 80));
+    assert_eq!(update(&mut tracker), ["-shop/web:http"]);
+    let changes = tracker.update(IpFamily::V6);
+    assert_eq!(told(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
+}
+
+#[test]
+fn services_whose_names_start_alike_are_not_mixed_up() {
+    let mut tracker = tracker();
+    for (i, name) in ["shop/web", "shop/web-2", "shop/web2", "shop2/web", "sho/web"].iter().enumerate() {
+        set_service(&mut tracker, service(name).cluster_ip(&format!("10.96.0.{i}")).port("a", 80).port("b", 81));
+    }
+    update(&mut tracker);
+    let table = tracker.table(IpFamily::V4);
+    let ports: Vec<_> = table.ports_of(&service_name("shop/web")).map(|(name, _)| name.to_string()).collect();
+    assert_eq!(ports, ["shop/web:a", "shop/web:b"]);
+    assert_eq!(table.ports_of(&service_name("shop/we")).count(), 0);
+    tracker.remove_service(&service_name("shop/web"));
+    assert_eq!(update(&mut tracker), ["-shop/web:a", "-shop/web:b"]);
+}
+
+#[test]
+fn a_changed_node_is_told_once_to_each_family_and_seen_from_then_on() {
+    let mut tracker = settled();
+    let moved = NodeView { zone: Some("a".into()), ..node("node-1") };
+    tracker.set_node(moved.clone());
+    for family in BOTH {
+        assert_eq!(*tracker.table(family).node, node("node-1"), "the table is as the last update left it");
+        assert!(tracker.is_touched(family));
+        assert_eq!(tracker.update(family), Changes { node: true, ..Changes::default() });
+        assert!(!tracker.is_touched(family));
+        assert_eq!(*tracker.table(family).node, moved);
+    }
+    tracker.set_node(moved);
+    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+}
+
+#[test]
+fn what_is_wanted_can_be_listed() {
+    let mut tracker = settled();
+    set_slice(&mut tracker, slice("shop/late-a", "late").pod("10.244.0.7"));
+    let names = |names: Vec<&ServiceName>| names.into_iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let of = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(names(tracker.services().collect()), of(&["shop/web"]));
+    assert_eq!(names(tracker.slices().collect()), of(&["shop/late-a", "shop/web-a"]));
+    tracker.remove_service(&service_name("shop/web"));
+    tracker.remove_slice(&service_name("shop/late-a"));
+    assert_eq!(names(tracker.services().collect()), of(&[]));
+    assert_eq!(names(tracker.slices().collect()), of(&["shop/web-a"]));
+}
