@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The part of an object's metadata that a proxy reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     /// Name, unique per kind and namespace.
     pub name: String,
-    /// Namespace; empty for cluster-wide kinds, and for objects read from files that leave it out.
+    /// Namespace; empty for cluster-wide kinds. Text that leaves it out is read as `default`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Labels; see [`crate::labels`] for those that matter.

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ObjectMeta, meta::null_default};
 
 /// A Node (`v1`); a proxy reads only its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
     /// Name and labels.
@@ -17,7 +17,7 @@ pub struct Node {
 }
 
 /// `spec` of a [`Node`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
     /// First pod network.
@@ -32,7 +32,7 @@ pub struct NodeSpec {
 }
 
 /// A taint of a [`Node`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Taint {
     /// Its key.
@@ -40,7 +40,7 @@ pub struct Taint {
 }
 
 /// `status` of a [`Node`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
     /// Addresses in the order that the node's provider gave them.
@@ -49,7 +49,7 @@ pub struct NodeStatus {
 }
 
 /// An address of a [`Node`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeAddress {
     /// `InternalIP`, `ExternalIP`, `Hostname` and others; the first two hold IP addresses.

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ObjectMeta, meta::null_default};
 
 /// A Service (`v1`): a stable address for a changing set of endpoints.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Service {
     /// Name, namespace and labels.
@@ -17,7 +17,7 @@ pub struct Service {
 }
 
 /// `spec` of a [`Service`]. Fields that are left out are empty here; the defaults are the reader's to apply.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
     /// `ClusterIP` (also when left out), `NodePort`, `LoadBalancer` or `ExternalName`.
@@ -66,7 +66,7 @@ pub struct ServiceSpec {
 }
 
 /// One port of a [`Service`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
     /// Name, which ties it to the slices' ports; may be left out when there is one port only.
@@ -86,7 +86,7 @@ pub struct ServicePort {
 }
 
 /// `sessionAffinityConfig` of a [`Service`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionAffinityConfig {
     /// For affinity by client address.
@@ -95,7 +95,7 @@ pub struct SessionAffinityConfig {
 }
 
 /// Settings of client-IP affinity.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIpConfig {
     /// Seconds after its last new connection that a client is remembered; 10800 when left out.
@@ -103,7 +103,7 @@ pub struct ClientIpConfig {
 }
 
 /// `status` of a [`Service`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
     /// What the load balancer has given.
@@ -112,7 +112,7 @@ pub struct ServiceStatus {
 }
 
 /// The addresses of a [`Service`]'s load balancer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
     /// One entry per point of entry.
@@ -121,7 +121,7 @@ pub struct LoadBalancerStatus {
 }
 
 /// One point of entry of a load balancer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerIngress {
     /// Its address; empty where it has a host name only.

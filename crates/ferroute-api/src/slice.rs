@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 use crate::{ObjectMeta, labels, meta::null_default};
 
 /// An `EndpointSlice` (`discovery.k8s.io/v1`): some of a Service's endpoints, all of one IP family.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSlice {
     /// Name, namespace and labels; the label [`labels::SERVICE_NAME`] names the Service.
@@ -26,7 +26,7 @@ impl EndpointSlice {
 }
 
 /// A port of an [`EndpointSlice`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndpointPort {
     /// Name of the Service's port.
@@ -41,7 +41,7 @@ pub struct EndpointPort {
 }
 
 /// One endpoint of an [`EndpointSlice`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SliceEndpoint {
     /// Its addresses; proxies use the first.
@@ -59,7 +59,7 @@ pub struct SliceEndpoint {
 }
 
 /// Conditions of a [`SliceEndpoint`]; what is left out is unknown and read as told at each field.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndpointConditions {
     /// Takes new connections; unknown counts as true.
@@ -74,7 +74,7 @@ pub struct EndpointConditions {
 }
 
 /// Topology hints of a [`SliceEndpoint`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointHints {
     /// Zones that should use the endpoint.
@@ -86,7 +86,7 @@ pub struct EndpointHints {
 }
 
 /// Names a zone or a node in [`EndpointHints`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HintRef {
     /// Its name.

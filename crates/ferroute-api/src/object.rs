@@ -1,0 +1,101 @@
+use std::fmt;
+
+use crate::{Deployment, EndpointSlice, Endpoints, Node, ObjectMeta, Pod, Service};
+
+/// The kinds of objects that Ferroute reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// [`Service`].
+    Service,
+    /// [`EndpointSlice`].
+    EndpointSlice,
+    /// [`Endpoints`].
+    Endpoints,
+    /// [`Node`].
+    Node,
+    /// [`Pod`].
+    Pod,
+    /// [`Deployment`].
+    Deployment,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node, Self::Pod, Self::Deployment];
+
+    /// As the field `kind` spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Endpoints => "Endpoints",
+            Self::Node => "Node",
+            Self::Pod => "Pod",
+            Self::Deployment => "Deployment",
+        }
+    }
+
+    /// The one `apiVersion` that it is read in.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Service | Self::Endpoints | Self::Node | Self::Pod => "v1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::Deployment => "apps/v1",
+        }
+    }
+
+    /// Whether its objects live in namespaces.
+    pub fn is_namespaced(self) -> bool {
+        self != Self::Node
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An object of any kind that Ferroute reads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Object {
+    /// A Service.
+    Service(Service),
+    /// Some of a Service's endpoints.
+    EndpointSlice(EndpointSlice),
+    /// A Service's endpoints in the older form.
+    Endpoints(Endpoints),
+    /// A node.
+    Node(Node),
+    /// A pod.
+    Pod(Pod),
+    /// A number of like pods.
+    Deployment(Deployment),
+}
+
+impl Object {
+    /// Which kind it is of.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Service(_) => Kind::Service,
+            Self::EndpointSlice(_) => Kind::EndpointSlice,
+            Self::Endpoints(_) => Kind::Endpoints,
+            Self::Node(_) => Kind::Node,
+            Self::Pod(_) => Kind::Pod,
+            Self::Deployment(_) => Kind::Deployment,
+        }
+    }
+
+    /// Its name, namespace and labels.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Service(object) => &object.metadata,
+            Self::EndpointSlice(object) => &object.metadata,
+            Self::Endpoints(object) => &object.metadata,
+            Self::Node(object) => &object.metadata,
+            Self::Pod(object) => &object.metadata,
+            Self::Deployment(object) => &object.metadata,
+        }
+    }
+}
