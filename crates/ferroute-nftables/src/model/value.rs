@@ -1,0 +1,227 @@
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use arrayvec::ArrayVec;
+use ferroute_core::{IpFamily, Protocol};
+use ipnet::IpNet;
+
+/// What one field of a key or of a datum holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataType {
+    /// `ipv4_addr`.
+    Ipv4Address,
+    /// `ipv6_addr`.
+    Ipv6Address,
+    /// `inet_proto`.
+    Protocol,
+    /// `inet_service`: a port.
+    Port,
+    /// `classid`: see [`Class`].
+    Class,
+}
+
+/// One field of a key or of a datum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    /// An address.
+    Address(IpAddr),
+    /// All addresses from the first to the last; only in sets with intervals.
+    Range(IpAddr, IpAddr),
+    /// An IANA protocol number.
+    Protocol(u8),
+    /// A port.
+    Port(u16),
+    /// A class.
+    Class(Class),
+}
+
+/// A number of two halves, `major:minor`, printed in hexadecimal.
+///
+/// nftables has no registers that a rule could leave a number in for the next rule, and no type that a map could hold a
+/// plain number in without `nft list` of version 1.0.6 aborting. The packet's priority is such a place, and its type is
+/// this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class(pub u32);
+
+/// The fields of a key, in order.
+pub type Key = ArrayVec<Value, KEY_FIELDS>;
+
+/// The fields of a datum that is no verdict, in order.
+pub type Fields = ArrayVec<Value, DATUM_FIELDS>;
+
+impl DataType {
+    /// The type of a family's addresses.
+    pub fn address(family: IpFamily) -> Self {
+        match family {
+            IpFamily::V4 => Self::Ipv4Address,
+            IpFamily::V6 => Self::Ipv6Address,
+        }
+    }
+
+    /// Its name in `nft`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4Address => "ipv4_addr",
+            Self::Ipv6Address => "ipv6_addr",
+            Self::Protocol => "inet_proto",
+            Self::Port => "inet_service",
+            Self::Class => "classid",
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn length(self) -> usize {
+        match self {
+            Self::Ipv4Address | Self::Class => 4,
+            Self::Ipv6Address => 16,
+            Self::Protocol => 1,
+            Self::Port => 2,
+        }
+    }
+
+    /// Bytes of a value among others: every field starts in a 32-bit register of its own.
+    pub fn room(self) -> usize {
+        self.length().next_multiple_of(4)
+    }
+}
+
+impl Value {
+    /// The number of a protocol that Services know.
+    pub fn protocol(protocol: Protocol) -> Self {
+        Self::Protocol(protocol.number())
+    }
+
+    /// All addresses of a network.
+    pub fn network(net: IpNet) -> Self {
+        Self::Range(net.network(), net.broadcast())
+    }
+
+    /// The least value that is meant, which is the value itself unless it is a range.
+    pub fn first(self) -> Self {
+        match self {
+            Self::Range(first, _) => Self::Address(first),
+            other => other,
+        }
+    }
+
+    /// The greatest value that is meant.
+    pub fn last(self) -> Self {
+        match self {
+            Self::Range(_, last) => Self::Address(last),
+            other => other,
+        }
+    }
+
+    /// Whether `value` is meant, too.
+    pub fn contains(self, value: Self) -> bool {
+        self.first() <= value.first() && value.last() <= self.last()
+    }
+}
+
+impl Class {
+    /// Puts the halves together.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self((major as u32) << 16 | minor as u32)
+    }
+
+    /// The half in front of the colon.
+    pub const fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The half behind it.
+    pub const fn minor(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl From<IpAddr> for Value {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl From<Class> for Value {
+    fn from(class: Class) -> Self {
+        Self::Class(class)
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}:{:x}", self.major(), self.minor())
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Range(first, last) => match prefix_length(*first, *last) {
+                Some(length) if length == bits(*first) => first.fmt(f),
+                Some(length) => write!(f, "{first}/{length}"),
+                None => write!(f, "{first}-{last}"),
+            },
+            Self::Protocol(number) => match [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+                .into_iter()
+                .find(|protocol| protocol.number() == *number)
+            {
+                Some(protocol) => protocol.fmt(f),
+                None => number.fmt(f),
+            },
+            Self::Port(port) => port.fmt(f),
+            Self::Class(class) => class.fmt(f),
+        }
+    }
+}
+
+/// The length of the prefix that exactly these addresses have in common, if there is one.
+fn prefix_length(first: IpAddr, last: IpAddr) -> Option<u32> {
+    let (first, last, bits) = match (first, last) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => (u128::from(u32::from(first)), u128::from(u32::from(last)), 32),
+        (IpAddr::V6(first), IpAddr::V6(last)) => (u128::from(first), u128::from(last), 128),
+        _ => return None,
+    };
+    let host = first ^ last;
+    // The part that differs is zeros in the first address and ones in the last, and has nothing behind it.
+    (host & (host.wrapping_add(1)) == 0 && first & host == 0).then(|| bits - (128 - host.leading_zeros()))
+}
+
+fn bits(address: IpAddr) -> u32 {
+    if address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
+}
+
+/// No key of ours has more fields.
+const KEY_FIELDS: usize = 5;
+/// No datum of ours has more fields.
+const DATUM_FIELDS: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_printed_as_a_network_where_it_is_one() {
+        let range = |first: &str, last: &str| Value::Range(first.parse().unwrap(), last.parse().unwrap()).to_string();
+        assert_eq!(range("10.0.0.0", "10.255.255.255"), "10.0.0.0/8");
+        assert_eq!(range("0.0.0.0", "255.255.255.255"), "0.0.0.0/0");
+        assert_eq!(range("10.0.0.1", "10.0.0.1"), "10.0.0.1");
+        assert_eq!(range("10.0.0.1", "10.0.0.2"), "10.0.0.1-10.0.0.2");
+        assert_eq!(range("fd00::", "fd00::ffff:ffff:ffff:ffff"), "fd00::/64");
+        assert_eq!(range("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), "::/0");
+    }
+
+    #[test]
+    fn a_class_is_printed_as_its_two_halves() {
+        assert_eq!(Class::new(0x12, 300).to_string(), "12:12c");
+        assert_eq!((Class(0x0012_012c).major(), Class(0x0012_012c).minor()), (0x12, 300));
+    }
+}
