@@ -3,34 +3,42 @@
 //! Connection tracking sends a flow's packets where its first packet went, for as long as packets come. TCP notices
 //! when the other side is gone; UDP does not, so a flow to a frontend whose choice is no longer valid has to be removed
 //! from the kernel's table, once the rules that would choose anew are in force.
+//!
+//! kube-proxy does the same with one difference: when a service's last endpoint goes, it leaves the flows to it alone.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
-use crate::{Changes, Entry, Protocol, ServicePort, ServicePortName, ServiceTable};
+use crate::{Changes, Endpoint, Entry, Protocol, ServicePort, ServiceTable};
 
 /// Tells stale flows from good ones, for the frontends that a change concerns.
 #[derive(Clone, Debug, Default)]
 pub struct StaleFlows {
-    /// Frontends in use, with the only endpoints that their flows may go to.
-    served: HashMap<SocketAddr, Arc<[SocketAddr]>>,
-    /// The same for node ports, whose frontend is every address of the host.
-    served_node_ports: HashMap<u16, Arc<[SocketAddr]>>,
-    /// Frontends that are gone, with the endpoints that they had: no flow may go there by way of them.
-    gone: HashMap<SocketAddr, Vec<SocketAddr>>,
-    /// The same for node ports.
-    gone_node_ports: HashMap<u16, Vec<SocketAddr>>,
+    frontends: HashMap<SocketAddr, Targets>,
+    /// Node ports, whose frontend is every address of the host.
+    node_ports: HashMap<u16, Targets>,
+}
+
+/// Where the flows of one frontend go.
+#[derive(Clone, Debug, Default)]
+struct Targets {
+    /// The only endpoints that they may go to. `None`: no service has the frontend any more.
+    right: Option<Arc<[SocketAddr]>>,
+    /// Endpoints that they went to before. Only these count once no service has the frontend: whatever else flows there
+    /// is somebody else's.
+    former: HashSet<SocketAddr>,
 }
 
 impl StaleFlows {
     /// For all frontends of a table: what a proxy that has just started has to look for.
     pub fn of_table(table: &ServiceTable) -> Self {
         let mut flows = Self::default();
-        for (name, entry) in &table.entries {
-            flows.serve(name, entry);
+        for entry in udp_entries(table) {
+            flows.concern(&entry.service, |_| {});
+            flows.allow(entry);
         }
         flows
     }
@@ -40,46 +48,35 @@ impl StaleFlows {
         let mut flows = Self::default();
         for (name, previous) in changes.previous.iter().filter(|(name, _)| name.protocol == Protocol::Udp) {
             if let Some(previous) = previous {
-                flows.forget(previous);
+                flows.concern(&previous.service, |targets| {
+                    targets.former.extend(previous.endpoints.iter().map(Endpoint::socket));
+                });
             }
             if let Some(entry) = table.entries.get(name) {
-                flows.serve(name, entry);
+                flows.concern(&entry.service, |_| {});
             }
         }
-        if !flows.gone.is_empty() || !flows.gone_node_ports.is_empty() {
-            // Another service may have had the same frontend all along; then its endpoints are the right ones.
-            for (name, entry) in table.entries.iter().filter(|(name, _)| name.protocol == Protocol::Udp) {
-                let ours = frontends(&entry.service).any(|frontend| flows.gone.contains_key(&frontend));
-                if ours || entry.service.node_port.is_some_and(|port| flows.gone_node_ports.contains_key(&port.get())) {
-                    flows.serve(name, entry);
-                }
-            }
+        // Not only services that changed: another one may have had the same frontend all along.
+        if !flows.frontends.is_empty() {
+            udp_entries(table).for_each(|entry| flows.allow(entry));
         }
-        flows.drop_served();
         flows
     }
 
-    /// Adds what a later change concerns; where both speak of a frontend, the later one is right.
+    /// Adds what a later change concerns; where both speak of a frontend, the later one is right about who has it, and
+    /// what it had before either counts.
     pub fn merge(&mut self, later: Self) {
-        self.served.extend(later.served);
-        self.served_node_ports.extend(later.served_node_ports);
-        for (frontend, endpoints) in later.gone {
-            self.served.remove(&frontend);
-            self.gone.entry(frontend).or_default().extend(endpoints);
+        for (frontend, targets) in later.frontends {
+            self.frontends.entry(frontend).or_default().merge(targets);
         }
-        for (port, endpoints) in later.gone_node_ports {
-            self.served_node_ports.remove(&port);
-            self.gone_node_ports.entry(port).or_default().extend(endpoints);
+        for (port, targets) in later.node_ports {
+            self.node_ports.entry(port).or_default().merge(targets);
         }
-        self.drop_served();
     }
 
     /// No flow can be stale, so the kernel's table need not be read.
     pub fn is_empty(&self) -> bool {
-        self.served.is_empty()
-            && self.served_node_ports.is_empty()
-            && self.gone.is_empty()
-            && self.gone_node_ports.is_empty()
+        !self.frontends.values().chain(self.node_ports.values()).any(Targets::can_be_missed)
     }
 
     /// Whether a UDP flow has to be removed. `destination` is where its client sent it, `answers_from` where its answers
@@ -90,47 +87,71 @@ impl StaleFlows {
         answers_from: SocketAddr,
         is_local: impl Fn(IpAddr) -> bool,
     ) -> bool {
-        if let Some(endpoints) = self.served.get(&destination) {
-            return !endpoints.contains(&answers_from);
+        if let Some(targets) = self.frontends.get(&destination) {
+            let missed = targets.are_missed_by(answers_from);
+            // Rules look for the address before they take the port for a node port.
+            if missed || targets.right.is_some() {
+                return missed;
+            }
         }
-        if self.gone.get(&destination).is_some_and(|endpoints| endpoints.contains(&answers_from)) {
-            return true;
-        }
-        let port = destination.port();
-        let served = self.served_node_ports.get(&port).is_some_and(|endpoints| !endpoints.contains(&answers_from));
-        let gone = self.gone_node_ports.get(&port).is_some_and(|endpoints| endpoints.contains(&answers_from));
-        (served || gone) && is_local(destination.ip())
+        let node_port = self.node_ports.get(&destination.port());
+        node_port.is_some_and(|targets| targets.are_missed_by(answers_from)) && is_local(destination.ip())
     }
 
-    fn serve(&mut self, name: &ServicePortName, entry: &Entry) {
-        if name.protocol != Protocol::Udp {
-            return;
+    /// Notes all frontends of a service.
+    fn concern(&mut self, service: &ServicePort, note: impl Fn(&mut Targets)) {
+        for frontend in frontends(service) {
+            note(self.frontends.entry(frontend).or_default());
         }
+        if let Some(port) = service.node_port {
+            note(self.node_ports.entry(port.get()).or_default());
+        }
+    }
+
+    /// Lets flows go to the entry's endpoints, on those of its frontends that are noted.
+    fn allow(&mut self, entry: &Entry) {
         // Policies and topology decide about new flows only: a flow may stay on any endpoint that still answers.
-        let endpoints: Arc<[SocketAddr]> =
-            entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(crate::Endpoint::socket).collect();
+        let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(Endpoint::socket);
+        let mut shared = None;
+        let mut allow = |targets: &mut Targets| {
+            targets.allow(shared.get_or_insert_with(|| serving().collect::<Arc<[SocketAddr]>>()));
+        };
         for frontend in frontends(&entry.service) {
-            self.served.insert(frontend, endpoints.clone());
+            self.frontends.get_mut(&frontend).into_iter().for_each(&mut allow);
         }
-        if let Some(port) = entry.service.node_port {
-            self.served_node_ports.insert(port.get(), endpoints);
-        }
+        let node_port = entry.service.node_port.and_then(|port| self.node_ports.get_mut(&port.get()));
+        node_port.into_iter().for_each(allow);
+    }
+}
+
+impl Targets {
+    /// Of two services with the same frontend one gets its new flows; those that the other has may stay with it.
+    fn allow(&mut self, endpoints: &Arc<[SocketAddr]>) {
+        self.right = Some(match self.right.take() {
+            None => endpoints.clone(),
+            Some(others) => others.iter().chain(&**endpoints).copied().collect(),
+        });
     }
 
-    fn forget(&mut self, entry: &Entry) {
-        let endpoints: Vec<SocketAddr> = entry.endpoints.iter().map(crate::Endpoint::socket).collect();
-        for frontend in frontends(&entry.service) {
-            self.gone.entry(frontend).or_default().extend(&endpoints);
-        }
-        if let Some(port) = entry.service.node_port {
-            self.gone_node_ports.entry(port.get()).or_default().extend(endpoints);
-        }
+    fn merge(&mut self, later: Self) {
+        self.right = later.right;
+        self.former.extend(later.former);
     }
 
-    fn drop_served(&mut self) {
-        self.gone.retain(|frontend, _| !self.served.contains_key(frontend));
-        self.gone_node_ports.retain(|port, _| !self.served_node_ports.contains_key(port));
+    fn can_be_missed(&self) -> bool {
+        self.right.is_some() || !self.former.is_empty()
     }
+
+    fn are_missed_by(&self, answers_from: SocketAddr) -> bool {
+        match &self.right {
+            Some(right) => !right.contains(&answers_from),
+            None => self.former.contains(&answers_from),
+        }
+    }
+}
+
+fn udp_entries(table: &ServiceTable) -> impl Iterator<Item = &Entry> {
+    table.entries.iter().filter(|(name, _)| name.protocol == Protocol::Udp).map(|(_, entry)| entry)
 }
 
 /// Addresses and ports that a service port answers on, but for the node port.
