@@ -5,6 +5,7 @@ use std::{
     path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
+    time::Duration,
 };
 
 use nix::sched::{CloneFlags, setns, unshare};
@@ -103,6 +104,24 @@ impl NetNs {
         peer.command("ip", &["link", "set", peer_name, "up"]);
     }
 
+    /// Gives a device an address (`192.0.2.1/24`) that can be used at once: the kernel gets IPv6 addresses ready in the
+    /// background, and without this packets to or from a new one may vanish.
+    pub fn add_address(&self, address: &str, device: &str) {
+        let ip = address.split('/').next().unwrap_or(address);
+        if !ip.contains(':') {
+            self.command("ip", &["address", "add", address, "dev", device]);
+            return;
+        }
+        self.command("ip", &["address", "add", address, "dev", device, "nodad"]);
+        for _ in 0..READY_TRIES {
+            if !self.command("ip", &["-6", "route", "show", "table", "local", ip]).is_empty() {
+                return;
+            }
+            thread::sleep(READY_PAUSE);
+        }
+        panic!("{address} on {device} is not ready after {:?}", READY_PAUSE * READY_TRIES);
+    }
+
     /// A path that leads other processes to this namespace while this value lives (`nsenter --net=…`).
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.handle.as_raw_fd()))
@@ -119,3 +138,7 @@ fn successful(output: Output, command: &str) -> String {
 fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
+
+/// How long an address may take to get ready: a long time, for a machine under load.
+const READY_TRIES: u32 = 5_000;
+const READY_PAUSE: Duration = Duration::from_millis(2);

@@ -1,6 +1,9 @@
 //! The helper itself.
 
-use std::{fs, net::UdpSocket};
+use std::{
+    fs,
+    net::{IpAddr, UdpSocket},
+};
 
 use ferroute_testing::NetNs;
 
@@ -26,13 +29,16 @@ fn the_thread_that_asks_stays_where_it_was() {
 fn packets_cross_a_link() {
     let (one, two) = (NetNs::new(), NetNs::new());
     one.link("left", &two, "right");
-    one.command("ip", &["address", "add", "192.0.2.1/24", "dev", "left"]);
-    two.command("ip", &["address", "add", "192.0.2.2/24", "dev", "right"]);
-    let receiver = two.run(|| UdpSocket::bind("192.0.2.2:9").unwrap());
-    one.run(|| UdpSocket::bind("192.0.2.1:0").unwrap().send_to(b"hello", "192.0.2.2:9").unwrap());
-    let mut buffer = [0; 16];
-    let (length, from) = receiver.recv_from(&mut buffer).unwrap();
-    assert_eq!((&buffer[..length], from.ip().to_string()), (&b"hello"[..], "192.0.2.1".to_owned()));
+    for (prefix, first, second) in [("24", "192.0.2.1", "192.0.2.2"), ("64", "2001:db8::1", "2001:db8::2")] {
+        one.add_address(&format!("{first}/{prefix}"), "left");
+        two.add_address(&format!("{second}/{prefix}"), "right");
+        let [first, second]: [IpAddr; 2] = [first, second].map(|address| address.parse().unwrap());
+        let receiver = two.run(|| UdpSocket::bind((second, 9)).unwrap());
+        one.run(|| UdpSocket::bind((first, 0)).unwrap().send_to(b"hello", (second, 9)).unwrap());
+        let mut buffer = [0; 16];
+        let (length, from) = receiver.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], from.ip()), (&b"hello"[..], first));
+    }
 }
 
 #[test]
