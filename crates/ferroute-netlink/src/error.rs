@@ -50,7 +50,7 @@ pub enum Error {
         /// The kind of the request.
         kind: u16,
     },
-    /// The same for a batch: none or not all of its messages that ask for an answer got one, and none was refused.
+    /// The same for a batch: not all of its messages that ask for an answer got one, and none was refused.
     #[error("kernel did not answer a batch of {messages} messages")]
     UnansweredBatch {
         /// Number of messages in the batch.

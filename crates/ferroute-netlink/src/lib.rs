@@ -70,7 +70,7 @@ impl fmt::Display for Protocol {
 
 /// Flags of a message (`NLM_F_*`). The socket adds «request», and «ack» or «dump», by itself where that is its business.
 pub mod flags {
-    /// Answer when done, also when nothing went wrong. Needed on at least one message of a [`Batch`](crate::Batch).
+    /// Answer when done, also when nothing went wrong. In a [`Batch`](crate::Batch) without it the last message gets it.
     pub const ACK: u16 = libc::NLM_F_ACK as u16;
     /// Make the object if there is none.
     pub const CREATE: u16 = libc::NLM_F_CREATE as u16;

@@ -106,15 +106,15 @@ impl Socket {
     /// Sends all messages at once, and returns those that the kernel refused.
     ///
     /// Whether the others were obeyed then depends on what they are: nf_tables has transactions, connection tracking
-    /// has not. At least one message, best the last, must have [`crate::flags::ACK`]: a batch that nobody answers
-    /// counts as failed. Of a transaction that is the last message before its end, for up to Linux 6.9 the end itself
-    /// is not answered. Beware: such an answer says that the message is good; a transaction without an end
+    /// has not. If no message has [`crate::flags::ACK`], the last one gets it; a batch that is not answered counts as
+    /// failed. In a transaction set it on the last message before the end, for up to Linux 6.9 the end itself is not
+    /// answered. Beware: such an answer says that the message is good; a transaction without an end
     /// ([`crate::nfnetlink::BATCH_END`]) is answered, too, and then forgotten.
     pub fn send_batch(&mut self, batch: &mut Batch) -> Result<Refusals, Error> {
         if batch.is_empty() {
             return Ok(Refusals::default());
         }
-        let (count, acks) = (batch.len(), batch.acks());
+        let (count, acks) = (batch.len(), batch.want_answer());
         let first = self.next_sequence(count);
         let bytes = batch.seal(first)?;
         send(&self.fd, &mut self.send_room, bytes)?;
@@ -144,7 +144,7 @@ impl Socket {
             }
         }
         // A transaction that was refused has no answers but the refusals.
-        if refusals.is_empty() && (answers == 0 || answers < acks) {
+        if refusals.is_empty() && answers < acks {
             return Err(Error::UnansweredBatch { messages: count });
         }
         Ok(refusals)

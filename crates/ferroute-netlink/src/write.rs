@@ -10,7 +10,10 @@ use crate::attribute_flags;
 pub struct Batch {
     buffer: Vec<u8>,
     messages: usize,
+    /// How many of them ask for an answer.
     acks: usize,
+    /// Where the last one starts.
+    last: usize,
     oversize: Option<Oversize>,
 }
 
@@ -69,6 +72,7 @@ impl Batch {
     /// request» need not be among the flags. The returned writer may be dropped at once if there are no attributes.
     pub fn message(&mut self, kind: u16, flags: u16, header: &[u8]) -> Writer<'_> {
         let start = self.buffer.len();
+        self.last = start;
         self.messages += 1;
         self.acks += usize::from(flags & crate::flags::ACK != 0);
         self.buffer.extend_from_slice(&(MESSAGE_HEADER as u32).to_ne_bytes());
@@ -99,11 +103,19 @@ impl Batch {
     /// Forgets all messages but keeps the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
-        (self.messages, self.acks, self.oversize) = (0, 0, None);
+        (self.messages, self.acks, self.last, self.oversize) = (0, 0, 0, None);
     }
 
-    /// How many messages ask for an answer.
-    pub(crate) fn acks(&self) -> usize {
+    /// Makes the last message ask for an answer if none does, and returns how many do.
+    pub(crate) fn want_answer(&mut self) -> usize {
+        if self.acks == 0 && self.messages > 0 {
+            // Asking is one bit, set in the byte that holds it in the host's byte order.
+            let answer = crate::flags::ACK.to_ne_bytes();
+            for (byte, bits) in self.buffer[self.last + FLAGS_AT..].iter_mut().zip(answer) {
+                *byte |= bits;
+            }
+            return 1;
+        }
         self.acks
     }
 

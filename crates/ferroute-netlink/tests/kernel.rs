@@ -119,14 +119,34 @@ fn a_transaction_made_for_an_older_generation_is_stale() {
 }
 
 #[test]
-fn a_batch_that_nobody_answers_counts_as_failed() {
+fn a_batch_that_is_not_answered_counts_as_failed() {
     let mut socket = netfilter(&NetNs::new());
     let mut batch = Batch::new();
-    begin(&mut batch);
-    table(&mut batch, "t", flags::CREATE);
+    // Without netfilter's header the kernel drops it.
+    drop(batch.message(nfnetlink::BATCH_BEGIN, 0, &[]));
     let error = socket.send_batch(&mut batch).unwrap_err();
-    assert!(matches!(error, Error::UnansweredBatch { messages: 2 }), "{error}");
+    assert!(matches!(error, Error::UnansweredBatch { messages: 1 }), "{error}");
     assert_eq!(count(&mut socket, GET_TABLE), 0);
+}
+
+#[test]
+fn messages_that_are_no_transaction_are_obeyed_one_by_one_and_can_be_sent_again() {
+    let namespace = NetNs::new();
+    let mut socket = namespace.run(|| Socket::open(Protocol::Route).unwrap());
+    let mut batch = Batch::new();
+    // RTM_SETLINK: down with device 900, which is not there, and with `lo`.
+    for (device, change) in [(900_i32, libc::IFF_UP), (1, libc::IFF_UP)] {
+        let mut header = [0; 16];
+        header[4..8].copy_from_slice(&device.to_ne_bytes());
+        header[12..].copy_from_slice(&change.to_ne_bytes());
+        drop(batch.message(libc::RTM_SETLINK, 0, &header));
+    }
+    for _ in 0..2 {
+        let refusals = socket.send_batch(&mut batch).unwrap();
+        let refused: Vec<_> = refusals.as_slice().iter().map(|refusal| (refusal.index, refusal.errno)).collect();
+        assert_eq!(refused, [(0, libc::ENODEV)]);
+        assert!(!namespace.command("ip", &["link", "show", "lo"]).contains(",UP"));
+    }
 }
 
 #[test]

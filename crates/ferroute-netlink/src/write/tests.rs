@@ -37,6 +37,25 @@ fn a_request_that_was_sent_one_way_can_be_sent_the_other_way() {
 }
 
 #[test]
+fn the_last_message_asks_for_an_answer_unless_another_does() {
+    let asks = |batch: &mut Batch| -> Vec<bool> {
+        batch.want_answer();
+        let bytes = batch.seal(1).unwrap();
+        Messages::new(bytes).map(|message| message.unwrap().flags & flags::ACK != 0).collect()
+    };
+    let mut batch = Batch::new();
+    for flags in [0, flags::CREATE, 0] {
+        drop(batch.message(1, flags, &[]));
+    }
+    assert_eq!(asks(&mut batch), [false, false, true]);
+    batch.clear();
+    for flags in [0, flags::ACK, 0] {
+        drop(batch.message(1, flags, &[]));
+    }
+    assert_eq!(asks(&mut batch), [false, true, false]);
+}
+
+#[test]
 fn nests_close_in_any_depth_and_what_follows_stands_behind_them() {
     let mut batch = Batch::new();
     {
