@@ -60,3 +60,25 @@ impl fmt::Display for Endpoint {
         self.socket().fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::endpoint;
+
+    #[test]
+    fn endpoints_are_written_as_address_and_port() {
+        assert_eq!(endpoint("10.244.0.2:80").to_string(), "10.244.0.2:80");
+        assert_eq!(endpoint("[fd00:0:0::2]:80").to_string(), "[fd00::2]:80");
+    }
+
+    #[test]
+    fn hints_are_for_the_names_that_they_hold_and_no_others() {
+        let hints = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node-1".into()] };
+        let hinted = Endpoint { hints: Some(Arc::new(hints)), ..endpoint("10.244.0.2:80") };
+        assert!(hinted.hints_zone("a") && hinted.hints_zone("b") && hinted.hints_node("node-1"));
+        assert!(!hinted.hints_zone("node-1") && !hinted.hints_zone("") && !hinted.hints_node("a"));
+        let plain = endpoint("10.244.0.2:80");
+        assert!(!plain.hints_zone("a") && !plain.hints_node("node-1"));
+    }
+}

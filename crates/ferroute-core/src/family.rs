@@ -93,3 +93,6 @@ impl FromStr for Protocol {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,3 +43,6 @@ impl LocalTrafficDetector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,3 +51,6 @@ impl ProxySettings {
         family == IpFamily::V4 && self.localhost_node_ports && self.node_port_addresses.may_hold_ipv4_loopback()
     }
 }
+
+#[cfg(test)]
+mod tests;
