@@ -13,7 +13,7 @@ use ferroute_iptables::{
 
 #[test]
 fn every_recorded_rule_set_is_printed_as_it_was_read() {
-    for record in common::records() {
+    for record in common::records::records() {
         let rules = RuleSet::parse_save(record.family, &record.text).unwrap();
         assert_eq!(rules.to_string(), record.text, "{}", record.name());
     }
@@ -21,7 +21,7 @@ fn every_recorded_rule_set_is_printed_as_it_was_read() {
 
 #[test]
 fn every_recorded_rule_is_understood() {
-    for record in common::records() {
+    for record in common::records::records() {
         let rules = RuleSet::parse_save(record.family, &record.text).unwrap();
         for rule in rules.tables.values().flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules) {
             let understood = rule.matches.iter().all(|module| !matches!(module, Match::Other(_)))
@@ -34,7 +34,7 @@ fn every_recorded_rule_is_understood() {
 #[test]
 fn every_recorded_cluster_is_planned_as_kube_proxy_did() {
     let mut failures = String::new();
-    for record in common::records() {
+    for record in common::records::records() {
         let table = record.table();
         let context = PlanContext::new(&record.settings(), &table, &record.host());
         let planned = comparable(&render(&table, &context));

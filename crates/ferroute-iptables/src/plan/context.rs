@@ -92,11 +92,13 @@ impl PlanContext {
         }
     }
 
-    /// Narrows a rule down to packets of local pods, or to others; `None` where that cannot be told.
+    /// Narrows a rule down to packets of local pods, or to others; `None` where that cannot be told, or where there are
+    /// no others: nf_tables' `iptables` refuses a rule for packets from outside of everywhere.
     pub(super) fn of_local_pods(&self, rule: crate::Rule, local: bool) -> Option<crate::Rule> {
         let interface = |interface| if local { Sense::Is(interface) } else { Sense::Not(interface) };
         Some(match self.local_traffic.as_ref()? {
             LocalTraffic::From(net) if local => rule.source(*net),
+            LocalTraffic::From(net) if net.prefix_len() == 0 => return None,
             LocalTraffic::From(net) => rule.source_not(*net),
             LocalTraffic::Interface(name) => rule.in_interface(interface(InterfaceMatch::Name(name.as_str().into()))),
             LocalTraffic::InterfacePrefix(prefix) => {

@@ -1,21 +1,21 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use ferroute_core::{ServiceName, ServicePortName, ServiceTable};
+use ferroute_core::{Changes, Protocol, ServiceName, ServicePortName, ServiceTable};
 
 use super::{
-    ChainDigest, Difference, Dispatch, PlanContext, ServicePlan, Tally,
-    base::{Contents, base_chains, node_port_jumps},
+    BaseChain, ChainDigest, Contents, Difference, Dispatch, PlanContext, ServicePlan, Tally,
+    base::{base_chains, node_port_jumps},
 };
 use crate::ChainName;
 
 /// What is in force, in small: enough to tell which chains a change touches, without the rules themselves.
 ///
-/// Whoever writes rules keeps one: [`Ledger::difference`] gives what is to be written, and [`Ledger::note`] remembers
-/// it once it is in force.
-#[derive(Clone, Debug, Default)]
+/// It begins with a comparison with the kernel, [`Difference::from_kernel`], once that is in force. From then on
+/// [`Ledger::difference`] gives what is to be written, and [`Ledger::note`] remembers it when that is in force as well.
+#[derive(Clone, Debug)]
 pub struct Ledger {
-    /// What the rules in force were planned for; `None` while there are none.
-    context: Option<PlanContext>,
+    /// What the rules in force were planned for.
+    context: PlanContext,
     ports: BTreeMap<ServicePortName, Record>,
     /// Of all `ports` together.
     tally: Tally,
@@ -74,17 +74,19 @@ impl Record {
 }
 
 impl Ledger {
-    /// What must be written to bring `table` into force; only ports of `services` can differ from what is, unless the
-    /// context differs, in which case any can.
-    pub fn difference(
-        &self,
-        table: &ServiceTable,
-        context: &PlanContext,
-        services: &BTreeSet<ServiceName>,
-    ) -> Difference {
+    /// What is in force once everything that differed from the kernel's rules is.
+    pub fn new(everything: Difference) -> Self {
+        let mut ledger = Self { context: everything.context.clone(), ports: BTreeMap::new(), tally: Tally::default() };
+        ledger.note(everything);
+        ledger
+    }
+
+    /// What must be written to bring `table` into force after `changes`. Only ports of Services that have changed are
+    /// looked at, except where the node or the context has: then any can differ.
+    pub fn difference(&self, table: &ServiceTable, context: &PlanContext, changes: &Changes) -> Difference {
         let mut difference = Difference::nothing(context.clone());
-        if self.context.as_ref() == Some(context) {
-            for service in services {
+        if self.context == *context && !changes.node {
+            for service in &changes.services {
                 for name in self.ports_of(service).chain(table.ports_of(service).map(|(name, _)| name)) {
                     self.compare_port(name, table, &mut difference);
                 }
@@ -115,25 +117,23 @@ impl Ledger {
                 self.ports.insert(name, record);
             }
         }
-        self.context = Some(difference.context);
+        self.context = difference.context;
     }
 
     /// How many rules of ours are in force, and what they lack.
     pub fn tally(&self) -> Tally {
         let mut tally = self.tally;
-        let Some(context) = &self.context else { return tally };
-        for chain in base_chains(context) {
+        for chain in base_chains(&self.context) {
             if let Contents::Rules(rules) = chain.contents {
                 *tally.rules.of_mut(chain.table) += rules.len();
             }
         }
-        tally.rules.nat += node_port_jumps(context).len();
+        tally.rules.nat += node_port_jumps(&self.context).len();
         tally
     }
 
     fn ports_of(&self, service: &ServiceName) -> impl Iterator<Item = &ServicePortName> {
-        let first =
-            ServicePortName { service: service.clone(), port: "".into(), protocol: ferroute_core::Protocol::Tcp };
+        let first = ServicePortName { service: service.clone(), port: "".into(), protocol: Protocol::Tcp };
         self.ports.range(first..).map(|(name, _)| name).take_while(move |name| name.service == *service)
     }
 
@@ -162,15 +162,12 @@ impl Ledger {
 
     /// Compares what does not depend on Services.
     fn compare_base(&self, difference: &mut Difference) {
-        let old = self.context.as_ref();
-        let known = old.map(base_chains).unwrap_or_default();
-        difference.base = base_chains(&difference.context).into_iter().filter(|new| !known.contains(new)).collect();
-        if old.map(node_port_jumps) != Some(node_port_jumps(&difference.context)) {
+        let known = base_chains(&self.context);
+        // A chain that is somebody else's to fill is there already.
+        let differs = |new: &BaseChain| new.contents != Contents::Foreign && !known.contains(new);
+        difference.base = base_chains(&difference.context).into_iter().filter(differs).collect();
+        if node_port_jumps(&self.context) != node_port_jumps(&difference.context) {
             difference.shared[Dispatch::Services.index()] = true;
-        }
-        if old.is_none() {
-            difference.shared.fill(true);
-            difference.jumps = super::jumps();
         }
     }
 }

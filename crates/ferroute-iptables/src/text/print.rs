@@ -2,7 +2,7 @@ use std::fmt::{self, Display, Write};
 
 use crate::{
     ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, Target,
-    rule::{AddressType, PortRange},
+    rule::{AddressType, PortRange, Spelt},
 };
 
 /// Writes a chain's line: `:KUBE-SERVICES - [0:0]`.
@@ -175,8 +175,9 @@ fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
         Target::Dnat { address, port } => {
             out.write_str(" -j DNAT --to-destination ")?;
             match port {
-                Some(port) => write!(out, "{}", std::net::SocketAddr::new(*address, *port)),
-                None => write!(out, "{address}"),
+                None => write!(out, "{}", Spelt(*address)),
+                Some(port) if address.is_ipv4() => write!(out, "{}:{port}", Spelt(*address)),
+                Some(port) => write!(out, "[{}]:{port}", Spelt(*address)),
             }
         }
         Target::Other(text) => {

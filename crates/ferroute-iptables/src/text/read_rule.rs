@@ -84,6 +84,11 @@ impl<'a> Reader<'a> {
             "-i" | "--in-interface" => rule.in_interface = Some(Sense::new(negated, interface(arg()?))),
             "-o" | "--out-interface" => rule.out_interface = Some(Sense::new(negated, interface(arg()?))),
             "-p" | "--protocol" | "--proto" => rule.protocol = protocol(negated, arg()?),
+            "-f" | "--fragment" => {
+                // The last of the kernel's own fields, printed before all modules.
+                rule.matches.push(Match::Other(if negated { "! -f" } else { "-f" }.into()));
+                return Some(at + 1);
+            }
             "-m" | "--match" if !negated => {
                 let module = Module { name: arg()?, options: Vec::new(), pieces: vec![(at, at + 2)] };
                 self.modules.push(module);

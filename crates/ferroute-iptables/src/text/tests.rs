@@ -34,6 +34,8 @@ fn rules_of_foreign_programs_are_kept_as_they_were_written() {
         "-A INPUT -j TRACE",
         "-A INPUT ! -s 0.0.0.0/0 -j DROP",
         "-A INPUT -s 10.0.0.1/255.0.0.255 ! -i eth+ -o lo ! -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+        "-A INPUT -p ipv6 -f -j DROP",
+        "-A INPUT ! -f -m comment --comment x -j DROP",
         "-A FORWARD -m set --match-set this src -m set ! --match-set that dst,dst -g ELSEWHERE",
         "-A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu",
         "-A FORWARD -m string --string \"a \\\"b\\\" -j c\" --algo bm --to 65535 -j DROP",
@@ -98,6 +100,19 @@ fn what_is_written_for_restoring_reads_like_what_is_saved() {
     ] {
         assert_eq!(saved(written), expected, "{written}");
         assert_unchanged(expected);
+    }
+}
+
+#[test]
+fn ipv6_addresses_are_spelt_as_the_tools_spell_them() {
+    for line in [
+        "-A X -s ::1/128 -d ::ffff:10.0.0.1/128",
+        "-A X -s ::10.0.0.1/128 -j DNAT --to-destination [::10.0.0.1]:80",
+        "-A X -s fd00::/8 -d 2001:db8:0:1::/64 -j DNAT --to-destination fd00:0:0:1::",
+        "-A X -s ::0.1.0.0/112 -d ::/0",
+    ] {
+        let (chain, rule) = read(IpFamily::V6, line);
+        assert_eq!(Line(chain, &rule).to_string(), line.trim_end_matches(" -d ::/0"));
     }
 }
 
