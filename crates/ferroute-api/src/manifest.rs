@@ -9,8 +9,8 @@
 //! Documents are split before they are parsed, so that a bad one does not take its neighbours with it, and so that a
 //! caller can pass over those that it has seen before. Lists give their items one by one.
 //!
-//! What is *not* here: files, and whether a value makes sense. Only what the API server would fill in or refuse before
-//! anything else is done here: the namespace `default`, names that are none, versions that are not served any more.
+//! What is *not* here: files, and whether a value makes sense. Only what comes before anything else is done here: each
+//! object has a name, the namespace is `default` where none is given, and the version is one that is still served.
 
 mod decode;
 mod error;

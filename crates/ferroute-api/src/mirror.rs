@@ -57,11 +57,11 @@ fn slice_endpoint(address: &EndpointAddress, ready: bool) -> (&'static str, Slic
     (if v6 { "IPv6" } else { "IPv4" }, endpoint)
 }
 
-/// Named `NAME-IPv4`, `NAME-IPv4-2` and so on. The capitals keep the name apart from that of any slice that somebody has
-/// written, because Kubernetes allows none there.
+/// Named `NAME-mirrored-ipv4`, `NAME-mirrored-ipv4-2` and so on, the same at each reading.
 fn empty_slice(metadata: &ObjectMeta, family: &str, nth: usize, ports: &[EndpointPort]) -> EndpointSlice {
     let service = metadata.name.clone();
-    let name = if nth == 1 { format!("{service}-{family}") } else { format!("{service}-{family}-{nth}") };
+    let number = if nth == 1 { String::new() } else { format!("-{nth}") };
+    let name = format!("{service}-mirrored-{}{number}", family.to_ascii_lowercase());
     let mut all_labels = metadata.labels.clone();
     all_labels.insert(labels::SERVICE_NAME.to_owned(), service);
     EndpointSlice {

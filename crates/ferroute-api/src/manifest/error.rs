@@ -74,9 +74,6 @@ pub enum Cause {
         /// What the field holds.
         want: Box<str>,
     },
-    /// Names of objects and namespaces have lower-case letters, digits, `-` and `.`, at most 253 of them.
-    #[error("{0:?} is not a name (want lower-case letters, digits, \"-\" and \".\")")]
-    Name(String),
     /// Any other fault of a value.
     #[error("{0}")]
     Value(String),

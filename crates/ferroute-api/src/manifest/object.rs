@@ -189,15 +189,8 @@ impl Place<'_> {
         } else if meta.namespace.is_empty() {
             meta.namespace = DEFAULT_NAMESPACE.to_owned();
         }
-        let invalid = |field, cause| Err(self.error(identity, name_line, field, cause));
         if meta.name.is_empty() {
-            return invalid("metadata.name", Cause::Missing);
-        }
-        if !is_name(&meta.name) {
-            return invalid("metadata.name", Cause::Name(meta.name.clone()));
-        }
-        if identity.namespaced && !is_name(&meta.namespace) {
-            return invalid("metadata.namespace", Cause::Name(meta.namespace.clone()));
+            return Err(self.error(identity, name_line, "metadata.name", Cause::Missing));
         }
         Ok(wrap(object))
     }
@@ -255,19 +248,6 @@ fn is_builtin(api_version: &str) -> bool {
     }
 }
 
-/// What Kubernetes calls a DNS subdomain, the widest form of name that any of the kinds allows. Names go into comments
-/// and names of rules, so nothing else may get further.
-fn is_name(name: &str) -> bool {
-    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let label = |label: &str| {
-        let bytes = label.as_bytes();
-        let ends = bytes.first().zip(bytes.last());
-        ends.is_some_and(|(first, last)| alphanumeric(*first) && alphanumeric(*last))
-            && bytes.iter().all(|byte| alphanumeric(*byte) || *byte == b'-')
-    };
-    name.len() <= MAX_NAME && name.split('.').all(label)
-}
-
 /// Counted in the whole text. 0 is no line.
 fn absolute_line(document: &Document<'_>, line: u32) -> Option<usize> {
     usize::try_from(line).ok()?.checked_sub(1).map(|before| document.line + before)
@@ -275,6 +255,3 @@ fn absolute_line(document: &Document<'_>, line: u32) -> Option<usize> {
 
 /// Where objects go that name no namespace.
 const DEFAULT_NAMESPACE: &str = "default";
-
-/// Longest name that Kubernetes allows, in bytes.
-const MAX_NAME: usize = 253;

@@ -67,13 +67,13 @@ subsets:
         mirror(&endpoints),
         [
             slice(
-                "web-IPv4",
+                "web-mirrored-ipv4",
                 "IPv4",
                 &[("a", 1), ("b", 2)],
                 &[("10.0.0.1", true, Some("n1")), ("10.0.0.2", false, None), ("10.0.0.4", true, None)]
             ),
-            slice("web-IPv6", "IPv6", &[("a", 1), ("b", 2)], &[("fd00::1", true, None)]),
-            slice("web-IPv4-2", "IPv4", &[("a", 7)], &[("10.0.0.3", true, None)]),
+            slice("web-mirrored-ipv6", "IPv6", &[("a", 1), ("b", 2)], &[("fd00::1", true, None)]),
+            slice("web-mirrored-ipv4-2", "IPv4", &[("a", 7)], &[("10.0.0.3", true, None)]),
         ]
     );
 }

@@ -105,21 +105,6 @@ fn versions_that_are_not_served_are_errors_and_kinds_of_others_are_not() {
 }
 
 #[test]
-fn names_that_would_break_rules_are_errors() {
-    for name in ["A", "a_b", "-a", "a-", "a..b", "'a b'", "\"a\\nb\"", "ä"] {
-        let all = summary(&named(name, ""));
-        assert!(all[0].contains("metadata.name: ") && all[0].contains(" is not a name"), "{all:?}");
-    }
-    assert_eq!(summary(&named("a-1.b", "")), ["Service default/a-1.b"]);
-    assert_eq!(
-        summary(&named("a", "  namespace: Shop\n")),
-        [
-            "error: document 1, line 4: Service Shop/a: metadata.namespace: \"Shop\" is not a name (want lower-case letters, digits, \"-\" and \".\")"
-        ]
-    );
-}
-
-#[test]
 fn keys_that_are_there_twice_are_errors_of_the_text() {
     assert_eq!(
         summary(&named("a", "spec:\n  type: ClusterIP\n  ports: []\n  type: NodePort\n")),
