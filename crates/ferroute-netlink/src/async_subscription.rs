@@ -1,4 +1,4 @@
-use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{Error, Message, Protocol, Subscription, Wake};
 
@@ -18,7 +18,7 @@ impl AsyncSubscription {
         let subscription = Subscription::open(protocol, groups)?;
         #[expect(unsafe_code, reason = "the runtime takes the file descriptor on trust")]
         // SAFETY: a subscription owns its file descriptor and neither closes nor replaces it while it lives.
-        let registered = unsafe { AsyncFd::register(subscription) };
+        let registered = unsafe { AsyncFd::register_with_interest(subscription, Interest::READABLE) };
         let fd = registered.map_err(|error| Error::Open { protocol, source: error.into() })?;
         Ok(Self { fd })
     }

@@ -101,3 +101,52 @@ fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(socket: &OwnedFd) -> u32 {
+        let mut address = no_address();
+        let mut size = size_of::<sockaddr_nl>() as socklen_t;
+        // SAFETY: both pointers lead to live values, and `size` is the size of the first.
+        checked(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut size) }).unwrap();
+        address.nl_pid
+    }
+
+    /// A message that does nothing but ask for an answer, which has 36 bytes.
+    fn noop() -> [u8; 16] {
+        let mut message = [0; 16];
+        message[..4].copy_from_slice(&16_u32.to_ne_bytes());
+        message[4..6].copy_from_slice(&(libc::NLMSG_NOOP as u16).to_ne_bytes());
+        message[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
+        message
+    }
+
+    #[test]
+    fn what_another_process_sends_is_told_from_what_the_kernel_sends() {
+        let [here, other] = [(); 2].map(|()| open(libc::NETLINK_ROUTE).unwrap());
+        let mut address = no_address();
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_pid = port(&here);
+        let size = size_of::<sockaddr_nl>() as socklen_t;
+        // SAFETY: the pointer leads to a live address of this size, and of the bytes none are read.
+        checked(unsafe { libc::connect(other.as_raw_fd(), (&raw const address).cast(), size) }).unwrap();
+        send(&other, b"forged").unwrap();
+        let mut buffer = [0; 64];
+        let datagram = receive(&here, &mut buffer).unwrap().unwrap();
+        assert_eq!((datagram.length, datagram.is_from_kernel, &buffer[..6]), (6, false, &b"forged"[..]));
+
+        send(&here, &noop()).unwrap();
+        let datagram = receive(&here, &mut buffer).unwrap().unwrap();
+        assert_eq!((datagram.length, datagram.is_from_kernel), (36, true));
+        assert!(receive(&here, &mut buffer).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_datagram_longer_than_the_buffer_tells_its_whole_size() {
+        let socket = open(libc::NETLINK_ROUTE).unwrap();
+        send(&socket, &noop()).unwrap();
+        assert_eq!(receive(&socket, &mut [0; 8]).unwrap().unwrap().length, 36);
+    }
+}

@@ -100,6 +100,12 @@ impl Batch {
         self.buffer.len()
     }
 
+    /// The bytes as they were written; sequence numbers are 0 until they are sent. For looking at them with
+    /// [`Messages`](crate::Messages).
+    pub fn as_bytes(&self) -> Result<&[u8], Oversize> {
+        self.oversize.map_or(Ok(&self.buffer), Err)
+    }
+
     /// Forgets all messages but keeps the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
@@ -121,9 +127,7 @@ impl Batch {
 
     /// The bytes, with the sequence numbers `first`, `first + 1`, … in the messages.
     pub(crate) fn seal(&mut self, first: u32) -> Result<&[u8], Oversize> {
-        if let Some(oversize) = self.oversize {
-            return Err(oversize);
-        }
+        self.as_bytes()?;
         let (mut offset, mut sequence) = (0, first);
         while let Some(length) = self.buffer.get(offset..).and_then(<[u8]>::first_chunk) {
             let length = u32::from_ne_bytes(*length) as usize;

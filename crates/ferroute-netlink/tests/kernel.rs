@@ -184,6 +184,19 @@ fn a_batch_of_megabytes_goes_out_in_one_piece() {
 }
 
 #[test]
+fn a_batch_of_any_size_around_that_of_the_send_buffer_goes_out() {
+    let namespace = NetNs::new();
+    let limit: usize = std::fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap().trim().parse().unwrap();
+    for size in (limit - 64..=limit + 8).step_by(4) {
+        let mut socket = namespace.run(|| Socket::open(Protocol::Route).unwrap());
+        let mut batch = Batch::new();
+        drop(batch.message(libc::NLMSG_NOOP as u16, 0, &vec![0; size - 16]));
+        assert_eq!(batch.byte_length(), size);
+        assert!(socket.send_batch(&mut batch).unwrap().is_empty());
+    }
+}
+
+#[test]
 fn more_refusals_than_fit_are_a_failure_and_the_socket_goes_on() {
     let mut socket = netfilter(&NetNs::new());
     assert!(socket.send_batch(&mut chains("t", 0)).unwrap().is_empty());
@@ -276,6 +289,18 @@ fn a_request_for_what_is_not_there_says_so() {
     let error = socket.request_ack(&mut request).unwrap_err();
     assert!(error.is_not_found() && !error.is_exists() && !error.is_busy(), "{error}");
     assert_eq!(error.refusal().unwrap().offset, Some(20));
+}
+
+#[test]
+fn a_part_of_netfilter_that_the_kernel_has_not_is_told_from_one_that_says_no() {
+    let mut socket = netfilter(&NetNs::new());
+    let mut ask = |subsystem| {
+        let mut request = Request::new(nfnetlink::kind(subsystem, 1), 0, &nfnetlink::header(0, 0, 0));
+        request.attributes().put_str(TABLE, "nowhere");
+        nfnetlink::is_subsystem_missing(&socket.request_ack(&mut request).unwrap_err())
+    };
+    assert!(ask(99));
+    assert!(!ask(nfnetlink::ACCOUNTING));
 }
 
 #[test]
