@@ -136,3 +136,6 @@ const IPV6_DESTINATION: u16 = 4;
 pub(crate) const PROTOCOL_NUMBER: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
+
+#[cfg(test)]
+mod tests;
