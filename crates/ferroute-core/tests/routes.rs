@@ -1,0 +1,110 @@
+//! What must hold for the choice of endpoints in every cluster.
+
+use std::{collections::BTreeSet, net::SocketAddr};
+
+use ferroute_core::{Endpoint, Entry, IpFamily, Routes, ServiceTable, testing::arbitrary};
+use proptest::prelude::*;
+
+fn sockets(endpoints: &[&Endpoint]) -> Vec<SocketAddr> {
+    endpoints.iter().map(|endpoint| endpoint.socket()).collect()
+}
+
+fn all(entry: &Entry, wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+    entry.endpoints.iter().filter(|endpoint| wanted(endpoint)).map(Endpoint::socket).collect()
+}
+
+fn falls_back(endpoint: &Endpoint) -> bool {
+    endpoint.serving && endpoint.terminating
+}
+
+/// For every service port of both families.
+fn for_every_entry(
+    cluster: &ferroute_core::testing::Cluster,
+    check: impl Fn(&ServiceTable, &Entry, Routes<'_>) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    for family in IpFamily::BOTH {
+        let table = cluster.table(family);
+        for entry in table.entries.values() {
+            check(&table, entry, table.routes(entry))?;
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn routes_hold_endpoints_of_the_entry_in_its_order(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |_, entry, routes| {
+            for chosen in [&routes.cluster, &routes.local, &routes.reachable] {
+                let chosen = sockets(chosen);
+                prop_assert_eq!(all(entry, |endpoint| chosen.contains(&endpoint.socket())), chosen);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn reachable_is_cluster_and_local_together(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |_, entry, routes| {
+            let either: BTreeSet<SocketAddr> =
+                sockets(&routes.cluster).into_iter().chain(sockets(&routes.local)).collect();
+            prop_assert_eq!(sockets(&routes.reachable), all(entry, |endpoint| either.contains(&endpoint.socket())));
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn traffic_goes_to_ready_endpoints_while_there_are_any_and_else_to_serving_ones(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |_, entry, routes| {
+            if entry.service.uses_cluster_endpoints() {
+                if entry.endpoints.iter().any(|endpoint| endpoint.ready) {
+                    prop_assert!(!routes.cluster.is_empty());
+                    prop_assert!(routes.cluster.iter().all(|endpoint| endpoint.ready));
+                } else {
+                    prop_assert_eq!(sockets(&routes.cluster), all(entry, falls_back));
+                }
+            } else {
+                prop_assert!(routes.cluster.is_empty());
+            }
+            if entry.service.uses_local_endpoints() {
+                let ready = all(entry, |endpoint| endpoint.local && endpoint.ready);
+                let fallback = all(entry, |endpoint| endpoint.local && falls_back(endpoint));
+                prop_assert_eq!(sockets(&routes.local), if ready.is_empty() { fallback } else { ready });
+            } else {
+                prop_assert!(routes.local.is_empty());
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn hints_narrow_ready_endpoints_to_those_for_this_node_or_zone_or_not_at_all(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |table, entry, routes| {
+            let ready = all(entry, |endpoint| endpoint.ready);
+            if !entry.service.uses_cluster_endpoints() || ready.is_empty() {
+                return Ok(());
+            }
+            let chosen = sockets(&routes.cluster);
+            let for_node = all(entry, |endpoint| endpoint.ready && endpoint.hints_node(&table.node.name));
+            let zone = table.node.zone.as_deref();
+            let for_zone =
+                all(entry, |endpoint| endpoint.ready && zone.is_some_and(|zone| endpoint.hints_zone(zone)));
+            prop_assert!(chosen == ready || chosen == for_node || chosen == for_zone, "{chosen:?} of {ready:?}");
+            let unhinted = |endpoint: &Endpoint| endpoint.ready && endpoint.hints.is_none();
+            if entry.endpoints.iter().any(unhinted) {
+                prop_assert_eq!(chosen, ready);
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn connections_are_refused_only_where_no_endpoint_serves_anywhere(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |_, entry, routes| {
+            let usable = |endpoint: &Endpoint| endpoint.ready || falls_back(endpoint);
+            prop_assert_eq!(routes.any_anywhere, entry.endpoints.iter().any(usable));
+            prop_assert!(routes.any_anywhere || routes.reachable.is_empty());
+            Ok(())
+        })?;
+    }
+}

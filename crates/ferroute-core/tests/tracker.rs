@@ -1,0 +1,141 @@
+//! What must hold for the tracker whatever happens in a cluster.
+
+use ferroute_core::{
+    Changes, Entry, IpFamily, ServicePortName, ServiceTable, Tracker,
+    testing::{Cluster, Edit, arbitrary, node, service_name},
+};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// The edits that turn one cluster into another, whatever was done to the first in the meantime.
+fn back_to(original: &Cluster, now: &Cluster) -> Vec<Edit> {
+    let known = |cluster: &Cluster| -> BTreeSet<String> {
+        let services = cluster.services.iter().map(|service| &service.metadata);
+        let slices = cluster.slices.iter().map(|slice| &slice.metadata);
+        services.chain(slices).map(|metadata| format!("{}/{}", metadata.namespace, metadata.name)).collect()
+    };
+    let gone = known(now).into_iter().filter(|name| !known(original).contains(name));
+    // Names of Services and of slices differ, so removing both ways removes the right one.
+    let removals =
+        gone.flat_map(|name| [Edit::RemoveService(service_name(&name)), Edit::RemoveSlice(service_name(&name))]);
+    removals.chain(original.edits()).collect()
+}
+
+/// What the changes say that the new table is, seen from the old one.
+fn replay(old: &ServiceTable, changes: &Changes, new: &ServiceTable) -> ServiceTable {
+    let mut replayed = old.clone();
+    for name in changes.previous.keys() {
+        match new.entries.get(name) {
+            Some(entry) => replayed.entries.insert(name.clone(), entry.clone()),
+            None => replayed.entries.remove(name),
+        };
+    }
+    if changes.node {
+        replayed.node = new.node.clone();
+    }
+    replayed
+}
+
+fn differing<'a>(old: &'a ServiceTable, new: &'a ServiceTable) -> BTreeSet<&'a ServicePortName> {
+    let names = old.entries.keys().chain(new.entries.keys());
+    names.filter(|name| old.entries.get(*name) != new.entries.get(*name)).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_table_depends_on_the_objects_and_not_on_the_way_there(
+        mut cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(0..16),
+        updates in prop::collection::vec(any::<Option<bool>>(), 32),
+    ) {
+        let mut tracker = cluster.tracker();
+        for (edit, update) in edits.iter().zip(updates.iter().cycle()) {
+            cluster.apply(edit);
+            edit.apply_to(&mut tracker);
+            if let Some(second) = update {
+                tracker.update(IpFamily::BOTH[usize::from(*second)]);
+            }
+        }
+        for family in IpFamily::BOTH {
+            tracker.update(family);
+            prop_assert_eq!(tracker.table(family), &cluster.table(family));
+        }
+    }
+
+    #[test]
+    fn objects_may_come_in_any_order(
+        (cluster, shuffled) in arbitrary::cluster().prop_flat_map(|cluster| {
+            let edits = Just(cluster.edits().collect::<Vec<_>>()).prop_shuffle();
+            (Just(cluster), edits)
+        }),
+    ) {
+        let mut tracker = Tracker::new(node(arbitrary::NODE));
+        for edit in &shuffled {
+            edit.apply_to(&mut tracker);
+        }
+        for family in IpFamily::BOTH {
+            tracker.update(family);
+            prop_assert_eq!(tracker.table(family), &cluster.table(family));
+        }
+    }
+
+    #[test]
+    fn changes_name_exactly_what_differs_and_hold_what_was(
+        cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(0..8),
+    ) {
+        let mut tracker = cluster.tracker();
+        for edit in &edits {
+            edit.apply_to(&mut tracker);
+        }
+        for family in IpFamily::BOTH {
+            let old = tracker.table(family).clone();
+            let changes = tracker.update(family);
+            let new = tracker.table(family);
+            prop_assert_eq!(&replay(&old, &changes, new), new);
+            prop_assert_eq!(changes.previous.keys().collect::<BTreeSet<_>>(), differing(&old, new));
+            for (name, previous) in &changes.previous {
+                prop_assert_eq!(previous.as_ref(), old.entries.get(name));
+            }
+            let services: BTreeSet<_> = changes.previous.keys().map(|name| name.service.clone()).collect();
+            prop_assert_eq!(&changes.services, &services);
+            prop_assert_eq!(changes.node, old.node != new.node);
+            prop_assert!(!tracker.is_touched(family));
+        }
+    }
+
+    #[test]
+    fn what_is_undone_is_no_change(cluster in arbitrary::cluster(), edits in arbitrary::edits(1..8)) {
+        let mut tracker = cluster.tracker();
+        let mut edited = cluster.clone();
+        for edit in &edits {
+            edited.apply(edit);
+            edit.apply_to(&mut tracker);
+        }
+        for edit in back_to(&cluster, &edited) {
+            edit.apply_to(&mut tracker);
+        }
+        for family in IpFamily::BOTH {
+            prop_assert_eq!(tracker.update(family), Changes::default());
+        }
+    }
+
+    #[test]
+    fn every_address_of_a_table_is_of_its_family_and_endpoints_are_in_order_and_once(
+        cluster in arbitrary::cluster(),
+    ) {
+        for family in IpFamily::BOTH {
+            let table = cluster.table(family);
+            for Entry { service, endpoints } in table.entries.values() {
+                let outside = service.external_ips.iter().chain(&service.load_balancer_vips);
+                let addresses = outside.chain([&service.cluster_ip]).chain(endpoints.iter().map(|e| &e.address));
+                let ranges = service.load_balancer_source_ranges.iter().map(|net| net.addr());
+                for address in addresses.copied().chain(ranges) {
+                    prop_assert_eq!(IpFamily::of(address), family);
+                }
+                let texts: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+                prop_assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
+            }
+        }
+    }
+}
