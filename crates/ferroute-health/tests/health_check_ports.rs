@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Client, ask, ip, is_refused, own_address, port};
+use common::{Client, ask, ip, is_refused, own_address, own_ports, port};
 use ferroute_core::{IpFamily, ServiceName};
 use ferroute_health::{Health, HealthCheck, HealthCheckPorts, HttpThread, Limits, ListenScope, PortError};
 
@@ -93,54 +93,54 @@ fn an_unhealthy_proxy_is_no_target_but_keeps_its_weight() {
 
 #[test]
 fn a_port_goes_with_its_service_and_the_others_stay_open() {
-    let (one, two) = (own_address(), own_address());
+    let [one, two] = own_ports();
     let mut bench = Bench::new(LONG);
-    assert_eq!(bench.update(&[one, two], &[("a", one, 1), ("b", two, 2)]), NONE);
+    assert_eq!(bench.update(&[one], &[("a", one, 1), ("b", two, 2)]), NONE);
     let mut going = Client::connect(one).expect("a connection");
     let mut staying = Client::connect(two).expect("a connection");
     assert_eq!(going.ask("GET", "/"), answer("200 OK", "a", 1, true));
     assert_eq!(staying.ask("GET", "/"), answer("200 OK", "b", 2, true));
 
-    assert_eq!(bench.update(&[one, two], &[("b", two, 3)]), NONE);
+    assert_eq!(bench.update(&[one], &[("b", two, 3)]), NONE);
     assert!(is_refused(one));
     assert!(going.is_closed());
     assert_eq!(staying.ask("GET", "/"), answer("200 OK", "b", 3, true));
 
-    assert_eq!(bench.update(&[one, two], &[("a", one, 4), ("b", two, 3)]), NONE);
+    assert_eq!(bench.update(&[one], &[("a", one, 4), ("b", two, 3)]), NONE);
     assert_eq!(ask(one, "/"), answer("200 OK", "a", 4, true));
 }
 
 #[test]
 fn a_port_that_changes_hands_is_not_closed() {
-    let (one, two) = (own_address(), own_address());
+    let [one, two] = own_ports();
     let mut bench = Bench::new(LONG);
-    bench.update(&[one, two], &[("a", one, 1), ("b", two, 2)]);
+    bench.update(&[one], &[("a", one, 1), ("b", two, 2)]);
     let mut client = Client::connect(one).expect("a connection");
     assert_eq!(client.ask("GET", "/"), answer("200 OK", "a", 1, true));
-    assert_eq!(bench.update(&[one, two], &[("a", two, 1), ("b", one, 2)]), NONE);
+    assert_eq!(bench.update(&[one], &[("a", two, 1), ("b", one, 2)]), NONE);
     assert_eq!(client.ask("GET", "/"), answer("200 OK", "b", 2, true));
     assert_eq!(ask(two, "/"), answer("200 OK", "a", 1, true));
 }
 
 #[test]
 fn a_service_that_moves_to_another_port_leaves_the_old_one() {
-    let (one, two) = (own_address(), own_address());
+    let [one, two] = own_ports();
     let mut bench = Bench::new(LONG);
-    bench.update(&[one, two], &[("a", one, 1)]);
-    assert_eq!(bench.update(&[one, two], &[("a", two, 1)]), NONE);
+    bench.update(&[one], &[("a", one, 1)]);
+    assert_eq!(bench.update(&[one], &[("a", two, 1)]), NONE);
     assert!(is_refused(one));
     assert_eq!(ask(two, "/"), answer("200 OK", "a", 1, true));
 }
 
 #[test]
 fn a_port_that_is_taken_is_told_and_tried_again_at_the_next_update() {
-    let (one, two) = (own_address(), own_address());
+    let [one, two] = own_ports();
     let taken = TcpListener::bind(one).expect("the port");
     let mut bench = Bench::new(LONG);
     let wanted = [("a", one, 1), ("b", two, 2)];
     let error = format!("failed to start health check of ns1/a on port {}: failed to listen on {one}", one.port());
     assert_eq!(bench.update(&[one], &wanted), [error.as_str()]);
-    assert_eq!(ask(SocketAddr::new(one.ip(), two.port()), "/"), answer("200 OK", "b", 2, true));
+    assert_eq!(ask(two, "/"), answer("200 OK", "b", 2, true));
     assert_eq!(bench.update(&[one], &wanted), [error]);
     drop(taken);
     assert_eq!(bench.update(&[one], &wanted), NONE);

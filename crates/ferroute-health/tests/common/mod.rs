@@ -8,13 +8,20 @@ use std::{
     time::Duration,
 };
 
-/// An address on loopback that is this test's alone, and a port that is free on it.
+/// An address on loopback that is this test's alone, with a port that is free on it.
 pub(crate) fn own_address() -> SocketAddr {
+    let [address] = own_ports();
+    address
+}
+
+/// An address on loopback that is this test's alone, with several ports that are free on it.
+pub(crate) fn own_ports<const N: usize>() -> [SocketAddr; N] {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let process = std::process::id().to_be_bytes();
     let address = Ipv4Addr::new(127, 64 | process[2] & 63, process[3], NEXT.fetch_add(1, Ordering::Relaxed));
-    let listener = TcpListener::bind((address, 0)).expect("loopback has the whole network");
-    listener.local_addr().expect("it is bound")
+    // All are open at once, so that they differ.
+    let open = [(); N].map(|()| TcpListener::bind((address, 0)).expect("loopback has the whole network"));
+    open.each_ref().map(|listener| listener.local_addr().expect("it is bound"))
 }
 
 /// The port as the crate takes it.
