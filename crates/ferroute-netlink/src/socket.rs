@@ -260,3 +260,6 @@ const RECEIVE_ROOM: usize = 8 << 20;
 const SEND_RESERVE: usize = 32;
 /// How often a list is read until it holds still. Lists take milliseconds, so more would hide a fault.
 const DUMP_TRIES: usize = 5;
+
+#[cfg(test)]
+mod tests;

@@ -103,7 +103,7 @@ fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn port(socket: &OwnedFd) -> u32 {
@@ -123,16 +123,22 @@ mod tests {
         message
     }
 
-    #[test]
-    fn what_another_process_sends_is_told_from_what_the_kernel_sends() {
-        let [here, other] = [(); 2].map(|()| open(libc::NETLINK_ROUTE).unwrap());
+    /// Sends bytes to a socket as another process could.
+    pub(crate) fn forge(to: &OwnedFd, bytes: &[u8]) {
+        let from = open(libc::NETLINK_ROUTE).unwrap();
         let mut address = no_address();
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-        address.nl_pid = port(&here);
+        address.nl_pid = port(to);
         let size = size_of::<sockaddr_nl>() as socklen_t;
-        // SAFETY: the pointer leads to a live address of this size, and of the bytes none are read.
-        checked(unsafe { libc::connect(other.as_raw_fd(), (&raw const address).cast(), size) }).unwrap();
-        send(&other, b"forged").unwrap();
+        // SAFETY: the pointer leads to a live address of this size.
+        checked(unsafe { libc::connect(from.as_raw_fd(), (&raw const address).cast(), size) }).unwrap();
+        send(&from, bytes).unwrap();
+    }
+
+    #[test]
+    fn what_another_process_sends_is_told_from_what_the_kernel_sends() {
+        let here = open(libc::NETLINK_ROUTE).unwrap();
+        forge(&here, b"forged");
         let mut buffer = [0; 64];
         let datagram = receive(&here, &mut buffer).unwrap().unwrap();
         assert_eq!((datagram.length, datagram.is_from_kernel, &buffer[..6]), (6, false, &b"forged"[..]));
