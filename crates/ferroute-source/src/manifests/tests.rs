@@ -1,0 +1,102 @@
+mod follow;
+mod round;
+mod store;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::Event;
+
+/// A directory of manifests that is gone at the end of the test.
+struct Directory {
+    _guard: TempDir,
+    path: PathBuf,
+}
+
+impl Directory {
+    fn new() -> Self {
+        let guard = tempfile::tempdir().unwrap();
+        let path = guard.path().canonicalize().unwrap().join("manifests");
+        fs::create_dir(&path).unwrap();
+        Self { _guard: guard, path }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Writes a file in place, as an editor that keeps the file does.
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.file(name), text).unwrap();
+    }
+
+    /// Writes a file beside and moves it into place, as careful tools do.
+    fn replace(&self, name: &str, text: &str) {
+        self.write(".new", text);
+        fs::rename(self.file(".new"), self.file(name)).unwrap();
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.file(name)).unwrap();
+    }
+
+    /// Events as lines, sorted, without the path of this directory.
+    fn lines(&self, events: &[Event]) -> Vec<String> {
+        let mut lines: Vec<_> = events.iter().map(|event| describe(event, &self.path)).collect();
+        lines.sort_unstable();
+        lines
+    }
+}
+
+fn describe(event: &Event, directory: &Path) -> String {
+    match event {
+        Event::ServiceApplied(service) => {
+            format!("apply service {} {}", service.metadata.name, service.spec.cluster_ip.as_deref().unwrap_or("-"))
+        }
+        Event::ServiceDeleted(name) => format!("delete service {name}"),
+        Event::SliceApplied(slice) => {
+            let addresses: Vec<_> = slice.endpoints.iter().map(|endpoint| &*endpoint.addresses[0]).collect();
+            format!("apply slice {} {}", slice.metadata.name, addresses.join(","))
+        }
+        Event::SliceDeleted(name) => format!("delete slice {name}"),
+        Event::NodeApplied(node) => format!("apply node {}", node.metadata.name),
+        Event::NodeDeleted(name) => format!("delete node {name}"),
+        Event::Synced(resource) => format!("synced {resource:?}"),
+        Event::Problem(problem) => format!("problem: {}", problem.text()),
+        Event::Solved(problem) => format!("solved: {}", problem.text()),
+    }
+    .replace(&format!("{}/", directory.display()), "")
+}
+
+/// A Service of the name with the cluster IP, as a document of its own.
+fn service(name: &str, ip: &str) -> String {
+    format!("---\napiVersion: v1\nkind: Service\nmetadata: {{name: '{name}'}}\nspec: {{clusterIP: {ip}}}\n")
+}
+
+/// A slice of the name with one address.
+fn slice(name: &str, service: &str, address: &str) -> String {
+    format!(
+        "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}, labels: {{kubernetes.io/service-name: {service}}}}}\n\
+         addressType: IPv4\nendpoints: [{{addresses: [{address}]}}]\n"
+    )
+}
+
+/// Endpoints of the Service with one address.
+fn endpoints(service: &str, address: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Endpoints\nmetadata: {{name: {service}}}\nsubsets: [{{addresses: [{{ip: {address}}}]}}]\n"
+    )
+}
+
+/// A document with a fault.
+const BAD: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: http}]}\n";
+
+/// How its problem ends.
+const BAD_FAULT: &str = "Service default/bad: spec.ports[0].port: got the text \"http\", want a number";
+
+const SYNCED: [&str; 3] = ["synced EndpointSlices", "synced Nodes", "synced Services"];
