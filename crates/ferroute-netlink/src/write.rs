@@ -112,17 +112,32 @@ impl Batch {
         (self.messages, self.acks, self.last, self.oversize) = (0, 0, 0, None);
     }
 
+    /// Makes the last message so far ask for an answer, as [`crate::flags::ACK`] does: for callers who see only behind a
+    /// message that it was the last one.
+    pub fn answer_last(&mut self) {
+        let flags =
+            self.buffer.get(self.last + FLAGS_AT..).and_then(<[u8]>::first_chunk).copied().map(u16::from_ne_bytes);
+        if flags.is_some_and(|flags| flags & crate::flags::ACK == 0) {
+            self.set_answer();
+            self.acks += 1;
+        }
+    }
+
     /// Makes the last message ask for an answer if none does, and returns how many do.
     pub(crate) fn want_answer(&mut self) -> usize {
         if self.acks == 0 && self.messages > 0 {
-            // Asking is one bit, set in the byte that holds it in the host's byte order.
-            let answer = crate::flags::ACK.to_ne_bytes();
-            for (byte, bits) in self.buffer[self.last + FLAGS_AT..].iter_mut().zip(answer) {
-                *byte |= bits;
-            }
+            self.set_answer();
             return 1;
         }
         self.acks
+    }
+
+    fn set_answer(&mut self) {
+        // Asking is one bit, set in the byte that holds it in the host's byte order.
+        let answer = crate::flags::ACK.to_ne_bytes();
+        for (byte, bits) in self.buffer[self.last + FLAGS_AT..].iter_mut().zip(answer) {
+            *byte |= bits;
+        }
     }
 
     /// The bytes, with the sequence numbers `first`, `first + 1`, … in the messages.
@@ -251,6 +266,12 @@ impl Writer<'_> {
         (most / ALIGNMENT * ALIGNMENT).saturating_sub(self.length())
     }
 
+    /// Bytes of the message or nest so far, with its header. An attribute of a message that is begun now stands at this
+    /// offset of it, which is how the kernel names attributes that it refuses.
+    pub fn length(&self) -> usize {
+        self.batch.buffer.len() - self.start
+    }
+
     fn put(&mut self, kind: u16, parts: &[&[u8]]) {
         let length = ATTRIBUTE_HEADER + parts.iter().map(|part| part.len()).sum::<usize>();
         let Ok(framed) = u16::try_from(length) else {
@@ -264,10 +285,6 @@ impl Writer<'_> {
             self.batch.buffer.extend_from_slice(part);
         }
         self.batch.pad();
-    }
-
-    fn length(&self) -> usize {
-        self.batch.buffer.len() - self.start
     }
 }
 

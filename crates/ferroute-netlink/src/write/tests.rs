@@ -56,6 +56,35 @@ fn the_last_message_asks_for_an_answer_unless_another_does() {
 }
 
 #[test]
+fn a_message_can_be_made_to_ask_for_an_answer_once_it_was_the_last() {
+    let mut batch = Batch::new();
+    batch.answer_last();
+    for kind in [16, 17, 18] {
+        batch.message(kind, 0, &[]);
+        if kind == 17 {
+            batch.answer_last();
+            batch.answer_last();
+        }
+    }
+    assert_eq!(batch.want_answer(), 1);
+    let flags: Vec<u16> = Messages::new(batch.as_bytes().unwrap()).map(|message| message.unwrap().flags).collect();
+    assert_eq!(flags, [crate::write::REQUEST, crate::write::REQUEST | crate::flags::ACK, crate::write::REQUEST]);
+}
+
+#[test]
+fn the_length_of_what_was_written_is_where_the_next_attribute_starts() {
+    let mut batch = Batch::new();
+    let mut message = batch.message(16, 0, &[0; 4]);
+    assert_eq!(message.length(), 20);
+    message.put_u8(1, 7);
+    assert_eq!(message.length(), 28);
+    let mut nest = message.nest(2);
+    assert_eq!(nest.length(), 4);
+    nest.put_u32_be(1, 7);
+    assert_eq!(nest.length(), 12);
+}
+
+#[test]
 fn nests_close_in_any_depth_and_what_follows_stands_behind_them() {
     let mut batch = Batch::new();
     {
