@@ -78,8 +78,8 @@ impl ChainName {
     /// # Errors
     /// When `iptables` would not take it.
     pub fn new(name: &str) -> Result<Self, BadChainName> {
-        let blank = |c: char| c.is_whitespace() || c.is_control();
-        if name.is_empty() || name.len() > Self::MAX_LEN || name.starts_with(['-', '!']) || name.contains(blank) {
+        let blank = |byte: u8| byte.is_ascii_whitespace() || byte.is_ascii_control();
+        if name.is_empty() || name.len() > Self::MAX_LEN || name.starts_with(['-', '!']) || name.bytes().any(blank) {
             return Err(BadChainName(name.to_owned()));
         }
         Ok(Self::literal(name))

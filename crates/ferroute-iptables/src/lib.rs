@@ -13,6 +13,7 @@ mod chain;
 pub mod plan;
 pub mod rule;
 mod ruleset;
+mod spelling;
 pub mod text;
 
 pub use chain::{BadChainName, ChainName, TableName};

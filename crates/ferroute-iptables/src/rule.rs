@@ -8,7 +8,6 @@ mod matches;
 mod probability;
 mod target;
 
-pub(crate) use address::Spelt;
 pub use address::{AddressMatch, InterfaceMatch, ProtocolMatch};
 pub use matches::{AddressType, CtStates, MarkMatch, Match, PortRange, Recent, RecentAction};
 pub use probability::Probability;

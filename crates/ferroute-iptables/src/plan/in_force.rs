@@ -19,6 +19,8 @@ pub struct InForce {
 pub struct InForceReader {
     parser: SaveParser,
     in_force: InForce,
+    /// The chain that the last rules belong to, not in `in_force` yet: rules of one chain come together.
+    current: Option<((TableName, ChainName), ChainDigest)>,
 }
 
 impl InForce {
@@ -36,7 +38,7 @@ impl InForce {
 impl InForceReader {
     /// A reader for one family's text.
     pub fn new(family: IpFamily) -> Self {
-        Self { parser: SaveParser::new(family), in_force: InForce::nothing() }
+        Self { parser: SaveParser::new(family), in_force: InForce::nothing(), current: None }
     }
 
     /// Takes the next line.
@@ -50,13 +52,21 @@ impl InForceReader {
             SaveItem::Chain(chain, _) if is_ours(table, chain) => {
                 self.in_force.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
             }
-            SaveItem::Rule(chain, rule) if is_ours(table, chain) => {
-                self.in_force.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY).append(&rule);
-            }
-            SaveItem::Rule(chain, rule) if chain.is_builtin() => {
-                let seen = |jump: &Jump| jump.table == table && jump.from == chain && jump.rule == rule;
-                self.in_force.missing_jumps.retain(|jump| !seen(jump));
-            }
+            SaveItem::Rule(chain, rule) => match &mut self.current {
+                Some((current, digest)) if *current == (table, chain) => digest.append(&rule),
+                _ if is_ours(table, chain) => {
+                    self.put_away();
+                    let known = self.in_force.chains.get(&(table, chain));
+                    let mut digest = known.copied().unwrap_or(ChainDigest::EMPTY);
+                    digest.append(&rule);
+                    self.current = Some(((table, chain), digest));
+                }
+                _ if chain.is_builtin() => self.in_force.missing_jumps.retain(|jump| {
+                    let seen = jump.table == table && jump.from == chain && jump.rule == rule;
+                    !seen
+                }),
+                _ => {}
+            },
             _ => {}
         }
         Ok(())
@@ -66,13 +76,18 @@ impl InForceReader {
     ///
     /// # Errors
     /// When the text was cut off.
-    pub fn finish(self) -> Result<InForce, ParseError> {
+    pub fn finish(mut self) -> Result<InForce, ParseError> {
+        self.put_away();
         self.parser.finish().map(|()| self.in_force)
+    }
+
+    fn put_away(&mut self) {
+        self.in_force.chains.extend(self.current.take());
     }
 }
 
 /// The chain is one that we write.
-fn is_ours(table: TableName, chain: ChainName) -> bool {
+pub(crate) fn is_ours(table: TableName, chain: ChainName) -> bool {
     let fixed = match table {
         TableName::Filter => [chains::FORWARD, chains::FIREWALL, chains::CANARY].contains(&chain),
         TableName::Nat => [chains::POSTROUTING, chains::MARK_MASQ, chains::CANARY].contains(&chain),

@@ -1,11 +1,11 @@
-use std::{fmt::Write, net::SocketAddr};
+use std::net::IpAddr;
 
 use arrayvec::ArrayString;
 use data_encoding::BASE32;
 use ferroute_core::ServicePortName;
 use sha2::{Digest, Sha256};
 
-use crate::ChainName;
+use crate::{ChainName, spelling};
 
 /// Names of the chains that are there whatever the Services.
 pub mod chains {
@@ -72,9 +72,8 @@ impl OwnNames {
     }
 
     /// The chain of one endpoint.
-    pub(super) fn endpoint(&self, endpoint: SocketAddr) -> ChainName {
-        let mut text = ArrayString::<SOCKET_LEN>::new();
-        write!(text, "{endpoint}").expect("the longest address with port fits");
+    pub(super) fn endpoint(&self, address: IpAddr, port: u16) -> ChainName {
+        let text = spelling::socket(address, port);
         named(SEP, &suffix(self.hash.clone().chain_update(text.as_bytes())))
     }
 }
@@ -92,10 +91,6 @@ fn named(prefix: &str, suffix: &[u8; 16]) -> ChainName {
     ChainName::literal(&name)
 }
 
-/// Bytes of the longest text of an address with port: eight groups of four digits, seven colons, brackets, port. A
-/// mapped IPv4 address (`[::ffff:255.255.255.255]:65535`) is shorter.
-const SOCKET_LEN: usize = 8 * 4 + 7 + 2 + 6;
-
 #[cfg(test)]
 mod tests {
     use ferroute_core::testing::{port_name, udp_port_name};
@@ -111,20 +106,13 @@ mod tests {
         let names = names(&port_name("ns1/web:http"));
         assert_eq!(names.cluster.as_str(), "KUBE-SVC-4LVCYZMTA5CQO6SX");
         assert_eq!(names.external.as_str(), "KUBE-EXT-4LVCYZMTA5CQO6SX");
-        assert_eq!(names.endpoint("10.180.1.2:8080".parse().unwrap()).as_str(), "KUBE-SEP-FUK7TXNM7XSYG2LQ");
-        assert_eq!(names.endpoint("[fd00:10:180:2::3]:8080".parse().unwrap()).as_str(), "KUBE-SEP-6C5U2RAUMHXB3V5O");
+        assert_eq!(names.endpoint("10.180.1.2".parse().unwrap(), 8080).as_str(), "KUBE-SEP-FUK7TXNM7XSYG2LQ");
+        assert_eq!(names.endpoint("fd00:10:180:2::3".parse().unwrap(), 8080).as_str(), "KUBE-SEP-6C5U2RAUMHXB3V5O");
     }
 
     #[test]
     fn the_same_port_over_another_protocol_has_other_chains() {
         assert_ne!(names(&port_name("ns1/dns:dns")).cluster, names(&udp_port_name("ns1/dns:dns")).cluster);
-    }
-
-    #[test]
-    fn the_longest_endpoint_has_a_chain() {
-        let longest = "[1111:2222:3333:4444:5555:6666:7777:8888]:65535";
-        assert_eq!(longest.len(), SOCKET_LEN);
-        assert!(is_service_chain(names(&port_name("a/b")).endpoint(longest.parse().unwrap())));
     }
 
     #[test]

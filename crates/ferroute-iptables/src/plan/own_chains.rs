@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ferroute_core::{Affinity, Endpoint, IpFamily};
 
 use super::{ServicePlan, service::mark_masquerade};
-use crate::{AddressType, ChainName, Match, Probability, Recent, RecentAction, Rule, Sense, Target};
+use crate::{AddressType, ChainName, Match, Probability, Recent, RecentAction, Rule, Sense, Target, spelling};
 
 /// An endpoint and its chain.
 #[derive(Clone, Copy)]
@@ -21,7 +21,7 @@ impl ServicePlan<'_> {
         if self.has_firewall() {
             each(self.names.firewall, &self.firewall_chain());
         }
-        let place = |endpoint| Placed { endpoint, chain: self.names.endpoint(endpoint.socket()) };
+        let place = |endpoint| Placed { endpoint, chain: self.names.endpoint(endpoint.address, endpoint.port) };
         let reachable: Vec<Placed<'_>> = self.routes.reachable.iter().copied().map(place).collect();
         for (chain, endpoints) in [(self.names.cluster, &self.routes.cluster), (self.names.local, &self.routes.local)] {
             if !endpoints.is_empty() {
@@ -112,7 +112,11 @@ impl ServicePlan<'_> {
     fn towards(&self, to: &Placed<'_>) -> Rule {
         match self.context.large_cluster {
             true => Rule::new(),
-            false => Rule::new().comment(format!("{} -> {}", self.name, to.endpoint.socket())),
+            false => Rule::new().comment(format!(
+                "{} -> {}",
+                self.name,
+                spelling::socket(to.endpoint.address, to.endpoint.port)
+            )),
         }
     }
 

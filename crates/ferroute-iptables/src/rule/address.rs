@@ -3,6 +3,8 @@ use std::{fmt, net::IpAddr};
 use ferroute_core::Protocol;
 use ipnet::IpNet;
 
+use crate::spelling;
+
 /// Which addresses match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AddressMatch {
@@ -44,25 +46,8 @@ impl fmt::Display for AddressMatch {
     /// `10.0.0.0/8`, `fd00::1/128`, `10.0.0.1/255.0.0.255`: always with a length or mask.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Net(net) => write!(f, "{}/{}", Spelt(net.addr()), net.prefix_len()),
-            Self::Masked { address, mask } => write!(f, "{}/{}", Spelt(*address), Spelt(*mask)),
-        }
-    }
-}
-
-/// Displays as C's `inet_ntop` spells it, and so all the tools.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spelt(pub(crate) IpAddr);
-
-impl fmt::Display for Spelt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            // Where C differs from Rust: six groups of zeros and no more stand for an IPv4 address.
-            IpAddr::V6(address) if matches!(address.segments(), [0, 0, 0, 0, 0, 0, seventh, _] if seventh != 0) => {
-                let [.., a, b, c, d] = address.octets();
-                write!(f, "::{a}.{b}.{c}.{d}")
-            }
-            address => address.fmt(f),
+            Self::Net(net) => write!(f, "{}/{}", spelling::address(net.addr()), net.prefix_len()),
+            Self::Masked { address, mask } => write!(f, "{}/{}", spelling::address(*address), spelling::address(*mask)),
         }
     }
 }

@@ -2,7 +2,8 @@ use std::fmt::{self, Display, Write};
 
 use crate::{
     ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, Target,
-    rule::{AddressType, PortRange, Spelt},
+    rule::{AddressType, PortRange},
+    spelling,
 };
 
 /// Writes a chain's line: `:KUBE-SERVICES - [0:0]`.
@@ -175,9 +176,8 @@ fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
         Target::Dnat { address, port } => {
             out.write_str(" -j DNAT --to-destination ")?;
             match port {
-                None => write!(out, "{}", Spelt(*address)),
-                Some(port) if address.is_ipv4() => write!(out, "{}:{port}", Spelt(*address)),
-                Some(port) => write!(out, "[{}]:{port}", Spelt(*address)),
+                None => out.write_str(&spelling::address(*address)),
+                Some(port) => out.write_str(&spelling::socket(*address, *port)),
             }
         }
         Target::Other(text) => {

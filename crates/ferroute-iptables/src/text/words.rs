@@ -32,9 +32,10 @@ pub(super) struct OpenQuote;
 /// Splits a line at blanks, with quotes as `iptables-restore` understands them: within a pair of `"` a backslash takes
 /// the next character as it is, and the closing quote ends the word.
 pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, OpenQuote> {
-    let mut words = Vec::new();
+    // Few rules have more words.
+    let mut words = Vec::with_capacity(24);
     let mut at = 0;
-    while let Some(skip) = line[at..].find(|c: char| !is_blank(c)) {
+    while let Some(skip) = line[at..].bytes().position(|byte| !is_blank(byte)) {
         let word = word(line, at + skip)?;
         at = word.end;
         words.push(word);
@@ -45,7 +46,7 @@ pub(super) fn split(line: &str) -> Result<Vec<Word<'_>>, OpenQuote> {
 /// The word that begins at `start`.
 fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
     let rest = &line[start..];
-    let plain = rest.find(|c: char| is_blank(c) || c == '"').unwrap_or(rest.len());
+    let plain = rest.bytes().position(|byte| is_blank(byte) || byte == b'"').unwrap_or(rest.len());
     if !rest[plain..].starts_with('"') {
         return Ok(Word { text: Cow::Borrowed(&rest[..plain]), quoted: false, start, end: start + plain });
     }
@@ -65,6 +66,6 @@ fn word(line: &str, start: usize) -> Result<Word<'_>, OpenQuote> {
     Err(OpenQuote)
 }
 
-fn is_blank(c: char) -> bool {
-    matches!(c, ' ' | '\t' | '\n' | '\r')
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
