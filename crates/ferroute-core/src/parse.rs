@@ -12,6 +12,7 @@ mod slice;
 use std::fmt;
 
 pub use address::{parse_ip, parse_network};
+pub use name::{check_label, check_subdomain};
 pub use node::parse_node;
 pub use service::parse_service;
 pub use slice::parse_slice;

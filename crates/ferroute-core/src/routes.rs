@@ -55,9 +55,9 @@ impl Topology<'_> {
 }
 
 fn cluster_endpoints<'a>(endpoints: &'a [Endpoint], node: &NodeView) -> Vec<&'a Endpoint> {
-    // Hints are obeyed only where they leave a ready endpoint, so terminating ones are never chosen because of them.
+    // Hints are obeyed only where they leave a ready endpoint, so they never narrow the choice of terminating ones.
     let topology = topology(endpoints, node);
-    ready_or_terminating(endpoints, |endpoint| !endpoint.ready || topology.allows(endpoint))
+    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint))
 }
 
 /// Ready endpoints among the eligible; if there are none, those that still serve while they terminate.
@@ -74,9 +74,6 @@ fn ready_or_terminating(endpoints: &[Endpoint], eligible: impl Fn(&Endpoint) -> 
 fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Topology<'a> {
     let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
     let all_have = |has: fn(&crate::Hints) -> bool| ready().all(|e| e.hints.as_ref().is_some_and(|h| has(h)));
-    if ready().next().is_none() {
-        return Topology::Anywhere;
-    }
     if all_have(|hints| !hints.nodes.is_empty()) && ready().any(|endpoint| endpoint.hints_node(&node.name)) {
         return Topology::SameNode(&node.name);
     }

@@ -3,8 +3,18 @@ use std::net::IpAddr;
 use super::*;
 use crate::NodeView;
 
-const HOST: [&str; 8] =
-    ["127.0.0.1", "::1", "192.168.0.7", "192.168.0.1", "10.1.0.1", "169.254.1.1", "fd00:168::1", "fe80::1"];
+/// One address is on two interfaces.
+const HOST: [&str; 9] = [
+    "127.0.0.1",
+    "::1",
+    "192.168.0.7",
+    "192.168.0.1",
+    "10.1.0.1",
+    "169.254.1.1",
+    "192.168.0.7",
+    "fd00:168::1",
+    "fe80::1",
+];
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()

@@ -18,7 +18,7 @@ pub(super) fn parse_name(
 }
 
 /// The names of namespaces, Services and ports are labels of the domain name system (RFC 1123), in lower case.
-pub(super) fn check_label(text: &str) -> Result<(), String> {
+pub fn check_label(text: &str) -> Result<(), String> {
     if text.len() <= 63 && is_label(text) {
         return Ok(());
     }
@@ -27,7 +27,7 @@ pub(super) fn check_label(text: &str) -> Result<(), String> {
 
 /// Most other names are such labels with dots between them. Kubernetes limits the length of the whole only: a slice's
 /// name is longer than its Service's, which may be as long as a label can be.
-pub(super) fn check_subdomain(text: &str) -> Result<(), String> {
+pub fn check_subdomain(text: &str) -> Result<(), String> {
     if text.len() <= 253 && text.split('.').all(is_label) {
         return Ok(());
     }

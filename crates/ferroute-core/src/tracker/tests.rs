@@ -204,6 +204,15 @@ fn slices_of_the_same_name_in_two_namespaces_are_two() {
 }
 
 #[test]
+fn a_port_without_name_goes_with_its_service() {
+    let mut tracker = settled();
+    set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("", 80));
+    assert_eq!(update(&mut tracker), ["+shop/web", "-shop/web:http"]);
+    tracker.remove_service(&service_name("shop/web"));
+    assert_eq!(update(&mut tracker), ["-shop/web"]);
+}
+
+#[test]
 fn a_service_that_comes_back_finds_its_slices() {
     let mut tracker = settled();
     tracker.remove_service(&service_name("shop/web"));
@@ -211,6 +220,16 @@ fn a_service_that_comes_back_finds_its_slices() {
     set_service(&mut tracker, web());
     assert_eq!(update(&mut tracker), ["+shop/web:http"]);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
+}
+
+#[test]
+fn what_is_gone_leaves_nothing_behind() {
+    let mut tracker = settled();
+    set_slice(&mut tracker, slice("shop/web-a", "other").pod("10.244.0.2"));
+    tracker.remove_slice(&service_name("shop/web-a"));
+    tracker.remove_service(&service_name("shop/web"));
+    update(&mut tracker);
+    assert!(tracker.services.is_empty() && tracker.slices.is_empty() && tracker.owners.is_empty());
 }
 
 #[test]
