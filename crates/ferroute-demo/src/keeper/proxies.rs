@@ -1,0 +1,147 @@
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+
+use super::{Task, events::Events, worker::Worker};
+use crate::{
+    http,
+    layout::{NodeId, cluster_networks},
+    net::{Namespace, search_path},
+    state::{Run, StateDirectory},
+};
+
+/// The proxies, one on each node.
+pub(super) struct Proxies<'a> {
+    task: &'a Task,
+    directory: StateDirectory,
+    proxies: BTreeMap<NodeId, Worker>,
+}
+
+impl<'a> Proxies<'a> {
+    pub(super) fn new(task: &'a Task) -> Self {
+        Self { task, directory: StateDirectory::of(&task.instance), proxies: BTreeMap::new() }
+    }
+
+    pub(super) fn runs(&self) -> BTreeMap<NodeId, Run> {
+        self.proxies.iter().map(|(node, worker)| (*node, worker.run())).collect()
+    }
+
+    /// Starts them all.
+    pub(super) fn start(&mut self, ipv6: bool) -> anyhow::Result<()> {
+        for node in NodeId::ALL {
+            self.directory.write(&self.directory.proxy_config(node), configuration(node, ipv6).as_bytes())?;
+            let child = self.spawn(node).with_context(|| format!("cannot start the proxy on {node}"))?;
+            self.proxies.insert(node, Worker::Running(child));
+        }
+        Ok(())
+    }
+
+    /// Waits until each has written its rules.
+    pub(super) fn wait_healthy(&mut self, events: &mut Events) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        for node in NodeId::ALL {
+            while !is_healthy(&Namespace::named(self.task.instance.namespace(node.name()))) {
+                events.pause(PAUSE)?;
+                self.look_after();
+                if let Some(Run::Down { reason }) = self.runs().remove(&node) {
+                    bail!("the proxy on {node} has ended: {reason}");
+                }
+                if Instant::now() >= deadline {
+                    bail!("the proxy on {node} is not healthy after {PATIENCE:?}: {}", self.last_words(node));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notices proxies that have ended, and starts them again after a while. True when something changed.
+    pub(super) fn look_after(&mut self) -> bool {
+        let mut changed = false;
+        let mut proxies = std::mem::take(&mut self.proxies);
+        for (node, worker) in &mut proxies {
+            changed |= worker.notice_end(|status| format!("{status}: {}", self.last_words(*node)));
+            if worker.is_due() {
+                *worker = Worker::from_start(self.spawn(*node));
+                changed = true;
+            }
+        }
+        self.proxies = proxies;
+        changed
+    }
+
+    fn spawn(&self, node: NodeId) -> anyhow::Result<Child> {
+        let manifests = self.directory.manifests().display().to_string();
+        let config = self.directory.proxy_config(node).display().to_string();
+        let mut command = match &self.task.proxy {
+            None => {
+                let mut command = Command::new(&self.task.program);
+                command.args(["run", "--manifests", &manifests, "--config", &config]);
+                command
+            }
+            Some(own) => {
+                let own = own.replace("{manifests}", &manifests).replace("{config}", &config);
+                let mut words = own.split_whitespace();
+                let mut command = Command::new(words.next().context("the command for the proxy is empty")?);
+                command.args(words);
+                command
+            }
+        };
+        let log = self.directory.open_log(&log_name(node))?;
+        command.env("PATH", search_path()).stdin(Stdio::null());
+        command.stdout(log.try_clone().context("cannot write the proxy's log")?).stderr(log);
+        let namespace = Namespace::named(self.task.instance.namespace(node.name()));
+        let spawned = namespace.run_as_machine(node.name(), || command.spawn())?;
+        spawned.with_context(|| format!("cannot run {}", command.get_program().display()))
+    }
+
+    fn last_words(&self, node: NodeId) -> String {
+        let log = self.directory.read_log(&log_name(node)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+}
+
+/// Whether the proxy of the node with that namespace says that it is well.
+pub(crate) fn is_healthy(node: &Namespace) -> bool {
+    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), HEALTHZ_PORT);
+    let answer = node.run(|| http::get(address, "/healthz", Duration::from_secs(1)));
+    matches!(answer, Ok(Ok(answer)) if answer.status == 200)
+}
+
+fn log_name(node: NodeId) -> String {
+    format!("proxy-{node}")
+}
+
+/// Much as kubeadm writes it. A network namespace may not change the machine's limits of connection tracking.
+fn configuration(node: NodeId, ipv6: bool) -> String {
+    format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+hostnameOverride: {node}
+clusterCIDR: \"{}\"
+detectLocalMode: ClusterCIDR
+healthzBindAddress: 0.0.0.0:{HEALTHZ_PORT}
+metricsBindAddress: 127.0.0.1:10249
+conntrack:
+  maxPerCore: 0
+  tcpEstablishedTimeout: 0s
+  tcpCloseWaitTimeout: 0s
+",
+        cluster_networks(ipv6)
+    )
+}
+
+const HEALTHZ_PORT: u16 = 10256;
+
+/// How long the first rules may take, on a slow machine too.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How much of a proxy's log an error shows.
+const LAST_LINES: usize = 5;

@@ -1,0 +1,170 @@
+//! What to do, command by command, to have the cluster's networks: pure, so that tests can show it.
+//!
+//! Pods have a host route only: the gateway, and everything else by way of it. So packets between two pods of a node
+//! are routed by the node, through its rules, and not switched past them. Replies of a pod that was reached through a
+//! Service then come back the same way, also on machines whose kernel has no `br_netfilter` (loading that would change
+//! what happens to the bridges of the machine itself).
+
+use ferroute_core::IpFamily;
+
+use crate::{
+    instance::Instance,
+    layout::{Addresses, BRIDGE, LAN, NodeId, OUTSIDE, gateway_addresses, outside_addresses},
+    plan::PlannedPod,
+};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Make a network namespace.
+    Namespace(String),
+    /// Write sysctls in a namespace.
+    Sysctls { namespace: String, values: Vec<Sysctl> },
+    /// Feed lines to `ip -n NAMESPACE -batch -`.
+    Links { namespace: String, lines: Vec<String> },
+}
+
+/// A sysctl and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sysctl {
+    /// Below `/proc/sys`.
+    pub(crate) path: &'static str,
+    pub(crate) value: &'static str,
+    /// Some kernels do not have it, and then it does not matter.
+    pub(crate) optional: bool,
+}
+
+/// The machines and what joins them.
+pub(crate) fn machines(instance: &Instance, ipv6: bool) -> Vec<Step> {
+    let lan = instance.namespace(LAN);
+    let gateway = gateway_addresses(ipv6);
+    let mut lines = vec!["link set lo up".to_owned(), format!("link add {LAN} type bridge")];
+    lines.extend(addresses(&gateway, LAN, [24, 64]));
+    lines.push(format!("link set {LAN} up"));
+    // What reaches the gateway is meant for nobody. Saying so at once is kinder than silence.
+    lines.push("route add unreachable 0.0.0.0/0".to_owned());
+    lines.extend(ipv6.then(|| "route add unreachable ::/0".to_owned()));
+    let mut steps = namespace(&lan, &[&HOST[..], &ROUTER[..], &SWITCH[..]].concat(), ipv6);
+    steps.push(Step::Links { namespace: lan.clone(), lines });
+
+    let nodes = NodeId::ALL.map(|node| (node.name(), node.addresses(ipv6)));
+    for (name, own) in nodes.into_iter().chain([(OUTSIDE, outside_addresses(ipv6))]) {
+        let machine = instance.namespace(name);
+        let node = NodeId::from_name(name);
+        let sysctls = if node.is_some() { [&HOST[..], &ROUTER[..], &NODE[..]].concat() } else { HOST.to_vec() };
+        steps.extend(namespace(&machine, &sysctls, ipv6));
+        steps.push(Step::Links { namespace: lan.clone(), lines: attach(name, LAN, &machine) });
+        let mut lines = vec!["link set lo up".to_owned()];
+        lines.extend(addresses(&own, "eth0", [24, 64]));
+        lines.push("link set eth0 up".to_owned());
+        match node {
+            Some(node) => lines.extend(node_lines(node, ipv6)),
+            // The client outside sends all to the first node: cluster IPs and load balancers' addresses too.
+            None => lines.extend(default_routes(&NodeId::Node.addresses(ipv6))),
+        }
+        steps.push(Step::Links { namespace: machine, lines });
+    }
+    steps
+}
+
+/// A pod's network.
+pub(crate) fn pod(instance: &Instance, pod: &PlannedPod) -> Vec<Step> {
+    let ipv6 = pod.addresses.v6.is_some();
+    let own = instance.namespace(&pod.short_name());
+    let mut steps = namespace(&own, &HOST, ipv6);
+    let mut lines = attach(&device(pod), BRIDGE, &own);
+    // Through a Service a pod may reach itself, and then its packets leave by the port that they came from.
+    lines.push(format!("link set {} type bridge_slave hairpin on", device(pod)));
+    steps.push(Step::Links { namespace: instance.namespace(pod.node.name()), lines });
+    let gateway = pod.node.bridge_addresses(ipv6);
+    let mut lines = vec!["link set lo up".to_owned()];
+    lines.extend(addresses(&pod.addresses, "eth0", [32, 128]));
+    lines.push("link set eth0 up".to_owned());
+    lines.extend(gateway.iter().map(|address| format!("route add {address} dev eth0")));
+    lines.extend(default_routes(&gateway));
+    steps.push(Step::Links { namespace: own, lines });
+    steps
+}
+
+/// The node's end of the wire to a pod.
+pub(crate) fn device(pod: &PlannedPod) -> String {
+    format!("veth{}", pod.addresses.v4.octets()[3])
+}
+
+fn node_lines(node: NodeId, ipv6: bool) -> Vec<String> {
+    let mut lines = vec![format!("link add {BRIDGE} type bridge")];
+    lines.extend(addresses(&node.bridge_addresses(ipv6), BRIDGE, [24, 64]));
+    lines.push(format!("link set {BRIDGE} up"));
+    lines.extend(default_routes(&gateway_addresses(ipv6)));
+    for other in NodeId::ALL.into_iter().filter(|other| *other != node) {
+        let via = other.addresses(ipv6);
+        lines.extend(via.iter().map(|via| format!("route add {} via {via}", other.pod_network(IpFamily::of(via)))));
+    }
+    lines
+}
+
+fn namespace(name: &str, sysctls: &[Sysctl], ipv6: bool) -> Vec<Step> {
+    let values = sysctls.iter().copied().filter(|sysctl| ipv6 || !sysctl.path.starts_with("net/ipv6/")).collect();
+    vec![Step::Namespace(name.to_owned()), Step::Sysctls { namespace: name.to_owned(), values }]
+}
+
+/// A wire from a port of a bridge to `eth0` of another namespace.
+fn attach(port: &str, bridge: &str, namespace: &str) -> Vec<String> {
+    vec![
+        format!("link add {port} type veth peer name eth0 netns {namespace}"),
+        format!("link set {port} master {bridge}"),
+        format!("link set {port} up"),
+    ]
+}
+
+fn addresses(addresses: &Addresses, device: &str, prefixes: [u8; 2]) -> Vec<String> {
+    let each = addresses.iter().map(|address| match IpFamily::of(address) {
+        IpFamily::V4 => format!("addr add {address}/{} dev {device}", prefixes[0]),
+        // Nobody else has it, so there is no need to ask around for seconds.
+        IpFamily::V6 => format!("addr add {address}/{} dev {device} nodad", prefixes[1]),
+    });
+    each.collect()
+}
+
+fn default_routes(gateway: &Addresses) -> Vec<String> {
+    gateway.iter().map(|address| format!("route add default via {address}")).collect()
+}
+
+/// For every machine and pod. New namespaces begin with the machine's own IPv4 settings, whatever these are.
+const HOST: [Sysctl; 7] = [
+    sysctl("net/ipv4/conf/all/rp_filter", "0"),
+    sysctl("net/ipv4/conf/default/rp_filter", "0"),
+    optional("net/ipv6/conf/all/disable_ipv6", "0"),
+    optional("net/ipv6/conf/default/disable_ipv6", "0"),
+    // No waiting for an address that nobody else can have.
+    optional("net/ipv6/conf/all/accept_dad", "0"),
+    optional("net/ipv6/conf/default/accept_dad", "0"),
+    sysctl("net/ipv4/ip_forward", "0"),
+];
+
+/// For machines that pass packets on. A refusal must be told every time, not once a second.
+const ROUTER: [Sysctl; 6] = [
+    sysctl("net/ipv4/ip_forward", "1"),
+    optional("net/ipv6/conf/all/forwarding", "1"),
+    sysctl("net/ipv4/conf/all/send_redirects", "0"),
+    sysctl("net/ipv4/conf/default/send_redirects", "0"),
+    optional("net/ipv4/icmp_ratelimit", "0"),
+    optional("net/ipv6/icmp/ratelimit", "0"),
+];
+
+/// For nodes: where the kernel has `br_netfilter` loaded, bridged packets go through the rules too, as on every node of
+/// a cluster.
+const NODE: [Sysctl; 2] =
+    [optional("net/bridge/bridge-nf-call-iptables", "1"), optional("net/bridge/bridge-nf-call-ip6tables", "1")];
+
+/// For the switch, which has no rules.
+const SWITCH: [Sysctl; 2] =
+    [optional("net/bridge/bridge-nf-call-iptables", "0"), optional("net/bridge/bridge-nf-call-ip6tables", "0")];
+
+const fn sysctl(path: &'static str, value: &'static str) -> Sysctl {
+    Sysctl { path, value, optional: false }
+}
+
+const fn optional(path: &'static str, value: &'static str) -> Sysctl {
+    Sysctl { path, value, optional: true }
+}

@@ -1,0 +1,123 @@
+//! What there is in a cluster, as text.
+
+use ferroute_api::Service;
+use ferroute_core::IpFamily;
+
+use crate::{
+    layout::{NodeId, OUTSIDE, outside_addresses},
+    plan::{ClusterPlan, PlannedPod},
+    state::{Run, Status},
+    text::{Style, columns},
+};
+
+/// Everything: what is there, what is wrong, what one can do. `healthy` says so of proxies that were asked.
+pub(crate) fn all(status: &Status, healthy: &[(NodeId, bool)], style: Style) -> String {
+    let mut text = format!("{}\n{}\n", machines(status, style), services(&status.plan, style));
+    for (node, run) in &status.proxies {
+        let healthy = healthy.iter().find(|(its, _)| its == node);
+        let state = match (run, healthy) {
+            (Run::Down { reason }, _) => style.bad(&format!("down: {reason}")),
+            (Run::Running { .. }, Some((_, false))) => style.bad("not healthy"),
+            (Run::Running { pid }, _) => format!("{} (process {pid})", style.good("healthy")),
+        };
+        text.push_str(&format!("proxy on {node}: {state}\n"));
+    }
+    if !status.ignored.is_empty() {
+        text.push_str(&format!("without effect in the demo: {}\n", status.ignored.join(", ")));
+    }
+    if let Some(problem) = &status.problem {
+        let problem = problem.replace('\n', "\n  ");
+        text.push_str(&style.bad(&format!("the file is wrong, so the cluster is as it was before:\n  {problem}")));
+        text.push('\n');
+    }
+    text.push_str(&format!("\nedit {}, and the cluster follows\n{}", status.yaml.display(), hints(&status.plan)));
+    text
+}
+
+/// What to try next.
+pub(crate) fn hints(plan: &ClusterPlan) -> String {
+    let client = plan.pods.last().map_or_else(|| NodeId::Node.name().to_owned(), PlannedPod::short_name);
+    let service = plan.services.iter().find_map(|service| {
+        let port = service.spec.ports.iter().find(|port| port.protocol.as_deref() != Some("UDP"))?;
+        let ip = service.spec.cluster_ips.first().filter(|ip| *ip != "None")?;
+        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.clone() };
+        Some(if port.port == 80 { format!("http://{host}") } else { format!("http://{host}:{}", port.port) })
+    });
+    let exec = match service {
+        Some(url) => format!("ferroute demo exec {client} -- curl -s {url}"),
+        None => format!("ferroute demo exec {client} -- ip address"),
+    };
+    let rows = [
+        (exec.as_str(), "in a pod, on node, node2 or outside"),
+        ("ferroute demo status", ""),
+        ("ferroute demo down", ""),
+    ];
+    columns("  ", &rows.map(|(command, what)| vec![command.to_owned(), what.to_owned()]))
+}
+
+/// The machines with their pods.
+pub(crate) fn machines(status: &Status, style: Style) -> String {
+    let plan = &status.plan;
+    let mut rows = vec![vec![style.bold(OUTSIDE), outside_addresses(plan.ipv6).to_string()]];
+    for node in NodeId::ALL {
+        let network = format!("pods on {}", node.pod_network(IpFamily::V4));
+        rows.push(vec![style.bold(node.name()), node.addresses(plan.ipv6).to_string(), network]);
+        let pods = plan.pods.iter().filter(|pod| pod.node == node);
+        rows.extend(pods.map(|pod| {
+            vec![format!("  {}", pod.short_name()), pod.addresses.to_string(), ports(pod), state(status, pod, style)]
+        }));
+    }
+    columns("", &rows)
+}
+
+/// The Services with what they lead to.
+pub(crate) fn services(plan: &ClusterPlan, style: Style) -> String {
+    columns("", &plan.services.iter().flat_map(|service| rows(plan, service, style)).collect::<Vec<_>>())
+}
+
+/// A Service's name, and beside it a row each for its addresses, ports and pods.
+fn rows(plan: &ClusterPlan, service: &Service, style: Style) -> Vec<Vec<String>> {
+    let (metadata, spec) = (&service.metadata, &service.spec);
+    let name = match metadata.namespace.as_str() {
+        "default" => metadata.name.clone(),
+        namespace => format!("{}@{namespace}", metadata.name),
+    };
+    let ingress: Vec<String> = service.status.load_balancer.ingress.iter().map(|point| point.ip.clone()).collect();
+    let ports = spec.ports.iter().map(|port| {
+        let protocol = port.protocol.as_deref().unwrap_or("TCP").to_lowercase();
+        let node_port = port.node_port.filter(|number| *number != 0).map(|number| format!(" (node port {number})"));
+        format!("{}/{protocol}{}", port.port, node_port.unwrap_or_default())
+    });
+    let facts = [
+        ("cluster IP", spec.cluster_ips.join(", ")),
+        ("load balancer", ingress.join(", ")),
+        ("external IP", spec.external_ips.join(", ")),
+        ("ports", ports.collect::<Vec<_>>().join(", ")),
+        ("leads to", behind(plan, service)),
+    ];
+    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    let names = std::iter::once(style.bold(&name)).chain(std::iter::repeat(String::new()));
+    names.zip(facts).map(|(name, (what, value))| vec![name, what.to_owned(), value]).collect()
+}
+
+fn behind(plan: &ClusterPlan, service: &Service) -> String {
+    let labels: Vec<String> = service.spec.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let count = plan.pods.iter().filter(|pod| pod.is_behind(service)).count();
+    match (labels.as_slice(), count) {
+        ([], _) => String::new(),
+        (labels, 1) => format!("1 pod with {}", labels.join(", ")),
+        (labels, count) => format!("{count} pods with {}", labels.join(", ")),
+    }
+}
+
+fn ports(pod: &PlannedPod) -> String {
+    pod.ports.iter().map(|port| format!("{}/{}", port.number, port.protocol)).collect::<Vec<_>>().join(" ")
+}
+
+fn state(status: &Status, pod: &PlannedPod, style: Style) -> String {
+    match status.pods.get(&pod.short_name()) {
+        Some(Run::Running { pid }) => style.dim(&format!("process {pid}")),
+        Some(Run::Down { reason }) => style.bad(&format!("down: {reason}")),
+        None => style.bad("down"),
+    }
+}

@@ -1,0 +1,91 @@
+//! What the endpoint-slice controller of a cluster does: from Services and pods to slices.
+
+use std::collections::BTreeMap;
+
+use ferroute_api::{
+    EndpointConditions, EndpointPort, EndpointSlice, ObjectMeta, Service, ServicePort, SliceEndpoint, labels,
+};
+use ferroute_core::{IpFamily, Protocol};
+
+use super::{PlannedPod, services};
+
+/// The slices of one Service; none when it has no selector, because then its slices are the user's own affair.
+///
+/// Pods whose ports differ, because a port is named and has another number in each, are in different slices. A pod
+/// that lacks a named port is in no slice for it.
+pub(super) fn slices_of(
+    service: &Service,
+    pods: &[PlannedPod],
+    is_ready: impl Fn(&PlannedPod) -> bool,
+) -> Vec<EndpointSlice> {
+    if service.spec.selector.is_empty() || service.spec.type_.as_deref() == Some("ExternalName") {
+        return Vec::new();
+    }
+    let mut slices = Vec::new();
+    for family in services::families_of(service) {
+        let mut groups: BTreeMap<Vec<(String, u16, Protocol)>, Vec<SliceEndpoint>> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| pod.is_behind(service)) {
+            let ports: Vec<_> = service.spec.ports.iter().filter_map(|port| resolve(port, pod)).collect();
+            let Some(address) = pod.addresses.of(family).filter(|_| !ports.is_empty()) else { continue };
+            let ready = is_ready(pod);
+            groups.entry(ports).or_default().push(SliceEndpoint {
+                addresses: vec![address.to_string()],
+                conditions: EndpointConditions { ready: Some(ready), serving: Some(ready), terminating: Some(false) },
+                node_name: Some(pod.node.name().to_owned()),
+                hints: None,
+            });
+        }
+        let numbered = groups.into_iter().enumerate();
+        slices.extend(numbered.map(|(n, (ports, endpoints))| slice(service, family, n, ports, endpoints)));
+    }
+    slices
+}
+
+/// The number that a port of a Service has on a pod.
+pub(super) fn resolve(port: &ServicePort, pod: &PlannedPod) -> Option<(String, u16, Protocol)> {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP").parse().ok()?;
+    let number = match &port.target_port {
+        None => u16::try_from(port.port).ok()?,
+        Some(target) => match target.as_str() {
+            Some("") => u16::try_from(port.port).ok()?,
+            Some(name) => {
+                let named = |candidate: &&super::PodPort| candidate.name == name && candidate.protocol == protocol;
+                pod.ports.iter().find(named)?.number
+            }
+            None => u16::try_from(target.as_u64()?).ok()?,
+        },
+    };
+    Some((port.name.clone(), number, protocol))
+}
+
+fn slice(
+    service: &Service,
+    family: IpFamily,
+    number: usize,
+    ports: Vec<(String, u16, Protocol)>,
+    endpoints: Vec<SliceEndpoint>,
+) -> EndpointSlice {
+    let name = &service.metadata.name;
+    let family = family.as_str();
+    let suffix = if number == 0 { String::new() } else { format!("-{}", number + 1) };
+    let mut labels = BTreeMap::from([(labels::SERVICE_NAME.to_owned(), name.clone())]);
+    if services::is_headless(service) {
+        labels.insert(labels::HEADLESS.to_owned(), String::new());
+    }
+    let port = |(name, number, protocol): (String, u16, Protocol)| EndpointPort {
+        name,
+        protocol: Some(protocol.as_str().to_uppercase()),
+        port: Some(number.into()),
+    };
+    EndpointSlice {
+        metadata: ObjectMeta {
+            name: format!("{name}-{}{suffix}", family.to_lowercase()),
+            namespace: service.metadata.namespace.clone(),
+            labels,
+            ..ObjectMeta::default()
+        },
+        address_type: family.to_owned(),
+        ports: ports.into_iter().map(port).collect(),
+        endpoints,
+    }
+}
