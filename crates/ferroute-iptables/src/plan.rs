@@ -31,6 +31,7 @@ mod own_chains;
 mod render;
 mod service;
 mod tally;
+mod write;
 
 pub use base::{BaseChain, Contents, Jump, base_chains, jumps};
 pub use context::{HostFacts, NfacctCounters, PlanContext};
@@ -38,8 +39,9 @@ pub use difference::Difference;
 pub use digest::ChainDigest;
 pub use dispatch::Dispatch;
 pub use in_force::{InForce, InForceReader};
-pub use ledger::Ledger;
+pub use ledger::{Damage, Ledger};
 pub use names::{chains, is_service_chain};
 pub use render::render;
 pub use service::ServicePlan;
 pub use tally::{RuleCounts, Tally};
+pub use write::Written;

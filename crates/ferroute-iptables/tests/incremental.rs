@@ -9,7 +9,7 @@ use common::{
     kernel::{Kernel, chains_of, declared, in_force},
 };
 use ferroute_core::{
-    IpFamily, ServiceTable,
+    Changes, IpFamily, ServiceTable,
     testing::{Cluster, Edit, arbitrary},
 };
 use ferroute_iptables::{
@@ -86,12 +86,14 @@ proptest! {
             let table = tracker.table(family);
             let context = around.context(table);
             let difference = ledger.difference(table, &context, &changes);
-            let text = written(&difference, table);
+            let mut text = Vec::new();
+            let sum = difference.write(table, &mut text).expect("memory takes all text");
             prop_assert_eq!(text.is_empty(), difference.is_empty());
 
             let before = kernel.chains();
             kernel.restore(&text);
-            ledger.note(difference);
+            ledger.note(difference, &sum);
+            prop_assert_eq!(ledger.damage(&in_force(family, &kernel.save())), None);
             let wanted = with_left_over(render(table, &context), &before, &context);
             prop_assert_eq!(kernel.chains(), chains_of(&wanted));
 
@@ -195,10 +197,41 @@ fn a_change_that_concerns_one_service_names_only_its_chains() {
     insta::assert_snapshot!(String::from_utf8(written(&difference, table)).unwrap(), @r#"
     *nat
     :KUBE-SVC-V5ZCM4LPOTMKWGDY - [0:0]
-    :KUBE-SEP-YRIIMPMSUA7ANVNX - [0:0]
     -A KUBE-SVC-V5ZCM4LPOTMKWGDY -m comment --comment "bench/svc-00007:http -> 10.128.0.22:8080" -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-P3PDU7KSTV7FNSBX
     -A KUBE-SVC-V5ZCM4LPOTMKWGDY -m comment --comment "bench/svc-00007:http -> 10.128.0.23:8080" -j KUBE-SEP-YYYMC36D6SSWBJRP
+    :KUBE-SEP-YRIIMPMSUA7ANVNX - [0:0]
     -X KUBE-SEP-YRIIMPMSUA7ANVNX
     COMMIT
     "#);
+}
+
+#[test]
+fn many_chains_are_written_in_transactions_of_few_that_each_can_stand_alone() {
+    let table = Cluster::uniform(300, 5).table(IpFamily::V4);
+    let around = Surroundings { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let context = around.context(&table);
+    let mut kernel = Kernel::new(IpFamily::V4);
+    let mut write_in_parts = |difference: &Difference, table: &ServiceTable| {
+        let mut text = Vec::new();
+        let sum = difference.write_in_parts(table, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let parts: Vec<&str> = text.split_inclusive("COMMIT\n").collect();
+        assert_eq!(parts.len(), sum.transactions as usize);
+        for part in parts {
+            let chains = declared(IpFamily::V4, part.as_bytes()).len();
+            assert!(chains <= 500, "{chains} chains in one transaction");
+            // Panics where a rule leads to a chain that is not there, or a chain goes that a rule leads to.
+            kernel.restore(part.as_bytes());
+        }
+        assert_eq!(kernel.chains(), chains_of(&render(table, &context)));
+        sum.transactions
+    };
+    let everything = Difference::from_kernel(&table, context.clone(), InForce::nothing());
+    assert!(write_in_parts(&everything, &table) > 4);
+
+    let ledger = Ledger::new(everything);
+    let empty = Cluster::of_node("node-1").table(IpFamily::V4);
+    let services = table.entries.keys().map(|name| name.service.clone()).collect();
+    let nothing = ledger.difference(&empty, &context, &Changes { services, ..Changes::default() });
+    assert!(write_in_parts(&nothing, &empty) > 4);
 }

@@ -3,10 +3,10 @@ use std::collections::BTreeMap;
 use ferroute_core::{Changes, Protocol, ServiceName, ServicePortName, ServiceTable};
 
 use super::{
-    BaseChain, ChainDigest, Contents, Difference, Dispatch, PlanContext, ServicePlan, Tally,
+    BaseChain, ChainDigest, Contents, Difference, Dispatch, InForce, PlanContext, ServicePlan, Tally, Written,
     base::{base_chains, node_port_jumps},
 };
-use crate::ChainName;
+use crate::{ChainName, TableName};
 
 /// What is in force, in small: enough to tell which chains a change touches, without the rules themselves.
 ///
@@ -17,8 +17,21 @@ pub struct Ledger {
     /// What the rules in force were planned for.
     context: PlanContext,
     ports: BTreeMap<ServicePortName, Record>,
+    /// What is in the dispatch chains, by [`Dispatch::index`].
+    shared: [ChainDigest; Dispatch::ALL.len()],
     /// Of all `ports` together.
     tally: Tally,
+}
+
+/// What somebody else has done to our rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// The jump from this builtin chain into a chain of ours is gone.
+    #[error("a jump from {1} of table {0} is gone")]
+    Jump(TableName, ChainName),
+    /// A chain of ours is gone or holds other rules.
+    #[error("chain {1} of table {0} is gone or holds other rules")]
+    Chain(TableName, ChainName),
 }
 
 /// A service port's rules, in small.
@@ -76,8 +89,13 @@ impl Record {
 impl Ledger {
     /// What is in force once everything that differed from the kernel's rules is.
     pub fn new(everything: Difference) -> Self {
-        let mut ledger = Self { context: everything.context.clone(), ports: BTreeMap::new(), tally: Tally::default() };
-        ledger.note(everything);
+        let mut ledger = Self {
+            context: everything.context.clone(),
+            ports: BTreeMap::new(),
+            shared: [ChainDigest::EMPTY; Dispatch::ALL.len()],
+            tally: Tally::default(),
+        };
+        ledger.note(everything, &Written::default());
         ledger
     }
 
@@ -101,8 +119,11 @@ impl Ledger {
         difference
     }
 
-    /// What `difference` says is in force now.
-    pub fn note(&mut self, difference: Difference) {
+    /// What `difference` says is in force now; `written` is what was written of it.
+    pub fn note(&mut self, difference: Difference, written: &Written) {
+        for (at, digest) in self.shared.iter_mut().enumerate() {
+            *digest = difference.shared_digests[at].or(written.shared[at]).unwrap_or(*digest);
+        }
         if difference.complete {
             self.ports.clear();
             self.tally = Tally::default();
@@ -118,6 +139,30 @@ impl Ledger {
             }
         }
         self.context = difference.context;
+    }
+
+    /// Compares with what the kernel really holds and tells the first thing that is missing. Chains that should be gone
+    /// do no damage.
+    pub fn damage(&self, in_force: &InForce) -> Option<Damage> {
+        if let Some(jump) = in_force.missing_jumps.first() {
+            return Some(Damage::Jump(jump.table, jump.from));
+        }
+        let base = base_chains(&self.context).into_iter().map(|chain| {
+            let digest = match &chain.contents {
+                Contents::Rules(rules) => Some(ChainDigest::of(rules)),
+                Contents::Foreign => None,
+            };
+            (chain.table, chain.name, digest)
+        });
+        let shared = Dispatch::ALL.into_iter().zip(self.shared);
+        let shared = shared.map(|(dispatch, digest)| (dispatch.table(), dispatch.chain(), Some(digest)));
+        let own = self.ports.values().flat_map(|record| &record.chains);
+        let own = own.map(|chain| (TableName::Nat, chain.name, Some(chain.digest)));
+        let is_damaged = |(table, chain, digest): &(_, _, Option<ChainDigest>)| {
+            let found = in_force.chains.get(&(*table, *chain));
+            found.is_none_or(|found| digest.is_some_and(|digest| *found != digest))
+        };
+        base.chain(shared).chain(own).find(is_damaged).map(|(table, chain, _)| Damage::Chain(table, chain))
     }
 
     /// How many rules of ours are in force, and what they lack.
