@@ -43,7 +43,7 @@
 //! | --- | --- | --- |
 //! | `services` | frontend | kind and number of endpoints |
 //! | `local-services` | frontend | the same for this node's endpoints, where outside traffic must stay local |
-//! | `dispatch` | kind:count | goto the chain for it |
+//! | `dispatch`, `local-dispatch` | kind:count | goto the chain for it |
 //! | `endpoints` | frontend . list:index | address and port; lists 1 (the cluster's) and 2 (this node's), from index 1 |
 //! | `refused`, `dropped` | frontend | nothing to send packets to: say so, or be silent as policy Local asks |
 //! | `restricted`, `source-ranges` | frontend (. sources) | has source ranges; who may pass |
@@ -94,6 +94,11 @@
 //! What is *not* here: Kubernetes objects, when to sync, stale flows, sysctls (`route_localnet` for node ports on
 //! localhost).
 
+mod dataplane;
+pub mod kernel;
 pub mod model;
+pub mod plan;
+mod wire;
 
+pub use dataplane::{NftablesDataplane, Progress};
 pub use model::{Class, DataType, Value};

@@ -1,0 +1,395 @@
+//! Brings one IP family's Services into force through a [`Kernel`].
+
+mod pace;
+mod progress;
+mod repair;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServicePortName, ServiceTable, SyncReport};
+use ferroute_host::{AddressError, HostAddresses};
+
+use self::pace::Pace;
+pub use self::progress::Progress;
+use crate::{
+    kernel::{Kernel, KernelError, Listing, NetlinkError, NetlinkKernel, Objection},
+    model::{Change, Name, TableId, Transaction},
+    plan::{Context, NftablesSettings, Planner, SetId},
+};
+
+/// The nftables mode of one IP family.
+pub struct NftablesDataplane<K = NetlinkKernel> {
+    kernel: K,
+    table: TableId,
+    settings: NftablesSettings,
+    addresses: Box<dyn HostAddresses>,
+    /// What is in force; `None` before the first sync and after a failure, when that is not known.
+    in_force: Option<InForce>,
+    pace: Pace,
+    progress: Progress,
+}
+
+struct InForce {
+    planner: Planner,
+    /// Elements by set.
+    elements: HashMap<Name, usize>,
+    /// The kernel's number after our last transaction; `None` if somebody else came in between, so that it says
+    /// nothing about us.
+    generation: Option<u32>,
+}
+
+/// Why the mode cannot do its work.
+#[derive(Debug, thiserror::Error)]
+enum Failure<E: KernelError> {
+    /// The kernel does not do what it is asked to.
+    #[error(transparent)]
+    Kernel(#[from] E),
+    /// The host's addresses are not known.
+    #[error(transparent)]
+    Addresses(#[from] AddressError),
+}
+
+impl NftablesDataplane {
+    /// The mode in the calling thread's network namespace. `addresses` are asked at each comparison, and when the node
+    /// changes.
+    pub fn open(
+        family: IpFamily,
+        settings: NftablesSettings,
+        addresses: Box<dyn HostAddresses>,
+    ) -> Result<Self, NetlinkError> {
+        Ok(Self::with_kernel(NetlinkKernel::open()?, family, settings, addresses))
+    }
+}
+
+impl<K: Kernel> NftablesDataplane<K> {
+    /// The mode with tables in any kernel.
+    pub fn with_kernel(
+        kernel: K,
+        family: IpFamily,
+        settings: NftablesSettings,
+        addresses: Box<dyn HostAddresses>,
+    ) -> Self {
+        let table = TableId { family, name: TABLE };
+        let progress = Progress::default();
+        Self { kernel, table, settings, addresses, in_force: None, pace: Pace::default(), progress }
+    }
+
+    /// How far a sync is.
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+
+    /// The kernel, to look at what it holds.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    fn context(&mut self, table: &ServiceTable) -> Result<Context, AddressError> {
+        Ok(Context::new(table.family, &self.settings, &table.node, &self.addresses.list()?))
+    }
+
+    /// Makes the table as `table` says; the first sync of all writes the most important Services first.
+    fn compare(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
+        self.in_force = None;
+        let planner = Planner::new(self.context(table)?);
+        let mut run = Run::new(self.kernel.generation()?);
+        let Some(listing) = self.kernel.listing(&self.table)? else {
+            let mut transaction = self.transaction();
+            planner.set_up(&mut transaction);
+            return self.write(planner, table, transaction, run);
+        };
+        let Some(found) = repair::read(&mut self.kernel, &self.table, listing, &planner)? else {
+            tracing::info!(table = %self.table, "the table is from another version: making it anew");
+            return self.write_at_once(planner, table, run);
+        };
+        let mut planner = Planner::with_order(planner.context().clone(), found.order());
+        let mut transaction = self.transaction();
+        for name in table.entries.keys() {
+            planner.update(name, table, &mut transaction);
+            transaction.changes.clear();
+        }
+        planner.settle(&mut transaction);
+        transaction.changes.clear();
+        // What it has made and removed again on the way was never there.
+        planner.garbage_is_gone();
+        planner.forget_order();
+        planner.for_each_element(|set, _| *run.elements.entry(set.name()).or_default() += 1);
+        let garbage = found.repair(&planner, &mut transaction);
+        let counted = std::mem::take(&mut run.elements);
+        self.commit(&transaction, &mut run)?;
+        // What was added or removed was missing or too much.
+        run.elements = counted;
+        self.remove(garbage, &mut run)?;
+        Ok(self.finish(planner, run))
+    }
+
+    /// Replaces the table in one transaction, so that no packet meets half of it.
+    fn write_at_once(
+        &mut self,
+        mut planner: Planner,
+        table: &ServiceTable,
+        mut run: Run,
+    ) -> Result<SyncReport, Failure<K::Error>> {
+        let mut transaction = self.transaction();
+        transaction.push(Change::DeleteTable);
+        planner.set_up(&mut transaction);
+        for name in table.entries.keys() {
+            planner.update(name, table, &mut transaction);
+        }
+        planner.settle(&mut transaction);
+        run.report.full = true;
+        self.commit(&transaction, &mut run)?;
+        Ok(self.finish(planner, run))
+    }
+
+    /// Writes a table that is not there.
+    fn write(
+        &mut self,
+        planner: Planner,
+        table: &ServiceTable,
+        transaction: Transaction,
+        mut run: Run,
+    ) -> Result<SyncReport, Failure<K::Error>> {
+        run.report.full = true;
+        let (urgent, others): (Vec<_>, Vec<_>) = table.entries.keys().partition(|name| is_urgent(name, table));
+        self.progress.start(table.entries.len());
+        let mut writing = Writing { planner, transaction, done: 0 };
+        for name in urgent {
+            writing.planner.update(name, table, &mut writing.transaction);
+            writing.done += 1;
+        }
+        self.commit_stage(&mut writing, &mut run)?;
+        self.update_all(others.into_iter(), table, writing, run)
+    }
+
+    /// Brings changes of these service ports into force, in transactions that are short enough.
+    fn update_all<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a ServicePortName>,
+        table: &ServiceTable,
+        mut writing: Writing,
+        mut run: Run,
+    ) -> Result<SyncReport, Failure<K::Error>> {
+        for name in names {
+            writing.planner.update(name, table, &mut writing.transaction);
+            writing.done += 1;
+            if self.pace.is_full(writing.transaction.len()) {
+                self.commit_stage(&mut writing, &mut run)?;
+            }
+        }
+        self.commit_stage(&mut writing, &mut run)?;
+        let garbage = writing.planner.garbage().into_iter().map(Change::DeleteChain).collect();
+        if self.remove(garbage, &mut run)? {
+            writing.planner.garbage_is_gone();
+        }
+        Ok(self.finish(writing.planner, run))
+    }
+
+    fn commit_stage(&mut self, writing: &mut Writing, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        writing.planner.settle(&mut writing.transaction);
+        let changes = writing.transaction.len();
+        let took = self.commit(&writing.transaction, run)?;
+        self.pace.learn(changes.max(1), took);
+        writing.transaction.changes.clear();
+        self.progress.advance(writing.done);
+        Ok(())
+    }
+
+    fn commit(&mut self, transaction: &Transaction, run: &mut Run) -> Result<Duration, Failure<K::Error>> {
+        if transaction.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let start = Instant::now();
+        self.kernel.commit(transaction)?;
+        let took = start.elapsed();
+        tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed");
+        run.committed(transaction, took);
+        Ok(took)
+    }
+
+    /// Removes what is not used any more. False if the kernel says that it is still in use, which can be so for a
+    /// moment: then it stays for now, and does no harm.
+    fn remove(&mut self, garbage: Vec<Change>, run: &mut Run) -> Result<bool, Failure<K::Error>> {
+        let transaction = Transaction { table: self.table.clone(), changes: garbage };
+        match self.commit(&transaction, run) {
+            Ok(_) => Ok(true),
+            Err(Failure::Kernel(error)) if error.objection() == Some(Objection::Busy) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
+        let Run { mut report, elements, expected, .. } = run;
+        let tally = planner.tally();
+        report.no_local_internal = tally.no_local_internal;
+        report.no_local_external = tally.no_local_external;
+        report.total = elements.values().sum();
+        // If it cannot be told now, it is looked at more closely the next time.
+        let generation = expected.filter(|expected| self.kernel.generation().is_ok_and(|now| now == *expected));
+        self.in_force = Some(InForce { planner, elements, generation });
+        report
+    }
+
+    fn transaction(&self) -> Transaction {
+        Transaction::new(self.table.clone())
+    }
+
+    fn update(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, Failure<K::Error>> {
+        let Some(InForce { mut planner, elements, generation }) = self.in_force.take() else {
+            return self.compare(table);
+        };
+        let run = Run { elements, expected: generation, ..Run::new(0) };
+        let mut transaction = self.transaction();
+        if !changes.node {
+            self.progress.start(changes.previous.len());
+            let writing = Writing { planner, transaction, done: 0 };
+            return self.update_all(changes.previous.keys(), table, writing, run);
+        }
+        planner.set_context(self.context(table)?, &mut transaction);
+        let gone = planner.names().filter(|name| !table.entries.contains_key(*name));
+        let names: Vec<ServicePortName> = gone.chain(table.entries.keys()).cloned().collect();
+        self.progress.start(names.len());
+        self.update_all(names.iter(), table, Writing { planner, transaction, done: 0 }, run)
+    }
+
+    fn look(&mut self) -> Result<bool, K::Error> {
+        let Some(in_force) = &mut self.in_force else { return Ok(true) };
+        let now = self.kernel.generation()?;
+        if in_force.generation == Some(now) {
+            return Ok(false);
+        }
+        // Somebody has changed something, maybe of ours.
+        let Some(listing) = self.kernel.listing(&self.table)? else { return Ok(true) };
+        if !in_force.is_as(&listing) {
+            return Ok(true);
+        }
+        for set in in_force.planner.sets() {
+            let Some(listed) = listing.sets.iter().find(|listed| listed.name == set.name) else { return Ok(true) };
+            let wanted = in_force.elements.get(&set.name).copied().unwrap_or_default();
+            let learned = SetId::of_name(&set.name).is_some_and(SetId::is_learned);
+            let there = match listed.elements {
+                _ if learned => wanted,
+                Some(there) => there,
+                None if wanted <= COUNTED_ELEMENTS => self.kernel.elements(&self.table, &set)?.len(),
+                None => wanted,
+            };
+            if there != wanted {
+                return Ok(true);
+            }
+        }
+        in_force.generation = Some(now);
+        Ok(false)
+    }
+
+    fn error(&self, attempt: &str, source: impl std::error::Error + Send + Sync + 'static) -> DataplaneError {
+        DataplaneError { attempt: format!("cannot {attempt} table {}", self.table), source: Box::new(source) }
+    }
+}
+
+impl InForce {
+    /// Whether chains, rules and sets are there as they should be.
+    fn is_as(&self, listing: &Listing) -> bool {
+        let chains = self.planner.chains();
+        let garbage = self.planner.garbage().len();
+        let family = self.planner.context().family;
+        listing.chains.len() == chains.len() + garbage
+            && listing.sets.len() == self.planner.sets().len()
+            && chains.iter().all(|wanted| {
+                listing.chains.iter().find(|listed| listed.name == wanted.chain.name).is_some_and(|listed| {
+                    listed.rules.len() == wanted.rules.len()
+                        && listed.rules.iter().zip(&wanted.rules).all(|(listed, wanted)| listed.is(wanted, family))
+                })
+            })
+    }
+}
+
+impl<K: Kernel> Dataplane for NftablesDataplane<K> {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        self.update(table, changes).map_err(|failure| self.error("write changes of", failure))
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        self.compare(table).map_err(|failure| self.error("write", failure))
+    }
+
+    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
+        self.look().map_err(|error| self.error("look at", error))
+    }
+
+    fn cleanup(&mut self) -> Result<(), DataplaneError> {
+        self.in_force = None;
+        let transaction = Transaction { table: self.table.clone(), changes: vec![Change::DeleteTable] };
+        match self.kernel.commit(&transaction) {
+            Err(error) if error.objection() != Some(Objection::NotFound) => Err(self.error("remove", error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Changes that are on their way.
+struct Writing {
+    planner: Planner,
+    transaction: Transaction,
+    /// Service ports that the planner was told of.
+    done: usize,
+}
+
+/// What a sync has done so far.
+struct Run {
+    report: SyncReport,
+    /// Elements in force, by set.
+    elements: HashMap<Name, usize>,
+    /// What the kernel's number should be if nobody else changes anything.
+    expected: Option<u32>,
+}
+
+impl Run {
+    fn new(generation: u32) -> Self {
+        Self { report: SyncReport::default(), elements: HashMap::new(), expected: Some(generation) }
+    }
+
+    fn committed(&mut self, transaction: &Transaction, took: Duration) {
+        self.report.kernel_time += took;
+        // The kernel leaves 0 out.
+        self.expected = self.expected.map(|generation| generation.checked_add(1).unwrap_or(1));
+        for change in &transaction.changes {
+            match change {
+                Change::AddTable(_) | Change::FlushChain(_) => {}
+                Change::DeleteTable => self.elements.clear(),
+                Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) => self.report.written += 1,
+                Change::DeleteChain(_) | Change::DeleteSet(..) => self.report.removed += 1,
+                Change::AddElement(set, _) => {
+                    self.report.written += 1;
+                    *self.elements.entry(set.clone()).or_default() += 1;
+                }
+                Change::DeleteElement(set, _) => {
+                    self.report.removed += 1;
+                    // Saturating, for repairs count otherwise.
+                    let count = self.elements.entry(set.clone()).or_default();
+                    *count = count.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
+
+/// Without these Services nothing else in a cluster works: the API server, and names.
+fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
+    let service = &name.service;
+    service.as_str() == API_SERVER
+        || service.namespace() == SYSTEM_NAMESPACE
+            && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
+}
+
+const TABLE: Name = Name::fixed("ferroute");
+const API_SERVER: &str = "default/kubernetes";
+const SYSTEM_NAMESPACE: &str = "kube-system";
+const DNS_PORT: u16 = 53;
+/// Where the kernel does not tell how many elements a set has, they are counted, up to so many. Reading takes quadratic
+/// time, 0.3 s for 100,000.
+const COUNTED_ELEMENTS: usize = 50_000;

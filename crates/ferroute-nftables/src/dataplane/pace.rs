@@ -1,0 +1,58 @@
+use std::time::Duration;
+
+/// How many changes go into one transaction, so that none keeps others from changing their rules for long.
+///
+/// The kernel works on one transaction at a time, of whatever program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    size: usize,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { size: FIRST_SIZE }
+    }
+}
+
+impl Pace {
+    /// A transaction of so many changes is large enough.
+    pub(super) fn is_full(self, changes: usize) -> bool {
+        changes >= self.size
+    }
+
+    /// A transaction of so many changes took so long.
+    pub(super) fn learn(&mut self, changes: usize, took: Duration) {
+        // Small ones say more about the cost of a transaction than about that of a change.
+        if changes * 2 < self.size {
+            return;
+        }
+        let per_change = took.as_secs_f64() / changes as f64;
+        let fitting = (TARGET.as_secs_f64() / per_change.max(f64::EPSILON)) as usize;
+        self.size = fitting.clamp(self.size / 2, self.size * 2).clamp(SMALLEST_SIZE, LARGEST_SIZE);
+    }
+}
+
+/// Half of what others are to wait at most, for the time varies.
+const TARGET: Duration = Duration::from_millis(50);
+const FIRST_SIZE: usize = 5_000;
+const SMALLEST_SIZE: usize = 500;
+/// Limits the memory of a transaction to some ten MiB.
+const LARGEST_SIZE: usize = 40_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_transactions_become_smaller_and_quick_ones_larger() {
+        let mut pace = Pace::default();
+        pace.learn(5_000, Duration::from_millis(500));
+        assert!(pace.is_full(2_500) && !pace.is_full(2_499));
+        for _ in 0..20 {
+            pace.learn(40_000, Duration::from_millis(1));
+        }
+        assert!(pace.is_full(LARGEST_SIZE) && !pace.is_full(LARGEST_SIZE - 1));
+        pace.learn(10, Duration::from_secs(1));
+        assert!(!pace.is_full(LARGEST_SIZE - 1), "a small transaction says nothing");
+    }
+}

@@ -1,0 +1,364 @@
+use std::{collections::BTreeMap, fmt};
+
+use super::{Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection};
+use crate::model::{
+    ChainWithRules, Change, Comment, DataType, Datum, Element, Field, Holds, Key, Match, Name, Rule, Set, SetKind,
+    Statement, TableId, Transaction, Value, Verdict, family_name, join,
+};
+
+/// A kernel that keeps tables in memory: it checks references and types as nf_tables does, and refuses with the same
+/// kinds of errors. What it does not check is whether a chain can be reached from a hook where its rules may not stand.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryKernel {
+    tables: BTreeMap<TableId, MemoryTable>,
+    generation: u32,
+}
+
+/// A table in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryTable {
+    comment: Option<Comment>,
+    chains: BTreeMap<Name, ChainWithRules>,
+    sets: BTreeMap<Name, MemorySet>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MemorySet {
+    set: Set,
+    elements: BTreeMap<Key, Element>,
+}
+
+/// Why a transaction was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{change}: {}", match .objection {
+    Objection::NotFound => "no such object",
+    Objection::Exists => "exists and is different",
+    Objection::Busy => "in use",
+    Objection::Other => "not possible",
+})]
+pub struct MemoryError {
+    /// The change at fault, as `nft` writes it.
+    pub change: String,
+    /// What is wrong with it.
+    pub objection: Objection,
+}
+
+impl KernelError for MemoryError {
+    fn objection(&self) -> Option<Objection> {
+        Some(self.objection)
+    }
+}
+
+impl MemoryKernel {
+    /// A kernel without tables.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A table.
+    pub fn table(&self, id: &TableId) -> Option<&MemoryTable> {
+        self.tables.get(id)
+    }
+
+    /// Everything, as `nft list ruleset` prints it.
+    pub fn dump(&self) -> String {
+        self.tables.iter().map(|(id, table)| table.text(id)).collect()
+    }
+}
+
+impl Kernel for MemoryKernel {
+    type Error = MemoryError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
+        let id = &transaction.table;
+        let mut table = self.tables.get(id).cloned();
+        for change in &transaction.changes {
+            let refused = |objection| MemoryError { change: change.text(id), objection };
+            match (change, &mut table) {
+                (Change::AddTable(comment), None) => {
+                    table = Some(MemoryTable { comment: comment.clone(), ..MemoryTable::default() });
+                }
+                (Change::AddTable(_), Some(_)) => {}
+                (Change::DeleteTable, Some(_)) => table = None,
+                (_, None) => return Err(refused(Objection::NotFound)),
+                (change, Some(table)) => table.change(change).map_err(refused)?,
+            }
+        }
+        match table {
+            Some(table) => _ = self.tables.insert(id.clone(), table),
+            None => _ = self.tables.remove(id),
+        }
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        Ok(())
+    }
+
+    fn generation(&mut self) -> Result<u32, Self::Error> {
+        Ok(self.generation)
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
+        Ok(self.tables.get(table).map(|table| Listing {
+            chains: table
+                .chains()
+                .map(|ChainWithRules { chain, rules }| ListedChain {
+                    name: chain.name.clone(),
+                    chain: Some(chain.clone()),
+                    rules: rules.iter().cloned().map(ListedRule::Typed).collect(),
+                })
+                .collect(),
+            sets: table
+                .sets
+                .values()
+                .map(|MemorySet { set, elements }| ListedSet {
+                    name: set.name.clone(),
+                    set: Some(set.clone()),
+                    is_map: set.holds != Holds::Nothing,
+                    elements: Some(elements.len()),
+                })
+                .collect(),
+        }))
+    }
+
+    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, Self::Error> {
+        let elements = self.tables.get(table).map(|table| table.elements(&set.name).cloned().collect());
+        Ok(elements.unwrap_or_default())
+    }
+}
+
+impl MemoryTable {
+    /// All chains, sorted by name.
+    pub fn chains(&self) -> impl Iterator<Item = &ChainWithRules> {
+        self.chains.values()
+    }
+
+    /// A chain.
+    pub fn chain(&self, name: &Name) -> Option<&ChainWithRules> {
+        self.chains.get(name)
+    }
+
+    /// All sets and maps, sorted by name.
+    pub fn sets(&self) -> impl Iterator<Item = &Set> {
+        self.sets.values().map(|set| &set.set)
+    }
+
+    /// The elements of a set, sorted by key; none if there is no such set.
+    pub fn elements(&self, set: &Name) -> impl Iterator<Item = &Element> {
+        self.sets.get(set).into_iter().flat_map(|set| set.elements.values())
+    }
+
+    /// The element of a set that a packet's key finds.
+    pub fn find(&self, set: &Name, key: &Key) -> Option<&Element> {
+        let set = self.sets.get(set)?;
+        match set.set.kind {
+            SetKind::Exact | SetKind::Learned { .. } => set.elements.get(key),
+            SetKind::Interval => set
+                .elements
+                .values()
+                .find(|element| element.key.iter().zip(key).all(|(field, value)| field.contains(*value))),
+        }
+    }
+
+    /// As `nft list table` prints it.
+    pub fn text(&self, id: &TableId) -> String {
+        TableText { id, table: self }.to_string()
+    }
+
+    fn change(&mut self, change: &Change) -> Result<(), Objection> {
+        match change {
+            Change::AddTable(_) | Change::DeleteTable => Err(Objection::Other),
+            Change::AddChain(chain) => match self.chains.get(&chain.name) {
+                Some(old) if old.chain != *chain => Err(Objection::Exists),
+                Some(_) => Ok(()),
+                None => {
+                    self.chains.insert(chain.name.clone(), chain.clone().rules([]));
+                    Ok(())
+                }
+            },
+            Change::FlushChain(name) => {
+                self.chains.get_mut(name).ok_or(Objection::NotFound)?.rules.clear();
+                Ok(())
+            }
+            Change::DeleteChain(name) => {
+                self.chains.remove(name).ok_or(Objection::NotFound)?;
+                if self.leads_to(name) { Err(Objection::Busy) } else { Ok(()) }
+            }
+            Change::AddRule(chain, rule) => {
+                rule.statements.iter().try_for_each(|statement| self.check(statement))?;
+                self.chains.get_mut(chain).ok_or(Objection::NotFound)?.rules.push(rule.clone());
+                Ok(())
+            }
+            Change::AddSet(set) => match self.sets.get(&set.name) {
+                Some(old) if old.set != *set => Err(Objection::Exists),
+                Some(_) => Ok(()),
+                None => {
+                    self.sets.insert(set.name.clone(), MemorySet { set: set.clone(), elements: BTreeMap::new() });
+                    Ok(())
+                }
+            },
+            Change::DeleteSet(name, _) => {
+                self.sets.remove(name).ok_or(Objection::NotFound)?;
+                let used = self.statements().filter_map(set_of).any(|set| set == name);
+                if used { Err(Objection::Busy) } else { Ok(()) }
+            }
+            Change::AddElement(set, element) => self.add_element(set, element),
+            Change::DeleteElement(set, element) => {
+                let set = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
+                set.elements.remove(&element.key).map(drop).ok_or(Objection::NotFound)
+            }
+        }
+    }
+
+    fn add_element(&mut self, set: &Name, element: &Element) -> Result<(), Objection> {
+        if let Some(Datum::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain))) = &element.datum
+            && !self.chains.contains_key(chain)
+        {
+            return Err(Objection::NotFound);
+        }
+        let MemorySet { set, elements } = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
+        let datum_fits = match (&set.holds, &element.datum) {
+            (Holds::Nothing, None) | (Holds::Verdicts, Some(Datum::Verdict(_))) => true,
+            (Holds::Values(types), Some(Datum::Fields(fields))) => fit(fields, types, false),
+            _ => false,
+        };
+        if !datum_fits || !fit(&element.key, &set.key, set.kind == SetKind::Interval) {
+            return Err(Objection::Other);
+        }
+        if set.kind == SetKind::Interval && elements.keys().any(|key| *key != element.key && overlap(key, &element.key))
+        {
+            return Err(Objection::Exists);
+        }
+        match elements.get(&element.key) {
+            Some(old) if old.datum != element.datum => Err(Objection::Exists),
+            Some(_) => Ok(()),
+            None => {
+                elements.insert(element.key.clone(), element.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether everything that a statement speaks of is there.
+    fn check(&self, statement: &Statement) -> Result<(), Objection> {
+        if let Statement::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) = statement
+            && !self.chains.contains_key(chain)
+        {
+            return Err(Objection::NotFound);
+        }
+        let Some(name) = set_of(statement) else { return Ok(()) };
+        let set = &self.sets.get(name).ok_or(Objection::NotFound)?.set;
+        let key_fits = match key_of(statement) {
+            Some(key) => {
+                key.len() == set.key.len()
+                    && key.iter().zip(&set.key).all(|(field, data_type)| is_of(*field, *data_type))
+            }
+            None => set.key == [DataType::Class],
+        };
+        let is_map = set.holds != Holds::Nothing;
+        if key_fits && is_map != matches!(statement, Statement::Match(_)) { Ok(()) } else { Err(Objection::Other) }
+    }
+
+    fn leads_to(&self, chain: &Name) -> bool {
+        let verdicts =
+            self.sets.values().flat_map(|set| set.elements.values()).filter_map(|element| match &element.datum {
+                Some(Datum::Verdict(verdict)) => Some(verdict),
+                _ => None,
+            });
+        let in_rules = self.statements().filter_map(|statement| match statement {
+            Statement::Verdict(verdict) => Some(verdict),
+            _ => None,
+        });
+        verdicts.chain(in_rules).any(|verdict| matches!(verdict, Verdict::Goto(to) | Verdict::Jump(to) if to == chain))
+    }
+
+    fn statements(&self) -> impl Iterator<Item = &Statement> {
+        self.chains.values().flat_map(|chain| &chain.rules).flat_map(|rule: &Rule| &rule.statements)
+    }
+}
+
+/// The set or map that a statement uses.
+fn set_of(statement: &Statement) -> Option<&Name> {
+    match statement {
+        Statement::Match(Match::Member { set, .. }) => Some(set),
+        Statement::PriorityFromMap { map, .. }
+        | Statement::Learn { map, .. }
+        | Statement::Forget { map, .. }
+        | Statement::Translate { map, .. }
+        | Statement::Dispatch(map) => Some(map),
+        _ => None,
+    }
+}
+
+fn key_of(statement: &Statement) -> Option<&[Field]> {
+    match statement {
+        Statement::Match(Match::Member { key, .. })
+        | Statement::PriorityFromMap { key, .. }
+        | Statement::Learn { key, .. }
+        | Statement::Forget { key, .. }
+        | Statement::Translate { key, .. } => Some(key),
+        _ => None,
+    }
+}
+
+fn is_of(field: Field, data_type: DataType) -> bool {
+    match field {
+        Field::Source | Field::Destination | Field::NoDestination => {
+            matches!(data_type, DataType::Ipv4Address | DataType::Ipv6Address)
+        }
+        Field::Protocol => data_type == DataType::Protocol,
+        Field::Port => data_type == DataType::Port,
+        Field::Priority => data_type == DataType::Class,
+    }
+}
+
+fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool) -> bool {
+    let one = |(i, (value, data_type)): (usize, (&Value, &DataType))| match (value, data_type) {
+        (Value::Address(address), DataType::Ipv4Address) => address.is_ipv4(),
+        (Value::Address(address), DataType::Ipv6Address) => address.is_ipv6(),
+        (Value::Range(first, last), DataType::Ipv4Address) => {
+            last_may_be_range && i + 1 == types.len() && first.is_ipv4() && last.is_ipv4() && first <= last
+        }
+        (Value::Range(first, last), DataType::Ipv6Address) => {
+            last_may_be_range && i + 1 == types.len() && first.is_ipv6() && last.is_ipv6() && first <= last
+        }
+        (Value::Protocol(_), DataType::Protocol)
+        | (Value::Port(_), DataType::Port)
+        | (Value::Class(_), DataType::Class) => true,
+        _ => false,
+    };
+    values.len() == types.len() && values.iter().zip(types).enumerate().all(one)
+}
+
+fn overlap(a: &Key, b: &Key) -> bool {
+    a.iter().zip(b).all(|(a, b)| a.first() <= b.last() && b.first() <= a.last())
+}
+
+struct TableText<'a> {
+    id: &'a TableId,
+    table: &'a MemoryTable,
+}
+
+impl fmt::Display for TableText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TableId { family, name } = self.id;
+        writeln!(f, "table {} {name} {{", family_name(*family))?;
+        if let Some(comment) = &self.table.comment {
+            writeln!(f, "\t{comment}\n")?;
+        }
+        for MemorySet { set, elements } in self.table.sets.values() {
+            writeln!(f, "\t{} {} {{", set.keyword(), set.name)?;
+            set.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property}"))?;
+            if !elements.is_empty() {
+                let elements: Vec<&Element> = elements.values().collect();
+                writeln!(f, "\t\telements = {{ {} }}", join(&elements, ",\n\t\t\t     "))?;
+            }
+            writeln!(f, "\t}}\n")?;
+        }
+        for ChainWithRules { chain, rules } in self.table.chains.values() {
+            writeln!(f, "\tchain {} {{", chain.name)?;
+            chain.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property};"))?;
+            rules.iter().try_for_each(|rule| writeln!(f, "\t\t{}", rule.text(*family)))?;
+            writeln!(f, "\t}}\n")?;
+        }
+        writeln!(f, "}}")
+    }
+}

@@ -1,0 +1,144 @@
+use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
+use ferroute_netlink::{Error, Protocol, Socket};
+
+use super::{Kernel, KernelError, Listing, Objection};
+use crate::{
+    model::{Element, Set, TableId, Transaction},
+    wire::{
+        self, Listed, list_elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set,
+        table_request,
+    },
+};
+
+/// The kernel's nf_tables, in the network namespace of the thread that has opened it.
+#[derive(Debug)]
+pub struct NetlinkKernel {
+    socket: Socket,
+    generation: KernelGeneration,
+}
+
+/// Why the kernel did not do something. Nothing was changed; another try may help.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// There is no way to talk to it.
+    #[error("cannot open a netlink socket for nf_tables")]
+    Open(#[source] Error),
+    /// The kernel has no nf_tables. It can be built without them or as a module that is not there.
+    #[error("the kernel has no nf_tables")]
+    NotSupported,
+    /// Nobody can tell whether somebody has changed something.
+    #[error(transparent)]
+    Generation(#[from] GenerationError),
+    /// It has refused a transaction because of one of its changes.
+    #[error("kernel refused a transaction of {changes} changes at «{change}»")]
+    Refused {
+        /// Number of changes in the transaction.
+        changes: usize,
+        /// The change at fault, as `nft` writes it.
+        change: String,
+        /// The kernel's answer.
+        #[source]
+        source: Error,
+    },
+    /// A transaction could not be sent, or it is not known what became of it.
+    #[error("cannot commit a transaction of {changes} changes")]
+    Commit {
+        /// Number of changes in the transaction.
+        changes: usize,
+        /// What came in its way.
+        #[source]
+        source: Error,
+    },
+    /// Something could not be read.
+    #[error("cannot read {what}")]
+    Read {
+        /// What it is.
+        what: String,
+        /// What came in its way.
+        #[source]
+        source: Error,
+    },
+}
+
+impl KernelError for NetlinkError {
+    fn objection(&self) -> Option<Objection> {
+        let (Self::Refused { source, .. } | Self::Read { source, .. }) = self else { return None };
+        let refusal = source.refusal()?;
+        Some(if refusal.is_not_found() {
+            Objection::NotFound
+        } else if refusal.is_exists() {
+            Objection::Exists
+        } else if refusal.is_busy() {
+            Objection::Busy
+        } else {
+            Objection::Other
+        })
+    }
+}
+
+impl NetlinkKernel {
+    /// Opens sockets to it.
+    pub fn open() -> Result<Self, NetlinkError> {
+        let generation = KernelGeneration::open()?.ok_or(NetlinkError::NotSupported)?;
+        Ok(Self { socket: Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?, generation })
+    }
+}
+
+impl Kernel for NetlinkKernel {
+    type Error = NetlinkError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
+        let mut encoded = wire::encode(transaction);
+        let changes = transaction.len();
+        let refusals =
+            self.socket.send_batch(&mut encoded.batch).map_err(|source| NetlinkError::Commit { changes, source })?;
+        // One cause may have many effects; the first refusal is nearest to it.
+        let first = refusals.as_slice().first().cloned();
+        refusals.into_result().map_err(|source| {
+            let change = first.and_then(|refusal| encoded.refused(&refusal, transaction));
+            match change {
+                Some(change) => NetlinkError::Refused { changes, change: change.text(&transaction.table), source },
+                None => NetlinkError::Commit { changes, source },
+            }
+        })
+    }
+
+    fn generation(&mut self) -> Result<u32, Self::Error> {
+        Ok(self.generation.current()?)
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
+        let failed = |source| NetlinkError::Read { what: format!("table {table}"), source };
+        match self.socket.request_ack(&mut table_request(table)) {
+            Ok(()) => {}
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
+        let mut chains = self
+            .socket
+            .collect(&mut list_request(table, Listed::Chains), |message| parse_chain(&message, table))
+            .map_err(failed)?;
+        let rules = self
+            .socket
+            .collect(&mut list_request(table, Listed::Rules), |message| parse_rule(&message).map(Some))
+            .map_err(failed)?;
+        for (name, rule) in rules {
+            // A chain that came in between is seen the next time.
+            if let Some(chain) = chains.iter_mut().find(|chain| chain.name == name) {
+                chain.rules.push(rule);
+            }
+        }
+        let sets = self
+            .socket
+            .collect(&mut list_request(table, Listed::Sets), |message| parse_set(&message).map(Some))
+            .map_err(failed)?;
+        Ok(Some(Listing { chains, sets }))
+    }
+
+    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, Self::Error> {
+        let mut request = list_elements_request(table, &set.name);
+        let lists = self.socket.collect(&mut request, |message| parse_elements(&message, set).map(Some));
+        let failed = |source| NetlinkError::Read { what: format!("elements of {table} {}", set.name), source };
+        Ok(lists.map_err(failed)?.into_iter().flatten().collect())
+    }
+}

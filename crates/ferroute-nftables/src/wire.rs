@@ -1,0 +1,20 @@
+//! The same objects as netlink messages (`include/uapi/linux/netfilter/nf_tables.h`), and back from what the kernel
+//! lists.
+//!
+//! Integers are big-endian, but the content of registers, keys and data is as the kernel works with it: addresses and
+//! ports in network byte order, marks and classes in the host's.
+
+mod batch;
+mod compare;
+mod constants;
+mod element;
+mod expression;
+mod listing;
+mod object;
+mod userdata;
+
+pub(crate) use batch::encode;
+pub use compare::EncodedRule;
+pub(crate) use element::parse_elements;
+pub(crate) use listing::{parse_chain, parse_rule, parse_set};
+pub(crate) use object::{Listed, list_elements_request, list_request, table_request};

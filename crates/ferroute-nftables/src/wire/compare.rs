@@ -1,0 +1,89 @@
+use ferroute_core::IpFamily;
+use ferroute_netlink::{Attribute, Attributes, Batch, Malformed, Messages, nfnetlink};
+
+use super::{constants::rule, object::Objects, userdata};
+use crate::model::{Comment, Name, Rule, TableId};
+
+/// A rule as the kernel lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedRule {
+    expressions: Vec<Expression>,
+    comment: Option<Comment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Expression {
+    name: String,
+    data: Vec<u8>,
+}
+
+impl EncodedRule {
+    /// Reads the attributes of a rule.
+    pub(super) fn parse(attributes: Attributes<'_>) -> Result<Self, Malformed> {
+        let (mut expressions, mut comment) = (Vec::new(), None);
+        for attribute in attributes {
+            let attribute = attribute?;
+            match attribute.kind {
+                rule::EXPRESSIONS => {
+                    expressions =
+                        attribute.nested().map(|entry| Expression::parse(&entry?)).collect::<Result<_, _>>()?;
+                }
+                rule::USERDATA => comment = userdata::read_comment(attribute.payload),
+                _ => {}
+            }
+        }
+        Ok(Self { expressions, comment })
+    }
+
+    /// Whether the kernel would list `rule` like this. It adds attributes of its own to those that it was given.
+    pub(crate) fn is(&self, rule: &Rule, family: IpFamily) -> bool {
+        let mut batch = Batch::new();
+        let id = TableId { family, name: Name::fixed("") };
+        Objects { batch: &mut batch, id: &id }.add_rule(&Name::fixed(""), rule);
+        let Some(wanted) = Self::written(&batch) else { return false };
+        self.comment == wanted.comment
+            && self.expressions.len() == wanted.expressions.len()
+            && self
+                .expressions
+                .iter()
+                .zip(&wanted.expressions)
+                .all(|(listed, wanted)| listed.name == wanted.name && covers(&listed.data, &wanted.data))
+    }
+}
+
+impl EncodedRule {
+    /// The rule of which a batch consists; `None` if it is too long to be one.
+    fn written(batch: &Batch) -> Option<Self> {
+        let message = Messages::new(batch.as_bytes().ok()?).next()?.ok()?;
+        let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
+        Self::parse(attributes).ok()
+    }
+}
+
+impl Expression {
+    fn parse(entry: &Attribute<'_>) -> Result<Self, Malformed> {
+        let (mut name, mut data) = (String::new(), Vec::new());
+        for attribute in entry.nested() {
+            let attribute = attribute?;
+            match attribute.kind {
+                rule::EXPRESSION_NAME => name = attribute.str()?.to_owned(),
+                rule::EXPRESSION_DATA => data = attribute.payload.to_vec(),
+                _ => {}
+            }
+        }
+        Ok(Self { name, data })
+    }
+}
+
+/// Whether all attributes that were given are listed with the same content, at any depth.
+fn covers(listed: &[u8], given: &[u8]) -> bool {
+    if listed == given {
+        return true;
+    }
+    let Ok(given) = Attributes::new(given).collect::<Result<Vec<_>, _>>() else { return false };
+    let Ok(listed) = Attributes::new(listed).collect::<Result<Vec<_>, _>>() else { return false };
+    !given.is_empty()
+        && given
+            .iter()
+            .all(|given| listed.iter().any(|listed| listed.kind == given.kind && covers(listed.payload, given.payload)))
+}
