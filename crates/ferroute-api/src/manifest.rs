@@ -23,7 +23,7 @@ mod yaml;
 
 pub use error::{Cause, DocumentError};
 pub use object::{Found, Ignored};
-pub use split::{Document, Documents, documents};
+pub use split::{Document, Documents, Position, documents, documents_from};
 
 /// Everything in a text, in its order.
 pub fn read(text: &str) -> Vec<Result<Found, DocumentError>> {

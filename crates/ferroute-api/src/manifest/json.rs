@@ -12,16 +12,13 @@ use super::{
     value::{Entry, Node, Root, Sink, SyntaxError, Value, duplicate_key},
 };
 
-/// The text of a document if it looks like JSON, without the marker before it. YAML can begin like this too, so an error
-/// may mean that it is YAML.
-pub(super) fn likely(text: &str) -> Option<&str> {
+/// The text of a document if it is meant to be JSON, without the marker before it. YAML can begin with a bracket too, but
+/// then hardly with quotation marks behind it (`{kind: Service}`, `{{ .Values }}`).
+pub(super) fn meant(text: &str) -> Option<&str> {
     let text = text.strip_prefix("---").unwrap_or(text);
-    text.trim_start().starts_with(['{', '[']).then_some(text)
-}
-
-/// Whether what looks like JSON was meant to be JSON: its first word is in quotes.
-pub(super) fn is_meant(text: &str) -> bool {
-    text.trim_start_matches(|first: char| first.is_whitespace() || matches!(first, '{' | '[')).starts_with('"')
+    let inside = text.trim_start().strip_prefix(['{', '['])?;
+    let first = inside.trim_start_matches(|first: char| first.is_whitespace() || matches!(first, '{' | '['));
+    first.starts_with(['"', '}', ']']).then_some(text)
 }
 
 /// Parses JSON values, one after the other as `jq` prints them, and gives their parts to `sink`.

@@ -32,64 +32,54 @@ pub struct Ignored {
     pub name: String,
 }
 
-pub(super) fn read(document: &Document<'_>) -> Vec<Result<Found, DocumentError>> {
-    match collect(document) {
-        Ok(found) => found,
-        Err(SyntaxError { line, cause }) => {
-            let line = absolute_line(document, line);
-            vec![Err(DocumentError { document: document.number, line, kind: None, name: None, field: None, cause })]
-        }
-    }
-}
-
-fn collect<'t>(document: &Document<'t>) -> Result<Vec<Result<Found, DocumentError>>, SyntaxError> {
-    let mut collector = Collector::new(*document);
-    let Some(json) = json::likely(document.text) else {
-        return yaml::parse(document.text, &mut collector).map(|()| collector.found);
+pub(super) fn read_each(
+    document: &Document<'_>,
+    each: &mut dyn FnMut(Result<Found, DocumentError>),
+) -> Result<(), DocumentError> {
+    let mut collector = Collector { document, each, unknown: Vec::new() };
+    let parsed = match json::meant(document.text) {
+        Some(text) => json::parse(text, &mut collector),
+        None => yaml::parse(document.text, &mut collector),
     };
-    let Err(json_error) = json::parse(json, &mut collector) else { return Ok(collector.found) };
-    // YAML's way to write mappings in one line: `{kind: Service}`.
-    let mut collector = Collector::new(*document);
-    yaml::parse(document.text, &mut collector)
-        .map(|()| collector.found)
-        .map_err(|yaml_error| if json::is_meant(json) { json_error } else { yaml_error })
+    parsed.map_err(|SyntaxError { line, cause }| {
+        let line = absolute_line(document, line);
+        DocumentError { document: document.number, line, kind: None, name: None, field: None, cause }
+    })
 }
 
 /// Decodes the parts of a document as they come.
-struct Collector<'t> {
-    document: Document<'t>,
-    found: Vec<Result<Found, DocumentError>>,
+struct Collector<'c, 't> {
+    document: &'c Document<'t>,
+    each: &'c mut dyn FnMut(Result<Found, DocumentError>),
     /// Items that do not say what they are, which the list may know.
     unknown: Vec<(usize, Node<'t>)>,
 }
 
-impl<'t> Collector<'t> {
-    fn new(document: Document<'t>) -> Self {
-        Self { document, found: Vec::new(), unknown: Vec::new() }
+impl Collector<'_, '_> {
+    fn decode(&mut self, item: Option<usize>, node: Node<'_>, list: Option<&ListType>) {
+        let place = Place { document: self.document, item };
+        if let Some(found) = place.decode(node, list).transpose() {
+            (self.each)(found);
+        }
     }
 }
 
-impl<'t> Sink<'t> for Collector<'t> {
+impl<'t> Sink<'t> for Collector<'_, 't> {
     fn item(&mut self, index: usize, node: Node<'t>) {
         if node.get("kind").is_none() && node.get("apiVersion").is_none() {
             self.unknown.push((index, node));
         } else {
-            let place = Place { document: &self.document, item: Some(index) };
-            self.found.extend(place.decode(node, None).transpose());
+            self.decode(Some(index), node, None);
         }
     }
 
     fn root(&mut self, root: Root<'t>) {
-        let unknown = std::mem::take(&mut self.unknown);
         if !root.is_list {
-            let place = Place { document: &self.document, item: None };
-            self.found.extend(place.decode(root.node, None).transpose());
-            return;
+            return self.decode(None, root.node, None);
         }
         let list = ListType::of(&root.node);
-        for (index, node) in unknown {
-            let place = Place { document: &self.document, item: Some(index) };
-            self.found.extend(place.decode(node, list.as_ref()).transpose());
+        for (index, node) in std::mem::take(&mut self.unknown) {
+            self.decode(Some(index), node, list.as_ref());
         }
     }
 }

@@ -15,8 +15,35 @@ impl Document<'_> {
     /// All objects in it: none in an empty document, one for most, many in a list. Where the text is no YAML or JSON,
     /// one error and nothing else; otherwise each item of a list succeeds or fails by itself.
     pub fn read(&self) -> Vec<Result<Found, DocumentError>> {
-        object::read(self)
+        let mut all = Vec::new();
+        match self.read_each(&mut |found| all.push(found)) {
+            Ok(()) => all,
+            Err(error) => vec![Err(error)],
+        }
     }
+
+    /// The same, but gives the objects one by one, so that a list of very many is never there as a whole.
+    ///
+    /// # Errors
+    ///
+    /// The text is no YAML or JSON. What was given before must be forgotten then.
+    pub fn read_each(&self, each: &mut dyn FnMut(Result<Found, DocumentError>)) -> Result<(), DocumentError> {
+        object::read_each(self, each)
+    }
+}
+
+/// How much of a text has been split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The line that the rest begins on, from 1.
+    line: usize,
+    /// How many documents came before.
+    documents: usize,
+}
+
+impl Position {
+    /// At the beginning.
+    pub const START: Self = Self { line: 1, documents: 0 };
 }
 
 /// The documents of a text, in order. Those with nothing but comments are left out.
@@ -24,17 +51,34 @@ impl Document<'_> {
 /// YAML ends a document at a line that begins with `---` or `...`, wherever it stands, even in a quoted or block text;
 /// so lines can be looked at without parsing anything.
 pub fn documents(text: &str) -> Documents<'_> {
-    Documents { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1, number: 0 }
+    documents_from(text, Position::START)
+}
+
+/// The documents of a text of which what came before `position` has been split already. It must go on with the beginning
+/// of a document, as [`Documents::rest`] does.
+pub fn documents_from(text: &str, position: Position) -> Documents<'_> {
+    let at_start = position == Position::START;
+    let rest = if at_start { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text };
+    Documents { rest, position }
 }
 
 /// Iterator over the [`documents`] of a text.
 #[derive(Clone, Debug)]
 pub struct Documents<'t> {
     rest: &'t str,
-    /// The line that `rest` begins on.
-    line: usize,
-    /// How many documents came before `rest`.
-    number: usize,
+    position: Position,
+}
+
+impl<'t> Documents<'t> {
+    /// What has not been split yet. If it is empty, the last document may go on in text that follows.
+    pub fn rest(&self) -> &'t str {
+        self.rest
+    }
+
+    /// Where the rest begins.
+    pub fn position(&self) -> Position {
+        self.position
+    }
 }
 
 impl<'t> Iterator for Documents<'t> {
@@ -43,12 +87,13 @@ impl<'t> Iterator for Documents<'t> {
     fn next(&mut self) -> Option<Document<'t>> {
         while !self.rest.is_empty() {
             let piece = Piece::cut(self.rest);
-            let document = Document { number: self.number + 1, line: self.line, text: &self.rest[..piece.length] };
-            self.rest = &self.rest[piece.length..];
-            self.line += piece.lines;
-            self.number += usize::from(piece.marked || piece.content);
+            let (text, rest) = self.rest.split_at(piece.length);
+            let Position { line, documents } = self.position;
+            self.rest = rest;
+            let documents = documents + usize::from(piece.marked || piece.content);
+            self.position = Position { line: line + piece.lines, documents };
             if piece.content {
-                return Some(document);
+                return Some(Document { number: documents, line, text });
             }
         }
         None

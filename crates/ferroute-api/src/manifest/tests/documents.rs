@@ -1,5 +1,5 @@
 use super::{named, service, summary};
-use crate::manifest::documents;
+use crate::manifest::{documents, documents_from};
 
 /// Number, line and text of each document.
 fn split(text: &str) -> Vec<(usize, usize, &str)> {
@@ -75,4 +75,13 @@ fn a_byte_order_mark_may_stand_before_any_document() {
 fn documents_put_together_are_the_text() {
     let text = "a: 1\n---\nb: |\n ---\n...\n%YAML 1.1\n---\nc: 3\n";
     assert_eq!(documents(text).map(|document| document.text).collect::<String>(), text);
+}
+
+#[test]
+fn splitting_can_go_on_where_it_was_left() {
+    let text = "\u{feff}a: 1\n---\n---\n# comment\nb: 2\n...\n---\nc: 3\n";
+    let mut first = documents(text);
+    let mut all = vec![first.next().unwrap()];
+    all.extend(documents_from(first.rest(), first.position()));
+    assert_eq!(all, documents(text).collect::<Vec<_>>());
 }

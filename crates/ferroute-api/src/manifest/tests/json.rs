@@ -49,10 +49,16 @@ fn faults_of_fields_are_told_by_path() {
 
 #[test]
 fn yaml_in_braces_is_not_taken_for_json() {
-    assert_eq!(summary("{apiVersion: v1, kind: Service, metadata: {name: a}}"), ["Service default/a"]);
+    for text in [
+        "{apiVersion: v1, kind: Service, metadata: {name: a}}",
+        "---\n{ # so\n  'apiVersion': v1, kind: Service, metadata: {name: a},}",
+    ] {
+        assert_eq!(summary(text), ["Service default/a"]);
+    }
+    assert_eq!(summary("{}"), ["error: document 1: kind: missing"]);
     assert_eq!(
-        summary("{\"apiVersion\": \"v1\", \"kind\": \"Service\", # so\n \"metadata\": {\"name\": \"a\",},}"),
-        ["Service default/a"]
+        summary("[]"),
+        ["error: document 1, line 1: not valid JSON: invalid type: sequence, expected an object"]
     );
 }
 
