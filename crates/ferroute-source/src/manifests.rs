@@ -20,6 +20,7 @@ mod notices;
 mod paths;
 mod state;
 mod store;
+mod text;
 mod watch;
 
 use std::{

@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, io, path::PathBuf, str::Utf8Error};
+use std::{error::Error, fmt, io, path::PathBuf};
 
 use ferroute_api::{Kind, manifest::DocumentError};
 
@@ -18,13 +18,12 @@ pub enum Problem {
         source: io::Error,
     },
     /// A file is no text. What was known of it stays in force.
-    #[error("cannot read {} as text", path.display())]
+    #[error("cannot read {} as text: not UTF-8 at byte {offset}", path.display())]
     NotText {
         /// The file.
         path: PathBuf,
-        /// Where it is none.
-        #[source]
-        source: Utf8Error,
+        /// Where, from 0.
+        offset: u64,
     },
     /// A document in a file, or an item of a list in it, is bad.
     #[error("cannot use all of {}{}", file.display(), if *kept { ", so its last good version stays in force" } else { "" })]

@@ -5,20 +5,24 @@
 use std::{
     collections::HashMap,
     fs::{File, Metadata},
-    io::{self, Read},
+    io,
     os::unix::fs::MetadataExt,
     path::Path,
     sync::Arc,
 };
 
-use ferroute_api::manifest::{self, Document, DocumentError, Found};
+use ferroute_api::manifest::{Document, DocumentError, Found};
 
 use super::{
     Stopped,
     entry::{Entry, Telling, take},
     state::Digest,
+    text::{TextError, for_each_document},
 };
 use crate::{IgnoredKind, Problem};
+
+/// Takes the objects that are read, though the file may turn out to be bad later; then they do not count.
+pub(super) type Tell<'t> = dyn FnMut(Telling) -> Result<(), Stopped> + 't;
 
 /// What is remembered of a file: its last good version, or as much as was good of it where it never was all good.
 #[derive(Default)]
@@ -65,36 +69,36 @@ impl Stamp {
 impl FileState {
     /// Reads the file again and gives what is to be remembered now; `None` if there is no file. Objects of all documents
     /// that are not remembered yet are given to `tell`.
-    pub(super) fn read(
-        &self,
-        path: &Path,
-        tell: &mut dyn FnMut(Telling) -> Result<(), Stopped>,
-    ) -> Result<Option<Self>, Stopped> {
-        let (stamp, bytes) = match read_bytes(path) {
-            Ok(read) => read,
+    pub(super) fn read(&self, path: &Path, tell: &mut Tell<'_>) -> Result<Option<Self>, Stopped> {
+        let (file, stamp) = match open(path) {
+            Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
                 return Ok(Some(self.kept(None, vec![Problem::Unreadable { path: path.to_owned(), source }])));
             }
         };
-        let text = match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => {
-                let source = error.utf8_error();
-                return Ok(Some(self.kept(Some(stamp), vec![Problem::NotText { path: path.to_owned(), source }])));
-            }
+        let path = path.to_owned();
+        let mut parsed = Parsed::default();
+        let known = self.documents.iter().filter_map(|known| Some((known.text?, known))).collect();
+        let problem = match for_each_document(file, &mut |document| parsed.add(document, &known, tell)) {
+            Ok(()) => None,
+            Err(TextError::Stopped) => return Err(Stopped),
+            Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
+            Err(TextError::NotText(offset)) => Some(Problem::NotText { path: path.clone(), offset }),
         };
-        let (documents, errors) = self.parse(&text, tell)?;
-        let kept = self.was_good && !errors.is_empty();
-        let was_good = errors.is_empty();
-        let document = |error| Problem::Document { file: path.to_owned(), kept, error };
-        let problems: Vec<Problem> = errors.into_iter().map(document).collect();
+        if let Some(problem) = problem {
+            return Ok(Some(self.kept(Some(stamp), vec![problem])));
+        }
+        let was_good = parsed.errors.is_empty();
+        let kept = self.was_good && !was_good;
+        let document = |error| Problem::Document { file: path.clone(), kept, error };
+        let problems: Vec<Problem> = parsed.errors.into_iter().map(document).collect();
         if kept {
             return Ok(Some(self.kept(Some(stamp), problems)));
         }
-        let ignored = ignored(&documents).map(|kinds| Problem::Ignored { file: path.to_owned(), kinds });
+        let ignored = ignored(&parsed.documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
         let problems = problems.into_iter().chain(ignored).map(Arc::new).collect();
-        Ok(Some(Self { documents, problems, stamp: Some(stamp), was_good }))
+        Ok(Some(Self { documents: parsed.documents, problems, stamp: Some(stamp), was_good }))
     }
 
     /// What is remembered stays, with other problems.
@@ -102,23 +106,28 @@ impl FileState {
         let problems = problems.into_iter().map(Arc::new).collect();
         Self { documents: self.documents.clone(), problems, stamp, was_good: self.was_good }
     }
+}
 
-    fn parse(
-        &self,
-        text: &str,
-        tell: &mut dyn FnMut(Telling) -> Result<(), Stopped>,
-    ) -> Result<(Vec<Arc<DocumentState>>, Vec<DocumentError>), Stopped> {
-        let known: HashMap<Digest, &Arc<DocumentState>> =
-            self.documents.iter().filter_map(|known| Some((known.text?, known))).collect();
-        let (mut documents, mut errors) = (Vec::new(), Vec::new());
-        for document in manifest::documents(text) {
-            let digest = Digest::of(document.text);
-            match known.get(&digest) {
-                Some(known) => documents.push(Arc::clone(known)),
-                None => documents.push(Arc::new(DocumentState::read(&document, digest, &mut errors, tell)?)),
-            }
-        }
-        Ok((documents, errors))
+/// What a file holds, as far as it has been read.
+#[derive(Default)]
+struct Parsed {
+    documents: Vec<Arc<DocumentState>>,
+    errors: Vec<DocumentError>,
+}
+
+impl Parsed {
+    fn add(
+        &mut self,
+        document: &Document<'_>,
+        known: &HashMap<Digest, &Arc<DocumentState>>,
+        tell: &mut Tell<'_>,
+    ) -> Result<(), Stopped> {
+        let digest = Digest::of(document.text);
+        self.documents.push(match known.get(&digest) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(DocumentState::read(document, digest, &mut self.errors, tell)?),
+        });
+        Ok(())
     }
 }
 
@@ -127,36 +136,41 @@ impl DocumentState {
         document: &Document<'_>,
         digest: Digest,
         errors: &mut Vec<DocumentError>,
-        tell: &mut dyn FnMut(Telling) -> Result<(), Stopped>,
+        tell: &mut Tell<'_>,
     ) -> Result<Self, Stopped> {
         let (mut entries, mut ignored) = (Vec::new(), Vec::new());
         let before = errors.len();
-        for found in document.read() {
-            match found {
-                Ok(Found::Object(object)) => {
-                    let kind = object.kind();
-                    let Some((entry, tellings)) = take(*object) else {
-                        ignored.push((kind.api_version().into(), kind.as_str().into()));
-                        continue;
-                    };
-                    entries.push(entry);
-                    tellings.into_iter().try_for_each(&mut *tell)?;
+        let mut told = Ok(());
+        let parsed = document.read_each(&mut |found| match found {
+            Ok(Found::Object(object)) => {
+                let kind = object.kind();
+                let Some((entry, tellings)) = take(*object) else {
+                    return ignored.push((kind.api_version().into(), kind.as_str().into()));
+                };
+                entries.push(entry);
+                if told.is_ok() {
+                    told = tellings.into_iter().try_for_each(&mut *tell);
                 }
-                Ok(Found::Ignored(object)) => ignored.push((object.api_version.into(), object.kind.into())),
-                Err(error) => errors.push(error),
             }
+            Ok(Found::Ignored(object)) => ignored.push((object.api_version.into(), object.kind.into())),
+            Err(error) => errors.push(error),
+        });
+        told?;
+        if let Err(error) = parsed {
+            errors.truncate(before);
+            errors.push(error);
+            entries.clear();
+            ignored.clear();
         }
         let text = (errors.len() == before).then_some(digest);
         Ok(Self { text, entries: entries.into(), ignored: ignored.into() })
     }
 }
 
-fn read_bytes(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
-    let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.size()).unwrap_or(0));
-    file.read_to_end(&mut bytes)?;
-    Ok((Stamp::of(&metadata), bytes))
+fn open(path: &Path) -> io::Result<(File, Stamp)> {
+    let file = File::open(path)?;
+    let stamp = Stamp::of(&file.metadata()?);
+    Ok((file, stamp))
 }
 
 /// How many objects of which kinds mean nothing to a proxy, if any.

@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// Does the work and tells what has changed by it, all in one batch. Only the first listing takes more: nobody acts
-    /// before its end, and large ones are better told while they are read.
+    /// before its end, and large ones are better told while they are read. What turns out to be bad is then taken back.
     pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Stopped> {
         let Work { read, gone, missing, problems, complete } = work;
         let mut batch = Vec::new();

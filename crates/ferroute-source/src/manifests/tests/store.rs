@@ -104,6 +104,21 @@ fn a_large_first_listing_comes_in_parts() {
 }
 
 #[test]
+fn what_was_told_of_a_list_that_turns_out_to_be_cut_off_is_taken_back() {
+    let directory = Directory::new();
+    let item = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}}"#;
+    directory.write("a.json", &format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{item},"#));
+    let events = read_once(&directory.path).unwrap();
+    let told = |event: &Event| matches!(event, Event::ServiceApplied(_));
+    let taken_back = |event: &Event| matches!(event, Event::ServiceDeleted(_));
+    assert!(events.iter().position(taken_back) > events.iter().position(told));
+    assert_eq!(events.iter().filter(|event| told(event)).count(), 1);
+    assert!(directory.lines(&events).contains(
+        &"problem: cannot use all of a.json: document 1, line 1: not valid JSON: EOF while parsing a value".to_owned()
+    ));
+}
+
+#[test]
 fn only_what_changed_is_told() {
     let mut fixture = Fixture::listed(&[("a.yaml", &[service("x", "10.0.0.1"), service("y", "10.0.0.2")].concat())]);
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
@@ -175,16 +190,10 @@ fn a_file_that_turns_bad_stays_in_force_as_a_whole_until_it_is_good_again() {
 fn a_file_that_is_no_text_any_more_stays_in_force() {
     let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
     std::fs::write(fixture.directory.file("a.yaml"), b"kind: \xff").unwrap();
-    assert_eq!(
-        fixture.read(&["a.yaml"]),
-        ["problem: cannot read a.yaml as text: invalid utf-8 sequence of 1 bytes from index 6"]
-    );
+    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml as text: not UTF-8 at byte 6"]);
     assert_eq!(
         fixture.change("a.yaml", ""),
-        [
-            "delete service default/x",
-            "solved: cannot read a.yaml as text: invalid utf-8 sequence of 1 bytes from index 6"
-        ]
+        ["delete service default/x", "solved: cannot read a.yaml as text: not UTF-8 at byte 6"]
     );
 }
 
