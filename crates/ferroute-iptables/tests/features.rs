@@ -1,6 +1,8 @@
 //! Features that the recorded cases leave out, or mix with others. The expected rules are what kube-proxy 1.36's logic
 //! comes to.
 
+#![expect(clippy::unwrap_used, reason = "texts of this file that cannot be parsed are mistakes of this file")]
+
 use ferroute_core::{
     Affinity, Endpoint, IpFamily, LocalTrafficDetector, NodePortAddresses, NodeView, Protocol, ProxySettings,
     ServicePort, ServicePortName, ServiceTable, TrafficPolicy,
