@@ -3,6 +3,7 @@
 mod pace;
 mod progress;
 mod repair;
+mod run;
 #[cfg(test)]
 mod tests;
 
@@ -14,12 +15,15 @@ use std::{
 use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServicePortName, ServiceTable, SyncReport};
 use ferroute_host::{AddressError, HostAddresses};
 
-use self::pace::Pace;
 pub use self::progress::Progress;
+use self::{
+    pace::Pace,
+    run::{Run, Writing},
+};
 use crate::{
     kernel::{Kernel, KernelError, Listing, NetlinkError, NetlinkKernel, Objection},
     model::{Change, Name, TableId, Transaction},
-    plan::{Context, NftablesSettings, Planner, SetId},
+    plan::{Context, NftablesSettings, Planner, SetId, TABLE},
 };
 
 /// The nftables mode of one IP family.
@@ -183,8 +187,11 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
         }
         self.commit_stage(&mut writing, &mut run)?;
-        let garbage = writing.planner.garbage().into_iter().map(Change::DeleteChain).collect();
-        if self.remove(garbage, &mut run)? {
+        let garbage = writing.planner.garbage();
+        // They may lead to each other.
+        let flush = garbage.iter().cloned().map(Change::FlushChain);
+        let changes = flush.chain(garbage.iter().cloned().map(Change::DeleteChain)).collect();
+        if self.remove(changes, &mut run)? {
             writing.planner.garbage_is_gone();
         }
         Ok(self.finish(writing.planner, run))
@@ -331,53 +338,6 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 }
 
-/// Changes that are on their way.
-struct Writing {
-    planner: Planner,
-    transaction: Transaction,
-    /// Service ports that the planner was told of.
-    done: usize,
-}
-
-/// What a sync has done so far.
-struct Run {
-    report: SyncReport,
-    /// Elements in force, by set.
-    elements: HashMap<Name, usize>,
-    /// What the kernel's number should be if nobody else changes anything.
-    expected: Option<u32>,
-}
-
-impl Run {
-    fn new(generation: u32) -> Self {
-        Self { report: SyncReport::default(), elements: HashMap::new(), expected: Some(generation) }
-    }
-
-    fn committed(&mut self, transaction: &Transaction, took: Duration) {
-        self.report.kernel_time += took;
-        // The kernel leaves 0 out.
-        self.expected = self.expected.map(|generation| generation.checked_add(1).unwrap_or(1));
-        for change in &transaction.changes {
-            match change {
-                Change::AddTable(_) | Change::FlushChain(_) => {}
-                Change::DeleteTable => self.elements.clear(),
-                Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) => self.report.written += 1,
-                Change::DeleteChain(_) | Change::DeleteSet(..) => self.report.removed += 1,
-                Change::AddElement(set, _) => {
-                    self.report.written += 1;
-                    *self.elements.entry(set.clone()).or_default() += 1;
-                }
-                Change::DeleteElement(set, _) => {
-                    self.report.removed += 1;
-                    // Saturating, for repairs count otherwise.
-                    let count = self.elements.entry(set.clone()).or_default();
-                    *count = count.saturating_sub(1);
-                }
-            }
-        }
-    }
-}
-
 /// Without these Services nothing else in a cluster works: the API server, and names.
 fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
     let service = &name.service;
@@ -386,7 +346,6 @@ fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
             && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
 }
 
-const TABLE: Name = Name::fixed("ferroute");
 const API_SERVER: &str = "default/kubernetes";
 const SYSTEM_NAMESPACE: &str = "kube-system";
 const DNS_PORT: u16 = 53;

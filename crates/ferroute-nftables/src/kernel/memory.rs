@@ -1,13 +1,20 @@
-use std::{collections::BTreeMap, fmt};
+mod check;
+mod text;
+
+use std::collections::BTreeMap;
+
+use self::{
+    check::{fit, overlap, set_of},
+    text::TableText,
+};
 
 use super::{Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection};
 use crate::model::{
-    ChainWithRules, Change, Comment, DataType, Datum, Element, Field, Holds, Key, Match, Name, Rule, Set, SetKind,
-    Statement, TableId, Transaction, Value, Verdict, family_name, join,
+    ChainWithRules, Change, Comment, Datum, Element, Holds, Key, Name, Set, SetKind, TableId, Transaction, Verdict,
 };
 
 /// A kernel that keeps tables in memory: it checks references and types as nf_tables does, and refuses with the same
-/// kinds of errors. What it does not check is whether a chain can be reached from a hook where its rules may not stand.
+/// kinds of errors. What it does not check is whether rules can be reached from a hook where they may not stand.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryKernel {
     tables: BTreeMap<TableId, MemoryTable>,
@@ -37,7 +44,7 @@ struct MemorySet {
     Objection::Other => "not possible",
 })]
 pub struct MemoryError {
-    /// The change at fault, as `nft` writes it.
+    /// The change at fault, as `nft` writes it; «all together» if chains lead in circles.
     pub change: String,
     /// What is wrong with it.
     pub objection: Objection,
@@ -83,6 +90,9 @@ impl Kernel for MemoryKernel {
                 (_, None) => return Err(refused(Objection::NotFound)),
                 (change, Some(table)) => table.change(change).map_err(refused)?,
             }
+        }
+        if table.as_ref().is_some_and(|table| !table.can_be_walked()) {
+            return Err(MemoryError { change: "all together".to_owned(), objection: Objection::Other });
         }
         match table {
             Some(table) => _ = self.tables.insert(id.clone(), table),
@@ -235,130 +245,5 @@ impl MemoryTable {
                 Ok(())
             }
         }
-    }
-
-    /// Whether everything that a statement speaks of is there.
-    fn check(&self, statement: &Statement) -> Result<(), Objection> {
-        if let Statement::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) = statement
-            && !self.chains.contains_key(chain)
-        {
-            return Err(Objection::NotFound);
-        }
-        let Some(name) = set_of(statement) else { return Ok(()) };
-        let set = &self.sets.get(name).ok_or(Objection::NotFound)?.set;
-        let key_fits = match key_of(statement) {
-            Some(key) => {
-                key.len() == set.key.len()
-                    && key.iter().zip(&set.key).all(|(field, data_type)| is_of(*field, *data_type))
-            }
-            None => set.key == [DataType::Class],
-        };
-        let is_map = set.holds != Holds::Nothing;
-        if key_fits && is_map != matches!(statement, Statement::Match(_)) { Ok(()) } else { Err(Objection::Other) }
-    }
-
-    fn leads_to(&self, chain: &Name) -> bool {
-        let verdicts =
-            self.sets.values().flat_map(|set| set.elements.values()).filter_map(|element| match &element.datum {
-                Some(Datum::Verdict(verdict)) => Some(verdict),
-                _ => None,
-            });
-        let in_rules = self.statements().filter_map(|statement| match statement {
-            Statement::Verdict(verdict) => Some(verdict),
-            _ => None,
-        });
-        verdicts.chain(in_rules).any(|verdict| matches!(verdict, Verdict::Goto(to) | Verdict::Jump(to) if to == chain))
-    }
-
-    fn statements(&self) -> impl Iterator<Item = &Statement> {
-        self.chains.values().flat_map(|chain| &chain.rules).flat_map(|rule: &Rule| &rule.statements)
-    }
-}
-
-/// The set or map that a statement uses.
-fn set_of(statement: &Statement) -> Option<&Name> {
-    match statement {
-        Statement::Match(Match::Member { set, .. }) => Some(set),
-        Statement::PriorityFromMap { map, .. }
-        | Statement::Learn { map, .. }
-        | Statement::Forget { map, .. }
-        | Statement::Translate { map, .. }
-        | Statement::Dispatch(map) => Some(map),
-        _ => None,
-    }
-}
-
-fn key_of(statement: &Statement) -> Option<&[Field]> {
-    match statement {
-        Statement::Match(Match::Member { key, .. })
-        | Statement::PriorityFromMap { key, .. }
-        | Statement::Learn { key, .. }
-        | Statement::Forget { key, .. }
-        | Statement::Translate { key, .. } => Some(key),
-        _ => None,
-    }
-}
-
-fn is_of(field: Field, data_type: DataType) -> bool {
-    match field {
-        Field::Source | Field::Destination | Field::NoDestination => {
-            matches!(data_type, DataType::Ipv4Address | DataType::Ipv6Address)
-        }
-        Field::Protocol => data_type == DataType::Protocol,
-        Field::Port => data_type == DataType::Port,
-        Field::Priority => data_type == DataType::Class,
-    }
-}
-
-fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool) -> bool {
-    let one = |(i, (value, data_type)): (usize, (&Value, &DataType))| match (value, data_type) {
-        (Value::Address(address), DataType::Ipv4Address) => address.is_ipv4(),
-        (Value::Address(address), DataType::Ipv6Address) => address.is_ipv6(),
-        (Value::Range(first, last), DataType::Ipv4Address) => {
-            last_may_be_range && i + 1 == types.len() && first.is_ipv4() && last.is_ipv4() && first <= last
-        }
-        (Value::Range(first, last), DataType::Ipv6Address) => {
-            last_may_be_range && i + 1 == types.len() && first.is_ipv6() && last.is_ipv6() && first <= last
-        }
-        (Value::Protocol(_), DataType::Protocol)
-        | (Value::Port(_), DataType::Port)
-        | (Value::Class(_), DataType::Class) => true,
-        _ => false,
-    };
-    values.len() == types.len() && values.iter().zip(types).enumerate().all(one)
-}
-
-fn overlap(a: &Key, b: &Key) -> bool {
-    a.iter().zip(b).all(|(a, b)| a.first() <= b.last() && b.first() <= a.last())
-}
-
-struct TableText<'a> {
-    id: &'a TableId,
-    table: &'a MemoryTable,
-}
-
-impl fmt::Display for TableText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TableId { family, name } = self.id;
-        writeln!(f, "table {} {name} {{", family_name(*family))?;
-        if let Some(comment) = &self.table.comment {
-            writeln!(f, "\t{comment}\n")?;
-        }
-        for MemorySet { set, elements } in self.table.sets.values() {
-            writeln!(f, "\t{} {} {{", set.keyword(), set.name)?;
-            set.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property}"))?;
-            if !elements.is_empty() {
-                let elements: Vec<&Element> = elements.values().collect();
-                writeln!(f, "\t\telements = {{ {} }}", join(&elements, ",\n\t\t\t     "))?;
-            }
-            writeln!(f, "\t}}\n")?;
-        }
-        for ChainWithRules { chain, rules } in self.table.chains.values() {
-            writeln!(f, "\tchain {} {{", chain.name)?;
-            chain.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property};"))?;
-            rules.iter().try_for_each(|rule| writeln!(f, "\t\t{}", rule.text(*family)))?;
-            writeln!(f, "\t}}\n")?;
-        }
-        writeln!(f, "}}")
     }
 }

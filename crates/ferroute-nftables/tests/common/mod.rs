@@ -1,0 +1,138 @@
+//! What the tests have in common.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings};
+use ferroute_host::{AddressError, HostAddresses};
+use ferroute_nftables::{
+    kernel::{Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection},
+    model::{Element, Key, Name, Set, TableId, Transaction, Value},
+    plan::{List, NftablesSettings, SetId, TABLE},
+};
+
+/// A host that always has the same addresses.
+#[derive(Clone)]
+pub struct Host(pub Vec<IpAddr>);
+
+impl Default for Host {
+    fn default() -> Self {
+        Self(["127.0.0.1", "192.168.0.1", "::1", "fd00:168::1"].map(|address| address.parse().unwrap()).into())
+    }
+}
+
+impl HostAddresses for Host {
+    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// A kernel that several can change.
+#[derive(Clone, Default)]
+pub struct SharedKernel {
+    kernel: Arc<Mutex<MemoryKernel>>,
+    refuses: Arc<Mutex<bool>>,
+}
+
+impl SharedKernel {
+    /// The kernel itself.
+    pub fn lock(&self) -> MutexGuard<'_, MemoryKernel> {
+        self.kernel.lock().unwrap()
+    }
+
+    /// Lets it refuse transactions, or take them again.
+    pub fn refuse(&self, refuses: bool) {
+        *self.refuses.lock().unwrap() = refuses;
+    }
+}
+
+impl Kernel for SharedKernel {
+    type Error = MemoryError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
+        if *self.refuses.lock().unwrap() {
+            return Err(MemoryError { change: transaction.to_string(), objection: Objection::Other });
+        }
+        self.lock().commit(transaction)
+    }
+
+    fn generation(&mut self) -> Result<u32, MemoryError> {
+        self.lock().generation()
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
+        self.lock().listing(table)
+    }
+
+    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, MemoryError> {
+        self.lock().elements(table, set)
+    }
+}
+
+/// kube-proxy's defaults for this mode, in a cluster whose pods are known by their addresses.
+pub fn settings() -> NftablesSettings {
+    let proxy = ProxySettings {
+        localhost_node_ports: false,
+        node_port_addresses: NodePortAddresses::Primary,
+        detector: LocalTrafficDetector::ClusterCidr(
+            ["10.244.0.0/16", "fd00:244::/48"].map(|net| net.parse().unwrap()).into(),
+        ),
+        ..ProxySettings::default()
+    };
+    NftablesSettings { proxy, ..NftablesSettings::default() }
+}
+
+/// Our table of a family.
+pub fn table_id(family: IpFamily) -> TableId {
+    TableId { family, name: TABLE }
+}
+
+/// What a table holds, without the order of endpoints in their lists, which has no meaning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meaning {
+    chains: Vec<String>,
+    sets: Vec<String>,
+    /// Elements by set, sorted; without the index of those that are in a list.
+    elements: BTreeMap<Name, Vec<String>>,
+    /// The indexes that there are of each list.
+    indexes: BTreeMap<(Name, Key, u16), BTreeSet<u16>>,
+}
+
+impl Meaning {
+    /// The same without the elements themselves.
+    pub fn counts(&self) -> (&[String], &[String], Vec<(&Name, usize)>) {
+        (&self.chains, &self.sets, self.elements.iter().map(|(set, elements)| (set, elements.len())).collect())
+    }
+}
+
+/// Reads the meaning of a table.
+pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
+    let mut meaning = Meaning::default();
+    for chain in table.chains() {
+        meaning.chains.push(format!("{:?}", chain.chain));
+        meaning.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
+    }
+    for set in table.sets() {
+        let name = &set.name;
+        meaning.sets.push(format!("{name} {:?}", set.properties()));
+        let has_lists = [SetId::Endpoints.name(), SetId::Slots.name()].contains(name);
+        let elements = meaning.elements.entry(name.clone()).or_default();
+        for element in table.elements(name) {
+            let mut element = element.clone();
+            if has_lists
+                && let Some(&Value::Class(class)) = element.key.last()
+                && List::of_index(class).is_some()
+            {
+                element.key.pop();
+                let list = (name.clone(), element.key.clone(), class.major());
+                meaning.indexes.entry(list).or_default().insert(class.minor());
+            }
+            elements.push(element.to_string());
+        }
+        elements.sort_unstable();
+    }
+    meaning
+}

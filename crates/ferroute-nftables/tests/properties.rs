@@ -1,0 +1,182 @@
+//! What must hold for every cluster and every sequence of changes.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Host, SharedKernel, meaning, settings, table_id};
+use ferroute_core::{Dataplane, IpFamily, NodePortAddresses, testing::arbitrary};
+use ferroute_nftables::{
+    NftablesDataplane,
+    kernel::{Kernel, MemoryKernel},
+    model::{Change, Name, Transaction},
+    plan::{NftablesSettings, render},
+};
+use proptest::{prelude::*, sample::Index};
+
+fn dataplane<K: Kernel>(kernel: K, family: IpFamily, settings: NftablesSettings) -> NftablesDataplane<K> {
+    NftablesDataplane::with_kernel(kernel, family, settings, Box::new(Host::default()))
+}
+
+fn any_settings() -> impl Strategy<Value = NftablesSettings> {
+    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(masquerade_all, localhost, all, counters, networks)| {
+            let mut settings = settings();
+            settings.proxy.masquerade_all = masquerade_all;
+            settings.proxy.localhost_node_ports = localhost;
+            if all {
+                settings.proxy.node_port_addresses = NodePortAddresses::All;
+            }
+            settings.counters = counters;
+            if networks {
+                settings.service_networks = ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse().unwrap()).into();
+            }
+            settings
+        },
+    )
+}
+
+/// A kernel that holds what `render` prints.
+fn written_anew(
+    table: &ferroute_core::ServiceTable,
+    settings: &NftablesSettings,
+) -> Result<MemoryKernel, TestCaseError> {
+    let mut kernel = MemoryKernel::new();
+    kernel
+        .commit(&render(table, settings, &Host::default().0))
+        .map_err(|error| TestCaseError::fail(error.to_string()))?;
+    Ok(kernel)
+}
+
+proptest! {
+    #[test]
+    fn changes_one_by_one_lead_to_the_same_as_writing_everything_anew(
+        mut cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(1..12),
+        settings in any_settings(),
+    ) {
+        for family in IpFamily::BOTH {
+            let mut tracker = cluster.tracker();
+            let mut dataplane = dataplane(MemoryKernel::new(), family, settings.clone());
+            dataplane.resync(tracker.table(family)).unwrap();
+            for edit in &edits {
+                edit.apply_to(&mut tracker);
+                let changes = tracker.update(family);
+                dataplane.sync(tracker.table(family), &changes).unwrap();
+                let wanted = written_anew(tracker.table(family), &settings)?;
+                let id = table_id(family);
+                prop_assert_eq!(
+                    meaning(dataplane.kernel().table(&id).unwrap(), family),
+                    meaning(wanted.table(&id).unwrap(), family)
+                );
+                prop_assert!(!dataplane.was_disturbed().unwrap());
+            }
+        }
+        for edit in &edits {
+            cluster.apply(edit);
+        }
+    }
+
+    #[test]
+    fn a_restart_changes_nothing(cluster in arbitrary::cluster(), edits in arbitrary::edits(0..12), settings in any_settings()) {
+        for family in IpFamily::BOTH {
+            let mut tracker = cluster.tracker();
+            let mut before = dataplane(MemoryKernel::new(), family, settings.clone());
+            before.resync(tracker.table(family)).unwrap();
+            for edit in &edits {
+                edit.apply_to(&mut tracker);
+                let changes = tracker.update(family);
+                before.sync(tracker.table(family), &changes).unwrap();
+            }
+            let kernel = before.kernel().clone();
+            let mut after = dataplane(kernel.clone(), family, settings.clone());
+            let report = after.resync(tracker.table(family)).unwrap();
+            prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
+            prop_assert_eq!(after.kernel().dump(), kernel.dump());
+        }
+    }
+
+    #[test]
+    fn whatever_somebody_else_does_to_the_table_is_noticed_and_mended(
+        cluster in arbitrary::cluster(),
+        other in arbitrary::cluster(),
+        harm in prop::collection::vec((any::<bool>(), any::<Index>()), 1..6),
+        settings in any_settings(),
+    ) {
+        let family = IpFamily::V4;
+        let (wanted, id, kernel) = (cluster.table(family), table_id(family), SharedKernel::default());
+        let mut dataplane = dataplane(kernel.clone(), family, settings.clone());
+        dataplane.resync(&wanted).unwrap();
+        let intact = meaning(kernel.lock().table(&id).unwrap(), family);
+        // What this cluster has goes, and what another one would have comes.
+        let own = render(&wanted, &settings, &Host::default().0).changes;
+        let foreign = render(&other.table(family), &settings, &Host::default().0).changes;
+        for (removes, index) in &harm {
+            let change = match (removes, index.get(&own).clone(), index.get(&foreign).clone()) {
+                (true, Change::AddElement(set, element), _) => Change::DeleteElement(set, element),
+                (true, Change::AddRule(chain, _), _) => Change::FlushChain(chain),
+                (true, Change::AddTable(_), _) => Change::DeleteTable,
+                (_, _, change) => change,
+            };
+            // What the kernel refuses does no harm.
+            _ = kernel.lock().commit(&Transaction { table: id.clone(), changes: vec![change] });
+        }
+        let harmed = kernel.lock().table(&id).map(|table| meaning(table, family));
+        // Elements are counted, not compared: that takes too long to be done each second.
+        let visibly = harmed.is_none_or(|harmed| harmed.counts() != intact.counts());
+        prop_assert_eq!(dataplane.was_disturbed().unwrap(), visibly);
+        dataplane.resync(&wanted).unwrap();
+        prop_assert_eq!(&meaning(kernel.lock().table(&id).unwrap(), family), &intact);
+        prop_assert!(!dataplane.was_disturbed().unwrap());
+    }
+
+    #[test]
+    fn after_a_failure_the_next_sync_brings_everything_into_force(
+        cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(1..12),
+        fails in prop::collection::vec(any::<bool>(), 12),
+        settings in any_settings(),
+    ) {
+        let family = IpFamily::V4;
+        let (kernel, mut tracker, id) = (SharedKernel::default(), cluster.tracker(), table_id(family));
+        let mut dataplane = dataplane(kernel.clone(), family, settings.clone());
+        dataplane.resync(tracker.table(family)).unwrap();
+        for (edit, fails) in edits.iter().zip(fails) {
+            let before = kernel.lock().dump();
+            kernel.refuse(fails);
+            edit.apply_to(&mut tracker);
+            let changes = tracker.update(family);
+            if dataplane.sync(tracker.table(family), &changes).is_err() {
+                prop_assert!(fails);
+                prop_assert_eq!(&kernel.lock().dump(), &before);
+                kernel.refuse(false);
+                dataplane.resync(tracker.table(family)).unwrap();
+            }
+            let wanted = written_anew(tracker.table(family), &settings)?;
+            prop_assert_eq!(
+                meaning(kernel.lock().table(&id).unwrap(), family),
+                meaning(wanted.table(&id).unwrap(), family)
+            );
+        }
+    }
+
+    #[test]
+    fn chains_do_not_multiply_with_services(cluster in arbitrary::cluster(), settings in any_settings()) {
+        for family in IpFamily::BOTH {
+            let kernel = written_anew(&cluster.table(family), &settings)?;
+            let table = kernel.table(&table_id(family)).unwrap();
+            let numbers: BTreeSet<&str> = table.chains().filter_map(|chain| count_in(&chain.chain.name)).collect();
+            let fixed = table.chains().filter(|chain| count_in(&chain.chain.name).is_none()).count();
+            prop_assert_eq!(fixed, 16);
+            prop_assert!(table.chains().count() - fixed <= KINDS * numbers.len());
+        }
+    }
+}
+
+fn count_in(chain: &Name) -> Option<&str> {
+    let (_, count) = chain.as_str().rsplit_once('-')?;
+    count.parse::<usize>().is_ok().then_some(count)
+}
+
+/// Kinds of chains per number of endpoints: four ways, with affinity or without, for node ports or not.
+const KINDS: usize = 16;
