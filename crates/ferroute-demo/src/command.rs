@@ -16,7 +16,7 @@ use nix::{sys::signal::Signal, unistd::Uid};
 
 use crate::{
     instance::Instance,
-    keeper::{self, Task},
+    keeper::{self, Health, Task},
     layout::{LAN, NodeId, OUTSIDE},
     net::{self, Namespace, check_programs, search_path},
     overview,
@@ -164,8 +164,7 @@ fn exec(instance: &Instance, machine: &str, command: &[OsString]) -> anyhow::Res
 
 fn status(instance: &Instance) -> anyhow::Result<ExitCode> {
     let status = current_status(instance)?;
-    let healthy =
-        NodeId::ALL.map(|node| (node, keeper::is_healthy(&Namespace::named(instance.namespace(node.name())))));
+    let healthy = NodeId::ALL.map(|node| (node, Health::ask(instance, node).is_some_and(|health| health.healthy)));
     print(&overview::all(&status, &healthy, style()))
 }
 

@@ -30,8 +30,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use events::KEEP;
 use events::{Events, Stopped};
 use pods::Pods;
+pub(crate) use proxies::Health;
 use proxies::Proxies;
-pub(crate) use proxies::is_healthy;
 use watched::Watched;
 
 use crate::{
@@ -166,7 +166,7 @@ impl Keeper<'_> {
         events.pause(Duration::ZERO)?;
         report(&Report::Step("starting a proxy on each node".into()));
         self.proxies.start(self.plan.ipv6)?;
-        self.proxies.wait_healthy(events)?;
+        self.proxies.wait_until_at_work(self.plan.ipv6, events)?;
         self.write_status()
     }
 

@@ -121,3 +121,45 @@ fn state(status: &Status, pod: &PlannedPod, style: Style) -> String {
         None => style.bad("down"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::plan::Objects;
+
+    fn status() -> Status {
+        let yaml = include_str!("../../../examples/dual-stack.yaml");
+        let plan = ClusterPlan::new(&Objects::parse(yaml).unwrap(), None, true).unwrap();
+        let mut pods: BTreeMap<String, Run> =
+            plan.pods.iter().zip(100..).map(|(pod, pid)| (pod.short_name(), Run::Running { pid })).collect();
+        pods.insert("web-2".into(), Run::Down { reason: "exit status: 1".into() });
+        let proxies = BTreeMap::from(NodeId::ALL.map(|node| (node, Run::Running { pid: 200 })));
+        let yaml = "/home/me/web.yaml".into();
+        Status { yaml, plan, pods, proxies, ignored: Vec::new(), problem: None }
+    }
+
+    #[test]
+    fn a_cluster_is_shown_with_all_that_is_in_it() {
+        insta::assert_snapshot!(all(&status(), &[(NodeId::Node, true), (NodeId::Node2, true)], Style::Plain));
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown() {
+        let mut status = status();
+        status.proxies.insert(NodeId::Node, Run::Down { reason: "exit status: 1".into() });
+        status.ignored = vec!["ConfigMap default/c".into(), "Ingress default/i".into()];
+        status.problem = Some("document 1, line 3: Service default/a: spec.ports\ndocument 2: no kind".into());
+        let text = all(&status, &[(NodeId::Node2, false)], Style::Plain);
+        let from = text.find("proxy on").unwrap();
+        insta::assert_snapshot!(&text[from..]);
+    }
+
+    #[test]
+    fn a_cluster_with_nothing_in_it_can_be_shown_too() {
+        let plan = ClusterPlan::new(&Objects::default(), None, false).unwrap();
+        let status = Status { plan, pods: BTreeMap::new(), ..status() };
+        insta::assert_snapshot!(all(&status, &[], Style::Plain));
+    }
+}

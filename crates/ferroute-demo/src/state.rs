@@ -234,3 +234,69 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> St
     let path = path.to_owned();
     move |source| StateError::File { action, path, source }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    fn directory() -> (tempfile::TempDir, StateDirectory) {
+        let temporary = tempfile::tempdir().unwrap();
+        let root = temporary.path().join("demo");
+        (temporary, StateDirectory { root })
+    }
+
+    fn owner() -> Owner {
+        Owner { keeper: ProcessId::of(Pid::this()).unwrap(), yaml: "/a.yaml".into() }
+    }
+
+    #[test]
+    fn there_is_one_owner_at_a_time() {
+        let (_temporary, directory) = directory();
+        assert_eq!(directory.current_owner().unwrap(), None);
+        let lock = directory.lock(&owner()).unwrap();
+        assert_eq!(directory.current_owner().unwrap(), Some(owner()));
+        let error = directory.lock(&owner()).unwrap_err().to_string();
+        let own = std::process::id();
+        assert_eq!(
+            error,
+            format!("a demo is already up: process {own} runs /a.yaml (ferroute demo down takes it down)")
+        );
+        drop(lock);
+        directory.lock(&owner()).unwrap();
+    }
+
+    #[test]
+    fn a_removed_directory_can_be_locked_anew() {
+        let (_temporary, directory) = directory();
+        let _first = directory.lock(&owner()).unwrap();
+        assert!(directory.remove().unwrap());
+        assert!(!directory.remove().unwrap());
+        // The first lock is on a file that nobody can find any more.
+        let _second = directory.lock(&owner()).unwrap();
+    }
+
+    #[test]
+    fn clearing_leaves_the_lock() {
+        let (_temporary, directory) = directory();
+        let _lock = directory.lock(&owner()).unwrap();
+        directory.prepare().unwrap();
+        directory.write(&directory.manifests().join("a.yaml"), b"a").unwrap();
+        directory.clear().unwrap();
+        let left: Vec<_> = fs::read_dir(directory.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["lock"]);
+    }
+
+    #[test]
+    fn an_owner_that_has_ended_owns_nothing() {
+        let (_temporary, directory) = directory();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let keeper = ProcessId::of(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
+        let _lock = directory.lock(&Owner { keeper, yaml: "/a.yaml".into() }).unwrap();
+        assert!(directory.current_owner().unwrap().is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(directory.current_owner().unwrap(), None);
+    }
+}

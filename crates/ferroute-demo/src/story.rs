@@ -131,3 +131,6 @@ fn down(status: &Status) -> Vec<String> {
     };
     status.pods.iter().filter_map(problem).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,13 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use ferroute_core::IpFamily;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{Task, events::Events, worker::Worker};
 use crate::{
     http,
+    instance::Instance,
     layout::{NodeId, cluster_networks},
     net::{Namespace, search_path},
     state::{Run, StateDirectory},
@@ -42,17 +45,17 @@ impl<'a> Proxies<'a> {
     }
 
     /// Waits until each has written its rules.
-    pub(super) fn wait_healthy(&mut self, events: &mut Events) -> anyhow::Result<()> {
+    pub(super) fn wait_until_at_work(&mut self, ipv6: bool, events: &mut Events) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for node in NodeId::ALL {
-            while !is_healthy(&Namespace::named(self.task.instance.namespace(node.name()))) {
+            while !Health::ask(&self.task.instance, node).is_some_and(|health| health.is_at_work(ipv6)) {
                 events.pause(PAUSE)?;
                 self.look_after();
                 if let Some(Run::Down { reason }) = self.runs().remove(&node) {
                     bail!("the proxy on {node} has ended: {reason}");
                 }
                 if Instant::now() >= deadline {
-                    bail!("the proxy on {node} is not healthy after {PATIENCE:?}: {}", self.last_words(node));
+                    bail!("the proxy on {node} has no rules in force after {PATIENCE:?}: {}", self.last_words(node));
                 }
             }
         }
@@ -106,11 +109,30 @@ impl<'a> Proxies<'a> {
     }
 }
 
-/// Whether the proxy of the node with that namespace says that it is well.
-pub(crate) fn is_healthy(node: &Namespace) -> bool {
-    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), HEALTHZ_PORT);
-    let answer = node.run(|| http::get(address, "/healthz", Duration::from_secs(1)));
-    matches!(answer, Ok(Ok(answer)) if answer.status == 200)
+/// What a proxy says of itself on `/healthz`: the fields of kube-proxy's answer that matter here.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Health {
+    /// All is well, or it has only just started.
+    pub(crate) healthy: bool,
+    /// An entry for each family that has had its rules written.
+    #[serde(default)]
+    status: BTreeMap<String, IgnoredAny>,
+}
+
+impl Health {
+    /// Asks the proxy of a node; `None` when it does not answer.
+    pub(crate) fn ask(instance: &Instance, node: NodeId) -> Option<Self> {
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), HEALTHZ_PORT);
+        let namespace = Namespace::named(instance.namespace(node.name()));
+        let answer = namespace.run(|| http::get(address, "/healthz", Duration::from_secs(1))).ok()?.ok()?;
+        serde_json::from_slice(&answer.body).ok()
+    }
+
+    /// Its rules are in force.
+    fn is_at_work(&self, ipv6: bool) -> bool {
+        let families = if ipv6 { &IpFamily::BOTH[..] } else { &[IpFamily::V4] };
+        self.healthy && families.iter().all(|family| self.status.contains_key(family.as_str()))
+    }
 }
 
 fn log_name(node: NodeId) -> String {
@@ -145,3 +167,26 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How much of a proxy's log an error shows.
 const LAST_LINES: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_is_at_work_once_every_family_has_its_rules() {
+        let health = |text| serde_json::from_str::<Health>(text).unwrap();
+        let starting = health(r#"{"lastUpdated":"t","currentTime":"t","nodeEligible":true,"healthy":true}"#);
+        assert!(!starting.is_at_work(false));
+        let half = health(r#"{"healthy":true,"status":{"IPv4":{"lastUpdated":"t","healthy":true}}}"#);
+        assert!(half.is_at_work(false) && !half.is_at_work(true));
+        let whole = health(r#"{"healthy":true,"status":{"IPv4":{},"IPv6":{}}}"#);
+        assert!(whole.is_at_work(true));
+        let ill = health(r#"{"healthy":false,"status":{"IPv4":{},"IPv6":{}}}"#);
+        assert!(!ill.is_at_work(true));
+    }
+
+    #[test]
+    fn the_configuration_is_one() {
+        insta::assert_snapshot!(configuration(NodeId::Node2, true));
+    }
+}

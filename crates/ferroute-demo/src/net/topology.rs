@@ -44,6 +44,8 @@ pub(crate) fn machines(instance: &Instance, ipv6: bool) -> Vec<Step> {
     // What reaches the gateway is meant for nobody. Saying so at once is kinder than silence.
     lines.push("route add unreachable 0.0.0.0/0".to_owned());
     lines.extend(ipv6.then(|| "route add unreachable ::/0".to_owned()));
+    // For its answers to pods.
+    lines.extend(NodeId::ALL.into_iter().flat_map(|node| route_to_pods(node, ipv6)));
     let mut steps = namespace(&lan, &[&HOST[..], &ROUTER[..], &SWITCH[..]].concat(), ipv6);
     steps.push(Step::Links { namespace: lan.clone(), lines });
 
@@ -96,10 +98,8 @@ fn node_lines(node: NodeId, ipv6: bool) -> Vec<String> {
     lines.extend(addresses(&node.bridge_addresses(ipv6), BRIDGE, [24, 64]));
     lines.push(format!("link set {BRIDGE} up"));
     lines.extend(default_routes(&gateway_addresses(ipv6)));
-    for other in NodeId::ALL.into_iter().filter(|other| *other != node) {
-        let via = other.addresses(ipv6);
-        lines.extend(via.iter().map(|via| format!("route add {} via {via}", other.pod_network(IpFamily::of(via)))));
-    }
+    let others = NodeId::ALL.into_iter().filter(|other| *other != node);
+    lines.extend(others.flat_map(|other| route_to_pods(other, ipv6)));
     lines
 }
 
@@ -126,12 +126,17 @@ fn addresses(addresses: &Addresses, device: &str, prefixes: [u8; 2]) -> Vec<Stri
     each.collect()
 }
 
+fn route_to_pods(node: NodeId, ipv6: bool) -> Vec<String> {
+    let via = node.addresses(ipv6);
+    via.iter().map(|via| format!("route add {} via {via}", node.pod_network(IpFamily::of(via)))).collect()
+}
+
 fn default_routes(gateway: &Addresses) -> Vec<String> {
     gateway.iter().map(|address| format!("route add default via {address}")).collect()
 }
 
 /// For every machine and pod. New namespaces begin with the machine's own IPv4 settings, whatever these are.
-const HOST: [Sysctl; 7] = [
+const HOST: [Sysctl; 8] = [
     sysctl("net/ipv4/conf/all/rp_filter", "0"),
     sysctl("net/ipv4/conf/default/rp_filter", "0"),
     optional("net/ipv6/conf/all/disable_ipv6", "0"),
@@ -139,6 +144,8 @@ const HOST: [Sysctl; 7] = [
     // No waiting for an address that nobody else can have.
     optional("net/ipv6/conf/all/accept_dad", "0"),
     optional("net/ipv6/conf/default/accept_dad", "0"),
+    // Nobody may learn a way to another pod that leaves the node out.
+    optional("net/ipv6/conf/default/accept_redirects", "0"),
     sysctl("net/ipv4/ip_forward", "0"),
 ];
 

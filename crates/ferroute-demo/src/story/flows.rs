@@ -22,8 +22,6 @@ pub(crate) struct Flow {
     pub(crate) pods: Vec<String>,
     /// One of them gets everything.
     pub(crate) sticks: bool,
-    /// Without a pod to go to, connections are dropped; otherwise they are refused.
-    pub(crate) drops: bool,
 }
 
 /// Who calls.
@@ -85,7 +83,6 @@ pub(crate) fn flows_of(plan: &ClusterPlan, service: &Service) -> Vec<Flow> {
                     protocol,
                     pods,
                     sticks: service.spec.session_affinity.as_deref() == Some("ClientIP"),
-                    drops: is_local,
                 });
             }
         }

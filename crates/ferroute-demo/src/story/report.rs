@@ -113,6 +113,7 @@ pub(super) fn problems(flow: &Flow, tally: &Tally) -> Vec<String> {
 pub(super) fn end(total: usize, problems: &[String], cleaning: Duration, style: Style) -> String {
     let mut text = match problems.len() {
         0 => format!("{}\n", style.good(&format!("{total} connections, and every one went where it may"))),
+        1 => format!("{}\n", style.bad(&format!("{total} connections, one problem:"))),
         count => format!("{}\n", style.bad(&format!("{total} connections, {count} problems:"))),
     };
     problems.iter().for_each(|problem| text.push_str(&format!("  {problem}\n")));
