@@ -3,7 +3,7 @@
 //! ```text
 //!   Packet ─┐
 //!   rules  ─┼──► walk ──► one Ending for each way that chance can take, with its share
-//!   Host   ─┘             and, when asked for, the Story of how it came to it
+//!   Host   ─┘             and, when asked for, the Story of how it came to it, or a Summary of all stories
 //! ```
 //!
 //! There is no second model of the rules: what is walked is what the planner made or what was read from the kernel. The
@@ -13,8 +13,12 @@
 mod host;
 pub mod iptables;
 mod packet;
+mod print;
 mod story;
+mod summary;
 
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};
-pub use story::{Effect, Ending, Event, Hook, Story, Verdict, write_effects_into, write_story_into};
+pub use print::{write_effects_into, write_story_into, write_summary_into};
+pub use story::{Assumption, Effect, Ending, Event, Hook, Story, Verdict};
+pub use summary::{Choice, Group, Step, Summary};

@@ -31,8 +31,10 @@ pub enum Verdict {
         to: SocketAddr,
         /// From whom, as the receiver sees it; masquerading keeps the port where it can.
         from: IpAddr,
-        /// The destination is another one than the sender chose.
+        /// The destination is another one than the sender chose; if not, no rule took the packet for its own.
         translated: bool,
+        /// The interface that it leaves through; `None`: to a program of the host.
+        through: Option<String>,
     },
     /// The sender is told that nobody listens there.
     Rejected {
@@ -56,11 +58,21 @@ pub struct Ending {
     /// What became of it.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// How often chance leads here, 0 to 1; the shares of all endings of a walk add up to 1.
+    /// How often chance leads here, 0 to 1, if everything that was assumed is so. Where nothing had to be assumed, the
+    /// shares of all endings of a walk add up to 1.
     pub share: f64,
-    /// Conditions that we do not know and that were taken as said here.
+    /// What cannot be known from the rules, and was taken to be so or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub assuming: Vec<String>,
+    pub assuming: Vec<Assumption>,
+}
+
+/// A guess about something that cannot be known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Assumption {
+    /// A condition, as a sentence.
+    pub condition: String,
+    /// Whether it is taken to hold.
+    pub holds: bool,
 }
 
 /// An ending with everything that happened on the way.
@@ -97,7 +109,7 @@ pub enum Event {
         depth: usize,
         /// Why it does not match; `None` if it does.
         mismatch: Option<String>,
-        /// The rule matches by chance, with this probability, given that the packet has come here.
+        /// Chance took part; with this probability it goes this way, given that the packet has come here.
         chance: Option<f64>,
     },
     /// A rule changed something or decided.
@@ -112,7 +124,7 @@ pub enum Event {
         #[serde(flatten)]
         effect: Effect,
     },
-    /// It reaches the end of a hook's chain.
+    /// It reaches the end of a hook's chain that has rules, or drops.
     Policy {
         /// The chain.
         chain: String,
@@ -121,8 +133,13 @@ pub enum Event {
     },
     /// The kernel decides where it goes.
     Routed {
-        /// To the host itself, or through which interface.
+        /// Through which interface; `None`: to the host itself.
         to: Option<String>,
+    },
+    /// The kernel drops it without a rule.
+    Discarded {
+        /// Why.
+        why: &'static str,
     },
 }
 
@@ -162,7 +179,14 @@ pub enum Effect {
     },
 }
 
-// === printing ===
+// === impl Assumption, Hook ===
+
+impl fmt::Display for Assumption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { condition, holds } = self;
+        if *holds { f.write_str(condition) } else { write!(f, "not {condition}") }
+    }
+}
 
 impl Hook {
     /// The hook's name, as `iptables` names the chain there.
@@ -175,74 +199,6 @@ impl Hook {
             Self::Postrouting => "POSTROUTING",
         }
     }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Delivered { to, from, translated: true } => write!(f, "delivered to {to}, seen as from {from}"),
-            Self::Delivered { to, from, translated: false } => {
-                write!(f, "not ours: goes on to {to}, seen as from {from}")
-            }
-            Self::Rejected { with } => write!(f, "rejected with {with}"),
-            Self::Dropped => f.write_str("dropped"),
-            Self::NoRoute => f.write_str("no route to its destination"),
-            Self::Unknown { why } => write!(f, "cannot be told: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mark { before, after } => write!(f, "mark {before:#x} becomes {after:#x}"),
-            Self::Dnat { before, after } => write!(f, "DNAT {before} becomes {after}"),
-            Self::Masquerade { before, after } => write!(f, "masquerade {before} becomes {after}"),
-            Self::Accept => f.write_str("accept"),
-            Self::Drop => f.write_str("drop"),
-            Self::Reject { with } => write!(f, "reject with {with}"),
-        }
-    }
-}
-
-/// Tells a story in full, rule by rule.
-pub fn write_story_into(out: &mut impl fmt::Write, story: &Story) -> fmt::Result {
-    for event in &story.events {
-        match event {
-            Event::Hook { table, chain, .. } => writeln!(out, "{table} {chain}")?,
-            Event::Rule { chain, number, text, depth, mismatch, chance } => {
-                let indent = 2 + 2 * depth;
-                write!(out, "{:indent$}{chain} {number}: {text}", "")?;
-                match (mismatch, chance) {
-                    (Some(why), _) => writeln!(out, "\n{:indent$}  no: {why}", "")?,
-                    (None, Some(chance)) => writeln!(out, "\n{:indent$}  yes, by chance of {chance:.4}", "")?,
-                    (None, None) => writeln!(out, "\n{:indent$}  yes", "")?,
-                }
-            }
-            Event::Effect { path, effect, .. } => writeln!(out, "{:1$}=> {effect}", "", 2 + 2 * path.len())?,
-            Event::Policy { chain, policy } => writeln!(out, "  end of {chain}: {policy}")?,
-            Event::Routed { to: Some(interface) } => writeln!(out, "routed through {interface}")?,
-            Event::Routed { to: None } => writeln!(out, "routed to this host")?,
-        }
-    }
-    write_ending_into(out, &story.ending)
-}
-
-/// Tells only what changed or was decided, a line for each, with the chains that led to it.
-pub fn write_effects_into(out: &mut impl fmt::Write, story: &Story) -> fmt::Result {
-    for event in &story.events {
-        if let Event::Effect { table, path, effect, .. } = event {
-            writeln!(out, "{table:<6} {}: {effect}", path.join(" → "))?;
-        }
-    }
-    write_ending_into(out, &story.ending)
-}
-
-fn write_ending_into(out: &mut impl fmt::Write, ending: &Ending) -> fmt::Result {
-    for assumption in &ending.assuming {
-        writeln!(out, "assuming that {assumption}")?;
-    }
-    writeln!(out, "{:5.1} % {}", ending.share * 100.0, ending.verdict)
 }
 
 /// Serializes as its text.

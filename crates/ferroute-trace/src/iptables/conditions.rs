@@ -25,13 +25,22 @@ pub(super) struct State<'a> {
 /// Whether a packet meets a rule's conditions.
 #[derive(Debug, PartialEq)]
 pub(super) enum Finding {
-    /// All of them.
-    Match,
-    /// All but chance, which has this probability.
-    Chance(f64),
     /// Not this one.
     Mismatch(Mismatch),
-    /// All that we know; this one we do not.
+    /// All that can be told.
+    Match {
+        /// How likely chance lets it, 0 to 1.
+        chance: f64,
+        /// A condition that cannot be told.
+        unknown: Option<String>,
+    },
+}
+
+/// Whether a packet meets one module of a rule.
+enum ModuleFinding {
+    Match,
+    Chance(f64),
+    Mismatch(Mismatch),
     Unknown(String),
 }
 
@@ -52,24 +61,19 @@ impl fmt::Display for Mismatch {
 impl State<'_> {
     /// Looks at a rule's conditions in the kernel's order: what belongs to the rule itself, then its modules.
     pub(super) fn meets(&self, rule: &Rule, host: &Host) -> Finding {
-        let mut chance = None;
-        let mut unknown = None;
         if let Some(mismatch) = self.header_mismatch(rule) {
             return Finding::Mismatch(mismatch);
         }
+        let (mut chance, mut unknown) = (1.0, Vec::new());
         for module in &rule.matches {
             match self.meets_module(module, host) {
-                Finding::Match => {}
-                Finding::Chance(probability) => chance = Some(chance.unwrap_or(1.0) * probability),
-                Finding::Unknown(what) => unknown = unknown.or(Some(what)),
-                mismatch @ Finding::Mismatch(_) => return mismatch,
+                ModuleFinding::Match => {}
+                ModuleFinding::Chance(probability) => chance *= probability,
+                ModuleFinding::Unknown(what) => unknown.push(what),
+                ModuleFinding::Mismatch(mismatch) => return Finding::Mismatch(mismatch),
             }
         }
-        match (unknown, chance) {
-            (Some(what), _) => Finding::Unknown(what),
-            (None, Some(probability)) => Finding::Chance(probability),
-            (None, None) => Finding::Match,
-        }
+        Finding::Match { chance, unknown: (!unknown.is_empty()).then(|| unknown.join(" and ")) }
     }
 
     fn header_mismatch(&self, rule: &Rule) -> Option<Mismatch> {
@@ -95,7 +99,7 @@ impl State<'_> {
             })
     }
 
-    fn meets_module(&self, module: &Match, host: &Host) -> Finding {
+    fn meets_module(&self, module: &Match, host: &Host) -> ModuleFinding {
         let mismatch = match module {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
@@ -114,12 +118,12 @@ impl State<'_> {
             Match::AddrType { source, destination } => {
                 return self.meets_types(source.as_ref(), destination.as_ref(), host);
             }
-            Match::Statistic(Sense::Is(probability)) => return Finding::Chance(probability.as_f64()),
-            Match::Statistic(Sense::Not(probability)) => return Finding::Chance(1.0 - probability.as_f64()),
+            Match::Statistic(Sense::Is(probability)) => return ModuleFinding::Chance(probability.as_f64()),
+            Match::Statistic(Sense::Not(probability)) => return ModuleFinding::Chance(1.0 - probability.as_f64()),
             Match::Recent(recent) => self.recent_mismatch(recent),
-            Match::Other(text) => return Finding::Unknown(format!("`{text}` holds")),
+            Match::Other(text) => return ModuleFinding::Unknown(format!("`{text}` holds")),
         };
-        mismatch.map_or(Finding::Match, Finding::Mismatch)
+        mismatch.map_or(ModuleFinding::Match, ModuleFinding::Mismatch)
     }
 
     fn meets_types(
@@ -127,23 +131,26 @@ impl State<'_> {
         source: Option<&Sense<AddressType>>,
         destination: Option<&Sense<AddressType>>,
         host: &Host,
-    ) -> Finding {
+    ) -> ModuleFinding {
         let sides = [("source", source, self.source.ip()), ("destination", destination, self.destination.ip())];
         for (what, wanted, address) in sides {
             let Some(wanted) = wanted else { continue };
             let Some(found) = address_type(address, *wanted.value(), host) else {
-                return Finding::Unknown(format!("{what} {address} is of type {}", sense(wanted, ToString::to_string)));
+                return ModuleFinding::Unknown(format!(
+                    "{what} {address} is of type {}",
+                    sense(wanted, ToString::to_string)
+                ));
             };
             if !wanted.allows(|_| found) {
                 let has = if host.owns(address) { "LOCAL" } else { "not LOCAL" };
-                return Finding::Mismatch(Mismatch {
+                return ModuleFinding::Mismatch(Mismatch {
                     what: if what == "source" { "type of the source" } else { "type of the destination" },
                     has: format!("{has} ({address})"),
                     wanted: sense(wanted, ToString::to_string),
                 });
             }
         }
-        Finding::Match
+        ModuleFinding::Match
     }
 
     fn recent_mismatch(&self, recent: &Recent) -> Option<Mismatch> {

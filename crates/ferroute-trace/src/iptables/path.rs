@@ -31,21 +31,9 @@ impl Path for Trail {
 
 impl Trail {
     /// The events, the first one first.
-    pub(super) fn into_events(self) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut here = self;
-        while let Some(link) = here.0.take() {
-            match Rc::try_unwrap(link) {
-                Ok(link) => {
-                    events.push(link.event);
-                    here = link.before;
-                }
-                Err(shared) => {
-                    events.push(shared.event.clone());
-                    here = shared.before.clone();
-                }
-            }
-        }
+    pub(super) fn events(&self) -> Vec<Event> {
+        let links = std::iter::successors(self.0.as_deref(), |link| link.before.0.as_deref());
+        let mut events: Vec<Event> = links.map(|link| link.event.clone()).collect();
         events.reverse();
         events
     }
@@ -57,6 +45,19 @@ impl Drop for Trail {
         let mut next = self.0.take();
         while let Some(link) = next {
             next = Rc::try_unwrap(link).ok().and_then(|mut link| link.before.0.take());
+        }
+    }
+}
+
+/// What changed or was decided, and no more: few events, however many rules there are.
+#[derive(Clone, Default)]
+pub(super) struct Effects(pub(super) Vec<Event>);
+
+impl Path for Effects {
+    fn note(&mut self, event: impl FnOnce() -> Event) {
+        let event = event();
+        if !matches!(event, Event::Rule { .. }) {
+            self.0.push(event);
         }
     }
 }

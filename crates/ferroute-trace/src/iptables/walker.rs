@@ -1,12 +1,14 @@
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use ferroute_iptables::{ChainName, CtStates, Policy, Rule, RuleSet, TableName, Target};
+use ferroute_core::IpFamily;
+use ferroute_iptables::{ChainName, CtStates, Policy, Rule, RuleSet, Target};
 
 use super::{
     conditions::{Finding, State},
     path::Path,
+    stage::Stage,
 };
-use crate::{Effect, Ending, Event, Hook, Host, Origin, Packet, Verdict};
+use crate::{Assumption, Effect, Ending, Event, Hook, Host, Origin, Packet, Verdict, host::Way};
 
 /// Stands at one rule of one chain with the packet as it is there.
 #[derive(Clone)]
@@ -15,27 +17,12 @@ pub(super) struct Walker<'a, P> {
     host: &'a Host,
     sent: &'a Packet,
     state: State<'a>,
-    /// What is still ahead at this stage: tables of the hook, and then where the hook leads.
     stage: Stage,
     /// Chains that called each other, the hook's own first.
     stack: Vec<Frame<'a>>,
-    /// The connection's source and destination are decided once each.
-    source_decided: bool,
-    destination_decided: bool,
-    /// The address that masquerading gives, once the packet has been routed.
-    route_source: Option<IpAddr>,
     share: f64,
-    assuming: Vec<String>,
+    assuming: Vec<Assumption>,
     path: P,
-}
-
-/// A hook, and which of its tables the packet is in.
-#[derive(Clone, Copy)]
-struct Stage {
-    hook: Hook,
-    table: usize,
-    /// The packet comes back through the loopback interface after the host has sent it to itself.
-    looped: bool,
 }
 
 /// A chain that the packet is in, and the rule that it meets next there.
@@ -58,32 +45,6 @@ enum Next {
     End(Verdict),
 }
 
-impl Hook {
-    /// The hook's tables in the kernel's order. `nat` looks at arriving connections before routing and at leaving ones
-    /// after it; a packet that comes back through loopback has been looked at.
-    fn tables(self, looped: bool) -> &'static [TableName] {
-        use TableName::{Filter, Mangle, Nat, Raw};
-        match (self, looped) {
-            (Self::Prerouting, false) => &[Raw, Mangle, Nat],
-            (Self::Prerouting, true) => &[Raw, Mangle],
-            (Self::Input, _) => &[Mangle, Filter, Nat],
-            (Self::Forward, _) => &[Mangle, Filter],
-            (Self::Output, _) => &[Raw, Mangle, Nat, Filter],
-            (Self::Postrouting, _) => &[Mangle, Nat],
-        }
-    }
-
-    fn chain(self) -> ChainName {
-        match self {
-            Self::Prerouting => ChainName::PREROUTING,
-            Self::Input => ChainName::INPUT,
-            Self::Forward => ChainName::FORWARD,
-            Self::Output => ChainName::OUTPUT,
-            Self::Postrouting => ChainName::POSTROUTING,
-        }
-    }
-}
-
 impl<'a, P: Path> Walker<'a, P> {
     /// A walker before the packet's first hook.
     pub(super) fn new(rules: &'a RuleSet, host: &'a Host, packet: &'a Packet) -> Self {
@@ -101,50 +62,58 @@ impl<'a, P: Path> Walker<'a, P> {
             connection: CtStates::NEW,
             remembered: &packet.remembered,
         };
-        let mut walker = Self {
+        Self {
             rules,
             host,
             sent: packet,
             state,
-            stage: Stage { hook, table: 0, looped: false },
+            stage: Stage::first(hook),
             stack: Vec::new(),
-            source_decided: false,
-            destination_decided: false,
-            route_source: None,
             share: 1.0,
             assuming: Vec::new(),
             path: P::default(),
-        };
-        if hook == Hook::Output {
-            walker.choose_route();
         }
-        walker.enter_table();
-        walker
     }
 
-    /// Goes on to the end. Where the way splits, `split` gets the walker for the other way; it returns false when there
-    /// are too many already.
-    pub(super) fn run(&mut self, split: &mut dyn FnMut(Self) -> bool) -> (Verdict, P) {
+    /// Goes to the first rule; the packet may end before it.
+    pub(super) fn start(&mut self) -> Result<(), Verdict> {
+        match &self.sent.origin {
+            // IPv6 looks before all rules whether an address says that the packet can only come from the host itself.
+            Origin::Interface(name) if name != LOOPBACK && self.sent.family() == IpFamily::V6 => {
+                let loopback = [self.state.source, self.state.destination].iter().any(|end| end.ip().is_loopback());
+                if loopback {
+                    return Err(self.discard("addresses of the loopback interface come from outside"));
+                }
+            }
+            Origin::Interface(_) => {}
+            // Without a way, the program's call fails.
+            Origin::Local => self.route()?,
+        }
+        self.enter_table();
+        Ok(())
+    }
+
+    /// Goes on to the end. Where the way splits, `others` gets the walker for the other way.
+    pub(super) fn run(&mut self, others: &mut Vec<Self>) -> Verdict {
         loop {
             let next = match self.next_rule() {
-                Some((rule, number)) => self.meet(rule, number, split),
-                None => self.end_of_chain(),
+                Some((rule, number)) => self.meet(rule, number, others),
+                None => self.leave_chain(),
             };
-            let verdict = match next {
-                Next::GoOn => continue,
-                Next::TablePassed => match self.next_table() {
-                    None => continue,
-                    Some(verdict) => verdict,
-                },
-                Next::End(verdict) => verdict,
+            let passed = match next {
+                Next::GoOn => Ok(()),
+                Next::TablePassed => self.next_table(),
+                Next::End(verdict) => Err(verdict),
             };
-            return (verdict, std::mem::take(&mut self.path));
+            if let Err(verdict) = passed {
+                return verdict;
+            }
         }
     }
 
-    /// The walker's end, once it has one.
-    pub(super) fn ending(&mut self, verdict: Verdict) -> Ending {
-        Ending { verdict, share: self.share, assuming: std::mem::take(&mut self.assuming) }
+    /// The walker's end, and its way there.
+    pub(super) fn end(self, verdict: Verdict) -> (Ending, P) {
+        (Ending { verdict, share: self.share, assuming: self.assuming }, self.path)
     }
 
     fn next_rule(&mut self) -> Option<(&'a Rule, usize)> {
@@ -154,105 +123,104 @@ impl<'a, P: Path> Walker<'a, P> {
         Some((rule, frame.next))
     }
 
-    fn meet(&mut self, rule: &'a Rule, number: usize, split: &mut dyn FnMut(Self) -> bool) -> Next {
-        match self.state.meets(rule, self.host) {
+    fn meet(&mut self, rule: &'a Rule, number: usize, others: &mut Vec<Self>) -> Next {
+        let (chance, unknown) = match self.state.meets(rule, self.host) {
             Finding::Mismatch(mismatch) => {
                 self.note_rule(rule, number, Some(mismatch.to_string()), None);
-                Next::GoOn
+                return Next::GoOn;
             }
-            Finding::Match => {
-                self.note_rule(rule, number, None, None);
-                self.apply(rule)
-            }
-            Finding::Chance(probability) => {
-                let mut other = self.clone();
-                other.share *= 1.0 - probability;
-                other.note_rule(rule, number, Some(format!("by chance of {:.4}", 1.0 - probability)), None);
-                if other.share > 0.0 && !split(other) {
-                    return Next::End(too_many_ways());
-                }
-                self.share *= probability;
-                self.note_rule(rule, number, None, Some(probability));
-                self.apply(rule)
-            }
-            // What we do not know cannot matter to a rule that does nothing.
-            Finding::Unknown(_) if rule.target.is_none() => Next::GoOn,
-            Finding::Unknown(what) => {
-                let mut other = self.clone();
-                other.assuming.push(format!("not: {what}"));
-                other.note_rule(rule, number, Some(format!("assuming that it is not true that {what}")), None);
-                if !split(other) {
-                    return Next::End(too_many_ways());
-                }
-                self.note_rule(rule, number, None, None);
-                self.assuming.push(what);
-                self.apply(rule)
-            }
+            Finding::Match { chance, unknown } => (chance, unknown),
+        };
+        if rule.target.is_none() {
+            // Whether it matches or not, nothing happens.
+            self.note_rule(rule, number, None, None);
+            return Next::GoOn;
         }
+        if let Some(condition) = unknown {
+            let mut other = self.clone();
+            other.note_rule(rule, number, Some(format!("assuming that not {condition}")), None);
+            other.assuming.push(Assumption { condition: condition.clone(), holds: false });
+            others.push(other);
+            self.assuming.push(Assumption { condition, holds: true });
+        }
+        if chance < 1.0 {
+            let mut other = self.clone();
+            other.share *= 1.0 - chance;
+            other.note_rule(rule, number, Some("chance decides otherwise".to_owned()), Some(1.0 - chance));
+            if chance <= 0.0 {
+                *self = other;
+                return Next::GoOn;
+            }
+            others.push(other);
+            self.share *= chance;
+        }
+        self.note_rule(rule, number, None, (chance < 1.0).then_some(chance));
+        rule.target.as_ref().map_or(Next::GoOn, |target| self.apply(target))
     }
 
-    fn apply(&mut self, rule: &'a Rule) -> Next {
-        match rule.target.as_ref() {
-            None => Next::GoOn,
-            Some(Target::Jump(chain)) => self.call(*chain, false),
-            Some(Target::Goto(chain)) => self.call(*chain, true),
-            Some(Target::Return) => self.leave_chain(),
-            Some(Target::Accept) => {
+    fn apply(&mut self, target: &'a Target) -> Next {
+        match target {
+            Target::Jump(chain) => self.call(*chain, false),
+            Target::Goto(chain) => self.call(*chain, true),
+            Target::Return => self.leave_chain(),
+            Target::Accept => {
                 self.effect(|| Effect::Accept);
                 Next::TablePassed
             }
-            Some(Target::Drop) => {
+            Target::Drop => {
                 self.effect(|| Effect::Drop);
                 Next::End(Verdict::Dropped)
             }
-            Some(Target::Reject(with)) => {
+            Target::Reject(with) => {
                 self.effect(|| Effect::Reject { with: with.as_str().to_owned() });
                 Next::End(Verdict::Rejected { with: with.as_str().to_owned() })
             }
-            Some(Target::Mark { value, mask }) => {
+            Target::Mark { value, mask } => {
                 let before = self.state.mark;
                 let after = (before & !mask) ^ value;
                 self.state.mark = after;
                 self.effect(|| Effect::Mark { before, after });
                 Next::GoOn
             }
-            Some(Target::Dnat { address, port }) => {
+            Target::Dnat { address, port } => {
                 self.translate(SocketAddr::new(*address, port.unwrap_or(self.state.destination.port())));
                 Next::TablePassed
             }
-            Some(Target::Masquerade { .. }) => {
-                self.masquerade();
-                Next::TablePassed
-            }
-            Some(Target::Other(text)) => self.apply_unknown(text),
+            Target::Masquerade { random_fully } => self.masquerade(*random_fully),
+            Target::Other(text) => self.apply_other(text),
         }
     }
 
-    /// Targets that only look at a packet, or change what no rule of a service proxy asks about, let it go on.
-    fn apply_unknown(&self, text: &str) -> Next {
+    /// Targets that only look at a packet, or change what no rule here asks about, let it go on.
+    fn apply_other(&mut self, text: &str) -> Next {
         const HARMLESS: [&str; 12] = [
             "LOG", "NFLOG", "ULOG", "AUDIT", "TRACE", "CONNMARK", "CT", "SET", "TCPMSS", "DSCP", "CHECKSUM", "CLASSIFY",
         ];
-        if text.split(' ').next().is_some_and(|name| HARMLESS.contains(&name)) {
-            return Next::GoOn;
+        let mut words = text.split(' ');
+        let name = words.next().unwrap_or_default();
+        if name == "NOTRACK" || (name == "CT" && words.any(|word| word == "--notrack")) {
+            self.stage.untracked = true;
+            self.state.connection = CtStates::UNTRACKED;
+        } else if !HARMLESS.contains(&name) {
+            return Next::End(Verdict::Unknown { why: format!("what `-j {text}` does") });
         }
-        Next::End(Verdict::Unknown { why: format!("what `-j {text}` does") })
+        Next::GoOn
     }
 
     fn call(&mut self, chain: ChainName, goto: bool) -> Next {
-        let table = self.table();
         if self.stack.len() > MOST_CALLS {
-            return Next::End(Verdict::Unknown { why: format!("where {chain} ends, it calls itself") });
+            return Next::End(Verdict::Unknown { why: format!("where {chain} ends, which calls itself") });
         }
-        let rules = self.rules.rules(table, chain);
+        let rules = self.rules.rules(self.stage.table(), chain);
         self.stack.push(Frame { name: chain, rules, next: 0, goto });
         Next::GoOn
     }
 
+    /// Goes back to the calling chain, or to the policy.
     fn leave_chain(&mut self) -> Next {
         while let Some(frame) = self.stack.pop() {
             if self.stack.is_empty() {
-                return self.policy(frame.name);
+                return self.policy(&frame);
             }
             if !frame.goto {
                 break;
@@ -261,55 +229,65 @@ impl<'a, P: Path> Walker<'a, P> {
         Next::GoOn
     }
 
-    fn end_of_chain(&mut self) -> Next {
-        if self.stack.is_empty() { Next::TablePassed } else { self.leave_chain() }
-    }
-
-    fn policy(&mut self, chain: ChainName) -> Next {
-        let head = self.rules.chain(self.table(), chain).and_then(|chain| chain.head);
+    fn policy(&mut self, frame: &Frame<'_>) -> Next {
+        let chain = frame.name;
+        let head = self.rules.chain(self.stage.table(), chain).and_then(|chain| chain.head);
         let policy = head.and_then(|head| head.policy).unwrap_or(Policy::Accept);
-        self.path.note(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
+        if !frame.rules.is_empty() || policy == Policy::Drop {
+            self.path.note(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
+        }
         match policy {
             Policy::Accept => Next::TablePassed,
             Policy::Drop => Next::End(Verdict::Dropped),
         }
     }
 
-    fn next_table(&mut self) -> Option<Verdict> {
+    fn next_table(&mut self) -> Result<(), Verdict> {
         self.stack.clear();
-        self.stage.table += 1;
-        if self.stage.table < self.stage.hook.tables(self.stage.looped).len() {
-            self.enter_table();
-            return None;
+        if let Some(stage) = self.stage.next() {
+            self.stage = stage;
+        } else {
+            let hook = self.next_hook()?;
+            self.stage = self.stage.at(hook);
         }
-        let owned = self.host.owns(self.state.destination.ip());
-        let hook = match self.stage.hook {
+        self.enter_table();
+        Ok(())
+    }
+
+    /// Where the packet is when all tables of a hook have let it pass; or its end.
+    fn next_hook(&mut self) -> Result<Hook, Verdict> {
+        let here = self.host.owns(self.state.destination.ip());
+        match self.stage.hook {
             Hook::Prerouting => {
-                if self.is_martian() {
-                    return Some(Verdict::Dropped);
+                if self.state.in_interface != Some(LOOPBACK) {
+                    self.refuse_martian()?;
                 }
-                if owned { Hook::Input } else { Hook::Forward }
+                self.route()?;
+                Ok(if here { Hook::Input } else { Hook::Forward })
             }
-            Hook::Output => Hook::Postrouting,
-            Hook::Forward => Hook::Postrouting,
-            Hook::Postrouting if owned => {
+            Hook::Output => {
+                // The rules may have changed the destination.
+                self.route()?;
+                Ok(Hook::Postrouting)
+            }
+            Hook::Forward => Ok(Hook::Postrouting),
+            Hook::Postrouting if here => {
                 self.stage.looped = true;
                 self.state.in_interface = Some(LOOPBACK);
                 self.state.out_interface = None;
-                Hook::Prerouting
+                Ok(Hook::Prerouting)
             }
-            Hook::Input | Hook::Postrouting => return Some(self.delivered()),
-        };
-        if matches!(self.stage.hook, Hook::Prerouting | Hook::Output) && !self.choose_route() {
-            return Some(Verdict::NoRoute);
+            Hook::Input | Hook::Postrouting => Err(Verdict::Delivered {
+                to: self.state.destination,
+                from: self.state.source.ip(),
+                translated: self.state.destination != self.sent.destination,
+                through: self.state.out_interface.map(str::to_owned),
+            }),
         }
-        self.stage = Stage { hook, table: 0, ..self.stage };
-        self.enter_table();
-        None
     }
 
     fn enter_table(&mut self) {
-        let (hook, table) = (self.stage.hook, self.table());
+        let (hook, table) = (self.stage.hook, self.stage.table());
         let name = hook.chain();
         let rules = self.rules.rules(table, name);
         if !rules.is_empty() {
@@ -318,59 +296,69 @@ impl<'a, P: Path> Walker<'a, P> {
         self.stack.push(Frame { name, rules, next: 0, goto: false });
     }
 
-    /// Decides where the packet leaves; false if nobody knows a way.
-    fn choose_route(&mut self) -> bool {
-        let destination = self.state.destination.ip();
-        let owned = self.host.owns(destination);
-        let route = self.host.route(destination);
-        let (interface, source) = match route {
-            _ if owned => (Some(LOOPBACK), Some(destination)),
-            Some(route) => (Some(route.interface.as_str()), Some(route.source)),
-            None => (None, None),
+    /// Finds the packet's way; there may be none.
+    fn route(&mut self) -> Result<(), Verdict> {
+        let way = self.host.way(self.state.destination.ip());
+        let sent_here = self.stage.hook == Hook::Output;
+        self.state.out_interface = match way {
+            None => return Err(Verdict::NoRoute),
+            Some(Way::Here) => sent_here.then_some(LOOPBACK),
+            Some(Way::Through(route)) => Some(route.interface.as_str()),
         };
-        let arriving_here = owned && self.stage.hook == Hook::Prerouting;
-        self.state.out_interface = interface.filter(|_| !arriving_here);
-        self.route_source = source;
-        let to = self.state.out_interface.map(str::to_owned);
-        self.path.note(|| Event::Routed { to });
-        interface.is_some()
-    }
-
-    /// Addresses of 127.0.0.0/8 belong to no network, so a packet that brings one is dropped, unless told otherwise.
-    fn is_martian(&self) -> bool {
-        let loopback = [self.state.source.ip(), self.state.destination.ip()].iter().any(IpAddr::is_loopback);
-        loopback && !self.stage.looped && self.state.in_interface != Some(LOOPBACK) && !self.host.route_localnet
-    }
-
-    fn translate(&mut self, after: SocketAddr) {
-        let before = self.state.destination;
-        if std::mem::replace(&mut self.destination_decided, true) {
-            return;
+        if !self.stage.looped {
+            let to = self.state.out_interface.map(str::to_owned);
+            self.path.note(|| Event::Routed { to });
         }
-        self.state.destination = after;
-        self.state.connection = self.state.connection.or(CtStates::DNAT);
+        let leaves = matches!(way, Some(Way::Through(_)));
+        if sent_here && leaves && self.state.source.ip().is_loopback() && !self.routes_localnet() {
+            return Err(self.discard("a loopback address must not leave the host without route_localnet"));
+        }
+        Ok(())
+    }
+
+    /// Drops IPv4 packets from outside that say that they are from or to the host's inside.
+    fn refuse_martian(&mut self) -> Result<(), Verdict> {
+        if self.sent.family() == IpFamily::V6 {
+            return Ok(());
+        }
+        if self.state.destination.ip().is_loopback() && !self.host.route_localnet {
+            return Err(self.discard("it is for a loopback address, without route_localnet"));
+        }
+        if self.host.is_forged(self.state.source.ip()) {
+            return Err(self.discard("it comes from outside with an address of the host itself"));
+        }
+        Ok(())
+    }
+
+    fn routes_localnet(&self) -> bool {
+        self.host.route_localnet && self.sent.family() == IpFamily::V4
+    }
+
+    fn discard(&mut self, why: &'static str) -> Verdict {
+        self.path.note(|| Event::Discarded { why });
+        Verdict::Dropped
+    }
+
+    /// The kernel says that a connection is translated only if there is something to change.
+    fn translate(&mut self, after: SocketAddr) {
+        let before = std::mem::replace(&mut self.state.destination, after);
+        if before != after {
+            self.state.connection = self.state.connection.or(CtStates::DNAT);
+        }
         self.effect(|| Effect::Dnat { before, after });
     }
 
-    fn masquerade(&mut self) {
+    fn masquerade(&mut self, random_port: bool) -> Next {
         let before = self.state.source.ip();
-        let Some(after) = self.route_source.filter(|_| !self.source_decided) else { return };
-        self.source_decided = true;
+        let Some(after) = self.host.masquerade_source(self.state.destination.ip()) else {
+            return Next::End(self.discard("there is no address to masquerade with"));
+        };
         self.state.source.set_ip(after);
-        self.state.connection = self.state.connection.or(CtStates::SNAT);
-        self.effect(|| Effect::Masquerade { before, after });
-    }
-
-    fn delivered(&self) -> Verdict {
-        Verdict::Delivered {
-            to: self.state.destination,
-            from: self.state.source.ip(),
-            translated: self.state.destination != self.sent.destination,
+        if before != after || random_port {
+            self.state.connection = self.state.connection.or(CtStates::SNAT);
         }
-    }
-
-    fn table(&self) -> TableName {
-        self.stage.hook.tables(self.stage.looped)[self.stage.table]
+        self.effect(|| Effect::Masquerade { before, after });
+        Next::TablePassed
     }
 
     fn note_rule(&mut self, rule: &Rule, number: usize, mismatch: Option<String>, chance: Option<f64>) {
@@ -387,7 +375,7 @@ impl<'a, P: Path> Walker<'a, P> {
     }
 
     fn effect(&mut self, effect: impl FnOnce() -> Effect) {
-        let (hook, table) = (self.stage.hook, self.table().as_str());
+        let (hook, table) = (self.stage.hook, self.stage.table().as_str());
         let stack = &self.stack;
         self.path.note(|| Event::Effect {
             hook,
@@ -396,10 +384,6 @@ impl<'a, P: Path> Walker<'a, P> {
             effect: effect(),
         });
     }
-}
-
-fn too_many_ways() -> Verdict {
-    Verdict::Unknown { why: "too many ways are open".to_owned() }
 }
 
 /// The loopback interface.
