@@ -52,7 +52,7 @@
 //! | `node-port-addresses` | address | addresses that answer on node ports, unless all local ones do |
 //! | `slots` | frontend . list:index | name of an endpoint, for Services with affinity |
 //! | `sticky-N` | frontend | has an affinity of N seconds |
-//! | `affinity` | client . frontend | the endpoint that the client had last; the kernel alone writes it |
+//! | `affinity` | frontend . client | the endpoint that the client had last; the kernel alone writes it |
 //!
 //! # A packet's way
 //!

@@ -1,35 +1,183 @@
-//! The real kernel, in network namespaces.
+//! The real kernel, in network namespaces: what is written is read back, and `nft` understands it.
 
-use std::net::IpAddr;
+mod common;
 
-use ferroute_core::{Dataplane, IpFamily, ServiceTable, testing::*};
-use ferroute_host::{AddressError, HostAddresses};
-use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use common::{Host, settings, table_id};
+use ferroute_core::{
+    Dataplane, IpFamily, ServiceTable,
+    testing::{arbitrary, *},
+};
+use ferroute_nftables::{
+    NftablesDataplane,
+    kernel::{Kernel, KernelError, NetlinkKernel, Objection},
+    model::{Change, DataType, Element, Name, Set, SetWord, Transaction, Value},
+    plan::{NftablesSettings, render},
+};
 use ferroute_testing::NetNs;
+use proptest::prelude::*;
 
-struct Fixed(Vec<IpAddr>);
-
-impl HostAddresses for Fixed {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(self.0.clone())
-    }
+fn open(ns: &NetNs, family: IpFamily, settings: NftablesSettings) -> NftablesDataplane {
+    ns.run(|| NftablesDataplane::open(family, settings, Box::new(Host::default())).unwrap())
 }
 
-fn load(ns: &NetNs, table: &ServiceTable, settings: NftablesSettings) -> NftablesDataplane {
-    ns.run(|| {
-        let host = Fixed(vec!["192.168.0.1".parse().unwrap()]);
-        let mut dataplane = NftablesDataplane::open(table.family, settings, Box::new(host)).unwrap();
-        dataplane.resync(table).unwrap_or_else(|e| panic!("{e}: {:?}", e.source));
-        dataplane
-    })
+/// A cluster in which there is something in every set.
+fn varied() -> Cluster {
+    let two_pods = |name: &str, of: &str| {
+        slice(name, of).port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2"))
+    };
+    Cluster::of_node("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
+        .slice(two_pods("shop/web-a", "web"))
+        .service(
+            service("shop/cart")
+                .cluster_ip("10.96.0.2")
+                .port("http", 80)
+                .node_port(30081)
+                .load_balancer("198.51.100.1")
+                .source_range("10.0.0.0/8")
+                .source_range("192.168.0.9/32")
+                .affinity(10_800),
+        )
+        .slice(two_pods("shop/cart-a", "cart"))
+        .service(service("shop/empty").cluster_ip("10.96.0.3").port("http", 80).external_ip("203.0.113.1"))
+        .service(service("shop/far").cluster_ip("10.96.0.4").port("http", 80).internal_local())
+        .slice(slice("shop/far-a", "far").port("http", 8080).pod(pod("10.244.1.3").on("node-2")))
 }
 
 #[test]
-fn it_loads() {
+fn nft_lists_what_was_written_and_loads_what_was_rendered_to_the_same() {
+    let table = varied().table(IpFamily::V4);
+    for counters in [false, true] {
+        let settings = NftablesSettings { counters, ..settings() };
+        let [native, loaded] = [NetNs::new(), NetNs::new()];
+        open(&native, IpFamily::V4, settings.clone()).resync(&table).unwrap();
+        loaded.feed("nft", &["-f", "-"], &render(&table, &settings, &Host::default().0).to_string());
+        let [native, loaded] = [native, loaded].map(|ns| {
+            let listed = ns.command("nft", &["list", "table", "ip", "ferroute"]);
+            // The kernel lists elements and chains in any order.
+            let mut lines: Vec<String> = listed.lines().map(|line| line.trim_matches(['\t', ' ', ',']).replace("elements = { ", "").replace(" }", "")).collect();
+            lines.sort_unstable();
+            lines
+        });
+        assert_eq!(native, loaded);
+        assert!(native.iter().any(|line| line == "10.96.0.2 . tcp . 80 comment \"shop/cart:http\" : 5:2" || line.contains("counter")), "{native:#?}");
+    }
+}
+
+#[test]
+fn nft_lists_ipv6_tables_with_affinity() {
     let ns = NetNs::new();
     let cluster = Cluster::of_node("node-1")
-        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
-        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
-    load(&ns, &cluster.table(IpFamily::V4), NftablesSettings::default());
-    println!("{}", ns.command("nft", &["list", "ruleset"]));
+        .service(service("shop/web").cluster_ip("fd00:96::1").port("http", 80).node_port(30080).affinity(300))
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod("fd00:244::2").pod("fd00:244::3"));
+    let mut dataplane = open(&ns, IpFamily::V6, settings());
+    let table = cluster.table(IpFamily::V6);
+    assert_eq!(table.entries.len(), 1);
+    dataplane.resync(&table).unwrap();
+    let listed = ns.command("nft", &["list", "table", "ip6", "ferroute"]);
+    assert!(listed.contains(
+        "update @affinity { ip6 daddr & :: . meta l4proto . th dport . ip6 saddr timeout 5m : meta priority }"
+    ), "{listed}");
+    assert_eq!(dataplane.resync(&table).unwrap().written, 0);
+}
+
+/// A restart finds everything as it is wanted.
+fn assert_restart_finds_nothing_to_do(ns: &NetNs, table: &ServiceTable, settings: &NftablesSettings) {
+    let report = open(ns, table.family, settings.clone()).resync(table).unwrap();
+    assert_eq!((report.written, report.removed, report.full), (0, 0, false));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_kernel_holds_what_was_written(cluster in arbitrary::cluster(), edits in arbitrary::edits(0..8)) {
+        let ns = NetNs::new();
+        for family in IpFamily::BOTH {
+            let mut tracker = cluster.tracker();
+            let mut dataplane = open(&ns, family, settings());
+            dataplane.resync(tracker.table(family)).unwrap();
+            for edit in &edits {
+                edit.apply_to(&mut tracker);
+                let changes = tracker.update(family);
+                dataplane.sync(tracker.table(family), &changes).unwrap();
+                prop_assert!(!dataplane.was_disturbed().unwrap());
+            }
+            assert_restart_finds_nothing_to_do(&ns, tracker.table(family), &settings());
+        }
+        ns.command("nft", &["list", "ruleset"]);
+    }
+}
+
+#[test]
+fn foreign_changes_are_noticed_and_mended_and_other_tables_left_alone() {
+    let (ns, table) = (NetNs::new(), varied().table(IpFamily::V4));
+    ns.command("nft", &["add table ip other; add chain ip other input; add rule ip other input accept"]);
+    let mut dataplane = open(&ns, IpFamily::V4, settings());
+    dataplane.resync(&table).unwrap();
+    ns.command("nft", &["add rule ip other input drop"]);
+    assert!(!dataplane.was_disturbed().unwrap(), "only another table has changed");
+    for harm in [
+        "delete element ip ferroute cluster-ips { 10.96.0.1 }",
+        "add element ip ferroute cluster-ips { 10.96.0.99 }",
+        "delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.0.0.0/8 }",
+        "flush chain ip ferroute services",
+        "add rule ip ferroute pick-2 accept",
+        "add chain ip ferroute mine; add rule ip ferroute mine drop",
+        "add set ip ferroute mine { type ipv4_addr ; }",
+        "delete table ip ferroute",
+    ] {
+        ns.command("nft", &[harm]);
+        assert!(dataplane.was_disturbed().unwrap(), "{harm}");
+        let report = dataplane.resync(&table).unwrap();
+        assert!(harm.contains("delete table") || report.written + report.removed <= 4, "{harm}: {report:?}");
+        assert!(!dataplane.was_disturbed().unwrap(), "{harm}");
+        assert_restart_finds_nothing_to_do(&ns, &table, &settings());
+    }
+    dataplane.cleanup().unwrap();
+    dataplane.cleanup().unwrap();
+    let left = ns.command("nft", &["list", "ruleset"]);
+    assert!(left.starts_with("table ip other {") && !left.contains("ferroute"), "{left}");
+}
+
+#[test]
+fn a_table_of_another_shape_is_made_anew_at_once() {
+    let (ns, table) = (NetNs::new(), varied().table(IpFamily::V4));
+    open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
+    let counting = NftablesSettings { counters: true, ..settings() };
+    let report = open(&ns, IpFamily::V4, counting.clone()).resync(&table).unwrap();
+    assert!(report.full);
+    assert_restart_finds_nothing_to_do(&ns, &table, &counting);
+}
+
+#[test]
+fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
+    let ns = NetNs::new();
+    let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
+    let id = table_id(IpFamily::V4);
+    let set = Set::new(Name::fixed("numbers"), [DataType::Ipv4Address, DataType::Port]).to_values([DataType::Port]);
+    let element = |i: u32, datum| {
+        Element::new([Value::Address(std::net::Ipv4Addr::from(i).into()), Value::Port(7)]).fields([Value::Port(datum)])
+    };
+    let add = |i, datum| Change::AddElement(set.name.clone(), element(i, datum));
+    let mut transaction = Transaction::new(id.clone());
+    transaction.push(Change::AddTable(None));
+    transaction.push(Change::AddSet(set.clone()));
+    // Several messages, and batches far larger than a socket's buffer is by default.
+    transaction.changes.extend((0..300_000).map(|i| add(i, 1)));
+    kernel.commit(&transaction).unwrap();
+    let mut contradicting = Transaction::new(id.clone());
+    contradicting.changes.extend((300_000..305_000).map(|i| add(i, 1)));
+    contradicting.changes.insert(3_210, add(5, 2));
+    let error = kernel.commit(&contradicting).unwrap_err();
+    assert_eq!(error.objection(), Some(Objection::Exists));
+    assert_eq!(
+        error.to_string(),
+        "kernel refused a transaction of 5001 changes at «add element ip ferroute numbers { 0.0.0.5 . 7 : 2 }»"
+    );
+    assert_eq!(kernel.elements(&id, &set).unwrap().len(), 300_000);
+    let missing = Transaction { table: id, changes: vec![Change::DeleteSet(Name::fixed("other"), SetWord::Set)] };
+    let error = kernel.commit(&missing).unwrap_err();
+    assert_eq!(error.objection(), Some(Objection::NotFound));
+    assert_eq!(error.to_string(), "kernel refused a transaction of 1 changes at «delete set ip ferroute other»");
 }

@@ -167,9 +167,9 @@ pub(super) fn remember_chain(node_port: bool) -> Name {
     Name::fixed(if node_port { "node-port-remember" } else { "remember" })
 }
 
-/// The key of a client of a frontend.
+/// The key of a client of a frontend. `nft` can read an address without its bits only in the first place.
 pub(super) fn client_key(node_port: bool) -> Vec<Field> {
-    [Field::Source].into_iter().chain(Frontend::fields(node_port)).collect()
+    Frontend::fields(node_port).into_iter().chain([Field::Source]).collect()
 }
 
 /// Added to a kind's number for Services with affinity.

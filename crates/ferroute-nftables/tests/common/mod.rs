@@ -1,5 +1,7 @@
 //! What the tests have in common.
 
+#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part, and all of it is theirs")]
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,

@@ -1,0 +1,143 @@
+//! A node, pods on it and an outside client, each in a network namespace of its own.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread,
+    time::Duration,
+};
+
+use ferroute_testing::NetNs;
+
+/// See the module's text.
+pub struct Lab {
+    /// Where the rules are.
+    pub node: NetNs,
+    /// At [`CLIENT`], behind the node's address [`NODE`].
+    pub client: NetNs,
+    /// Pod `i` has [`pod_ip`] and answers on TCP and UDP port 8080 with its number and the client's address.
+    pub pods: Vec<NetNs>,
+}
+
+/// How a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// This pod has answered, and seen this source.
+    Pod(usize, IpAddr),
+    /// Somebody has said no.
+    Refused,
+    /// Nobody has said anything.
+    Silence,
+}
+
+/// The node's address.
+pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+/// The outside client's address.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 9);
+/// Port of the pods' servers.
+pub const PORT: u16 = 8080;
+
+/// Address of a pod.
+pub fn pod_ip(pod: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 244, pod as u8, 2)
+}
+
+/// IPv6 address of a pod.
+pub fn pod_ip6(pod: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0x244, 0, pod as u16, 0, 0, 0, 2)
+}
+
+impl Lab {
+    /// Makes the namespaces and starts servers in the pods.
+    pub fn new(pods: usize) -> Self {
+        let (node, client) = (NetNs::new(), NetNs::new());
+        let ip = |ns: &NetNs, arguments: &str| {
+            ns.command("ip", &arguments.split(' ').collect::<Vec<_>>());
+        };
+        let sysctl = |ns: &NetNs, setting: &str| {
+            ns.command("sysctl", &["-qw", setting]);
+        };
+        sysctl(&node, "net.ipv4.ip_forward=1");
+        sysctl(&node, "net.ipv6.conf.all.forwarding=1");
+        // A refusal must not be kept back because there were many.
+        for setting in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
+            sysctl(&node, setting);
+        }
+        node.link("outside", &client, "eth0");
+        ip(&node, "addr add 192.168.0.1/24 dev outside");
+        ip(&client, "addr add 192.168.0.9/24 dev eth0");
+        ip(&client, "route add default via 192.168.0.1");
+        // What no rule takes care of gets lost.
+        ip(&node, "route add blackhole default");
+        let pods: Vec<NetNs> = (0..pods).map(|_| NetNs::new()).collect();
+        for (i, pod) in pods.iter().enumerate() {
+            node.link(&format!("pod{i}"), pod, "eth0");
+            ip(&node, &format!("addr add 10.244.{i}.1/24 dev pod{i}"));
+            ip(pod, &format!("addr add 10.244.{i}.2/24 dev eth0"));
+            ip(pod, &format!("route add default via 10.244.{i}.1"));
+            ip(&node, &format!("-6 addr add fd00:244:0:{i}::1/64 dev pod{i} nodad"));
+            ip(pod, &format!("-6 addr add fd00:244:0:{i}::2/64 dev eth0 nodad"));
+            ip(pod, &format!("-6 route add default via fd00:244:0:{i}::1"));
+            serve(pod, i);
+        }
+        Self { node, client, pods }
+    }
+}
+
+/// Answers on TCP and UDP until the test ends.
+fn serve(pod: &NetNs, number: usize) {
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT));
+    let (listener, socket) = pod.run(|| (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap()));
+    thread::spawn(move || {
+        while let Ok((mut stream, peer)) = listener.accept() {
+            _ = stream.write_all(format!("{number} {}", peer.ip().to_canonical()).as_bytes());
+        }
+    });
+    thread::spawn(move || {
+        let mut buffer = [0; 16];
+        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+            _ = socket.send_to(format!("{number} {}", peer.ip().to_canonical()).as_bytes(), peer);
+        }
+    });
+}
+
+/// Connects by TCP.
+pub fn tcp(from: &NetNs, to: &str) -> Outcome {
+    let to: SocketAddr = to.parse().unwrap();
+    from.run(|| {
+        let mut answer = String::new();
+        let connected = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.read_to_string(&mut answer)
+        });
+        outcome(connected.map(|_| answer))
+    })
+}
+
+/// Sends a datagram from a new socket and waits for the answer.
+pub fn udp(from: &NetNs, to: &str) -> Outcome {
+    let to: SocketAddr = to.parse().unwrap();
+    from.run(|| {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = UdpSocket::bind(any).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut buffer = [0; 128];
+        let received = socket.connect(to).and_then(|()| socket.send(b"?")).and_then(|_| socket.recv(&mut buffer));
+        outcome(received.map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()))
+    })
+}
+
+fn outcome(answer: std::io::Result<String>) -> Outcome {
+    match answer {
+        Ok(text) => {
+            let (pod, source) = text.split_once(' ').unwrap_or_else(|| panic!("odd answer {text:?}"));
+            Outcome::Pod(pod.parse().unwrap(), source.parse().unwrap())
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Outcome::Refused,
+        Err(error) if [ErrorKind::TimedOut, ErrorKind::WouldBlock].contains(&error.kind()) => Outcome::Silence,
+        Err(error) => panic!("cannot connect: {error}"),
+    }
+}
+
+/// Long enough for an answer on the same machine, however busy; only silence takes as long.
+const PATIENCE: Duration = Duration::from_secs(2);
