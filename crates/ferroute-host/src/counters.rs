@@ -15,6 +15,15 @@ pub enum CounterError {
         #[source]
         source: Error,
     },
+    /// A counter is there and cannot be removed, maybe because rules use it.
+    #[error("cannot remove the packet counter {name:?}")]
+    Remove {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        #[source]
+        source: Error,
+    },
     /// A counter cannot be read.
     #[error("cannot read the packet counter {name:?}")]
     Read {
@@ -42,6 +51,9 @@ pub trait PacketCounters: Send {
 
     /// Reads a counter; `None` if there is none of this name.
     fn read(&mut self, name: &str) -> Result<Option<Counter>, CounterError>;
+
+    /// Removes a counter, if there is one of this name. The kernel keeps one that a rule uses.
+    fn remove(&mut self, name: &str) -> Result<(), CounterError>;
 }
 
 /// The counters of a network namespace, from the kernel's packet accounting (nfacct).
@@ -82,6 +94,13 @@ impl PacketCounters for KernelCounters {
     fn read(&mut self, name: &str) -> Result<Option<Counter>, CounterError> {
         self.get(name).map_err(|source| CounterError::Read { name: name.to_owned(), source })
     }
+
+    fn remove(&mut self, name: &str) -> Result<(), CounterError> {
+        match self.socket.request_ack(&mut request(DELETE, 0, name)) {
+            Err(error) if !error.is_not_found() => Err(CounterError::Remove { name: name.to_owned(), source: error }),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn request(command: u8, flags: u16, name: &str) -> Request {
@@ -108,6 +127,7 @@ fn parse(message: Message<'_>) -> Result<Counter, Error> {
 // Commands and attributes of `include/uapi/linux/netfilter/nfnetlink_acct.h`.
 const NEW: u8 = 0;
 const GET: u8 = 1;
+const DELETE: u8 = 3;
 const NAME: u16 = 1;
 const PACKETS: u16 = 2;
 const BYTES: u16 = 3;

@@ -152,6 +152,13 @@ fn a_counter_counts_what_a_rule_gives_it_and_keeps_its_numbers_when_ensured_agai
     }
     counters.ensure("pings").unwrap();
     assert_eq!(counters.read("pings").unwrap(), Some(Counter { packets: 3, bytes: 3 * (4 + 28 + 28) }));
+
+    let error = counters.remove("pings").unwrap_err();
+    assert_eq!(error.to_string(), r#"cannot remove the packet counter "pings""#, "the rule needs it");
+    namespace.command("iptables", &["-w", "-F", "OUTPUT"]);
+    counters.remove("pings").unwrap();
+    assert_eq!(counters.read("pings").unwrap(), None);
+    counters.remove("pings").unwrap();
 }
 
 #[test]

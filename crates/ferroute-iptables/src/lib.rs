@@ -13,6 +13,7 @@ mod chain;
 pub mod plan;
 pub mod rule;
 mod ruleset;
+pub mod runner;
 mod spelling;
 pub mod text;
 
@@ -23,4 +24,5 @@ pub use rule::{
     Recent, RecentAction, RejectWith, Rule, Sense, Target,
 };
 pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
+pub use runner::{Generations, Host, HostPrograms, IptablesDataplane, Tools};
 pub use text::{ParseError, ParseErrorKind, RestoreWriter, SaveItem, SaveParser};

@@ -38,6 +38,7 @@ pub use context::{HostFacts, NfacctCounters, PlanContext};
 pub use difference::Difference;
 pub use digest::ChainDigest;
 pub use dispatch::Dispatch;
+pub(crate) use in_force::is_ours;
 pub use in_force::{InForce, InForceReader};
 pub use ledger::{Damage, Ledger};
 pub use names::{chains, is_service_chain};

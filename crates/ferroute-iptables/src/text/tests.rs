@@ -1,8 +1,11 @@
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Protocol};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ChainName, Match, Rule, RuleSet, TableName, Target};
+use crate::{
+    AddressMatch, AddressType, ChainName, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, RuleSet,
+    Sense, TableName, Target,
+};
 
 /// Reads one rule of the filter table.
 fn read(family: IpFamily, line: &str) -> (ChainName, Rule) {
@@ -269,6 +272,49 @@ proptest! {
         let rules = RuleSet::parse_save(IpFamily::V4, &printed).unwrap();
         prop_assert_eq!(rules.rules(TableName::Filter, ChainName::INPUT), [rule]);
     }
+}
+
+#[test]
+fn what_is_known_of_a_foreign_rule_is_understood() {
+    let (chain, rule) = read(
+        IpFamily::V4,
+        "-A X ! -s 10.0.0.0/8 -d 1.2.3.4/255.0.255.0 ! -i eth+ -o lo -p tcp -m limit --limit 5/min -m tcp ! --sport 5:9 \
+         --dport 80 -m addrtype ! --src-type LOCAL -m mark ! --mark 0x1/0x3 -g ELSEWHERE",
+    );
+    assert_eq!(chain.as_str(), "X");
+    let expected = Rule {
+        source: Some(Sense::Not(AddressMatch::Net("10.0.0.0/8".parse().unwrap()))),
+        destination: Some(Sense::Is(AddressMatch::Masked {
+            address: "1.0.3.0".parse().unwrap(),
+            mask: "255.0.255.0".parse().unwrap(),
+        })),
+        in_interface: Some(Sense::Not(InterfaceMatch::Prefix("eth".into()))),
+        out_interface: Some(Sense::Is(InterfaceMatch::Name("lo".into()))),
+        protocol: Some(Sense::Is(ProtocolMatch::Transport(Protocol::Tcp))),
+        matches: vec![
+            Match::Other("-m limit --limit 5/min".into()),
+            Match::Transport {
+                protocol: Protocol::Tcp,
+                source: Some(Sense::Not(PortRange { first: 5, last: 9 })),
+                destination: Some(Sense::Is(PortRange::one(80))),
+            },
+            Match::AddrType { source: Some(Sense::Not(AddressType::Local)), destination: None },
+            Match::Mark(Sense::Not(MarkMatch { value: 1, mask: 3 })),
+        ],
+        target: Some(Target::Goto("ELSEWHERE".parse().unwrap())),
+    };
+    assert_eq!(rule, expected);
+}
+
+#[test]
+fn a_word_after_j_is_a_chain_unless_the_kernel_has_a_module_of_that_name() {
+    let target = |line| read(IpFamily::V4, line).1.target;
+    assert_eq!(target("-A X -j CNI-DN"), Some(Target::Jump("CNI-DN".parse().unwrap())));
+    assert_eq!(target("-A X -j LOG"), Some(Target::Other("LOG".into())));
+    assert_eq!(target("-A X -j SNAT --to-source 10.0.0.1"), Some(Target::Other("SNAT --to-source 10.0.0.1".into())));
+    let dnat = |port| Some(Target::Dnat { address: "10.0.0.1".parse().unwrap(), port });
+    assert_eq!(target("-A X -j DNAT --to-destination 10.0.0.1"), dnat(None));
+    assert_eq!(target("-A X -j DNAT --to-destination 10.0.0.1:80"), dnat(Some(80)));
 }
 
 #[test]

@@ -5,4 +5,5 @@
 
 pub(crate) mod arbitrary;
 pub(crate) mod kernel;
+pub(crate) mod lab;
 pub(crate) mod records;

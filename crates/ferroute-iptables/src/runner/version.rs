@@ -1,0 +1,147 @@
+//! Which `iptables` this is, and what it therefore can do.
+
+use std::{fmt, str::FromStr};
+
+/// How the tools hand rules to the kernel. Rules of one kind are invisible to the tools of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The old interface: a table is read, changed and written back as a whole, under a lock of the tools' own.
+    Legacy,
+    /// Rules become nf_tables rules; the kernel makes each transaction atomic.
+    NfTables,
+}
+
+impl Backend {
+    /// As in the names of programs (`iptables-legacy-save`).
+    pub fn infix(self) -> &'static str {
+        match self {
+            Self::Legacy => "legacy",
+            Self::NfTables => "nft",
+        }
+    }
+
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::NfTables,
+            Self::NfTables => Self::Legacy,
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    /// As `iptables --version` spells it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Legacy => "legacy",
+            Self::NfTables => "nf_tables",
+        })
+    }
+}
+
+/// Version and backend of the tools, as `iptables --version` tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Major, minor and patch level.
+    pub version: [u16; 3],
+    /// The backend.
+    pub backend: Backend,
+}
+
+/// `iptables --version` printed something else than a version.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no version in {0:?} (want \"iptables v1.8.9 (nf_tables)\" or the like)")]
+pub struct UnknownRelease(pub String);
+
+impl FromStr for Release {
+    type Err = UnknownRelease;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let mut words = text.split_whitespace();
+            let version = words.find_map(|word| numbers(word.strip_prefix('v')?))?;
+            // The backend is named since 1.8.0, when the second one came.
+            let backend = if words.next() == Some("(nf_tables)") { Backend::NfTables } else { Backend::Legacy };
+            Some(Self { version, backend })
+        };
+        parse().ok_or_else(|| UnknownRelease(text.trim().to_owned()))
+    }
+}
+
+impl Release {
+    /// `MASQUERADE` knows `--random-fully`.
+    pub fn has_random_fully(&self) -> bool {
+        self.version >= [1, 6, 2]
+    }
+
+    /// `iptables-restore` surely knows `-w`. Distributions have brought it to older versions, too.
+    pub fn has_restore_wait(&self) -> bool {
+        self.version >= [1, 6, 2]
+    }
+
+    /// Arguments that make `iptables-restore` wait up to five seconds for the tools' lock. Without `-W` it looks once
+    /// a second only; since 1.8.8 it is woken instead, and `-W` gives a warning.
+    pub fn wait_arguments(&self) -> &'static [&'static str] {
+        if self.version < [1, 8, 8] { &["-w", "5", "-W", "100000"] } else { &["-w", "5"] }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.version;
+        write!(f, "{major}.{minor}.{patch} ({})", self.backend)
+    }
+}
+
+/// Reads `1.8`, `1.8.9`, `1.4.19.1`; what follows the patch level does not matter.
+fn numbers(text: &str) -> Option<[u16; 3]> {
+    let mut numbers = [0; 3];
+    let mut parts = text.split('.');
+    for (at, number) in numbers.iter_mut().enumerate() {
+        match parts.next() {
+            Some(part) => *number = part.parse().ok()?,
+            None if at >= 2 => {}
+            None => return None,
+        }
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(text: &str) -> Release {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn version_and_backend_are_read_from_what_each_era_prints() {
+        assert_eq!(
+            release("iptables v1.8.9 (nf_tables)\n"),
+            Release { version: [1, 8, 9], backend: Backend::NfTables }
+        );
+        assert_eq!(release("ip6tables v1.8.7 (legacy)"), Release { version: [1, 8, 7], backend: Backend::Legacy });
+        assert_eq!(release("iptables v1.6.1"), Release { version: [1, 6, 1], backend: Backend::Legacy });
+        assert_eq!(release("iptables v1.4.19.1"), Release { version: [1, 4, 19], backend: Backend::Legacy });
+        assert_eq!(release("iptables-restore v2.0"), Release { version: [2, 0, 0], backend: Backend::Legacy });
+    }
+
+    #[test]
+    fn other_text_is_no_release() {
+        for text in ["", "iptables", "iptables v", "iptables v1", "iptables vX.Y.Z", "sh: iptables: not found"] {
+            assert_eq!(text.parse::<Release>(), Err(UnknownRelease(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_version_can_do_follows_from_its_number() {
+        let old = release("iptables v1.6.1");
+        assert!(!old.has_random_fully() && !old.has_restore_wait());
+        let newer = release("iptables v1.6.2");
+        assert!(newer.has_random_fully() && newer.has_restore_wait());
+        assert_eq!(release("iptables v1.8.7 (legacy)").wait_arguments(), ["-w", "5", "-W", "100000"]);
+        assert_eq!(release("iptables v1.8.8 (legacy)").wait_arguments(), ["-w", "5"]);
+        assert_eq!(release("iptables v1.10.0 (nf_tables)").wait_arguments(), ["-w", "5"]);
+    }
+}

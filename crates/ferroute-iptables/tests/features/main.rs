@@ -1,0 +1,75 @@
+//! Features that the recorded cases leave out, or mix with others. The expected rules are what kube-proxy 1.36's logic
+//! comes to.
+
+#![expect(clippy::unwrap_used, reason = "texts of this file that cannot be parsed are mistakes of this file")]
+
+mod services;
+mod surroundings;
+
+use ferroute_core::{
+    Endpoint, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, ServicePort, ServicePortName, ServiceTable,
+    testing::{endpoint, entry, node, table},
+};
+use ferroute_iptables::{ChainName, HostFacts, PlanContext, RuleSet, TableName, plan::base_chains, render, text::Line};
+
+/// The node `node-1` with addresses of both families.
+fn this_node() -> NodeView {
+    NodeView {
+        addresses: ["192.168.0.1", "fd00:168::1", "203.0.113.1"].map(|text| text.parse().unwrap()).into(),
+        pod_cidrs: ["10.244.1.0/24", "fd00:244:1::/64"].map(|text| text.parse().unwrap()).into(),
+        ..node("node-1")
+    }
+}
+
+/// A table of one service port.
+fn one(name: ServicePortName, service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServiceTable {
+    table(IpFamily::of(service.cluster_ip), this_node(), [(name, entry(service, endpoints))])
+}
+
+fn local(socket: &str) -> Endpoint {
+    Endpoint { local: true, ..endpoint(socket) }
+}
+
+fn host() -> HostFacts {
+    let addresses = ["127.0.0.1", "192.168.0.1", "203.0.113.1", "::1", "fd00:168::1"];
+    HostFacts {
+        addresses: addresses.map(|text| text.parse().unwrap()).into(),
+        random_fully: true,
+        ..HostFacts::default()
+    }
+}
+
+fn cluster_cidr() -> ProxySettings {
+    let networks = ["10.244.0.0/16", "fd00:244::/32"].map(|text| text.parse().unwrap()).into();
+    ProxySettings { detector: LocalTrafficDetector::ClusterCidr(networks), ..ProxySettings::default() }
+}
+
+fn rules(table: &ServiceTable, settings: &ProxySettings) -> RuleSet {
+    render(table, &PlanContext::new(settings, table, &host()))
+}
+
+/// Rules that are there because of Services.
+fn of_services(table: &ServiceTable, settings: &ProxySettings) -> String {
+    let base = base_chains(&PlanContext::new(settings, table, &host()));
+    let is_base = |table: TableName, chain: ChainName| base.iter().any(|own| own.table == table && own.name == chain);
+    lines(&rules(table, settings), |table, chain, line| {
+        !chain.is_builtin() && !is_base(table, chain) && !line.contains("NOTE: this must be the last rule")
+    })
+}
+
+/// Lines of rules that are wanted, each after its table's name.
+fn lines(rules: &RuleSet, wanted: impl Fn(TableName, ChainName, &str) -> bool) -> String {
+    let mut lines = Vec::new();
+    for (table, contents) in &rules.tables {
+        for (name, chain) in &contents.chains {
+            let printed = chain.rules.iter().map(|rule| Line(*name, rule).to_string());
+            lines.extend(printed.filter(|line| wanted(*table, *name, line)).map(|line| format!("{table} {line}")));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Rules of one chain.
+fn of_chain(rules: &RuleSet, table: TableName, chain: ChainName) -> String {
+    lines(rules, |t, c, _| t == table && c == chain)
+}
