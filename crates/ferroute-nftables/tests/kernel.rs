@@ -55,7 +55,10 @@ fn nft_lists_what_was_written_and_loads_what_was_rendered_to_the_same() {
         let [native, loaded] = [native, loaded].map(|ns| {
             let listed = ns.command("nft", &["list", "table", "ip", "ferroute"]);
             // The kernel lists elements and chains in any order.
-            let mut lines: Vec<String> = listed.lines().map(|line| line.trim_matches(['\t', ' ', ',']).replace("elements = { ", "").replace(" }", "")).collect();
+            let mut lines: Vec<String> = listed
+                .lines()
+                .map(|line| line.trim_matches(['\t', ' ', ',']).replace("elements = { ", "").replace(" }", ""))
+                .collect();
             lines.sort_unstable();
             lines
         });
@@ -75,9 +78,12 @@ fn nft_lists_ipv6_tables_with_affinity() {
     assert_eq!(table.entries.len(), 1);
     dataplane.resync(&table).unwrap();
     let listed = ns.command("nft", &["list", "table", "ip6", "ferroute"]);
-    assert!(listed.contains(
-        "update @affinity { ip6 daddr & :: . meta l4proto . th dport . ip6 saddr timeout 5m : meta priority }"
-    ), "{listed}");
+    assert!(
+        listed.contains(
+            "update @affinity { ip6 daddr & :: . meta l4proto . th dport . ip6 saddr timeout 5m : meta priority }"
+        ),
+        "{listed}"
+    );
     assert_eq!(dataplane.resync(&table).unwrap().written, 0);
 }
 

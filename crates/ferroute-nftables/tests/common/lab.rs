@@ -13,10 +13,12 @@ use ferroute_testing::NetNs;
 pub struct Lab {
     /// Where the rules are.
     pub node: NetNs,
-    /// At [`CLIENT`], behind the node's address [`NODE`].
+    /// At [`CLIENT`], behind the node's address 192.168.0.1.
     pub client: NetNs,
     /// Pod `i` has [`pod_ip`] and answers on TCP and UDP port 8080 with its number and the client's address.
     pub pods: Vec<NetNs>,
+    /// Behind the node's default route: takes everything and says nothing.
+    _void: NetNs,
 }
 
 /// How a connection ended.
@@ -30,8 +32,6 @@ pub enum Outcome {
     Silence,
 }
 
-/// The node's address.
-pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 /// The outside client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 9);
 /// Port of the pods' servers.
@@ -50,7 +50,8 @@ pub fn pod_ip6(pod: usize) -> Ipv6Addr {
 impl Lab {
     /// Makes the namespaces and starts servers in the pods.
     pub fn new(pods: usize) -> Self {
-        let (node, client) = (NetNs::new(), NetNs::new());
+        let [node, client, void] = std::array::from_fn(|_| NetNs::new());
+        let pods: Vec<NetNs> = (0..pods).map(|_| NetNs::new()).collect();
         let ip = |ns: &NetNs, arguments: &str| {
             ns.command("ip", &arguments.split(' ').collect::<Vec<_>>());
         };
@@ -63,13 +64,22 @@ impl Lab {
         for setting in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
             sysctl(&node, setting);
         }
+        // Addresses can be used at once.
+        for ns in pods.iter().chain([&node, &void]) {
+            sysctl(ns, "net.ipv6.conf.default.accept_dad=0");
+        }
         node.link("outside", &client, "eth0");
         ip(&node, "addr add 192.168.0.1/24 dev outside");
         ip(&client, "addr add 192.168.0.9/24 dev eth0");
         ip(&client, "route add default via 192.168.0.1");
         // What no rule takes care of gets lost.
-        ip(&node, "route add blackhole default");
-        let pods: Vec<NetNs> = (0..pods).map(|_| NetNs::new()).collect();
+        node.link("void", &void, "eth0");
+        for (ns, device, number) in [(&node, "void", 1), (&void, "eth0", 2)] {
+            ip(ns, &format!("addr add 10.99.0.{number}/24 dev {device}"));
+            ip(ns, &format!("-6 addr add fd00:99::{number}/64 dev {device} nodad"));
+        }
+        ip(&node, "route add default via 10.99.0.2");
+        ip(&node, "-6 route add default via fd00:99::2");
         for (i, pod) in pods.iter().enumerate() {
             node.link(&format!("pod{i}"), pod, "eth0");
             ip(&node, &format!("addr add 10.244.{i}.1/24 dev pod{i}"));
@@ -80,7 +90,7 @@ impl Lab {
             ip(pod, &format!("-6 route add default via fd00:244:0:{i}::1"));
             serve(pod, i);
         }
-        Self { node, client, pods }
+        Self { node, client, pods, _void: void }
     }
 }
 
@@ -133,7 +143,10 @@ fn outcome(answer: std::io::Result<String>) -> Outcome {
             let (pod, source) = text.split_once(' ').unwrap_or_else(|| panic!("odd answer {text:?}"));
             Outcome::Pod(pod.parse().unwrap(), source.parse().unwrap())
         }
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Outcome::Refused,
+        // A datagram that is refused on the host where it is made fails with «not permitted».
+        Err(error) if [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied].contains(&error.kind()) => {
+            Outcome::Refused
+        }
         Err(error) if [ErrorKind::TimedOut, ErrorKind::WouldBlock].contains(&error.kind()) => Outcome::Silence,
         Err(error) => panic!("cannot connect: {error}"),
     }

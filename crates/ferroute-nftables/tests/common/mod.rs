@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test crate uses a part, and all of it is theirs")]
 
+pub mod lab;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,

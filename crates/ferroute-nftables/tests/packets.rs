@@ -1,0 +1,234 @@
+//! Real connections through rules in the real kernel.
+
+mod common;
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use common::{
+    Host,
+    lab::{CLIENT, Lab, Outcome, PORT, pod_ip, pod_ip6, tcp, udp},
+    settings,
+};
+use ferroute_core::{
+    Dataplane, IpFamily, NodePortAddresses, Tracker,
+    testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
+};
+use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use ferroute_testing::NetNs;
+
+/// A node with rules for a cluster.
+struct Case {
+    lab: Lab,
+    tracker: Tracker,
+    dataplane: NftablesDataplane,
+}
+
+impl Case {
+    fn new(pods: usize, family: IpFamily, settings: NftablesSettings, cluster: &Cluster) -> Self {
+        let lab = Lab::new(pods);
+        let tracker = cluster.tracker();
+        let mut dataplane =
+            lab.node.run(|| NftablesDataplane::open(family, settings, Box::new(Host::default())).unwrap());
+        dataplane.resync(tracker.table(family)).unwrap();
+        Self { lab, tracker, dataplane }
+    }
+
+    fn become_like(&mut self, family: IpFamily, cluster: &Cluster) {
+        cluster.edits().for_each(|edit| edit.apply_to(&mut self.tracker));
+        let changes = self.tracker.update(family);
+        self.dataplane.sync(self.tracker.table(family), &changes).unwrap();
+    }
+}
+
+fn local(number: usize) -> PodBuilder {
+    pod(&pod_ip(number).to_string()).on("node-1")
+}
+
+fn web() -> ServiceBuilder {
+    service("shop/web").cluster_ip("10.96.0.1").udp("dns", 53).port("http", 80)
+}
+
+fn pods_of_web(pods: impl IntoIterator<Item = PodBuilder>) -> SliceBuilder {
+    pods.into_iter().fold(slice("shop/web-a", "web").port("http", PORT).udp("dns", PORT), SliceBuilder::pod)
+}
+
+fn cluster(service: ServiceBuilder, pods: impl IntoIterator<Item = PodBuilder>) -> Cluster {
+    Cluster::of_node("node-1").service(service).slice(pods_of_web(pods))
+}
+
+/// Which pods have answered, all connections having succeeded, and which sources they have seen.
+fn spread(connect: impl Fn() -> Outcome) -> (BTreeSet<usize>, BTreeSet<IpAddr>) {
+    (0..TRIES)
+        .map(|_| match connect() {
+            Outcome::Pod(pod, source) => (pod, source),
+            other => panic!("{other:?}"),
+        })
+        .unzip()
+}
+
+fn set<T: Ord, const N: usize>(items: [T; N]) -> BTreeSet<T> {
+    items.into()
+}
+
+#[test]
+fn connections_spread_over_all_endpoints_by_tcp_and_udp() {
+    let case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
+    for connect in [|ns: &NetNs| tcp(ns, "10.96.0.1:80"), |ns: &NetNs| udp(ns, "10.96.0.1:53")] {
+        let (pods, sources) = spread(|| connect(&case.lab.pods[0]));
+        assert_eq!(pods, set([0, 1, 2]));
+        // A pod that meets itself would answer itself directly if its source were not another.
+        assert_eq!(sources, set([pod_ip(0).into(), [10, 244, 0, 1].into()]));
+        // Strangers' answers must come back this way.
+        let (pods, sources) = spread(|| connect(&case.lab.client));
+        assert_eq!(pods, set([0, 1, 2]));
+        assert_eq!(sources, set([0, 1, 2].map(|pod| [10, 244, pod, 1].into())));
+        assert_eq!(spread(|| connect(&case.lab.node)).0, set([0, 1, 2]));
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_gone_gets_no_connections() {
+    let mut case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
+    case.become_like(IpFamily::V4, &cluster(web(), [local(1), local(2)]));
+    assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([1, 2]));
+    case.become_like(IpFamily::V4, &cluster(web(), [local(2)]));
+    assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([2]));
+    case.become_like(IpFamily::V4, &cluster(web(), []));
+    assert_eq!(tcp(&case.lab.client, "10.96.0.1:80"), Outcome::Refused);
+}
+
+#[test]
+fn what_no_endpoint_can_answer_is_refused_or_dropped_as_policy_says() {
+    let everywhere = |service: ServiceBuilder| service.node_port(30080).external_ip("203.0.113.1");
+    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(everywhere(web()), []));
+    let Lab { node, client, pods, .. } = &case.lab;
+    for from in [node, client, &pods[0]] {
+        for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
+            assert_eq!(tcp(from, to), Outcome::Refused, "{to}");
+        }
+        assert_eq!(udp(from, "10.96.0.1:53"), Outcome::Refused);
+    }
+    let far = pod("10.244.9.2").on("node-2");
+    case.become_like(IpFamily::V4, &cluster(everywhere(web()).internal_local().external_local(), [far]));
+    for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
+        assert_eq!(tcp(&case.lab.client, to), Outcome::Silence, "{to}");
+    }
+}
+
+#[test]
+fn ports_and_addresses_that_no_service_has_are_refused_or_dropped() {
+    let settings = NftablesSettings { service_networks: vec!["10.96.0.0/16".parse().unwrap()], ..settings() };
+    let case = Case::new(1, IpFamily::V4, settings, &cluster(web(), [local(0)]));
+    for from in [&case.lab.node, &case.lab.client, &case.lab.pods[0]] {
+        assert_eq!(tcp(from, "10.96.0.1:81"), Outcome::Refused);
+        assert_eq!(udp(from, "10.96.0.1:80"), Outcome::Refused);
+    }
+    assert_eq!(tcp(&case.lab.client, "10.96.0.2:80"), Outcome::Silence);
+}
+
+#[test]
+fn external_policy_local_keeps_sources_and_endpoints_on_the_node() {
+    let service = web().node_port(30080).external_local();
+    let far = pod("10.244.9.2").on("node-2").unready();
+    let case = Case::new(2, IpFamily::V4, settings(), &cluster(service, [local(0), pod(&pod_ip(1).to_string()), far]));
+    // Pod 1 is said to run elsewhere.
+    assert_eq!(spread(|| tcp(&case.lab.client, "192.168.0.1:30080")), (set([0]), set([CLIENT.into()])));
+    assert_eq!(spread(|| tcp(&case.lab.node, "192.168.0.1:30080")).0, set([0, 1]));
+    // Pods are served as if they came through a load balancer, and keep their source unless they meet themselves.
+    let (pods, sources) = spread(|| tcp(&case.lab.pods[0], "192.168.0.1:30080"));
+    assert_eq!((pods, sources), (set([0, 1]), set([pod_ip(0).into(), [10, 244, 0, 1].into()])));
+}
+
+#[test]
+fn node_ports_answer_on_the_addresses_that_they_should() {
+    let service = || web().node_port(30080);
+    let case = Case::new(1, IpFamily::V4, settings(), &cluster(service(), [local(0)]));
+    assert_eq!(tcp(&case.lab.client, "192.168.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
+    assert_eq!(tcp(&case.lab.node, "192.168.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
+    assert_eq!(tcp(&case.lab.client, "10.244.0.1:30080"), Outcome::Refused);
+    assert_eq!(tcp(&case.lab.node, "127.0.0.1:30080"), Outcome::Refused);
+    drop(case);
+    let mut all = settings();
+    all.proxy.node_port_addresses = NodePortAddresses::All;
+    all.proxy.localhost_node_ports = true;
+    let case = Case::new(1, IpFamily::V4, all, &cluster(service(), [local(0)]));
+    case.lab.node.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=1"]);
+    for to in ["192.168.0.1:30080", "10.244.0.1:30080"] {
+        assert_eq!(tcp(&case.lab.client, to), Outcome::Pod(0, [10, 244, 0, 1].into()), "{to}");
+    }
+    assert_eq!(tcp(&case.lab.node, "127.0.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
+}
+
+#[test]
+fn source_ranges_guard_load_balancers_and_nothing_else() {
+    let service = |range: &str| web().node_port(30080).load_balancer("198.51.100.1").source_range(range);
+    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(service("192.168.0.9/32"), [local(0)]));
+    assert!(matches!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Pod(0, _)));
+    case.become_like(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
+    assert_eq!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Silence);
+    assert_eq!(tcp(&case.lab.node, "198.51.100.1:80"), Outcome::Silence);
+    for to in ["192.168.0.1:30080", "10.96.0.1:80"] {
+        assert!(matches!(tcp(&case.lab.client, to), Outcome::Pod(0, _)), "{to}");
+    }
+}
+
+#[test]
+fn a_client_with_affinity_keeps_its_endpoint_while_it_is_there() {
+    let service = || web().node_port(30080).affinity(300);
+    let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
+    for to in ["10.96.0.1:80", "192.168.0.1:30080"] {
+        let once = |case: &Case| spread(|| tcp(&case.lab.client, to)).0;
+        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        let [chosen] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
+        // Others come and go.
+        let other = (chosen + 1) % 4;
+        case.become_like(IpFamily::V4, &cluster(service(), [local(other), local(chosen)]));
+        assert_eq!(once(&case), set([chosen]), "{to}");
+        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        assert_eq!(once(&case), set([chosen]), "{to}");
+        // It goes itself, and the client gets another one for good, also when the first comes back.
+        case.become_like(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+        let [next] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
+        assert_ne!(next, chosen);
+        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        assert_eq!(once(&case), set([next]), "{to}");
+    }
+    // A restart of the proxy keeps it, too.
+    let [chosen] = spread(|| udp(&case.lab.pods[3], "10.96.0.1:53")).0.into_iter().collect::<Vec<_>>()[..] else {
+        panic!("several endpoints")
+    };
+    case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
+    assert_eq!(spread(|| udp(&case.lab.pods[3], "10.96.0.1:53")).0, set([chosen]));
+    let listed = case.lab.node.command("nft", &["list", "map", "ip", "ferroute", "affinity"]);
+    assert!(listed.contains("10.96.0.1 . udp . 53 . 10.244.3.2 timeout 5m expires"), "{listed}");
+}
+
+#[test]
+fn ipv6_connections_are_served_as_well() {
+    let service = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).affinity(300);
+    let pods = [0, 1].map(|i| pod(&pod_ip6(i).to_string()).on("node-1"));
+    let mut slice = slice("shop/web-a", "web").port("http", PORT);
+    for pod in pods {
+        slice = slice.pod(pod);
+    }
+    let cluster = Cluster::of_node("node-1").service(service).slice(slice);
+    let case = Case::new(3, IpFamily::V6, settings(), &cluster);
+    let (pods, sources) = spread(|| tcp(&case.lab.pods[2], "[fd00:96::1]:80"));
+    assert_eq!((pods.len(), sources), (1, set([pod_ip6(2).into()])));
+    assert_eq!(tcp(&case.lab.pods[2], "[fd00:96::1]:81"), Outcome::Refused);
+}
+
+#[test]
+fn the_priority_that_carries_classes_does_not_leave_the_node() {
+    let case = Case::new(2, IpFamily::V4, settings(), &cluster(web(), (0..2).map(local)));
+    let watch = "add table inet watch; add chain inet watch out { type filter hook postrouting priority 300; }; \
+                 add rule inet watch out ip daddr 10.244.0.0/16 meta priority != none counter";
+    case.lab.node.command("nft", &[watch]);
+    spread(|| tcp(&case.lab.node, "10.96.0.1:80"));
+    spread(|| tcp(&case.lab.client, "10.96.0.1:80"));
+    let listed = case.lab.node.command("nft", &["list", "chain", "inet", "watch", "out"]);
+    assert!(listed.contains("counter packets 0 bytes 0"), "{listed}");
+}
+
+/// With three endpoints, the chance that one of them is never chosen is 3 × (2/3)^60, one in ten thousand million.
+const TRIES: usize = 60;
