@@ -12,9 +12,9 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
-    /// How much to tell: 2 tells of every sync with its times, 4 of every event
-    #[arg(short, long, global = true, default_value_t = 0, value_name = "LEVEL")]
-    pub(crate) verbosity: u8,
+    /// How much to log, in place of the configuration's: 2 adds every sync, 4 every event
+    #[arg(short, long, global = true, value_name = "LEVEL")]
+    pub(crate) verbosity: Option<u32>,
 }
 
 /// The subcommands.
@@ -25,7 +25,7 @@ pub(crate) enum Command {
     /// Print the rules that the proxy would write; needs no root and no kernel
     Render(RenderArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work
-    Demo(DemoArgs),
+    Demo(ferroute_demo::DemoArgs),
 }
 
 /// Where Services come from and how to treat them; shared by `run` and `render`.

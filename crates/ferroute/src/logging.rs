@@ -2,22 +2,13 @@
 
 use std::io::IsTerminal;
 
+use ferroute_config::LogFormat;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look (`logging.format`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
 /// Starts logging. `verbosity` is kube-proxy's `-v`: 0 tells what an operator should see, 2 adds every sync, 4 every
 /// event. The environment variable `FERROUTE_LOG` overrides it, by module where wanted (`ferroute=debug`).
-pub(crate) fn start(verbosity: u8, format: Format) {
+pub(crate) fn start(verbosity: u32, format: LogFormat) {
     let level = match verbosity {
         0 | 1 => LevelFilter::INFO,
         2 | 3 => LevelFilter::DEBUG,
@@ -31,8 +22,8 @@ pub(crate) fn start(verbosity: u8, format: Format) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     match format {
-        Format::Text => lines.init(),
-        Format::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
     }
 }
 

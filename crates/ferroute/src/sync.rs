@@ -14,7 +14,7 @@
 mod family;
 mod schedule;
 
-use std::{collections::BTreeMap, net::IpAddr, num::NonZeroU16, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
     IpFamily, NodeView, ServiceName, ServiceTable, Tracker,
@@ -52,19 +52,12 @@ pub(crate) enum Change {
 pub(crate) trait Observer: Send {
     /// Something has changed that is not in force yet.
     fn queued(&mut self, family: IpFamily);
-    /// Everything that was queued is in force.
-    fn in_force(&mut self, family: IpFamily, table: &ServiceTable);
+    /// Everything that was queued is in force; `host_addresses` are those of the host's interfaces.
+    fn in_force(&mut self, family: IpFamily, table: &ServiceTable, host_addresses: &[IpAddr]);
     /// The node differs.
     fn node(&mut self, node: &NodeView);
-}
-
-/// What a node tells load balancers about one Service: where, and how many ready endpoints it has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HealthCheck {
-    /// The port to tell it on.
-    pub(crate) port: NonZeroU16,
-    /// Ready endpoints on this node, each address once.
-    pub(crate) local_endpoints: usize,
+    /// A second has passed: time for what could not be done before.
+    fn look(&mut self);
 }
 
 /// See the module's text.
@@ -140,6 +133,8 @@ impl SyncLoop {
             }
         }
         if self.families.iter().any(|family| self.tracker.is_touched(family.family())) {
+            // The change may well mend what made the last sync fail.
+            self.schedule.forget_failure();
             self.request();
         }
     }
@@ -156,6 +151,7 @@ impl SyncLoop {
 
     /// Looks whether somebody else changed our rules.
     fn look(&mut self) {
+        self.observer.look();
         if !self.listed {
             return;
         }
@@ -187,7 +183,7 @@ impl SyncLoop {
             match family.sync(&mut self.tracker, &mut *self.flows, &host_addresses) {
                 Ok(outcome) => {
                     log(family.family(), &outcome);
-                    self.observer.in_force(family.family(), self.tracker.table(family.family()));
+                    self.observer.in_force(family.family(), self.tracker.table(family.family()), &host_addresses);
                     failed |= outcome.flows_error.is_some();
                 }
                 Err(error) => {
@@ -203,22 +199,6 @@ impl SyncLoop {
             self.schedule.succeeded();
         }
     }
-}
-
-/// What the node tells load balancers about each Service of a table that asks for it.
-pub(crate) fn health_checks(table: &ServiceTable) -> BTreeMap<ServiceName, HealthCheck> {
-    let mut checks: BTreeMap<ServiceName, (NonZeroU16, std::collections::BTreeSet<IpAddr>)> = BTreeMap::new();
-    for (name, entry) in &table.entries {
-        let Some(port) = entry.service.health_check_node_port else { continue };
-        let (_, addresses) = checks.entry(name.service.clone()).or_insert_with(|| (port, Default::default()));
-        let ready = entry.endpoints.iter().filter(|endpoint| endpoint.ready && endpoint.local);
-        addresses.extend(ready.map(|endpoint| endpoint.address));
-    }
-    let counted = |(port, addresses): (_, std::collections::BTreeSet<IpAddr>)| HealthCheck {
-        port,
-        local_endpoints: addresses.len(),
-    };
-    checks.into_iter().map(|(name, found)| (name, counted(found))).collect()
 }
 
 /// One line per sync that did something.

@@ -108,11 +108,6 @@ impl FamilySync {
         })
     }
 
-    /// Removes every trace of the mode in this family.
-    pub(crate) fn cleanup(&mut self) -> Result<(), DataplaneError> {
-        self.dataplane.cleanup()
-    }
-
     fn remove_stale(&mut self, flows: &mut dyn FlowTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
         if self.stale.is_empty() {
             return Ok(0);

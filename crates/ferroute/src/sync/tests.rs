@@ -93,13 +93,15 @@ struct FakeObserver(Journal);
 impl Observer for FakeObserver {
     fn queued(&mut self, _: IpFamily) {}
 
-    fn in_force(&mut self, _: IpFamily, table: &ServiceTable) {
+    fn in_force(&mut self, _: IpFamily, table: &ServiceTable, _: &[IpAddr]) {
         self.0.write(format!("in force: {} ports", table.entries.len()));
     }
 
     fn node(&mut self, node: &NodeView) {
         self.0.write(format!("node {}", node.name));
     }
+
+    fn look(&mut self) {}
 }
 
 /// A running loop with everything around it in the test's hands.
@@ -219,29 +221,4 @@ async fn a_changed_host_address_compares_everything_again() {
     let rig = Rig::start(&[]);
     rig.after(vec![web(), Change::Listed]).await;
     assert_eq!(rig.after(vec![Change::HostAddresses]).await, ["resync of 1 ports", "in force: 1 ports"]);
-}
-
-#[test]
-fn a_node_counts_each_ready_local_address_once() {
-    let cluster = ferroute_core::testing::Cluster::of_node("node-1")
-        .service(
-            service("shop/web")
-                .cluster_ip("10.96.0.1")
-                .port("http", 80)
-                .port("https", 443)
-                .load_balancer("198.51.100.1")
-                .external_local()
-                .health_check_node_port(30500),
-        )
-        .slice(
-            slice("shop/web-a", "web")
-                .port("http", 8080)
-                .port("https", 8443)
-                .pod(pod("10.0.0.1").on("node-1"))
-                .pod(pod("10.0.0.2").on("node-1").unready())
-                .pod(pod("10.0.1.1").on("node-2")),
-        );
-    let checks = health_checks(&cluster.table(IpFamily::V4));
-    let port = NonZeroU16::new(30500).unwrap();
-    assert_eq!(checks, BTreeMap::from([(service_name("shop/web"), HealthCheck { port, local_endpoints: 1 })]));
 }

@@ -1,0 +1,94 @@
+//! From what a source tells to what the sync loop takes.
+
+use std::collections::BTreeSet;
+
+use ferroute_config::Resolved;
+use ferroute_core::{
+    NodeView, ServiceName,
+    parse::{InvalidObject, parse_node, parse_service, parse_slice},
+};
+use ferroute_source::{Event, ObjectName, Resource};
+
+use crate::{logging::chain, sync::Change};
+
+/// Translates one source's events for one node. An object that is wrong is told and passed over; what was known of it
+/// before stays in force.
+pub(crate) struct Feed<'a> {
+    resolved: &'a Resolved,
+    /// The node as it is known so far.
+    node: NodeView,
+    unlisted: BTreeSet<Resource>,
+}
+
+impl<'a> Feed<'a> {
+    /// Nothing has been told yet; `node` holds what is known without its Node.
+    pub(crate) fn new(resolved: &'a Resolved, node: NodeView) -> Self {
+        Self { resolved, node, unlisted: Resource::ALL.into() }
+    }
+
+    /// The node as it is known so far.
+    pub(crate) fn node(&self) -> &NodeView {
+        &self.node
+    }
+
+    /// All kinds have been listed once.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.unlisted.is_empty()
+    }
+
+    /// What a batch of events comes to.
+    pub(crate) fn take(&mut self, events: Vec<Event>) -> Vec<Change> {
+        let listed_before = self.is_listed();
+        let mut changes: Vec<Change> = events.into_iter().filter_map(|event| self.translate(event)).collect();
+        if self.is_listed() && !listed_before {
+            changes.push(Change::Listed);
+        }
+        changes
+    }
+
+    fn translate(&mut self, event: Event) -> Option<Change> {
+        match event {
+            Event::ServiceApplied(service) => match valid(parse_service(&service))? {
+                Some(view) => Some(Change::Service(view)),
+                None => Some(Change::ServiceGone(name(&ObjectName::of(&service.metadata)))),
+            },
+            Event::ServiceDeleted(service) => Some(Change::ServiceGone(name(&service))),
+            Event::SliceApplied(slice) => match valid(parse_slice(&slice, &self.node.name))? {
+                Some(view) => Some(Change::Slice(view)),
+                None => Some(Change::SliceGone(name(&ObjectName::of(&slice.metadata)))),
+            },
+            Event::SliceDeleted(slice) => Some(Change::SliceGone(name(&slice))),
+            Event::NodeApplied(node) if node.metadata.name == self.node.name => {
+                self.node = self.resolved.effective_node(valid(parse_node(&node))?);
+                Some(Change::Node(self.node.clone()))
+            }
+            Event::NodeDeleted(node) if *node.name == *self.node.name => {
+                tracing::warn!(%node, "this node's Node is gone: going on without its zone");
+                // As in kube-proxy: hints by zone mean nothing any more, everything else stays true.
+                self.node.zone = None;
+                Some(Change::Node(self.node.clone()))
+            }
+            Event::NodeApplied(_) | Event::NodeDeleted(_) => None,
+            Event::Synced(resource) => {
+                self.unlisted.remove(&resource);
+                None
+            }
+            Event::Problem(problem) => {
+                tracing::warn!("{}", chain(&*problem));
+                None
+            }
+            Event::Solved(problem) => {
+                tracing::info!("no longer: {}", chain(&*problem));
+                None
+            }
+        }
+    }
+}
+
+fn valid<T>(parsed: Result<T, InvalidObject>) -> Option<T> {
+    parsed.inspect_err(|error| tracing::warn!("passed over, what was known before stays in force: {error}")).ok()
+}
+
+fn name(object: &ObjectName) -> ServiceName {
+    ServiceName::new(&object.namespace, &object.name)
+}

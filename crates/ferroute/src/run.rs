@@ -1,0 +1,200 @@
+//! `ferroute run`: everything put together.
+//!
+//! ```text
+//!   source ──► Feed ──► sync loop (a thread) ──► kernel
+//!                            └──► health servers (a thread)
+//! ```
+//!
+//! The main thread follows the source, the host's addresses and signals. It ends by itself only when the sync loop
+//! cannot go on; a signal ends it at once. The rules stay in either case, so that traffic goes on while no proxy runs.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use ferroute_config::Resolved;
+use ferroute_core::NodeView;
+use ferroute_health::{Health, HttpThread};
+use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
+use ferroute_source::{FollowError, Manifests};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot},
+};
+
+use crate::{
+    cli::RunArgs,
+    feed::Feed,
+    flows::KernelFlows,
+    health::{self, HealthObserver},
+    logging::{self, chain},
+    planes,
+    settings::{self, Settings},
+    sync::{Change, FamilySync, Limits, SyncLoop},
+};
+
+/// Runs the proxy until a signal ends it.
+pub(crate) fn run(args: &RunArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
+    let source = &args.source;
+    let Settings { resolved, warnings } =
+        settings::load(source.config.as_deref(), source.hostname_override.as_deref())?;
+    logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(supervise(args, &resolved))
+}
+
+async fn supervise(args: &RunArgs, resolved: &Resolved) -> anyhow::Result<()> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
+    // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
+    let health = Arc::new(Health::new(resolved.sync.period * 2));
+    let _server = match resolved.healthz {
+        Some(address) => Some(health::serve(&http, &health, address, resolved.bind_address_hard_fail)?),
+        None => None,
+    };
+    let mut feed = Feed::new(resolved, first_node(resolved)?);
+    let (events, mut batches) = mpsc::channel(QUEUE);
+    let mut source = tokio::spawn(Manifests::new(&args.source.manifests).follow(events));
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    };
+    tokio::pin!(stop);
+
+    // Which families there are depends on the node, so everything is listed before anything is planned.
+    let mut listed = Vec::new();
+    while !feed.is_listed() {
+        tokio::select! {
+            Some(batch) = batches.recv() => listed.extend(feed.take(batch)),
+            end = &mut source => return source_ended(end),
+            signal = &mut stop => return ended_by(signal),
+        }
+    }
+    let mut sync =
+        SyncThread::start(resolved, feed.node().clone(), HealthObserver::new(http, health, resolved.settings.clone()))?;
+    sync.send(listed).await?;
+    let mut addresses = AddressWatch::open()?;
+    let signal = loop {
+        tokio::select! {
+            Some(batch) = batches.recv() => sync.send(feed.take(batch)).await?,
+            end = &mut source => return source_ended(end),
+            change = addresses.changed() => match change {
+                Ok(_) => sync.send(vec![Change::HostAddresses]).await?,
+                Err(error) => {
+                    tracing::warn!("{}", chain(&error));
+                    tokio::time::sleep(ADDRESS_PAUSE).await;
+                }
+            },
+            signal = &mut stop => break signal,
+            () = sync.ended() => anyhow::bail!("the sync loop has ended"),
+        }
+    };
+    source.abort();
+    sync.finish();
+    ended_by(signal)
+}
+
+/// A source goes on for as long as somebody takes what it tells, so its end is a failure.
+fn source_ended(end: Result<Result<(), FollowError>, tokio::task::JoinError>) -> anyhow::Result<()> {
+    end.context("the source has panicked")?.context("cannot follow the manifests")?;
+    anyhow::bail!("the source has ended")
+}
+
+fn ended_by(signal: &str) -> anyhow::Result<()> {
+    tracing::info!("{signal}: ending, rules stay in force");
+    Ok(())
+}
+
+/// What is known of the node before its Node has been told: its name, and as addresses those of the host, for hosts
+/// that have no Node at all.
+fn first_node(resolved: &Resolved) -> anyhow::Result<NodeView> {
+    let is_usable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    let addresses = KernelAddresses::open()?.list()?.into_iter().filter(is_usable).collect();
+    let node = NodeView { name: settings::node_name(resolved)?, addresses, ..NodeView::default() };
+    Ok(resolved.effective_node(node))
+}
+
+/// The sync loop on a thread of its own.
+struct SyncThread {
+    changes: mpsc::Sender<Vec<Change>>,
+    thread: std::thread::JoinHandle<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl SyncThread {
+    fn start(resolved: &Resolved, node: NodeView, observer: HealthObserver) -> anyhow::Result<Self> {
+        let families = planes::open(resolved, &node)?;
+        let mut addresses = KernelAddresses::open()?;
+        let mut known = addresses.list()?;
+        let host_addresses = move || {
+            match addresses.list() {
+                Ok(listed) => known = listed,
+                Err(error) => tracing::warn!("{}: going on with those known", chain(&error)),
+            }
+            known.clone()
+        };
+        let limits = Limits {
+            min_interval: resolved.sync.min_period,
+            burst: BURST,
+            first_retry: FIRST_RETRY,
+            longest_retry: resolved.sync.period,
+        };
+        let (changes, receiver) = mpsc::channel(QUEUE);
+        let (end, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let sync = SyncLoop::new(
+            node,
+            families.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
+            Box::new(KernelFlows::default()),
+            Box::new(observer),
+            Box::new(host_addresses),
+            limits,
+        );
+        let thread = std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
+            // Dropped when the loop ends, also by a panic.
+            let _end = end;
+            runtime.block_on(sync.run(receiver));
+        })?;
+        Ok(Self { changes, thread, ended })
+    }
+
+    async fn send(&self, changes: Vec<Change>) -> anyhow::Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.changes.send(changes).await.ok().context("the sync loop has ended")
+    }
+
+    /// Waits until the loop has ended by itself.
+    async fn ended(&mut self) {
+        // Either way it is over.
+        let _ = (&mut self.ended).await;
+    }
+
+    /// Lets a sync that is under way come to its end.
+    fn finish(self) {
+        drop(self.changes);
+        if self.thread.join().is_err() {
+            tracing::error!("the sync loop has panicked");
+        }
+    }
+}
+
+/// Batches that may wait for the next room.
+const QUEUE: usize = 64;
+
+/// Syncs that may follow each other at once after a quiet time.
+const BURST: u32 = 2;
+
+/// First wait after a failed sync; it doubles from there up to the sync period.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+
+/// Pause after the host's addresses could not be listed.
+const ADDRESS_PAUSE: Duration = Duration::from_secs(1);

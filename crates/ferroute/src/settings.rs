@@ -1,0 +1,48 @@
+//! The configuration file, read and resolved.
+
+use std::path::Path;
+
+use anyhow::Context;
+use ferroute_config::{KubeProxyConfiguration, Resolved, canonical_node_name};
+
+/// A configuration with what a person should know about it.
+pub(crate) struct Settings {
+    /// What the proxy uses.
+    pub(crate) resolved: Resolved,
+    /// Fields that have no effect or are not known; to be logged once logging has started.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. A name on the command line goes before
+/// the file's.
+pub(crate) fn load(file: Option<&Path>, hostname_override: Option<&str>) -> anyhow::Result<Settings> {
+    let (mut config, mut warnings) = match file {
+        None => (KubeProxyConfiguration::default(), Vec::new()),
+        Some(path) => read(path).with_context(|| format!("cannot use the configuration file {}", path.display()))?,
+    };
+    if let Some(name) = hostname_override {
+        config.hostname_override = name.to_owned();
+    }
+    warnings.extend(config.warnings().iter().map(ToString::to_string));
+    let resolved = config.defaulted().resolve().context("the configuration is invalid")?;
+    Ok(Settings { resolved, warnings })
+}
+
+/// The name of this node: as configured, else the host's.
+pub(crate) fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
+    match &resolved.node_name {
+        Some(name) => Ok(name.clone()),
+        None => {
+            let host = ferroute_host::node_name("")?;
+            canonical_node_name(&host).context("the host has no name: give one with --hostname-override")
+        }
+    }
+}
+
+/// As kube-proxy does, takes a file with unknown fields, which a newer version may have written, and tells of them.
+fn read(path: &Path) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {
+    let text = std::fs::read_to_string(path)?;
+    let decoded = KubeProxyConfiguration::from_text(&text)?;
+    let violations = decoded.violations.iter().map(ToString::to_string).collect();
+    Ok((decoded.config, violations))
+}
