@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::{
     arbitrary::{Surroundings, family, surroundings},
@@ -14,7 +14,7 @@ use ferroute_core::{
 };
 use ferroute_iptables::{
     ChainName, Difference, InForce, Ledger, PlanContext, Rule, RuleSet, TableName, Target,
-    plan::{Contents, Dispatch, base_chains, chains},
+    plan::{Dispatch, chains, is_service_chain},
     render,
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -94,19 +94,17 @@ proptest! {
             kernel.restore(&text);
             ledger.note(difference, &sum);
             prop_assert_eq!(ledger.damage(&in_force(family, &kernel.save())), None);
-            let wanted = with_left_over(render(table, &context), &before, &context);
+            let wanted = with_left_over(render(table, &context), &before);
             prop_assert_eq!(kernel.chains(), chains_of(&wanted));
 
             let all = before.keys().chain(chains_of(&wanted).keys()).copied().collect::<BTreeSet<_>>();
             let changed = all.into_iter().filter(|key| before.get(key) != chains_of(&wanted).get(key));
-            let changed: BTreeSet<_> = changed.filter(|(_, chain)| !chain.is_builtin()).collect();
+            let is_others = |chain: ChainName| chain.is_builtin() || chain == chains::FIREWALL;
+            let changed: BTreeSet<_> = changed.filter(|(_, chain)| !is_others(*chain)).collect();
             let declared = declared(family, &text);
             prop_assert!(declared.is_superset(&changed));
-            // Rarely, one port takes a rule in a shared chain over from another that goes, or a chain comes back to us
-            // that was somebody else's for a while.
-            let shared = |table, chain| {
-                chain == chains::FIREWALL || Dispatch::ALL.iter().any(|d| d.table() == table && d.chain() == chain)
-            };
+            // Rarely, one port takes a rule in a shared chain over from another that goes.
+            let shared = |table, chain| Dispatch::ALL.iter().any(|d| d.table() == table && d.chain() == chain);
             let more: Vec<_> = declared.difference(&changed).collect();
             prop_assert!(more.iter().all(|(table, chain)| shared(*table, *chain)), "{more:?} are written needlessly");
 
@@ -141,7 +139,7 @@ proptest! {
         let difference = Difference::from_kernel(&table, context.clone(), in_force(family, &kernel.save()));
         kernel.restore(&written(&difference, &table));
 
-        let mut wanted = chains_of(&with_left_over(render(&table, &context), &before, &context));
+        let mut wanted = chains_of(&with_left_over(render(&table, &context), &before));
         wanted.insert((TableName::Nat, foreign), vec![Rule::new().then(Target::Accept)]);
         let mut got = kernel.chains();
         for ((table, chain), rules) in &mut got {
@@ -161,17 +159,14 @@ proptest! {
     }
 }
 
-/// `KUBE-FIREWALL` keeps what is in it where it is not ours to fill.
-fn with_left_over(
-    mut rules: RuleSet,
-    before: &std::collections::BTreeMap<(TableName, ChainName), Vec<Rule>>,
-    context: &PlanContext,
-) -> RuleSet {
-    for chain in base_chains(context) {
-        if chain.contents == Contents::Foreign
-            && let Some(before) = before.get(&(chain.table, chain.name))
-        {
-            rules.table_mut(chain.table).chains[&chain.name].rules.clone_from(before);
+/// `KUBE-FIREWALL` keeps what is in it; only a rule of ours that is missing comes to it.
+fn with_left_over(mut rules: RuleSet, before: &BTreeMap<(TableName, ChainName), Vec<Rule>>) -> RuleSet {
+    let firewall = &mut rules.table_mut(TableName::Filter).chains[&chains::FIREWALL].rules;
+    let ours = std::mem::take(firewall);
+    firewall.extend(before.get(&(TableName::Filter, chains::FIREWALL)).into_iter().flatten().cloned());
+    for rule in ours {
+        if !firewall.contains(&rule) {
+            firewall.push(rule);
         }
     }
     rules
@@ -234,4 +229,26 @@ fn many_chains_are_written_in_transactions_of_few_that_each_can_stand_alone() {
     let services = table.entries.keys().map(|name| name.service.clone()).collect();
     let nothing = ledger.difference(&empty, &context, &Changes { services, ..Changes::default() });
     assert!(write_in_parts(&nothing, &empty) > 4);
+}
+
+#[test]
+fn a_chain_that_is_wanted_no_more_but_used_by_others_is_emptied_and_stays() {
+    let table = Cluster::uniform(2, 1).table(IpFamily::V4);
+    let around = Surroundings { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let mut kernel = fresh(&table, &around.context(&table));
+    let nat = kernel.rules.table_mut(TableName::Nat);
+    let used = *nat.chains.keys().find(|chain| chain.as_str().starts_with("KUBE-SVC-")).unwrap();
+    let theirs: ChainName = "THEIRS".parse().unwrap();
+    nat.declare(theirs, Default::default());
+    nat.append(theirs, Rule::new().then(Target::Jump(used)));
+
+    let empty = Cluster::of_node("node-1").table(IpFamily::V4);
+    let context = around.context(&empty);
+    let difference = Difference::from_kernel(&empty, context.clone(), in_force(IpFamily::V4, &kernel.save()));
+    kernel.restore(&written(&difference, &empty));
+    let left = kernel.chains();
+    let left: Vec<_> = left.iter().filter(|((_, chain), _)| is_service_chain(*chain)).collect();
+    assert_eq!(left, [(&(TableName::Nat, used), &vec![])]);
+    let again = Difference::from_kernel(&empty, context, in_force(IpFamily::V4, &kernel.save()));
+    assert!(again.is_empty());
 }

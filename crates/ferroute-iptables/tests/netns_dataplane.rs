@@ -4,15 +4,20 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use common::{kernel::chains_of, lab::Lab, records::records};
 use ferroute_core::{
     Changes, Dataplane, IpFamily, ProxySettings, ServiceTable, SyncReport,
-    testing::{Cluster, Edit, arbitrary, pod, service, slice},
+    testing::{Cluster, Edit, arbitrary, pod, service, service_name, slice},
 };
 use ferroute_host::{CounterError, KernelCounters, PacketCounters, Sysctls};
 use ferroute_iptables::{
-    ChainName, HostFacts, IptablesDataplane, NfacctCounters, PlanContext, RuleSet, TableName, plan::chains, render,
+    ChainName, HostFacts, IptablesDataplane, NfacctCounters, PlanContext, Rule, RuleSet, TableName,
+    plan::{chains, is_service_chain},
+    render,
     runner::Backend,
+    text::Line,
 };
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
@@ -126,7 +131,7 @@ with_both_backends! {
         let mut dataplane = lab.dataplane(IpFamily::V4, &settings());
         lab.host.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap();
         assert_eq!(without_ours(lab.rules(IpFamily::V4)), theirs, "after a resync");
-        Edit::RemoveService(ferroute_core::testing::service_name("ns1/web")).apply_to(&mut tracker);
+        Edit::RemoveService(service_name("ns1/web")).apply_to(&mut tracker);
         let changes = tracker.update(IpFamily::V4);
         lab.host.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
         assert_eq!(without_ours(lab.rules(IpFamily::V4)), theirs, "after a sync");
@@ -141,7 +146,9 @@ with_both_backends! {
     }
 
     fn rules_of_a_kube_proxy_that_ran_before_are_taken_over(backend) {
-        for record in records().into_iter().filter(|record| record.name().starts_with("nodeport-cluster step 1")) {
+        let records: Vec<_> = records().into_iter().filter(|record| record.name().contains("nodeport-cluster step 1")).collect();
+        assert_eq!(records.len(), 2, "one per family");
+        for record in records {
             let lab = Lab::new(backend);
             let mut counters = lab.host.run(KernelCounters::open).unwrap().unwrap();
             for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
@@ -227,11 +234,48 @@ with_both_backends! {
         for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
             counters.ensure(name).unwrap();
         }
-        Edit::RemoveService(ferroute_core::testing::service_name("ns1/web")).apply_to(&mut tracker);
+        Edit::RemoveService(service_name("ns1/web")).apply_to(&mut tracker);
         let changes = tracker.update(IpFamily::V4);
         let report = lab.host.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
         assert!(report.full);
         assert_eq!(chains_of(&lab.rules(IpFamily::V4)), rendered(tracker.table(IpFamily::V4)));
+    }
+
+    fn the_kubelets_rules_stay_in_the_chain_that_we_share(backend) {
+        let lab = Lab::new(backend);
+        let theirs = "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP";
+        lab.restore(IpFamily::V4, &format!("*filter\n:KUBE-FIREWALL - [0:0]\n{theirs}\nCOMMIT\n"));
+        let table = cluster().table(IpFamily::V4);
+        let mut dataplane = synced(&lab, &table);
+        let firewall = || lab.rules(IpFamily::V4).rules(TableName::Filter, chains::FIREWALL).to_vec();
+        let both = firewall();
+        assert_eq!(both.len(), 2);
+        assert_eq!(Line(chains::FIREWALL, &both[0]).to_string(), theirs);
+        assert_eq!(lab.host.run(|| dataplane.resync(&table)).unwrap().written, 0);
+
+        lab.iptables(IpFamily::V4, &["-w", "-D", "KUBE-FIREWALL", "2"]);
+        assert!(lab.host.run(|| dataplane.was_disturbed()).unwrap());
+        lab.host.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!(firewall(), both);
+    }
+
+    fn a_chain_that_others_use_is_emptied_when_its_service_goes(backend) {
+        let lab = Lab::new(backend);
+        let mut tracker = cluster().tracker();
+        let mut dataplane = synced(&lab, tracker.table(IpFamily::V4));
+        lab.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
+        lab.iptables(IpFamily::V4, &["-w", "-t", "nat", "-A", "THEIRS", "-j", "KUBE-SVC-4LVCYZMTA5CQO6SX"]);
+        Edit::RemoveService(service_name("ns1/web")).apply_to(&mut tracker);
+        let changes = tracker.update(IpFamily::V4);
+        let table = tracker.table(IpFamily::V4);
+        // From memory the chain is deleted, which fails, and so everything is read.
+        lab.host.run(|| dataplane.sync(table, &changes)).unwrap_err();
+        lab.host.run(|| dataplane.resync(table)).unwrap();
+        let mut left = chains_of(&lab.rules(IpFamily::V4));
+        left.remove(&(TableName::Nat, "THEIRS".parse().unwrap())).unwrap();
+        let used = left.remove(&(TableName::Nat, "KUBE-SVC-4LVCYZMTA5CQO6SX".parse().unwrap()));
+        assert_eq!(used, Some(Vec::new()));
+        assert_eq!(left, rendered(table));
     }
 
     fn node_ports_follow_the_hosts_addresses(backend) {
@@ -245,7 +289,7 @@ with_both_backends! {
         lab.host.run(|| dataplane.resync(&table)).unwrap();
         let served = || {
             let rules = lab.rules(IpFamily::V4);
-            let to_node_ports = |rule: &&ferroute_iptables::Rule| rule.next_chain() == Some(chains::NODE_PORTS);
+            let to_node_ports = |rule: &&Rule| rule.next_chain() == Some(chains::NODE_PORTS);
             let rules = rules.rules(TableName::Nat, chains::SERVICES).iter().filter(to_node_ports);
             rules.map(|rule| rule.destination.clone().unwrap().value().to_string()).collect::<Vec<_>>()
         };
@@ -425,7 +469,7 @@ fn synced(lab: &Lab, table: &ServiceTable) -> IptablesDataplane {
 }
 
 /// The rules that a table comes to on a host with everything, where nobody else has rules.
-fn rendered(table: &ServiceTable) -> std::collections::BTreeMap<(TableName, ChainName), Vec<ferroute_iptables::Rule>> {
+fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName), Vec<Rule>> {
     let host = HostFacts {
         random_fully: true,
         counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
@@ -461,7 +505,7 @@ fn without_ours(mut rules: RuleSet) -> RuleSet {
         chains::FIREWALL,
         chains::CANARY,
     ];
-    let ours = |chain: ChainName| fixed.contains(&chain) || ferroute_iptables::plan::is_service_chain(chain);
+    let ours = |chain: ChainName| fixed.contains(&chain) || is_service_chain(chain);
     for table in rules.tables.values_mut() {
         table.chains.retain(|name, _| !ours(*name));
         for chain in table.chains.values_mut() {

@@ -33,7 +33,8 @@ pub struct BaseChain {
 pub enum Contents {
     /// These rules and no others.
     Rules(Vec<Rule>),
-    /// Whatever somebody else puts in; the chain must exist, but must not be flushed.
+    /// Whatever somebody else puts in; the chain must exist, but must not be flushed. `KUBE-FIREWALL` is the kubelet's as
+    /// well: all that matters to us is that one rule of ours is somewhere in it while node ports answer on localhost.
     Foreign,
 }
 
@@ -78,7 +79,7 @@ pub fn base_chains(context: &PlanContext) -> Vec<BaseChain> {
     let chain = |table, name, contents| BaseChain { table, name, contents };
     vec![
         chain(Filter, chains::FORWARD, Contents::Rules(forward(context))),
-        chain(Filter, chains::FIREWALL, firewall(context)),
+        chain(Filter, chains::FIREWALL, Contents::Foreign),
         chain(Filter, chains::CANARY, Contents::Rules(Vec::new())),
         chain(Nat, chains::POSTROUTING, Contents::Rules(postrouting(context))),
         chain(
@@ -139,22 +140,17 @@ fn forward(context: &PlanContext) -> Vec<Rule> {
     rules
 }
 
-/// With `route_localnet`, which node ports on localhost need, neighbours could reach services that listen on localhost;
-/// this shuts them out. Where we do not ask for `route_localnet`, the chain is the kubelet's alone.
-fn firewall(context: &PlanContext) -> Contents {
-    if !context.localhost_node_ports {
-        return Contents::Foreign;
-    }
-    let localhost = loopback(context.family);
+/// The rule that must be in `KUBE-FIREWALL` while node ports answer on localhost: with `route_localnet`, which they
+/// need, neighbours could reach services that listen on localhost, and this shuts them out. The kubelet makes the same.
+pub(super) fn localnet_guard(family: IpFamily) -> Rule {
+    let localhost = loopback(family);
     let known = CtStates::RELATED.or(CtStates::ESTABLISHED).or(CtStates::DNAT);
-    Contents::Rules(vec![
-        Rule::new()
-            .source_not(localhost)
-            .destination(localhost)
-            .comment("block incoming localnet connections")
-            .and(Match::Conntrack(Sense::Not(known)))
-            .then(Target::Drop),
-    ])
+    Rule::new()
+        .source_not(localhost)
+        .destination(localhost)
+        .comment("block incoming localnet connections")
+        .and(Match::Conntrack(Sense::Not(known)))
+        .then(Target::Drop)
 }
 
 fn postrouting(context: &PlanContext) -> Vec<Rule> {

@@ -26,8 +26,14 @@ pub struct Difference {
     pub(super) base: Vec<BaseChain>,
     /// Jumps that are missing.
     pub(super) jumps: Vec<Jump>,
+    /// [`super::base::localnet_guard`] must be written.
+    pub(super) guard: bool,
+    /// It is there afterwards.
+    pub(super) guarded: bool,
     /// Chains of table nat that are wanted no more.
     pub(super) delete: Vec<ChainName>,
+    /// Such chains that cannot be deleted, because rules of others lead to them.
+    pub(super) clear: Vec<ChainName>,
 }
 
 impl Difference {
@@ -41,7 +47,10 @@ impl Difference {
             shared_digests: [None; Dispatch::ALL.len()],
             base: Vec::new(),
             jumps: Vec::new(),
+            guard: false,
+            guarded: false,
             delete: Vec::new(),
+            clear: Vec::new(),
         }
     }
 
@@ -73,9 +82,20 @@ impl Difference {
             }
         });
         difference.jumps = in_force.missing_jumps;
-        let left = in_force.chains.into_keys().filter(|(table, _)| *table == TableName::Nat);
-        difference.delete = left.map(|(_, chain)| chain).filter(|chain| is_service_chain(*chain)).collect();
+        difference.guarded = in_force.has_guard || context.localhost_node_ports;
+        difference.guard = difference.guarded && !in_force.has_guard;
+        for ((table, chain), digest) in in_force.chains {
+            if table != TableName::Nat || !is_service_chain(chain) {
+                continue;
+            }
+            match in_force.used_by_others.contains(&chain) {
+                false => difference.delete.push(chain),
+                true if digest != ChainDigest::EMPTY => difference.clear.push(chain),
+                true => {}
+            }
+        }
         difference.delete.sort_unstable();
+        difference.clear.sort_unstable();
         difference
     }
 
@@ -105,15 +125,16 @@ impl Difference {
         self.shared_in(table).next().is_some()
             || self.base.iter().any(|chain| chain.table == table)
             || self.jumps.iter().any(|jump| jump.table == table)
-            || (table == TableName::Nat && (!self.delete.is_empty() || self.records().any(Record::is_stale)))
+            || (table == TableName::Filter && self.guard)
+            || (table == TableName::Nat && self.concerns_services())
+    }
+
+    fn concerns_services(&self) -> bool {
+        !self.delete.is_empty() || !self.clear.is_empty() || self.ports.values().flatten().any(Record::is_stale)
     }
 
     pub(super) fn shared_in(&self, table: TableName) -> impl Iterator<Item = Dispatch> {
         Dispatch::ALL.into_iter().filter(move |dispatch| dispatch.table() == table && self.shared[dispatch.index()])
-    }
-
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
-        self.ports.values().flatten()
     }
 }
 

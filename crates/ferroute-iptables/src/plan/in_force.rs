@@ -1,9 +1,9 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ferroute_core::IpFamily;
 
-use super::{ChainDigest, Dispatch, Jump, chains, is_service_chain, jumps};
-use crate::{ChainName, ParseError, SaveItem, SaveParser, TableName};
+use super::{ChainDigest, Dispatch, Jump, base::localnet_guard, chains, is_service_chain, jumps};
+use crate::{ChainName, ParseError, Rule, SaveItem, SaveParser, TableName};
 
 /// What the kernel holds of our rules, as [`ChainDigest`]s. Read line by line from `iptables-save`'s text, so that it
 /// stays small however many rules there are.
@@ -12,6 +12,10 @@ pub struct InForce {
     pub(super) chains: HashMap<(TableName, ChainName), ChainDigest>,
     /// Those of [`jumps`] that were not seen.
     pub(super) missing_jumps: Vec<Jump>,
+    /// [`localnet_guard`] is in `KUBE-FIREWALL`.
+    pub(super) has_guard: bool,
+    /// Chains of service ports that rules of others lead to.
+    pub(super) used_by_others: HashSet<ChainName>,
 }
 
 /// Reads an [`InForce`] from text.
@@ -19,6 +23,7 @@ pub struct InForce {
 pub struct InForceReader {
     parser: SaveParser,
     in_force: InForce,
+    guard: Rule,
     /// The chain that the last rules belong to, not in `in_force` yet: rules of one chain come together.
     current: Option<((TableName, ChainName), ChainDigest)>,
 }
@@ -26,19 +31,19 @@ pub struct InForceReader {
 impl InForce {
     /// Nothing: a kernel that never had rules of ours.
     pub fn nothing() -> Self {
-        Self { chains: HashMap::new(), missing_jumps: jumps() }
-    }
-
-    /// A table's canary is there.
-    pub fn has_canary(&self, table: TableName) -> bool {
-        self.chains.contains_key(&(table, chains::CANARY))
+        Self { chains: HashMap::new(), missing_jumps: jumps(), has_guard: false, used_by_others: HashSet::new() }
     }
 }
 
 impl InForceReader {
     /// A reader for one family's text.
     pub fn new(family: IpFamily) -> Self {
-        Self { parser: SaveParser::new(family), in_force: InForce::nothing(), current: None }
+        Self {
+            parser: SaveParser::new(family),
+            in_force: InForce::nothing(),
+            guard: localnet_guard(family),
+            current: None,
+        }
     }
 
     /// Takes the next line.
@@ -52,6 +57,9 @@ impl InForceReader {
             SaveItem::Chain(chain, _) if is_ours(table, chain) => {
                 self.in_force.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
             }
+            SaveItem::Rule(chains::FIREWALL, rule) if table == TableName::Filter => {
+                self.in_force.has_guard |= rule == self.guard;
+            }
             SaveItem::Rule(chain, rule) => match &mut self.current {
                 Some((current, digest)) if *current == (table, chain) => digest.append(&rule),
                 _ if is_ours(table, chain) => {
@@ -61,11 +69,12 @@ impl InForceReader {
                     digest.append(&rule);
                     self.current = Some(((table, chain), digest));
                 }
-                _ if chain.is_builtin() => self.in_force.missing_jumps.retain(|jump| {
-                    let seen = jump.table == table && jump.from == chain && jump.rule == rule;
-                    !seen
-                }),
-                _ => {}
+                _ => {
+                    let seen = |jump: &Jump| jump.table == table && jump.from == chain && jump.rule == rule;
+                    self.in_force.missing_jumps.retain(|jump| !seen(jump));
+                    let next = rule.next_chain().filter(|to| table == TableName::Nat && is_service_chain(*to));
+                    self.in_force.used_by_others.extend(next);
+                }
             },
             _ => {}
         }

@@ -5,6 +5,7 @@ use ferroute_core::{Changes, Protocol, ServiceName, ServicePortName, ServiceTabl
 use super::{
     BaseChain, ChainDigest, Contents, Difference, Dispatch, InForce, PlanContext, ServicePlan, Tally, Written,
     base::{base_chains, node_port_jumps},
+    chains,
 };
 use crate::{ChainName, TableName};
 
@@ -19,6 +20,8 @@ pub struct Ledger {
     ports: BTreeMap<ServicePortName, Record>,
     /// What is in the dispatch chains, by [`Dispatch::index`].
     shared: [ChainDigest; Dispatch::ALL.len()],
+    /// [`super::base::localnet_guard`] is there. It stays when it is not needed any more, for the kubelet may need it.
+    guarded: bool,
     /// Of all `ports` together.
     tally: Tally,
 }
@@ -93,6 +96,7 @@ impl Ledger {
             context: everything.context.clone(),
             ports: BTreeMap::new(),
             shared: [ChainDigest::EMPTY; Dispatch::ALL.len()],
+            guarded: false,
             tally: Tally::default(),
         };
         ledger.note(everything, &Written::default());
@@ -102,7 +106,7 @@ impl Ledger {
     /// What must be written to bring `table` into force after `changes`. Only ports of Services that have changed are
     /// looked at, except where the node or the context has: then any can differ.
     pub fn difference(&self, table: &ServiceTable, context: &PlanContext, changes: &Changes) -> Difference {
-        let mut difference = Difference::nothing(context.clone());
+        let mut difference = Difference { guarded: self.guarded, ..Difference::nothing(context.clone()) };
         if self.context == *context && !changes.node {
             for service in &changes.services {
                 for name in self.ports_of(service).chain(table.ports_of(service).map(|(name, _)| name)) {
@@ -138,6 +142,7 @@ impl Ledger {
                 self.ports.insert(name, record);
             }
         }
+        self.guarded = difference.guarded;
         self.context = difference.context;
     }
 
@@ -146,6 +151,9 @@ impl Ledger {
     pub fn damage(&self, in_force: &InForce) -> Option<Damage> {
         if let Some(jump) = in_force.missing_jumps.first() {
             return Some(Damage::Jump(jump.table, jump.from));
+        }
+        if self.context.localhost_node_ports && !in_force.has_guard {
+            return Some(Damage::Chain(TableName::Filter, chains::FIREWALL));
         }
         let base = base_chains(&self.context).into_iter().map(|chain| {
             let digest = match &chain.contents {
@@ -174,6 +182,7 @@ impl Ledger {
             }
         }
         tally.rules.nat += node_port_jumps(&self.context).len();
+        tally.rules.filter += usize::from(self.context.localhost_node_ports);
         tally
     }
 
@@ -211,6 +220,8 @@ impl Ledger {
         // A chain that is somebody else's to fill is there already.
         let differs = |new: &BaseChain| new.contents != Contents::Foreign && !known.contains(new);
         difference.base = base_chains(&difference.context).into_iter().filter(differs).collect();
+        difference.guarded |= difference.context.localhost_node_ports;
+        difference.guard = difference.guarded && !self.guarded;
         if node_port_jumps(&self.context) != node_port_jumps(&difference.context) {
             difference.shared[Dispatch::Services.index()] = true;
         }

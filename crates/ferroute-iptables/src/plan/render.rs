@@ -1,6 +1,10 @@
 use ferroute_core::ServiceTable;
 
-use super::{BaseChain, Contents, Dispatch, Jump, PlanContext, ServicePlan, base::node_port_jumps, base_chains, jumps};
+use super::{
+    BaseChain, Contents, Dispatch, Jump, PlanContext, ServicePlan,
+    base::{localnet_guard, node_port_jumps},
+    base_chains, chains, jumps,
+};
 use crate::{ChainHead, RuleSet, TableName};
 
 /// All rules for a table, as the kernel would show them if it held no others: chains sorted by name, builtin ones first.
@@ -17,6 +21,9 @@ pub fn render(table: &ServiceTable, context: &PlanContext) -> RuleSet {
         if let Contents::Rules(rules) = contents {
             chain.rules = rules;
         }
+    }
+    if context.localhost_node_ports {
+        set.table_mut(TableName::Filter).append(chains::FIREWALL, localnet_guard(table.family));
     }
     for dispatch in Dispatch::ALL {
         set.table_mut(dispatch.table()).declare(dispatch.chain(), ChainHead::default());

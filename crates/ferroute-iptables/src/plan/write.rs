@@ -3,7 +3,9 @@ use std::io;
 use ferroute_core::{Entry, ServicePortName, ServiceTable};
 
 use super::{
-    ChainDigest, Contents, Difference, Dispatch, Jump, RuleCounts, ServicePlan, base::node_port_jumps,
+    ChainDigest, Contents, Difference, Dispatch, Jump, RuleCounts, ServicePlan,
+    base::{localnet_guard, node_port_jumps},
+    chains,
     difference::TABLES,
 };
 use crate::{ChainName, RestoreWriter, Rule, TableName};
@@ -50,7 +52,7 @@ impl Difference {
             }
             self.write_shared(name, table, &mut out)?;
             if name == TableName::Nat {
-                self.delete.iter().try_for_each(|chain| out.declare(name, &[*chain]))?;
+                self.clear.iter().chain(&self.delete).try_for_each(|chain| out.declare(name, &[*chain]))?;
                 self.delete.iter().try_for_each(|chain| out.delete(name, *chain))?;
             }
             out.commit()?;
@@ -66,6 +68,10 @@ impl Difference {
             if let Contents::Rules(rules) = &chain.contents {
                 out.out.append_all(chain.name, rules)?;
             }
+        }
+        if name == TableName::Filter && self.guard {
+            out.make_room(name, 1)?;
+            out.out.append(chains::FIREWALL, &localnet_guard(self.context.family))?;
         }
         Ok(())
     }
