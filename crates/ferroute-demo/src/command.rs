@@ -49,16 +49,6 @@ struct StoryArgs {
     /// Connections of each kind, at least; there are always enough to tell whether every pod gets its share
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     connections: usize,
-    #[command(flatten)]
-    proxy: ProxyArgs,
-}
-
-/// Which proxy runs on the nodes.
-#[derive(Args, Clone, Debug)]
-struct ProxyArgs {
-    /// Command in place of `ferroute run`, with {manifests} and {config} in it; for tests
-    #[arg(long, hide = true, value_name = "COMMAND")]
-    proxy: Option<String>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -68,8 +58,6 @@ enum DemoCommand {
         /// Deployments, Pods and Services, in place of the example with nginx
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
-        #[command(flatten)]
-        proxy: ProxyArgs,
     },
     /// Run a command in a pod or on a machine: POD, node, node2 or outside
     Exec {
@@ -89,8 +77,6 @@ enum DemoCommand {
     Keeper {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        #[command(flatten)]
-        proxy: ProxyArgs,
     },
     /// Be a pod; started by the keeper
     #[command(hide = true)]
@@ -121,21 +107,21 @@ pub fn run(args: DemoArgs, teller: &dyn PathTeller) -> anyhow::Result<ExitCode> 
     if !Uid::effective().is_root() {
         bail!("the demo makes network namespaces, and that takes root: call it with sudo");
     }
-    let task = |file: Option<&Path>, proxy: ProxyArgs| Task::new(instance.clone(), file, proxy.proxy);
+    let task = |file: Option<&Path>| Task::new(instance.clone(), file);
     match command {
         None => {
             check_programs()?;
-            let task = task(story.file.as_deref(), story.proxy)?;
+            let task = task(story.file.as_deref())?;
             story::play(&task, story.connections, teller, style(), &mut io::stdout())
         }
-        Some(DemoCommand::Up { file, proxy }) => {
+        Some(DemoCommand::Up { file }) => {
             check_programs()?;
-            up(&task(file.as_deref(), proxy)?)
+            up(&task(file.as_deref())?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
-        Some(DemoCommand::Keeper { file, proxy }) => Ok(keeper::run(&task(file.as_deref(), proxy)?)),
+        Some(DemoCommand::Keeper { file }) => Ok(keeper::run(&task(file.as_deref())?)),
         Some(DemoCommand::Pod { .. }) => unreachable!("done above, because it takes no root"),
     }
 }

@@ -50,17 +50,15 @@ pub(crate) struct Task {
     pub(crate) file: Option<PathBuf>,
     /// The program that pods and proxies are part of.
     pub(crate) program: PathBuf,
-    /// A proxy other than the program's own.
-    pub(crate) proxy: Option<String>,
 }
 
 impl Task {
-    /// A task for this very program. `proxy` is a command to run in place of its own proxy.
-    pub(crate) fn new(instance: Instance, file: Option<&Path>, proxy: Option<String>) -> anyhow::Result<Self> {
+    /// A task for this very program.
+    pub(crate) fn new(instance: Instance, file: Option<&Path>) -> anyhow::Result<Self> {
         let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot read {}", file.display()));
         let file = file.map(absolute).transpose()?;
         let program = std::env::current_exe().context("cannot find this very program")?;
-        Ok(Self { instance, file, program, proxy })
+        Ok(Self { instance, file, program })
     }
 
     /// The file that the cluster follows.

@@ -36,7 +36,6 @@ impl Session {
             command.arg("--file").arg(file);
         }
         command.args(task.instance.name().into_iter().flat_map(|name| ["--instance", name]));
-        command.args(task.proxy.iter().flat_map(|proxy| ["--proxy", proxy]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
         let mut child = command.spawn().with_context(|| format!("cannot run {}", task.program.display()))?;
@@ -48,9 +47,11 @@ impl Session {
             if let Some(signal) = signals.forever().next() {
                 // Held to the end, so that nobody else speaks about a cluster that is going.
                 let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
-                keeper.stop();
-                // As a shell reports a program that a signal has ended.
-                std::process::exit(128 + signal);
+                // Once the cluster is to stay there is nothing to interrupt: we are as good as done.
+                if keeper.stop() {
+                    // As a shell reports a program that a signal has ended.
+                    std::process::exit(128 + signal);
+                }
             }
         });
         wait_until_up(reports, &mut on_step)?;
@@ -72,12 +73,14 @@ impl Drop for Session {
 }
 
 impl Keeper {
-    /// Lets go and waits until the cluster is gone; one that is to stay stays.
-    fn stop(&mut self) {
-        if self.leash.take().is_some() {
+    /// Lets go and waits until the cluster is gone. False when it is to stay, or is gone already.
+    fn stop(&mut self) -> bool {
+        let was_held = self.leash.take().is_some();
+        if was_held {
             // A child can always be waited for.
             let _ = self.child.wait();
         }
+        was_held
     }
 }
 

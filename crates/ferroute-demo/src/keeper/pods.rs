@@ -70,13 +70,9 @@ impl<'a> Pods<'a> {
         }
         let new: Vec<&PlannedPod> = plan.pods.iter().filter(|pod| !self.pods.contains_key(&pod.short_name())).collect();
         for plan in new {
-            let mut pod = RunningPod {
-                plan: plan.clone(),
-                has_network: false,
-                worker: Worker::from_start(Err(anyhow::anyhow!("not started yet"))),
-            };
-            self.start(&mut pod);
-            self.pods.insert(plan.short_name(), pod);
+            let mut has_network = false;
+            let worker = self.start(plan, &mut has_network);
+            self.pods.insert(plan.short_name(), RunningPod { plan: plan.clone(), has_network, worker });
         }
     }
 
@@ -87,7 +83,7 @@ impl<'a> Pods<'a> {
         for (name, pod) in &mut pods {
             changed |= pod.worker.notice_end(|status| self.reason(name, status));
             if pod.worker.is_due() {
-                self.start(pod);
+                pod.worker = self.start(&pod.plan, &mut pod.has_network);
                 changed = true;
             }
         }
@@ -95,25 +91,29 @@ impl<'a> Pods<'a> {
         changed
     }
 
-    fn start(&self, pod: &mut RunningPod) {
-        pod.worker = Worker::from_start(self.try_start(pod));
+    fn start(&self, pod: &PlannedPod, has_network: &mut bool) -> Worker {
+        Worker::from_start(self.add_network(pod, has_network).and_then(|()| self.spawn(pod)))
     }
 
-    fn try_start(&self, pod: &mut RunningPod) -> anyhow::Result<Child> {
-        if !pod.has_network {
-            net::add_pod(&self.task.instance, &pod.plan).inspect_err(|_| {
+    fn add_network(&self, pod: &PlannedPod, has_network: &mut bool) -> anyhow::Result<()> {
+        if !*has_network {
+            net::add_pod(&self.task.instance, pod).inspect_err(|_| {
                 // The next attempt begins anew; it tells if this was not enough.
-                let _ = net::remove_pod(&self.task.instance, &pod.plan);
+                let _ = net::remove_pod(&self.task.instance, pod);
             })?;
-            pod.has_network = true;
+            *has_network = true;
         }
-        let name = pod.plan.short_name();
+        Ok(())
+    }
+
+    fn spawn(&self, pod: &PlannedPod) -> anyhow::Result<Child> {
+        let name = pod.short_name();
         let mut command = Command::new(&self.task.program);
-        command.args(arguments(&pod.plan)).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(arguments(pod)).stdin(Stdio::null()).stdout(Stdio::piped());
         command.stderr(self.directory.open_log(&format!("pod-{name}"))?);
-        let namespace = net::pod_namespace(&self.task.instance, &pod.plan);
+        let namespace = net::pod_namespace(&self.task.instance, pod);
         let mut child = namespace
-            .run_as_machine(&pod.plan.name, || command.spawn())?
+            .run_as_machine(&pod.name, || command.spawn())?
             .with_context(|| format!("cannot run {}", self.task.program.display()))?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {

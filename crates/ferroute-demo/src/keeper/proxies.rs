@@ -78,28 +78,15 @@ impl<'a> Proxies<'a> {
     }
 
     fn spawn(&self, node: NodeId) -> anyhow::Result<Child> {
-        let manifests = self.directory.manifests().display().to_string();
-        let config = self.directory.proxy_config(node).display().to_string();
-        let mut command = match &self.task.proxy {
-            None => {
-                let mut command = Command::new(&self.task.program);
-                command.args(["run", "--manifests", &manifests, "--config", &config]);
-                command
-            }
-            Some(own) => {
-                let own = own.replace("{manifests}", &manifests).replace("{config}", &config);
-                let mut words = own.split_whitespace();
-                let mut command = Command::new(words.next().context("the command for the proxy is empty")?);
-                command.args(words);
-                command
-            }
-        };
+        let mut command = Command::new(&self.task.program);
+        command.arg("run").arg("--manifests").arg(self.directory.manifests());
+        command.arg("--config").arg(self.directory.proxy_config(node));
         let log = self.directory.open_log(&log_name(node))?;
         command.env("PATH", search_path()).stdin(Stdio::null());
         command.stdout(log.try_clone().context("cannot write the proxy's log")?).stderr(log);
         let namespace = Namespace::named(self.task.instance.namespace(node.name()));
         let spawned = namespace.run_as_machine(node.name(), || command.spawn())?;
-        spawned.with_context(|| format!("cannot run {}", command.get_program().display()))
+        spawned.with_context(|| format!("cannot run {}", self.task.program.display()))
     }
 
     fn last_words(&self, node: NodeId) -> String {

@@ -67,6 +67,9 @@ pub(super) fn flow(flow: &Flow, tally: &Tally, plan: &ClusterPlan, problems: &[S
         })
         .collect();
     text.push_str(&columns("    ", &rows));
+    if flow.sticks && tally.pods.len() == 1 {
+        text.push_str("  session affinity keeps a client at its pod\n");
+    }
     for (source, count) in &tally.sources {
         text.push_str(&format!("  {}\n", seen(flow, *source, plan.ipv6, *count, answered)));
     }

@@ -1,0 +1,406 @@
+//! The demo as a user meets it: commands, packets, edits of the YAML, and that nothing of it is ever left behind. Every
+//! test has a demo of its own, so they run side by side, and beside one that a developer plays with.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
+
+/// A demo of a test's own, and the YAML file that it follows.
+struct Demo {
+    instance: String,
+    directory: tempfile::TempDir,
+}
+
+impl Demo {
+    fn new(yaml: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let instance = format!("t{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let demo = Self { instance, directory: tempfile::tempdir().unwrap() };
+        demo.write(yaml);
+        demo
+    }
+
+    fn up(yaml: &str) -> Self {
+        let demo = Self::new(yaml);
+        let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output));
+        demo
+    }
+
+    fn yaml(&self) -> PathBuf {
+        self.directory.path().join("cluster.yaml")
+    }
+
+    fn write(&self, yaml: &str) {
+        fs::write(self.yaml(), yaml).unwrap();
+    }
+
+    /// `ferroute demo` with this demo's instance, put where it does not end up behind a `--`.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(FERROUTE);
+        let (name, rest) = arguments.split_first().map_or((None, &[][..]), |(name, rest)| (Some(name), rest));
+        command.arg("demo").args(name).args(["--instance", &self.instance]).args(rest);
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Standard output of a command that has to succeed.
+    #[track_caller]
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a command in a pod or on a machine prints.
+    #[track_caller]
+    fn exec(&self, machine: &str, command: &[&str]) -> String {
+        self.ok(&[&["exec", machine, "--"], command].concat())
+    }
+
+    #[track_caller]
+    fn curl(&self, machine: &str, url: &str) -> String {
+        self.exec(machine, &["curl", "--silent", "--show-error", "--max-time", "5", url])
+    }
+
+    /// The status, once it is as wanted.
+    #[track_caller]
+    fn wait_status(&self, what: &str, is_wanted: impl Fn(&str) -> bool) -> String {
+        wait(what, || Some(self.ok(&["status"])).filter(|status| is_wanted(status)))
+    }
+
+    fn directory(&self) -> PathBuf {
+        PathBuf::from(format!("/run/ferroute-demo@{}", self.instance))
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        let prefix = format!("ferroute-demo@{}-", self.instance);
+        let names = fs::read_dir("/var/run/netns").into_iter().flatten();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(&prefix)).collect()
+    }
+
+    /// Every process of the demo, by number: those that its directory names, and those in its namespaces.
+    fn processes(&self) -> Vec<String> {
+        let namespaces = self.namespaces();
+        let inside = namespaces.iter().flat_map(|name| {
+            let output = Command::new("ip").args(["netns", "pids", name]).output().unwrap();
+            text(&output).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        });
+        let lock = fs::read_to_string(self.directory().join("lock")).unwrap_or_default();
+        let keeper = lock.split_once("\"pid\":").map(|(_, rest)| rest.split(',').next().unwrap().to_owned());
+        inside.chain(keeper).collect()
+    }
+
+    #[track_caller]
+    fn assert_gone(&self, processes: &[String]) {
+        assert_eq!(self.namespaces(), Vec::<String>::new());
+        assert!(!self.directory().exists());
+        for process in processes {
+            let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            assert!(!command.starts_with(FERROUTE), "process {process} is left: {command}");
+        }
+    }
+
+    /// Takes it down, and sees that nothing is left.
+    #[track_caller]
+    fn down(self) {
+        let processes = self.processes();
+        assert!(processes.len() > 1, "{processes:?}");
+        assert_eq!(self.ok(&["down"]), "the demo is down\n");
+        self.assert_gone(&processes);
+    }
+}
+
+impl Drop for Demo {
+    /// After a failure too.
+    fn drop(&mut self) {
+        self.run(&["down"]);
+    }
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What `look` finds, once it finds something.
+#[track_caller]
+fn wait<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(signal: &str, process: &str) {
+    let kill = format!("kill -{signal} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
+}
+
+fn nginx() -> String {
+    fs::read_to_string(example("nginx.yaml")).unwrap()
+}
+
+/// Plays the story of a file; returns what it says.
+#[track_caller]
+fn story(file: Option<&Path>) -> String {
+    let demo = Demo::new("");
+    let mut command = demo.command(&[]);
+    command.args(file.iter().flat_map(|file| ["--file", file.to_str().unwrap()]));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    demo.assert_gone(&[]);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_story_shows_spread_sources_and_chains() {
+    let text = story(None);
+    let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
+    for part in [
+        "100 connections, all answered",
+        "nginx-deployment-1  172.17.0.4",
+        "nginx-deployment-2  172.17.0.5",
+        "nginx-deployment-3  172.17.0.6",
+        "the pods saw 172.17.0.1, the address of node's bridge: masqueraded",
+        "KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG",
+    ] {
+        assert!(flow.contains(part), "{part:?} is missing in {text}");
+    }
+    assert!(text.contains("600 connections, and every one went where it may"), "{text}");
+    assert!(!text.contains('\x1b'), "colours are for terminals");
+}
+
+#[test]
+fn every_example_goes_well() {
+    for name in ["dual-stack.yaml", "session-affinity.yaml", "udp-dns.yaml"] {
+        let text = story(Some(&example(name)));
+        assert!(text.contains(" connections, and every one went where it may"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn commands_run_in_pods_and_on_machines() {
+    let demo = Demo::up(&nginx());
+    assert!(demo.curl("web-server", "http://10.111.175.78").contains("saw 172.17.0.14:"));
+    assert!(demo.curl("outside", "http://192.168.49.2:31628").starts_with("pod nginx-deployment-"));
+    assert!(demo.curl("node2", "http://10.111.175.78").contains("saw 192.168.49.3:"));
+    assert_eq!(demo.exec("web-server", &["hostname"]), "web-server\n");
+    assert_eq!(demo.exec("web-server", &["ls", "/sys/class/net"]), "eth0\nlo\n");
+    assert_eq!(demo.run(&["exec", "node", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    let mut cat = demo.command(&["exec", "node", "--", "cat"]);
+    let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    cat.stdin.take().unwrap().write_all(b"what is typed arrives").unwrap();
+    assert_eq!(text(&cat.wait_with_output().unwrap()), "what is typed arrives");
+    let unknown = text(&demo.run(&["exec", "nobody", "--", "true"]));
+    assert!(unknown.contains("there is no \"nobody\"") && unknown.contains("web-server"), "{unknown}");
+    demo.down();
+}
+
+#[test]
+fn there_is_one_demo_at_a_time() {
+    let demo = Demo::up(&nginx());
+    for arguments in [&["up"][..], &[]] {
+        let output = demo.run(arguments);
+        assert!(!output.status.success());
+        assert!(text(&output).contains("a demo is already up: process "), "{}", text(&output));
+    }
+    demo.curl("web-server", "http://10.111.175.78");
+    demo.down();
+}
+
+#[test]
+fn the_cluster_follows_the_yaml() {
+    let demo = Demo::up(&nginx());
+    demo.write(&nginx().replace("replicas: 3", "replicas: 5"));
+    demo.wait_status("scaling up", |status| status.contains("leads to    5 pods"));
+    demo.curl("web-server", "http://172.17.0.8");
+
+    demo.write(&nginx().replace("replicas: 3", "replicas: several"));
+    let status = demo.wait_status("the complaint", |status| status.contains("the file is wrong"));
+    let fault = "document 1, line 10: Deployment default/nginx-deployment: spec.replicas: got the text \"several\"";
+    assert!(status.contains(fault) && status.contains("leads to    5 pods"), "{status}");
+
+    demo.write(&nginx().replace("replicas: 3", "replicas: 1").replace("nodePort: 31628", "nodePort: 30001"));
+    demo.wait_status("scaling down", |status| status.contains("leads to    1 pod ") && !status.contains("is wrong"));
+    wait("the new node port", || {
+        demo.run(&["exec", "outside", "--", "curl", "-s", "http://192.168.49.2:30001"]).status.success().then_some(())
+    });
+    assert_eq!(demo.namespaces().len(), 6);
+
+    let (_, service_and_pod) = nginx().split_once("---").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    demo.write(&service_and_pod);
+    demo.wait_status("deleting", |status| status.contains("leads to    0 pods"));
+    wait("the refusal", || {
+        let connect = ["exec", "web-server", "--", "bash", "-c", "echo > /dev/tcp/10.111.175.78/80"];
+        text(&demo.run(&connect)).contains("Connection refused").then_some(())
+    });
+    demo.down();
+}
+
+#[test]
+fn a_pod_that_is_killed_comes_back() {
+    let demo = Demo::up(&nginx());
+    let status = demo.ok(&["status"]);
+    let line = status.lines().find(|line| line.contains("web-server")).unwrap();
+    let process = line.rsplit_once("process ").unwrap().1.to_owned();
+    signal("KILL", &process);
+    demo.wait_status("the notice", |status| status.contains("down: signal: 9 (SIGKILL)"));
+    let is_back = |status: &str| !status.contains("down:") && !status.contains(&format!("process {process}\n"));
+    demo.wait_status("the new process", is_back);
+    demo.curl("node", "http://172.17.0.14");
+    demo.down();
+}
+
+/// One pod behind a Service reaches itself through it, whether bridged packets go through the rules or not.
+#[test]
+fn packets_of_a_pod_to_itself_and_to_its_neighbours_arrive_on_every_kind_of_bridge() {
+    let demo = Demo::up(&nginx());
+    let replicas = |count| nginx().replace("replicas: 3", &format!("replicas: {count}"));
+    for bridge_rules in ["1", "0"] {
+        let sysctl = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+        // Without br_netfilter there is one kind of bridge only.
+        demo.exec("node", &["sh", "-c", &format!("test ! -e {sysctl} || echo {bridge_rules} > {sysctl}")]);
+        demo.write(&replicas(1));
+        demo.wait_status("one pod", |status| status.contains("leads to    1 pod "));
+        let to_itself = wait("the first answer", || {
+            let output = demo.run(&[
+                "exec",
+                "nginx-deployment-1",
+                "--",
+                "curl",
+                "-s",
+                "--max-time",
+                "5",
+                "http://10.111.175.78",
+            ]);
+            output.status.success().then(|| text(&output))
+        });
+        assert!(to_itself.starts_with("pod nginx-deployment-1 saw 172.17.0.1:"), "{to_itself}");
+        for _ in 0..20 {
+            assert!(demo.curl("web-server", "http://10.111.175.78").contains("saw 172.17.0.14:"));
+            demo.curl("nginx-deployment-1", "http://10.111.175.78");
+        }
+        demo.write(&replicas(3));
+        demo.wait_status("three pods", |status| status.contains("leads to    3 pods"));
+    }
+    demo.down();
+}
+
+#[test]
+fn host_network_pods_and_the_second_node_take_part() {
+    let yaml = "
+apiVersion: v1
+kind: Pod
+metadata: {name: on-host, labels: {app: web}}
+spec: {hostNetwork: true, containers: [{name: c, ports: [{containerPort: 8081}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: far, labels: {app: web}}
+spec: {nodeName: node2, containers: [{name: c, ports: [{containerPort: 8081}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {clusterIP: 10.96.0.7, selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}
+";
+    let demo = Demo::up(yaml);
+    let answers = |machine: &str| (0..40).map(|_| demo.curl(machine, "http://10.96.0.7")).collect::<String>();
+    for machine in ["far", "node", "node2", "outside"] {
+        let answers = answers(machine);
+        assert!(answers.contains("pod on-host saw") && answers.contains("pod far saw"), "{machine}: {answers}");
+    }
+    demo.down();
+}
+
+#[test]
+fn what_a_crash_leaves_is_removed_by_the_next_command() {
+    for next in ["down", "up"] {
+        let demo = Demo::up(&nginx());
+        let processes = demo.processes();
+        let keeper = processes.last().unwrap();
+        signal("KILL", keeper);
+        wait("the end of the keeper", || (!demo.run(&["status"]).status.success()).then_some(()));
+        assert!(demo.namespaces().len() > 4);
+        if next == "down" {
+            assert_eq!(demo.ok(&["down"]), "removed what an earlier demo had left behind\n");
+            demo.assert_gone(&processes);
+        } else {
+            let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
+            assert!(text(&output).contains("removed what an earlier demo had left behind"), "{}", text(&output));
+            demo.curl("web-server", "http://10.111.175.78");
+            demo.down();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_wherever_a_demo_is_interrupted() {
+    for how in ["INT", "TERM", "KILL"] {
+        for milliseconds in [0, 20, 50, 100, 200, 400] {
+            for arguments in [&["up"][..], &[]] {
+                let demo = Demo::new("");
+                let mut child = demo.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+                thread::sleep(Duration::from_millis(milliseconds));
+                let is_kept = arguments == ["up"] && child.try_wait().unwrap().is_some();
+                if !is_kept {
+                    signal(how, &child.id().to_string());
+                    check_interrupted(&demo, &mut child, how);
+                }
+            }
+        }
+    }
+}
+
+fn check_interrupted(demo: &Demo, child: &mut Child, how: &str) {
+    let status = child.wait().unwrap();
+    match how {
+        // One that was killed cannot wait for the keeper, which takes everything away by itself.
+        "KILL" => {}
+        _ if status.success() => return,
+        _ => demo.assert_gone(&[]),
+    }
+    wait("the end of everything", || (demo.namespaces().is_empty() && !demo.directory().exists()).then_some(()));
+}
+
+#[test]
+fn a_file_that_makes_no_cluster_is_refused_before_anything_is_made() {
+    let demo = Demo::new("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: elsewhere}}");
+    let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
+    assert!(!output.status.success());
+    let fault = "Pod default/a: spec.nodeName: unsupported value \"elsewhere\" (want node or node2)";
+    assert!(text(&output).contains(fault), "{}", text(&output));
+    demo.assert_gone(&[]);
+    let output = demo.run(&["up", "/nowhere/cluster.yaml"]);
+    assert!(text(&output).contains("cannot read /nowhere/cluster.yaml"), "{}", text(&output));
+}
+
+#[test]
+fn without_a_demo_there_is_nothing_to_show_or_to_take_down() {
+    let demo = Demo::new("");
+    assert_eq!(demo.ok(&["down"]), "no demo is up\n");
+    for arguments in [&["status"][..], &["exec", "node", "--", "true"]] {
+        assert!(text(&demo.run(arguments)).contains("no demo is up (ferroute demo up brings one up)"));
+    }
+}
