@@ -48,6 +48,8 @@ pub struct Manifests {
     path: PathBuf,
     /// How long a file may be missing before its objects are gone.
     grace: Duration,
+    /// How often to look for changes that gave no notice.
+    look_interval: Duration,
 }
 
 /// Following the manifests has come to an end. What was told is still right as far as it goes.
@@ -82,7 +84,7 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
 impl Manifests {
     /// The manifests at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), grace: GRACE }
+        Self { path: path.into(), grace: GRACE, look_interval: LOOK_INTERVAL }
     }
 
     /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too, though
@@ -96,7 +98,7 @@ impl Manifests {
     pub async fn follow(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), FollowError> {
         let inotify = Inotify::init().map_err(FollowError::Notices)?;
         let mut follower = Follower::new(self.path, self.grace, Watched::new(inotify.watches()));
-        let mut notices = Notices::new(inotify).map_err(FollowError::Notices)?;
+        let mut notices = Notices::new(inotify, self.look_interval).map_err(FollowError::Notices)?;
         let mut dirty = Dirty::all();
         loop {
             let sender = batches.clone();
@@ -124,6 +126,9 @@ impl Manifests {
 
 /// Editors that move the old file away before they write the new one take a few milliseconds.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// Network file systems give no notices; on others looking is not needed, so it may be seldom.
+const LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Nobody takes events any more.
 #[derive(Debug)]

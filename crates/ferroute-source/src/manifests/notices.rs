@@ -11,14 +11,15 @@ use super::{follower::Next, watch::Dirty};
 /// The kernel's notices.
 pub(super) struct Notices {
     stream: EventStream<Vec<u8>>,
-    /// When to look for changes that gave no notice.
+    /// How often to look for changes that gave no notice, and when to do it next.
+    look_interval: Duration,
     look_at: Instant,
 }
 
 impl Notices {
-    pub(super) fn new(inotify: Inotify) -> io::Result<Self> {
+    pub(super) fn new(inotify: Inotify, look_interval: Duration) -> io::Result<Self> {
         let stream = inotify.into_event_stream(vec![0; BUFFER_SIZE])?;
-        Ok(Self { stream, look_at: Instant::now() + LOOK_INTERVAL })
+        Ok(Self { stream, look_interval, look_at: Instant::now() + look_interval })
     }
 
     /// Waits until something has changed and then a while for more, or until a round is due anyway.
@@ -39,7 +40,7 @@ impl Notices {
             }
         }
         if self.look_at <= Instant::now() {
-            self.look_at = Instant::now() + LOOK_INTERVAL;
+            self.look_at = Instant::now() + self.look_interval;
             dirty.look = true;
         }
         Ok(dirty)
@@ -51,9 +52,6 @@ const QUIET: Duration = Duration::from_millis(50);
 
 /// How long to wait for quiet at most.
 const MAX_WAIT: Duration = Duration::from_millis(500);
-
-/// How often to look for changes that give no notice, as on network file systems.
-const LOOK_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Room for hundreds of notices.
 const BUFFER_SIZE: usize = 16 * 1024;

@@ -23,11 +23,14 @@ impl Drop for Follower {
 
 impl Follower {
     fn start(path: &Path) -> Self {
-        Self::start_with(Manifests::new(path))
+        Self::start_with(path, Duration::from_millis(100))
     }
 
-    fn start_with(manifests: Manifests) -> Self {
+    /// Gives missing files some time to come back.
+    fn start_with(path: &Path, grace: Duration) -> Self {
         let (sender, batches) = mpsc::channel(16);
+        // Only notices are to lead to changes here.
+        let manifests = Manifests { path: path.to_owned(), grace, look_interval: 10 * A_LONG_TIME };
         let task = tokio::spawn(async move { manifests.follow(sender).await.unwrap() });
         Self { batches, task, changes: 0 }
     }
@@ -41,7 +44,7 @@ impl Follower {
 
     /// The same, with as much time for files to come back as tests on a busy machine may need.
     async fn listed_with_patience(directory: &Directory) -> Self {
-        let mut follower = Self::start_with(Manifests { path: directory.path.clone(), grace: A_LONG_TIME });
+        let mut follower = Self::start_with(&directory.path, A_LONG_TIME);
         follower.expect(directory, &SYNCED).await;
         follower
     }

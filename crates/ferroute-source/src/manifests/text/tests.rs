@@ -1,0 +1,70 @@
+use ferroute_api::manifest::documents;
+
+use super::*;
+
+/// A reader that gives its bytes in small parts, however much is asked for.
+struct Slow<'b>(&'b [u8]);
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let part = buffer.len().min(1000);
+        self.0.read(&mut buffer[..part])
+    }
+}
+
+/// Number, line and text of each document.
+fn read(bytes: &[u8]) -> Result<Vec<(usize, usize, String)>, TextError> {
+    let mut all = Vec::new();
+    for_each_document(Slow(bytes), &mut |document| {
+        all.push((document.number, document.line, document.text.to_owned()));
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+#[test]
+fn documents_are_the_same_as_of_the_text_at_once() {
+    // Some are larger than what is read at a time, some have ends that fall together with its ends.
+    let sizes = [0, 1, 10, CHUNK - 20, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5, 100_000];
+    let mut text = "\u{feff}# first\n".to_owned();
+    for (i, size) in sizes.into_iter().enumerate() {
+        let line = "ü: 1\n";
+        let lines = line.repeat(size / line.len());
+        text.push_str(&format!("---\n# comment {i}\n{lines}"));
+        text.push_str(if i % 3 == 0 { "...\n%YAML 1.1\n" } else { "" });
+    }
+    for cut in 0..9 {
+        let text = &text[..text.len() - cut];
+        let whole: Vec<_> = documents(text).map(|d| (d.number, d.line, d.text.to_owned())).collect();
+        assert!(read(text.as_bytes()).unwrap() == whole);
+    }
+}
+
+#[test]
+fn markers_on_the_edge_of_what_is_read_are_seen() {
+    for marker in ["---\n", "--- \n", "---x\n", "----\n", "...\n---\n"] {
+        for shift in 0..8 {
+            let text = format!("a: 1\n{}{marker}b: 2\n", "#\n".repeat((CHUNK - shift) / 2));
+            let whole: Vec<_> = documents(&text).map(|d| (d.number, d.line, d.text.to_owned())).collect();
+            assert!(read(text.as_bytes()).unwrap() == whole, "{marker:?} {shift}");
+        }
+    }
+}
+
+#[test]
+fn where_a_file_is_no_text_is_told_from_its_beginning() {
+    for good in [0, 10, CHUNK + 10] {
+        let mut bytes = "a: 1\n---\n".repeat(good / 9).into_bytes();
+        let place = bytes.len() as u64;
+        bytes.extend(b"\xffrest\n");
+        match read(&bytes) {
+            Err(TextError::NotText(offset)) => assert_eq!(offset, place),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_in_an_empty_file() {
+    assert_eq!(read(b"").unwrap(), []);
+}
