@@ -12,7 +12,7 @@ use common::{
     specification::{Expected, Frontend, Port, ports},
     world::{Client, World, ip, world},
 };
-use ferroute_api::{EndpointConditions, EndpointHints};
+use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress};
 use ferroute_core::{
     IpFamily,
     testing::{Cluster, arbitrary},
@@ -20,7 +20,9 @@ use ferroute_core::{
 use ferroute_iptables::{HostFacts, PlanContext, RuleSet, render};
 use ferroute_trace::{Effect, Ending, Event, Packet, Verdict, iptables};
 use proptest::{
+    collection::vec,
     prelude::*,
+    sample::select,
     strategy::ValueTree,
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
@@ -151,7 +153,7 @@ impl Checker<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn every_connection_ends_where_the_policies_of_its_service_say(
@@ -159,20 +161,44 @@ proptest! {
         world in world(),
     ) {
         agree(&mut cluster);
-        for family in IpFamily::BOTH {
-            let rules = rules(&cluster, &world, family);
-            let checker = Checker { world: &world, rules: &rules };
-            for client in Client::all(family) {
-                for port in ports(&cluster, &world, family) {
-                    checker.check_port(&port, &client)?;
-                    checker.check_beside(&port, &client)?;
-                }
-                let stranger = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
-                let packet = client.packet(&world, ferroute_core::Protocol::Tcp, SocketAddr::new(stranger, 80));
-                checker.check(&packet, &Expected::Untouched, "an address that no Service has")?;
+        check_cluster(&cluster, &world)?;
+    }
+
+    #[test]
+    fn source_ranges_close_the_addresses_of_load_balancers_and_no_others(
+        mut cluster in arbitrary::cluster(),
+        world in world(),
+        ranges in vec(vec(select(RANGES.to_vec()), 1..5), 12),
+    ) {
+        agree(&mut cluster);
+        for (n, (service, ranges)) in cluster.services.iter_mut().zip(ranges).enumerate() {
+            if service.spec.type_.as_deref() != Some("ExternalName") {
+                service.spec.type_ = Some("LoadBalancer".to_owned());
+                let points = [format!("198.51.100.{}", 100 + n), format!("2001:db8:1b::{}", 100 + n)];
+                service.status.load_balancer.ingress =
+                    points.map(|ip| LoadBalancerIngress { ip, ip_mode: None }).into();
+                service.spec.load_balancer_source_ranges = ranges.into_iter().map(str::to_owned).collect();
             }
         }
+        check_cluster(&cluster, &world)?;
     }
+}
+
+fn check_cluster(cluster: &Cluster, world: &World) -> Result<(), TestCaseError> {
+    for family in IpFamily::BOTH {
+        let rules = rules(cluster, world, family);
+        let checker = Checker { world, rules: &rules };
+        for client in Client::all(family) {
+            for port in ports(cluster, world, family) {
+                checker.check_port(&port, &client)?;
+                checker.check_beside(&port, &client)?;
+            }
+            let stranger = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
+            let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(stranger, 80));
+            checker.check(&packet, &Expected::Untouched, "an address that no Service has")?;
+        }
+    }
+    Ok(())
 }
 
 /// The property is only worth something if every kind of end is met at every kind of frontend.
@@ -229,6 +255,19 @@ fn every_kind_of_client_meets_every_kind_of_end_at_every_kind_of_frontend() {
     NodePort, pod: dropped, masqueraded, only hairpin masqueraded, refused, source kept
     ");
 }
+
+/// Some that hold clients of a kind, some that hold the node, some that hold nobody.
+const RANGES: [&str; 9] = [
+    "10.0.0.0/8",
+    "10.244.0.0/24",
+    "192.0.2.0/24",
+    "192.168.0.1/32",
+    "203.0.113.0/24",
+    "fd00:168::/64",
+    "fd00:244::/64",
+    "2001:db8::/32",
+    "fd00:168::1/128",
+];
 
 /// A port that no generated Service has.
 const UNUSED: u16 = 4242;
