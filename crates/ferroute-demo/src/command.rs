@@ -5,7 +5,7 @@ use std::{
     io::{self, IsTerminal, Write},
     net::IpAddr,
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode},
     time::Duration,
 };
@@ -101,28 +101,27 @@ enum DemoCommand {
 pub fn run(args: DemoArgs, teller: &dyn PathTeller) -> anyhow::Result<ExitCode> {
     let DemoArgs { command, story, instance } = args;
     let instance = instance.unwrap_or_default();
-    if let Some(DemoCommand::Pod { name, address, listen }) = command {
-        return pod::run(&name, &address, &listen).map(|()| ExitCode::SUCCESS).map_err(Into::into);
-    }
-    if !Uid::effective().is_root() {
+    // Being a pod is the one thing that takes no root: it only opens ports.
+    if !matches!(command, Some(DemoCommand::Pod { .. })) && !Uid::effective().is_root() {
         bail!("the demo makes network namespaces, and that takes root: call it with sudo");
     }
-    let task = |file: Option<&Path>| Task::new(instance.clone(), file);
     match command {
         None => {
             check_programs()?;
-            let task = task(story.file.as_deref())?;
+            let task = Task::new(instance, story.file.as_deref())?;
             story::play(&task, story.connections, teller, style(), &mut io::stdout())
         }
         Some(DemoCommand::Up { file }) => {
             check_programs()?;
-            up(&task(file.as_deref())?)
+            up(&Task::new(instance, file.as_deref())?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
-        Some(DemoCommand::Keeper { file }) => Ok(keeper::run(&task(file.as_deref())?)),
-        Some(DemoCommand::Pod { .. }) => unreachable!("done above, because it takes no root"),
+        Some(DemoCommand::Keeper { file }) => Ok(keeper::run(&Task::new(instance, file.as_deref())?)),
+        Some(DemoCommand::Pod { name, address, listen }) => {
+            Ok(pod::run(&name, &address, &listen).map(|()| ExitCode::SUCCESS)?)
+        }
     }
 }
 
@@ -164,8 +163,7 @@ fn down(instance: &Instance) -> anyhow::Result<ExitCode> {
             owner.keeper.wait(PATIENCE);
         }
     }
-    // What the keeper could not do itself, or what one that crashed left behind.
-    let left = keeper::remove(instance)?;
+    let left = keeper::remove_leftovers(instance)?;
     print(match (owner, left) {
         (Some(_), _) => "the demo is down\n",
         (None, true) => "removed what an earlier demo had left behind\n",

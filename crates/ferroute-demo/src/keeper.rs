@@ -24,7 +24,7 @@ use std::{
 };
 
 use anyhow::Context;
-use nix::unistd::{Pid, dup2_stderr, setsid};
+use nix::unistd::{dup2_stderr, setsid};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use events::KEEP;
@@ -103,11 +103,11 @@ fn keep(task: &Task) -> anyhow::Result<()> {
     plan(&text, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
 
     let directory = StateDirectory::of(&task.instance);
-    let own = ProcessId::of(Pid::this()).context("cannot find this very process in /proc")?;
-    let _lock = directory.lock(&Owner { keeper: own, yaml: yaml.clone() })?;
+    let _lock = directory.lock(&Owner { keeper: ProcessId::own()?, yaml: yaml.clone() })?;
     let _removal = Removal(&task.instance);
     directory.clear()?;
-    if net::remove_all(&task.instance)? {
+    if net::is_any(&task.instance)? {
+        net::remove_all(&task.instance)?;
         report(&Report::Step("removed what an earlier demo had left behind".into()));
     }
     directory.prepare()?;
@@ -172,7 +172,8 @@ impl Keeper<'_> {
     fn tick(&mut self, yaml: &mut Watched) -> anyhow::Result<()> {
         let mut changed = self.pods.look_after() | self.proxies.look_after();
         if let Some(text) = yaml.changed() {
-            let next = text.map_err(anyhow::Error::from).and_then(|text| plan(&text, Some(&self.plan), self.plan.ipv6));
+            let text = text.with_context(|| format!("cannot read {}", self.yaml.display()));
+            let next = text.and_then(|text| plan(&text, Some(&self.plan), self.plan.ipv6));
             match next {
                 Ok((plan, ignored)) => {
                     (self.plan, self.ignored, self.problem) = (plan, ignored, None);
@@ -226,19 +227,26 @@ impl Drop for Removal<'_> {
     }
 }
 
-/// Removes everything that an instance has: processes, namespaces, files. False when there was nothing.
-pub(crate) fn remove(instance: &Instance) -> anyhow::Result<bool> {
-    let had_namespaces = net::remove_all(instance)?;
-    let had_files = StateDirectory::of(instance).remove()?;
-    Ok(had_namespaces || had_files)
+/// Removes what an earlier demo has left behind, if its keeper could not do so itself. False when there is nothing.
+pub(crate) fn remove_leftovers(instance: &Instance) -> anyhow::Result<bool> {
+    let directory = StateDirectory::of(instance);
+    let is_any = directory.root().exists() || net::is_any(instance)?;
+    if is_any {
+        // Somebody may be bringing up a new one just now.
+        let _lock = directory.lock(&Owner { keeper: ProcessId::own()?, yaml: PathBuf::new() })?;
+        remove(instance)?;
+    }
+    Ok(is_any)
+}
+
+/// Removes everything that an instance has: processes, namespaces, files.
+fn remove(instance: &Instance) -> anyhow::Result<()> {
+    net::remove_all(instance)?;
+    Ok(StateDirectory::of(instance).remove()?)
 }
 
 /// The plan that a YAML text asks for, and what in the text the demo has no use for.
-pub(crate) fn plan(
-    text: &str,
-    previous: Option<&ClusterPlan>,
-    ipv6: bool,
-) -> anyhow::Result<(ClusterPlan, Vec<String>)> {
+fn plan(text: &str, previous: Option<&ClusterPlan>, ipv6: bool) -> anyhow::Result<(ClusterPlan, Vec<String>)> {
     let objects = Objects::parse(text)?;
     let plan = ClusterPlan::new(&objects, previous, ipv6)?;
     Ok((plan, objects.ignored))

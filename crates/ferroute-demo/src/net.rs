@@ -89,15 +89,18 @@ pub(crate) fn pod_namespace(instance: &Instance, pod: &PlannedPod) -> Namespace 
     Namespace::named(instance.namespace(&machine))
 }
 
-/// Removes every namespace of the instance, with every process in them; returns whether there were any. Goes on after an
-/// error, and returns the first.
-pub(crate) fn remove_all(instance: &Instance) -> Result<bool, NetError> {
+/// Whether the instance has a namespace.
+pub(crate) fn is_any(instance: &Instance) -> Result<bool, NetError> {
+    Ok(!Namespace::list(&instance.prefix())?.is_empty())
+}
+
+/// Removes every namespace of the instance, with every process in them. Goes on after an error, and returns the first.
+pub(crate) fn remove_all(instance: &Instance) -> Result<(), NetError> {
     let namespaces = Namespace::list(&instance.prefix())?;
     let killed: Vec<Result<(), NetError>> = namespaces.iter().map(kill_processes).collect();
-    let deleted = namespaces.iter().map(|namespace| namespace.delete().map_err(NetError::from));
-    let deleted: Vec<Result<(), NetError>> = deleted.collect();
-    killed.into_iter().chain(deleted).collect::<Result<(), NetError>>()?;
-    Ok(!namespaces.is_empty())
+    let deleted: Vec<Result<(), NetError>> =
+        namespaces.iter().map(|namespace| namespace.delete().map_err(NetError::from)).collect();
+    killed.into_iter().chain(deleted).collect()
 }
 
 fn apply(steps: &[Step]) -> Result<(), NetError> {

@@ -1,5 +1,6 @@
 use std::{fs, time::Duration};
 
+use anyhow::Context;
 use nix::{
     errno::Errno,
     sys::signal::{Signal, kill},
@@ -19,6 +20,11 @@ impl ProcessId {
     /// The process with that number now, if there is one.
     pub(crate) fn of(pid: Pid) -> Option<Self> {
         Some(Self { pid: pid.as_raw(), started: start_time(pid)? })
+    }
+
+    /// This very process.
+    pub(crate) fn own() -> anyhow::Result<Self> {
+        Self::of(Pid::this()).context("cannot find this very process in /proc")
     }
 
     pub(crate) fn pid(self) -> i32 {

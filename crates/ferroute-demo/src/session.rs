@@ -58,6 +58,11 @@ impl Session {
         Ok(session)
     }
 
+    /// Comes back only if no signal has come yet: otherwise the cluster is going, and what one sees of it means nothing.
+    pub(crate) fn wait_if_interrupted(&self) {
+        drop(self.keeper.lock());
+    }
+
     /// Leaves the cluster up.
     pub(crate) fn keep(self) -> anyhow::Result<()> {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);

@@ -173,14 +173,10 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Removes the directory with all that is in it; the lock goes last. False when there was none.
-    pub(crate) fn remove(&self) -> Result<bool, StateError> {
-        let exists = fs::exists(&self.root).map_err(file_error("find", &self.root))?;
-        if exists {
-            self.clear()?;
-            fs::remove_dir_all(&self.root).map_err(file_error("remove", &self.root))?;
-        }
-        Ok(exists)
+    /// Removes the directory, which is there, with all that is in it; the lock goes last.
+    pub(crate) fn remove(&self) -> Result<(), StateError> {
+        self.clear()?;
+        fs::remove_dir_all(&self.root).map_err(file_error("remove", &self.root))
     }
 
     /// Writes a file so that others see either all of the old text or all of the new one. What is half-written is in
@@ -271,8 +267,7 @@ mod tests {
     fn a_removed_directory_can_be_locked_anew() {
         let (_temporary, directory) = directory();
         let _first = directory.lock(&owner()).unwrap();
-        assert!(directory.remove().unwrap());
-        assert!(!directory.remove().unwrap());
+        directory.remove().unwrap();
         // The first lock is on a file that nobody can find any more.
         let _second = directory.lock(&owner()).unwrap();
     }

@@ -65,10 +65,10 @@ pub(crate) fn play(
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    writeln!(out, "{}\n", style.bold("Ferroute demo: a small cluster on this machine"))?;
+    writeln!(out, "{}", style.bold("Ferroute demo: a small cluster on this machine"))?;
     let session = Session::start(task, |step| _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}"))))?;
     let status = StateDirectory::of(&task.instance).read_status()?;
-    write!(out, "{}", report::cluster(&status, style))?;
+    write!(out, "\n{}", report::cluster(&status, style))?;
     writeln!(out, "{}\n", style.dim(&format!("up after {:.1} s", started.elapsed().as_secs_f64())))?;
 
     let mut problems = down(&status);
@@ -83,6 +83,7 @@ pub(crate) fn play(
             let machine = Namespace::named(task.instance.namespace(flow.client.name()));
             let tally = measure::measure(&machine, &flow, connections.max(flows::enough_for(flow.pods.len())))?;
             let told = teller.tell(&spec(task, &flow)).context("cannot tell the way through the rules");
+            session.wait_if_interrupted();
             let found = report::problems(&flow, &tally);
             total += tally.tried;
             write!(out, "{}", report::flow(&flow, &tally, &status.plan, &found, style))?;
