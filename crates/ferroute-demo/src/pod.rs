@@ -90,3 +90,6 @@ pub(crate) const READY: &str = "ready";
 
 /// How long a pod serves on after it was asked to stop.
 const GRACE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;
