@@ -1,6 +1,8 @@
 //! The demo as a user meets it: commands, packets, edits of the YAML, and that nothing of it is ever left behind. Every
 //! test has a demo of its own, so they run side by side, and beside one that a developer plays with.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use std::{
     fs,
     io::Write,
