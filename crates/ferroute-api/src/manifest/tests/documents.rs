@@ -27,6 +27,7 @@ fn a_marker_at_the_beginning_does_not_make_an_empty_document_before_it() {
 #[test]
 fn empty_documents_are_counted_but_left_out() {
     assert_eq!(split("---\n---\n# nothing\n\n---\na: 1\n---\n"), [(3, 5, "---\na: 1\n")]);
+    assert_eq!(split("...\n# nothing\n...\n---\na: 1\n"), [(1, 4, "---\na: 1\n")]);
     assert_eq!(split(""), []);
     assert_eq!(split("\n# only\n  # comments\n"), []);
 }
