@@ -49,8 +49,12 @@ impl Lab {
             "net.ipv4.conf.all.route_localnet=1",
             "net.ipv4.conf.all.rp_filter=0",
             "net.ipv4.conf.default.rp_filter=0",
+            // Where the bridge itself obeys iptables, it takes packets out of their way through the host.
+            "net.bridge.bridge-nf-call-iptables=0",
+            "net.bridge.bridge-nf-call-ip6tables=0",
         ] {
-            node.command("sysctl", &["-qw", setting]);
+            // -e: kernels without the bridge's part do not have its settings.
+            node.command("sysctl", &["-eqw", setting]);
         }
         // The order matters: what is masqueraded on its way to the node itself gets the first device's address.
         node.link("eth0", &outside, "eth0");
@@ -68,18 +72,14 @@ impl Lab {
         }
         set_gateways(&node, ["192.168.0.9", "fd00:168::9"]);
         set_gateways(&outside, ["192.168.0.1", "fd00:168::1"]);
-        introduce(&node, "eth0", &outside, 9, ["192.168.0.9", "fd00:168::9"]);
         let pods = ["3", "6", "200"].map(|number| {
             let (pod, port) = (NetNs::new(), format!("veth{number}"));
             node.link(&port, &pod, "eth0");
             node.command("ip", &["link", "set", &port, "master", "cbr0"]);
-            // A pod that calls itself hears from the bridge only so, as kubelets know (where bridges obey iptables).
-            node.command("ip", &["link", "set", &port, "type", "bridge_slave", "hairpin", "on"]);
             let addresses = [format!("10.244.0.{number}"), format!("fd00:244::{number}")];
             pod.add_address(&format!("{}/24", addresses[0]), "eth0");
             pod.add_address(&format!("{}/64", addresses[1]), "eth0");
             set_gateways(&pod, ["10.244.0.1", "fd00:244::1"]);
-            introduce(&node, "cbr0", &pod, number.parse().unwrap(), addresses.each_ref().map(String::as_str));
             (ip(&addresses[family.index()]), pod)
         });
         node.feed(["iptables-nft-restore", "ip6tables-nft-restore"][family.index()], &[], rules);
@@ -154,15 +154,6 @@ impl Lab {
 fn set_gateways(namespace: &NetNs, gateways: [&str; 2]) {
     for (gateway, family) in gateways.iter().zip(["-4", "-6"]) {
         namespace.command("ip", &[family, "route", "add", "default", "via", gateway]);
-    }
-}
-
-/// Lets the node know a neighbour's hardware address: while the kernel asks for it, packets wait, and others overtake.
-fn introduce(node: &NetNs, device: &str, neighbour: &NetNs, number: u8, addresses: [&str; 2]) {
-    let hardware = format!("02:00:00:00:00:{number:02x}");
-    neighbour.command("ip", &["link", "set", "eth0", "address", &hardware]);
-    for address in addresses {
-        node.command("ip", &["neighbour", "replace", address, "lladdr", &hardware, "dev", device, "nud", "permanent"]);
     }
 }
 
