@@ -187,13 +187,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
         }
         self.commit_stage(&mut writing, &mut run)?;
-        let garbage = writing.planner.garbage();
-        // They may lead to each other.
-        let flush = garbage.iter().cloned().map(Change::FlushChain);
-        let changes = flush.chain(garbage.iter().cloned().map(Change::DeleteChain)).collect();
-        if self.remove(changes, &mut run)? {
-            writing.planner.garbage_is_gone();
-        }
+        self.remove_chains(&mut writing.planner, &mut run)?;
         Ok(self.finish(writing.planner, run))
     }
 
@@ -217,6 +211,22 @@ impl<K: Kernel> NftablesDataplane<K> {
         tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed");
         run.committed(transaction, took);
         Ok(took)
+    }
+
+    /// Removes chains that are not used any more, once there are many: making one anew after another was removed takes
+    /// the kernel some milliseconds, and the number of endpoints of a Service often goes up and down.
+    fn remove_chains(&mut self, planner: &mut Planner, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        let garbage = planner.garbage();
+        if garbage.len() <= KEPT_CHAINS {
+            return Ok(());
+        }
+        // They may lead to each other.
+        let flush = garbage.iter().cloned().map(Change::FlushChain);
+        let changes = flush.chain(garbage.iter().cloned().map(Change::DeleteChain)).collect();
+        if self.remove(changes, run)? {
+            planner.garbage_is_gone();
+        }
+        Ok(())
     }
 
     /// Removes what is not used any more. False if the kernel says that it is still in use, which can be so for a
@@ -346,6 +356,8 @@ fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
             && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
 }
 
+/// Unused chains that may be there. They hold no reference to anything but other chains.
+const KEPT_CHAINS: usize = 16;
 const API_SERVER: &str = "default/kubernetes";
 const SYSTEM_NAMESPACE: &str = "kube-system";
 const DNS_PORT: u16 = 53;

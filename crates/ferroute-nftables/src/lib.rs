@@ -87,9 +87,10 @@
 //! # Changes
 //!
 //! An endpoint that goes is replaced by the last one of its list, so the indexes stay dense and a change touches three
-//! elements per frontend. The order within a list has no meaning; after a restart the kernel's is taken over. Chains
-//! that are not used any more are removed by a second transaction, as kernels before 6.2 still count the references of
-//! deleted elements.
+//! elements per frontend. The order within a list has no meaning; after a restart the kernel's is taken over. A
+//! few chains for numbers of endpoints that no Service has any more are kept for the next one that has; others are
+//! removed by a second transaction, as kernels before 6.2 still count the references of elements that the same one
+//! deletes.
 //!
 //! What is *not* here: Kubernetes objects, when to sync, stale flows, sysctls (`route_localnet` for node ports on
 //! localhost).

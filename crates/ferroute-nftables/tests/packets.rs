@@ -1,5 +1,7 @@
 //! Real connections through rules in the real kernel.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 mod common;
 
 use std::{collections::BTreeSet, net::IpAddr};

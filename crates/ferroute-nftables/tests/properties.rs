@@ -1,5 +1,7 @@
 //! What must hold for every cluster and every sequence of changes.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 mod common;
 
 use std::collections::BTreeSet;
@@ -49,6 +51,9 @@ fn written_anew(
 }
 
 proptest! {
+    // A cluster has many parts, so a case is a lot of work.
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     #[test]
     fn changes_one_by_one_lead_to_the_same_as_writing_everything_anew(
         mut cluster in arbitrary::cluster(),
@@ -88,11 +93,16 @@ proptest! {
                 let changes = tracker.update(family);
                 before.sync(tracker.table(family), &changes).unwrap();
             }
-            let kernel = before.kernel().clone();
-            let mut after = dataplane(kernel.clone(), family, settings.clone());
+            let id = table_id(family);
+            let wanted = meaning(before.kernel().table(&id).unwrap(), family);
+            let mut after = dataplane(before.kernel().clone(), family, settings.clone());
+            let report = after.resync(tracker.table(family)).unwrap();
+            prop_assert_eq!((report.written, report.full), (0, false), "only unused chains may go");
+            prop_assert_eq!(&meaning(after.kernel().table(&id).unwrap(), family), &wanted);
+            let tidy = after.kernel().dump();
             let report = after.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
-            prop_assert_eq!(after.kernel().dump(), kernel.dump());
+            prop_assert_eq!(after.kernel().dump(), tidy);
         }
     }
 
@@ -124,7 +134,7 @@ proptest! {
         let harmed = kernel.lock().table(&id).map(|table| meaning(table, family));
         // Elements are counted, not compared: that takes too long to be done each second.
         let visibly = harmed.is_none_or(|harmed| harmed.counts() != intact.counts());
-        prop_assert_eq!(dataplane.was_disturbed().unwrap(), visibly);
+        prop_assert!(dataplane.was_disturbed().unwrap() || !visibly);
         dataplane.resync(&wanted).unwrap();
         prop_assert_eq!(&meaning(kernel.lock().table(&id).unwrap(), family), &intact);
         prop_assert!(!dataplane.was_disturbed().unwrap());

@@ -74,17 +74,20 @@ impl Found {
         let sets = planner.sets();
         transaction.changes.extend(sets.iter().filter(|set| !there.contains(&set.name)).cloned().map(Change::AddSet));
         let left_over = self.repair_chains(planner, transaction);
+        let mut additions = Vec::new();
         planner.for_each_element(|set, element| {
             let old = self.elements.get_mut(&set).and_then(|found| found.remove(&element.key));
             if old.as_ref() == Some(&element) {
                 return;
             }
             transaction.changes.extend(old.map(|old| Change::DeleteElement(set.name(), old)));
-            transaction.push(Change::AddElement(set.name(), element));
+            additions.push(Change::AddElement(set.name(), element));
         });
         for (set, left) in self.elements {
             transaction.changes.extend(left.into_values().map(|element| Change::DeleteElement(set.name(), element)));
         }
+        // Behind all removals, as the kernel takes no range that overlaps another.
+        transaction.changes.append(&mut additions);
         let wanted: HashSet<&Name> = sets.iter().map(|set| &set.name).collect();
         let unwanted = self
             .listing

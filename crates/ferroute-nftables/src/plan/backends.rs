@@ -58,6 +58,9 @@ impl Backends {
 /// Puts `wanted` into an order that differs from `old` in as few positions as possible: what stays keeps its place, and
 /// the places of those that go are taken by those that come, then by those at the end. `None` in `old` is a free place.
 pub(super) fn arrange(old: &[Option<SocketAddr>], wanted: &[SocketAddr]) -> Vec<SocketAddr> {
+    if old.is_empty() {
+        return wanted.to_vec();
+    }
     let set: HashSet<SocketAddr> = wanted.iter().copied().collect();
     let mut kept: HashSet<SocketAddr> = HashSet::with_capacity(wanted.len());
     let mut places: Vec<Option<SocketAddr>> = old.iter().copied().take(wanted.len()).collect();

@@ -69,7 +69,7 @@ impl Context {
     }
 
     /// What tells packets of local pods from others; `None` where they cannot be told.
-    pub(super) fn from_local_pods(&self, is: bool) -> Option<Match> {
+    pub(super) fn match_local_pods(&self, is: bool) -> Option<Match> {
         Some(match self.local_traffic.as_ref()? {
             LocalTraffic::From(net) => Match::Source { net: *net, is },
             LocalTraffic::Interface(name) => Match::Interface { name: InterfaceName::Exact(name.as_str().into()), is },

@@ -95,9 +95,10 @@ impl View<'_> {
 /// Makes `new` out of `old`, both in the order of sets and keys.
 pub(super) fn difference(old: Vec<Placed>, new: Vec<Placed>, transaction: &mut Transaction) {
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
+    let mut additions = Vec::new();
     loop {
         let order = match (old.peek(), new.peek()) {
-            (None, None) => return,
+            (None, None) => break,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(old), Some(new)) => compare(old, new),
@@ -107,10 +108,11 @@ pub(super) fn difference(old: Vec<Placed>, new: Vec<Placed>, transaction: &mut T
         if gone == come {
             continue;
         }
-        // The kernel has no replacement: an element with another datum must go before the new one can come.
+        // Removals come first: the kernel has no replacement, and takes no range that overlaps another.
         transaction.changes.extend(gone.map(|(set, element)| Change::DeleteElement(set.name(), element)));
-        transaction.changes.extend(come.map(|(set, element)| Change::AddElement(set.name(), element)));
+        additions.extend(come.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
+    transaction.changes.append(&mut additions);
 }
 
 fn compare((a_set, a): &Placed, (b_set, b): &Placed) -> Ordering {

@@ -68,7 +68,7 @@ fn services(context: &Context) -> Vec<Rule> {
     let strangers = if context.masquerade_all {
         Some(Rule::new([cluster_ip(), masquerade]).comment("masquerade all"))
     } else {
-        let from_others = context.from_local_pods(false);
+        let from_others = context.match_local_pods(false);
         from_others.map(|other| {
             Rule::new([cluster_ip(), other.into(), masquerade])
                 .comment("endpoints may not know the way to others than pods")

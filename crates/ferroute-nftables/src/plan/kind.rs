@@ -139,7 +139,7 @@ impl Kind {
     }
 
     fn external_local(self, endpoints: usize, context: &Context) -> Vec<Rule> {
-        let pods = context.from_local_pods(true).map(|pods| {
+        let pods = context.match_local_pods(true).map(|pods| {
             Rule::new([pods.into(), self.goto_pick(endpoints)]).comment("pods are served as by a load balancer")
         });
         let node = Rule::new([

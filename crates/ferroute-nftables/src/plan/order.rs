@@ -12,8 +12,8 @@ pub struct Order {
     by_slot: HashMap<(Frontend, Class), SocketAddr>,
 }
 
-/// What is where in a list.
-type Places<T> = Vec<Option<T>>;
+/// What is where in a list; `None` where nothing is.
+pub(super) type Places<T> = Vec<Option<T>>;
 
 impl Order {
     /// Notes an element of the maps of endpoints and of slots; others say nothing about order.

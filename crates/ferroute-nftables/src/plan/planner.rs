@@ -85,7 +85,7 @@ impl Planner {
             Some(old) => old.list(list).iter().map(Some).collect(),
             None => self.order.of_list(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list),
         };
-        let new = table.entries.get(name).map(|entry| Record::new(name, entry, table, &self.context, &order));
+        let new = table.entries.get(name).map(|entry| Record::new(name, entry, table, &self.context, order));
         if old != new {
             self.replace(name, old.as_ref(), new.as_ref(), transaction);
         }

@@ -7,6 +7,7 @@ use super::{
     Context, Frontend,
     backends::{Backends, arrange},
     kind::{Kind, List, Way},
+    order::Places,
 };
 
 /// What is in force for a service port, as compactly as a change of it can be worked out from.
@@ -59,7 +60,7 @@ impl Record {
         entry: &Entry,
         table: &ServiceTable,
         context: &Context,
-        old: &dyn Fn(&[Plan], List) -> Vec<Option<SocketAddr>>,
+        old: impl Fn(&[Plan], List) -> Places<SocketAddr>,
     ) -> Self {
         let service = &entry.service;
         let routes = table.routes(entry);

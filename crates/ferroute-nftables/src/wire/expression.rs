@@ -156,7 +156,7 @@ impl Expressions<'_, '_> {
     fn in_network(&mut self, offset: u32, net: IpNet, is: bool) {
         let network = octets(net.network());
         let whole_bytes = usize::from(net.prefix_len()) / 8;
-        if net.prefix_len() % 8 == 0 && whole_bytes > 0 {
+        if net.prefix_len().is_multiple_of(8) && whole_bytes > 0 {
             // The form that `nft` writes: compare just the bytes that matter.
             self.load_payload(PAYLOAD_NETWORK, offset, whole_bytes, Register::FIRST);
             self.compare(&network[..whole_bytes], is);

@@ -1,6 +1,11 @@
 //! What the tests have in common.
 
-#![allow(dead_code, unreachable_pub, reason = "each test crate uses a part, and all of it is theirs")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test crate uses a part, and all of it is tests"
+)]
 
 pub mod lab;
 
@@ -14,7 +19,7 @@ use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySett
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     kernel::{Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection},
-    model::{Element, Key, Name, Set, TableId, Transaction, Value},
+    model::{ChainWithRules, Datum, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
     plan::{List, NftablesSettings, SetId, TABLE},
 };
 
@@ -115,7 +120,8 @@ impl Meaning {
 /// Reads the meaning of a table.
 pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
     let mut meaning = Meaning::default();
-    for chain in table.chains() {
+    // A chain that nothing leads to does nothing.
+    for chain in reachable(table) {
         meaning.chains.push(format!("{:?}", chain.chain));
         meaning.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
     }
@@ -139,4 +145,34 @@ pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
         elements.sort_unstable();
     }
     meaning
+}
+
+/// The chains that packets can get to, sorted by name.
+fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
+    let mut found: BTreeMap<&Name, &ChainWithRules> = BTreeMap::new();
+    let mut open: Vec<&ChainWithRules> = table.chains().filter(|chain| chain.chain.base.is_some()).collect();
+    while let Some(chain) = open.pop() {
+        if found.insert(&chain.chain.name, chain).is_some() {
+            continue;
+        }
+        for statement in chain.rules.iter().flat_map(|rule| &rule.statements) {
+            let verdicts: Vec<&Verdict> = match statement {
+                Statement::Verdict(verdict) => vec![verdict],
+                Statement::Dispatch(map) => table.elements(map).filter_map(verdict_of).collect(),
+                _ => Vec::new(),
+            };
+            open.extend(verdicts.into_iter().filter_map(|verdict| match verdict {
+                Verdict::Goto(chain) | Verdict::Jump(chain) => table.chain(chain),
+                _ => None,
+            }));
+        }
+    }
+    found.into_values().collect()
+}
+
+fn verdict_of(element: &Element) -> Option<&Verdict> {
+    match &element.datum {
+        Some(Datum::Verdict(verdict)) => Some(verdict),
+        _ => None,
+    }
 }
