@@ -20,10 +20,18 @@ pub(super) struct Opt<'a> {
 }
 
 impl<'a> Opt<'a> {
-    /// The one argument.
+    /// The one argument, where it is printed without quotes.
     fn arg(&self) -> Option<&'a str> {
         match self.args {
-            [word] => Some(&word.text),
+            [word] => word.plain(),
+            _ => None,
+        }
+    }
+
+    /// The one argument, whatever it holds, of an option that is not negated.
+    fn text(&self) -> Option<&'a str> {
+        match self.args {
+            [word] if !self.negated => Some(&word.text),
             _ => None,
         }
     }
@@ -91,7 +99,7 @@ pub(super) fn is_port_option(option: &str) -> bool {
 /// The module as a typed value; `None` if we do not know it or one of its options.
 pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -> Option<Match> {
     match (module, options) {
-        ("comment", [text]) => Some(Match::Comment(text.plain_arg()?.into())),
+        ("comment", [comment]) => Some(Match::Comment(comment.text()?.into())),
         ("tcp" | "udp" | "sctp", _) => transport(module.parse().ok()?, options),
         ("conntrack", [state]) if state.name == "--ctstate" => {
             Some(Match::Conntrack(Sense::new(state.negated, CtStates::parse(state.arg()?)?)))
@@ -106,7 +114,7 @@ pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -
             Some(Match::Statistic(Sense::new(chance.negated, Probability::parse(chance.arg()?)?)))
         }
         ("recent", _) => recent(family, options).map(Match::Recent),
-        ("nfacct", [name]) if name.name == "--nfacct-name" => Some(Match::Nfacct(name.plain_arg()?.into())),
+        ("nfacct", [name]) if name.name == "--nfacct-name" => Some(Match::Nfacct(name.text()?.into())),
         _ => None,
     }
 }

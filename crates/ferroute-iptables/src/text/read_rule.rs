@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         let negated = words[first].is_not();
         let at = first + usize::from(negated);
         let option = words.get(at).filter(|word| word.is_option())?;
-        let arg = || words.get(at + 1).map(|word| &*word.text);
+        let arg = || words.get(at + 1).and_then(Word::plain);
         let rule = &mut self.rule;
         match &*option.text {
             "-s" | "--source" | "--src" => rule.source = address(negated, arg()?)?,

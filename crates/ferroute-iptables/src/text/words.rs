@@ -19,6 +19,14 @@ impl Word<'_> {
         !self.quoted && self.text.len() > 1 && self.text.starts_with('-')
     }
 
+    /// What it says, if it reads the same without quotes. Most options' values are printed without any.
+    pub(super) fn plain(&self) -> Option<&str> {
+        let special = |byte: u8| is_blank(byte) || byte == b'"';
+        let reads_otherwise =
+            self.text.is_empty() || self.text.starts_with(['-', '!']) || self.text.bytes().any(special);
+        (!reads_otherwise).then_some(&*self.text)
+    }
+
     /// Says that the next option is meant the other way round.
     pub(super) fn is_not(&self) -> bool {
         !self.quoted && self.text == "!"
