@@ -184,7 +184,7 @@ pub enum Effect {
 impl fmt::Display for Assumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { condition, holds } = self;
-        if *holds { f.write_str(condition) } else { write!(f, "not {condition}") }
+        if *holds { f.write_str(condition) } else { write!(f, "not: {condition}") }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The walk tells the truth: the kernel takes real packets through the same rules to the same end.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
+
 mod common;
 
 use std::{
@@ -98,7 +100,7 @@ fn rules_met(story: &Story) -> Vec<String> {
         match event {
             Event::Hook { table, .. } => in_table = table,
             Event::Rule { chain, text, mismatch: None, .. } => {
-                met.push(format!("{in_table} {chain}: {}", verdict(text)))
+                met.push(format!("{in_table} {chain}: {}", verdict(text)));
             }
             _ => {}
         }

@@ -1,6 +1,8 @@
 //! In every cluster, every new connection ends where the Service's policies allow, or is refused or dropped where they
 //! say so; and the one who answers sees the source that it should see.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
+
 mod common;
 
 use std::{

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     fmt,
     net::{IpAddr, SocketAddr},
 };
@@ -19,19 +20,19 @@ pub(super) struct State<'a> {
     pub(super) mark: u32,
     /// Which states its connection has.
     pub(super) connection: CtStates,
-    pub(super) remembered: &'a std::collections::BTreeMap<String, u32>,
+    pub(super) remembered: &'a BTreeMap<String, u32>,
 }
 
 /// Whether a packet meets a rule's conditions.
 #[derive(Debug, PartialEq)]
 pub(super) enum Finding {
-    /// Not this one.
-    Mismatch(Mismatch),
+    /// Not all of them. A sentence tells of the first: what it asks for and what the packet has.
+    Mismatch(String),
     /// All that can be told.
     Match {
         /// How likely chance lets it, 0 to 1.
         chance: f64,
-        /// A condition that cannot be told.
+        /// A condition that cannot be told, as a sentence.
         unknown: Option<String>,
     },
 }
@@ -40,29 +41,15 @@ pub(super) enum Finding {
 enum ModuleFinding {
     Match,
     Chance(f64),
-    Mismatch(Mismatch),
+    Mismatch(String),
     Unknown(String),
-}
-
-/// The condition that is not met, and what the packet has in its place.
-#[derive(Debug, PartialEq)]
-pub(super) struct Mismatch {
-    what: &'static str,
-    has: String,
-    wanted: String,
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, not {}", self.what, self.has, self.wanted)
-    }
 }
 
 impl State<'_> {
     /// Looks at a rule's conditions in the kernel's order: what belongs to the rule itself, then its modules.
     pub(super) fn meets(&self, rule: &Rule, host: &Host) -> Finding {
-        if let Some(mismatch) = self.header_mismatch(rule) {
-            return Finding::Mismatch(mismatch);
+        if let Some(why) = self.header_mismatch(rule) {
+            return Finding::Mismatch(why);
         }
         let (mut chance, mut unknown) = (1.0, Vec::new());
         for module in &rule.matches {
@@ -70,29 +57,30 @@ impl State<'_> {
                 ModuleFinding::Match => {}
                 ModuleFinding::Chance(probability) => chance *= probability,
                 ModuleFinding::Unknown(what) => unknown.push(what),
-                ModuleFinding::Mismatch(mismatch) => return Finding::Mismatch(mismatch),
+                ModuleFinding::Mismatch(why) => return Finding::Mismatch(why),
             }
         }
         Finding::Match { chance, unknown: (!unknown.is_empty()).then(|| unknown.join(" and ")) }
     }
 
-    fn header_mismatch(&self, rule: &Rule) -> Option<Mismatch> {
-        let interface = |name: Option<&str>| name.unwrap_or("").to_owned();
-        refuse("source", &rule.source, self.source.ip(), |wanted| wanted.contains(self.source.ip()))
+    fn header_mismatch(&self, rule: &Rule) -> Option<String> {
+        let (source, destination) = (self.source.ip(), self.destination.ip());
+        refuse("source", rule.source.as_ref(), source, |wanted| wanted.contains(source))
+            .or_else(|| refuse("destination", rule.destination.as_ref(), destination, |net| net.contains(destination)))
             .or_else(|| {
-                let destination = self.destination.ip();
-                refuse("destination", &rule.destination, destination, |wanted| wanted.contains(destination))
+                let has = self.in_interface.unwrap_or(NO_INTERFACE);
+                refuse("input interface", rule.in_interface.as_ref(), has, |wanted| {
+                    self.in_interface.is_some_and(|name| wanted.matches(name))
+                })
             })
             .or_else(|| {
-                let name = interface(self.in_interface);
-                refuse("input interface", &rule.in_interface, name.clone(), |wanted| wanted.matches(&name))
+                let has = self.out_interface.unwrap_or(NO_INTERFACE);
+                refuse("output interface", rule.out_interface.as_ref(), has, |wanted| {
+                    self.out_interface.is_some_and(|name| wanted.matches(name))
+                })
             })
             .or_else(|| {
-                let name = interface(self.out_interface);
-                refuse("output interface", &rule.out_interface, name.clone(), |wanted| wanted.matches(&name))
-            })
-            .or_else(|| {
-                refuse("protocol", &rule.protocol, self.protocol, |wanted| match wanted {
+                refuse("protocol", rule.protocol.as_ref(), self.protocol, |wanted| match wanted {
                     ProtocolMatch::Transport(protocol) => *protocol == self.protocol,
                     ProtocolMatch::Other(_) => false,
                 })
@@ -104,19 +92,23 @@ impl State<'_> {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
                 let (from, to) = (self.source.port(), self.destination.port());
-                refuse("source port", source, from, |ports| ports.contains(from))
-                    .or_else(|| refuse("destination port", destination, to, |ports| ports.contains(to)))
+                refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
+                    .or_else(|| refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
             }
             Match::Conntrack(states) => {
-                refuse("connection state", &Some(*states), self.connection, |states| states.intersects(self.connection))
+                refuse("connection state", Some(states), self.connection, |wanted| wanted.intersects(self.connection))
             }
-            Match::Mark(mark) => (!mark.allows(|wanted| wanted.matches(self.mark))).then(|| Mismatch {
-                what: "mark",
-                has: format!("{:#x}", self.mark),
-                wanted: sense(mark, |wanted| format!("{:#x}/{:#x}", wanted.value, wanted.mask)),
+            Match::Mark(mark) => (!mark.allows(|wanted| wanted.matches(self.mark))).then(|| {
+                let wanted = mark.value();
+                let wanted = format!("{:#x}/{:#x}", wanted.value, wanted.mask);
+                refusal("mark", format_args!("{:#x}", self.mark), &wanted, mark.is_negated())
             }),
             Match::AddrType { source, destination } => {
-                return self.meets_types(source.as_ref(), destination.as_ref(), host);
+                let of_source = meets_type("source", source.as_ref(), self.source.ip(), host);
+                if !matches!(of_source, ModuleFinding::Match) {
+                    return of_source;
+                }
+                return meets_type("destination", destination.as_ref(), self.destination.ip(), host);
             }
             Match::Statistic(Sense::Is(probability)) => return ModuleFinding::Chance(probability.as_f64()),
             Match::Statistic(Sense::Not(probability)) => return ModuleFinding::Chance(1.0 - probability.as_f64()),
@@ -126,72 +118,61 @@ impl State<'_> {
         mismatch.map_or(ModuleFinding::Match, ModuleFinding::Mismatch)
     }
 
-    fn meets_types(
-        &self,
-        source: Option<&Sense<AddressType>>,
-        destination: Option<&Sense<AddressType>>,
-        host: &Host,
-    ) -> ModuleFinding {
-        let sides = [("source", source, self.source.ip()), ("destination", destination, self.destination.ip())];
-        for (what, wanted, address) in sides {
-            let Some(wanted) = wanted else { continue };
-            let Some(found) = address_type(address, *wanted.value(), host) else {
-                return ModuleFinding::Unknown(format!(
-                    "{what} {address} is of type {}",
-                    sense(wanted, ToString::to_string)
-                ));
-            };
-            if !wanted.allows(|_| found) {
-                let has = if host.owns(address) { "LOCAL" } else { "not LOCAL" };
-                return ModuleFinding::Mismatch(Mismatch {
-                    what: if what == "source" { "type of the source" } else { "type of the destination" },
-                    has: format!("{has} ({address})"),
-                    wanted: sense(wanted, ToString::to_string),
-                });
-            }
-        }
-        ModuleFinding::Match
-    }
-
-    fn recent_mismatch(&self, recent: &Recent) -> Option<Mismatch> {
+    fn recent_mismatch(&self, recent: &Recent) -> Option<String> {
         if recent.action == RecentAction::Set {
             return None;
         }
-        let age = self.remembered.get(&*recent.name).copied();
-        let fresh = age.is_some_and(|age| recent.seconds.is_none_or(|limit| age <= limit));
-        (!fresh).then(|| Mismatch {
-            what: "client",
-            has: age.map_or_else(|| "unknown".to_owned(), |age| format!("known since {age} s")),
-            wanted: format!("in list {}", recent.name),
-        })
+        let list = &recent.name;
+        match (self.remembered.get(&**list), recent.seconds) {
+            (None, _) => Some(format!("client is not in list {list}")),
+            (Some(age), Some(limit)) if *age > limit => {
+                Some(format!("client is in list {list} since {age} s, not at most {limit} s"))
+            }
+            (Some(_), _) => None,
+        }
     }
 }
 
-/// Whether an address is of a type; `None` where that takes a routing table. Only LOCAL and its opposite matter to a
-/// service proxy.
-fn address_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool> {
+fn meets_type(what: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr, host: &Host) -> ModuleFinding {
+    let Some(wanted) = wanted else { return ModuleFinding::Match };
+    let kind = wanted.value();
+    let is = if wanted.is_negated() { "is not" } else { "is" };
+    let is_not = if wanted.is_negated() { "is" } else { "is not" };
+    match is_of_type(address, *kind, host) {
+        None => ModuleFinding::Unknown(format!("{what} {address} {is} of type {kind}")),
+        Some(holds) if wanted.allows(|_| holds) => ModuleFinding::Match,
+        Some(_) => ModuleFinding::Mismatch(format!("{what} {address} {is_not} of type {kind}")),
+    }
+}
+
+/// Whether an address is of a type; `None` where that takes more of a routing table than we have. Only LOCAL and its
+/// opposite matter to a service proxy.
+fn is_of_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool> {
     match wanted {
         AddressType::Local => Some(host.owns(address)),
         AddressType::Multicast => Some(address.is_multicast()),
-        _ if host.owns(address) => Some(false),
-        AddressType::Unicast if host.route(address).is_some() => Some(!address.is_multicast()),
+        _ if host.owns(address) || address.is_multicast() => Some(false),
         _ => None,
     }
 }
 
 fn refuse<T: fmt::Display>(
-    what: &'static str,
-    wanted: &Option<Sense<T>>,
+    what: &str,
+    wanted: Option<&Sense<T>>,
     has: impl fmt::Display,
     holds: impl FnOnce(&T) -> bool,
-) -> Option<Mismatch> {
-    let wanted = wanted.as_ref()?;
-    (!wanted.allows(holds)).then(|| Mismatch { what, has: has.to_string(), wanted: sense(wanted, ToString::to_string) })
+) -> Option<String> {
+    let wanted = wanted?;
+    (!wanted.allows(holds)).then(|| refusal(what, has, wanted.value(), wanted.is_negated()))
 }
 
-fn sense<T>(wanted: &Sense<T>, text: impl FnOnce(&T) -> String) -> String {
-    match wanted {
-        Sense::Is(value) => text(value),
-        Sense::Not(value) => format!("outside of {}", text(value)),
+fn refusal(what: &str, has: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
+    if negated {
+        format!("{what} is {has}, and {wanted} is excluded")
+    } else {
+        format!("{what} is {has}, not {wanted}")
     }
 }
+
+/// What is said of a packet that the host sends, or that is for it.
+const NO_INTERFACE: &str = "none";

@@ -125,8 +125,8 @@ impl<'a, P: Path> Walker<'a, P> {
 
     fn meet(&mut self, rule: &'a Rule, number: usize, others: &mut Vec<Self>) -> Next {
         let (chance, unknown) = match self.state.meets(rule, self.host) {
-            Finding::Mismatch(mismatch) => {
-                self.note_rule(rule, number, Some(mismatch.to_string()), None);
+            Finding::Mismatch(why) => {
+                self.note_rule(rule, number, Some(why), None);
                 return Next::GoOn;
             }
             Finding::Match { chance, unknown } => (chance, unknown),

@@ -1,0 +1,175 @@
+use super::*;
+
+/// Why a rule with these conditions does not match; `None` if it does.
+fn mismatch(conditions: &str, packet: &Packet) -> Option<String> {
+    let hook = if packet.origin == Origin::Local { "OUTPUT" } else { "PREROUTING" };
+    let rules = rules(packet.family(), &format!("*raw\n-A {hook} {conditions} -j DROP"));
+    let stories: Vec<Story> = stories(&rules, &host(), packet).collect();
+    assert_eq!(stories.len(), 1, "{conditions}");
+    let mismatch = stories[0].events.iter().find_map(|event| match event {
+        Event::Rule { mismatch, .. } => Some(mismatch.clone()),
+        _ => None,
+    });
+    let mismatch = mismatch.expect("the packet meets the rule");
+    assert_eq!(stories[0].ending.verdict == Verdict::Dropped, mismatch.is_none(), "{conditions}");
+    mismatch
+}
+
+#[track_caller]
+fn assert_matches(conditions: &str, packet: &Packet) {
+    assert_eq!(mismatch(conditions, packet), None, "{conditions}");
+}
+
+#[track_caller]
+fn assert_fails(conditions: &str, packet: &Packet, why: &str) {
+    assert_eq!(mismatch(conditions, packet).as_deref(), Some(why), "{conditions}");
+}
+
+#[test]
+fn a_rule_without_conditions_matches_everything() {
+    assert_matches("-m comment --comment \"for people\"", &from_pod("10.0.0.1:80"));
+}
+
+#[test]
+fn addresses_match_by_network_or_its_opposite() {
+    let packet = from_pod("10.0.0.1:80");
+    for matching in
+        ["-s 172.17.0.0/24", "-s 172.17.0.14/32", "! -s 10.0.0.0/8", "-d 10.0.0.1/32", "! -d 172.17.0.14/32"]
+    {
+        assert_matches(matching, &packet);
+    }
+    assert_fails("-s 172.17.1.0/24", &packet, "source is 172.17.0.14, not 172.17.1.0/24");
+    assert_fails("! -s 172.17.0.0/24", &packet, "source is 172.17.0.14, and 172.17.0.0/24 is excluded");
+    assert_fails("-s 172.17.0.14/32 -d 10.0.0.2/32", &packet, "destination is 10.0.0.1, not 10.0.0.2/32");
+    assert_matches("-d fd00:96::/64", &from_pod("[fd00:96::1]:80"));
+    assert_fails("-d fd00:97::/64", &from_pod("[fd00:96::1]:80"), "destination is fd00:96::1, not fd00:97::/64");
+}
+
+#[test]
+fn interfaces_match_by_name_or_start() {
+    let packet = from_pod("10.0.0.1:80");
+    for matching in ["-i cni0", "-i cni+", "! -i eth0", "! -i eth+"] {
+        assert_matches(matching, &packet);
+    }
+    assert_fails("-i cni", &packet, "input interface is cni0, not cni");
+    assert_fails("! -i cni+", &packet, "input interface is cni0, and cni+ is excluded");
+    assert_matches("-o eth0", &from_node("10.0.0.1:80"));
+    assert_matches("-o lo", &from_node("192.168.49.2:80"));
+    assert_matches("! -i cni0", &from_node("10.0.0.1:80"));
+    assert_fails("-i eth0", &from_node("10.0.0.1:80"), "input interface is none, not eth0");
+}
+
+#[test]
+fn protocols_and_ports_match() {
+    let packet = from_pod("10.0.0.1:80");
+    for matching in
+        ["-p tcp", "! -p udp", "-p tcp -m tcp --dport 80", "-p tcp -m tcp --dport 79:81", "-p tcp -m tcp ! --sport 80"]
+    {
+        assert_matches(matching, &packet);
+    }
+    assert_fails("-p udp", &packet, "protocol is tcp, not udp");
+    assert_fails("-p icmp", &packet, "protocol is tcp, not icmp");
+    assert_fails("-p tcp -m tcp --dport 81", &packet, "destination port is 80, not 81");
+    assert_fails("-p tcp -m tcp --sport 1:1023", &packet, "source port is 40000, not 1:1023");
+    assert_fails("-p udp -m udp --dport 80", &packet, "protocol is tcp, not udp");
+    assert_matches("-p sctp -m sctp --dport 80", &Packet { protocol: Protocol::Sctp, ..packet });
+}
+
+#[test]
+fn the_connection_is_new() {
+    let packet = from_pod("10.0.0.1:80");
+    assert_matches("-m conntrack --ctstate NEW", &packet);
+    assert_matches("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT", &packet);
+    assert_fails(
+        "-m conntrack --ctstate RELATED,ESTABLISHED",
+        &packet,
+        "connection state is NEW, not RELATED,ESTABLISHED",
+    );
+    assert_fails("-m conntrack --ctstate INVALID", &packet, "connection state is NEW, not INVALID");
+}
+
+#[test]
+fn marks_match_by_mask() {
+    let packet = Packet { mark: 0x4001, ..from_pod("10.0.0.1:80") };
+    assert_matches("-m mark --mark 0x4000/0x4000", &packet);
+    assert_matches("-m mark ! --mark 0x2000/0x2000", &packet);
+    assert_fails("-m mark --mark 0x4000", &packet, "mark is 0x4001, not 0x4000/0xffffffff");
+    assert_fails("-m mark ! --mark 0x4000/0x4000", &packet, "mark is 0x4001, and 0x4000/0x4000 is excluded");
+}
+
+#[test]
+fn the_hosts_own_addresses_are_of_type_local() {
+    let local = "-m addrtype --dst-type LOCAL";
+    assert_matches(local, &from_pod("172.17.0.1:80"));
+    assert_matches(local, &from_node("127.0.0.9:80"));
+    assert_matches(local, &from_pod("[fd00:49::2]:80"));
+    assert_matches("-m addrtype ! --dst-type LOCAL", &from_pod("10.0.0.1:80"));
+    assert_matches("-m addrtype --src-type LOCAL", &from_node("10.0.0.1:80"));
+    assert_fails(
+        "-m addrtype ! --dst-type LOCAL",
+        &from_pod("172.17.0.1:80"),
+        "destination 172.17.0.1 is of type LOCAL",
+    );
+    assert_fails(local, &from_pod("10.0.0.1:80"), "destination 10.0.0.1 is not of type LOCAL");
+    assert_fails("-m addrtype --src-type LOCAL", &from_pod("172.17.0.1:80"), "source 172.17.0.14 is not of type LOCAL");
+}
+
+#[test]
+fn clients_are_remembered_by_list_and_for_a_time() {
+    let check = "-m recent --rcheck --seconds 60 --reap --name LIST --mask 255.255.255.255 --rsource";
+    let remembered =
+        |list: &str, age| Packet { remembered: [(list.to_owned(), age)].into(), ..from_pod("10.0.0.1:80") };
+    assert_matches(check, &remembered("LIST", 60));
+    assert_matches("-m recent --set --name LIST --mask 255.255.255.255 --rsource", &from_pod("10.0.0.1:80"));
+    assert_fails(check, &from_pod("10.0.0.1:80"), "client is not in list LIST");
+    assert_fails(check, &remembered("OTHER", 1), "client is not in list LIST");
+    assert_fails(check, &remembered("LIST", 61), "client is in list LIST since 61 s, not at most 60 s");
+}
+
+#[test]
+fn chance_splits_the_way_by_its_31_bits() {
+    let statistic = "*filter\n-A INPUT -m statistic --mode random --probability 0.33333333349 -j DROP";
+    let found = endings(&rules(IpFamily::V4, statistic), &host(), &from_pod("172.17.0.1:80"));
+    let share = 715_827_883.0 / f64::from(1_u32 << 31);
+    assert_eq!(found[0], Ending { verdict: Verdict::Dropped, share, assuming: vec![] });
+    assert!((found[1].share - (1.0 - share)).abs() < 1e-15 && found.len() == 2, "{found:?}");
+}
+
+#[test]
+fn chance_that_is_certain_or_impossible_does_not_split_the_way() {
+    let with = |chance| format!("*filter\n-A INPUT -m statistic --mode random --probability {chance} -j DROP");
+    assert_eq!(ends(&with("1.0"), &from_pod("172.17.0.1:80")), ["dropped"]);
+    assert_eq!(
+        ends(&with("0.0"), &from_pod("172.17.0.1:80")),
+        ["not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14"]
+    );
+}
+
+#[test]
+fn what_we_do_not_know_is_told_both_ways() {
+    let text = "*filter
+        -A INPUT -p tcp -m set --match-set friends src -m statistic --mode random --probability 0.25 -j DROP";
+    assert_eq!(
+        ends(text, &from_pod("172.17.0.1:80")),
+        [
+            "0.250 dropped (`-m set --match-set friends src` holds)",
+            "0.750 not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14 \
+             (`-m set --match-set friends src` holds)",
+            "not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14 \
+             (not: `-m set --match-set friends src` holds)",
+        ]
+    );
+    // Where nothing would happen, or something else rules the rule out, it need not be known.
+    let quiet = "*filter
+        -A INPUT -m set --match-set friends src
+        -A INPUT -p udp -m set --match-set friends src -j DROP";
+    assert_eq!(ends(quiet, &from_pod("172.17.0.1:80")).len(), 1);
+}
+
+#[test]
+fn many_conditions_that_we_do_not_know_end_the_walk_in_time() {
+    let marks = "-A INPUT -m set --match-set friends src -j MARK --set-xmark 0x1/0x1\n".repeat(40);
+    let endings = ends(&format!("*filter\n{marks}"), &from_pod("172.17.0.1:80"));
+    assert!(endings.len() <= MOST_ENDINGS + 41, "{}", endings.len());
+    assert!(endings.last().unwrap().contains("cannot be told: there are more than"));
+}

@@ -1,0 +1,257 @@
+//! The stories of the nginx example, as people read them.
+
+use ferroute_core::{
+    LocalTrafficDetector, ProxySettings,
+    testing::{Cluster, ServiceBuilder, pod, service, slice},
+};
+use ferroute_iptables::{HostFacts, PlanContext, render};
+
+use super::*;
+use crate::{write_story_into, write_summary_into};
+
+/// Three pods behind a Service, as their node sees them.
+fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> RuleSet {
+    let port = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
+    let pods = ["172.17.0.4", "172.17.0.5", "172.17.0.6"].map(|address| pod(address).on("node"));
+    let slice = pods
+        .into_iter()
+        .fold(slice("default/nginx-service-a", "nginx-service").port("", 80), |slice, pod| slice.pod(pod));
+    planned(&Cluster::of_node("node").service(change(port)).slice(slice))
+}
+
+fn planned(cluster: &Cluster) -> RuleSet {
+    let table = cluster.table(IpFamily::V4);
+    let facts = HostFacts { random_fully: true, ..HostFacts::default() };
+    let detector = LocalTrafficDetector::ClusterCidr(vec!["172.17.0.0/16".parse().unwrap()]);
+    let settings = ProxySettings { detector, ..ProxySettings::default() };
+    render(&table, &PlanContext::new(&settings, &table, &facts))
+}
+
+fn told(rules: &RuleSet, packet: &Packet) -> String {
+    let mut text = String::new();
+    write_summary_into(&mut text, &summary(rules, &host(), packet)).unwrap();
+    text
+}
+
+#[test]
+fn a_pod_calls_the_cluster_ip() {
+    insta::assert_snapshot!(told(&nginx(|it| it), &from_pod("10.111.175.78:80")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 10.111.175.78:80 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    => delivered through cni0, seen as from 172.17.0.14
+    ");
+}
+
+#[test]
+fn the_node_calls_the_cluster_ip() {
+    insta::assert_snapshot!(told(&nginx(|it| it), &from_node("10.111.175.78:80")), @r"
+    nat OUTPUT → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        DNAT 10.111.175.78:80 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 192.168.49.2 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn a_pod_of_the_service_calls_the_cluster_ip() {
+    let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
+    insta::assert_snapshot!(told(&nginx(|it| it), &packet), @r"
+    in 66.7 % of all cases:
+    nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 10.111.175.78:80 to one of 2
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    => delivered through cni0, seen as from 172.17.0.5
+    in 33.3 % of all cases:
+    nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG → KUBE-SEP-C54WIGIB4NQVIFB3
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        DNAT 10.111.175.78:80 to 172.17.0.5:80
+    filter FORWARD → KUBE-FORWARD: accept
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 172.17.0.5 as 172.17.0.1
+    => delivered to 172.17.0.5:80 through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn somebody_outside_calls_the_node_port() {
+    insta::assert_snapshot!(told(&nginx(|it| it), &from_outside("192.168.49.2:31628")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    filter FORWARD → KUBE-FORWARD: accept
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn the_node_calls_the_node_port_on_localhost() {
+    insta::assert_snapshot!(told(&nginx(|it| it), &from_node("127.0.0.1:31628")), @r"
+    nat OUTPUT → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 127.0.0.1:31628 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 127.0.0.1 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn somebody_outside_calls_the_node_port_under_policy_local() {
+    let rules = nginx(ServiceBuilder::external_local);
+    insta::assert_snapshot!(told(&rules, &from_outside("192.168.49.2:31628")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
+        → KUBE-SVL-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    => delivered through cni0, seen as from 203.0.113.7
+    ");
+}
+
+#[test]
+fn somebody_calls_a_load_balancer_with_source_ranges() {
+    let rules = nginx(|it| it.load_balancer("198.51.100.1").source_range("203.0.113.0/24"));
+    insta::assert_snapshot!(told(&rules, &from_outside("198.51.100.1:80")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-FW-V2OKYYMBY3REGZOG → KUBE-EXT-V2OKYYMBY3REGZOG
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 198.51.100.1:80 to one of 3
+          33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
+          33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
+          33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
+    filter FORWARD → KUBE-FORWARD: accept
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+    insta::assert_snapshot!(told(&rules, &from_pod("198.51.100.1:80")), @r"
+    filter FORWARD → KUBE-PROXY-FIREWALL: drop
+    => dropped
+    ");
+}
+
+#[test]
+fn nobody_is_behind_the_service() {
+    let empty = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
+    let rules = planned(&Cluster::of_node("node").service(empty));
+    insta::assert_snapshot!(told(&rules, &from_node("10.111.175.78:80")), @r"
+    filter OUTPUT → KUBE-SERVICES: reject with icmp-port-unreachable
+    => rejected with icmp-port-unreachable
+    ");
+    insta::assert_snapshot!(told(&rules, &from_outside("192.168.49.2:31628")), @r"
+    filter INPUT → KUBE-EXTERNAL-SERVICES: reject with icmp-port-unreachable
+    => rejected with icmp-port-unreachable
+    ");
+}
+
+#[test]
+fn no_service_has_the_address() {
+    insta::assert_snapshot!(told(&nginx(|it| it), &from_pod("10.111.175.79:80")), @r"
+    => not ours, goes on to 10.111.175.79:80 through eth0, seen as from 172.17.0.14
+    ");
+}
+
+#[test]
+fn endpoints_on_two_nodes_see_the_client_in_different_ways() {
+    let cluster = Cluster::of_node("node")
+        .service(service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628))
+        .slice(
+            slice("default/nginx-service-a", "nginx-service")
+                .port("", 80)
+                .pod(pod("172.17.0.4").on("node"))
+                .pod(pod("172.17.1.4").on("other")),
+        );
+    insta::assert_snapshot!(told(&planned(&cluster), &from_outside("192.168.49.2:31628")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
+        KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
+        KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 2
+          50.0 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80 through cni0, seen as from 172.17.0.1
+          50.0 %  KUBE-SEP-XSY6JH7KMCPXON4A: 172.17.1.4:80 through eth0, seen as from 192.168.49.2
+    filter FORWARD → KUBE-FORWARD: accept
+    nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7
+    => delivered
+    ");
+}
+
+#[test]
+fn of_very_many_endpoints_some_are_listed() {
+    let cluster = Cluster::uniform(1, 1000);
+    insta::assert_snapshot!(told(&planned(&cluster), &from_pod("10.96.0.1:80")), @r"
+    nat PREROUTING → KUBE-SERVICES → KUBE-SVC-LNYJGKBJ4KGVZDFH: DNAT 10.96.0.1:80 to one of 1000
+           0.1 %  KUBE-SEP-DBHZJXSQHGE3WWBJ: 10.128.0.100:8080
+           0.1 %  KUBE-SEP-57TFAL4UXVITSLUC: 10.128.0.101:8080
+           0.1 %  KUBE-SEP-XZIXT3BY6BQA5QEB: 10.128.0.102:8080
+           0.1 %  KUBE-SEP-CFO6DMEMNLQ663I2: 10.128.0.103:8080
+           0.1 %  KUBE-SEP-XMWCTIITYMRGQLBC: 10.128.0.104:8080
+           0.1 %  KUBE-SEP-IILFKF7NMIGDNO7G: 10.128.0.105:8080
+           0.1 %  KUBE-SEP-DBVZBQ3GOTC3QIHI: 10.128.0.106:8080
+           0.1 %  KUBE-SEP-2IELCBQ6IPXT2NUX: 10.128.0.107:8080
+           0.1 %  KUBE-SEP-6TS7HKH7PLUNCYJK: 10.128.0.108:8080
+           0.1 %  KUBE-SEP-AGHDALOCMZHNWM7D: 10.128.0.109:8080
+           0.1 %  KUBE-SEP-56XXEVSYUF5UVNAH: 10.128.0.10:8080
+          98.9 %  989 more
+    => delivered through eth0, seen as from 172.17.0.14
+    ");
+}
+
+#[test]
+fn a_story_in_full_tells_why_each_rule_matched_or_not() {
+    let one = Cluster::of_node("node")
+        .service(service("default/one").cluster_ip("10.111.175.78").port("", 80))
+        .slice(slice("default/one-a", "one").port("", 80).pod(pod("172.17.0.14").on("node")));
+    let mut text = String::new();
+    for story in stories(&planned(&one), &host(), &from_pod("10.111.175.78:80")) {
+        write_story_into(&mut text, &story).unwrap();
+    }
+    insta::assert_snapshot!(text, @r#"
+    nat PREROUTING
+      PREROUTING 1: -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
+        yes
+        KUBE-SERVICES 1: -d 10.111.175.78/32 -p tcp -m comment --comment "default/one cluster IP" -m tcp --dport 80 -j KUBE-SVC-GC7YPRXAEGOKCMA3
+          yes
+          KUBE-SVC-GC7YPRXAEGOKCMA3 1: ! -s 172.17.0.0/16 -d 10.111.175.78/32 -p tcp -m comment --comment "default/one cluster IP" -m tcp --dport 80 -j KUBE-MARK-MASQ
+            no: source is 172.17.0.14, and 172.17.0.0/16 is excluded
+          KUBE-SVC-GC7YPRXAEGOKCMA3 2: -m comment --comment "default/one -> 172.17.0.14:80" -j KUBE-SEP-QA7SV7NRGO2SA7Q3
+            yes
+            KUBE-SEP-QA7SV7NRGO2SA7Q3 1: -s 172.17.0.14/32 -m comment --comment "default/one" -j KUBE-MARK-MASQ
+              yes
+              KUBE-MARK-MASQ 1: -j MARK --set-xmark 0x4000/0x4000
+                yes
+                => mark 0x0 becomes 0x4000
+            KUBE-SEP-QA7SV7NRGO2SA7Q3 2: -p tcp -m comment --comment "default/one" -m tcp -j DNAT --to-destination 172.17.0.14:80
+              yes
+              => DNAT 10.111.175.78:80 to 172.17.0.14:80
+    routed through cni0
+    filter FORWARD
+      FORWARD 1: -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+        yes
+      FORWARD 2: -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+        yes
+        KUBE-FORWARD 1: -m conntrack --ctstate INVALID -j DROP
+          no: connection state is NEW,DNAT, not INVALID
+        KUBE-FORWARD 2: -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
+          yes
+          => accept
+    nat POSTROUTING
+      POSTROUTING 1: -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
+        yes
+        KUBE-POSTROUTING 1: -m mark ! --mark 0x4000/0x4000 -j RETURN
+          no: mark is 0x4000, and 0x4000/0x4000 is excluded
+        KUBE-POSTROUTING 2: -j MARK --set-xmark 0x4000/0x0
+          yes
+          => mark 0x4000 becomes 0x0
+        KUBE-POSTROUTING 3: -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
+          yes
+          => masquerade 172.17.0.14 as 172.17.0.1
+    100.0 %: delivered to 172.17.0.14:80 through cni0, seen as from 172.17.0.1
+    "#);
+}
