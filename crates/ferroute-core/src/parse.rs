@@ -4,6 +4,7 @@
 //! checks most of this too, but files never went through one, and a proxy must not trust its input to be right.
 
 mod address;
+mod check;
 mod name;
 mod node;
 mod service;
@@ -12,6 +13,7 @@ mod slice;
 use std::fmt;
 
 pub use address::{parse_ip, parse_network};
+pub use check::check;
 pub use name::{check_label, check_subdomain};
 pub use node::parse_node;
 pub use service::parse_service;

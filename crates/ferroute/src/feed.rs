@@ -7,7 +7,7 @@ use ferroute_core::{
     NodeView, ServiceName,
     parse::{InvalidObject, parse_node, parse_service, parse_slice},
 };
-use ferroute_source::{Event, ObjectName, Resource};
+use ferroute_source::{Event, ObjectName, Problem, Resource};
 
 use crate::{logging::chain, sync::Change};
 
@@ -74,7 +74,11 @@ impl<'a> Feed<'a> {
                 None
             }
             Event::Problem(problem) => {
-                tracing::warn!("{}", chain(&*problem));
+                match *problem {
+                    // Nothing is wrong there.
+                    Problem::Ignored { .. } => tracing::info!("{}", chain(&*problem)),
+                    _ => tracing::warn!("{}", chain(&*problem)),
+                }
                 None
             }
             Event::Solved(problem) => {

@@ -9,7 +9,6 @@ use ferroute_core::{IpFamily, Protocol};
 use crate::sync::FlowTable;
 
 /// The connection table of this thread's network namespace.
-#[derive(Default)]
 pub(crate) struct KernelFlows;
 
 impl FlowTable for KernelFlows {

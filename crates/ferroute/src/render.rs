@@ -50,7 +50,7 @@ pub(crate) fn full_host(table: &ServiceTable) -> HostFacts {
 /// The tables that a proxy would bring into force.
 pub(crate) fn track(resolved: &Resolved, events: Vec<Event>) -> anyhow::Result<Tracker> {
     let node = NodeView { name: settings::node_name(resolved)?, ..NodeView::default() };
-    let mut feed = Feed::new(resolved, resolved.effective_node(node.clone()));
+    let mut feed = Feed::new(resolved, resolved.effective_node(node));
     let mut tracker = Tracker::new(feed.node().clone());
     for change in feed.take(events) {
         match change {

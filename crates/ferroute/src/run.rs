@@ -152,7 +152,7 @@ impl SyncThread {
         let sync = SyncLoop::new(
             node,
             families.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
-            Box::new(KernelFlows::default()),
+            Box::new(KernelFlows),
             Box::new(observer),
             Box::new(host_addresses),
             limits,

@@ -11,7 +11,8 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_api::manifest::{Document, DocumentError, Found};
+use ferroute_api::manifest::{Cause, Document, DocumentError, Found};
+use ferroute_core::parse::{InvalidObject, check};
 
 use super::{
     Stopped,
@@ -144,6 +145,9 @@ impl DocumentState {
         let parsed = document.read_each(&mut |found| match found {
             Ok(Found::Object(object)) => {
                 let kind = object.kind();
+                if let Err(invalid) = check(&object) {
+                    return errors.extend(at(document, invalid));
+                }
                 let Some((entry, tellings)) = take(*object) else {
                     return ignored.push((kind.api_version().into(), kind.as_str().into()));
                 };
@@ -165,6 +169,19 @@ impl DocumentState {
         let text = (errors.len() == before).then_some(digest);
         Ok(Self { text, entries: entries.into(), ignored: ignored.into() })
     }
+}
+
+/// Where a proxy finds fault with an object, though its text can be read.
+fn at(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = DocumentError> {
+    let (number, line) = (document.number, document.line);
+    invalid.faults.into_iter().map(move |fault| DocumentError {
+        document: number,
+        line: Some(line),
+        kind: Some(invalid.kind.into()),
+        name: Some(invalid.name.as_str().into()),
+        field: Some(fault.field.into()),
+        cause: Cause::Value(fault.problem),
+    })
 }
 
 fn open(path: &Path) -> io::Result<(File, Stamp)> {

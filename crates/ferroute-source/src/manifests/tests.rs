@@ -74,7 +74,9 @@ fn describe(event: &Event, directory: &Path) -> String {
 
 /// A Service of the name with the cluster IP, as a document of its own.
 fn service(name: &str, ip: &str) -> String {
-    format!("---\napiVersion: v1\nkind: Service\nmetadata: {{name: '{name}'}}\nspec: {{clusterIP: {ip}}}\n")
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: '{name}'}}\nspec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"
+    )
 }
 
 /// A slice of the name with one address.

@@ -106,7 +106,7 @@ fn a_large_first_listing_comes_in_parts() {
 #[test]
 fn what_was_told_of_a_list_that_turns_out_to_be_cut_off_is_taken_back() {
     let directory = Directory::new();
-    let item = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}}"#;
+    let item = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}}"#;
     directory.write("a.json", &format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{item},"#));
     let events = read_once(&directory.path).unwrap();
     let told = |event: &Event| matches!(event, Event::ServiceApplied(_));
@@ -133,7 +133,7 @@ fn only_what_changed_is_told() {
 #[test]
 fn what_only_looks_different_is_not_told() {
     let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
-    let text = "# new\n{spec: {clusterIP: '10.0.0.1', other: 1}, kind: Service, metadata: {name: x}, apiVersion: v1}\n";
+    let text = "# new\n{spec: {clusterIP: '10.0.0.1', ports: [{port: 80}], other: 1}, kind: Service, metadata: {name: x}, apiVersion: v1}\n";
     assert_eq!(fixture.change("a.yaml", text), [""; 0]);
 }
 
@@ -183,6 +183,21 @@ fn a_file_that_turns_bad_stays_in_force_as_a_whole_until_it_is_good_again() {
     assert_eq!(
         fixture.change("a.yaml", &service("x", "10.0.0.9")),
         ["apply service x 10.0.0.9".to_owned(), "delete service default/y".to_owned(), format!("solved: {problem}")]
+    );
+}
+
+#[test]
+fn a_value_that_no_proxy_can_use_makes_a_file_bad_like_text_that_cannot_be_read() {
+    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
+    let text = [service("y", "10.0.0.2"), service("x", "10.0.0.300")].concat();
+    let problem = "cannot use all of a.yaml, so its last good version stays in force: document 2, line 6: \
+                   Service default/x: spec.clusterIP: invalid IP address \"10.0.0.300\"";
+    assert_eq!(fixture.change("a.yaml", &text), [format!("problem: {problem}")]);
+    let slice = slice("x-1", "x", "fd00::1");
+    let problems = fixture.change("a.yaml", &[service("x", "10.0.0.1"), slice].concat());
+    assert!(
+        problems.iter().any(|line| line.contains("EndpointSlice default/x-1: endpoints[0].addresses[0]: fd00::1")),
+        "{problems:?}"
     );
 }
 

@@ -1,0 +1,105 @@
+//! `ferroute render`, as a user calls it.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+fn example() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/cluster.yaml").to_owned()
+}
+
+fn render(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferroute")).arg("render").args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr_of_failure(output: &Output) -> &str {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn the_example_shows_every_service_of_it() {
+    let output = render(&["--hostname-override", "node-1", "--manifests", &example()]);
+    let text = stdout(&output);
+    for rule in [
+        r#"-A KUBE-SERVICES -d 198.51.100.7/32 -p tcp -m comment --comment "shop/web:http loadbalancer IP" -m tcp --dport 80 -j KUBE-EXT-"#,
+        r#"-A KUBE-NODEPORTS -p tcp -m comment --comment "shop/web:http" -m tcp --dport 30080 -j KUBE-EXT-"#,
+        r#"-A KUBE-NODEPORTS -p tcp -m comment --comment "shop/web:http health check node port" -m tcp --dport 30500 -j ACCEPT"#,
+        r#"-m recent --rcheck --seconds 600 --reap"#,
+        r#"-A KUBE-SERVICES -d 10.96.0.82/32 -p tcp -m comment --comment "shop/search has no endpoints" -m tcp --dport 9200 -j REJECT"#,
+    ] {
+        assert!(text.contains(rule), "no {rule}\nin\n{text}");
+    }
+    assert!(text.starts_with("# IPv4 rules of node node-1\n") && text.contains("\n# IPv6 rules of node node-1\n"));
+}
+
+#[test]
+fn the_node_decides_which_endpoints_are_local() {
+    let local = |node| {
+        let output = render(&["--hostname-override", node, "--family", "ipv4", "--manifests", &example()]);
+        let svl = stdout(&output).lines().filter(|line| line.starts_with("-A KUBE-SVL-")).map(str::to_owned);
+        svl.collect::<Vec<_>>()
+    };
+    assert!(local("node-1")[0].contains("shop/web:http -> 10.244.1.5:8080"), "{:?}", local("node-1"));
+    assert!(local("node-2")[0].contains("shop/web:http -> 10.244.2.7:8080"), "{:?}", local("node-2"));
+    assert_eq!(local("node-3"), [""; 0]);
+}
+
+#[test]
+fn the_configuration_is_obeyed() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node-1\n\
+                iptables: {masqueradeBit: 7, masqueradeAll: true}\n";
+    std::fs::write(&config, text).unwrap();
+    let output = render(&["--config", config.to_str().unwrap(), "--family", "ipv4", "--manifests", &example()]);
+    assert!(stdout(&output).contains("-A KUBE-MARK-MASQ -j MARK --set-xmark 0x80/0x80"));
+    assert!(stdout(&output).contains(r#"-d 10.96.0.81/32 -p tcp -m comment --comment "shop/cart:grpc cluster IP" -m tcp --dport 9000 -j KUBE-MARK-MASQ"#));
+}
+
+#[test]
+fn what_is_wrong_is_told_by_file_and_field() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    std::fs::write(&config, format!("{header}bindAddress: nowhere\n")).unwrap();
+    let output = render(&["--config", config.to_str().unwrap(), "--manifests", &example()]);
+    let text = stderr_of_failure(&output);
+    assert!(text.contains("BindAddress: Invalid value: \"nowhere\""), "{text}");
+
+    let missing = directory.path().join("none.yaml");
+    let output = render(&["--manifests", missing.to_str().unwrap()]);
+    let text = stderr_of_failure(&output);
+    assert!(text.contains(missing.to_str().unwrap()) && text.contains("No such file"), "{text}");
+}
+
+#[test]
+fn a_bad_object_is_told_and_the_others_are_rendered() {
+    let directory = tempfile::tempdir().unwrap();
+    let manifest = directory.path().join("all.yaml");
+    let bad = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\n\
+               spec: {clusterIP: 10.96.0.300, ports: [{port: 80}]}\n";
+    std::fs::write(&manifest, std::fs::read_to_string(example()).unwrap() + bad).unwrap();
+    let output = render(&["--hostname-override", "node-1", "--manifests", manifest.to_str().unwrap()]);
+    assert!(stdout(&output).contains("shop/web:http cluster IP"));
+    assert!(!stdout(&output).contains("shop/bad"));
+    let told = String::from_utf8(output.stderr).unwrap();
+    for part in ["shop/bad", "spec.clusterIP", "10.96.0.300", manifest.to_str().unwrap()] {
+        assert!(told.contains(part), "no {part} in {told}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let command = format!("{} render --manifests {} | head -n 1", env!("CARGO_BIN_EXE_ferroute"), example());
+    let output = Command::new("bash").args(["-o", "pipefail", "-c", &command]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(Path::new(&example()).exists());
+}
