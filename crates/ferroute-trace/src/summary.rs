@@ -21,7 +21,7 @@ pub struct Group {
     pub assuming: Vec<Assumption>,
     /// What happens on the way, in order.
     pub steps: Vec<Step>,
-    /// The endpoints that [`Step::Choice`] is about; empty if nothing was chosen.
+    /// Where a DNAT leads: one endpoint, or those that [`Step::Choice`] is about; empty if there was none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choice>,
     /// The end; of several choices, that of the first one.

@@ -1,8 +1,6 @@
 //! In every cluster, every new connection ends where the Service's policies allow, or is refused or dropped where they
 //! say so; and the one who answers sees the source that it should see.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
-
 mod common;
 
 use std::{
@@ -20,7 +18,7 @@ use ferroute_core::{
     testing::{Cluster, arbitrary},
 };
 use ferroute_iptables::{HostFacts, PlanContext, RuleSet, render};
-use ferroute_trace::{Effect, Ending, Event, Packet, Verdict, iptables};
+use ferroute_trace::{Choice, Ending, Packet, Verdict, iptables};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -102,17 +100,15 @@ impl Checker<'_> {
     fn check_affinity(&self, packet: &Packet, expected: &Expected) -> Result<(), TestCaseError> {
         let Expected::OneOf(endpoints) = expected else { return Ok(()) };
         let host = self.world.host();
-        for story in iptables::stories(self.rules, &host, packet) {
-            let Some(Event::Effect { path, effect: Effect::Dnat { after, .. }, .. }) =
-                story.events.iter().find(|event| matches!(event, Event::Effect { effect: Effect::Dnat { .. }, .. }))
-            else {
-                return Err(TestCaseError::fail("delivered without a DNAT"));
-            };
+        let groups = iptables::summary(self.rules, &host, packet).groups;
+        let choices: Vec<&Choice> = groups.iter().flat_map(|group| &group.choices).collect();
+        prop_assert_eq!(choices.len(), endpoints.len());
+        for Choice { chain, to, .. } in choices {
             let mut again = packet.clone();
-            again.remembered.insert(path.last().cloned().unwrap(), 0);
+            again.remembered.insert(chain.clone(), 0);
             let endings = iptables::endings(self.rules, &host, &again);
             let (found, _) = observed(&again, &endings)?;
-            prop_assert_eq!(found, Expected::OneOf([(*after, endpoints[after])].into()), "{:?}", again);
+            prop_assert_eq!(found, Expected::OneOf([(*to, endpoints[to])].into()), "{:?}", again);
         }
         Ok(())
     }

@@ -21,6 +21,8 @@ pub(super) struct State<'a> {
     /// Which states its connection has.
     pub(super) connection: CtStates,
     pub(super) remembered: &'a BTreeMap<String, u32>,
+    /// Somebody will read the sentences that tell why a rule does not match; else they may be empty.
+    pub(super) explains: bool,
 }
 
 /// Whether a packet meets a rule's conditions.
@@ -65,22 +67,24 @@ impl State<'_> {
 
     fn header_mismatch(&self, rule: &Rule) -> Option<String> {
         let (source, destination) = (self.source.ip(), self.destination.ip());
-        refuse("source", rule.source.as_ref(), source, |wanted| wanted.contains(source))
-            .or_else(|| refuse("destination", rule.destination.as_ref(), destination, |net| net.contains(destination)))
+        self.refuse("source", rule.source.as_ref(), source, |wanted| wanted.contains(source))
+            .or_else(|| {
+                self.refuse("destination", rule.destination.as_ref(), destination, |net| net.contains(destination))
+            })
             .or_else(|| {
                 let has = self.in_interface.unwrap_or(NO_INTERFACE);
-                refuse("input interface", rule.in_interface.as_ref(), has, |wanted| {
+                self.refuse("input interface", rule.in_interface.as_ref(), has, |wanted| {
                     self.in_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
                 let has = self.out_interface.unwrap_or(NO_INTERFACE);
-                refuse("output interface", rule.out_interface.as_ref(), has, |wanted| {
+                self.refuse("output interface", rule.out_interface.as_ref(), has, |wanted| {
                     self.out_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                refuse("protocol", rule.protocol.as_ref(), self.protocol, |wanted| match wanted {
+                self.refuse("protocol", rule.protocol.as_ref(), self.protocol, |wanted| match wanted {
                     ProtocolMatch::Transport(protocol) => *protocol == self.protocol,
                     ProtocolMatch::Other(_) => false,
                 })
@@ -92,12 +96,11 @@ impl State<'_> {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
                 let (from, to) = (self.source.port(), self.destination.port());
-                refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
-                    .or_else(|| refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
+                self.refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
+                    .or_else(|| self.refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
             }
-            Match::Conntrack(states) => {
-                refuse("connection state", Some(states), self.connection, |wanted| wanted.intersects(self.connection))
-            }
+            Match::Conntrack(states) => self
+                .refuse("connection state", Some(states), self.connection, |wanted| wanted.intersects(self.connection)),
             Match::Mark(mark) => (!mark.allows(|wanted| wanted.matches(self.mark))).then(|| {
                 let wanted = mark.value();
                 let wanted = format!("{:#x}/{:#x}", wanted.value, wanted.mask);
@@ -116,6 +119,19 @@ impl State<'_> {
             Match::Other(text) => return ModuleFinding::Unknown(format!("`{text}` holds")),
         };
         mismatch.map_or(ModuleFinding::Match, ModuleFinding::Mismatch)
+    }
+
+    fn refuse<T: fmt::Display>(
+        &self,
+        what: &str,
+        wanted: Option<&Sense<T>>,
+        has: impl fmt::Display,
+        holds: impl FnOnce(&T) -> bool,
+    ) -> Option<String> {
+        let wanted = wanted?;
+        let why =
+            || if self.explains { refusal(what, has, wanted.value(), wanted.is_negated()) } else { String::new() };
+        (!wanted.allows(holds)).then(why)
     }
 
     fn recent_mismatch(&self, recent: &Recent) -> Option<String> {
@@ -154,16 +170,6 @@ fn is_of_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool>
         _ if host.owns(address) || address.is_multicast() => Some(false),
         _ => None,
     }
-}
-
-fn refuse<T: fmt::Display>(
-    what: &str,
-    wanted: Option<&Sense<T>>,
-    has: impl fmt::Display,
-    holds: impl FnOnce(&T) -> bool,
-) -> Option<String> {
-    let wanted = wanted?;
-    (!wanted.allows(holds)).then(|| refusal(what, has, wanted.value(), wanted.is_negated()))
 }
 
 fn refusal(what: &str, has: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {

@@ -4,12 +4,24 @@ use crate::Event;
 
 /// What a walker remembers of its way.
 pub(super) trait Path: Clone + Default {
+    /// Somebody will read why rules did not match. To say it takes longer than to find it out.
+    const EXPLAINS: bool;
+
     /// Something happened; `event` is made only if somebody wants it.
     fn note(&mut self, event: impl FnOnce() -> Event);
+
+    /// A rule was met, which happens far more often than anything else.
+    fn note_rule(&mut self, event: impl FnOnce() -> Event) {
+        if Self::EXPLAINS {
+            self.note(event);
+        }
+    }
 }
 
 /// Nothing: for those who only want to know the end.
 impl Path for () {
+    const EXPLAINS: bool = false;
+
     fn note(&mut self, _: impl FnOnce() -> Event) {}
 }
 
@@ -23,6 +35,8 @@ struct Link {
 }
 
 impl Path for Trail {
+    const EXPLAINS: bool = true;
+
     fn note(&mut self, event: impl FnOnce() -> Event) {
         let before = std::mem::take(self);
         self.0 = Some(Rc::new(Link { event: event(), before }));
@@ -54,10 +68,9 @@ impl Drop for Trail {
 pub(super) struct Effects(pub(super) Vec<Event>);
 
 impl Path for Effects {
+    const EXPLAINS: bool = false;
+
     fn note(&mut self, event: impl FnOnce() -> Event) {
-        let event = event();
-        if !matches!(event, Event::Rule { .. }) {
-            self.0.push(event);
-        }
+        self.0.push(event());
     }
 }

@@ -61,6 +61,7 @@ impl<'a, P: Path> Walker<'a, P> {
             mark: packet.mark,
             connection: CtStates::NEW,
             remembered: &packet.remembered,
+            explains: P::EXPLAINS,
         };
         Self {
             rules,
@@ -364,7 +365,7 @@ impl<'a, P: Path> Walker<'a, P> {
     fn note_rule(&mut self, rule: &Rule, number: usize, mismatch: Option<String>, chance: Option<f64>) {
         let depth = self.stack.len().saturating_sub(1);
         let chain = self.stack.last().map(|frame| frame.name);
-        self.path.note(|| Event::Rule {
+        self.path.note_rule(|| Event::Rule {
             chain: chain.map(|name| name.to_string()).unwrap_or_default(),
             number,
             text: rule.to_string(),
