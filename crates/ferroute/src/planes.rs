@@ -14,23 +14,31 @@ use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
 use crate::logging::chain;
 
-/// A dataplane for each family that is served.
-pub(crate) type Planes = Vec<(IpFamily, Box<dyn Dataplane>)>;
+/// What a configuration asks for.
+pub(crate) struct Planes {
+    /// A dataplane for each family that is served.
+    pub(crate) served: Vec<(IpFamily, Box<dyn Dataplane>)>,
+    /// Modes that this host may have been served in before, here or by kube-proxy: their rules go once those of
+    /// `served` are in force.
+    pub(crate) predecessors: Vec<Box<dyn Dataplane>>,
+}
 
 /// Finds out what the host can do and makes the dataplanes. The calling thread's network namespace is the one that they
 /// write to.
 pub(crate) fn open(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
     match resolved.mode {
-        Mode::Iptables => iptables(resolved, node),
-        Mode::Nftables => nftables(resolved, node),
+        Mode::Iptables => {}
+        Mode::Nftables => {
+            return Ok(Planes { served: nftables(resolved, node)?, predecessors: left_by_iptables(resolved)? });
+        }
         Mode::Ipvs(_) => {
             tracing::warn!("mode ipvs is not to be had: taking iptables, which sends traffic to the same endpoints");
-            iptables(resolved, node)
         }
     }
+    Ok(Planes { served: iptables(resolved, node)?, predecessors: left_by_nftables(resolved) })
 }
 
-fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
+fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
     let programs = Arc::new(HostPrograms);
     let path = search_path();
     let [ipv4, ipv6] = IpFamily::BOTH.map(|family| Tools::find(family, &*programs, &path));
@@ -46,7 +54,7 @@ fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
         }
     };
     let generations = Generations::of_kernel().context("cannot ask the kernel for its count of rule changes")?;
-    let mut planes = Planes::new();
+    let mut planes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
     for (family, tools) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
         if !families.iter().any(|served| served == family) {
             tracing::info!(%family, "not served: {}", tools.err().map_or("the kernel has none".to_owned(), |e| chain(&e)));
@@ -67,18 +75,40 @@ fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
     Ok(planes)
 }
 
-fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
+fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
     let support = FamilySupport { ipv4: true, ipv6: kernel_has_ipv6() };
-    let mut planes = Planes::new();
+    let mut planes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
     for family in resolved.families(node, support)?.iter() {
-        let settings =
-            NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters: false };
-        let plane = NftablesDataplane::open(family, settings, Box::new(KernelAddresses::open()?))
+        let plane = nftables_of(resolved, family)
             .context("the kernel has no nf_tables, or we may not use it (CAP_NET_ADMIN)")?;
         tracing::info!(%family, "using nftables");
         planes.push((family, Box::new(plane)));
     }
     Ok(planes)
+}
+
+fn nftables_of(resolved: &Resolved, family: IpFamily) -> anyhow::Result<NftablesDataplane> {
+    let settings = NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters: false };
+    Ok(NftablesDataplane::open(family, settings, Box::new(KernelAddresses::open()?))?)
+}
+
+/// Where the tools or the kernel cannot do iptables there is nothing of it to remove.
+fn left_by_iptables(resolved: &Resolved) -> anyhow::Result<Vec<Box<dyn Dataplane>>> {
+    let programs = Arc::new(HostPrograms);
+    let generations = Generations::of_kernel().context("cannot ask the kernel for its count of rule changes")?;
+    let mut left: Vec<Box<dyn Dataplane>> = Vec::new();
+    for tools in IpFamily::BOTH.into_iter().filter_map(|family| Tools::find(family, &*programs, &search_path()).ok()) {
+        let settings = resolved.settings.clone();
+        let plane = IptablesDataplane::new(tools, settings, programs.clone(), Host::of_kernel()?, generations.clone());
+        left.push(Box::new(plane));
+    }
+    Ok(left)
+}
+
+/// Where the kernel has no nf_tables there is nothing of it to remove.
+fn left_by_nftables(resolved: &Resolved) -> Vec<Box<dyn Dataplane>> {
+    let planes = IpFamily::BOTH.into_iter().filter_map(|family| nftables_of(resolved, family).ok());
+    planes.map(|plane| Box::new(plane) as Box<dyn Dataplane>).collect()
 }
 
 /// Rules of both backends act on every packet, and which act first is hard to tell.

@@ -130,7 +130,7 @@ struct SyncThread {
 
 impl SyncThread {
     fn start(resolved: &Resolved, node: NodeView, observer: HealthObserver) -> anyhow::Result<Self> {
-        let families = planes::open(resolved, &node)?;
+        let planes = planes::open(resolved, &node)?;
         let mut addresses = KernelAddresses::open()?;
         let mut known = addresses.list()?;
         let host_addresses = move || {
@@ -151,7 +151,8 @@ impl SyncThread {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let sync = SyncLoop::new(
             node,
-            families.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
+            planes.served.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
+            planes.predecessors,
             Box::new(KernelFlows),
             Box::new(observer),
             Box::new(host_addresses),

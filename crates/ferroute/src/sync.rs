@@ -17,7 +17,7 @@ mod schedule;
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    IpFamily, NodeView, ServiceName, ServiceTable, Tracker,
+    Dataplane, IpFamily, NodeView, ServiceName, ServiceTable, Tracker,
     tracker::{ServiceView, SliceView},
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -64,6 +64,8 @@ pub(crate) trait Observer: Send {
 pub(crate) struct SyncLoop {
     tracker: Tracker,
     families: Vec<FamilySync>,
+    /// Modes whose rules may still be there from before; they go once ours have taken over.
+    predecessors: Vec<Box<dyn Dataplane>>,
     flows: Box<dyn FlowTable>,
     observer: Box<dyn Observer>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
@@ -72,18 +74,28 @@ pub(crate) struct SyncLoop {
 }
 
 impl SyncLoop {
-    /// A loop that has seen nothing yet. `host_addresses` tells the addresses of the host's interfaces whenever it is
-    /// asked.
+    /// A loop that has seen nothing yet. Rules of the `predecessors` go after the first sync; `host_addresses` tells the
+    /// addresses of the host's interfaces whenever it is asked.
     pub(crate) fn new(
         node: NodeView,
         families: Vec<FamilySync>,
+        predecessors: Vec<Box<dyn Dataplane>>,
         flows: Box<dyn FlowTable>,
         observer: Box<dyn Observer>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
         limits: Limits,
     ) -> Self {
         let schedule = Schedule::new(limits);
-        Self { tracker: Tracker::new(node), families, flows, observer, host_addresses, schedule, listed: false }
+        Self {
+            tracker: Tracker::new(node),
+            families,
+            predecessors,
+            flows,
+            observer,
+            host_addresses,
+            schedule,
+            listed: false,
+        }
     }
 
     /// Takes changes until their senders are gone.
@@ -197,6 +209,16 @@ impl SyncLoop {
             tracing::info!(?wait, "trying again");
         } else {
             self.schedule.succeeded();
+            self.retire_predecessors();
+        }
+    }
+
+    /// New flows find our rules by now, and flows that began under the old ones go on by the kernel's connection table.
+    fn retire_predecessors(&mut self) {
+        for mut predecessor in std::mem::take(&mut self.predecessors) {
+            if let Err(error) = predecessor.cleanup() {
+                tracing::warn!(error = %chain(&error), "rules of another mode may still be there");
+            }
         }
     }
 }

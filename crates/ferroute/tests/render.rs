@@ -1,5 +1,7 @@
 //! `ferroute render`, as a user calls it.
 
+#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+
 use std::{
     path::Path,
     process::{Command, Output},

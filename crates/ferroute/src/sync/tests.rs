@@ -60,6 +60,7 @@ impl Dataplane for FakeDataplane {
     }
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {
+        self.journal.write("clean up");
         Ok(())
     }
 }
@@ -119,10 +120,13 @@ impl Rig {
         let disturbed = Arc::new(Mutex::new(false));
         let dataplane =
             FakeDataplane { journal: journal.clone(), refusals: refusals.clone(), disturbed: disturbed.clone() };
+        let predecessor =
+            FakeDataplane { journal: journal.clone(), refusals: Arc::default(), disturbed: Arc::default() };
         let flows = flows.iter().map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap())).collect();
         let sync = SyncLoop::new(
             node("node-1"),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
+            vec![Box::new(predecessor)],
             Box::new(FakeFlows { journal: journal.clone(), flows }),
             Box::new(FakeObserver(journal.clone())),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
@@ -136,6 +140,16 @@ impl Rig {
         let (changes, receiver) = mpsc::channel(16);
         tokio::spawn(sync.run(receiver));
         Self { changes, journal, refusals, disturbed }
+    }
+
+    /// A loop that has brought a first Service into force.
+    async fn in_force(flows: &[(&str, &str)]) -> Self {
+        let rig = Self::start(flows);
+        assert_eq!(
+            rig.after(vec![web(), Change::Listed]).await,
+            ["resync of 1 ports", "in force: 1 ports", "clean up"]
+        );
+        rig
     }
 
     /// Sends changes and tells what follows within half a second.
@@ -169,13 +183,20 @@ fn dns_with(endpoints: &[&str]) -> Vec<Change> {
 async fn no_rule_is_written_before_everything_is_listed() {
     let rig = Rig::start(&[]);
     assert_eq!(rig.after(vec![web()]).await, [""; 0]);
-    assert_eq!(rig.after(vec![Change::Listed]).await, ["resync of 1 ports", "in force: 1 ports"]);
+    assert_eq!(rig.after(vec![Change::Listed]).await, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_another_mode_go_after_ours_are_in_force() {
+    let rig = Rig::start(&[]);
+    rig.refusals.lock().unwrap().push_back("no memory");
+    let journal = rig.after(vec![web(), Change::Listed]).await;
+    assert_eq!(journal, ["resync of 1 ports", "resync of 1 ports", "in force: 1 ports", "clean up"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn later_changes_are_written_alone_and_an_undone_one_not_at_all() {
-    let rig = Rig::start(&[]);
-    rig.after(vec![web(), Change::Listed]).await;
+    let rig = Rig::in_force(&[]).await;
     assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
     let undone = vec![Change::ServiceGone(service_name("shop/web")), web()];
     assert_eq!(rig.within(Duration::from_secs(3)).await, [""; 0]);
@@ -184,8 +205,7 @@ async fn later_changes_are_written_alone_and_an_undone_one_not_at_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_sync_is_tried_again_in_full_until_it_succeeds() {
-    let rig = Rig::start(&[]);
-    rig.after(vec![web(), Change::Listed]).await;
+    let rig = Rig::in_force(&[]).await;
     rig.refusals.lock().unwrap().extend(["no memory", "no memory"]);
     let journal = rig.after(dns_with(&["10.0.0.1"])).await;
     assert_eq!(journal, ["sync kube-system/dns"], "the first try");
@@ -195,8 +215,7 @@ async fn a_failed_sync_is_tried_again_in_full_until_it_succeeds() {
 
 #[tokio::test(start_paused = true)]
 async fn rules_that_somebody_else_changed_are_repaired_within_a_second() {
-    let rig = Rig::start(&[]);
-    rig.after(vec![web(), Change::Listed]).await;
+    let rig = Rig::in_force(&[]).await;
     *rig.disturbed.lock().unwrap() = true;
     assert_eq!(rig.within(Duration::from_secs(1)).await, ["resync of 1 ports", "in force: 1 ports"]);
     assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0]);
@@ -208,7 +227,7 @@ async fn flows_go_once_the_rules_are_in_force_and_not_before() {
         Rig::start(&[("10.96.0.10:53", "10.0.0.1:53"), ("10.96.0.10:53", "10.0.0.2:53"), ("8.8.8.8:53", "8.8.8.8:53")]);
     let mut all = dns_with(&["10.0.0.1", "10.0.0.2"]);
     all.push(Change::Listed);
-    assert_eq!(rig.after(all).await, ["resync of 1 ports", "in force: 1 ports"]);
+    assert_eq!(rig.after(all).await, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
     rig.refusals.lock().unwrap().push_back("no memory");
     assert_eq!(rig.after(dns_with(&["10.0.0.2"])).await[0], "sync kube-system/dns");
     let journal = rig.within(Duration::from_secs(10)).await;
@@ -218,7 +237,6 @@ async fn flows_go_once_the_rules_are_in_force_and_not_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_host_address_compares_everything_again() {
-    let rig = Rig::start(&[]);
-    rig.after(vec![web(), Change::Listed]).await;
+    let rig = Rig::in_force(&[]).await;
     assert_eq!(rig.after(vec![Change::HostAddresses]).await, ["resync of 1 ports", "in force: 1 ports"]);
 }
