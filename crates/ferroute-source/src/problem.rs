@@ -66,6 +66,9 @@ pub enum Problem {
         #[source]
         source: io::Error,
     },
+    /// What only another source knows, in its own words.
+    #[error(transparent)]
+    Other(Box<dyn Error + Send + Sync>),
 }
 
 /// How many objects of a kind were passed over.
@@ -91,7 +94,7 @@ fn list(kinds: &[IgnoredKind]) -> String {
 
 impl Problem {
     /// The problem with all its causes, on one line. Two problems with the same text are the same problem.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {

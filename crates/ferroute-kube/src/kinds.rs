@@ -1,0 +1,143 @@
+//! What of each kind is asked for, and how.
+
+use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, labels};
+use ferroute_source::{Event, ObjectName, Resource};
+use serde::de::DeserializeOwned;
+
+/// One kind of objects as the API server serves it.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Which kind.
+    pub(crate) resource: Resource,
+    /// The query parameter that leaves out what the proxy does not need.
+    selector: (&'static str, String),
+}
+
+impl Wanted {
+    /// Services that this proxy takes care of, in all namespaces.
+    pub(crate) fn services() -> Self {
+        Self { resource: Resource::Services, selector: ours() }
+    }
+
+    /// Endpoint slices of such services.
+    pub(crate) fn slices() -> Self {
+        Self { resource: Resource::EndpointSlices, selector: ours() }
+    }
+
+    /// The Node of this name alone.
+    pub(crate) fn node(name: &str) -> Self {
+        Self { resource: Resource::Nodes, selector: ("fieldSelector", format!("metadata.name={name}")) }
+    }
+
+    /// Path and query of a request with these further parameters.
+    pub(crate) fn path_and_query(&self, parameters: &[(&str, &str)]) -> String {
+        let path = match self.resource {
+            Resource::Services => "/api/v1/services?",
+            Resource::EndpointSlices => "/apis/discovery.k8s.io/v1/endpointslices?",
+            Resource::Nodes => "/api/v1/nodes?",
+        };
+        let mut query = form_urlencoded::Serializer::for_suffix(path.to_owned(), path.len());
+        query.append_pair(self.selector.0, &self.selector.1);
+        query.extend_pairs(parameters);
+        query.finish()
+    }
+}
+
+/// Leaves out what has no cluster IP and what another proxy takes care of, as kube-proxy does.
+fn ours() -> (&'static str, String) {
+    ("labelSelector", format!("!{},!{}", labels::HEADLESS, labels::SERVICE_PROXY_NAME))
+}
+
+/// The plural in paths and in RBAC rules.
+pub(crate) fn plural(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Services => "services",
+        Resource::EndpointSlices => "endpointslices",
+        Resource::Nodes => "nodes",
+    }
+}
+
+/// The API group in RBAC rules.
+pub(crate) fn group(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Services | Resource::Nodes => "",
+        Resource::EndpointSlices => "discovery.k8s.io",
+    }
+}
+
+/// The name of the kind.
+pub(crate) fn kind(resource: Resource) -> &'static str {
+    match resource {
+        Resource::Services => "Service",
+        Resource::EndpointSlices => "EndpointSlice",
+        Resource::Nodes => "Node",
+    }
+}
+
+/// The event that tells of an object that is gone.
+pub(crate) fn deleted(resource: Resource, name: ObjectName) -> Event {
+    match resource {
+        Resource::Services => Event::ServiceDeleted(name),
+        Resource::EndpointSlices => Event::SliceDeleted(name),
+        Resource::Nodes => Event::NodeDeleted(name),
+    }
+}
+
+/// An object that can be followed.
+pub(crate) trait Followed: DeserializeOwned {
+    /// Its name, labels and version.
+    fn metadata(&mut self) -> &mut ObjectMeta;
+
+    /// The event that tells of it.
+    fn applied(self) -> Event;
+}
+
+impl Followed for Service {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn applied(self) -> Event {
+        Event::ServiceApplied(Box::new(self))
+    }
+}
+
+impl Followed for EndpointSlice {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn applied(self) -> Event {
+        Event::SliceApplied(Box::new(self))
+    }
+}
+
+impl Followed for Node {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn applied(self) -> Event {
+        Event::NodeApplied(Box::new(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_leave_out_what_kube_proxy_leaves_out() {
+        let selector = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2F\
+                        service-proxy-name";
+        assert_eq!(Wanted::services().path_and_query(&[]), format!("/api/v1/services?{selector}"));
+        assert_eq!(
+            Wanted::slices().path_and_query(&[("limit", "500"), ("continue", "a+b=/&c")]),
+            format!("/apis/discovery.k8s.io/v1/endpointslices?{selector}&limit=500&continue=a%2Bb%3D%2F%26c")
+        );
+        assert_eq!(
+            Wanted::node("node-1").path_and_query(&[("watch", "true")]),
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-1&watch=true"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! The API server as a source: Services, endpoint slices and this node's Node, as they are and as they change.
+//!
+//! ```text
+//!   kubeconfig, ──► Access ──► Server ──► Splitter ──► decode ──► Known ──► batches of events
+//!   service account         (one request  (objects    (our own   (what is
+//!                            at a time)    one by one)  types)     news)
+//! ```
+//!
+//! One [`Follower`](follower) for each kind lists and then watches, and lists again only when it must. What comes is cut
+//! into objects while it comes in and told object by object, so that no list is ever held in memory, here or as text;
+//! what stays are names and versions. Streaming lists are used where the server has them, lists in pages elsewhere.
+//!
+//! The library `kube-client` does the rest: kubeconfig, credentials, TLS. What is *not* here: what objects mean, and
+//! writing anything to the API server.
+
+mod access;
+mod api_server;
+mod backoff;
+mod client;
+mod complaints;
+mod decode;
+mod follower;
+mod kinds;
+mod known;
+mod ledger;
+mod outlet;
+mod proxy;
+mod server;
+mod split;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod throttle;
+mod timing;
+mod trouble;
+
+pub use access::AccessError;
+pub use api_server::ApiServer;
+pub use timing::Timing;
+pub use trouble::{Cause, Trouble};

@@ -1,0 +1,249 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use ferroute_source::Resource;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use kube_client::{
+    Client,
+    client::{AuthError, Body},
+};
+use tokio::{sync::Mutex, task, time::timeout};
+
+use crate::{
+    access::{Access, AccessError, Loaded},
+    client::{self, TokenFile},
+    decode::Status,
+    throttle::Throttle,
+    timing::Timing,
+    trouble::{Cause, Trouble, find},
+};
+
+/// The API server as something to send requests to. Shared by all followers.
+#[derive(Debug)]
+pub(crate) struct Server {
+    access: Access,
+    throttle: Throttle,
+    /// How long to wait for what.
+    pub(crate) timing: Timing,
+    link: Mutex<Option<Link>>,
+    links: AtomicU64,
+}
+
+/// A client made of what the files said at some time.
+#[derive(Clone)]
+struct Link {
+    client: Client,
+    token: Option<Arc<TokenFile>>,
+    url: Arc<str>,
+    number: u64,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("url", &self.url).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) struct Question<'a> {
+    /// `list` or `watch`.
+    pub(crate) verb: &'static str,
+    /// What of.
+    pub(crate) resource: Resource,
+    /// The request's target.
+    pub(crate) path_and_query: &'a str,
+}
+
+/// An answer that is a success.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// What comes.
+    pub(crate) body: Body,
+    /// Who sends it, for messages.
+    pub(crate) url: Arc<str>,
+}
+
+/// No answer, or none that helps.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What it is.
+    pub(crate) trouble: Trouble,
+    /// The status that was answered.
+    pub(crate) status: Option<StatusCode>,
+    /// How long the server asks to wait.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        Self { trouble, status: None, retry_after: None }
+    }
+}
+
+impl Server {
+    pub(crate) fn new(access: Access, throttle: Throttle, timing: Timing) -> Self {
+        Self { access, throttle, timing, link: Mutex::new(None), links: AtomicU64::new(0) }
+    }
+
+    /// Asks the server and waits for its answer to begin.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer, or one that is no success. The next request will read the files with credentials and
+    /// addresses again where that may help.
+    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
+        self.throttle.turn().await;
+        loop {
+            let (link, fresh) = self.link().await?;
+            let failure = match self.send(&link, question).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if failure.trouble.may_be_configuration() {
+                self.drop_link(&link).await;
+            }
+            // Credentials of a program or in a file may just have been renewed; nobody needs to hear of that.
+            if fresh || !matches!(failure.trouble, Trouble::Unauthorized { .. }) {
+                return Err(failure);
+            }
+        }
+    }
+
+    /// The present client, or a new one; the second value says which.
+    async fn link(&self) -> Result<(Link, bool), Trouble> {
+        let mut slot = self.link.lock().await;
+        if let Some(link) = &*slot {
+            return Ok((link.clone(), false));
+        }
+        let loaded = self.access.load().await;
+        let Loaded { config, token_file } = loaded.map_err(|error| unprepared(None, &error))?;
+        let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
+        // It may run a program and wait for it.
+        let built = task::spawn_blocking(move || client::build(&config)).await;
+        let client = match built {
+            Ok(built) => built
+                .map_err(|error| Trouble::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is being shut down.
+                Err(_) => std::future::pending().await,
+            },
+        };
+        let number = self.links.fetch_add(1, Ordering::Relaxed);
+        let link = Link { client, token: token_file.map(|path| Arc::new(TokenFile::new(path))), url, number };
+        Ok((slot.insert(link).clone(), true))
+    }
+
+    /// The next request gets a new client, unless another one has seen to that.
+    async fn drop_link(&self, link: &Link) {
+        let mut slot = self.link.lock().await;
+        slot.take_if(|present| present.number == link.number);
+    }
+
+    async fn send(&self, link: &Link, question: &Question<'_>) -> Result<Answer, Failure> {
+        let mut request = Request::get(question.path_and_query)
+            .header(header::ACCEPT, "application/json")
+            .header(header::USER_AGENT, USER_AGENT)
+            .body(Body::empty())
+            .expect("the target is made of a known path and an encoded query");
+        if let Some(token) = &link.token {
+            let token = token.header().map_err(|error| Trouble::Unprepared {
+                url: Some(link.url.to_string()),
+                cause: Cause::whole(&error),
+            })?;
+            request.headers_mut().insert(header::AUTHORIZATION, token);
+        }
+        let waited = self.timing.answer;
+        let answer = match timeout(waited, link.client.send(request)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => return Err(unsent(&link.url, &error).into()),
+            Err(_) => return Err(Trouble::Silent { url: link.url.to_string(), waited }.into()),
+        };
+        if answer.status().is_success() {
+            return Ok(Answer { body: answer.into_body(), url: Arc::clone(&link.url) });
+        }
+        let code = answer.status();
+        let retry_after = retry_after(&answer);
+        let status = status_of(answer, waited).await;
+        let trouble = Trouble::answered(&link.url, question.verb, question.resource, code, status);
+        Err(Failure { trouble, status: Some(code), retry_after })
+    }
+}
+
+fn unprepared(url: Option<String>, error: &AccessError) -> Trouble {
+    let text = match std::error::Error::source(error) {
+        // The library's errors print what has caused them.
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    Trouble::Unprepared { url, cause: Cause::text(text) }
+}
+
+/// No request got out, or no answer came in.
+fn unsent(url: &str, error: &kube_client::Error) -> Trouble {
+    let url = url.to_owned();
+    match find::<AuthError>(error) {
+        Some(error) => Trouble::Unprepared { url: Some(url), cause: Cause::whole(error) },
+        None => Trouble::Unreachable { url, cause: Cause::innermost(error) },
+    }
+}
+
+/// As seconds only: the API server sends no dates.
+fn retry_after<B>(answer: &Response<B>) -> Option<Duration> {
+    let seconds = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+/// What the body says went wrong; the start of its text where it is not the API server's form.
+async fn status_of(answer: Response<Body>, patience: Duration) -> Status {
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if text.len() > LONGEST_STATUS {
+                break;
+            }
+        }
+    };
+    // What has come by then must do.
+    let _ = timeout(patience, read).await;
+    let status = serde_json::from_slice::<Status>(&text).ok().filter(|status| !status.message.is_empty());
+    status.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(&text);
+        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing more");
+        Status { message: line.chars().take(LONGEST_LINE).collect(), code: 0 }
+    })
+}
+
+/// Names us in the API server's audit log and priority rules.
+const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
+
+/// Bytes of an answer without success that are read.
+const LONGEST_STATUS: usize = 64 << 10;
+
+/// Characters of a message that is not the API server's.
+const LONGEST_LINE: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wish_to_wait_is_read_as_seconds() {
+        let asked = |value| {
+            let answer = Response::builder().header("Retry-After", value).body(()).unwrap();
+            retry_after(&answer).map(|wait| wait.as_secs())
+        };
+        assert_eq!([asked("7"), asked(" 0 ")], [Some(7), Some(0)]);
+        assert_eq!([asked("-1"), asked("Wed, 21 Oct 2015 07:28:00 GMT"), asked("")], [None; 3]);
+        assert_eq!(retry_after(&Response::new(())), None);
+    }
+}
