@@ -19,6 +19,6 @@ mod summary;
 
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};
-pub use print::{write_effects_into, write_story_into, write_summary_into};
+pub use print::{write_story_into, write_summary_into};
 pub use story::{Assumption, Effect, Ending, Event, Hook, Story, Verdict};
 pub use summary::{Choice, Group, Step, Summary};

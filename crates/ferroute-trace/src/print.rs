@@ -34,14 +34,6 @@ pub fn write_story_into(out: &mut impl fmt::Write, story: &Story) -> fmt::Result
     write_ending_into(out, &story.ending)
 }
 
-/// Tells only what one story changes and decides, with the chains that led to it.
-///
-/// # Errors
-/// Only those of `out`.
-pub fn write_effects_into(out: &mut impl fmt::Write, story: &Story) -> fmt::Result {
-    write_summary_into(out, &Summary::of([story.clone()]))
-}
-
 /// Tells what changes and what is decided on the way, chain by chain, and between which endpoints chance chooses.
 ///
 /// # Errors
