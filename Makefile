@@ -25,7 +25,7 @@ unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
 
 # Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, MODES some modes.
-MODES ?= iptables
+MODES ?= iptables nftables
 CASES ?=
 conformance: deps-test release
 	@set -e; for mode in $(MODES); do \

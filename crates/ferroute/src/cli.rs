@@ -1,6 +1,6 @@
 //! The command line, exactly as it was typed. Nothing here looks at the host.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroute_core::IpFamily;
@@ -37,9 +37,19 @@ pub(crate) struct SourceArgs {
     /// KubeProxyConfiguration file, as kube-proxy reads it; without one its defaults hold
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// How rules are written, in place of the configuration's mode
+    #[arg(long, value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
+    pub(crate) proxy_mode: Option<String>,
     /// Name of this node, in place of the host's name and of hostnameOverride
     #[arg(long, value_name = "NAME")]
     pub(crate) hostname_override: Option<String>,
+}
+
+impl SourceArgs {
+    /// Only manifests, and defaults for everything else.
+    pub(crate) fn of_manifests(path: &Path) -> Self {
+        Self { manifests: path.to_owned(), config: None, proxy_mode: None, hostname_override: None }
+    }
 }
 
 /// Arguments of `ferroute run`.

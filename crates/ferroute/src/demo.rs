@@ -16,6 +16,7 @@ use ferroute_source::read_once;
 use ferroute_trace::{Host, Packet, Route, iptables::summary, write_summary_into};
 
 use crate::{
+    cli::SourceArgs,
     render::{full_host, track},
     settings,
 };
@@ -30,7 +31,8 @@ struct Walks;
 
 impl PathTeller for Walks {
     fn tell(&self, flow: &FlowSpec) -> anyhow::Result<Vec<String>> {
-        let settings = settings::load(Some(&flow.config), None)?;
+        let source = SourceArgs { config: Some(flow.config.clone()), ..SourceArgs::of_manifests(&flow.manifests) };
+        let settings = settings::load(&source)?;
         let events = read_once(&flow.manifests)
             .with_context(|| format!("cannot read manifests at {}", flow.manifests.display()))?;
         let tracker = track(&settings.resolved, events)?;

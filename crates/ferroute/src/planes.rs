@@ -88,8 +88,12 @@ fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
 }
 
 fn nftables_of(resolved: &Resolved, family: IpFamily) -> anyhow::Result<NftablesDataplane> {
-    let settings = NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters: false };
-    Ok(NftablesDataplane::open(family, settings, Box::new(KernelAddresses::open()?))?)
+    Ok(NftablesDataplane::open(family, nftables_settings(resolved), Box::new(KernelAddresses::open()?))?)
+}
+
+/// What decides about rules in nftables mode.
+pub(crate) fn nftables_settings(resolved: &Resolved) -> NftablesSettings {
+    NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters: false }
 }
 
 /// Where the tools or the kernel cannot do iptables there is nothing of it to remove.

@@ -11,7 +11,7 @@ use ferroute_source::{Event, read_once};
 use crate::{
     cli::RenderArgs,
     feed::Feed,
-    logging,
+    logging, planes,
     settings::{self, Settings},
     sync::Change,
 };
@@ -20,8 +20,7 @@ use crate::{
 /// and its kernel can do all that rules may ask for.
 pub(crate) fn render(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let source = &args.source;
-    let Settings { resolved, warnings } =
-        settings::load(source.config.as_deref(), source.hostname_override.as_deref())?;
+    let Settings { resolved, warnings } = settings::load(source)?;
     logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -69,16 +68,21 @@ pub(crate) fn track(resolved: &Resolved, events: Vec<Event>) -> anyhow::Result<T
 }
 
 fn write_rules(resolved: &Resolved, table: &ServiceTable, titled: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    match resolved.mode {
-        Mode::Iptables => {}
-        ref other => anyhow::bail!("mode {} cannot be rendered", other.as_str()),
-    }
-    let mut host = full_host(table);
-    host.conntrack_tcp_be_liberal = resolved.conntrack.tcp_be_liberal;
-    let rules = ferroute_iptables::render(table, &PlanContext::new(&resolved.settings, table, &host));
     if titled {
         writeln!(out, "# {} rules of node {}", table.family, table.node.name)?;
     }
-    write!(out, "{rules}")?;
+    match resolved.mode {
+        Mode::Nftables => {
+            let settings = planes::nftables_settings(resolved);
+            write!(out, "{}", ferroute_nftables::plan::render(table, &settings, &table.node.addresses))?;
+        }
+        // Where there are no virtual servers to be had, mode ipvs takes the rules of iptables.
+        Mode::Iptables | Mode::Ipvs(_) => {
+            let mut host = full_host(table);
+            host.conntrack_tcp_be_liberal = resolved.conntrack.tcp_be_liberal;
+            let context = PlanContext::new(&resolved.settings, table, &host);
+            write!(out, "{}", ferroute_iptables::render(table, &context))?;
+        }
+    }
     Ok(())
 }

@@ -35,8 +35,7 @@ use crate::{
 /// Runs the proxy until a signal ends it.
 pub(crate) fn run(args: &RunArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
     let source = &args.source;
-    let Settings { resolved, warnings } =
-        settings::load(source.config.as_deref(), source.hostname_override.as_deref())?;
+    let Settings { resolved, warnings } = settings::load(source)?;
     logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
     for warning in warnings {
         tracing::warn!("{warning}");

@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, Resolved, canonical_node_name};
 
+use crate::cli::SourceArgs;
+
 /// A configuration with what a person should know about it.
 pub(crate) struct Settings {
     /// What the proxy uses.
@@ -13,15 +15,18 @@ pub(crate) struct Settings {
     pub(crate) warnings: Vec<String>,
 }
 
-/// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. A name on the command line goes before
-/// the file's.
-pub(crate) fn load(file: Option<&Path>, hostname_override: Option<&str>) -> anyhow::Result<Settings> {
-    let (mut config, mut warnings) = match file {
+/// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the command line goes before
+/// what is in the file.
+pub(crate) fn load(source: &SourceArgs) -> anyhow::Result<Settings> {
+    let (mut config, mut warnings) = match &source.config {
         None => (KubeProxyConfiguration::default(), Vec::new()),
         Some(path) => read(path).with_context(|| format!("cannot use the configuration file {}", path.display()))?,
     };
-    if let Some(name) = hostname_override {
-        config.hostname_override = name.to_owned();
+    if let Some(name) = &source.hostname_override {
+        config.hostname_override.clone_from(name);
+    }
+    if let Some(mode) = &source.proxy_mode {
+        config.mode.clone_from(mode);
     }
     warnings.extend(config.warnings().iter().map(ToString::to_string));
     let resolved = config.defaulted().resolve().context("the configuration is invalid")?;

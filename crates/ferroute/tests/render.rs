@@ -43,6 +43,23 @@ fn the_example_shows_every_service_of_it() {
 }
 
 #[test]
+fn nftables_mode_shows_elements_of_maps_that_nft_can_load() {
+    let arguments = ["--proxy-mode", "nftables", "--hostname-override", "node-1", "--manifests", &example()];
+    let output = render(&arguments);
+    let text = stdout(&output);
+    for line in [
+        r#"add element ip ferroute services { 198.51.100.7 . tcp . 80 comment "shop/web:http" : "#,
+        r#"add element ip ferroute refused { 10.96.0.82 . tcp . 9200 comment "shop/search" }"#,
+        "add table ip6 ferroute ",
+    ] {
+        assert!(text.contains(line), "no {line}\nin\n{text}");
+    }
+    let namespace = ferroute_testing::NetNs::new();
+    namespace.feed("nft", &["-f", "-"], text);
+    assert!(namespace.command("nft", &["list", "table", "ip", "ferroute"]).contains("shop/web:http"));
+}
+
+#[test]
 fn the_node_decides_which_endpoints_are_local() {
     let local = |node| {
         let output = render(&["--hostname-override", node, "--family", "ipv4", "--manifests", &example()]);
