@@ -1,5 +1,6 @@
 //! Brings one IP family's Services into force through a [`Kernel`].
 
+mod found;
 mod pace;
 mod progress;
 mod repair;
@@ -17,13 +18,14 @@ use ferroute_host::{AddressError, HostAddresses};
 
 pub use self::progress::Progress;
 use self::{
+    found::Outcome,
     pace::Pace,
     run::{Run, Writing},
 };
 use crate::{
-    kernel::{Kernel, KernelError, Listing, NetlinkError, NetlinkKernel, Objection},
+    kernel::{Kernel, KernelError, Listing, NetlinkError, NetlinkKernel, Objection, Reading},
     model::{Change, Name, TableId, Transaction},
-    plan::{Context, NftablesSettings, Planner, SetId, TABLE},
+    plan::{Context, NftablesSettings, Order, Planner, SetId, TABLE},
 };
 
 /// The nftables mode of one IP family.
@@ -56,6 +58,12 @@ enum Failure<E: KernelError> {
     /// The host's addresses are not known.
     #[error(transparent)]
     Addresses(#[from] AddressError),
+    /// It cannot be told what is there. Worth another try.
+    #[error("somebody keeps changing set {set}")]
+    Unsteady {
+        /// The set.
+        set: Name,
+    },
 }
 
 impl NftablesDataplane {
@@ -107,11 +115,16 @@ impl<K: Kernel> NftablesDataplane<K> {
             planner.set_up(&mut transaction);
             return self.write(planner, table, transaction, run);
         };
-        let Some(found) = repair::read(&mut self.kernel, &self.table, listing, &planner)? else {
-            tracing::info!(table = %self.table, "the table is from another version: making it anew");
-            return self.write_at_once(planner, table, run);
+        let mut found = match found::read(&mut self.kernel, &self.table, listing, &planner)? {
+            Outcome::Found(found) => found,
+            Outcome::Incompatible => {
+                tracing::info!(table = %self.table, "the table has another shape: making it anew");
+                return self.write_at_once(planner, table, run);
+            }
+            Outcome::Unsteady(set) => return Err(Failure::Unsteady { set }),
         };
-        let mut planner = Planner::with_order(planner.context().clone(), found.order());
+        let order = std::mem::replace(&mut found.order, Order::new(table.family));
+        let mut planner = Planner::with_order(planner.context().clone(), order);
         let mut transaction = self.transaction();
         for name in table.entries.keys() {
             planner.update(name, table, &mut transaction);
@@ -121,7 +134,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         transaction.changes.clear();
         // What it has made and removed again on the way was never there.
         planner.garbage_is_gone();
-        planner.forget_order();
+        found.order = planner.take_order();
         planner.for_each_element(|set, _| *run.elements.entry(set.name()).or_default() += 1);
         let garbage = found.repair(&planner, &mut transaction);
         let counted = std::mem::take(&mut run.elements);
@@ -292,7 +305,14 @@ impl<K: Kernel> NftablesDataplane<K> {
             let there = match listed.elements {
                 _ if learned => wanted,
                 Some(there) => there,
-                None if wanted <= COUNTED_ELEMENTS => self.kernel.elements(&self.table, &set)?.len(),
+                None if wanted <= COUNTED_ELEMENTS => {
+                    let mut count = 0;
+                    match self.kernel.read(&self.table, &set, &mut |_| count += 1)? {
+                        Reading::Steady => count,
+                        // Looked at again the next time.
+                        Reading::Interrupted => return Ok(false),
+                    }
+                }
                 None => wanted,
             };
             if there != wanted {

@@ -8,7 +8,7 @@ use ferroute_core::IpFamily;
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
 
-use crate::model::{Chain, Element, Name, Rule, Set, TableId, Transaction};
+use crate::model::{Chain, Element, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;
 
 /// Something that holds tables.
@@ -26,8 +26,35 @@ pub trait Kernel: Send {
     /// The chains and sets of a table, without elements; `None` if there is no such table.
     fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error>;
 
-    /// All elements of a set that is declared like this, in no particular order.
-    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, Self::Error>;
+    /// Calls `each` with all elements of a set that is declared like this, in no particular order; with `None` for those
+    /// that cannot be said here.
+    ///
+    /// The time that it takes may be quadratic.
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, Self::Error>;
+
+    /// Calls `each` with those elements of a set that have these keys.
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), Self::Error>;
+}
+
+/// Whether elements were read at a single moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "elements may lack, or be told twice, if something was changed meanwhile"]
+pub enum Reading {
+    /// They were.
+    Steady,
+    /// Something was changed meanwhile, of this or of any other table.
+    Interrupted,
 }
 
 /// What [`Kernel`] says when it does not do something.

@@ -17,4 +17,4 @@ pub(crate) use batch::encode;
 pub use compare::EncodedRule;
 pub(crate) use element::parse_elements;
 pub(crate) use listing::{parse_chain, parse_rule, parse_set};
-pub(crate) use object::{Listed, list_elements_request, list_request, table_request};
+pub(crate) use object::{Listed, elements_request, list_request, table_request};

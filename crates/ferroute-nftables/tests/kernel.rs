@@ -11,7 +11,7 @@ use ferroute_core::{
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Kernel, KernelError, NetlinkKernel, Objection},
+    kernel::{Kernel, KernelError, NetlinkKernel, Objection, Reading},
     model::{Change, DataType, Element, Name, Set, SetWord, Transaction, Value},
     plan::{NftablesSettings, render},
 };
@@ -186,7 +186,9 @@ fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
         error.to_string(),
         "kernel refused a transaction of 5001 changes at «add element ip ferroute numbers { 0.0.0.5 . 7 : 2 }»"
     );
-    assert_eq!(kernel.elements(&id, &set).unwrap().len(), 300_000);
+    let mut count = 0;
+    assert_eq!(kernel.read(&id, &set, &mut |_| count += 1).unwrap(), Reading::Steady);
+    assert_eq!(count, 300_000);
     let missing = Transaction { table: id, changes: vec![Change::DeleteSet(Name::fixed("other"), SetWord::Set)] };
     let error = kernel.commit(&missing).unwrap_err();
     assert_eq!(error.objection(), Some(Objection::NotFound));

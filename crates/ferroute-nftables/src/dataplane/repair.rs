@@ -2,72 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::found::Found;
 use crate::{
-    kernel::{Kernel, ListedChain, Listing},
-    model::{Change, Element, Key, Name, SetWord, TableId, Transaction},
-    plan::{Order, Planner, SetId},
+    kernel::ListedChain,
+    model::{Change, Element, Name, SetWord, Transaction},
+    plan::{Planner, SetId},
 };
 
-/// What was found of a table that is declared as ours is.
-#[derive(Debug)]
-pub(super) struct Found {
-    listing: Listing,
-    elements: HashMap<SetId, HashMap<Key, Element>>,
-}
-
-/// Reads a table that has the given listing; `None` if its declarations are not those of `planner`, so that it has to
-/// be made anew.
-pub(super) fn read<K: Kernel>(
-    kernel: &mut K,
-    table: &TableId,
-    listing: Listing,
-    planner: &Planner,
-) -> Result<Option<Found>, K::Error> {
-    if !is_compatible(&listing, planner) {
-        return Ok(None);
-    }
-    let mut elements = HashMap::new();
-    for listed in &listing.sets {
-        let Some((id, set)) = SetId::of_name(&listed.name).zip(listed.set.as_ref()) else { continue };
-        if id.is_learned() {
-            continue;
-        }
-        let found = kernel.elements(table, set)?;
-        elements.insert(id, found.into_iter().map(|element| (element.key.clone(), element)).collect());
-    }
-    Ok(Some(Found { listing, elements }))
-}
-
-/// Whether everything that cannot be changed is as it should be, as far as it is there.
-fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
-    let context = planner.context();
-    let sets = listing.sets.iter().all(|listed| match SetId::of_name(&listed.name) {
-        Some(id) => listed.set.as_ref() == Some(&id.declare(context)),
-        // Somebody else's; it can go.
-        None => true,
-    });
-    let wanted = planner.chains();
-    let chains =
-        listing.chains.iter().all(|listed| match wanted.iter().find(|chain| chain.chain.name == listed.name) {
-            Some(wanted) => listed.chain.as_ref() == Some(&wanted.chain),
-            // One of an earlier number of endpoints, or somebody else's.
-            None => listed.chain.as_ref().is_none_or(|chain| chain.base.is_none()),
-        });
-    sets && chains
-}
-
 impl Found {
-    /// The order that endpoints have.
-    pub(super) fn order(&self) -> Order {
-        let mut order = Order::default();
-        for id in [SetId::Endpoints, SetId::Slots] {
-            for element in self.elements.get(&id).into_iter().flat_map(HashMap::values) {
-                order.note(id, element);
-            }
-        }
-        order
-    }
-
     /// Writes what has to be changed, and returns what can be removed once that is done.
     pub(super) fn repair(mut self, planner: &Planner, transaction: &mut Transaction) -> Vec<Change> {
         let there: HashSet<&Name> = self.listing.sets.iter().map(|set| &set.name).collect();
@@ -76,16 +18,19 @@ impl Found {
         let left_over = self.repair_chains(planner, transaction);
         let mut additions = Vec::new();
         planner.for_each_element(|set, element| {
-            let old = self.elements.get_mut(&set).and_then(|found| found.remove(&element.key));
-            if old.as_ref() == Some(&element) {
-                return;
+            if let Some(old) = self.take(set, &element) {
+                if old == element {
+                    return;
+                }
+                transaction.push(Change::DeleteElement(set.name(), old));
             }
-            transaction.changes.extend(old.map(|old| Change::DeleteElement(set.name(), old)));
             additions.push(Change::AddElement(set.name(), element));
         });
-        for (set, left) in self.elements {
-            transaction.changes.extend(left.into_values().map(|element| Change::DeleteElement(set.name(), element)));
-        }
+        let others = self.elements.into_iter().flat_map(|(set, elements)| {
+            elements.into_iter().map(move |(key, (datum, comment))| (set, Element { key, datum, comment }))
+        });
+        let too_many = self.order.into_elements().chain(others);
+        transaction.changes.extend(too_many.map(|(set, element)| Change::DeleteElement(set.name(), element)));
         // Behind all removals, as the kernel takes no range that overlaps another.
         transaction.changes.append(&mut additions);
         let wanted: HashSet<&Name> = sets.iter().map(|set| &set.name).collect();
@@ -96,6 +41,15 @@ impl Found {
             .filter(|set| !wanted.contains(&set.name))
             .map(|set| Change::DeleteSet(set.name.clone(), if set.is_map { SetWord::Map } else { SetWord::Set }));
         left_over.into_iter().map(Change::DeleteChain).chain(unwanted).collect()
+    }
+
+    /// Takes out the element that has the key of a wanted one.
+    fn take(&mut self, set: SetId, wanted: &Element) -> Option<Element> {
+        let content = match self.elements.get_mut(&set).and_then(|elements| elements.remove(&wanted.key)) {
+            Some(content) => content,
+            None => (Some(self.order.take(set, wanted)?), None),
+        };
+        Some(Element { key: wanted.key.clone(), datum: content.0, comment: content.1 })
     }
 
     /// Chains of which nothing can be left behind are flushed and returned.

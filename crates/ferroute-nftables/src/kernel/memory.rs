@@ -8,7 +8,7 @@ use self::{
     text::TableText,
 };
 
-use super::{Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection};
+use super::{Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection, Reading};
 use crate::model::{
     ChainWithRules, Change, Comment, Datum, Element, Holds, Key, Name, Set, SetKind, TableId, Transaction, Verdict,
 };
@@ -129,9 +129,27 @@ impl Kernel for MemoryKernel {
         }))
     }
 
-    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, Self::Error> {
-        let elements = self.tables.get(table).map(|table| table.elements(&set.name).cloned().collect());
-        Ok(elements.unwrap_or_default())
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, Self::Error> {
+        let elements = self.tables.get(table).into_iter().flat_map(|table| table.elements(&set.name));
+        elements.for_each(|element| each(Some(element.clone())));
+        Ok(Reading::Steady)
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), Self::Error> {
+        let Some(table) = self.tables.get(table) else { return Ok(()) };
+        keys.filter_map(|key| table.find(&set.name, &key)).for_each(|element| each(Some(element.clone())));
+        Ok(())
     }
 }
 

@@ -1,12 +1,11 @@
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
-use ferroute_netlink::{Error, Protocol, Socket};
+use ferroute_netlink::{Consistency, Error, Protocol, Socket};
 
-use super::{Kernel, KernelError, Listing, Objection};
+use super::{Kernel, KernelError, Listing, Objection, Reading};
 use crate::{
-    model::{Element, Set, TableId, Transaction},
+    model::{Element, Key, Set, TableId, Transaction},
     wire::{
-        self, Listed, list_elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set,
-        table_request,
+        self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set, table_request,
     },
 };
 
@@ -135,10 +134,53 @@ impl Kernel for NetlinkKernel {
         Ok(Some(Listing { chains, sets }))
     }
 
-    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, Self::Error> {
-        let mut request = list_elements_request(table, &set.name);
-        let lists = self.socket.collect(&mut request, |message| parse_elements(&message, set).map(Some));
-        let failed = |source| NetlinkError::Read { what: format!("elements of {table} {}", set.name), source };
-        Ok(lists.map_err(failed)?.into_iter().flatten().collect())
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, Self::Error> {
+        let mut request = elements_request(table, &set.name, &[]);
+        let consistency = self.socket.dump(&mut request, |message| parse_elements(&message, set, each));
+        match consistency {
+            Ok(Consistency::Consistent) => Ok(Reading::Steady),
+            Ok(Consistency::Interrupted) => Ok(Reading::Interrupted),
+            Err(source) => Err(failed_elements(table, set, source)),
+        }
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), Self::Error> {
+        let mut wanted: Vec<Key> = Vec::with_capacity(KEYS_AT_ONCE);
+        loop {
+            wanted.extend(keys.take(KEYS_AT_ONCE - wanted.len()));
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let mut found = 0;
+            let mut request = elements_request(table, &set.name, &wanted);
+            let result = self.socket.request(&mut request, |message| {
+                found += 1;
+                parse_elements(&message, set, each)
+            });
+            match result {
+                Ok(()) => wanted.clear(),
+                // The kernel answers one after the other and stops at the first that is not there.
+                Err(error) if error.is_not_found() && found < wanted.len() => drop(wanted.drain(..=found)),
+                Err(source) => return Err(failed_elements(table, set, source)),
+            }
+        }
     }
 }
+
+fn failed_elements(table: &TableId, set: &Set, source: Error) -> NetlinkError {
+    NetlinkError::Read { what: format!("elements of table {table}, set {}", set.name), source }
+}
+
+/// The kernel answers with a datagram per element, and all of them have to fit into the receive buffer.
+const KEYS_AT_ONCE: usize = 256;

@@ -80,8 +80,8 @@ impl RuleText<'_> {
         let sense = |is: &bool| if *is { "" } else { "!= " };
         match condition {
             Match::Member { key, set, is } => write!(f, "{} {}@{set}", self.key(key), sense(is)),
-            Match::Source { net, is } => write!(f, "{ip} saddr {}{}", sense(is), Value::network(*net)),
-            Match::Destination { net, is } => write!(f, "{ip} daddr {}{}", sense(is), Value::network(*net)),
+            Match::Source { net, is } => write!(f, "{ip} saddr {}{}", sense(is), Value::Network(*net)),
+            Match::Destination { net, is } => write!(f, "{ip} daddr {}{}", sense(is), Value::Network(*net)),
             Match::Interface { name: InterfaceName::Exact(name), is } => {
                 write!(f, "iifname {}\"{name}\"", sense(is))
             }

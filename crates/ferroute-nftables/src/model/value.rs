@@ -1,7 +1,4 @@
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{fmt, net::IpAddr};
 
 use arrayvec::ArrayVec;
 use ferroute_core::{IpFamily, Protocol};
@@ -27,8 +24,8 @@ pub enum DataType {
 pub enum Value {
     /// An address.
     Address(IpAddr),
-    /// All addresses from the first to the last; only in sets with intervals.
-    Range(IpAddr, IpAddr),
+    /// All addresses of a network; only in sets with intervals.
+    Network(IpNet),
     /// An IANA protocol number.
     Protocol(u8),
     /// A port.
@@ -93,15 +90,10 @@ impl Value {
         Self::Protocol(protocol.number())
     }
 
-    /// All addresses of a network.
-    pub fn network(net: IpNet) -> Self {
-        Self::Range(net.network(), net.broadcast())
-    }
-
-    /// The least value that is meant, which is the value itself unless it is a range.
+    /// The least value that is meant, which is the value itself unless it is a network.
     pub fn first(self) -> Self {
         match self {
-            Self::Range(first, _) => Self::Address(first),
+            Self::Network(net) => Self::Address(net.network()),
             other => other,
         }
     }
@@ -109,7 +101,7 @@ impl Value {
     /// The greatest value that is meant.
     pub fn last(self) -> Self {
         match self {
-            Self::Range(_, last) => Self::Address(last),
+            Self::Network(net) => Self::Address(net.broadcast()),
             other => other,
         }
     }
@@ -165,11 +157,8 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
-            Self::Range(first, last) => match prefix_length(*first, *last) {
-                Some(length) if length == bits(*first) => first.fmt(f),
-                Some(length) => write!(f, "{first}/{length}"),
-                None => write!(f, "{first}-{last}"),
-            },
+            Self::Network(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Self::Network(net) => write!(f, "{}/{}", net.network(), net.prefix_len()),
             Self::Protocol(number) => match [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
                 .into_iter()
                 .find(|protocol| protocol.number() == *number)
@@ -183,22 +172,6 @@ impl fmt::Display for Value {
     }
 }
 
-/// The length of the prefix that exactly these addresses have in common, if there is one.
-fn prefix_length(first: IpAddr, last: IpAddr) -> Option<u32> {
-    let (first, last, bits) = match (first, last) {
-        (IpAddr::V4(first), IpAddr::V4(last)) => (u128::from(u32::from(first)), u128::from(u32::from(last)), 32),
-        (IpAddr::V6(first), IpAddr::V6(last)) => (u128::from(first), u128::from(last), 128),
-        _ => return None,
-    };
-    let host = first ^ last;
-    // The part that differs is zeros in the first address and ones in the last, and has nothing behind it.
-    (host & (host.wrapping_add(1)) == 0 && first & host == 0).then(|| bits - (128 - host.leading_zeros()))
-}
-
-fn bits(address: IpAddr) -> u32 {
-    if address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
-}
-
 /// No key of ours has more fields.
 const KEY_FIELDS: usize = 5;
 /// No datum of ours has more fields.
@@ -209,14 +182,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_printed_as_a_network_where_it_is_one() {
-        let range = |first: &str, last: &str| Value::Range(first.parse().unwrap(), last.parse().unwrap()).to_string();
-        assert_eq!(range("10.0.0.0", "10.255.255.255"), "10.0.0.0/8");
-        assert_eq!(range("0.0.0.0", "255.255.255.255"), "0.0.0.0/0");
-        assert_eq!(range("10.0.0.1", "10.0.0.1"), "10.0.0.1");
-        assert_eq!(range("10.0.0.1", "10.0.0.2"), "10.0.0.1-10.0.0.2");
-        assert_eq!(range("fd00::", "fd00::ffff:ffff:ffff:ffff"), "fd00::/64");
-        assert_eq!(range("::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), "::/0");
+    fn a_network_of_one_address_is_printed_as_the_address() {
+        let network = |net: &str| Value::Network(net.parse().unwrap()).to_string();
+        assert_eq!(network("10.1.0.0/8"), "10.0.0.0/8");
+        assert_eq!(network("10.0.0.1/32"), "10.0.0.1");
+        assert_eq!(network("fd00::1/128"), "fd00::1");
+        assert_eq!(network("::/0"), "::/0");
     }
 
     #[test]

@@ -28,10 +28,12 @@ impl View<'_> {
     pub(super) fn classes(&self) -> (Option<Class>, Option<Class>) {
         let Self { record, plan, .. } = self;
         let Answer::Serve(way) = plan.answer else { return (None, None) };
-        let main = if way == Way::PickLocal { List::Local } else { List::Cluster };
-        let class = |way, list| record.kind(plan, way).class(record.list(list).len());
+        let class = |way| {
+            let kind = record.kind(plan, way);
+            kind.class(record.list(kind.list()).len())
+        };
         let stays = way == Way::ExternalLocal && !record.local.is_empty();
-        (Some(class(way, main)), stays.then(|| class(Way::PickLocal, List::Local)))
+        (Some(class(way)), stays.then(|| class(Way::PickLocal)))
     }
 
     /// The affinity of its clients in seconds, if they can have one.
@@ -60,7 +62,7 @@ impl View<'_> {
         if plan.restricted {
             elements.push((SetId::Restricted, Element::new(key).comment(comment())));
             let [address, protocol, port] = key;
-            let ranges = record.sources.iter().map(|net| Value::network(*net));
+            let ranges = record.sources.iter().map(|net| Value::Network(*net));
             elements.extend(ranges.map(|range| (SetId::SourceRanges, Element::new([address, protocol, port, range]))));
         }
         elements.extend(self.affinity().map(|seconds| (SetId::Sticky(seconds), Element::new(key))));

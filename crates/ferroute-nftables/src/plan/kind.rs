@@ -99,6 +99,14 @@ impl Kind {
         format!("{node_port}{way}{sticky}-{endpoints}").into()
     }
 
+    /// The list that the number of endpoints is of.
+    pub fn list(self) -> List {
+        match self.way {
+            Way::Pick | Way::External | Way::ExternalLocal => List::Cluster,
+            Way::PickLocal => List::Local,
+        }
+    }
+
     /// The kind whose chain this one's leads to, with the same number of endpoints.
     pub fn leads_to(self) -> Option<Self> {
         match self.way {
@@ -111,8 +119,7 @@ impl Kind {
     pub(super) fn chain(self, endpoints: usize, context: &Context) -> ChainWithRules {
         let chain = Chain::new(self.chain_name(endpoints));
         match self.way {
-            Way::Pick => chain.rules(self.pick(List::Cluster, endpoints)),
-            Way::PickLocal => chain.rules(self.pick(List::Local, endpoints)),
+            Way::Pick | Way::PickLocal => chain.rules(self.pick(endpoints)),
             Way::External => {
                 chain.rules([Rule::new([Statement::SetMark(context.masquerade_mark), self.goto_pick(endpoints)])])
             }
@@ -120,11 +127,11 @@ impl Kind {
         }
     }
 
-    fn pick(self, list: List, endpoints: usize) -> Vec<Rule> {
+    fn pick(self, endpoints: usize) -> Vec<Rule> {
         let frontend = Frontend::fields(self.node_port);
         let and_priority: Vec<Field> = frontend.into_iter().chain([Field::Priority]).collect();
         let count = u32::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
-        let any = Statement::PriorityAtRandom { count, first: list.index(0) };
+        let any = Statement::PriorityAtRandom { count, first: self.list().index(0) };
         if !self.sticky {
             return vec![Rule::new([any, Statement::Translate { key: and_priority, map: MapName::ENDPOINTS }])];
         }

@@ -45,7 +45,8 @@ pub struct Tally {
 impl Planner {
     /// A planner for an empty table.
     pub fn new(context: Context) -> Self {
-        Self::with_order(context, Order::default())
+        let order = Order::new(context.family);
+        Self::with_order(context, order)
     }
 
     /// A planner for an empty table that puts endpoints into the order in which somebody has seen them.
@@ -164,9 +165,9 @@ impl Planner {
         self.tally
     }
 
-    /// Forgets the order that it was made with, which is of no use once everything was updated.
-    pub fn forget_order(&mut self) {
-        self.order = Order::default();
+    /// Gives back the order that it was made with, which is of no use to it once everything was updated.
+    pub fn take_order(&mut self) -> Order {
+        std::mem::replace(&mut self.order, Order::new(self.context.family))
     }
 
     fn replace(

@@ -2,6 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
 use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
+use ipnet::IpNet;
 
 use super::{
     constants::{LIST_ELEMENT, element, verdict},
@@ -15,10 +16,7 @@ type Bytes = ArrayVec<u8, 64>;
 /// Writes an element into a list; for one that is to be removed its key is enough.
 pub(super) fn put(list: &mut Writer<'_>, item: &Element, with_content: bool) {
     let mut entry = list.nest(LIST_ELEMENT);
-    entry.nest(element::KEY).put_bytes(element::VALUE, &bytes(item.key.iter().map(|value| value.first())));
-    if item.key.iter().any(|value| matches!(value, Value::Range(..))) {
-        entry.nest(element::KEY_END).put_bytes(element::VALUE, &bytes(item.key.iter().map(|value| value.last())));
-    }
+    put_key(&mut entry, &item.key);
     if !with_content {
         return;
     }
@@ -31,6 +29,14 @@ pub(super) fn put(list: &mut Writer<'_>, item: &Element, with_content: bool) {
     }
     if let Some(comment) = &item.comment {
         entry.put_bytes(element::USERDATA, &userdata::comment(comment));
+    }
+}
+
+/// Writes the key of an element.
+pub(super) fn put_key(entry: &mut Writer<'_>, key: &Key) {
+    entry.nest(element::KEY).put_bytes(element::VALUE, &bytes(key.iter().map(|value| value.first())));
+    if key.iter().any(|value| matches!(value, Value::Network(_))) {
+        entry.nest(element::KEY_END).put_bytes(element::VALUE, &bytes(key.iter().map(|value| value.last())));
     }
 }
 
@@ -50,21 +56,21 @@ pub(super) fn put_verdict(data: &mut Writer<'_>, verdict: &Verdict) {
     }
 }
 
-/// The elements in a message of the kernel, of a set that is declared like this. Those that cannot be said here, which
-/// another program must have made, are left out.
-pub(crate) fn parse_elements(message: &Message<'_>, set: &Set) -> Result<Vec<Element>, Error> {
+/// Calls `each` with the elements in a message of the kernel, of a set that is declared like this; with `None` for those
+/// that cannot be said here, which another program must have made.
+pub(crate) fn parse_elements(
+    message: &Message<'_>,
+    set: &Set,
+    each: &mut dyn FnMut(Option<Element>),
+) -> Result<(), Error> {
     let (_, attributes) = message.split_header::<{ ferroute_netlink::nfnetlink::HEADER_LENGTH }>()?;
-    let mut elements = Vec::new();
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind != element::ELEMENTS {
-            continue;
-        }
-        for entry in attribute.nested() {
-            elements.extend(parse(&entry?, set)?);
+        if attribute.kind == element::ELEMENTS {
+            attribute.nested().try_for_each(|entry| parse(&entry?, set).map(&mut *each))?;
         }
     }
-    Ok(elements)
+    Ok(())
 }
 
 fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed> {
@@ -82,7 +88,7 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
     let Some(mut key) = first.and_then(|bytes| values::<5>(bytes, &set.key)) else { return Ok(None) };
     if set.kind == SetKind::Interval {
         let Some(last) = last.and_then(|bytes| values::<5>(bytes, &set.key)) else { return Ok(None) };
-        if !to_range(&mut key, &last) {
+        if !to_network(&mut key, &last) {
             return Ok(None);
         }
     }
@@ -92,15 +98,28 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
     Ok(Some(Element { key, datum, comment }))
 }
 
-/// Joins the ends of an interval; false if it is one in other fields than the last.
-fn to_range(key: &mut Key, last: &Key) -> bool {
+/// Joins the ends of an interval; false if it is no network, or one in other fields than the last.
+fn to_network(key: &mut Key, last: &Key) -> bool {
     let same = key.len().saturating_sub(1);
     if key[..same] != last[..same] {
         return false;
     }
     let (Some(&Value::Address(from)), Some(&Value::Address(to))) = (key.last(), last.last()) else { return false };
-    key[same] = Value::Range(from, to);
+    let Some(net) = network(from, to) else { return false };
+    key[same] = Value::Network(net);
     true
+}
+
+/// The network of all addresses from the first to the last, if there is one.
+fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let number = |address| match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
+        IpAddr::V6(address) => u128::from(address),
+    };
+    let in_common = (number(first) ^ number(last)).leading_zeros();
+    let bits = if first.is_ipv4() { 32 } else { 128 };
+    let net = IpNet::new(first, u8::try_from(in_common.min(bits)).ok()?).ok()?;
+    (net.network() == first && net.broadcast() == last).then_some(net)
 }
 
 fn parse_datum(data: &Attribute<'_>, set: &Set) -> Result<Option<Datum>, Malformed> {
@@ -159,7 +178,7 @@ fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
         match value {
             Value::Address(IpAddr::V4(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
             Value::Address(IpAddr::V6(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
-            Value::Range(..) => unreachable!("bug: ranges are written as their ends"),
+            Value::Network(_) => unreachable!("bug: networks are written as their ends"),
             Value::Protocol(number) => bytes.push(number),
             Value::Port(port) => bytes.try_extend_from_slice(&port.to_be_bytes()).expect(full),
             Value::Class(Class(number)) => bytes.try_extend_from_slice(&number.to_ne_bytes()).expect(full),

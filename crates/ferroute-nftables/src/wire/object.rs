@@ -3,10 +3,11 @@ use ferroute_netlink::{Batch, Request, Writer, flags, nfnetlink};
 
 use super::{
     constants::{LIST_ELEMENT, chain, element, message, rule, set, table},
+    element::put_key,
     expression::Expressions,
     userdata,
 };
-use crate::model::{Base, Chain, Comment, DataType, Holds, Hook, Name, Rule, Set, SetKind, TableId};
+use crate::model::{Base, Chain, Comment, DataType, Holds, Hook, Key, Name, Rule, Set, SetKind, TableId};
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
 pub(super) fn protocol_family(family: IpFamily) -> u8 {
@@ -43,12 +44,16 @@ pub(crate) fn list_request(id: &TableId, what: Listed) -> Request {
     request
 }
 
-/// Asks for the elements of a set.
-pub(crate) fn list_elements_request(id: &TableId, name: &Name) -> Request {
+/// Asks for the elements of a set that have these keys, or for all if no key is given.
+pub(crate) fn elements_request(id: &TableId, name: &Name, keys: &[Key]) -> Request {
     let mut request = request(message::GET_SET_ELEMENT, id.family);
     let mut attributes = request.attributes();
     attributes.put_str(element::TABLE, id.name.as_str());
     attributes.put_str(element::SET, name.as_str());
+    if !keys.is_empty() {
+        let mut list = attributes.nest(element::ELEMENTS);
+        keys.iter().for_each(|key| put_key(&mut list.nest(LIST_ELEMENT), key));
+    }
     drop(attributes);
     request
 }

@@ -18,7 +18,7 @@ use std::{
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings};
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
-    kernel::{Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection},
+    kernel::{Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection, Reading},
     model::{ChainWithRules, Datum, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
     plan::{List, NftablesSettings, SetId, TABLE},
 };
@@ -76,8 +76,23 @@ impl Kernel for SharedKernel {
         self.lock().listing(table)
     }
 
-    fn elements(&mut self, table: &TableId, set: &Set) -> Result<Vec<Element>, MemoryError> {
-        self.lock().elements(table, set)
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, MemoryError> {
+        self.lock().read(table, set, each)
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), MemoryError> {
+        self.lock().find(table, set, keys, each)
     }
 }
 

@@ -121,11 +121,11 @@ pub(super) fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool)
     let one = |(i, (value, data_type)): (usize, (&Value, &DataType))| match (value, data_type) {
         (Value::Address(address), DataType::Ipv4Address) => address.is_ipv4(),
         (Value::Address(address), DataType::Ipv6Address) => address.is_ipv6(),
-        (Value::Range(first, last), DataType::Ipv4Address) => {
-            last_may_be_range && i + 1 == types.len() && first.is_ipv4() && last.is_ipv4() && first <= last
+        (Value::Network(net), DataType::Ipv4Address) => {
+            last_may_be_range && i + 1 == types.len() && net.addr().is_ipv4()
         }
-        (Value::Range(first, last), DataType::Ipv6Address) => {
-            last_may_be_range && i + 1 == types.len() && first.is_ipv6() && last.is_ipv6() && first <= last
+        (Value::Network(net), DataType::Ipv6Address) => {
+            last_may_be_range && i + 1 == types.len() && net.addr().is_ipv6()
         }
         (Value::Protocol(_), DataType::Protocol)
         | (Value::Port(_), DataType::Port)
