@@ -357,6 +357,25 @@ fn what_our_other_family_writes_needs_no_look_and_what_others_write_needs_one() 
 }
 
 #[test]
+fn chains_with_names_that_iptables_does_not_know_are_no_obstacle() {
+    let lab = Lab::new(Backend::NfTables);
+    let strange = "a-chain-with-a-name-that-is-too-long-for-iptables";
+    lab.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
+    for command in ["add chain", "add rule"] {
+        let rule = if command == "add rule" { "ip saddr 192.0.2.1 accept" } else { "" };
+        lab.host.feed("nft", &["-f", "-"], &format!("{command} ip nat {strange} {rule}\n"));
+    }
+    let table = cluster().table(IpFamily::V4);
+    let mut dataplane = synced(&lab, &table);
+    assert_eq!(lab.host.run(|| dataplane.resync(&table)).unwrap().written, 0);
+    lab.clock.advance(60);
+    assert!(!lab.host.run(|| dataplane.was_disturbed()).unwrap());
+    lab.host.run(|| dataplane.cleanup()).unwrap();
+    assert!(lab.host.command("nft", &["list", "chain", "ip", "nat", strange]).contains("192.0.2.1"));
+    assert!(!lab.host.command("nft", &["list", "table", "ip", "nat"]).contains("KUBE-"));
+}
+
+#[test]
 fn a_program_that_changes_rules_all_the_time_does_not_keep_us_busy() {
     let lab = Lab::new(Backend::NfTables);
     let mut dataplane = synced(&lab, &cluster().table(IpFamily::V4));

@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use ferroute_core::IpFamily;
 
 use super::{ChainDigest, Dispatch, Jump, base::localnet_guard, chains, is_service_chain, jumps};
-use crate::{ChainName, ParseError, Rule, SaveItem, SaveParser, TableName};
+use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
 
 /// What the kernel holds of our rules, as [`ChainDigest`]s. Read line by line from `iptables-save`'s text, so that it
 /// stays small however many rules there are.
@@ -51,7 +51,7 @@ impl InForceReader {
     /// # Errors
     /// When it makes no sense.
     pub fn line(&mut self, line: &str) -> Result<(), ParseError> {
-        let item = self.parser.line(line)?;
+        let item = without_strangers(self.parser.line(line))?;
         let (Some(item), Some(table)) = (item, self.parser.table()) else { return Ok(()) };
         match item {
             SaveItem::Chain(chain, _) if is_ours(table, chain) => {
@@ -92,6 +92,16 @@ impl InForceReader {
 
     fn put_away(&mut self) {
         self.in_force.chains.extend(self.current.take());
+    }
+}
+
+/// Passes over lines that others bring about and that cannot be about our rules: `nft` makes chains in `iptables`' tables
+/// with names that `iptables` would not take, and `iptables-nft-save` 1.8.2 says on its standard output that there is no
+/// such table yet.
+pub(crate) fn without_strangers(item: Result<Option<SaveItem>, ParseError>) -> Result<Option<SaveItem>, ParseError> {
+    match item {
+        Err(ParseError { why: ParseErrorKind::ChainName(_) | ParseErrorKind::OutsideTable, .. }) => Ok(None),
+        item => item,
     }
 }
 

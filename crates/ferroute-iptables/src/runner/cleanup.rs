@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     ChainName, NfacctCounters, RestoreWriter, Rule, SaveItem, SaveParser, TableName,
-    plan::{chains, is_ours},
+    plan::{chains, is_ours, without_strangers},
 };
 
 /// Everything that came in the way of a cleanup. The rest was cleaned up nevertheless.
@@ -113,7 +113,7 @@ fn leftovers(runner: &Runner, table: TableName) -> Result<Leftovers, SaveError> 
     let mut parser = SaveParser::new(runner.tools.family);
     let goes = |chain: ChainName| chain != chains::FIREWALL && is_ours(table, chain);
     runner.save(table, &mut |line| {
-        match parser.line(line)? {
+        match without_strangers(parser.line(line))? {
             Some(SaveItem::Chain(chain, _)) if goes(chain) => drop(left.chains.insert(chain)),
             Some(SaveItem::Rule(from, rule)) if !goes(from) => match rule.next_chain() {
                 Some(to) if goes(to) && from.is_builtin() => left.jumps.push((from, rule)),

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     fault::line_at_fault,
-    lock::{LockError, XtablesLock},
+    lock::{LockError, LockPlace, XtablesLock},
     programs::{Call, Programs, RunError},
     tools::{Locking, Tools},
 };
@@ -120,7 +120,7 @@ impl Runner {
     ) -> Result<Duration, RestoreError> {
         let (_lock, wait) = match self.tools.locking {
             Locking::Restore(arguments) => (None, arguments),
-            Locking::Ours => (Some(XtablesLock::acquire(XtablesLock::PATH.as_ref(), PATIENCE)?), &[][..]),
+            Locking::Ours => (Some(XtablesLock::acquire(LockPlace::of_tools(), PATIENCE)?), &[][..]),
         };
         let arguments = [wait, &["--noflush", "--counters"]].concat();
         let call = Call { program: &self.tools.restore, arguments: &arguments };

@@ -1,7 +1,7 @@
 //! Where the tools of one IP family are, and what they can do.
 
 use std::{
-    env,
+    env, fmt,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -91,6 +91,17 @@ pub struct OtherBackend {
     pub has_kubelet: bool,
 }
 
+impl fmt::Display for OtherBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, rules, has_kubelet } = self;
+        write!(f, "iptables ({backend}) holds {rules} rules that the kernel obeys as well as ours")?;
+        if *has_kubelet {
+            write!(f, ", and the kubelet uses it: ours may go past its rules and those of the network plugin")?;
+        }
+        Ok(())
+    }
+}
+
 /// Directories to look for programs in, in order.
 pub fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH");
@@ -163,7 +174,7 @@ impl Tools {
 
     /// Asks for a chain that every kernel with this table has.
     fn check_kernel(&self, programs: &dyn Programs) -> Result<(), Unusable> {
-        let arguments = ["-t", "nat", "-S", "POSTROUTING"];
+        let arguments = [self.release.wait_arguments(), &["-t", "nat", "-S", "POSTROUTING"]].concat();
         let (exit, _) = output(programs, Call { program: &self.iptables, arguments: &arguments })
             .map_err(|source| Unusable::Run { program: self.iptables.clone(), source })?;
         if exit.status.success() {

@@ -79,10 +79,16 @@ impl Release {
         self.version >= [1, 6, 2]
     }
 
-    /// Arguments that make `iptables-restore` wait up to five seconds for the tools' lock. Without `-W` it looks once
-    /// a second only; since 1.8.8 it is woken instead, and `-W` gives a warning.
+    /// Arguments that make `iptables`, and `iptables-restore` if it knows `-w`, wait up to five seconds for the tools'
+    /// lock. Without `-W` it looks once a second only; since 1.8.8 it is woken instead, and `-W` gives a warning.
     pub fn wait_arguments(&self) -> &'static [&'static str] {
-        if self.version < [1, 8, 8] { &["-w", "5", "-W", "100000"] } else { &["-w", "5"] }
+        match self.version {
+            version if version >= [1, 8, 8] => &["-w", "5"],
+            version if version >= [1, 6, 1] => &["-w", "5", "-W", "100000"],
+            version if version >= [1, 4, 22] => &["-w", "5"],
+            version if version >= [1, 4, 20] => &["-w"],
+            _ => &[],
+        }
     }
 }
 
@@ -143,5 +149,8 @@ mod tests {
         assert_eq!(release("iptables v1.8.7 (legacy)").wait_arguments(), ["-w", "5", "-W", "100000"]);
         assert_eq!(release("iptables v1.8.8 (legacy)").wait_arguments(), ["-w", "5"]);
         assert_eq!(release("iptables v1.10.0 (nf_tables)").wait_arguments(), ["-w", "5"]);
+        assert_eq!(release("iptables v1.6.0").wait_arguments(), ["-w", "5"]);
+        assert_eq!(release("iptables v1.4.21").wait_arguments(), ["-w"]);
+        assert_eq!(release("iptables v1.4.19.1").wait_arguments(), [""; 0]);
     }
 }

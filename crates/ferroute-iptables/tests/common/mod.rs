@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 pub(crate) mod arbitrary;
+pub(crate) mod fake_tools;
 pub(crate) mod kernel;
 pub(crate) mod lab;
 pub(crate) mod records;

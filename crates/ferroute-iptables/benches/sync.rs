@@ -1,0 +1,133 @@
+//! How long syncs take with the real tools on a kernel of their own, and how much memory: by size of the cluster and
+//! backend. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft` or `legacy`, or a size
+//! such as `1000x10`.
+//!
+//! «Own» is the time that we computed, on whatever processor. «Tools» is the time that `iptables-save` and
+//! `iptables-restore` took, as we wait for them. Memory is the process's peak while it syncs; most of it holds the
+//! Services and endpoints.
+
+#![expect(clippy::print_stdout, reason = "its output is a table")]
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]
+
+use std::{env, fs, sync::Arc, time::Duration};
+
+use ferroute_api::EndpointSlice;
+use ferroute_core::{
+    Dataplane, IpFamily, LocalTrafficDetector, ProxySettings, SyncReport, Tracker,
+    testing::{Edit, node, pod, service, slice},
+};
+use ferroute_iptables::{
+    Generations, Host, HostPrograms, IptablesDataplane, Tools,
+    runner::{Backend, search_path},
+};
+use ferroute_testing::NetNs;
+
+/// Services and endpoints of each.
+const SIZES: [(usize, usize); 3] = [(100, 10), (1_000, 10), (10_000, 10)];
+
+fn main() {
+    let names: Vec<String> = env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    let wanted = |all: &[&str], name: &str| {
+        !names.iter().any(|wanted| all.contains(&&**wanted)) || names.iter().any(|wanted| wanted == name)
+    };
+    let sizes = SIZES.map(|(services, endpoints)| format!("{services}x{endpoints}"));
+    let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+    println!("backend  size      sync                      own       tools    written      of all   peak");
+    for (backend, name) in [(Backend::NfTables, "nft"), (Backend::Legacy, "legacy")] {
+        for ((services, endpoints), size) in SIZES.into_iter().zip(&sizes) {
+            if wanted(&["nft", "legacy"], name) && wanted(&sizes, size) {
+                NetNs::new().run(|| measure(backend, name, size, services, endpoints));
+            }
+        }
+    }
+}
+
+fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints: usize) {
+    let tools = Tools::find_backend(IpFamily::V4, backend, &HostPrograms, &search_path()).unwrap();
+    let detector = LocalTrafficDetector::ClusterCidr(vec!["10.0.0.0/8".parse().unwrap()]);
+    let settings = ProxySettings { detector, ..ProxySettings::default() };
+    let new = || {
+        let host = Host::of_kernel().unwrap();
+        let generations = Generations::of_kernel().unwrap();
+        IptablesDataplane::new(tools.clone(), settings.clone(), Arc::new(HostPrograms), host, generations)
+    };
+    let mut tracker = tracker(services, endpoints);
+    let line = |what: &str, (report, own): (SyncReport, Duration)| {
+        let SyncReport { written, total, kernel_time, .. } = report;
+        println!(
+            "{name:8} {size:9} {what:17} {:>8.1} ms {:>8.0} ms {written:>10} {total:>11} {:>4} MB",
+            own.as_secs_f64() * 1e3,
+            kernel_time.as_secs_f64() * 1e3,
+            peak_memory() / 1024
+        );
+    };
+    let mut dataplane = new();
+    line("first", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
+    let one_less = |tracker: &mut Tracker| {
+        Edit::SetSlice(endpoint_slice(services / 2, endpoints, endpoints - 1)).apply_to(tracker);
+        let changes = tracker.update(IpFamily::V4);
+        dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap()
+    };
+    line("one endpoint less", timed(&mut tracker, one_less));
+    line("nothing to repair", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
+    drop(dataplane);
+    let mut dataplane = new();
+    line("after a restart", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
+    line(
+        "look for damage",
+        timed(&mut tracker, |_| {
+            assert!(!dataplane.was_disturbed().unwrap());
+            SyncReport::default()
+        }),
+    );
+}
+
+/// A tracker that knows of a cluster, fed object by object as by an API server, so that memory holds no more than what a
+/// proxy keeps.
+fn tracker(services: usize, endpoints: usize) -> Tracker {
+    let mut tracker = Tracker::new(node("node-1"));
+    for i in 0..services {
+        let name = format!("bench/svc-{i:05}");
+        let service = service(&name).cluster_ip(&address(11, i)).port("http", 80).build();
+        Edit::SetService(service.into()).apply_to(&mut tracker);
+        Edit::SetSlice(endpoint_slice(i, endpoints, endpoints)).apply_to(&mut tracker);
+    }
+    tracker.update(IpFamily::V4);
+    tracker
+}
+
+/// The slice of a Service, with the first few of its endpoints.
+fn endpoint_slice(service: usize, endpoints: usize, wanted: usize) -> EndpointSlice {
+    let name = format!("svc-{service:05}");
+    let slice = slice(&format!("bench/{name}-a"), &name).port("http", 8080);
+    let pods = (0..wanted).map(|j| pod(&address(10, service * endpoints + j)).on(&format!("node-{}", j + 2)));
+    pods.fold(slice, |slice, pod| slice.pod(pod)).build()
+}
+
+/// The `n`th address of a network of 2^24.
+fn address(network: u8, n: usize) -> String {
+    let [_, b, c, d] = u32::try_from(n + 1).unwrap().to_be_bytes();
+    format!("{network}.{b}.{c}.{d}")
+}
+
+/// Runs a sync and tells how long this thread computed.
+fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -> (SyncReport, Duration) {
+    // Forgets the peak so far.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let start = computing_time();
+    let report = sync(tracker);
+    (report, computing_time() - start)
+}
+
+/// How long this thread has been on a processor so far.
+fn computing_time() -> Duration {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// The process's peak memory in KiB.
+fn peak_memory() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse().unwrap()
+}
