@@ -402,12 +402,8 @@ fn a_lock_that_another_program_holds_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let lock = directory.path().join("xtables.lock");
     let script = directory.path().join("iptables-restore");
-    std::fs::write(
-        &script,
-        format!("#!/bin/sh\nXTABLES_LOCKFILE={} exec iptables-legacy-restore \"$@\"\n", lock.display()),
-    )
-    .unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let text = format!("XTABLES_LOCKFILE={} exec iptables-legacy-restore \"$@\"", lock.display());
+    common::script::script(&script, &text);
     let mut dataplane = lab.dataplane_with(IpFamily::V4, &settings(), |tools, _| tools.restore = script);
     let held = std::fs::File::create(&lock).unwrap();
     held.lock().unwrap();

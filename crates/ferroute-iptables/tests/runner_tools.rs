@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
+mod common;
+
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -36,9 +38,7 @@ impl Bin {
     }
 
     fn program(self, name: &str, script: &str) -> Self {
-        let path = self.0.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        common::script::script(&self.0.path().join(name), script);
         self
     }
 

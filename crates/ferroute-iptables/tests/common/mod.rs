@@ -8,3 +8,4 @@ pub(crate) mod fake_tools;
 pub(crate) mod kernel;
 pub(crate) mod lab;
 pub(crate) mod records;
+pub(crate) mod script;
