@@ -1,5 +1,6 @@
 //! Brings one IP family's Services into force through a [`Kernel`].
 
+mod connections;
 mod found;
 mod pace;
 mod progress;
@@ -16,7 +17,7 @@ use std::{
 use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServicePortName, ServiceTable, SyncReport};
 use ferroute_host::{AddressError, HostAddresses};
 
-pub use self::progress::Progress;
+pub use self::{connections::Connections, progress::Progress};
 use self::{
     found::Outcome,
     pace::Pace,

@@ -37,6 +37,14 @@ pub trait Kernel: Send {
         each: &mut dyn FnMut(Option<Element>),
     ) -> Result<Reading, Self::Error>;
 
+    /// Calls `each` with all elements of a set that count, and what they have counted since they were added.
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, Self::Error>;
+
     /// Calls `each` with those elements of a set that have these keys.
     fn find(
         &mut self,
@@ -45,6 +53,15 @@ pub trait Kernel: Send {
         keys: &mut dyn Iterator<Item = Key>,
         each: &mut dyn FnMut(Option<Element>),
     ) -> Result<(), Self::Error>;
+}
+
+/// What an element has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Packets that have found it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Whether elements were read at a single moment.

@@ -101,5 +101,5 @@ pub mod model;
 pub mod plan;
 mod wire;
 
-pub use dataplane::{NftablesDataplane, Progress};
+pub use dataplane::{Connections, NftablesDataplane, Progress};
 pub use model::{Class, DataType, Value};

@@ -5,8 +5,10 @@
 mod common;
 
 use common::{Host, settings, table_id};
+use std::{net::Ipv4Addr, num::NonZeroU16, sync::Arc};
+
 use ferroute_core::{
-    Dataplane, IpFamily, ServiceTable,
+    Affinity, Dataplane, Endpoint, IpFamily, ServiceTable, TrafficPolicy,
     testing::{arbitrary, *},
 };
 use ferroute_nftables::{
@@ -168,7 +170,7 @@ fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
     let id = table_id(IpFamily::V4);
     let set = Set::new(Name::fixed("numbers"), [DataType::Ipv4Address, DataType::Port]).to_values([DataType::Port]);
     let element = |i: u32, datum| {
-        Element::new([Value::Address(std::net::Ipv4Addr::from(i).into()), Value::Port(7)]).fields([Value::Port(datum)])
+        Element::new([Value::Address(Ipv4Addr::from(i).into()), Value::Port(7)]).fields([Value::Port(datum)])
     };
     let add = |i, datum| Change::AddElement(set.name.clone(), element(i, datum));
     let mut transaction = Transaction::new(id.clone());
@@ -193,4 +195,36 @@ fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
     let error = kernel.commit(&missing).unwrap_err();
     assert_eq!(error.objection(), Some(Objection::NotFound));
     assert_eq!(error.to_string(), "kernel refused a transaction of 1 changes at «delete set ip ferroute other»");
+}
+
+/// Large enough that elements are asked for instead of read.
+#[test]
+fn a_large_table_is_found_as_it_was_left_and_mended() {
+    let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
+    for i in 0..6_000_u32 {
+        let first = 0x6440_0001 + 20 * i;
+        let endpoints = (first..first + 20).map(|address| Endpoint {
+            local: address % 7 == 0,
+            ..endpoint(&format!("{}:8080", Ipv4Addr::from(address)))
+        });
+        let mut service = service_port(&format!("{}:80", Ipv4Addr::from(0x0a60_0001 + i)));
+        service.affinity = i.is_multiple_of(11).then_some(Affinity { timeout_seconds: 300 });
+        if i.is_multiple_of(13) {
+            service.node_port = NonZeroU16::new(u16::try_from(30_000 + i / 13).unwrap());
+            service.external_policy = TrafficPolicy::Local;
+        }
+        table.entries.insert(port_name(&format!("shop/web-{i:04}:http")), entry(service, endpoints));
+    }
+    let ns = NetNs::new();
+    open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
+    assert_restart_finds_nothing_to_do(&ns, &table, &settings());
+    for (harm, repaired) in [
+        ("delete element ip ferroute endpoints { 10.96.0.2 . tcp . 80 . 1:5 : 100.64.0.25 . 8080 }", (1, 0)),
+        ("add element ip ferroute endpoints { 10.96.0.2 . tcp . 80 . 1:99 : 10.9.9.9 . 8080 }", (0, 1)),
+    ] {
+        ns.command("nft", &[harm]);
+        let report = open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
+        assert_eq!((report.written, report.removed, report.full), (repaired.0, repaired.1, false), "{harm}");
+        assert_restart_finds_nothing_to_do(&ns, &table, &settings());
+    }
 }

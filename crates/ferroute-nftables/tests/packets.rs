@@ -232,5 +232,32 @@ fn the_priority_that_carries_classes_does_not_leave_the_node() {
     assert!(listed.contains("counter packets 0 bytes 0"), "{listed}");
 }
 
+#[test]
+fn connections_are_counted_by_frontend_and_endpoint() {
+    let counting = NftablesSettings { counters: true, ..settings() };
+    let mut case = Case::new(2, IpFamily::V4, counting, &cluster(web().node_port(30080), (0..2).map(local)));
+    for _ in 0..10 {
+        tcp(&case.lab.client, "10.96.0.1:80");
+        tcp(&case.lab.client, "192.168.0.1:30080");
+        udp(&case.lab.client, "10.96.0.1:53");
+    }
+    let connections = case.dataplane.connections().unwrap();
+    let by_frontend: Vec<String> = connections
+        .frontends
+        .iter()
+        .map(|((service, frontend), count)| format!("{service} {frontend} {count}"))
+        .collect();
+    assert_eq!(
+        by_frontend,
+        [
+            "shop/web:dns 10.96.0.1:53/udp 10",
+            "shop/web:http node port 30080/tcp 10",
+            "shop/web:http 10.96.0.1:80/tcp 10"
+        ]
+    );
+    let of_http = connections.endpoints.iter().filter(|((service, _), _)| &*service.port == "http");
+    assert_eq!(of_http.map(|(_, count)| count).sum::<u64>(), 20);
+}
+
 /// With three endpoints, the chance that one of them is never chosen is 3 × (2/3)^60, one in ten thousand million.
 const TRIES: usize = 60;

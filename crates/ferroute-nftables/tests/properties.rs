@@ -4,17 +4,20 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 
 use common::{Host, SharedKernel, meaning, settings, table_id};
-use ferroute_core::{Dataplane, IpFamily, NodePortAddresses, testing::arbitrary};
+use ferroute_core::{
+    Changes, Dataplane, Entry, IpFamily, NodePortAddresses, ServicePort, ServicePortName, ServiceTable,
+    testing::{arbitrary, endpoint, node, port_name, service_port},
+};
 use ferroute_nftables::{
     NftablesDataplane,
     kernel::{Kernel, MemoryKernel},
     model::{Change, Name, Transaction},
     plan::{NftablesSettings, render},
 };
-use proptest::{prelude::*, sample::Index};
+use proptest::{collection::vec, option, prelude::*, sample::Index};
 
 fn dataplane<K: Kernel>(kernel: K, family: IpFamily, settings: NftablesSettings) -> NftablesDataplane<K> {
     NftablesDataplane::with_kernel(kernel, family, settings, Box::new(Host::default()))
@@ -39,10 +42,7 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
 }
 
 /// A kernel that holds what `render` prints.
-fn written_anew(
-    table: &ferroute_core::ServiceTable,
-    settings: &NftablesSettings,
-) -> Result<MemoryKernel, TestCaseError> {
+fn written_anew(table: &ServiceTable, settings: &NftablesSettings) -> Result<MemoryKernel, TestCaseError> {
     let mut kernel = MemoryKernel::new();
     kernel
         .commit(&render(table, settings, &Host::default().0))
@@ -110,7 +110,7 @@ proptest! {
     fn whatever_somebody_else_does_to_the_table_is_noticed_and_mended(
         cluster in arbitrary::cluster(),
         other in arbitrary::cluster(),
-        harm in prop::collection::vec((any::<bool>(), any::<Index>()), 1..6),
+        harm in vec((any::<bool>(), any::<Index>()), 1..6),
         settings in any_settings(),
     ) {
         let family = IpFamily::V4;
@@ -144,7 +144,7 @@ proptest! {
     fn after_a_failure_the_next_sync_brings_everything_into_force(
         cluster in arbitrary::cluster(),
         edits in arbitrary::edits(1..12),
-        fails in prop::collection::vec(any::<bool>(), 12),
+        fails in vec(any::<bool>(), 12),
         settings in any_settings(),
     ) {
         let family = IpFamily::V4;
@@ -179,6 +179,51 @@ proptest! {
             let fixed = table.chains().filter(|chain| count_in(&chain.chain.name).is_none()).count();
             prop_assert_eq!(fixed, 16);
             prop_assert!(table.chains().count() - fixed <= KINDS * numbers.len());
+        }
+    }
+}
+
+/// Services that fight for the same few addresses and ports, which an API server would not let them.
+fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<Entry>)>> {
+    let address = |number: u8| IpAddr::from([203, 0, 113, number]);
+    let entry = (0..2_u8, vec(0..3_u8, 0..3), vec(0..3_u8, 0..2), option::of(0..2_u16), 0..3_u8).prop_map(
+        move |(cluster_ip, external, balancers, node_port, endpoints)| Entry {
+            service: ServicePort {
+                external_ips: external.into_iter().map(address).collect(),
+                load_balancer_vips: balancers.into_iter().map(address).collect(),
+                load_balancer_source_ranges: ["10.0.0.0/8".parse().unwrap()].into(),
+                node_port: node_port.and_then(|port| NonZeroU16::new(30_000 + port)),
+                ..service_port(&format!("10.96.0.{}:80", 1 + cluster_ip))
+            },
+            endpoints: (0..endpoints).map(|number| endpoint(&format!("10.244.0.{}:8080", 2 + number))).collect(),
+        },
+    );
+    let name = (0..4_u8).prop_map(|number| port_name(&format!("shop/web-{number}:http")));
+    vec((name, option::weighted(0.7, entry)), 1..12)
+}
+
+proptest! {
+    #[test]
+    fn whoever_fights_for_a_frontend_the_first_by_name_gets_it(rounds in vec(contested(), 1..6)) {
+        let family = IpFamily::V4;
+        let mut table = ServiceTable::new(family, Arc::new(node("node-1")));
+        let mut dataplane = dataplane(MemoryKernel::new(), family, settings());
+        dataplane.resync(&table).unwrap();
+        for round in rounds {
+            let mut changes = Changes::default();
+            for (name, entry) in round {
+                let old = match entry {
+                    Some(entry) => table.entries.insert(name.clone(), entry),
+                    None => table.entries.remove(&name),
+                };
+                changes.previous.entry(name).or_insert(old);
+            }
+            dataplane.sync(&table, &changes).unwrap();
+            let (wanted, id) = (written_anew(&table, &settings())?, table_id(family));
+            prop_assert_eq!(
+                meaning(dataplane.kernel().table(&id).unwrap(), family),
+                meaning(wanted.table(&id).unwrap(), family)
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use self::{
     text::TableText,
 };
 
-use super::{Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection, Reading};
+use super::{Counter, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection, Reading};
 use crate::model::{
     ChainWithRules, Change, Comment, Datum, Element, Holds, Key, Name, Set, SetKind, TableId, Transaction, Verdict,
 };
@@ -137,6 +137,18 @@ impl Kernel for MemoryKernel {
     ) -> Result<Reading, Self::Error> {
         let elements = self.tables.get(table).into_iter().flat_map(|table| table.elements(&set.name));
         elements.for_each(|element| each(Some(element.clone())));
+        Ok(Reading::Steady)
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, Self::Error> {
+        let elements = self.tables.get(table).into_iter().flat_map(|table| table.elements(&set.name));
+        // No packets pass here.
+        elements.filter(|_| set.counter).for_each(|element| each(element.clone(), Counter::default()));
         Ok(Reading::Steady)
     }
 

@@ -1,7 +1,7 @@
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
 use ferroute_netlink::{Consistency, Error, Protocol, Socket};
 
-use super::{Kernel, KernelError, Listing, Objection, Reading};
+use super::{Counter, Kernel, KernelError, Listing, Objection, Reading};
 use crate::{
     model::{Element, Key, Set, TableId, Transaction},
     wire::{
@@ -81,6 +81,20 @@ impl NetlinkKernel {
         let generation = KernelGeneration::open()?.ok_or(NetlinkError::NotSupported)?;
         Ok(Self { socket: Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?, generation })
     }
+
+    fn dump(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
+    ) -> Result<Reading, NetlinkError> {
+        let mut request = elements_request(table, &set.name, &[]);
+        match self.socket.dump(&mut request, |message| parse_elements(&message, set, each)) {
+            Ok(Consistency::Consistent) => Ok(Reading::Steady),
+            Ok(Consistency::Interrupted) => Ok(Reading::Interrupted),
+            Err(source) => Err(failed_elements(table, set, source)),
+        }
+    }
 }
 
 impl Kernel for NetlinkKernel {
@@ -140,13 +154,20 @@ impl Kernel for NetlinkKernel {
         set: &Set,
         each: &mut dyn FnMut(Option<Element>),
     ) -> Result<Reading, Self::Error> {
-        let mut request = elements_request(table, &set.name, &[]);
-        let consistency = self.socket.dump(&mut request, |message| parse_elements(&message, set, each));
-        match consistency {
-            Ok(Consistency::Consistent) => Ok(Reading::Steady),
-            Ok(Consistency::Interrupted) => Ok(Reading::Interrupted),
-            Err(source) => Err(failed_elements(table, set, source)),
-        }
+        self.dump(table, set, &mut |element, _| each(element))
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, Self::Error> {
+        self.dump(table, set, &mut |element, counter| {
+            if let Some((element, counter)) = element.zip(counter) {
+                each(element, counter);
+            }
+        })
     }
 
     fn find(
@@ -166,7 +187,7 @@ impl Kernel for NetlinkKernel {
             let mut request = elements_request(table, &set.name, &wanted);
             let result = self.socket.request(&mut request, |message| {
                 found += 1;
-                parse_elements(&message, set, each)
+                parse_elements(&message, set, &mut |element, _| each(element))
             });
             match result {
                 Ok(()) => wanted.clear(),

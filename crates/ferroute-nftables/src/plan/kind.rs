@@ -128,21 +128,29 @@ impl Kind {
     }
 
     fn pick(self, endpoints: usize) -> Vec<Rule> {
-        let frontend = Frontend::fields(self.node_port);
-        let and_priority: Vec<Field> = frontend.into_iter().chain([Field::Priority]).collect();
         let count = u32::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
+        let any = self.send_to_one_of(count);
+        // A packet can meet a change between two lookups and ask for an endpoint behind the end of a list that has just
+        // become shorter. The first one is there as long as there is any.
+        let first = (count > 1).then(|| self.send_to_one_of(1).comment("the list has just become shorter"));
+        let known = self.sticky.then(|| {
+            let key = client_key(self.node_port);
+            let remember = Verdict::Jump(remember_chain(self.node_port));
+            Rule::new([Statement::PriorityFromMap { key, map: MapName::AFFINITY }, remember.into()])
+                .comment("the endpoint that the client had last, if it is still there")
+        });
+        known.into_iter().chain([any]).chain(first).collect()
+    }
+
+    fn send_to_one_of(self, count: u32) -> Rule {
+        let key: Vec<Field> = Frontend::fields(self.node_port).into_iter().chain([Field::Priority]).collect();
         let any = Statement::PriorityAtRandom { count, first: self.list().index(0) };
-        if !self.sticky {
-            return vec![Rule::new([any, Statement::Translate { key: and_priority, map: MapName::ENDPOINTS }])];
+        if self.sticky {
+            let slot = Statement::PriorityFromMap { key, map: MapName::SLOTS };
+            Rule::new([any, slot, Verdict::Jump(remember_chain(self.node_port)).into()])
+        } else {
+            Rule::new([any, Statement::Translate { key, map: MapName::ENDPOINTS }])
         }
-        let remember = Statement::from(Verdict::Jump(remember_chain(self.node_port)));
-        let of_client = Statement::PriorityFromMap { key: client_key(self.node_port), map: MapName::AFFINITY };
-        let slot = Statement::PriorityFromMap { key: and_priority, map: MapName::SLOTS };
-        vec![
-            Rule::new([of_client, remember.clone()])
-                .comment("the endpoint that the client had last, if it is still there"),
-            Rule::new([any, slot, remember]).comment("else any"),
-        ]
     }
 
     fn external_local(self, endpoints: usize, context: &Context) -> Vec<Rule> {

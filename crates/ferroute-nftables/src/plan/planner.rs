@@ -98,6 +98,10 @@ impl Planner {
     /// Writes what follows from all updates together. To be called once, at the end of each transaction.
     pub fn settle(&mut self, transaction: &mut Transaction) {
         for frontend in std::mem::take(&mut self.vacant) {
+            // All who waited may have gone, and somebody else have come.
+            if self.owners.contains_key(&frontend) {
+                continue;
+            }
             let Some(name) = self.waiting.get_mut(&frontend).and_then(BTreeSet::pop_first) else { continue };
             if self.waiting.get(&frontend).is_some_and(BTreeSet::is_empty) {
                 self.waiting.remove(&frontend);
@@ -132,6 +136,11 @@ impl Planner {
     /// They have been removed.
     pub fn garbage_is_gone(&mut self) {
         self.shared.garbage_is_gone();
+    }
+
+    /// The service port that has a frontend.
+    pub fn service_of(&self, frontend: &Frontend) -> Option<&ServicePortName> {
+        self.owners.get(frontend)
     }
 
     /// Names of all service ports in force, in no particular order.

@@ -87,11 +87,15 @@ pub(super) mod element {
     pub(in crate::wire) const KEY: u16 = 1;
     pub(in crate::wire) const DATA: u16 = 2;
     pub(in crate::wire) const USERDATA: u16 = 6;
+    pub(in crate::wire) const EXPRESSION: u16 = 7;
     pub(in crate::wire) const KEY_END: u16 = 10;
     pub(in crate::wire) const VALUE: u16 = 1;
     pub(in crate::wire) const VERDICT: u16 = 2;
     pub(in crate::wire) const CODE: u16 = 1;
     pub(in crate::wire) const CHAIN: u16 = 2;
+    /// `NFTA_COUNTER_*`.
+    pub(in crate::wire) const COUNTER_BYTES: u16 = 1;
+    pub(in crate::wire) const COUNTER_PACKETS: u16 = 2;
 }
 
 /// Verdict codes: `NF_*` and `NFT_*`, the latter negative.

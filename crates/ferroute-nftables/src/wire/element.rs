@@ -5,9 +5,10 @@ use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
 use ipnet::IpNet;
 
 use super::{
-    constants::{LIST_ELEMENT, element, verdict},
+    constants::{LIST_ELEMENT, element, rule, verdict},
     userdata,
 };
+use crate::kernel::Counter;
 use crate::model::{Class, DataType, Datum, Element, Fields, Holds, Key, Name, Set, SetKind, Value, Verdict};
 
 /// Raw bytes of a key or datum.
@@ -56,18 +57,21 @@ pub(super) fn put_verdict(data: &mut Writer<'_>, verdict: &Verdict) {
     }
 }
 
-/// Calls `each` with the elements in a message of the kernel, of a set that is declared like this; with `None` for those
-/// that cannot be said here, which another program must have made.
+/// Calls `each` with the elements in a message of the kernel, of a set that is declared like this, and with what they
+/// have counted; with `None` for those that cannot be said here, which another program must have made.
 pub(crate) fn parse_elements(
     message: &Message<'_>,
     set: &Set,
-    each: &mut dyn FnMut(Option<Element>),
+    each: &mut dyn FnMut(Option<Element>, Option<Counter>),
 ) -> Result<(), Error> {
     let (_, attributes) = message.split_header::<{ ferroute_netlink::nfnetlink::HEADER_LENGTH }>()?;
     for attribute in attributes {
         let attribute = attribute?;
         if attribute.kind == element::ELEMENTS {
-            attribute.nested().try_for_each(|entry| parse(&entry?, set).map(&mut *each))?;
+            for entry in attribute.nested() {
+                let entry = entry?;
+                each(parse(&entry, set)?, parse_counter(&entry)?);
+            }
         }
     }
     Ok(())
@@ -96,6 +100,14 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
         return Ok(None);
     }
     Ok(Some(Element { key, datum, comment }))
+}
+
+fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
+    let Some(expression) = find(entry, element::EXPRESSION)? else { return Ok(None) };
+    let Some(data) = find(&expression, rule::EXPRESSION_DATA)? else { return Ok(None) };
+    let (packets, bytes) = (find(&data, element::COUNTER_PACKETS)?, find(&data, element::COUNTER_BYTES)?);
+    let Some((packets, bytes)) = packets.zip(bytes) else { return Ok(None) };
+    Ok(Some(Counter { packets: packets.u64_be()?, bytes: bytes.u64_be()? }))
 }
 
 /// Joins the ends of an interval; false if it is no network, or one in other fields than the last.
@@ -160,10 +172,15 @@ fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
 }
 
 fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Malformed> {
+    Ok(find(nest, element::VALUE)?.map(|attribute| attribute.payload))
+}
+
+/// The first attribute of a kind in a nest.
+fn find<'a>(nest: &Attribute<'a>, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
     for attribute in nest.nested() {
         let attribute = attribute?;
-        if attribute.kind == element::VALUE {
-            return Ok(Some(attribute.payload));
+        if attribute.kind == kind {
+            return Ok(Some(attribute));
         }
     }
     Ok(None)

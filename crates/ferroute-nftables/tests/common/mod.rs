@@ -18,7 +18,7 @@ use std::{
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings};
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
-    kernel::{Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection, Reading},
+    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection, Reading},
     model::{ChainWithRules, Datum, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
     plan::{List, NftablesSettings, SetId, TABLE},
 };
@@ -83,6 +83,15 @@ impl Kernel for SharedKernel {
         each: &mut dyn FnMut(Option<Element>),
     ) -> Result<Reading, MemoryError> {
         self.lock().read(table, set, each)
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, MemoryError> {
+        self.lock().counts(table, set, each)
     }
 
     fn find(
