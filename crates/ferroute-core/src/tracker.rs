@@ -82,8 +82,9 @@ pub struct Candidate {
 #[derive(Debug)]
 pub struct Tracker {
     services: HashMap<ServiceName, [Vec<NamedPort>; 2]>,
-    /// Slices by service, then by their own name, so that the same slices always give the same endpoints.
-    slices: HashMap<ServiceName, BTreeMap<ServiceName, SliceView>>,
+    /// Slices by service, then in the order of their own names, so that the same slices always give the same endpoints.
+    /// A list, because most services have one slice only, and a map of one takes a kilobyte more.
+    slices: HashMap<ServiceName, Vec<SliceView>>,
     /// The service that each known slice belongs to: a deletion names the slice only.
     owners: HashMap<ServiceName, ServiceName>,
     tables: [ServiceTable; 2],
@@ -127,14 +128,23 @@ impl Tracker {
         }
         self.touch(&slice.service);
         self.owners.insert(slice.name.clone(), slice.service.clone());
-        self.slices.entry(slice.service.clone()).or_default().insert(slice.name.clone(), slice);
+        let slices = self.slices.entry(slice.service.clone()).or_default();
+        match position(slices, &slice.name) {
+            Ok(known) => slices[known] = slice,
+            Err(place) => {
+                slices.reserve_exact(1);
+                slices.insert(place, slice);
+            }
+        }
     }
 
     /// A slice, given by its namespace and name, is gone, or is none of ours any more.
     pub fn remove_slice(&mut self, name: &ServiceName) {
         let Some(owner) = self.owners.remove(name) else { return };
         if let Some(slices) = self.slices.get_mut(&owner) {
-            slices.remove(name);
+            if let Ok(known) = position(slices, name) {
+                slices.remove(known);
+            }
             if slices.is_empty() {
                 self.slices.remove(&owner);
             }
@@ -213,7 +223,7 @@ impl Tracker {
             .map(|port| {
                 let name =
                     ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
-                let slices = slices.into_iter().flat_map(BTreeMap::values).filter(|slice| slice.family == family);
+                let slices = slices.into_iter().flatten().filter(|slice| slice.family == family);
                 let endpoints = endpoints_of(&name, slices);
                 (name, Entry { service: port.port.clone(), endpoints })
             })
@@ -228,6 +238,11 @@ impl Tracker {
             }
         }
     }
+}
+
+/// Where the slice of this name is, or would be.
+fn position(slices: &[SliceView], name: &ServiceName) -> Result<usize, usize> {
+    slices.binary_search_by(|known| known.name.cmp(name))
 }
 
 /// The endpoints of a service port from all its slices: each address and port once, sorted by their text.
