@@ -1,6 +1,6 @@
 //! The command line, exactly as it was typed. Nothing here looks at the host.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroute_core::IpFamily;
@@ -28,12 +28,9 @@ pub(crate) enum Command {
     Demo(ferroute_demo::DemoArgs),
 }
 
-/// Where Services come from and how to treat them; shared by `run` and `render`.
-#[derive(Args, Debug)]
-pub(crate) struct SourceArgs {
-    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
-    #[arg(long, value_name = "PATH")]
-    pub(crate) manifests: PathBuf,
+/// How Services are treated; shared by `run` and `render`.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SettingsArgs {
     /// KubeProxyConfiguration file, as kube-proxy reads it; without one its defaults hold
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -45,27 +42,34 @@ pub(crate) struct SourceArgs {
     pub(crate) hostname_override: Option<String>,
 }
 
-impl SourceArgs {
-    /// Only manifests, and defaults for everything else.
-    pub(crate) fn of_manifests(path: &Path) -> Self {
-        Self { manifests: path.to_owned(), config: None, proxy_mode: None, hostname_override: None }
-    }
-}
-
 /// Arguments of `ferroute run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// What to proxy.
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes. Without it, an API
+    /// server tells them
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// How to reach the API server, in place of the configuration's clientConnection.kubeconfig; without either, the
+    /// service account of the pod
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub(crate) kubeconfig: Option<String>,
+    /// Address of the API server, in place of the kubeconfig's
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub(crate) master: Option<String>,
+    /// How to treat what they tell.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
+    pub(crate) settings: SettingsArgs,
 }
 
 /// Arguments of `ferroute render`.
 #[derive(Args, Debug)]
 pub(crate) struct RenderArgs {
-    /// What to render.
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifests: PathBuf,
+    /// How to treat them.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
+    pub(crate) settings: SettingsArgs,
     /// Print the rules of one IP family only
     #[arg(long, value_enum)]
     pub(crate) family: Option<Family>,

@@ -16,7 +16,7 @@ use ferroute_source::read_once;
 use ferroute_trace::{Host, Packet, Route, iptables::summary, write_summary_into};
 
 use crate::{
-    cli::SourceArgs,
+    cli::SettingsArgs,
     render::{full_host, track},
     settings,
 };
@@ -31,8 +31,7 @@ struct Walks;
 
 impl PathTeller for Walks {
     fn tell(&self, flow: &FlowSpec) -> anyhow::Result<Vec<String>> {
-        let source = SourceArgs { config: Some(flow.config.clone()), ..SourceArgs::of_manifests(&flow.manifests) };
-        let settings = settings::load(&source)?;
+        let settings = settings::load(&SettingsArgs { config: Some(flow.config.clone()), ..SettingsArgs::default() })?;
         let events = read_once(&flow.manifests)
             .with_context(|| format!("cannot read manifests at {}", flow.manifests.display()))?;
         let tracker = track(&settings.resolved, events)?;

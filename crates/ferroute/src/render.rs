@@ -19,14 +19,13 @@ use crate::{
 /// Writes the rules to `out`. The host is not looked at: its addresses are those of the Node in the manifests, its tools
 /// and its kernel can do all that rules may ask for.
 pub(crate) fn render(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
-    let source = &args.source;
-    let Settings { resolved, warnings } = settings::load(source)?;
+    let Settings { resolved, warnings, .. } = settings::load(&args.settings)?;
     logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let events = read_once(&source.manifests)
-        .with_context(|| format!("cannot read manifests at {}", source.manifests.display()))?;
+    let events =
+        read_once(&args.manifests).with_context(|| format!("cannot read manifests at {}", args.manifests.display()))?;
     let tracker = track(&resolved, events)?;
     for family in IpFamily::BOTH {
         if args.family.is_none_or(|wanted| IpFamily::from(wanted) == family) {

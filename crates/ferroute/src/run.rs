@@ -11,11 +11,12 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use ferroute_config::Resolved;
+use ferroute_config::{ClientConnectionConfiguration, Resolved};
 use ferroute_core::NodeView;
 use ferroute_health::{Health, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
-use ferroute_source::{FollowError, Manifests};
+use ferroute_kube::ApiServer;
+use ferroute_source::{Event, FollowError, Manifests};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
@@ -34,17 +35,48 @@ use crate::{
 
 /// Runs the proxy until a signal ends it.
 pub(crate) fn run(args: &RunArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
-    let source = &args.source;
-    let Settings { resolved, warnings } = settings::load(source)?;
+    let Settings { resolved, client_connection, warnings } = settings::load(&args.settings)?;
     logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(supervise(args, &resolved))
+    runtime.block_on(async {
+        let source = Source::new(args, client_connection, &settings::node_name(&resolved)?).await?;
+        supervise(source, &resolved).await
+    })
 }
 
-async fn supervise(args: &RunArgs, resolved: &Resolved) -> anyhow::Result<()> {
+/// Where Services come from.
+enum Source {
+    Manifests(Manifests),
+    ApiServer(ApiServer),
+}
+
+impl Source {
+    async fn new(args: &RunArgs, mut connection: ClientConnectionConfiguration, node: &str) -> anyhow::Result<Self> {
+        if let Some(path) = &args.manifests {
+            return Ok(Self::Manifests(Manifests::new(path)));
+        }
+        if let Some(path) = &args.kubeconfig {
+            connection.kubeconfig.clone_from(path);
+        }
+        let server = ApiServer::new(&connection, args.master.as_deref(), node).await;
+        server.map(Self::ApiServer).context("no source of Services (give --manifests to do without an API server)")
+    }
+
+    async fn follow(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), FollowError> {
+        match self {
+            Self::Manifests(manifests) => manifests.follow(batches).await,
+            Self::ApiServer(server) => {
+                server.follow(batches).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
     // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
@@ -55,7 +87,7 @@ async fn supervise(args: &RunArgs, resolved: &Resolved) -> anyhow::Result<()> {
     };
     let mut feed = Feed::new(resolved, first_node(resolved)?);
     let (events, mut batches) = mpsc::channel(QUEUE);
-    let mut source = tokio::spawn(Manifests::new(&args.source.manifests).follow(events));
+    let mut source = tokio::spawn(source.follow(events));
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",

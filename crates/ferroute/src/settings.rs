@@ -3,34 +3,37 @@
 use std::path::Path;
 
 use anyhow::Context;
-use ferroute_config::{KubeProxyConfiguration, Resolved, canonical_node_name};
+use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, canonical_node_name};
 
-use crate::cli::SourceArgs;
+use crate::cli::SettingsArgs;
 
 /// A configuration with what a person should know about it.
 pub(crate) struct Settings {
     /// What the proxy uses.
     pub(crate) resolved: Resolved,
+    /// How to reach an API server.
+    pub(crate) client_connection: ClientConnectionConfiguration,
     /// Fields that have no effect or are not known; to be logged once logging has started.
     pub(crate) warnings: Vec<String>,
 }
 
 /// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the command line goes before
 /// what is in the file.
-pub(crate) fn load(source: &SourceArgs) -> anyhow::Result<Settings> {
-    let (mut config, mut warnings) = match &source.config {
+pub(crate) fn load(args: &SettingsArgs) -> anyhow::Result<Settings> {
+    let (mut config, mut warnings) = match &args.config {
         None => (KubeProxyConfiguration::default(), Vec::new()),
         Some(path) => read(path).with_context(|| format!("cannot use the configuration file {}", path.display()))?,
     };
-    if let Some(name) = &source.hostname_override {
+    if let Some(name) = &args.hostname_override {
         config.hostname_override.clone_from(name);
     }
-    if let Some(mode) = &source.proxy_mode {
+    if let Some(mode) = &args.proxy_mode {
         config.mode.clone_from(mode);
     }
     warnings.extend(config.warnings().iter().map(ToString::to_string));
-    let resolved = config.defaulted().resolve().context("the configuration is invalid")?;
-    Ok(Settings { resolved, warnings })
+    let config = config.defaulted();
+    let resolved = config.resolve().context("the configuration is invalid")?;
+    Ok(Settings { resolved, client_connection: config.client_connection, warnings })
 }
 
 /// The name of this node: as configured, else the host's.
