@@ -8,7 +8,7 @@
 use std::{
     fs,
     net::{IpAddr, Ipv4Addr},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,12 @@ use ferroute_core::{
     testing::{endpoint, entry, node, port_name, service_port},
 };
 use ferroute_host::{AddressError, HostAddresses};
-use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use ferroute_nftables::{
+    NftablesDataplane,
+    kernel::{Counter, Kernel, Listing, NetlinkError, NetlinkKernel, Reading},
+    model::{Element, Key, Set, TableId, Transaction},
+    plan::NftablesSettings,
+};
 use ferroute_testing::NetNs;
 
 struct NoAddresses;
@@ -28,13 +33,66 @@ impl HostAddresses for NoAddresses {
     }
 }
 
+/// The kernel, with a look at the clock.
+struct Timed {
+    kernel: NetlinkKernel,
+    times: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Kernel for Timed {
+    type Error = NetlinkError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), NetlinkError> {
+        let start = Instant::now();
+        let result = self.kernel.commit(transaction);
+        self.times.lock().unwrap().push(start.elapsed());
+        result
+    }
+
+    fn generation(&mut self) -> Result<u32, NetlinkError> {
+        self.kernel.generation()
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, NetlinkError> {
+        self.kernel.listing(table)
+    }
+
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, NetlinkError> {
+        self.kernel.read(table, set, each)
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, NetlinkError> {
+        self.kernel.counts(table, set, each)
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), NetlinkError> {
+        self.kernel.find(table, set, keys, each)
+    }
+}
+
 fn main() {
     let sizes: Vec<(u32, u32)> = std::env::args().filter_map(|argument| parse(&argument)).collect();
     let sizes = if sizes.is_empty() { vec![(1_000, 10), (10_000, 10), (100_000, 10)] } else { sizes };
     println!(
-        "| cluster | first sync | CPU | of it kernel | restart | endpoint replaced, p50 / p99 | added or removed | service added or removed | 1,000 services changed | memory |"
+        "| cluster | first sync | CPU | of it kernel | longest transaction | restart | endpoint replaced, p50 / p99 | added or removed | service added or removed | 1,000 services changed | memory |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for (services, endpoints) in sizes {
         measure(services, endpoints);
     }
@@ -49,9 +107,10 @@ fn measure(services: u32, endpoints: u32) {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
     table.entries = (0..services).map(|i| (name(i), service(i, endpoints))).collect();
     let namespace = NetNs::new();
+    let times = Arc::new(Mutex::new(Vec::new()));
     let open = || {
-        namespace
-            .run(|| NftablesDataplane::open(IpFamily::V4, NftablesSettings::default(), Box::new(NoAddresses)).unwrap())
+        let kernel = Timed { kernel: namespace.run(|| NetlinkKernel::open().unwrap()), times: times.clone() };
+        NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(NoAddresses))
     };
     let before = resident();
     let mut dataplane = open();
@@ -59,6 +118,7 @@ fn measure(services: u32, endpoints: u32) {
     let report = dataplane.resync(&table).unwrap();
     let (first, cpu) = (start.elapsed(), cpu_time() - cpu);
     let (kernel, memory) = (report.kernel_time, resident().saturating_sub(before));
+    let longest = times.lock().unwrap().iter().max().copied().unwrap_or_default();
     let mut bench = Bench { table, dataplane };
     let mut i = 0;
     let mut next = || {
@@ -93,7 +153,7 @@ fn measure(services: u32, endpoints: u32) {
     open().resync(&bench.table).unwrap();
     let restart = start.elapsed();
     println!(
-        "| {services}×{endpoints} | {first:.1?} | {cpu:.1?} | {kernel:.1?} | {restart:.1?} | {} | {} | {} | {many:.1?} | {} MB |",
+        "| {services}×{endpoints} | {first:.1?} | {cpu:.1?} | {kernel:.1?} | {longest:.1?} | {restart:.1?} | {} | {} | {} | {many:.1?} | {} MB |",
         percentiles(replaced),
         percentiles(resized),
         percentiles(service),
@@ -103,7 +163,7 @@ fn measure(services: u32, endpoints: u32) {
 
 struct Bench {
     table: ServiceTable,
-    dataplane: NftablesDataplane,
+    dataplane: NftablesDataplane<Timed>,
 }
 
 impl Bench {

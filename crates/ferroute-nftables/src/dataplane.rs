@@ -2,12 +2,12 @@
 
 mod connections;
 mod found;
+mod look;
 mod pace;
 mod progress;
 mod repair;
+mod resync;
 mod run;
-#[cfg(test)]
-mod tests;
 
 use std::{
     collections::HashMap,
@@ -19,14 +19,13 @@ use ferroute_host::{AddressError, HostAddresses};
 
 pub use self::{connections::Connections, progress::Progress};
 use self::{
-    found::Outcome,
     pace::Pace,
     run::{Run, Writing},
 };
 use crate::{
-    kernel::{Kernel, KernelError, Listing, NetlinkError, NetlinkKernel, Objection, Reading},
+    kernel::{Kernel, KernelError, NetlinkError, NetlinkKernel, Objection},
     model::{Change, Name, TableId, Transaction},
-    plan::{Context, NftablesSettings, Order, Planner, SetId, TABLE},
+    plan::{Context, NftablesSettings, Planner, TABLE},
 };
 
 /// The nftables mode of one IP family.
@@ -106,85 +105,6 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(Context::new(table.family, &self.settings, &table.node, &self.addresses.list()?))
     }
 
-    /// Makes the table as `table` says; the first sync of all writes the most important Services first.
-    fn compare(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
-        self.in_force = None;
-        let planner = Planner::new(self.context(table)?);
-        let mut run = Run::new(self.kernel.generation()?);
-        let Some(listing) = self.kernel.listing(&self.table)? else {
-            let mut transaction = self.transaction();
-            planner.set_up(&mut transaction);
-            return self.write(planner, table, transaction, run);
-        };
-        let mut found = match found::read(&mut self.kernel, &self.table, listing, &planner)? {
-            Outcome::Found(found) => found,
-            Outcome::Incompatible => {
-                tracing::info!(table = %self.table, "the table has another shape: making it anew");
-                return self.write_at_once(planner, table, run);
-            }
-            Outcome::Unsteady(set) => return Err(Failure::Unsteady { set }),
-        };
-        let order = std::mem::replace(&mut found.order, Order::new(table.family));
-        let mut planner = Planner::with_order(planner.context().clone(), order);
-        let mut transaction = self.transaction();
-        for name in table.entries.keys() {
-            planner.update(name, table, &mut transaction);
-            transaction.changes.clear();
-        }
-        planner.settle(&mut transaction);
-        transaction.changes.clear();
-        // What it has made and removed again on the way was never there.
-        planner.garbage_is_gone();
-        found.order = planner.take_order();
-        planner.for_each_element(|set, _| *run.elements.entry(set.name()).or_default() += 1);
-        let garbage = found.repair(&planner, &mut transaction);
-        let counted = std::mem::take(&mut run.elements);
-        self.commit(&transaction, &mut run)?;
-        // What was added or removed was missing or too much.
-        run.elements = counted;
-        self.remove(garbage, &mut run)?;
-        Ok(self.finish(planner, run))
-    }
-
-    /// Replaces the table in one transaction, so that no packet meets half of it.
-    fn write_at_once(
-        &mut self,
-        mut planner: Planner,
-        table: &ServiceTable,
-        mut run: Run,
-    ) -> Result<SyncReport, Failure<K::Error>> {
-        let mut transaction = self.transaction();
-        transaction.push(Change::DeleteTable);
-        planner.set_up(&mut transaction);
-        for name in table.entries.keys() {
-            planner.update(name, table, &mut transaction);
-        }
-        planner.settle(&mut transaction);
-        run.report.full = true;
-        self.commit(&transaction, &mut run)?;
-        Ok(self.finish(planner, run))
-    }
-
-    /// Writes a table that is not there.
-    fn write(
-        &mut self,
-        planner: Planner,
-        table: &ServiceTable,
-        transaction: Transaction,
-        mut run: Run,
-    ) -> Result<SyncReport, Failure<K::Error>> {
-        run.report.full = true;
-        let (urgent, others): (Vec<_>, Vec<_>) = table.entries.keys().partition(|name| is_urgent(name, table));
-        self.progress.start(table.entries.len());
-        let mut writing = Writing { planner, transaction, done: 0 };
-        for name in urgent {
-            writing.planner.update(name, table, &mut writing.transaction);
-            writing.done += 1;
-        }
-        self.commit_stage(&mut writing, &mut run)?;
-        self.update_all(others.into_iter(), table, writing, run)
-    }
-
     /// Brings changes of these service ports into force, in transactions that are short enough.
     fn update_all<'a>(
         &mut self,
@@ -212,6 +132,10 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.pace.learn(changes.max(1), took);
         writing.transaction.changes.clear();
         self.progress.advance(writing.done);
+        if run.is_time_to_tell() {
+            let (done, total) = self.progress.get();
+            tracing::info!(table = %self.table, done, total, "writing services");
+        }
         Ok(())
     }
 
@@ -274,7 +198,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         let Some(InForce { mut planner, elements, generation }) = self.in_force.take() else {
             return self.compare(table);
         };
-        let run = Run { elements, expected: generation, ..Run::new(0) };
+        let run = Run::new(elements, generation);
         let mut transaction = self.transaction();
         if !changes.node {
             self.progress.start(changes.previous.len());
@@ -288,61 +212,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.update_all(names.iter(), table, Writing { planner, transaction, done: 0 }, run)
     }
 
-    fn look(&mut self) -> Result<bool, K::Error> {
-        let Some(in_force) = &mut self.in_force else { return Ok(true) };
-        let now = self.kernel.generation()?;
-        if in_force.generation == Some(now) {
-            return Ok(false);
-        }
-        // Somebody has changed something, maybe of ours.
-        let Some(listing) = self.kernel.listing(&self.table)? else { return Ok(true) };
-        if !in_force.is_as(&listing) {
-            return Ok(true);
-        }
-        for set in in_force.planner.sets() {
-            let Some(listed) = listing.sets.iter().find(|listed| listed.name == set.name) else { return Ok(true) };
-            let wanted = in_force.elements.get(&set.name).copied().unwrap_or_default();
-            let learned = SetId::of_name(&set.name).is_some_and(SetId::is_learned);
-            let there = match listed.elements {
-                _ if learned => wanted,
-                Some(there) => there,
-                None if wanted <= COUNTED_ELEMENTS => {
-                    let mut count = 0;
-                    match self.kernel.read(&self.table, &set, &mut |_| count += 1)? {
-                        Reading::Steady => count,
-                        // Looked at again the next time.
-                        Reading::Interrupted => return Ok(false),
-                    }
-                }
-                None => wanted,
-            };
-            if there != wanted {
-                return Ok(true);
-            }
-        }
-        in_force.generation = Some(now);
-        Ok(false)
-    }
-
     fn error(&self, attempt: &str, source: impl std::error::Error + Send + Sync + 'static) -> DataplaneError {
         DataplaneError { attempt: format!("cannot {attempt} table {}", self.table), source: Box::new(source) }
-    }
-}
-
-impl InForce {
-    /// Whether chains, rules and sets are there as they should be.
-    fn is_as(&self, listing: &Listing) -> bool {
-        let chains = self.planner.chains();
-        let garbage = self.planner.garbage().len();
-        let family = self.planner.context().family;
-        listing.chains.len() == chains.len() + garbage
-            && listing.sets.len() == self.planner.sets().len()
-            && chains.iter().all(|wanted| {
-                listing.chains.iter().find(|listed| listed.name == wanted.chain.name).is_some_and(|listed| {
-                    listed.rules.len() == wanted.rules.len()
-                        && listed.rules.iter().zip(&wanted.rules).all(|(listed, wanted)| listed.is(wanted, family))
-                })
-            })
     }
 }
 
@@ -369,19 +240,5 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 }
 
-/// Without these Services nothing else in a cluster works: the API server, and names.
-fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
-    let service = &name.service;
-    service.as_str() == API_SERVER
-        || service.namespace() == SYSTEM_NAMESPACE
-            && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
-}
-
 /// Unused chains that may be there. They hold no reference to anything but other chains.
 const KEPT_CHAINS: usize = 16;
-const API_SERVER: &str = "default/kubernetes";
-const SYSTEM_NAMESPACE: &str = "kube-system";
-const DNS_PORT: u16 = 53;
-/// Where the kernel does not tell how many elements a set has, they are counted, up to so many. Reading takes quadratic
-/// time, 0.3 s for 100,000.
-const COUNTED_ELEMENTS: usize = 50_000;

@@ -15,9 +15,9 @@
 //! A change costs the elements that it touches, in any cluster.
 //!
 //! A rule cannot hand a number to the next rule, but it can leave one with the packet. Of what a packet carries, the
-//! priority (`skb->priority`) is the one thing that nobody misses: nat chains see only the first packet of a connection;
-//! IPv4 forwarding sets it anew in any case; for other packets it is cleared behind us. `nft` calls its type `classid`
-//! and prints it as two hexadecimal numbers, `kind:count`, see [`Class`].
+//! priority (`skb->priority`) is the one thing that nobody misses: nat chains see only the first packet of a connection,
+//! and the next chain clears it again, before routing, queueing or other people's rules look at it. `nft` calls its type
+//! `classid` and prints it as two hexadecimal numbers, here `kind:count`, see [`Class`].
 //!
 //! # The table `ip ferroute` (and `ip6 ferroute`)
 //!
@@ -27,6 +27,8 @@
 //!   output       -110      filter-output-pre-dnat      the same for the node's own packets          ─► firewall
 //!   prerouting   -100      nat-prerouting              choice of an endpoint                        ─► services
 //!   output       -100      nat-output                  the same for the node's own packets          ─► services
+//!   prerouting   -99       filter-prerouting-post-dnat clears the priority
+//!   output       -99       filter-output-post-dnat     the same for the node's own packets
 //!   input        0         filter-input                no endpoints: reject or drop     ─► node-ports, frontends
 //!   forward      0         filter-forward              the same; other ports of cluster IPs: reject ─► frontends
 //!   output       0         filter-output               the same                                     ─► frontends

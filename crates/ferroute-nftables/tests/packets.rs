@@ -221,15 +221,22 @@ fn ipv6_connections_are_served_as_well() {
 }
 
 #[test]
-fn the_priority_that_carries_classes_does_not_leave_the_node() {
+fn the_priority_that_carries_classes_is_not_seen_by_others() {
     let case = Case::new(2, IpFamily::V4, settings(), &cluster(web(), (0..2).map(local)));
-    let watch = "add table inet watch; add chain inet watch out { type filter hook postrouting priority 300; }; \
-                 add rule inet watch out ip daddr 10.244.0.0/16 meta priority != none counter";
-    case.lab.node.command("nft", &[watch]);
+    let hooks =
+        ["prerouting priority -98", "output priority -98", "forward priority -300", "postrouting priority -300"];
+    let chains = hooks.map(|hook| {
+        let name = hook.split(' ').next().unwrap();
+        format!(
+            "add chain inet watch {name} {{ type filter hook {hook}; }}; \
+             add rule inet watch {name} ip daddr 10.244.0.0/16 meta priority != none counter;"
+        )
+    });
+    case.lab.node.command("nft", &[&format!("add table inet watch; {}", chains.concat())]);
     spread(|| tcp(&case.lab.node, "10.96.0.1:80"));
     spread(|| tcp(&case.lab.client, "10.96.0.1:80"));
-    let listed = case.lab.node.command("nft", &["list", "chain", "inet", "watch", "out"]);
-    assert!(listed.contains("counter packets 0 bytes 0"), "{listed}");
+    let listed = case.lab.node.command("nft", &["list", "table", "inet", "watch"]);
+    assert_eq!(listed.matches("counter packets 0 bytes 0").count(), hooks.len(), "{listed}");
 }
 
 #[test]

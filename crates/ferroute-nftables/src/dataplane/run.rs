@@ -1,4 +1,7 @@
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use ferroute_core::SyncReport;
 
@@ -22,11 +25,14 @@ pub(super) struct Run {
     pub(super) elements: HashMap<Name, usize>,
     /// What the kernel's number should be if nobody else changes anything.
     pub(super) expected: Option<u32>,
+    /// When somebody was last told how far it is.
+    told: Instant,
 }
 
 impl Run {
-    pub(super) fn new(generation: u32) -> Self {
-        Self { report: SyncReport::default(), elements: HashMap::new(), expected: Some(generation) }
+    /// Nothing yet: these elements are in force, and the kernel's number is as expected.
+    pub(super) fn new(elements: HashMap<Name, usize>, expected: Option<u32>) -> Self {
+        Self { report: SyncReport::default(), elements, expected, told: Instant::now() }
     }
 
     pub(super) fn committed(&mut self, transaction: &Transaction, took: Duration) {
@@ -52,4 +58,15 @@ impl Run {
             }
         }
     }
+
+    /// So long after the last time that people who watch the log may wonder.
+    pub(super) fn is_time_to_tell(&mut self) -> bool {
+        let is_time = self.told.elapsed() > TELL_INTERVAL;
+        if is_time {
+            self.told = Instant::now();
+        }
+        is_time
+    }
 }
+
+const TELL_INTERVAL: Duration = Duration::from_secs(1);

@@ -36,28 +36,28 @@ pub(super) fn fixed_chains(context: &Context, timeouts: impl Iterator<Item = u32
             .rules(cluster_ips(context)),
         Chain::new(MASQUERADING).comment("sources that endpoints could not answer to").rules(masquerading(context)),
     ];
-    chains.extend(base_chains(context));
+    chains.extend(base_chains());
     chains
 }
 
-fn base_chains(context: &Context) -> Vec<ChainWithRules> {
+fn base_chains() -> Vec<ChainWithRules> {
     use BaseKind::{Filter, Nat};
     let base = |name, kind, hook, priority, rules: Vec<Rule>| {
         Chain::new(Name::fixed(name)).base(kind, hook, priority).rules(rules)
     };
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
     let new = |chain: Name| Rule::new([Match::New.into(), Verdict::Jump(chain).into()]);
-    // IPv4 forwarding sets the priority by itself.
-    let forward = (context.family == IpFamily::V6).then(clear_priority);
-    let checks = [new(FRONTENDS), new(CLUSTER_IPS)];
+    let checks = || vec![new(FRONTENDS), new(CLUSTER_IPS)];
     vec![
         base("filter-prerouting-pre-dnat", Filter, Hook::Prerouting, DNAT - 10, vec![new(FIREWALL)]),
         base("filter-output-pre-dnat", Filter, Hook::Output, DNAT - 10, vec![new(FIREWALL)]),
         base("nat-prerouting", Nat, Hook::Prerouting, DNAT, vec![jump(SERVICES)]),
         base("nat-output", Nat, Hook::Output, DNAT, vec![jump(SERVICES)]),
+        base("filter-prerouting-post-dnat", Filter, Hook::Prerouting, DNAT + 1, vec![clear_priority()]),
+        base("filter-output-post-dnat", Filter, Hook::Output, DNAT + 1, vec![clear_priority()]),
         base("filter-input", Filter, Hook::Input, FILTER, vec![new(NODE_PORTS), new(FRONTENDS)]),
-        base("filter-forward", Filter, Hook::Forward, FILTER, forward.into_iter().chain(checks.clone()).collect()),
-        base("filter-output", Filter, Hook::Output, FILTER, [clear_priority()].into_iter().chain(checks).collect()),
+        base("filter-forward", Filter, Hook::Forward, FILTER, checks()),
+        base("filter-output", Filter, Hook::Output, FILTER, checks()),
         base("nat-postrouting", Nat, Hook::Postrouting, SNAT, vec![jump(MASQUERADING)]),
     ]
 }
@@ -142,7 +142,7 @@ fn remember(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRu
         .rules(learn.chain([translate, forget]).collect::<Vec<_>>())
 }
 
-/// Where the priority that [`services`] has left behind would be taken for what it usually means.
+/// Behind the choice of an endpoint, before anybody takes the priority for what it usually means.
 fn clear_priority() -> Rule {
     Rule::new([Match::New.into(), Match::Translated.into(), Statement::ClearPriority])
         .comment("it has carried kind:endpoints")

@@ -8,6 +8,7 @@
 )]
 
 pub mod lab;
+pub mod shop;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

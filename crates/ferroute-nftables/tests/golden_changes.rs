@@ -1,0 +1,204 @@
+//! What is written for single changes, as `nft` would be told it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{
+    Host, settings,
+    shop::{cluster, pods, web},
+};
+use ferroute_core::{
+    Dataplane, IpFamily, Tracker,
+    testing::{Cluster, Edit, ServiceBuilder, SliceBuilder},
+};
+use ferroute_nftables::{
+    NftablesDataplane,
+    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, Reading},
+    model::{Element, Key, Set, TableId, Transaction},
+};
+use insta::assert_snapshot;
+
+/// A kernel in memory that writes down what it is told.
+#[derive(Clone, Default)]
+struct Recorder {
+    kernel: MemoryKernel,
+    record: Arc<Mutex<String>>,
+}
+
+impl Kernel for Recorder {
+    type Error = MemoryError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
+        self.record.lock().unwrap().push_str(&transaction.to_string());
+        self.kernel.commit(transaction)
+    }
+
+    fn generation(&mut self) -> Result<u32, MemoryError> {
+        self.kernel.generation()
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
+        self.kernel.listing(table)
+    }
+
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, MemoryError> {
+        self.kernel.read(table, set, each)
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, MemoryError> {
+        self.kernel.counts(table, set, each)
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), MemoryError> {
+        self.kernel.find(table, set, keys, each)
+    }
+}
+
+/// What is written for each of some edits, after a cluster is in force.
+fn written(cluster: &Cluster, edits: impl IntoIterator<Item = Edit>) -> String {
+    let (kernel, mut tracker): (_, Tracker) = (Recorder::default(), cluster.tracker());
+    let record = kernel.record.clone();
+    let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
+    dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
+    record.lock().unwrap().clear();
+    for edit in edits {
+        edit.apply_to(&mut tracker);
+        let changes = tracker.update(IpFamily::V4);
+        dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap();
+    }
+    record.lock().unwrap().clone()
+}
+
+fn set_slice(slice: SliceBuilder) -> Edit {
+    Edit::SetSlice(slice.build())
+}
+
+fn set_service(service: ServiceBuilder) -> Edit {
+    Edit::SetService(Box::new(service.build()))
+}
+
+#[test]
+fn an_endpoint_that_goes_is_replaced_by_the_last() {
+    let edits = [set_slice(pods(&[2, 4, 5]))];
+    assert_snapshot!(written(&cluster(web(), pods(&[2, 3, 4, 5])), edits), @r#"
+    add chain ip ferroute pick-3
+    add rule ip ferroute pick-3 meta priority set numgen random mod 3 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
+    add rule ip ferroute pick-3 meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints comment "the list has just become shorter"
+    add element ip ferroute dispatch { 1:3 : goto pick-3 }
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 1:4 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.3 . 8080 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:4 : 10.244.0.5 . 8080 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:3 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.5 . 8080 }
+    delete element ip ferroute dispatch { 1:4 : goto pick-4 }
+    "#);
+}
+
+#[test]
+fn an_endpoint_that_becomes_another_is_one_element() {
+    assert_snapshot!(written(&cluster(web(), pods(&[2, 3])), [set_slice(pods(&[2, 9]))]), @r#"
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.3 . 8080 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.9 . 8080 }
+    "#);
+}
+
+#[test]
+fn an_endpoint_of_a_service_with_affinity_comes_and_goes() {
+    let edits = [set_slice(pods(&[2, 3])), set_slice(pods(&[3]))];
+    assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
+    add chain ip ferroute pick-sticky-2
+    add rule ip ferroute pick-sticky-2 meta priority set ip daddr . meta l4proto . th dport . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 2 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember
+    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember comment "the list has just become shorter"
+    add element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:2 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . db5e:c780 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : db5e:c780 }
+    delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
+    add element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:2 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : ab91:a88 }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : db5e:c780 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:1 }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : db5e:c780 }
+    delete element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
+    "#);
+}
+
+#[test]
+fn a_service_loses_its_endpoints_and_gets_them_back() {
+    let edits = [set_slice(pods(&[])), set_slice(pods(&[2]))];
+    assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @r#"
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 1:1 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
+    add element ip ferroute refused { 10.96.0.1 . tcp . 80 comment "shop/web:http" }
+    delete element ip ferroute dispatch { 1:1 : goto pick-1 }
+    add element ip ferroute dispatch { 1:1 : goto pick-1 }
+    delete element ip ferroute refused { 10.96.0.1 . tcp . 80 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:1 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
+    "#);
+}
+
+#[test]
+fn source_ranges_become_wider() {
+    let service = |range: &str| web().load_balancer("198.51.100.1").source_range(range);
+    let edits = [set_service(service("10.1.0.0/16")), set_service(service("10.0.0.0/8"))];
+    assert_snapshot!(written(&cluster(service("10.1.2.0/24"), pods(&[2])), edits), @r#"
+    delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.2.0/24 }
+    add element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.0.0/16 }
+    delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.0.0/16 }
+    add element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.0.0.0/8 }
+    "#);
+}
+
+#[test]
+fn the_last_affinity_goes() {
+    let edits = [set_service(web())];
+    assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
+    add chain ip ferroute pick-1
+    add rule ip ferroute pick-1 meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
+    add element ip ferroute dispatch { 1:1 : goto pick-1 }
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : ab91:a88 }
+    delete element ip ferroute sticky-300 { 10.96.0.1 . tcp . 80 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:1 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
+    delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
+    flush chain ip ferroute remember
+    add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
+    add rule ip ferroute remember delete @affinity { ip daddr . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    flush chain ip ferroute node-port-remember
+    add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
+    add rule ip ferroute node-port-remember delete @affinity { ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    delete set ip ferroute sticky-300
+    "#);
+}
+
+#[test]
+fn a_change_that_rules_do_not_depend_on_writes_nothing() {
+    let edits = [set_service(web().label("tier", "front")), set_slice(pods(&[2]).label("changed", "yes"))];
+    assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @"");
+}

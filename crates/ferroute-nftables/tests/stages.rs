@@ -1,0 +1,112 @@
+//! A first sync of a large cluster: in which order, and in how large steps.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{Host, settings};
+use ferroute_core::{
+    Changes, Dataplane, IpFamily, ServiceTable,
+    testing::{endpoint, entry, node, port_name, service_port, udp_port_name},
+};
+use ferroute_nftables::{
+    NftablesDataplane,
+    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, Reading},
+    model::{Element, Key, Set, TableId, Transaction},
+};
+
+/// A kernel that counts elements instead of keeping them.
+#[derive(Clone, Default)]
+struct Steps {
+    empty: MemoryKernel,
+    steps: Arc<Mutex<Vec<Vec<String>>>>,
+}
+
+impl Kernel for Steps {
+    type Error = MemoryError;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
+        let step = transaction.changes.iter().map(|change| change.text(&transaction.table)).collect();
+        self.steps.lock().unwrap().push(step);
+        Ok(())
+    }
+
+    fn generation(&mut self) -> Result<u32, MemoryError> {
+        self.empty.generation()
+    }
+
+    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
+        self.empty.listing(table)
+    }
+
+    fn read(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<Reading, MemoryError> {
+        self.empty.read(table, set, each)
+    }
+
+    fn counts(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut dyn FnMut(Element, Counter),
+    ) -> Result<Reading, MemoryError> {
+        self.empty.counts(table, set, each)
+    }
+
+    fn find(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut dyn FnMut(Option<Element>),
+    ) -> Result<(), MemoryError> {
+        self.empty.find(table, set, keys, each)
+    }
+}
+
+#[test]
+fn the_api_server_and_names_come_first_and_the_rest_in_steps() {
+    let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
+    let backends = |first: u32| (first..first + 10).map(|i| endpoint(&format!("{}:8080", std::net::Ipv4Addr::from(i))));
+    for i in 0..5_000_u32 {
+        let service = service_port(&format!("{}:80", std::net::Ipv4Addr::from(0x0a60_1000 + i)));
+        table
+            .entries
+            .insert(port_name(&format!("bench/web-{i:04}:http")), entry(service, backends(0x6440_0001 + 10 * i)));
+    }
+    let api = entry(service_port("10.96.0.1:443"), [endpoint("192.168.0.1:6443")]);
+    table.entries.insert(port_name("default/kubernetes:https"), api);
+    let dns = entry(service_port("10.96.0.10:53"), [endpoint("10.244.0.2:53")]);
+    table.entries.insert(udp_port_name("kube-system/kube-dns:dns"), dns);
+
+    let kernel = Steps::default();
+    let steps = kernel.steps.clone();
+    let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
+    let progress = dataplane.progress();
+    let report = dataplane.resync(&table).unwrap();
+    assert!(report.full);
+    assert_eq!(progress.get(), (5_002, 5_002));
+
+    let steps = steps.lock().unwrap();
+    let services =
+        |step: &[String]| step.iter().filter(|line| line.starts_with("add element ip ferroute services")).count();
+    let first = steps[0].join("\n");
+    assert!(first.contains("default/kubernetes:https") && first.contains("kube-system/kube-dns:dns"), "{first}");
+    assert_eq!(services(&steps[0]), 2);
+    assert!(steps.len() > 2, "all the others came in one step");
+    assert_eq!(steps.iter().map(|step| services(step)).sum::<usize>(), 5_002);
+    // A Service is never torn apart: whoever is told of so many endpoints finds them.
+    for step in steps.iter() {
+        let endpoints = step.iter().filter(|line| line.starts_with("add element ip ferroute endpoints")).count();
+        let singles = step.iter().filter(|line| line.ends_with(": 1:1 }")).count();
+        assert_eq!(endpoints, 10 * (services(step) - singles) + singles);
+    }
+    drop(steps);
+    assert_eq!(dataplane.sync(&table, &Changes::default()).unwrap().written, 0);
+}
