@@ -2,9 +2,9 @@
 //! backend. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft` or `legacy`, or a size
 //! such as `1000x10`.
 //!
-//! «Own» is the time that we computed, on whatever processor. «Tools» is the time that `iptables-save` and
-//! `iptables-restore` took, as we wait for them. Memory is the process's peak while it syncs; most of it holds the
-//! Services and endpoints.
+//! «Own» is the processor's time of the thread that syncs; a quarter of it in a first sync goes into handing the text to
+//! `iptables-restore`. «Tools» is how long `iptables-save` and `iptables-restore` took. Memory is the process's peak
+//! while it syncs; most of it holds the Services and endpoints.
 
 #![expect(clippy::print_stdout, reason = "its output is a table")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]

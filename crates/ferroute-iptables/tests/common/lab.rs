@@ -130,3 +130,23 @@ impl Programs for Logged {
         HostPrograms.read(call, output)
     }
 }
+
+/// Makes a test of each function, one per backend.
+macro_rules! with_both_backends {
+    ($($name:ident),* $(,)?) => {
+        mod nft {
+            $(#[test]
+            fn $name() {
+                super::$name(ferroute_iptables::runner::Backend::NfTables);
+            })*
+        }
+
+        mod legacy {
+            $(#[test]
+            fn $name() {
+                super::$name(ferroute_iptables::runner::Backend::Legacy);
+            })*
+        }
+    };
+}
+pub(crate) use with_both_backends;
