@@ -85,7 +85,7 @@ impl Access {
                 .map_err(|source| AccessError::Kubeconfig { path: path.clone(), source })?,
         };
         // Requests are few, so the token is read for each one; see `TokenFile`.
-        let token_file = config.auth_info.token_file.take().filter(|file| !file.is_empty());
+        let token_file = config.auth_info.token_file.take();
         if token_file.is_some() {
             // As in client-go, the file goes before a token in the kubeconfig, which is only its first value.
             config.auth_info.token = None;

@@ -156,6 +156,3 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Bytes read at a time. Objects may be longer.
 const BUFFER: usize = 64 << 10;
-
-#[cfg(test)]
-mod tests;

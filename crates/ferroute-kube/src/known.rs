@@ -117,7 +117,8 @@ impl Known {
                 Some(Gone { name, told: entry.told })
             }
             Entry::Vacant(entry) => {
-                if !version.is_old_to(self.floor) {
+                let known = self.gone.get(entry.key()).copied().unwrap_or(self.floor);
+                if !version.is_old_to(known) {
                     self.gone.insert(entry.into_key(), version);
                 }
                 None

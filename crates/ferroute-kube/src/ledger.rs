@@ -117,6 +117,3 @@ impl Ledger {
         None
     }
 }
-
-#[cfg(test)]
-mod tests;

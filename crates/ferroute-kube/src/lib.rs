@@ -6,7 +6,7 @@
 //!                            at a time)    one by one)  types)     news)
 //! ```
 //!
-//! One [`Follower`](follower) for each kind lists and then watches, and lists again only when it must. What comes is cut
+//! One follower for each kind lists and then watches, and lists again only when it must. What comes is cut
 //! into objects while it comes in and told object by object, so that no list is ever held in memory, here or as text;
 //! what stays are names and versions. Streaming lists are used where the server has them, lists in pages elsewhere.
 //!

@@ -192,7 +192,7 @@ impl Watch {
         let end = sleep(Duration::from_secs(self.asked.number("timeoutSeconds").unwrap_or(3600)));
         tokio::pin!(end);
         if self.asked.behaviour.repeats {
-            self.repeat(3).await?;
+            self.repeat(3, self.version).await?;
         }
         loop {
             if self.write_changes().await?.is_none() {
@@ -238,7 +238,7 @@ impl Watch {
         for change in changes {
             self.write_change(&change).await?;
             if self.asked.behaviour.repeats {
-                self.repeat(1).await?;
+                self.repeat(1, change.version).await?;
             }
         }
         Ok(Some(()))
@@ -259,9 +259,9 @@ impl Watch {
         self.writer.write(&text).await
     }
 
-    /// Sends some of the old news again, in any order.
-    async fn repeat(&mut self, times: usize) -> Result<(), Over> {
-        let old = self.shared.state().store.until(self.version, self.asked.resource);
+    /// Sends some of the old news up to a version again, in any order.
+    async fn repeat(&mut self, times: usize, version: u64) -> Result<(), Over> {
+        let old = self.shared.state().store.until(version, self.asked.resource);
         for _ in 0..times {
             if let Some(change) = fastrand::choice(&old) {
                 self.write_change(change).await?;

@@ -6,6 +6,7 @@ mod credentials;
 mod faults;
 mod listing;
 mod properties;
+mod tls;
 mod watching;
 
 use std::{

@@ -1,0 +1,169 @@
+//! What it costs to follow a large cluster: 10,000 Services of 10 endpoints, or as many as the arguments say.
+//!
+//! ```text
+//! cargo run --release -p ferroute-kube --example cost -- [SERVICES [ENDPOINTS [stream|pages|whole]]]
+//! ```
+//!
+//! The double runs in a process of its own, so that the memory shown is that of the source alone. What the source tells
+//! is counted and dropped.
+
+#![expect(clippy::print_stdout, reason = "it is a program for people")]
+
+use std::{
+    env, fs, io,
+    io::BufRead,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use ferroute_config::ClientConnectionConfiguration;
+use ferroute_kube::{
+    ApiServer,
+    testing::{ApiDouble, Streaming},
+};
+use ferroute_source::{Event, Resource};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let number = |index: usize, default| arguments.get(index).map_or(Ok(default), |text| text.parse());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if arguments.first().is_some_and(|first| first == "serve") {
+        return runtime.block_on(serve(number(1, 0)?, number(2, 0)?, arguments.get(3).map_or("", String::as_str)));
+    }
+    let (services, endpoints) = (number(0, 10_000)?, number(1, 10)?);
+    let mut double = Double::start(services, endpoints, arguments.get(2).map_or("stream", String::as_str))?;
+    runtime.block_on(follow(&double.url()?))
+}
+
+/// The double in another process.
+struct Double(Child);
+
+impl Double {
+    fn start(services: usize, endpoints: usize, way: &str) -> io::Result<Self> {
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["serve", &services.to_string(), &endpoints.to_string(), way]);
+        Ok(Self(command.stdout(Stdio::piped()).spawn()?))
+    }
+
+    fn url(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        let output = self.0.stdout.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        io::BufReader::new(output).read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+impl Drop for Double {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn serve(services: usize, endpoints: usize, way: &str) -> Result<(), Error> {
+    let double = ApiDouble::start().await;
+    for number in 0..services {
+        double.apply(Resource::Services, service(number));
+        double.apply(Resource::EndpointSlices, slice(number, endpoints));
+    }
+    double.apply(Resource::Nodes, json!({"metadata": {"name": "node"}}));
+    double.forget();
+    double.behave(|behaviour| {
+        behaviour.piece = 16 << 10;
+        behaviour.streaming = if way == "stream" { Streaming::Yes } else { Streaming::Refused };
+        behaviour.pages = way != "whole";
+    });
+    println!("{}", double.url());
+    std::future::pending().await
+}
+
+/// As it comes from an API server, with what a proxy does not read.
+fn service(number: usize) -> Value {
+    let name = format!("service-{number}");
+    json!({
+        "metadata": {
+            "name": name, "namespace": format!("namespace-{}", number / 20), "uid": format!("{number:032x}"),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1, "labels": {"app": name, "tier": "backend"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "x".repeat(400)},
+            "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:ports": {"k:{\"port\":80}": {}}}}}],
+        },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address(10, number), "clusterIPs": [address(10, number)],
+            "ipFamilies": ["IPv4"], "selector": {"app": name}, "sessionAffinity": "None",
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}],
+        },
+        "status": {"loadBalancer": {}},
+    })
+}
+
+fn slice(number: usize, endpoints: usize) -> Value {
+    let name = format!("service-{number}");
+    let endpoint = |index: usize| {
+        let index = number * endpoints + index;
+        json!({
+            "addresses": [address(172, index)], "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": format!("node-{}", index % 500), "zone": "zone-a",
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("{name}-{index:010x}"),
+                          "uid": format!("{index:032x}")},
+        })
+    };
+    json!({
+        "metadata": {
+            "name": format!("{name}-abcde"), "namespace": format!("namespace-{}", number / 20),
+            "uid": format!("{number:032x}"), "generation": 1,
+            "labels": {"app": name, "kubernetes.io/service-name": name,
+                       "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": name, "uid": format!("{number:032x}")}],
+        },
+        "addressType": "IPv4", "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+        "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+fn address(first: u8, number: usize) -> String {
+    format!("{first}.{}.{}.{}", number >> 16 & 0xff, number >> 8 & 0xff, number & 0xff)
+}
+
+async fn follow(url: &str) -> Result<(), Error> {
+    println!("before:   {}", memory()?);
+    let start = Instant::now();
+    let connection = ClientConnectionConfiguration { qps: 5.0, burst: 10, ..ClientConnectionConfiguration::default() };
+    let source = ApiServer::new(&connection, Some(url), "node").await?;
+    let (sender, mut batches) = mpsc::channel(64);
+    tokio::spawn(source.follow(sender));
+    let (mut objects, mut endpoints, mut synced) = (0, 0, 0);
+    while synced < Resource::ALL.len() {
+        for event in batches.recv().await.ok_or("the source has ended")? {
+            match event {
+                Event::SliceApplied(slice) => (objects, endpoints) = (objects + 1, endpoints + slice.endpoints.len()),
+                Event::Synced(_) => synced += 1,
+                Event::Problem(problem) => println!("problem: {}", problem.text()),
+                _ => objects += 1,
+            }
+        }
+    }
+    println!("listed:   {}; {objects} objects, {endpoints} endpoints in {:?}", memory()?, start.elapsed());
+    println!("CPU time: {:?}", cpu_time()?);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    println!("watching: {}", memory()?);
+    Ok(())
+}
+
+/// Resident memory now and at most.
+fn memory() -> io::Result<String> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    Ok(format!("{} resident, {} at most", field("VmRSS:"), field("VmHWM:")))
+}
+
+fn cpu_time() -> io::Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    // Hundredths of a second, wherever Linux runs today.
+    Ok(Duration::from_millis(10 * fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>()))
+}
