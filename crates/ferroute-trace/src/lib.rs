@@ -12,6 +12,7 @@
 
 mod host;
 pub mod iptables;
+pub mod nftables;
 mod packet;
 mod print;
 mod story;

@@ -1,0 +1,213 @@
+//! The stories of the nginx example, as people read them.
+
+use super::*;
+
+#[test]
+fn a_pod_calls_the_cluster_ip() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 3
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:2: 172.17.0.5:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    => delivered through cni0, seen as from 172.17.0.14
+    ");
+}
+
+#[test]
+fn the_node_calls_the_cluster_ip() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_node("10.111.175.78:80")), @r"
+    ip ferroute nat-output → services
+        mark 0x0 becomes 0x4000
+        pick-3: DNAT 10.111.175.78:80 to one of 3
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:2: 172.17.0.5:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 192.168.49.2 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn a_pod_of_the_service_calls_the_cluster_ip() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
+    insta::assert_snapshot!(told(&kernel, &packet), @r"
+    in 66.7 % of all cases:
+    ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 2
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    => delivered through cni0, seen as from 172.17.0.5
+    in 33.3 % of all cases:
+    ip ferroute nat-prerouting → services → pick-3 → @endpoints 1:2: DNAT 10.111.175.78:80 to 172.17.0.5:80
+    ip ferroute nat-postrouting → masquerading: masquerade 172.17.0.5 as 172.17.0.1
+    => delivered to 172.17.0.5:80 through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn somebody_outside_calls_the_node_port() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    ip ferroute nat-prerouting → services → node-port-external-3
+        mark 0x0 becomes 0x4000
+        node-port-pick-3: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:2: 172.17.0.5:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn the_node_calls_the_node_port_on_localhost() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_node("127.0.0.1:31628")), @r"
+    ip ferroute nat-output → services → node-port-external-3
+        mark 0x0 becomes 0x4000
+        node-port-pick-3: DNAT 127.0.0.1:31628 to one of 3
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:2: 172.17.0.5:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 127.0.0.1 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+}
+
+#[test]
+fn somebody_outside_calls_the_node_port_under_policy_local() {
+    let kernel = kernel(&nginx(|it| it.external_local()), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    ip ferroute nat-prerouting → services → node-port-external-local-3
+                → node-port-pick-local-3: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  @endpoints 2:1: 172.17.0.4:80
+          33.3 %  @endpoints 2:2: 172.17.0.5:80
+          33.3 %  @endpoints 2:3: 172.17.0.6:80
+    => delivered through cni0, seen as from 203.0.113.7
+    ");
+}
+
+#[test]
+fn a_pod_calls_a_service_with_affinity() {
+    let kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    ip ferroute nat-prerouting → services → pick-sticky-3 → remember: DNAT 10.111.175.78:80 to one of 3
+          33.3 %  @endpoints bd3d:5ec8: 172.17.0.4:80
+          33.3 %  @endpoints 64cd:e2e3: 172.17.0.5:80
+          33.3 %  @endpoints 2d19:4d2e: 172.17.0.6:80
+    => delivered through cni0, seen as from 172.17.0.14
+    ");
+}
+
+#[test]
+fn somebody_calls_a_port_that_the_cluster_ip_has_not() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:81")), @r"
+    ip ferroute filter-forward → cluster-ips: reject with icmp port-unreachable
+    => rejected with icmp port-unreachable
+    ");
+}
+
+#[test]
+fn somebody_calls_a_load_balancer_with_source_ranges() {
+    let kernel = kernel(&nginx(|it| it.load_balancer("198.51.100.1").source_range("203.0.113.0/24")), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_outside("198.51.100.1:80")), @r"
+    ip ferroute nat-prerouting → services → external-3
+        mark 0x0 becomes 0x4000
+        pick-3: DNAT 198.51.100.1:80 to one of 3
+          33.3 %  @endpoints 1:1: 172.17.0.4:80
+          33.3 %  @endpoints 1:2: 172.17.0.5:80
+          33.3 %  @endpoints 1:3: 172.17.0.6:80
+    ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
+    => delivered through cni0, seen as from 172.17.0.1
+    ");
+    insta::assert_snapshot!(told(&kernel, &from_pod("198.51.100.1:80")), @r"
+    ip ferroute filter-prerouting-pre-dnat → firewall: drop
+    => dropped
+    ");
+}
+
+#[test]
+fn nobody_is_behind_the_service() {
+    let empty = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
+    let kernel = kernel(&Cluster::of_node("node").service(empty), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    ip ferroute filter-forward → frontends: reject with icmp port-unreachable
+    => rejected with icmp port-unreachable
+    ");
+    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    ip ferroute filter-input → node-ports: reject with icmp port-unreachable
+    => rejected with icmp port-unreachable
+    ");
+}
+
+#[test]
+fn no_service_has_the_address() {
+    let packet = from_pod("10.111.175.79:80");
+    insta::assert_snapshot!(told(&kernel(&nginx(|it| it), &[]), &packet), @r"
+    => not ours, goes on to 10.111.175.79:80 through eth0, seen as from 172.17.0.14
+    ");
+    insta::assert_snapshot!(told(&kernel(&nginx(|it| it), &["10.96.0.0/12"]), &packet), @r"
+    ip ferroute filter-forward → cluster-ips: drop
+    => dropped
+    ");
+}
+
+#[test]
+fn a_story_in_full_tells_why_each_rule_matched_or_not() {
+    let one = Cluster::of_node("node")
+        .service(service("default/one").cluster_ip("10.111.175.78").port("", 80))
+        .slice(slice("default/one-a", "one").port("", 80).pod(pod("172.17.0.14").on("node")));
+    let kernel = kernel(&one, &[]);
+    let (host, packet) = (host(), from_pod("10.111.175.78:80"));
+    let mut text = String::new();
+    for story in stories(kernel.table(&id()).unwrap(), &host, &packet) {
+        write_story_into(&mut text, &story).unwrap();
+    }
+    insta::assert_snapshot!(text, @r#"
+    ip ferroute filter-prerouting-pre-dnat
+      filter-prerouting-pre-dnat 1: ct state new jump firewall
+        yes
+        firewall 1: ip daddr . meta l4proto . th dport @restricted ip daddr . meta l4proto . th dport . ip saddr != @source-ranges drop
+          no: 10.111.175.78 . tcp . 80 is not in @restricted
+      end of filter-prerouting-pre-dnat: accept
+    ip ferroute nat-prerouting
+      nat-prerouting 1: jump services
+        yes
+        services 1: ip daddr @cluster-ips ip saddr != 172.17.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
+          no: source is 172.17.0.14, and 172.17.0.0/16 is excluded
+        services 2: meta priority set ip daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
+          yes
+          pick-1 1: meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
+            yes
+              => DNAT 10.111.175.78:80 to 172.17.0.14:80
+    ip ferroute filter-prerouting-post-dnat
+      filter-prerouting-post-dnat 1: ct state new ct status dnat meta priority set none comment "it has carried kind:endpoints"
+        yes
+      end of filter-prerouting-post-dnat: accept
+    routed through cni0
+    ip ferroute filter-forward
+      filter-forward 1: ct state new jump frontends
+        yes
+        frontends 1: ip daddr . meta l4proto . th dport @refused reject
+          no: 172.17.0.14 . tcp . 80 is not in @refused
+        frontends 2: ip daddr . meta l4proto . th dport @dropped drop
+          no: 172.17.0.14 . tcp . 80 is not in @dropped
+      filter-forward 2: ct state new jump cluster-ips
+        yes
+        cluster-ips 1: ip daddr @cluster-ips reject comment "a port that the service has not"
+          no: 172.17.0.14 is not in @cluster-ips
+      end of filter-forward: accept
+    ip ferroute nat-postrouting
+      nat-postrouting 1: jump masquerading
+        yes
+        masquerading 1: meta mark & 0x00004000 != 0x00000000 meta mark set meta mark ^ 0x00004000 masquerade fully-random
+          no: mark is 0x0, without 0x4000
+        masquerading 2: ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin masquerade fully-random
+          yes
+          => masquerade 172.17.0.14 as 172.17.0.1
+    100.0 %: delivered to 172.17.0.14:80 through cni0, seen as from 172.17.0.1
+    "#);
+}
