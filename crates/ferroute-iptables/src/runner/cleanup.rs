@@ -124,7 +124,7 @@ fn leftovers(runner: &Runner, table: TableName) -> Result<Leftovers, SaveError> 
         }
         Ok(())
     })?;
-    parser.finish().map_err(|source| runner.cut_off(source))?;
+    parser.finish().map_err(|source| runner.not_understood(table, source))?;
     left.in_use.sort_unstable();
     left.in_use.dedup_by_key(|(chain, _)| *chain);
     Ok(left)

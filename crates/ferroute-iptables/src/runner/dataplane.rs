@@ -75,11 +75,11 @@ impl IptablesDataplane {
     fn in_force(&self) -> Result<(InForce, Duration), SaveError> {
         let mut reader = InForceReader::new(self.family());
         let mut took = Duration::ZERO;
+        let [.., last] = TableName::OURS;
         for table in TableName::OURS {
             took += self.runner.save(table, &mut |line| reader.line(line))?;
         }
-        let in_force = reader.finish().map_err(|source| self.runner.cut_off(source))?;
-        Ok((in_force, took))
+        reader.finish().map(|in_force| (in_force, took)).map_err(|source| self.runner.not_understood(last, source))
     }
 
     /// Writes a difference, and tells how long `iptables-restore` took.

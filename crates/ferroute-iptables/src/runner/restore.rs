@@ -80,14 +80,13 @@ pub enum SaveError {
         #[source]
         source: ParseError,
     },
-    /// What the program printed has no end.
-    #[error("{} has not printed all rules", .program.display())]
+    /// What the program printed ends before the table does.
+    #[error("{} -t {table} has not printed all rules", .program.display())]
     CutOff {
         /// The program.
         program: PathBuf,
-        /// Where it ended.
-        #[source]
-        source: ParseError,
+        /// The table that it was asked for.
+        table: TableName,
     },
 }
 
@@ -152,6 +151,7 @@ impl Runner {
         let arguments = ["-t", table.as_str()];
         let call = Call { program: &self.tools.save, arguments: &arguments };
         let mut taken = Ok(());
+        let mut is_open = false;
         let exit = self.programs.read(call, &mut |stdout| {
             let mut line = Vec::new();
             loop {
@@ -159,6 +159,7 @@ impl Runner {
                 if stdout.read_until(b'\n', &mut line)? == 0 {
                     return Ok(());
                 }
+                is_open = (is_open || line.starts_with(b"*")) && line.trim_ascii_end() != b"COMMIT";
                 // The rest is read over, so that the program can end.
                 if taken.is_ok() {
                     // Foreign comments can hold any bytes.
@@ -171,15 +172,15 @@ impl Runner {
             let complaint = on_one_line(&exit.stderr);
             return Err(SaveError::Failed { program: program(), table, status: exit.status, complaint });
         }
-        match taken {
-            Ok(()) => Ok(exit.took),
-            Err(source) => Err(SaveError::Parse { program: program(), table, source }),
+        if is_open {
+            return Err(SaveError::CutOff { program: program(), table });
         }
+        taken.map(|()| exit.took).map_err(|source| self.not_understood(table, source))
     }
 
-    /// What was read of `iptables-save` ends too early.
-    pub(super) fn cut_off(&self, source: ParseError) -> SaveError {
-        SaveError::CutOff { program: self.tools.save.clone(), source }
+    /// What `iptables-save` has printed for a table makes no sense.
+    pub(super) fn not_understood(&self, table: TableName, source: ParseError) -> SaveError {
+        SaveError::Parse { program: self.tools.save.clone(), table, source }
     }
 
     /// Whether a chain is there; `None` if that cannot be told, because somebody holds the tools' lock.
