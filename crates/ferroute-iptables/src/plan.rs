@@ -15,7 +15,7 @@
 //!
 //! A service port contributes rules to the [`Dispatch`] chains, which all service ports share, and has chains of its
 //! own. [`ServicePlan`] hands both out one after the other and keeps none, so that the rules of a large cluster never
-//! are in memory all at once; [`render`] collects them for those who want to look at them. [`Ledger`] knows what is in
+//! are in memory all at once; [`render()`] collects them for those who want to look at them. [`Ledger`] knows what is in
 //! force and tells what differs from it, by chain. What is *not* here: running programs, and what the host can do;
 //! that comes in as [`HostFacts`].
 
