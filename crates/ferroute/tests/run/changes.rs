@@ -1,0 +1,103 @@
+//! Traffic goes on, whatever happens to the proxy and to what it reads.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    Case, Mode, in_each_mode, rules,
+    traffic::{Connection, Traffic, connect},
+    web, web_tcp, web_udp,
+};
+
+in_each_mode!(
+    no_request_fails_while_the_proxy_restarts,
+    no_request_fails_while_endpoints_roll,
+    no_request_fails_while_the_mode_is_switched,
+    no_connection_reaches_an_endpoint_that_has_been_removed,
+);
+
+fn no_request_fails_while_the_proxy_restarts(mode: Mode) {
+    let mut case = Case::new(mode, &web(&[0, 1, 2]));
+    let rules = case.rules();
+    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
+    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    for _ in 0..2 {
+        assert!(case.proxy.end_by("TERM").success());
+        traffic.iter().for_each(Traffic::go_on);
+        case.start_again(mode);
+        traffic.iter().for_each(Traffic::go_on);
+        assert_eq!(case.rules(), rules);
+    }
+    for connection in &mut connections {
+        connection.echo("still here").unwrap();
+    }
+    for traffic in traffic {
+        assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    }
+}
+
+fn no_request_fails_while_endpoints_roll(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
+    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    for (old, new) in [(0, 1), (1, 2), (2, 0)] {
+        case.files.apply(&web(&[old, new]));
+        for to in web_tcp() {
+            crate::wait("the new endpoint's first connection", || (case.connect(to).unwrap() == new).then_some(()));
+        }
+        case.files.apply(&web(&[new]));
+        case.wait_gone(old);
+        traffic.iter().for_each(Traffic::go_on);
+        for to in web_tcp() {
+            assert_eq!(case.connect(to).unwrap(), new);
+        }
+    }
+    for connection in &mut connections {
+        connection.echo("to a pod that was no endpoint in between").unwrap();
+    }
+    for traffic in traffic {
+        assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    }
+}
+
+fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
+    let mut case = Case::new(mode, &web(&[0, 1, 2]));
+    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
+    let flow = crate::traffic::Flow::open(&case.lab.client, web_udp()[0]);
+    let pod = flow.pod();
+    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    for to in [mode.other(), mode] {
+        assert!(case.proxy.end_by("TERM").success());
+        assert_ne!(case.rules(), Vec::<String>::new());
+        case.start_again(to);
+        crate::wait("the end of the other mode's rules", || {
+            rules::ours(&case.lab.node, to.other()).is_empty().then_some(())
+        });
+        traffic.iter().for_each(Traffic::go_on);
+        assert_ne!(case.rules(), Vec::<String>::new());
+        for connection in &mut connections {
+            connection.echo("still here").unwrap();
+        }
+        assert_eq!(flow.pod(), pod);
+    }
+    for traffic in traffic {
+        assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    }
+}
+
+fn no_connection_reaches_an_endpoint_that_has_been_removed(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1, 2]));
+    for removed in 0..3 {
+        let left: Vec<u8> = (0..3).filter(|pod| *pod != removed).collect();
+        case.files.apply(&web(&left));
+        case.wait_gone(removed);
+        for from in [&case.lab.client, &case.lab.node] {
+            for to in web_tcp() {
+                let pods: BTreeSet<u8> = (0..TRIES).map(|_| connect(from, to).unwrap()).collect();
+                assert_eq!(pods, BTreeSet::from_iter(left.clone()), "without {removed}");
+            }
+        }
+    }
+}
+
+/// So many that one of two endpoints is never missed by chance, nor is one that should not be there.
+const TRIES: usize = 40;

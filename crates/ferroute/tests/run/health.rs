@@ -1,0 +1,53 @@
+//! What load balancers and the kubelet ask.
+
+use std::net::SocketAddr;
+
+use crate::{
+    Case, Mode,
+    http::{Answer, get},
+    in_each_mode,
+    proxy::healthz,
+    slices, wait, web,
+};
+
+in_each_mode!(healthz_follows_the_node, health_check_node_ports_follow_local_endpoints);
+
+fn healthz_follows_the_node(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let status = |path| get(&case.lab.node, healthz(), path).unwrap().status;
+    assert_eq!([status("/healthz"), status("/livez"), status("/metricz")], [200, 200, 404]);
+    case.files.apply_node("{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}");
+    wait("the bad news", || (status("/healthz") == 503).then_some(()));
+    assert_eq!(status("/livez"), 200);
+    case.files.apply_node("");
+    wait("the good news", || (status("/healthz") == 200).then_some(()));
+}
+
+fn health_check_node_ports_follow_local_endpoints(mode: Mode) {
+    let balanced = |pods: &[u8]| {
+        let service = "apiVersion: v1\nkind: Service\nmetadata: {name: balanced}\n\
+             spec: {type: LoadBalancer, clusterIP: 10.96.0.3, externalTrafficPolicy: Local, healthCheckNodePort: 30500,\
+             ports: [{name: tcp, port: 80, nodePort: 30080}]}\n";
+        format!("{service}{}", slices("balanced", pods))
+    };
+    let case = Case::new(mode, &balanced(&[0, 1]));
+    let port: SocketAddr = "192.168.0.1:30500".parse().unwrap();
+    let ask = || get(&case.lab.client, port, "/").ok();
+    #[track_caller]
+    fn wait_for(ask: impl Fn() -> Option<Answer>, status: u16, count: usize) {
+        wait(&format!("{status} with {count} endpoints"), || {
+            let answer = ask()?;
+            let counts = answer.body.contains(&format!("\"localEndpoints\": {count},"));
+            (answer.status == status && counts).then_some(())
+        });
+    }
+    wait_for(ask, 200, 2);
+    case.files.apply(&balanced(&[0]));
+    wait_for(ask, 200, 1);
+    case.files.apply(&balanced(&[0, 1]).replace("node-1", "node-2"));
+    wait_for(ask, 503, 0);
+    case.files.apply(&balanced(&[0, 1, 2]));
+    wait_for(ask, 200, 3);
+    case.files.apply(&web(&[0]));
+    wait("the closed port", || ask().is_none().then_some(()));
+}
