@@ -48,8 +48,6 @@ enum Difference {
     /// Where a node port does not answer because of `nodePortAddresses`, nothing is refused or dropped either; iptables
     /// refuses on all addresses of the node.
     NodePortBeside,
-    /// What others send to the node's localhost gets through, once node ports on localhost have made the kernel let it in.
-    LocalhostOpen,
     /// A pod of another node that calls itself through this one is seen with its own address: only this node's own
     /// endpoints are in the set of those to masquerade. iptables masquerades for every endpoint.
     HairpinOfAnotherNode,
@@ -113,7 +111,7 @@ impl<'a> Modes<'a> {
     /// Compares the modes; tells where they are meant to differ.
     fn check(&self, client: &Client, packet: &Packet) -> Result<Option<Difference>, TestCaseError> {
         let (iptables, nftables) = (self.through_iptables(packet), self.through_nftables(packet));
-        let (difference, expected) = match self.difference(client, packet, &iptables, &nftables) {
+        let (difference, expected) = match self.difference(client, packet, &iptables) {
             Some((difference, expected)) => (Some(difference), expected),
             None => (None, iptables.clone()),
         };
@@ -127,13 +125,7 @@ impl<'a> Modes<'a> {
     }
 
     /// Whether the modes differ for a packet that ends like this in iptables mode, and how it then ends in nftables mode.
-    fn difference(
-        &self,
-        client: &Client,
-        packet: &Packet,
-        iptables: &Ends,
-        nftables: &Ends,
-    ) -> Option<(Difference, Ends)> {
+    fn difference(&self, client: &Client, packet: &Packet, iptables: &Ends) -> Option<(Difference, Ends)> {
         use Difference::*;
         let (to, from) = (packet.destination, packet.source.ip());
         let only = |end: End| Ends::from([(end, 1.0)]);
@@ -163,11 +155,6 @@ impl<'a> Modes<'a> {
         }
         let node_port = services().any(|service| service.node_port.is_some_and(|port| port.get() == to.port()));
         let turned_away = is(End::Refused) || is(End::Dropped);
-        let inside = |address: IpAddr| address.is_loopback();
-        if is(End::Dropped) && self.host.route_localnet && to.is_ipv4() && inside(to.ip()) && !inside(from) {
-            let ends = [End::Untouched, End::Refused, End::Dropped].map(only);
-            return ends.into_iter().find(|ends| ends == nftables).map(|ends| (LocalhostOpen, ends));
-        }
         // What others send to the node's localhost is dropped by the kernel itself.
         let arrives = self.host.owns(to.ip()) && (!to.ip().is_loopback() || matches!(client, Client::Node));
         if turned_away && node_port && arrives && !self.answers_on_node_ports(to.ip()) {
@@ -241,29 +228,41 @@ impl<'a> Modes<'a> {
         Ok(met)
     }
 
-    /// A client that nftables mode remembers at a frontend gets its endpoint there again, whichever it was, and nobody
-    /// else's connections change.
+    /// A client that nftables mode remembers at a frontend gets its endpoint there again, whichever it was.
     fn check_affinity(&self, client: &Client) -> Result<(), TestCaseError> {
         let sticky = self.services.entries.iter().filter(|(_, entry)| entry.service.affinity.is_some());
         for (name, entry) in sticky {
             let service = &entry.service;
-            let to = SocketAddr::new(service.cluster_ip, service.port);
-            let packet = client.packet(self.world, name.protocol, to);
-            let frontend = [to.ip().into(), Value::protocol(name.protocol), Value::Port(to.port())];
-            for (end, _) in self.through_nftables(&packet) {
-                let End::Delivered { to, .. } = &end else { continue };
-                let slot = self.slot(&frontend, *to);
-                prop_assert!(slot.is_some(), "{to} has no slot at {frontend:?}");
-                let [address, protocol, port] = frontend;
-                let key = [address, protocol, port, packet.source.ip().into()];
-                let mut remember = Transaction::new(self.id());
-                let element = Element::new(key).fields([slot.unwrap().into()]);
-                remember.push(Change::AddElement(Name::fixed("affinity"), element));
-                let mut kernel = self.nftables.clone();
-                kernel.commit(&remember).unwrap();
-                let again = nftables::endings(kernel.table(&self.id()).unwrap(), &self.host, &packet);
-                prop_assert_eq!(ends(&packet, again), Ends::from([(end, 1.0)]));
+            let addresses = [service.cluster_ip].into_iter();
+            let addresses = addresses.chain(service.external_ips.iter().chain(&service.load_balancer_vips).copied());
+            let at = |address| (SocketAddr::new(address, service.port), address);
+            let node_port = service.node_port.map(|port| {
+                let node = ["192.168.0.1", "fd00:168::1"][self.services.family.index()];
+                (SocketAddr::new(ip(node), port.get()), ip(["0.0.0.0", "::"][self.services.family.index()]))
+            });
+            for (to, address) in addresses.map(at).chain(node_port) {
+                let packet = client.packet(self.world, name.protocol, to);
+                let frontend = [address.into(), Value::protocol(name.protocol), Value::Port(to.port())];
+                self.check_remembered(&packet, &frontend)?;
             }
+        }
+        Ok(())
+    }
+
+    fn check_remembered(&self, packet: &Packet, frontend: &[Value; 3]) -> Result<(), TestCaseError> {
+        for (end, _) in self.through_nftables(packet) {
+            let End::Delivered { to, .. } = &end else { continue };
+            let slot = self.slot(frontend, *to);
+            prop_assert!(slot.is_some(), "{to} has no slot at {frontend:?}");
+            let [address, protocol, port] = *frontend;
+            let key = [address, protocol, port, packet.source.ip().into()];
+            let element = Element::new(key).fields([slot.unwrap().into()]);
+            let mut remember = Transaction::new(self.id());
+            remember.push(Change::AddElement(Name::fixed("affinity"), element));
+            let mut kernel = self.nftables.clone();
+            kernel.commit(&remember).unwrap();
+            let again = nftables::endings(kernel.table(&self.id()).unwrap(), &self.host, packet);
+            prop_assert_eq!(ends(packet, again), Ends::from([(end, 1.0)]));
         }
         Ok(())
     }
@@ -347,7 +346,6 @@ fn every_difference_between_the_modes_is_met() {
         OwnCallToExternalAddressWithoutEndpoints,
         SourceRangesWithoutEndpoints,
         NodePortBeside,
-        LocalhostOpen,
         HairpinOfAnotherNode,
     ];
     assert_eq!(met, all.into());

@@ -36,11 +36,11 @@ pub(super) fn fixed_chains(context: &Context, timeouts: impl Iterator<Item = u32
             .rules(cluster_ips(context)),
         Chain::new(MASQUERADING).comment("sources that endpoints could not answer to").rules(masquerading(context)),
     ];
-    chains.extend(base_chains());
+    chains.extend(base_chains(context));
     chains
 }
 
-fn base_chains() -> Vec<ChainWithRules> {
+fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     use BaseKind::{Filter, Nat};
     let base = |name, kind, hook, priority, rules: Vec<Rule>| {
         Chain::new(Name::fixed(name)).base(kind, hook, priority).rules(rules)
@@ -48,6 +48,8 @@ fn base_chains() -> Vec<ChainWithRules> {
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
     let new = |chain: Name| Rule::new([Match::New.into(), Verdict::Jump(chain).into()]);
     let checks = || vec![new(FRONTENDS), new(CLUSTER_IPS)];
+    let input = context.localhost_node_ports.then(|| shut_localhost(context.family));
+    let input = input.into_iter().chain([new(NODE_PORTS), new(FRONTENDS)]).collect();
     vec![
         base("filter-prerouting-pre-dnat", Filter, Hook::Prerouting, DNAT - 10, vec![new(FIREWALL)]),
         base("filter-output-pre-dnat", Filter, Hook::Output, DNAT - 10, vec![new(FIREWALL)]),
@@ -55,7 +57,7 @@ fn base_chains() -> Vec<ChainWithRules> {
         base("nat-output", Nat, Hook::Output, DNAT, vec![jump(SERVICES)]),
         base("filter-prerouting-post-dnat", Filter, Hook::Prerouting, DNAT + 1, vec![clear_priority()]),
         base("filter-output-post-dnat", Filter, Hook::Output, DNAT + 1, vec![clear_priority()]),
-        base("filter-input", Filter, Hook::Input, FILTER, vec![new(NODE_PORTS), new(FRONTENDS)]),
+        base("filter-input", Filter, Hook::Input, FILTER, input),
         base("filter-forward", Filter, Hook::Forward, FILTER, checks()),
         base("filter-output", Filter, Hook::Output, FILTER, checks()),
         base("nat-postrouting", Nat, Hook::Postrouting, SNAT, vec![jump(MASQUERADING)]),
@@ -140,6 +142,15 @@ fn remember(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRu
     Chain::new(remember_chain(node_port))
         .comment("the endpoint whose slot is the priority")
         .rules(learn.chain([translate, forget]).collect::<Vec<_>>())
+}
+
+/// What node ports on localhost need, `route_localnet`, lets neighbours get at everything that listens on localhost
+/// (CVE-2020-8558). Replies to the node's own calls are for localhost here, too, so this is about new connections.
+fn shut_localhost(family: IpFamily) -> Rule {
+    let net = loopback(family);
+    let (to, from_elsewhere) = (Match::Destination { net, is: true }, Match::Source { net, is: false });
+    Rule::new([Match::New.into(), to.into(), from_elsewhere.into(), Verdict::Drop.into()])
+        .comment("localhost is not for others")
 }
 
 /// Behind the choice of an endpoint, before anybody takes the priority for what it usually means.
