@@ -45,6 +45,9 @@ enum Difference {
     /// Source ranges are looked at first: strangers get silence also where there is no endpoint anyway; iptables refuses
     /// everybody there.
     SourceRangesWithoutEndpoints,
+    /// Source ranges also guard an address of the balancer that is an external IP of the same Service as well; in
+    /// iptables the rule of the external IP comes first.
+    SourceRangesOnExternalIp,
     /// Where a node port does not answer because of `nodePortAddresses`, nothing is refused or dropped either; iptables
     /// refuses on all addresses of the node.
     NodePortBeside,
@@ -142,6 +145,9 @@ impl<'a> Modes<'a> {
             return Some((SourceRangesWithoutEndpoints, only(End::Dropped)));
         }
         let external = |service: &ServicePort| service.external_ips.contains(&to.ip());
+        if !unserved && vips().any(|service| shut_out(service) && external(service)) {
+            return Some((SourceRangesOnExternalIp, only(End::Dropped)));
+        }
         let calls_external = vips().count() > 0 || services().filter(at_port).any(external);
         if matches!(client, Client::Node) && is(End::Untouched) && calls_external {
             return Some((OwnCallToExternalAddressWithoutEndpoints, only(End::Refused)));
@@ -300,15 +306,27 @@ fn ends(packet: &Packet, endings: Vec<Ending>) -> Ends {
     ends
 }
 
+/// Makes the balancers' addresses external IPs of their Services, too.
+fn let_frontends_overlap(cluster: &mut Cluster) {
+    for service in &mut cluster.services {
+        let addresses = service.status.load_balancer.ingress.iter().map(|point| point.ip.clone());
+        service.spec.external_ips.extend(addresses);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn both_modes_send_every_packet_to_the_same_endpoints_with_the_same_source(
-        cluster in arbitrary::cluster(),
+        mut cluster in arbitrary::cluster(),
         world in world(),
         know_networks in any::<bool>(),
+        overlap in any::<bool>(),
     ) {
+        if overlap {
+            let_frontends_overlap(&mut cluster);
+        }
         for family in IpFamily::BOTH {
             Modes::new(&cluster, &world, family, know_networks).check_all()?;
         }
@@ -333,8 +351,9 @@ fn every_difference_between_the_modes_is_met() {
         TestRunner::new_with_rng(ProptestConfig::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let mut met = BTreeSet::new();
     for _ in 0..32 {
-        let cluster = arbitrary::cluster().new_tree(&mut runner).unwrap().current();
+        let mut cluster = arbitrary::cluster().new_tree(&mut runner).unwrap().current();
         let world = world().new_tree(&mut runner).unwrap().current();
+        let_frontends_overlap(&mut cluster);
         for family in IpFamily::BOTH {
             met.extend(Modes::new(&cluster, &world, family, true).check_all().unwrap());
         }
@@ -345,6 +364,7 @@ fn every_difference_between_the_modes_is_met() {
         UnassignedClusterIp,
         OwnCallToExternalAddressWithoutEndpoints,
         SourceRangesWithoutEndpoints,
+        SourceRangesOnExternalIp,
         NodePortBeside,
         HairpinOfAnotherNode,
     ];
