@@ -1,0 +1,54 @@
+use std::{fs, time::Duration};
+
+/// Memory of a process in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    /// Resident now.
+    pub(crate) resident: u64,
+    /// Resident at most so far.
+    pub(crate) peak: u64,
+}
+
+impl Memory {
+    pub(crate) fn of(process: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+        };
+        Self { resident: field("VmRSS:"), peak: field("VmHWM:") }
+    }
+}
+
+/// Median and 99th percentile.
+pub(crate) fn percentiles(times: &mut [Duration]) -> String {
+    times.sort_unstable();
+    format!("{} / {}", time(times[times.len() / 2]), time(times[times.len() * 99 / 100]))
+}
+
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Three digits at most, in the unit that suits.
+pub(crate) fn time(time: Duration) -> String {
+    let (value, unit) = match time.as_secs_f64() {
+        seconds if seconds >= 1.0 => (seconds, "s"),
+        seconds if seconds >= 1e-3 => (seconds * 1e3, "ms"),
+        seconds => (seconds * 1e6, "µs"),
+    };
+    let digits = if value < 10.0 {
+        2
+    } else if value < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Megabytes: of 1,000,000 bytes.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}

@@ -1,0 +1,102 @@
+//! A client, a node and pods.
+
+use std::{
+    io::{ErrorKind, Read},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ferroute_testing::NetNs;
+use socket2::SockRef;
+
+use crate::common::{cluster::TARGET_PORT, figures};
+
+/// Three namespaces in a row; the node in the middle forwards.
+pub(crate) struct Lab {
+    client: NetNs,
+    pub(crate) node: NetNs,
+}
+
+/// What one round of connections has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) per_second: u32,
+    /// Median time until a connection was there.
+    pub(crate) to_connect: Duration,
+}
+
+impl Lab {
+    /// Pods at these addresses accept connections on the cluster's target port, and close them.
+    pub(crate) fn new(pods: &[Ipv4Addr]) -> Self {
+        let (client, node, server) = (NetNs::new(), NetNs::new(), NetNs::new());
+        client.link("node", &node, "client");
+        server.link("node", &node, "pods");
+        client.add_address("192.0.2.2/24", "node");
+        node.add_address("192.0.2.1/24", "client");
+        server.add_address("198.51.100.2/24", "node");
+        node.add_address("198.51.100.1/24", "pods");
+        client.command("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+        server.command("ip", &["route", "add", "default", "via", "198.51.100.1"]);
+        for pod in pods {
+            server.add_address(&format!("{pod}/32"), "lo");
+            node.command("ip", &["route", "add", &pod.to_string(), "via", "198.51.100.2"]);
+        }
+        node.command("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
+        // More connections than there are ports between two rounds.
+        client.command("sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535"]);
+        // The table of connections keeps closed ones for ten seconds, too long for so many.
+        node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close=1"]);
+        let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, TARGET_PORT)).unwrap());
+        // It ends with the process.
+        thread::spawn(move || listener.incoming().for_each(drop));
+        Self { client, node }
+    }
+
+    /// Clients connect as fast as they can, for a while.
+    pub(crate) fn connect(&self, to: SocketAddr) -> Round {
+        let times: Vec<Duration> = thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| self.client.run(|| connections(to)))).collect();
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        let per_second = times.len() as f64 / ROUND.as_secs_f64();
+        Round { per_second: per_second as u32, to_connect: figures::median(times) }
+    }
+}
+
+impl Round {
+    /// The middle one, by connections.
+    pub(crate) fn median(mut rounds: Vec<Self>) -> Self {
+        rounds.sort_unstable_by_key(|round| round.per_second);
+        rounds[rounds.len() / 2]
+    }
+}
+
+/// How long each connection took until it was there.
+fn connections(to: SocketAddr) -> Vec<Duration> {
+    let mut times = Vec::new();
+    let end = Instant::now() + ROUND;
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            return times;
+        }
+        let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
+            Ok(stream) => stream,
+            Err(error) => panic!("cannot connect to {to}: {error}"),
+        };
+        times.push(start.elapsed());
+        // The pod closes at once; a reset then leaves nothing behind that would have to wait.
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        match stream.read(&mut [0]) {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            other => panic!("the pod behind {to} says {other:?}"),
+        }
+    }
+}
+
+/// At the same time.
+const CLIENTS: usize = 4;
+const ROUND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,131 @@
+//! The program under measurement.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, ChildStderr, Command, Stdio},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ferroute_testing::NetNs;
+use serde::Deserialize;
+
+/// A running `ferroute run`; ended when this is dropped.
+pub(crate) struct Proxy {
+    child: Child,
+    started: Instant,
+    lines: Receiver<(Instant, Line)>,
+}
+
+/// A sync of the IPv4 rules that wrote something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sync {
+    /// Everything was written.
+    pub(crate) full: bool,
+    /// From what made it necessary to its end.
+    pub(crate) waited: Duration,
+    /// How long it took itself.
+    pub(crate) took: Duration,
+    /// How long the kernel, or the program that talks to it, took.
+    pub(crate) kernel: Duration,
+}
+
+/// A line of the log. Those of other events lack the fields.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Line {
+    level: String,
+    message: String,
+    family: String,
+    full: bool,
+    took: String,
+    kernel: String,
+}
+
+impl Proxy {
+    pub(crate) fn start(namespace: &NetNs, manifests: &Path, config: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+        command.arg("run").arg("--manifests").arg(manifests).arg("--config").arg(config);
+        command.stderr(Stdio::piped()).env_remove("FERROUTE_LOG");
+        let started = Instant::now();
+        let mut child = namespace.run(|| command.spawn().unwrap());
+        let (log, (sender, lines)) = (child.stderr.take().unwrap(), channel());
+        thread::spawn(move || follow(log, &sender));
+        Self { child, started, lines }
+    }
+
+    /// Number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the next sync; it counts from the start of the program.
+    pub(crate) fn next_sync(&mut self) -> Sync {
+        self.wait_for_sync(self.started)
+    }
+
+    /// Does something and waits for the sync that follows.
+    pub(crate) fn next_sync_after(&mut self, cause: impl FnOnce()) -> Sync {
+        let start = Instant::now();
+        cause();
+        self.wait_for_sync(start)
+    }
+
+    /// Waits until nothing has been logged for a while.
+    pub(crate) fn wait_until_quiet(&mut self) {
+        while self.lines.recv_timeout(QUIET).is_ok() {}
+    }
+
+    fn wait_for_sync(&mut self, cause: Instant) -> Sync {
+        loop {
+            let (at, line) = match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => panic!("no sync within {PATIENCE:?}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the proxy has ended"),
+            };
+            assert_ne!(line.level, "ERROR", "{line:?}");
+            if line.message == "synced" && line.family == "IPv4" {
+                let (took, kernel) = (duration(&line.took), duration(&line.kernel));
+                return Sync { full: line.full, waited: at.duration_since(cause), took, kernel };
+            }
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn follow(log: ChildStderr, lines: &Sender<(Instant, Line)>) {
+    for line in BufReader::new(log).lines() {
+        let line = line.unwrap();
+        let now = Instant::now();
+        let parsed = serde_json::from_str(&line).unwrap_or_else(|_| Line { message: line, ..Line::default() });
+        if lines.send((now, parsed)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads a duration as `{:?}` prints it.
+fn duration(text: &str) -> Duration {
+    let unit = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap();
+    let seconds = match &text[unit..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "µs" => 1e-6,
+        "ns" => 1e-9,
+        other => panic!("{text} is in {other}"),
+    };
+    Duration::from_secs_f64(text[..unit].parse::<f64>().unwrap() * seconds)
+}
+
+const QUIET: Duration = Duration::from_secs(1);
+/// A large cluster on a busy machine takes minutes.
+const PATIENCE: Duration = Duration::from_secs(1200);
