@@ -88,6 +88,10 @@
 //!
 //! # Changes
 //!
+//! Everything is written through netlink, one transaction per sync; the first sync of all puts the API server and DNS in
+//! force, then the rest in transactions of about 50 ms. On start, and when the kernel's generation number tells that
+//! somebody else has changed something, what is there is read and only the difference is written.
+//!
 //! An endpoint that goes is replaced by the last one of its list, so the indexes stay dense and a change touches three
 //! elements per frontend. The order within a list has no meaning; after a restart the kernel's is taken over. A
 //! few chains for numbers of endpoints that no Service has any more are kept for the next one that has; others are
@@ -101,7 +105,9 @@ mod dataplane;
 pub mod kernel;
 pub mod model;
 pub mod plan;
+mod probe;
 mod wire;
 
 pub use dataplane::{Connections, NftablesDataplane, Progress};
 pub use model::{Class, DataType, Value};
+pub use probe::probe;

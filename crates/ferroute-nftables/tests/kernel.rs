@@ -13,9 +13,10 @@ use ferroute_core::{
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Kernel, KernelError, NetlinkKernel, Objection, Reading},
+    kernel::{Kernel, KernelError, MemoryKernel, NetlinkKernel, Objection, Reading},
     model::{Change, DataType, Element, Name, Set, SetWord, Transaction, Value},
     plan::{NftablesSettings, render},
+    probe,
 };
 use ferroute_testing::NetNs;
 use proptest::prelude::*;
@@ -195,6 +196,18 @@ fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
     let error = kernel.commit(&missing).unwrap_err();
     assert_eq!(error.objection(), Some(Objection::NotFound));
     assert_eq!(error.to_string(), "kernel refused a transaction of 1 changes at «delete set ip ferroute other»");
+}
+
+#[test]
+fn a_probe_leaves_nothing_behind() {
+    let ns = NetNs::new();
+    let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
+    for family in IpFamily::BOTH {
+        let counting = NftablesSettings { counters: true, ..settings() };
+        probe(&mut kernel, family, &counting).unwrap();
+        probe(&mut MemoryKernel::new(), family, &counting).unwrap();
+    }
+    assert_eq!(ns.command("nft", &["list", "ruleset"]), "");
 }
 
 /// Large enough that elements are asked for instead of read.
