@@ -102,7 +102,11 @@ impl Flow {
         self.socket.send(question.as_bytes())?;
         let mut buffer = [0; 64];
         loop {
-            let length = self.socket.recv(&mut buffer)?;
+            let length = match self.socket.recv(&mut buffer) {
+                // A wait with a time limit is not taken up again after the process was stopped for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                received => received?,
+            };
             let answer = String::from_utf8_lossy(&buffer[..length]);
             match answer.split_once(' ') {
                 Some((address, repeated)) if repeated == question => return Ok(address.to_owned()),
