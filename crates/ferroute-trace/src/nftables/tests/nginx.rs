@@ -144,6 +144,15 @@ fn nobody_is_behind_the_service() {
 }
 
 #[test]
+fn a_neighbour_calls_what_listens_on_localhost() {
+    let kernel = kernel(&nginx(|it| it), &[]);
+    insta::assert_snapshot!(told(&kernel, &from_outside("127.0.0.1:8080")), @r"
+    ip ferroute filter-input: drop
+    => dropped
+    ");
+}
+
+#[test]
 fn no_service_has_the_address() {
     let packet = from_pod("10.111.175.79:80");
     insta::assert_snapshot!(told(&kernel(&nginx(|it| it), &[]), &packet), @r"
