@@ -8,7 +8,11 @@
 //! The main thread follows the source, the host's addresses and signals. It ends by itself only when the sync loop
 //! cannot go on; a signal ends it at once. The rules stay in either case, so that traffic goes on while no proxy runs.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, UdpSocket},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use ferroute_config::{ClientConnectionConfiguration, Resolved};
@@ -141,15 +145,26 @@ fn ended_by(signal: &str) -> anyhow::Result<()> {
 }
 
 /// What is known of the node before its Node has been told: its name, and as addresses those of the host, for hosts
-/// that have no Node at all.
+/// that have no Node at all. First comes the one of each family that the host shows to others, not that of a bridge.
 fn first_node(resolved: &Resolved) -> anyhow::Result<NodeView> {
     let is_usable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
     };
-    let addresses = KernelAddresses::open()?.list()?.into_iter().filter(is_usable).collect();
+    let mut addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?.into_iter().filter(is_usable).collect();
+    let to_others = [source_towards("192.0.2.1:9"), source_towards("[2001:db8::1]:9")];
+    addresses.sort_by_key(|address| !to_others.contains(&Some(*address)));
     let node = NodeView { name: settings::node_name(resolved)?, addresses, ..NodeView::default() };
     Ok(resolved.effective_node(node))
+}
+
+/// The address that the host shows to others: the one that it would use towards `stranger`, an address that is kept for
+/// documentation. To connect a UDP socket sends nothing, it only asks for a route.
+fn source_towards(stranger: &str) -> Option<IpAddr> {
+    let any = if stranger.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(stranger).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 /// The sync loop on a thread of its own.

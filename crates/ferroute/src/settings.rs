@@ -32,7 +32,10 @@ pub(crate) fn load(args: &SettingsArgs) -> anyhow::Result<Settings> {
     }
     warnings.extend(config.warnings().iter().map(ToString::to_string));
     let config = config.defaulted();
-    let resolved = config.resolve().context("the configuration is invalid")?;
+    let resolved = config.resolve().with_context(|| match &args.config {
+        Some(path) => format!("the configuration is invalid, with what {} says", path.display()),
+        None => "the configuration is invalid".to_owned(),
+    })?;
     Ok(Settings { resolved, client_connection: config.client_connection, warnings })
 }
 
