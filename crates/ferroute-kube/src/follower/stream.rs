@@ -67,10 +67,22 @@ impl Follower {
         let mut has_brought = false;
         loop {
             let listing = self.ledger.is_listing();
-            let until = if listing { Instant::now() + self.server.timing.quiet } else { deadline };
+            let until = match listing {
+                true => Instant::now() + self.server.timing.quiet,
+                false if self.complaint.is_some() => deadline.min(start + self.server.timing.longest_wait),
+                false => deadline,
+            };
             let frame = match timeout_at(until, body.frame()).await {
                 Err(_) if listing => return Err(Setback::NoStreaming),
-                Err(_) => return Err(Setback::Again("the watch has not ended in time")),
+                Err(_) if Instant::now() >= deadline => {
+                    return Err(Setback::Again("the watch has not ended in time"));
+                }
+                Err(_) => {
+                    // It has been open for so long that it works, though there is nothing to tell.
+                    self.works();
+                    self.out.flush().await?;
+                    continue;
+                }
                 Ok(Some(Ok(frame))) => frame,
                 Ok(end) => {
                     let lasted = start.elapsed() >= self.server.timing.longest_wait;

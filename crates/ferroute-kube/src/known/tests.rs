@@ -76,6 +76,14 @@ fn deleted_objects_do_not_come_back_by_old_news() {
 }
 
 #[test]
+fn an_old_deletion_does_not_hide_a_newer_one() {
+    let mut known = listed(&[("a", 5)]);
+    assert!(known.deleted(name("a"), version(14)).is_some());
+    assert_eq!(known.deleted(name("a"), version(11)), None);
+    assert!(!known.applied(&name("a"), version(12), true));
+}
+
+#[test]
 fn a_deletion_that_is_older_than_the_object_is_old_news() {
     let mut known = listed(&[("a", 9)]);
     assert_eq!(known.deleted(name("a"), version(8)), None);

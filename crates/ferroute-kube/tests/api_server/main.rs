@@ -18,7 +18,11 @@ use ferroute_config::ClientConnectionConfiguration;
 use ferroute_kube::{ApiServer, Timing, testing::ApiDouble};
 use ferroute_source::{Event, ObjectName, Resource};
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{timeout, timeout_at},
+};
 
 const NODE: &str = "node-1";
 
@@ -153,6 +157,14 @@ impl Following {
         }
     }
 
+    /// Takes the events that come within this time.
+    async fn take_for(&mut self, time: Duration) {
+        let end = tokio::time::Instant::now() + time;
+        while let Ok(batch) = timeout_at(end, self.batches.recv()).await {
+            batch.expect("the source goes on").into_iter().for_each(|event| self.told.take(event));
+        }
+    }
+
     /// Takes events until all kinds have been listed.
     async fn until_synced(&mut self) {
         self.until("everything is listed", |told| told.is_synced(1)).await;
@@ -201,7 +213,7 @@ fn service_requests(double: &ApiDouble) -> Vec<String> {
 }
 
 /// Only a test that fails waits for this long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const STREAM: &str = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
 

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_kube::testing::{ApiDouble, Fault, Streaming};
 use ferroute_source::Resource;
@@ -30,8 +30,8 @@ enum Step {
     UnknownFields(bool),
     Lag(usize),
     Piece(usize),
-    /// Time for the follower.
-    Yield(u8),
+    /// Milliseconds for the follower.
+    Wait(u64),
 }
 
 fn resource() -> impl Strategy<Value = Resource> {
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (resource(), 0u8..6).prop_map(|(resource, name)| Step::Spoil(resource, name)),
         1 => (resource(), 0u8..6).prop_map(|(resource, name)| Step::GiveAway(resource, name)),
         6 => (resource(), 0u8..6).prop_map(|(resource, name)| Step::Delete(resource, name)),
-        8 => any::<u8>().prop_map(Step::Yield),
+        14 => (0u64..12).prop_map(Step::Wait),
         2 => Just(Step::Bookmark),
         2 => Just(Step::Cut),
         2 => Just(Step::End),
@@ -87,7 +87,7 @@ fn object(resource: Resource, number: u8, value: u8) -> Value {
     }
 }
 
-async fn take(double: &ApiDouble, step: Step) {
+async fn take(double: &ApiDouble, following: &mut Following, step: Step) {
     match step {
         Step::Apply(resource, number, value) => {
             double.apply(resource, object(resource, number, value));
@@ -122,11 +122,7 @@ async fn take(double: &ApiDouble, step: Step) {
         Step::UnknownFields(unknown) => double.behave(|behaviour| behaviour.unknown_fields = unknown),
         Step::Lag(lag) => double.behave(|behaviour| behaviour.lag = lag),
         Step::Piece(piece) => double.behave(|behaviour| behaviour.piece = piece),
-        Step::Yield(times) => {
-            for _ in 0..times {
-                tokio::task::yield_now().await;
-            }
-        }
+        Step::Wait(milliseconds) => following.take_for(Duration::from_millis(milliseconds)).await,
     }
 }
 
@@ -168,13 +164,16 @@ proptest! {
 
     /// `Told` checks on the way that nothing is told twice, and nothing deleted that was not told.
     #[test]
-    fn whatever_happens_the_end_is_as_the_server_has_it(steps in prop::collection::vec(step(), 0..60)) {
+    fn whatever_happens_the_end_is_as_the_server_has_it(steps in prop::collection::vec(step(), 0..80)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let double = ApiDouble::start().await;
             let mut following = Following::start(&double).await;
+            if let [.., Step::Wait(_)] = *steps {
+                following.until_synced().await;
+            }
             for step in steps {
-                take(&double, step).await;
+                take(&double, &mut following, step).await;
             }
             double.clear_faults();
             double.behave(|behaviour| behaviour.repeats = false);
