@@ -89,7 +89,7 @@
 //! # Changes
 //!
 //! Everything is written through netlink, one transaction per sync; the first sync of all puts the API server and DNS in
-//! force, then the rest in transactions of about 50 ms. On start, and when the kernel's generation number tells that
+//! force, then the rest in transactions of about 30 ms. On start, and when the kernel's generation number tells that
 //! somebody else has changed something, what is there is read and only the difference is written.
 //!
 //! An endpoint that goes is replaced by the last one of its list, so the indexes stay dense and a change touches three
