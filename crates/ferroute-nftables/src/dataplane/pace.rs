@@ -32,12 +32,13 @@ impl Pace {
     }
 }
 
-/// Less than a third of the 100 ms that others are to wait at most, for the time varies with what else the host does.
-const TARGET: Duration = Duration::from_millis(30);
+/// Half of what others are to wait at most, for the time varies.
+const TARGET: Duration = Duration::from_millis(50);
 const FIRST_SIZE: usize = 5_000;
 const SMALLEST_SIZE: usize = 500;
-/// Limits the memory of a transaction to some ten MiB.
-const LARGEST_SIZE: usize = 40_000;
+/// Limits the memory of a transaction to some two megabytes: what a first sync takes for a moment stays with the process
+/// in between what lasts.
+const LARGEST_SIZE: usize = 8_000;
 
 #[cfg(test)]
 mod tests {
