@@ -47,7 +47,7 @@ lint: rust
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 doc: rust
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 # Figures for docs/performance.md.
 bench: deps-test release
