@@ -32,8 +32,8 @@ impl Pace {
     }
 }
 
-/// Half of what others are to wait at most, for the time varies.
-const TARGET: Duration = Duration::from_millis(50);
+/// Less than a third of the 100 ms that others are to wait at most, for the time varies with what else the host does.
+const TARGET: Duration = Duration::from_millis(30);
 const FIRST_SIZE: usize = 5_000;
 const SMALLEST_SIZE: usize = 500;
 /// Limits the memory of a transaction to some two megabytes: what a first sync takes for a moment stays with the process
