@@ -32,9 +32,9 @@ fn main() {
         Asked::Line(case) => measure(case),
         Asked::Table(cases) => {
             println!(
-                "| mode | cluster | manifests read after | first sync | of it kernel | endpoint replaced, file to kernel | of it sync | of it kernel | memory | peak |"
+                "| mode | cluster | manifests read after | first sync | of it kernel | of it Ferroute | endpoint replaced, file to kernel | of it sync | of it kernel | memory | peak |"
             );
-            println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+            println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
             cases.into_iter().for_each(|case| measure_apart(case, &[YAML, JSON]));
         }
     }
@@ -74,10 +74,11 @@ fn measure(case: Case) {
     rules::check(&namespace, mode, size);
     let of = |figure: fn(&Sync) -> Duration| time(median(changes.iter().map(figure).collect()));
     println!(
-        "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         time(first.waited.saturating_sub(first.took)),
         time(first.took),
         time(first.kernel),
+        time(first.took.saturating_sub(first.kernel)),
         of(|sync| sync.waited),
         of(|sync| sync.took),
         of(|sync| sync.kernel),
