@@ -51,7 +51,7 @@ doc: rust
 
 # Figures for docs/performance.md.
 bench: deps-test release
-	$(AS_ROOT) $(CARGO) bench -p ferroute --benches
+	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections
 
 clean:
 	$(CARGO) clean

@@ -47,7 +47,7 @@ fn main() {
 fn default_sizes(mode: Mode) -> Vec<Size> {
     let services: &[u32] = match mode {
         Mode::Iptables => &[100, 1_000],
-        Mode::Nftables => &[100, 1_000, 10_000, 100_000],
+        Mode::Nftables => &[1_000, 10_000, 50_000, 100_000],
     };
     services.iter().map(|services| Size::new(*services, 10)).collect()
 }
