@@ -1,9 +1,14 @@
 //! The command line, exactly as it was typed. Nothing here looks at the host.
+//!
+//! Each subcommand's arguments have a file of their own.
 
-use std::path::PathBuf;
+mod render;
+mod run;
+mod settings;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroute_core::IpFamily;
+use clap::{Parser, Subcommand};
+
+pub(crate) use self::{render::RenderArgs, run::RunArgs, settings::SettingsArgs};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
 #[derive(Debug, Parser)]
@@ -26,71 +31,4 @@ pub(crate) enum Command {
     Render(RenderArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work
     Demo(ferroute_demo::DemoArgs),
-}
-
-/// How Services are treated; shared by `run` and `render`.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct SettingsArgs {
-    /// KubeProxyConfiguration file, as kube-proxy reads it; without one its defaults hold
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// How rules are written, in place of the configuration's mode
-    #[arg(long, value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
-    pub(crate) proxy_mode: Option<String>,
-    /// Name of this node, in place of the host's name and of hostnameOverride
-    #[arg(long, value_name = "NAME")]
-    pub(crate) hostname_override: Option<String>,
-}
-
-/// Arguments of `ferroute run`.
-#[derive(Args, Debug)]
-pub(crate) struct RunArgs {
-    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes. Without it, an API
-    /// server tells them
-    #[arg(long, value_name = "PATH")]
-    pub(crate) manifests: Option<PathBuf>,
-    /// How to reach the API server, in place of the configuration's clientConnection.kubeconfig; without either, the
-    /// service account of the pod
-    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
-    pub(crate) kubeconfig: Option<String>,
-    /// Address of the API server, in place of the kubeconfig's
-    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
-    pub(crate) master: Option<String>,
-    /// How to treat what they tell.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
-}
-
-/// Arguments of `ferroute render`.
-#[derive(Args, Debug)]
-pub(crate) struct RenderArgs {
-    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
-    #[arg(long, value_name = "PATH")]
-    pub(crate) manifests: PathBuf,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
-    /// Print the rules of one IP family only
-    #[arg(long, value_enum)]
-    pub(crate) family: Option<Family>,
-}
-
-/// An IP family on the command line.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Family {
-    /// IPv4.
-    #[value(name = "ipv4")]
-    V4,
-    /// IPv6.
-    #[value(name = "ipv6")]
-    V6,
-}
-
-impl From<Family> for IpFamily {
-    fn from(family: Family) -> Self {
-        match family {
-            Family::V4 => Self::V4,
-            Family::V6 => Self::V6,
-        }
-    }
 }

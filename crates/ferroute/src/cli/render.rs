@@ -1,0 +1,40 @@
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use ferroute_core::IpFamily;
+
+use super::SettingsArgs;
+
+/// Arguments of `ferroute render`.
+#[derive(Args, Debug)]
+pub(crate) struct RenderArgs {
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifests: PathBuf,
+    /// How to treat them.
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs,
+    /// Print the rules of one IP family only
+    #[arg(long, value_enum)]
+    pub(crate) family: Option<Family>,
+}
+
+/// An IP family on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Family {
+    /// IPv4.
+    #[value(name = "ipv4")]
+    V4,
+    /// IPv6.
+    #[value(name = "ipv6")]
+    V6,
+}
+
+impl From<Family> for IpFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4,
+            Family::V6 => Self::V6,
+        }
+    }
+}
