@@ -57,6 +57,10 @@ pub struct ServiceSpec {
     /// `Cluster` (also when left out) or `Local`, for traffic to every other address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_traffic_policy: Option<String>,
+    /// Which endpoints clients should prefer, by zone or node. Whoever makes slices turns it into hints, which alone count
+    /// for a proxy; here it is for those who explain a Service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traffic_distribution: Option<String>,
     /// Port on each node that tells load balancers whether the node has endpoints of its own; 0 for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_check_node_port: Option<i32>,

@@ -20,6 +20,7 @@ mod routes;
 mod service_port;
 mod settings;
 mod stale_flows;
+mod standing;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -32,8 +33,10 @@ pub use local_traffic::{LocalTraffic, LocalTrafficDetector};
 pub use name::{ServiceName, ServicePortName};
 pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};
+pub use routes::Standings;
 pub use service_port::{Affinity, ServicePort, TrafficPolicy};
 pub use settings::ProxySettings;
 pub use stale_flows::StaleFlows;
+pub use standing::Standing;
 pub use table::{Changes, Entry, Routes, ServiceTable};
 pub use tracker::Tracker;

@@ -9,6 +9,7 @@ mod name;
 mod node;
 mod service;
 mod slice;
+mod unproxied;
 
 use std::fmt;
 
@@ -18,6 +19,7 @@ pub use name::{check_label, check_subdomain};
 pub use node::parse_node;
 pub use service::parse_service;
 pub use slice::parse_slice;
+pub use unproxied::Unproxied;
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,80 +10,75 @@
 //!   serving, terminating endpoints of this node ──┘
 //! ```
 
-use crate::{Endpoint, Entry, NodeView, Routes, ServiceTable};
+use crate::{
+    Endpoint, Entry, NodeView, Routes, ServiceTable, Standing,
+    standing::{Scope, Selection},
+};
+
+/// How each endpoint of an [`Entry`] stands with both kinds of traffic, in the order of [`Entry::endpoints`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standings {
+    /// With traffic of policy Cluster; `None` if the service port has no such traffic.
+    pub cluster: Option<Vec<Standing>>,
+    /// With traffic of policy Local; `None` if the service port has no such traffic.
+    pub local: Option<Vec<Standing>>,
+}
 
 impl ServiceTable {
     /// Which endpoints `entry`'s traffic uses on this table's node.
     pub fn routes<'a>(&self, entry: &'a Entry) -> Routes<'a> {
-        let service = &entry.service;
         let mut routes = Routes::default();
         if entry.endpoints.is_empty() {
             return routes;
         }
-        if service.uses_cluster_endpoints() {
-            routes.cluster = cluster_endpoints(&entry.endpoints, &self.node);
+        let (cluster, local) = self.selections(entry);
+        if let Some(selection) = cluster {
+            routes.cluster = selection.choose(&entry.endpoints);
             routes.any_anywhere = !routes.cluster.is_empty();
         }
-        if !service.uses_local_endpoints() {
+        let Some(selection) = local else {
             routes.reachable.clone_from(&routes.cluster);
             return routes;
-        }
+        };
         let usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
         routes.any_anywhere |= entry.endpoints.iter().any(usable);
-        routes.local = ready_or_terminating(&entry.endpoints, |endpoint| endpoint.local);
+        routes.local = selection.choose(&entry.endpoints);
         routes.reachable = merge(&routes.cluster, &routes.local);
         routes
     }
-}
 
-/// What topology hints narrow the choice down to.
-#[derive(Clone, Copy)]
-enum Topology<'a> {
-    Anywhere,
-    SameNode(&'a str),
-    SameZone(&'a str),
-}
-
-impl Topology<'_> {
-    fn allows(self, endpoint: &Endpoint) -> bool {
-        match self {
-            Self::Anywhere => true,
-            Self::SameNode(node) => endpoint.hints_node(node),
-            Self::SameZone(zone) => endpoint.hints_zone(zone),
-        }
+    /// Why each endpoint of `entry` is among those of [`ServiceTable::routes`], or is not.
+    pub fn standings(&self, entry: &Entry) -> Standings {
+        let (cluster, local) = self.selections(entry);
+        let of_all = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.standing(e)).collect();
+        Standings { cluster: cluster.map(of_all), local: local.map(of_all) }
     }
-}
 
-fn cluster_endpoints<'a>(endpoints: &'a [Endpoint], node: &NodeView) -> Vec<&'a Endpoint> {
-    // Hints are obeyed only where they leave a ready endpoint, so they never narrow the choice of terminating ones.
-    let topology = topology(endpoints, node);
-    ready_or_terminating(endpoints, |endpoint| topology.allows(endpoint))
-}
-
-/// Ready endpoints among the eligible; if there are none, those that still serve while they terminate.
-fn ready_or_terminating(endpoints: &[Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Vec<&Endpoint> {
-    let ready: Vec<&Endpoint> = endpoints.iter().filter(|e| e.ready && eligible(e)).collect();
-    if !ready.is_empty() {
-        return ready;
+    /// How endpoints are chosen for policy Cluster and for policy Local, where there is such traffic.
+    fn selections(&self, entry: &Entry) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
+        let (service, endpoints) = (&entry.service, &entry.endpoints);
+        // Hints are obeyed only where they leave a ready endpoint, so they never narrow the choice of terminating ones.
+        let cluster = || Selection::new(endpoints, topology(endpoints, &self.node));
+        let local = || Selection::new(endpoints, Scope::ThisNode);
+        (service.uses_cluster_endpoints().then(cluster), service.uses_local_endpoints().then(local))
     }
-    endpoints.iter().filter(|e| e.is_serving_terminating() && eligible(e)).collect()
 }
 
 /// Hints count only when every ready endpoint has one and at least one is for us; otherwise the hints are taken to be
 /// out of date, and obeying them could overload few endpoints or reach none. Node hints come before zone hints.
-fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Topology<'a> {
+fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Scope<'a> {
     let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
     let all_have = |has: fn(&crate::Hints) -> bool| ready().all(|e| e.hints.as_ref().is_some_and(|h| has(h)));
     if all_have(|hints| !hints.nodes.is_empty()) && ready().any(|endpoint| endpoint.hints_node(&node.name)) {
-        return Topology::SameNode(&node.name);
+        return Scope::HintedNode(&node.name);
     }
     if let Some(zone) = node.zone.as_deref()
         && all_have(|hints| !hints.zones.is_empty())
         && ready().any(|endpoint| endpoint.hints_zone(zone))
     {
-        return Topology::SameZone(zone);
+        return Scope::HintedZone(zone);
     }
-    Topology::Anywhere
+    Scope::Anywhere
 }
 
 /// Both lists are parts of one list and in its order, so their addresses in memory tell which comes first.

@@ -174,6 +174,16 @@ impl Tracker {
         self.services.keys()
     }
 
+    /// The ports of a Service that is wanted now, by [`IpFamily::index`]; `None` if there is no such Service.
+    pub fn ports_of(&self, service: &ServiceName) -> Option<&[Vec<NamedPort>; 2]> {
+        self.services.get(service)
+    }
+
+    /// The slices of a Service that are wanted now, in the order of their names.
+    pub fn slices_of(&self, service: &ServiceName) -> &[SliceView] {
+        self.slices.get(service).map_or(&[], Vec::as_slice)
+    }
+
     /// Names of all slices that are wanted now, in no particular order.
     pub fn slices(&self) -> impl Iterator<Item = &ServiceName> {
         self.owners.keys()
@@ -249,8 +259,7 @@ fn position(slices: &[SliceView], name: &ServiceName) -> Result<usize, usize> {
 fn endpoints_of<'a>(name: &ServicePortName, slices: impl Iterator<Item = &'a SliceView>) -> Box<[Endpoint]> {
     let mut endpoints = Vec::new();
     for slice in slices {
-        let matches = |port: &&SlicePort| *port.name == *name.port && port.protocol == name.protocol;
-        for port in slice.ports.iter().filter(matches) {
+        for port in slice.ports_for(name) {
             endpoints.extend(slice.endpoints.iter().map(|candidate| candidate.at(port.port)));
         }
     }
@@ -265,8 +274,16 @@ fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool) {
     (endpoint.terminating, !endpoint.ready, !endpoint.serving, !endpoint.local)
 }
 
+impl SliceView {
+    /// The ports that are meant by a service port: those of its name and protocol.
+    pub fn ports_for<'a>(&'a self, name: &'a ServicePortName) -> impl Iterator<Item = &'a SlicePort> {
+        self.ports.iter().filter(|port| *port.name == *name.port && port.protocol == name.protocol)
+    }
+}
+
 impl Candidate {
-    fn at(&self, port: u16) -> Endpoint {
+    /// The endpoint at a port of its slice.
+    pub fn at(&self, port: u16) -> Endpoint {
         let Self { address, ready, serving, terminating, local, ref hints } = *self;
         Endpoint { address, port, ready, serving, terminating, local, hints: hints.clone() }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use ferroute_core::{Endpoint, Entry, IpFamily, Routes, ServiceTable, testing::arbitrary};
+use ferroute_core::{Endpoint, Entry, IpFamily, Routes, ServiceTable, Standing, testing::arbitrary};
 use proptest::prelude::*;
 
 fn sockets(endpoints: &[&Endpoint]) -> Vec<SocketAddr> {
@@ -104,6 +104,51 @@ proptest! {
             let usable = |endpoint: &Endpoint| endpoint.ready || falls_back(endpoint);
             prop_assert_eq!(routes.any_anywhere, entry.endpoints.iter().any(usable));
             prop_assert!(routes.any_anywhere || routes.reachable.is_empty());
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn the_endpoints_that_are_told_to_be_used_are_those_of_the_routes(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |table, entry, routes| {
+            let standings = table.standings(entry);
+            for (standings, chosen) in [(&standings.cluster, &routes.cluster), (&standings.local, &routes.local)] {
+                let used = standings.iter().flat_map(|all| {
+                    assert_eq!(all.len(), entry.endpoints.len());
+                    entry.endpoints.iter().zip(all).filter(|(_, standing)| standing.is_used())
+                });
+                prop_assert_eq!(used.map(|(endpoint, _)| endpoint.socket()).collect::<Vec<_>>(), sockets(chosen));
+            }
+            prop_assert_eq!(standings.cluster.is_some(), entry.service.uses_cluster_endpoints());
+            prop_assert_eq!(standings.local.is_some(), entry.service.uses_local_endpoints());
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn the_reason_for_not_using_an_endpoint_is_true(cluster in arbitrary::cluster()) {
+        for_every_entry(&cluster, |table, entry, _| {
+            let standings = table.standings(entry);
+            for (local, standings) in [(false, standings.cluster), (true, standings.local)] {
+                for (endpoint, standing) in entry.endpoints.iter().zip(standings.into_iter().flatten()) {
+                    let node = &table.node;
+                    let holds = match standing {
+                        Standing::Ready => endpoint.ready,
+                        Standing::LastResort => !endpoint.ready && falls_back(endpoint),
+                        Standing::NotReady => !endpoint.ready && !falls_back(endpoint) && !endpoint.terminating,
+                        Standing::Terminated => !endpoint.ready && !endpoint.serving && endpoint.terminating,
+                        Standing::Terminating => {
+                            falls_back(endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
+                        }
+                        Standing::OtherNode => local && !endpoint.local,
+                        Standing::HintedOtherNode => !local && !endpoint.hints_node(&node.name),
+                        Standing::HintedOtherZone => {
+                            !local && !endpoint.hints_zone(node.zone.as_deref().unwrap_or_default())
+                        }
+                    };
+                    prop_assert!(holds, "{endpoint:?} is said to be {standing:?} on {node:?}");
+                }
+            }
             Ok(())
         })?;
     }

@@ -1,10 +1,10 @@
 use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 
-use ferroute_api::{self as api, labels};
+use ferroute_api as api;
 use ipnet::IpNet;
 
 use super::{
-    Faults, InvalidObject,
+    Faults, InvalidObject, Unproxied,
     name::{check_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
@@ -20,13 +20,14 @@ use crate::{
 /// alone can assign a cluster IP, so a Service without one is at fault.
 pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, InvalidObject> {
     let metadata = &service.metadata;
-    if [labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| metadata.labels.contains_key(*label)) {
+    let unproxied = Unproxied::of(service);
+    if unproxied.as_ref().is_some_and(Unproxied::is_by_label) {
         return Ok(None);
     }
     let mut faults = Faults::default();
     let name = parse_name(&mut faults, metadata, check_label);
     let type_ = faults.keep("spec.type", Type::parse(service.spec.type_.as_deref())).unwrap_or(Type::ClusterIp);
-    if type_ == Type::ExternalName || is_headless(&service.spec) {
+    if unproxied.is_some() {
         return faults.finish("Service", metadata, None);
     }
     let common = Common::parse(&mut faults, service, type_);
@@ -146,11 +147,6 @@ impl OwnPort {
     fn with(&self, port: ServicePort) -> NamedPort {
         NamedPort { name: self.name.clone(), protocol: self.protocol, port }
     }
-}
-
-fn is_headless(spec: &api::ServiceSpec) -> bool {
-    let first = spec.cluster_ip.as_deref().filter(|text| !text.is_empty());
-    first.or(spec.cluster_ips.first().map(String::as_str)) == Some("None")
 }
 
 fn cluster_ips(faults: &mut Faults, spec: &api::ServiceSpec) -> Vec<IpAddr> {

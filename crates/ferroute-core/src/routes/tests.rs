@@ -1,7 +1,7 @@
 use std::{num::NonZeroU16, sync::Arc};
 
 use crate::{
-    Endpoint, Entry, Hints, IpFamily, NodeView, ServicePort, ServiceTable, TrafficPolicy,
+    Endpoint, Entry, Hints, IpFamily, NodeView, ServicePort, ServiceTable, Standing, Standings, TrafficPolicy,
     testing::{endpoint, entry, node, service_port, table},
 };
 
@@ -243,4 +243,30 @@ fn reachable_endpoints_keep_the_order_of_the_entry() {
     let endpoints = [endpoint(D), terminating(local(C)), endpoint(B), terminating(local(A))];
     let told = Told { cluster: &[B, D], local: &[A, C], reachable: &[A, B, C, D], any_anywhere: true };
     assert_routes(&on(node("node-1")), &entry(service, endpoints), told);
+}
+
+#[test]
+fn each_endpoint_that_is_not_used_has_its_reason() {
+    use Standing::*;
+    let service = || with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
+    let dying = Endpoint { serving: false, ..terminating(local(C)) };
+    let entry_of = |endpoints: [Endpoint; 4]| entry(service(), endpoints);
+    let standings =
+        on(node("node-1")).standings(&entry_of([local(A), terminating(endpoint(B)), dying, unready(local(D))]));
+    let told = Standings {
+        cluster: Some(vec![Ready, Terminating, Terminated, NotReady]),
+        local: Some(vec![Ready, OtherNode, Terminated, NotReady]),
+    };
+    assert_eq!(standings, told);
+    let hints = [hinted(A, &["a"], &[]), hinted(B, &["b"], &[])];
+    let standings = in_zone("a").standings(&entry(cluster(), hints));
+    assert_eq!(standings, Standings { cluster: Some(vec![Ready, HintedOtherZone]), local: None });
+    let hints = [hinted(A, &[], &["node-1"]), hinted(B, &[], &["node-2"])];
+    let standings = in_zone("a").standings(&entry(cluster(), hints));
+    assert_eq!(standings, Standings { cluster: Some(vec![Ready, HintedOtherNode]), local: None });
+    let standings = on(node("node-1")).standings(&entry(service(), [terminating(local(A)), endpoint(B)]));
+    assert_eq!(
+        standings,
+        Standings { cluster: Some(vec![Terminating, Ready]), local: Some(vec![LastResort, OtherNode]) }
+    );
 }

@@ -2,7 +2,10 @@ use std::num::NonZeroU16;
 
 use ferroute_api::{Service, labels};
 
-use super::{super::parse_service, InvalidObject, assert_faults};
+use super::{
+    super::{Unproxied, parse_service},
+    InvalidObject, assert_faults,
+};
 use crate::{
     Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
     testing::{ServiceBuilder, service, service_name, service_port},
@@ -83,8 +86,24 @@ fn services_that_are_none_of_a_proxys_business_are_nothing() {
         service("shop/web").with(|service| service.spec.type_ = Some("ExternalName".into())),
         web().with(|service| service.spec.type_ = Some("ExternalName".into())),
     ] {
-        assert_eq!(parse_service(&service.build()), Ok(None));
+        let service = service.build();
+        assert_eq!(parse_service(&service), Ok(None));
+        assert!(Unproxied::of(&service).is_some());
     }
+}
+
+#[test]
+fn the_reason_why_a_service_is_none_of_ours_is_told() {
+    let reason = |service: ServiceBuilder| Unproxied::of(&service.build());
+    assert_eq!(reason(web()), None);
+    let other = web().label(labels::SERVICE_PROXY_NAME, "cilium").label(labels::HEADLESS, "");
+    assert_eq!(reason(other), Some(Unproxied::OtherProxy("cilium".to_owned())));
+    assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(Unproxied::HeadlessByLabel));
+    assert_eq!(reason(service("shop/web").cluster_ip("None").port("http", 80)), Some(Unproxied::Headless));
+    let name = web().with(|service| service.spec.type_ = Some("ExternalName".into()));
+    assert_eq!(reason(name), Some(Unproxied::ExternalName));
+    // Without any cluster IP, something is wrong, which is another matter.
+    assert_eq!(reason(service("shop/web").port("http", 80)), None);
 }
 
 #[test]
