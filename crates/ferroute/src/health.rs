@@ -1,18 +1,17 @@
 //! What the sync loop's progress means for those who ask over HTTP.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use ferroute_core::{IpFamily, NodePortMatch, NodeView, ProxySettings, ServiceName, ServiceTable};
+use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServiceName};
 use ferroute_health::{
     Health, HealthCheck, HealthCheckPorts, HealthzHandler, HttpThread, Limits, ListenScope, Server, listen,
 };
 
-use crate::{logging::chain, sync::Observer};
+use crate::{
+    logging::chain,
+    observer::{InForce, Observer},
+    sync::Change,
+};
 
 /// Serves `/healthz` and `/livez`. With `hard_fail` an address that cannot be opened is an error; else it is tried again
 /// and again.
@@ -65,17 +64,21 @@ impl Observer for HealthObserver {
         self.health.queued(family);
     }
 
-    fn in_force(&mut self, family: IpFamily, table: &ServiceTable, host_addresses: &[IpAddr]) {
+    fn taken(&mut self, change: &Change) {
+        if let Change::Node(node) = change {
+            self.health.node_eligible(!node.to_be_deleted);
+        }
+    }
+
+    fn in_force(&mut self, sync: &InForce<'_>) {
+        let InForce { table, host_addresses, .. } = *sync;
+        let family = table.family;
         self.health.updated(family);
         self.checks.insert(family, HealthCheck::of_table(table));
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
         for error in self.update_ports() {
             tracing::warn!("{}", chain(&error));
         }
-    }
-
-    fn node(&mut self, node: &NodeView) {
-        self.health.node_eligible(!node.to_be_deleted);
     }
 
     fn look(&mut self) {

@@ -6,6 +6,11 @@ use ferroute_config::LogFormat;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
+use crate::{
+    observer::{InForce, Observer},
+    sync::FamilyOutcome,
+};
+
 /// Starts logging. `verbosity` is kube-proxy's `-v`: 0 tells what an operator should see, 2 adds every sync, 4 every
 /// event. The environment variable `FERROUTE_LOG` overrides it, by module where wanted (`ferroute=debug`).
 pub(crate) fn start(verbosity: u32, format: LogFormat) {
@@ -37,4 +42,24 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Tells of each sync on one line, if it did something.
+pub(crate) struct SyncLog;
+
+impl Observer for SyncLog {
+    fn in_force(&mut self, sync: &InForce<'_>) {
+        let FamilyOutcome { report, changes, flows_removed, flows_error, took } = sync.outcome;
+        let (family, services) = (sync.table.family, changes.services.len());
+        if let Some(error) = flows_error {
+            tracing::warn!(%family, error = format!("{error:#}"), "cannot remove stale UDP flows");
+        }
+        match report {
+            Some(report) if report.written + report.removed + flows_removed > 0 => tracing::info!(
+                %family, services, full = report.full, written = report.written, removed = report.removed,
+                total = report.total, stale_flows = flows_removed, ?took, kernel = ?report.kernel_time, "synced"
+            ),
+            _ => tracing::debug!(%family, stale_flows = flows_removed, ?took, "nothing to sync"),
+        }
+    }
 }

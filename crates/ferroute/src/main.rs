@@ -9,6 +9,7 @@ mod feed;
 mod flows;
 mod health;
 mod logging;
+mod observer;
 mod planes;
 mod render;
 mod run;

@@ -31,7 +31,8 @@ use crate::{
     feed::Feed,
     flows::KernelFlows,
     health::{self, HealthObserver},
-    logging::{self, chain},
+    logging::{self, SyncLog, chain},
+    observer::Observer,
     planes,
     settings::{self, Settings},
     sync::{Change, FamilySync, Limits, SyncLoop},
@@ -109,8 +110,9 @@ async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
             signal = &mut stop => return ended_by(signal),
         }
     }
-    let mut sync =
-        SyncThread::start(resolved, feed.node().clone(), HealthObserver::new(http, health, resolved.settings.clone()))?;
+    let observers: Vec<Box<dyn Observer>> =
+        vec![Box::new(SyncLog), Box::new(HealthObserver::new(http, health, resolved.settings.clone()))];
+    let mut sync = SyncThread::start(resolved, feed.node().clone(), observers)?;
     sync.send(listed).await?;
     let mut addresses = AddressWatch::open()?;
     let signal = loop {
@@ -175,7 +177,7 @@ struct SyncThread {
 }
 
 impl SyncThread {
-    fn start(resolved: &Resolved, node: NodeView, observer: HealthObserver) -> anyhow::Result<Self> {
+    fn start(resolved: &Resolved, node: NodeView, observers: Vec<Box<dyn Observer>>) -> anyhow::Result<Self> {
         let planes = planes::open(resolved, &node)?;
         let mut addresses = KernelAddresses::open()?;
         let mut known = addresses.list()?;
@@ -200,7 +202,7 @@ impl SyncThread {
             planes.served.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
             planes.predecessors,
             Box::new(KernelFlows),
-            Box::new(observer),
+            observers,
             Box::new(host_addresses),
             limits,
         );

@@ -17,17 +17,20 @@ mod schedule;
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    Dataplane, IpFamily, NodeView, ServiceName, ServiceTable, Tracker,
+    Dataplane, IpFamily, NodeView, ServiceName, Tracker,
     tracker::{ServiceView, SliceView},
 };
 use tokio::{sync::mpsc, time::Instant};
 
-use self::{family::FamilyOutcome, schedule::Schedule};
+use self::schedule::Schedule;
 pub(crate) use self::{
-    family::{FamilySync, FlowTable},
+    family::{FamilyOutcome, FamilySync, FlowTable},
     schedule::Limits,
 };
-use crate::logging::chain;
+use crate::{
+    logging::chain,
+    observer::{InForce, Observer},
+};
 
 /// One thing that has changed, in the proxy's own terms.
 #[derive(Debug)]
@@ -48,18 +51,6 @@ pub(crate) enum Change {
     HostAddresses,
 }
 
-/// Those who want to know what the loop does.
-pub(crate) trait Observer: Send {
-    /// Something has changed that is not in force yet.
-    fn queued(&mut self, family: IpFamily);
-    /// Everything that was queued is in force; `host_addresses` are those of the host's interfaces.
-    fn in_force(&mut self, family: IpFamily, table: &ServiceTable, host_addresses: &[IpAddr]);
-    /// The node differs.
-    fn node(&mut self, node: &NodeView);
-    /// A second has passed: time for what could not be done before.
-    fn look(&mut self);
-}
-
 /// See the module's text.
 pub(crate) struct SyncLoop {
     tracker: Tracker,
@@ -67,7 +58,7 @@ pub(crate) struct SyncLoop {
     /// Modes whose rules may still be there from before; they go once ours have taken over.
     predecessors: Vec<Box<dyn Dataplane>>,
     flows: Box<dyn FlowTable>,
-    observer: Box<dyn Observer>,
+    observers: Vec<Box<dyn Observer>>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
     schedule: Schedule,
     listed: bool,
@@ -81,7 +72,7 @@ impl SyncLoop {
         families: Vec<FamilySync>,
         predecessors: Vec<Box<dyn Dataplane>>,
         flows: Box<dyn FlowTable>,
-        observer: Box<dyn Observer>,
+        observers: Vec<Box<dyn Observer>>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
         limits: Limits,
     ) -> Self {
@@ -91,7 +82,7 @@ impl SyncLoop {
             families,
             predecessors,
             flows,
-            observer,
+            observers,
             host_addresses,
             schedule,
             listed: false,
@@ -128,15 +119,13 @@ impl SyncLoop {
     fn take(&mut self, batch: Vec<Change>) {
         for change in batch {
             tracing::trace!(?change, "change");
+            self.tell(|observer| observer.taken(&change));
             match change {
                 Change::Service(service) => self.tracker.set_service(service),
                 Change::ServiceGone(name) => self.tracker.remove_service(&name),
                 Change::Slice(slice) => self.tracker.set_slice(slice),
                 Change::SliceGone(name) => self.tracker.remove_slice(&name),
-                Change::Node(node) => {
-                    self.observer.node(&node);
-                    self.tracker.set_node(node);
-                }
+                Change::Node(node) => self.tracker.set_node(node),
                 Change::Listed => {
                     self.listed = true;
                     self.request();
@@ -151,19 +140,27 @@ impl SyncLoop {
         }
     }
 
+    fn tell(&mut self, mut what: impl FnMut(&mut dyn Observer)) {
+        for observer in &mut self.observers {
+            what(&mut **observer);
+        }
+    }
+
     fn request(&mut self) {
         if !self.listed {
             return;
         }
         self.schedule.request();
         for family in &self.families {
-            self.observer.queued(family.family());
+            for observer in &mut self.observers {
+                observer.queued(family.family());
+            }
         }
     }
 
     /// Looks whether somebody else changed our rules.
     fn look(&mut self) {
-        self.observer.look();
+        self.tell(|observer| observer.look());
         if !self.listed {
             return;
         }
@@ -194,12 +191,14 @@ impl SyncLoop {
         for family in &mut self.families {
             match family.sync(&mut self.tracker, &mut *self.flows, &host_addresses) {
                 Ok(outcome) => {
-                    log(family.family(), &outcome);
-                    self.observer.in_force(family.family(), self.tracker.table(family.family()), &host_addresses);
                     failed |= outcome.flows_error.is_some();
+                    let table = self.tracker.table(family.family());
+                    let sync = InForce { table, outcome: &outcome, host_addresses: &host_addresses };
+                    self.observers.iter_mut().for_each(|observer| observer.in_force(&sync));
                 }
                 Err(error) => {
                     tracing::error!(family = %family.family(), error = %chain(&error), "cannot write rules: the old ones stay in force");
+                    self.observers.iter_mut().for_each(|observer| observer.failed(family.family(), &error));
                     failed = true;
                 }
             }
@@ -220,21 +219,6 @@ impl SyncLoop {
                 tracing::warn!(error = %chain(&error), "rules of another mode may still be there");
             }
         }
-    }
-}
-
-/// One line per sync that did something.
-fn log(family: IpFamily, outcome: &FamilyOutcome) {
-    let FamilyOutcome { report, services, flows_removed, flows_error, took } = outcome;
-    if let Some(error) = flows_error {
-        tracing::warn!(%family, error = format!("{error:#}"), "cannot remove stale UDP flows");
-    }
-    match report {
-        Some(report) if report.written + report.removed + flows_removed > 0 => tracing::info!(
-            %family, services, full = report.full, written = report.written, removed = report.removed,
-            total = report.total, stale_flows = flows_removed, ?took, kernel = ?report.kernel_time, "synced"
-        ),
-        _ => tracing::debug!(%family, stale_flows = flows_removed, ?took, "nothing to sync"),
     }
 }
 

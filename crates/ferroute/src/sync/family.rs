@@ -3,7 +3,7 @@
 use std::{net::IpAddr, time::Duration};
 
 use crate::logging::chain;
-use ferroute_core::{Dataplane, DataplaneError, IpFamily, StaleFlows, SyncReport, Tracker};
+use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, StaleFlows, SyncReport, Tracker};
 
 /// Removes flows from the kernel's connection table.
 pub(crate) trait FlowTable: Send {
@@ -32,8 +32,8 @@ pub(crate) struct FamilySync {
 pub(crate) struct FamilyOutcome {
     /// What was written; `None` if nothing had changed.
     pub(crate) report: Option<SyncReport>,
-    /// Services that changed, for the log.
-    pub(crate) services: usize,
+    /// What had changed since the last sync.
+    pub(crate) changes: Changes,
     /// Stale flows that were removed.
     pub(crate) flows_removed: usize,
     /// Why stale flows could not be removed; they are looked for again at the next sync.
@@ -99,13 +99,7 @@ impl FamilySync {
             Ok(removed) => (removed, None),
             Err(error) => (0, Some(error)),
         };
-        Ok(FamilyOutcome {
-            report,
-            services: changes.services.len(),
-            flows_removed,
-            flows_error,
-            took: start.elapsed(),
-        })
+        Ok(FamilyOutcome { report, changes, flows_removed, flows_error, took: start.elapsed() })
     }
 
     fn remove_stale(&mut self, flows: &mut dyn FlowTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {

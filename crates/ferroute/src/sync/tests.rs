@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, SyncReport,
+    Changes, Dataplane, DataplaneError, ServiceTable, SyncReport,
     parse::{parse_service, parse_slice},
     testing::{node, pod, service, service_name, slice},
 };
@@ -92,17 +92,15 @@ impl FlowTable for FakeFlows {
 struct FakeObserver(Journal);
 
 impl Observer for FakeObserver {
-    fn queued(&mut self, _: IpFamily) {}
-
-    fn in_force(&mut self, _: IpFamily, table: &ServiceTable, _: &[IpAddr]) {
-        self.0.write(format!("in force: {} ports", table.entries.len()));
+    fn taken(&mut self, change: &Change) {
+        if let Change::Node(node) = change {
+            self.0.write(format!("node {}", node.name));
+        }
     }
 
-    fn node(&mut self, node: &NodeView) {
-        self.0.write(format!("node {}", node.name));
+    fn in_force(&mut self, sync: &InForce<'_>) {
+        self.0.write(format!("in force: {} ports", sync.table.entries.len()));
     }
-
-    fn look(&mut self) {}
 }
 
 /// A running loop with everything around it in the test's hands.
@@ -128,7 +126,7 @@ impl Rig {
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
             vec![Box::new(predecessor)],
             Box::new(FakeFlows { journal: journal.clone(), flows }),
-            Box::new(FakeObserver(journal.clone())),
+            vec![Box::new(FakeObserver(journal.clone()))],
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Limits {
                 min_interval: Duration::from_secs(1),

@@ -1,0 +1,32 @@
+//! Those who want to know what the sync loop does: health, and whoever counts, records or reports.
+
+use std::net::IpAddr;
+
+use ferroute_core::{DataplaneError, IpFamily, ServiceTable};
+
+use crate::sync::{Change, FamilyOutcome};
+
+/// Is told what the sync loop does, on the loop's own thread: nothing here may block, since rules wait for it.
+pub(crate) trait Observer: Send {
+    /// A change has been taken; nothing is planned yet.
+    fn taken(&mut self, _: &Change) {}
+    /// Something has changed that is not in force yet.
+    fn queued(&mut self, _: IpFamily) {}
+    /// Everything that was queued for a family is in force.
+    fn in_force(&mut self, _: &InForce<'_>) {}
+    /// A family's rules could not be written: the old ones stay in force, and what was queued still is.
+    fn failed(&mut self, _: IpFamily, _: &DataplaneError) {}
+    /// A second has passed: time for what could not be done before.
+    fn look(&mut self) {}
+}
+
+/// One family's successful sync.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InForce<'a> {
+    /// What is in force now.
+    pub(crate) table: &'a ServiceTable,
+    /// What it took.
+    pub(crate) outcome: &'a FamilyOutcome,
+    /// The addresses of the host's interfaces.
+    pub(crate) host_addresses: &'a [IpAddr],
+}
