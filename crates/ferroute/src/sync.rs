@@ -17,7 +17,7 @@ mod schedule;
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    Dataplane, IpFamily, NodeView, ServiceName, Tracker,
+    Dataplane, NodeView, ServiceName, Tracker,
     tracker::{ServiceView, SliceView},
 };
 use tokio::{sync::mpsc, time::Instant};

@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport,
     parse::{parse_service, parse_slice},
     testing::{node, pod, service, service_name, slice},
 };
