@@ -24,5 +24,5 @@ pub use rule::{
     Recent, RecentAction, RejectWith, Rule, Sense, Target,
 };
 pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
-pub use runner::{Generations, Host, HostPrograms, IptablesDataplane, Tools};
-pub use text::{ParseError, ParseErrorKind, RestoreWriter, SaveItem, SaveParser};
+pub use runner::{FoundRules, Generations, Host, HostPrograms, IptablesDataplane, Tools};
+pub use text::{ParseError, ParseErrorKind, RestoreWriter, RuleCounters, SaveItem, SaveParser, Saved, SavedReader};

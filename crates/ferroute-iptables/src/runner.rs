@@ -14,6 +14,7 @@
 mod cleanup;
 mod dataplane;
 mod fault;
+mod found;
 mod generations;
 mod host;
 mod lock;
@@ -25,6 +26,7 @@ mod version;
 
 pub use cleanup::{CleanupError, CleanupErrors};
 pub use dataplane::IptablesDataplane;
+pub use found::{FindError, FoundRules, find_rules};
 pub use generations::Generations;
 pub use host::{Host, HostError};
 pub use lock::LockError;

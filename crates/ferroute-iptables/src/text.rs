@@ -9,11 +9,13 @@ mod print;
 mod read_rule;
 mod restore;
 mod save;
+mod saved;
 mod words;
 
 pub use print::{Line, write_head, write_rule};
 pub use restore::RestoreWriter;
 pub use save::{ParseError, ParseErrorKind, SaveItem, SaveParser};
+pub use saved::{RuleCounters, Saved, SavedReader};
 
 #[cfg(test)]
 mod tests;

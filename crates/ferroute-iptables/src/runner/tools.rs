@@ -185,7 +185,7 @@ impl Tools {
 }
 
 /// The name of a program: `iptables`, `ip6tables-legacy-save`.
-fn name(family: IpFamily, backend: Option<Backend>, suffix: &str) -> String {
+pub(super) fn name(family: IpFamily, backend: Option<Backend>, suffix: &str) -> String {
     let base = match family {
         IpFamily::V4 => "iptables",
         IpFamily::V6 => "ip6tables",
@@ -196,7 +196,7 @@ fn name(family: IpFamily, backend: Option<Backend>, suffix: &str) -> String {
     }
 }
 
-fn locate(program: &str, path: &[PathBuf]) -> Option<PathBuf> {
+pub(super) fn locate(program: &str, path: &[PathBuf]) -> Option<PathBuf> {
     let is_program = |path: &PathBuf| {
         path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };

@@ -49,7 +49,7 @@ pub enum SaveItem {
     Table(TableName),
     /// The current table has a chain.
     Chain(ChainName, ChainHead),
-    /// A chain of the current table has a rule. Counters of a single rule (`iptables-save -c`) are read over.
+    /// A chain of the current table has a rule; for what it has counted see [`SaveParser::counters`].
     Rule(ChainName, Rule),
     /// Here the table ends.
     Commit,
@@ -63,17 +63,23 @@ pub struct SaveParser {
     line: usize,
     /// The beginning of a rule whose comment has a line break in it.
     pending: String,
+    counters: Option<Counters>,
 }
 
 impl SaveParser {
     /// A parser for one family's text.
     pub fn new(family: IpFamily) -> Self {
-        Self { family, table: None, line: 0, pending: String::new() }
+        Self { family, table: None, line: 0, pending: String::new(), counters: None }
     }
 
     /// The table that the last line belonged to.
     pub fn table(&self) -> Option<TableName> {
         self.table
+    }
+
+    /// What the rule on the last line has counted; `iptables-save` tells when it is asked to (`-c`).
+    pub fn counters(&self) -> Option<Counters> {
+        self.counters
     }
 
     /// Reads the next line, with or without its end. `None`: it says nothing, or nothing yet.
@@ -111,6 +117,7 @@ impl SaveParser {
     }
 
     fn item(&mut self, line: &str) -> Result<Option<SaveItem>, ParseErrorKind> {
+        self.counters = None;
         if line.trim().is_empty() || line.starts_with('#') {
             return Ok(None);
         }
@@ -142,6 +149,7 @@ impl SaveParser {
             return Ok(None);
         };
         let counted = all.first().is_some_and(|word| word.text.starts_with('[') && word.text.ends_with(']'));
+        self.counters = all.first().and_then(|word| counters(&word.text));
         match &all[usize::from(counted)..] {
             [append, chain, rest @ ..] if matches!(&*append.text, "-A" | "--append") => {
                 let chain = ChainName::new(&chain.text)?;
@@ -159,30 +167,49 @@ impl RuleSet {
     /// At the first line that makes no sense, or if the text was cut off.
     pub fn parse_save(family: IpFamily, text: &str) -> Result<Self, ParseError> {
         let mut parser = SaveParser::new(family);
-        let mut rules = Self::new(family);
-        // Where the chain of the last rule is. A chain without a line of its own goes behind it, so that printing
-        // gives the rules in the order in which they came.
-        let mut last = None;
+        let mut collector = Collector::new(family);
         for line in text.split_terminator('\n') {
             let item = parser.line(line)?;
-            let Some(table) = parser.table() else { continue };
-            let chains = &mut rules.table_mut(table).chains;
-            match item {
-                Some(SaveItem::Table(_)) => last = None,
-                Some(SaveItem::Chain(chain, head)) => chains.entry(chain).or_default().head = Some(head),
-                Some(SaveItem::Rule(chain, rule)) => {
-                    let at = chains.get_index_of(&chain).unwrap_or_else(|| {
-                        let at = last.map_or(0, |last| last + 1);
-                        chains.shift_insert(at, chain, crate::Chain::default());
-                        at
-                    });
-                    chains[at].rules.push(rule);
-                    last = Some(at);
-                }
-                Some(SaveItem::Commit) | None => {}
+            if let Some((table, item)) = parser.table().zip(item) {
+                collector.take(table, item);
             }
         }
-        parser.finish().map(|()| rules)
+        parser.finish().map(|()| collector.rules)
+    }
+}
+
+/// Puts together what lines say.
+#[derive(Debug)]
+pub(super) struct Collector {
+    pub(super) rules: RuleSet,
+    /// Where the chain of the last rule is. A chain without a line of its own goes behind it, so that printing gives
+    /// the rules in the order in which they came.
+    last: Option<usize>,
+}
+
+impl Collector {
+    /// One that knows of no rules yet.
+    pub(super) fn new(family: IpFamily) -> Self {
+        Self { rules: RuleSet::new(family), last: None }
+    }
+
+    /// Adds what the next line says of a table.
+    pub(super) fn take(&mut self, table: TableName, item: SaveItem) {
+        let chains = &mut self.rules.table_mut(table).chains;
+        match item {
+            SaveItem::Table(_) => self.last = None,
+            SaveItem::Chain(chain, head) => chains.entry(chain).or_default().head = Some(head),
+            SaveItem::Rule(chain, rule) => {
+                let at = chains.get_index_of(&chain).unwrap_or_else(|| {
+                    let at = self.last.map_or(0, |last| last + 1);
+                    chains.shift_insert(at, chain, crate::Chain::default());
+                    at
+                });
+                chains[at].rules.push(rule);
+                self.last = Some(at);
+            }
+            SaveItem::Commit => {}
+        }
     }
 }
 
