@@ -9,5 +9,5 @@ mod manifests;
 mod problem;
 
 pub use events::{Event, ObjectName, Resource};
-pub use manifests::{FollowError, Manifests, read_once};
+pub use manifests::{FollowError, Manifests, manifest_files, read_once};
 pub use problem::{IgnoredKind, Problem};

@@ -24,6 +24,7 @@ mod text;
 mod watch;
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
     time::Duration,
@@ -79,6 +80,15 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
         Ok(())
     });
     Ok(events)
+}
+
+/// The files at `path` that [`read_once`] reads.
+///
+/// # Errors
+///
+/// The path cannot be read.
+pub fn manifest_files(path: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    Plan::of(path).listing.map(|listing| listing.files)
 }
 
 impl Manifests {

@@ -5,10 +5,11 @@
 mod render;
 mod run;
 mod settings;
+mod source;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use self::{render::RenderArgs, run::RunArgs, settings::SettingsArgs};
+pub(crate) use self::{render::RenderArgs, run::RunArgs, settings::SettingsArgs, source::SourceArgs};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
 #[derive(Debug, Parser)]

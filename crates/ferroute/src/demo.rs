@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, NodeView};
 use ferroute_demo::{
     DemoArgs, FlowSpec, PathTeller,
     layout::{Addresses, BRIDGE, NodeId},
@@ -17,7 +17,7 @@ use ferroute_trace::{Host, Packet, Route, iptables::summary, write_summary_into}
 
 use crate::{
     cli::SettingsArgs,
-    render::{full_host, track},
+    desired::{full_host, track},
     settings,
 };
 
@@ -34,7 +34,8 @@ impl PathTeller for Walks {
         let settings = settings::load(&SettingsArgs { config: Some(flow.config.clone()), ..SettingsArgs::default() })?;
         let events = read_once(&flow.manifests)
             .with_context(|| format!("cannot read manifests at {}", flow.manifests.display()))?;
-        let tracker = track(&settings.resolved, events)?;
+        let node = NodeView { name: flow.node.name().to_owned(), ..NodeView::default() };
+        let tracker = track(&settings.resolved, node, events);
         let table = tracker.table(IpFamily::of(flow.source));
         let context = ferroute_iptables::PlanContext::new(&settings.resolved.settings, table, &full_host(table));
         let rules = ferroute_iptables::render(table, &context);

@@ -5,6 +5,8 @@
 
 mod cli;
 mod demo;
+#[allow(dead_code, reason = "the commands that explain take more of it than render does")]
+mod desired;
 mod feed;
 mod flows;
 mod health;

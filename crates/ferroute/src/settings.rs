@@ -20,8 +20,13 @@ pub(crate) struct Settings {
 /// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the command line goes before
 /// what is in the file.
 pub(crate) fn load(args: &SettingsArgs) -> anyhow::Result<Settings> {
+    load_or(args, KubeProxyConfiguration::default())
+}
+
+/// The same; without a file `fallback` holds.
+pub(crate) fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration) -> anyhow::Result<Settings> {
     let (mut config, mut warnings) = match &args.config {
-        None => (KubeProxyConfiguration::default(), Vec::new()),
+        None => (fallback, Vec::new()),
         Some(path) => read(path).with_context(|| format!("cannot use the configuration file {}", path.display()))?,
     };
     if let Some(name) = &args.hostname_override {

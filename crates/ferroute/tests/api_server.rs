@@ -115,3 +115,15 @@ fn an_object_that_is_wrong_is_passed_over_and_the_others_are_served() {
         wait_for("--to-destination 10.244.1.5:8080");
     });
 }
+
+#[test]
+fn render_shows_what_the_api_server_lists() {
+    in_a_namespace(|double, _| {
+        publish(&double, &shop("10.244.1.5"));
+        let arguments = ["render", "--master", &double.url(), "--hostname-override", "node-1"];
+        let output = Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(r#"--comment "shop/web:http -> 10.244.1.5:8080""#), "{text}");
+    });
+}

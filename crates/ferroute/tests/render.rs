@@ -62,6 +62,17 @@ fn nftables_mode_shows_elements_of_maps_that_nft_can_load() {
 }
 
 #[test]
+fn the_demos_manifests_show_rules_with_the_endpoints_that_the_demo_makes() {
+    let nginx = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/nginx.yaml");
+    let output = render(&["--manifests", nginx]);
+    for rule in
+        ["! -s 172.17.0.0/16 -d 10.111.175.78/32 -p tcp", r#"--comment "default/nginx-service -> 172.17.0.5:80""#]
+    {
+        assert!(stdout(&output).contains(rule), "no {rule} in {}", stdout(&output));
+    }
+}
+
+#[test]
 fn the_node_decides_which_endpoints_are_local() {
     let local = |node| {
         let output = render(&["--hostname-override", node, "--family", "ipv4", "--manifests", &example()]);

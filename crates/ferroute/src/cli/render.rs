@@ -1,16 +1,14 @@
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
 use ferroute_core::IpFamily;
 
-use super::SettingsArgs;
+use super::{SettingsArgs, SourceArgs};
 
 /// Arguments of `ferroute render`.
 #[derive(Args, Debug)]
 pub(crate) struct RenderArgs {
-    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes
-    #[arg(long, value_name = "PATH")]
-    pub(crate) manifests: PathBuf,
+    /// Where Services are told from.
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
     /// How to treat them.
     #[command(flatten)]
     pub(crate) settings: SettingsArgs,

@@ -1,0 +1,19 @@
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Where Services are told from.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SourceArgs {
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes; or, as the demo takes
+    /// them, Deployments, Pods and Services. Without it, an API server tells them
+    #[arg(long, value_name = "PATH")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// How to reach the API server, in place of the configuration's clientConnection.kubeconfig; without either, the
+    /// service account of the pod
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub(crate) kubeconfig: Option<String>,
+    /// Address of the API server, in place of the kubeconfig's
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub(crate) master: Option<String>,
+}

@@ -1,0 +1,160 @@
+//! What should be true on a node, loaded once: for the commands that explain and compare, and for `render`.
+//!
+//! ```text
+//!   manifests ──────────────┐
+//!   the demo's YAML ─ plan ─┼─► events ──► Feed ──► Tracker      what the proxy would bring into force
+//!   an API server ──────────┘       └────────────► Names         who is behind an address
+//! ```
+//!
+//! Nothing is followed and nothing is written. What is *not* here: what the kernel holds, and rules.
+
+mod demo;
+mod list;
+mod names;
+mod network;
+
+use std::net::SocketAddr;
+
+use anyhow::Context;
+use ferroute_api::Object;
+use ferroute_config::Resolved;
+use ferroute_core::{IpFamily, NodeView, Protocol, ServicePortName, ServiceTable, Tracker};
+use ferroute_iptables::{HostFacts, NfacctCounters};
+use ferroute_source::{Event, read_once};
+use ferroute_trace::Host;
+
+use self::demo::DemoManifests;
+#[allow(unused_imports, reason = "as above")]
+pub(crate) use self::names::{Frontend, Named, Names};
+use crate::{
+    cli::{SettingsArgs, SourceArgs},
+    feed::Feed,
+    logging,
+    settings::{self, Settings},
+    sync::Change,
+};
+
+/// See the module's text.
+pub(crate) struct Desired {
+    /// How Services are treated.
+    pub(crate) resolved: Resolved,
+    /// What there is, with the tables of both families up to date.
+    pub(crate) tracker: Tracker,
+    /// Who is behind an address.
+    pub(crate) names: Names,
+    /// The node's place among networks, as far as it can be told without looking at it.
+    pub(crate) host: Host,
+}
+
+impl Desired {
+    /// Starts logging and loads everything. `verbosity` goes before what the configuration says.
+    ///
+    /// The objects of a cluster as `kubectl get -o yaml` prints it are taken as they are. Deployments, and Pods with no
+    /// address, are what the demo takes: they become what the demo makes of them, on the demo's nodes and with the
+    /// demo's settings, unless there is a configuration file.
+    pub(crate) fn load(source: &SourceArgs, args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        Self::load_quietly(source, args, |resolved| {
+            logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
+        })
+    }
+
+    /// The same; `start_logging` is called once the configuration is known.
+    fn load_quietly(
+        source: &SourceArgs,
+        args: &SettingsArgs,
+        start_logging: impl FnOnce(&Resolved),
+    ) -> anyhow::Result<Self> {
+        let read = source.manifests.as_deref().map(demo::read).transpose()?;
+        let demo = read.as_ref().and_then(|read| read.demo.as_ref());
+        let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
+        let Settings { resolved, client_connection, warnings } = settings::load_or(args, fallback)?;
+        start_logging(&resolved);
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let mut names = Names::default();
+        if let Some(read) = &read {
+            read.pods.iter().for_each(|pod| names.add_pod(pod));
+        }
+        if let Some(demo) = demo {
+            let node = demo.node(&resolved)?;
+            names.add_demo(&demo.plan);
+            let tracker =
+                track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, demo.events());
+            let host = network::of_demo(node, &resolved);
+            return Ok(Self { resolved, tracker, names, host });
+        }
+        let events = match &source.manifests {
+            Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
+            None => list::list(source, client_connection, &resolved)?,
+        };
+        events.iter().for_each(|event| names.add_event(event));
+        let node = NodeView { name: settings::node_name(&resolved)?, ..NodeView::default() };
+        let tracker = track(&resolved, node, events);
+        let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
+        Ok(Self { resolved, tracker, names, host })
+    }
+
+    /// The Services of a family, with all their endpoints.
+    pub(crate) fn table(&self, family: IpFamily) -> &ServiceTable {
+        self.tracker.table(family)
+    }
+
+    /// The node that the rules are for.
+    pub(crate) fn node(&self) -> &NodeView {
+        &self.table(IpFamily::V4).node
+    }
+
+    /// What iptables' rules depend on beside Services, taking the host to be able to do all that they may ask for.
+    pub(crate) fn facts(&self, family: IpFamily) -> HostFacts {
+        HostFacts { conntrack_tcp_be_liberal: self.resolved.conntrack.tcp_be_liberal, ..full_host(self.table(family)) }
+    }
+
+    /// Whose frontend this is, if it is one.
+    pub(crate) fn frontend(&self, address: SocketAddr, protocol: Protocol) -> Option<(&ServicePortName, Frontend)> {
+        names::frontend(self.table(IpFamily::of(address.ip())), &self.host, address, protocol)
+    }
+}
+
+/// A host whose tools and kernel can do all that rules may ask for, with just the addresses of its Node.
+pub(crate) fn full_host(table: &ServiceTable) -> HostFacts {
+    HostFacts {
+        addresses: table.node.addresses.clone(),
+        random_fully: true,
+        counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
+        conntrack_tcp_be_liberal: false,
+    }
+}
+
+/// The tables that a proxy would bring into force on `node`, of which only the name is known before its Node.
+pub(crate) fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
+    let mut feed = Feed::new(resolved, resolved.effective_node(node));
+    let mut tracker = Tracker::new(feed.node().clone());
+    for change in feed.take(events) {
+        match change {
+            Change::Service(service) => tracker.set_service(service),
+            Change::ServiceGone(name) => tracker.remove_service(&name),
+            Change::Slice(slice) => tracker.set_slice(slice),
+            Change::SliceGone(name) => tracker.remove_slice(&name),
+            Change::Node(node) => tracker.set_node(node),
+            Change::Listed | Change::HostAddresses => {}
+        }
+    }
+    for family in IpFamily::BOTH {
+        tracker.update(family);
+    }
+    tracker
+}
+
+/// What a source would tell of an object; kinds that no source tells are passed over.
+fn event(object: Object) -> Option<Event> {
+    match object {
+        Object::Service(service) => Some(Event::ServiceApplied(Box::new(service))),
+        Object::EndpointSlice(slice) => Some(Event::SliceApplied(Box::new(slice))),
+        Object::Node(node) => Some(Event::NodeApplied(Box::new(node))),
+        Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+use std::{net::IpAddr, path::PathBuf};
+
+use super::*;
+
+fn example(name: &str) -> SourceArgs {
+    let manifests = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples")).join(name);
+    SourceArgs { manifests: Some(manifests), ..SourceArgs::default() }
+}
+
+fn on(node: &str) -> SettingsArgs {
+    SettingsArgs { hostname_override: Some(node.to_owned()), ..SettingsArgs::default() }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn endpoints(desired: &Desired) -> Vec<(String, bool)> {
+    let entries = desired.table(IpFamily::V4).entries.values();
+    let endpoints = entries.flat_map(|entry| entry.endpoints.iter());
+    endpoints.map(|endpoint| (endpoint.to_string(), endpoint.local)).collect()
+}
+
+/// Loads without logging, which can be started only once.
+fn load(source: &SourceArgs, args: &SettingsArgs) -> anyhow::Result<Desired> {
+    Desired::load_quietly(source, args, |_| {})
+}
+
+#[test]
+fn workloads_become_the_endpoints_that_the_demo_gives_them() {
+    let desired = load(&example("nginx.yaml"), &SettingsArgs::default()).unwrap();
+    let expected = ["172.17.0.4:80", "172.17.0.5:80", "172.17.0.6:80"].map(|text| (text.to_owned(), true));
+    assert_eq!(endpoints(&desired), expected);
+    assert_eq!(desired.node().name, "node");
+    assert_eq!(desired.names.at(ip("172.17.0.5")).unwrap().to_string(), "pod default/nginx-deployment-2");
+    assert_eq!(desired.names.at(ip("192.168.49.3")).unwrap().to_string(), "node node2");
+    assert_eq!(desired.names.at(ip("192.168.49.100")).unwrap().to_string(), "outside");
+    assert_eq!(desired.names.at(ip("172.17.0.77")), None);
+}
+
+#[test]
+fn another_node_of_the_demo_can_be_asked_for_and_no_others() {
+    let desired = load(&example("nginx.yaml"), &on("node2")).unwrap();
+    assert!(endpoints(&desired).iter().all(|(_, local)| !local));
+    let error = load(&example("nginx.yaml"), &on("node-1")).err().unwrap();
+    assert!(error.to_string().contains("there is no node node-1"), "{error}");
+}
+
+#[test]
+fn the_address_of_each_kind_of_frontend_is_known_as_its_services() {
+    let desired = load(&example("nginx.yaml"), &SettingsArgs::default()).unwrap();
+    let frontend = |to: &str, protocol| {
+        desired.frontend(to.parse().unwrap(), protocol).map(|(name, kind)| (name.to_string(), kind.to_string()))
+    };
+    let nginx = |kind: &str| Some(("default/nginx-service".to_owned(), kind.to_owned()));
+    assert_eq!(frontend("10.111.175.78:80", Protocol::Tcp), nginx("cluster IP"));
+    assert_eq!(frontend("192.168.49.2:31628", Protocol::Tcp), nginx("node port"));
+    assert_eq!(frontend("172.17.0.1:31628", Protocol::Tcp), nginx("node port"));
+    assert_eq!(frontend("192.168.49.3:31628", Protocol::Tcp), None);
+    assert_eq!(frontend("10.111.175.78:80", Protocol::Udp), None);
+    assert_eq!(frontend("10.111.175.78:81", Protocol::Tcp), None);
+}
+
+#[test]
+fn pods_are_found_by_name_and_where_names_are_not_enough_by_namespace_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let pod = |namespace: &str, ip: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: {namespace}}}\n\
+             status: {{podIP: {ip}, podIPs: [{{ip: {ip}}}]}}\n"
+        )
+    };
+    let text = pod("shop", "10.244.1.5") + &pod("test", "10.244.1.6");
+    std::fs::write(directory.path().join("pods.yaml"), text).unwrap();
+    let source = SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() };
+    let desired = load(&source, &on("node-1")).unwrap();
+    let found = |name| desired.names.addresses_of(name).into_iter().map(|(ip, _)| ip.to_string()).collect::<Vec<_>>();
+    assert_eq!(found("web"), ["10.244.1.5", "10.244.1.6"]);
+    assert_eq!(found("test/web"), ["10.244.1.6"]);
+    assert_eq!(found("shop"), [""; 0]);
+}
+
+#[test]
+fn a_cluster_that_has_nodes_is_taken_as_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["cluster.yaml", "nginx.yaml"] {
+        std::fs::copy(example(name).manifests.unwrap(), directory.path().join(name)).unwrap();
+    }
+    let source = SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() };
+    let desired = load(&source, &on("node-1")).unwrap();
+    assert_eq!(desired.node().name, "node-1");
+    let ports: Vec<_> = desired.table(IpFamily::V4).entries.iter().collect();
+    let (_, nginx) = ports.iter().find(|(name, _)| name.service.name() == "nginx-service").unwrap();
+    assert!(nginx.endpoints.is_empty());
+    assert!(desired.host.routes.iter().any(|route| route.interface == "cni0"));
+}
+
+#[test]
+fn what_the_demo_would_refuse_is_told_by_object_and_field() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bad.yaml");
+    let text = std::fs::read_to_string(example("nginx.yaml").manifests.unwrap()).unwrap();
+    std::fs::write(&file, text.replace("nodePort: 31628", "nodePort: 80")).unwrap();
+    let source = SourceArgs { manifests: Some(file.clone()), ..SourceArgs::default() };
+    let error = format!("{:#}", load(&source, &SettingsArgs::default()).err().unwrap());
+    for part in [file.to_str().unwrap(), "Service default/nginx-service", "spec.ports[0].nodePort"] {
+        assert!(error.contains(part), "no {part} in {error}");
+    }
+}
