@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServiceName};
+use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServiceName, Tracker};
 use ferroute_health::{
     Health, HealthCheck, HealthCheckPorts, HealthzHandler, HttpThread, Limits, ListenScope, Server, listen,
 };
@@ -64,7 +64,7 @@ impl Observer for HealthObserver {
         self.health.queued(family);
     }
 
-    fn taken(&mut self, change: &Change) {
+    fn taken(&mut self, change: &Change, _before: &Tracker) {
         if let Change::Node(node) = change {
             self.health.node_eligible(!node.to_be_deleted);
         }

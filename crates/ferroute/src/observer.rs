@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use ferroute_core::{DataplaneError, IpFamily, ServiceTable};
+use ferroute_core::{DataplaneError, IpFamily, ServiceTable, Tracker};
 
 use crate::sync::{Change, FamilyOutcome};
 
 /// Is told what the sync loop does, on the loop's own thread: nothing here may block, since rules wait for it.
 pub(crate) trait Observer: Send {
-    /// A change has been taken; nothing is planned yet.
-    fn taken(&mut self, _: &Change) {}
+    /// A change is being taken; `before` is what was wanted until now.
+    fn taken(&mut self, _: &Change, _before: &Tracker) {}
     /// Something has changed that is not in force yet.
     fn queued(&mut self, _: IpFamily) {}
     /// Everything that was queued for a family is in force.

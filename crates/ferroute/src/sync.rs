@@ -119,7 +119,9 @@ impl SyncLoop {
     fn take(&mut self, batch: Vec<Change>) {
         for change in batch {
             tracing::trace!(?change, "change");
-            self.tell(|observer| observer.taken(&change));
+            for observer in &mut self.observers {
+                observer.taken(&change, &self.tracker);
+            }
             match change {
                 Change::Service(service) => self.tracker.set_service(service),
                 Change::ServiceGone(name) => self.tracker.remove_service(&name),
@@ -140,12 +142,6 @@ impl SyncLoop {
         }
     }
 
-    fn tell(&mut self, mut what: impl FnMut(&mut dyn Observer)) {
-        for observer in &mut self.observers {
-            what(&mut **observer);
-        }
-    }
-
     fn request(&mut self) {
         if !self.listed {
             return;
@@ -160,7 +156,7 @@ impl SyncLoop {
 
     /// Looks whether somebody else changed our rules.
     fn look(&mut self) {
-        self.tell(|observer| observer.look());
+        self.observers.iter_mut().for_each(|observer| observer.look());
         if !self.listed {
             return;
         }

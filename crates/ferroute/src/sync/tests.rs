@@ -92,7 +92,7 @@ impl FlowTable for FakeFlows {
 struct FakeObserver(Journal);
 
 impl Observer for FakeObserver {
-    fn taken(&mut self, change: &Change) {
+    fn taken(&mut self, change: &Change, _before: &Tracker) {
         if let Change::Node(node) = change {
             self.0.write(format!("node {}", node.name));
         }
