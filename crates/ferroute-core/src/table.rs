@@ -8,8 +8,8 @@ use crate::{Endpoint, IpFamily, NodeView, ServiceName, ServicePort, ServicePortN
 /// One service port with all its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The port of the Service.
-    pub service: ServicePort,
+    /// The port of the Service; the tracker has the same one.
+    pub service: Arc<ServicePort>,
     /// Every endpoint that any slice names for it, whatever its state, each address and port once, in the order of
     /// their texts (`10.0.0.10:80` before `10.0.0.2:80`), which is kube-proxy's.
     pub endpoints: Box<[Endpoint]>,

@@ -48,7 +48,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         Endpoint { address, port: 80, ready: true, serving: true, terminating: false, local: true, hints: None };
     let name =
         ServicePortName { service: ServiceName::new("probe", "probe"), port: Arc::from(""), protocol: Protocol::Tcp };
-    let entry = Entry { service, endpoints: [endpoint].into() };
+    let entry = Entry { service: Arc::new(service), endpoints: [endpoint].into() };
     ServiceTable { family, node: Arc::new(NodeView::default()), entries: BTreeMap::from([(name, entry)]) }
 }
 

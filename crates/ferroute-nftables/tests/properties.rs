@@ -188,13 +188,13 @@ fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<Entry>)>> {
     let address = |number: u8| IpAddr::from([203, 0, 113, number]);
     let entry = (0..2_u8, vec(0..3_u8, 0..3), vec(0..3_u8, 0..2), option::of(0..2_u16), 0..3_u8).prop_map(
         move |(cluster_ip, external, balancers, node_port, endpoints)| Entry {
-            service: ServicePort {
+            service: Arc::new(ServicePort {
                 external_ips: external.into_iter().map(address).collect(),
                 load_balancer_vips: balancers.into_iter().map(address).collect(),
                 load_balancer_source_ranges: ["10.0.0.0/8".parse().unwrap()].into(),
                 node_port: node_port.and_then(|port| NonZeroU16::new(30_000 + port)),
                 ..service_port(&format!("10.96.0.{}:80", 1 + cluster_ip))
-            },
+            }),
             endpoints: (0..endpoints).map(|number| endpoint(&format!("10.244.0.{}:8080", 2 + number))).collect(),
         },
     );

@@ -188,7 +188,7 @@ impl<'a> Modes<'a> {
 
     fn of_protocol(&self, protocol: Protocol) -> impl Iterator<Item = &ServicePort> {
         let entries = self.services.entries.iter().filter(move |(name, _)| name.protocol == protocol);
-        entries.map(|(_, entry)| &entry.service)
+        entries.map(|(_, entry)| &*entry.service)
     }
 
     fn answers_on_node_ports(&self, address: IpAddr) -> bool {

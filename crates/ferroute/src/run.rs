@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Context;
 use ferroute_config::{ClientConnectionConfiguration, Resolved};
-use ferroute_core::NodeView;
+use ferroute_core::{NodeView, Tracker};
 use ferroute_health::{Health, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
 use ferroute_kube::ApiServer;
@@ -35,7 +35,7 @@ use crate::{
     observer::Observer,
     planes,
     settings::{self, Settings},
-    sync::{Change, FamilySync, Limits, SyncLoop},
+    sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
 
 /// Runs the proxy until a signal ends it.
@@ -102,18 +102,21 @@ async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
     tokio::pin!(stop);
 
     // Which families there are depends on the node, so everything is listed before anything is planned.
-    let mut listed = Vec::new();
+    let observers: Vec<Box<dyn Observer>> =
+        vec![Box::new(SyncLog), Box::new(HealthObserver::new(http, health, resolved.settings.clone()))];
+    let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
+    let mut others = Vec::new();
     while !feed.is_listed() {
         tokio::select! {
-            Some(batch) = batches.recv() => listed.extend(feed.take(batch)),
+            Some(batch) = batches.recv() => {
+                others.extend(feed.take(batch).into_iter().filter_map(|change| intake.take(change)));
+            }
             end = &mut source => return source_ended(end),
             signal = &mut stop => return ended_by(signal),
         }
     }
-    let observers: Vec<Box<dyn Observer>> =
-        vec![Box::new(SyncLog), Box::new(HealthObserver::new(http, health, resolved.settings.clone()))];
-    let mut sync = SyncThread::start(resolved, feed.node().clone(), observers)?;
-    sync.send(listed).await?;
+    let mut sync = SyncThread::start(resolved, feed.node(), intake)?;
+    sync.send(others).await?;
     let mut addresses = AddressWatch::open()?;
     let signal = loop {
         tokio::select! {
@@ -177,8 +180,8 @@ struct SyncThread {
 }
 
 impl SyncThread {
-    fn start(resolved: &Resolved, node: NodeView, observers: Vec<Box<dyn Observer>>) -> anyhow::Result<Self> {
-        let planes = planes::open(resolved, &node)?;
+    fn start(resolved: &Resolved, node: &NodeView, intake: Intake) -> anyhow::Result<Self> {
+        let planes = planes::open(resolved, node)?;
         let mut addresses = KernelAddresses::open()?;
         let mut known = addresses.list()?;
         let host_addresses = move || {
@@ -198,11 +201,10 @@ impl SyncThread {
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let sync = SyncLoop::new(
-            node,
+            intake,
             planes.served.into_iter().map(|(family, plane)| FamilySync::new(family, plane)).collect(),
             planes.predecessors,
             Box::new(KernelFlows),
-            observers,
             Box::new(host_addresses),
             limits,
         );
@@ -236,8 +238,8 @@ impl SyncThread {
     }
 }
 
-/// Batches that may wait for the next room.
-const QUEUE: usize = 64;
+/// Batches that may wait for the next room. Few, for each holds whole objects while a large cluster is listed.
+const QUEUE: usize = 4;
 
 /// Syncs that may follow each other at once after a quiet time.
 const BURST: u32 = 2;

@@ -12,12 +12,13 @@
 //! before Services and endpoints have been listed once. When it ends, the rules stay.
 
 mod family;
+mod intake;
 mod schedule;
 
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    Dataplane, NodeView, ServiceName, Tracker,
+    Dataplane, NodeView, ServiceName,
     tracker::{ServiceView, SliceView},
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -25,12 +26,10 @@ use tokio::{sync::mpsc, time::Instant};
 use self::schedule::Schedule;
 pub(crate) use self::{
     family::{FamilyOutcome, FamilySync, FlowTable},
+    intake::Intake,
     schedule::Limits,
 };
-use crate::{
-    logging::chain,
-    observer::{InForce, Observer},
-};
+use crate::{logging::chain, observer::InForce};
 
 /// One thing that has changed, in the proxy's own terms.
 #[derive(Debug)]
@@ -53,40 +52,29 @@ pub(crate) enum Change {
 
 /// See the module's text.
 pub(crate) struct SyncLoop {
-    tracker: Tracker,
+    intake: Intake,
     families: Vec<FamilySync>,
     /// Modes whose rules may still be there from before; they go once ours have taken over.
     predecessors: Vec<Box<dyn Dataplane>>,
     flows: Box<dyn FlowTable>,
-    observers: Vec<Box<dyn Observer>>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
     schedule: Schedule,
     listed: bool,
 }
 
 impl SyncLoop {
-    /// A loop that has seen nothing yet. Rules of the `predecessors` go after the first sync; `host_addresses` tells the
+    /// A loop that has written nothing yet, for what has come in and what is still to come. Rules of the `predecessors` go after the first sync; `host_addresses` tells the
     /// addresses of the host's interfaces whenever it is asked.
     pub(crate) fn new(
-        node: NodeView,
+        intake: Intake,
         families: Vec<FamilySync>,
         predecessors: Vec<Box<dyn Dataplane>>,
         flows: Box<dyn FlowTable>,
-        observers: Vec<Box<dyn Observer>>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
         limits: Limits,
     ) -> Self {
         let schedule = Schedule::new(limits);
-        Self {
-            tracker: Tracker::new(node),
-            families,
-            predecessors,
-            flows,
-            observers,
-            host_addresses,
-            schedule,
-            listed: false,
-        }
+        Self { intake, families, predecessors, flows, host_addresses, schedule, listed: false }
     }
 
     /// Takes changes until their senders are gone.
@@ -118,24 +106,17 @@ impl SyncLoop {
 
     fn take(&mut self, batch: Vec<Change>) {
         for change in batch {
-            tracing::trace!(?change, "change");
-            for observer in &mut self.observers {
-                observer.taken(&change, &self.tracker);
-            }
+            let Some(change) = self.intake.take(change) else { continue };
+            self.intake.taken(&change);
             match change {
-                Change::Service(service) => self.tracker.set_service(service),
-                Change::ServiceGone(name) => self.tracker.remove_service(&name),
-                Change::Slice(slice) => self.tracker.set_slice(slice),
-                Change::SliceGone(name) => self.tracker.remove_slice(&name),
-                Change::Node(node) => self.tracker.set_node(node),
                 Change::Listed => {
                     self.listed = true;
                     self.request();
                 }
-                Change::HostAddresses => self.distrust(),
+                _ => self.distrust(),
             }
         }
-        if self.families.iter().any(|family| self.tracker.is_touched(family.family())) {
+        if self.families.iter().any(|family| self.intake.tracker().is_touched(family.family())) {
             // The change may well mend what made the last sync fail.
             self.schedule.forget_failure();
             self.request();
@@ -148,15 +129,13 @@ impl SyncLoop {
         }
         self.schedule.request();
         for family in &self.families {
-            for observer in &mut self.observers {
-                observer.queued(family.family());
-            }
+            self.intake.tell(|observer| observer.queued(family.family()));
         }
     }
 
     /// Looks whether somebody else changed our rules.
     fn look(&mut self) {
-        self.observers.iter_mut().for_each(|observer| observer.look());
+        self.intake.tell(|observer| observer.look());
         if !self.listed {
             return;
         }
@@ -184,17 +163,18 @@ impl SyncLoop {
         self.schedule.begin();
         let host_addresses = (self.host_addresses)();
         let mut failed = false;
+        let Intake { tracker, observers } = &mut self.intake;
         for family in &mut self.families {
-            match family.sync(&mut self.tracker, &mut *self.flows, &host_addresses) {
+            match family.sync(tracker, &mut *self.flows, &host_addresses) {
                 Ok(outcome) => {
                     failed |= outcome.flows_error.is_some();
-                    let table = self.tracker.table(family.family());
+                    let table = tracker.table(family.family());
                     let sync = InForce { table, outcome: &outcome, host_addresses: &host_addresses };
-                    self.observers.iter_mut().for_each(|observer| observer.in_force(&sync));
+                    observers.iter_mut().for_each(|observer| observer.in_force(&sync));
                 }
                 Err(error) => {
                     tracing::error!(family = %family.family(), error = %chain(&error), "cannot write rules: the old ones stay in force");
-                    self.observers.iter_mut().for_each(|observer| observer.failed(family.family(), &error));
+                    observers.iter_mut().for_each(|observer| observer.failed(family.family(), &error));
                     failed = true;
                 }
             }

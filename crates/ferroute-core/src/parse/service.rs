@@ -145,7 +145,7 @@ impl Common {
 
 impl OwnPort {
     fn with(&self, port: ServicePort) -> NamedPort {
-        NamedPort { name: self.name.clone(), protocol: self.protocol, port }
+        NamedPort { name: self.name.clone(), protocol: self.protocol, port: Arc::new(port) }
     }
 }
 

@@ -32,12 +32,12 @@ fn plain(name: &str, socket: &str, endpoints: &[&str]) -> (ServicePortName, Entr
 }
 
 fn with_node_port((name, mut entry): (ServicePortName, Entry), port: u16) -> (ServicePortName, Entry) {
-    entry.service.node_port = NonZeroU16::new(port);
+    Arc::make_mut(&mut entry.service).node_port = NonZeroU16::new(port);
     (name, entry)
 }
 
 fn with_external_ip((name, mut entry): (ServicePortName, Entry), address: &str) -> (ServicePortName, Entry) {
-    entry.service.external_ips.push(address.parse().unwrap());
+    Arc::make_mut(&mut entry.service).external_ips.push(address.parse().unwrap());
     (name, entry)
 }
 
@@ -102,8 +102,9 @@ fn flows_stay_with_an_endpoint_as_long_as_it_serves() {
 fn policies_and_hints_do_not_make_flows_stale() {
     let before = vec![dns([endpoint(A), endpoint(B)])];
     let mut after = before.clone();
-    after[0].1.service.internal_policy = crate::TrafficPolicy::Local;
-    after[0].1.service.external_policy = crate::TrafficPolicy::Local;
+    let service = Arc::make_mut(&mut after[0].1.service);
+    service.internal_policy = crate::TrafficPolicy::Local;
+    service.external_policy = crate::TrafficPolicy::Local;
     let flows = change(&before, &after);
     assert_everywhere(&flows, A, false);
     assert_everywhere(&flows, B, false);
@@ -139,8 +140,9 @@ fn a_service_that_went_without_endpoints_leaves_nothing_to_look_for() {
 #[test]
 fn flows_to_an_address_that_a_service_gave_up_are_stale() {
     let mut after = dns([endpoint(A)]);
-    after.1.service.external_ips.clear();
-    after.1.service.node_port = None;
+    let service = Arc::make_mut(&mut after.1.service);
+    service.external_ips.clear();
+    service.node_port = None;
     let flows = change(&vec![dns([endpoint(A)])], &vec![after]);
     for (destination, stale) in [(CLUSTER, false), (EXTERNAL, true), (BALANCED, false), (NODE, true)] {
         assert_eq!(is_stale(&flows, destination, A), stale, "{destination}");

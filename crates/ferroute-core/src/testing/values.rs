@@ -40,7 +40,7 @@ pub fn service_port(socket: &str) -> ServicePort {
 pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> Entry {
     let mut endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
     endpoints.sort_by_key(Endpoint::to_string);
-    Entry { service, endpoints: endpoints.into() }
+    Entry { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
 /// A node of which no more than its name is known.

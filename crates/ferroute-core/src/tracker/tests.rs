@@ -2,6 +2,7 @@ mod endpoints;
 
 use super::*;
 use crate::{
+    Hints,
     parse::{parse_service, parse_slice},
     testing::{
         PodBuilder, ServiceBuilder, SliceBuilder, node, pod, port_name, service, service_name, slice, udp_port_name,
@@ -111,6 +112,52 @@ fn changes_carry_what_was_before() {
     let changes = tracker.update(IpFamily::V4);
     assert_eq!(changes.previous, now.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
     assert!(tracker.table(IpFamily::V4).entries.is_empty());
+}
+
+#[test]
+fn who_brings_everything_into_force_is_told_what_was_before_and_not_what_is_new() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, web());
+    let changes = tracker.update_all(IpFamily::V4);
+    assert_eq!(changes.previous, BTreeMap::new());
+    assert_eq!(changes.services, BTreeSet::from([service_name("shop/web")]));
+    let before = tracker.table(IpFamily::V4).entries.clone();
+    assert_eq!(before.len(), 1);
+    set_service(&mut tracker, web().port("https", 443));
+    set_slice(&mut tracker, web_slice());
+    let changes = tracker.update_all(IpFamily::V4);
+    assert_eq!(changes.previous, before.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
+    assert_eq!(tracker.table(IpFamily::V4).entries.len(), 2);
+}
+
+#[test]
+fn slices_are_given_back_as_they_were_told() {
+    let zoned = |zones: &[&str]| {
+        let hints = Hints { zones: zones.iter().map(|zone| (*zone).into()).collect(), nodes: Vec::new() };
+        (!zones.is_empty()).then(|| Arc::new(hints))
+    };
+    let mut candidates = Vec::new();
+    for bits in 0..16_u8 {
+        let is = |bit: u8| bits & bit != 0;
+        let address = std::net::Ipv4Addr::new(10, 244, 0, bits).into();
+        let hints = zoned(if bits.is_multiple_of(3) { &["a"] } else { &[] });
+        let (ready, serving, terminating, local) = (is(1), is(2), is(4), is(8));
+        candidates.push(Candidate { address, ready, serving, terminating, local, hints });
+    }
+    let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
+    let of = |name: &str, endpoints: &[Candidate]| SliceView {
+        service: service_name("shop/web"),
+        name: service_name(name),
+        family: IpFamily::V4,
+        ports: ports.clone(),
+        endpoints: endpoints.to_vec(),
+    };
+    let (first, second) = (of("shop/web-a", &candidates), of("shop/web-b", &candidates[1..2]));
+    let mut tracker = tracker();
+    tracker.set_slice(second.clone());
+    tracker.set_slice(first.clone());
+    assert_eq!(tracker.slices_of(&service_name("shop/web")).collect::<Vec<_>>(), [first, second]);
+    assert_eq!(tracker.slices_of(&service_name("shop/other")).count(), 0);
 }
 
 #[test]
@@ -229,7 +276,7 @@ fn what_is_gone_leaves_nothing_behind() {
     tracker.remove_slice(&service_name("shop/web-a"));
     tracker.remove_service(&service_name("shop/web"));
     update(&mut tracker);
-    assert!(tracker.services.is_empty() && tracker.slices.is_empty() && tracker.owners.is_empty());
+    assert!(tracker.wanted.is_empty() && tracker.owners.is_empty());
 }
 
 #[test]

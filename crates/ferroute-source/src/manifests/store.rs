@@ -166,5 +166,5 @@ fn deleted(key: Key) -> Event {
     }
 }
 
-/// Events in one batch of the first listing.
-const LISTING_BATCH: usize = 256;
+/// Events in one batch of the first listing. Few, because whole objects wait in them.
+const LISTING_BATCH: usize = 32;

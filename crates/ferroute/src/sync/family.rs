@@ -32,7 +32,8 @@ pub(crate) struct FamilySync {
 pub(crate) struct FamilyOutcome {
     /// What was written; `None` if nothing had changed.
     pub(crate) report: Option<SyncReport>,
-    /// What had changed since the last sync.
+    /// What had changed since the last sync; after a full one without what there was before of new service ports, which
+    /// is nothing: see [`Tracker::update_all`].
     pub(crate) changes: Changes,
     /// Stale flows that were removed.
     pub(crate) flows_removed: usize,
@@ -80,9 +81,9 @@ impl FamilySync {
         host_addresses: &[IpAddr],
     ) -> Result<FamilyOutcome, DataplaneError> {
         let start = std::time::Instant::now();
-        let changes = tracker.update(self.family);
-        let table = tracker.table(self.family);
         let full = self.needs_resync;
+        let changes = if full { tracker.update_all(self.family) } else { tracker.update(self.family) };
+        let table = tracker.table(self.family);
         if full {
             self.stale.merge(StaleFlows::of_table(table));
         }

@@ -5,12 +5,13 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport, Tracker,
     parse::{parse_service, parse_slice},
     testing::{node, pod, service, service_name, slice},
 };
 
 use super::*;
+use crate::observer::Observer;
 
 /// What the loop did to its surroundings, in order.
 #[derive(Clone, Default)]
@@ -122,11 +123,10 @@ impl Rig {
             FakeDataplane { journal: journal.clone(), refusals: Arc::default(), disturbed: Arc::default() };
         let flows = flows.iter().map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap())).collect();
         let sync = SyncLoop::new(
-            node("node-1"),
+            Intake::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
             vec![Box::new(predecessor)],
             Box::new(FakeFlows { journal: journal.clone(), flows }),
-            vec![Box::new(FakeObserver(journal.clone()))],
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Limits {
                 min_interval: Duration::from_secs(1),

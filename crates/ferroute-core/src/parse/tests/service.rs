@@ -1,4 +1,4 @@
-use std::num::NonZeroU16;
+use std::{num::NonZeroU16, sync::Arc};
 
 use ferroute_api::{Service, labels};
 
@@ -25,7 +25,7 @@ fn view(service: ServiceBuilder) -> ServiceView {
 fn port_in(family: IpFamily, service: ServiceBuilder) -> ServicePort {
     let [_, _] = IpFamily::BOTH;
     let [port] = <[NamedPort; 1]>::try_from(view(service).ports[family.index()].clone()).unwrap();
-    port.port
+    Arc::unwrap_or_clone(port.port)
 }
 
 #[track_caller]
@@ -47,7 +47,7 @@ fn what_is_left_out_gets_the_apis_defaults() {
         service.spec.type_ = None;
         service.spec.ports[0].protocol = None;
     });
-    let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80") };
+    let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80").into() };
     let expected = ServiceView { name: service_name("shop/web"), ports: [vec![http], vec![]] };
     assert_eq!(view(bare), expected);
     let spelled_out = web().with(|service| {
@@ -146,7 +146,7 @@ fn a_family_without_a_cluster_ip_has_no_ports_whatever_else_it_has() {
     let v6 = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).external_ip("203.0.113.1");
     let [v4, v6] = view(v6).ports;
     assert_eq!((v4.len(), v6.len()), (0, 1));
-    assert_eq!(v6[0].port, service_port("[fd00:96::1]:80"));
+    assert_eq!(*v6[0].port, service_port("[fd00:96::1]:80"));
 }
 
 #[test]
