@@ -22,12 +22,18 @@ use std::{io::Write, process::ExitCode};
 
 use clap::Parser;
 
-use self::cli::{Cli, Command};
+use self::{
+    cli::{Cli, Command},
+    planes::CalledAs,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match &cli.command {
-        Command::Run(args) => run::run(args, cli.verbosity).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => {
+            let called_as = CalledAs::of_program(std::env::args_os().next().as_deref());
+            run::run(args, called_as, cli.verbosity).map(|()| ExitCode::SUCCESS)
+        }
         Command::Render(args) => render_to_stdout(args, cli.verbosity).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
     };

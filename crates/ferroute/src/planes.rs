@@ -1,5 +1,7 @@
 //! The dataplanes that a configuration asks for, on this host.
 
+mod choice;
+
 use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
@@ -10,8 +12,9 @@ use ferroute_iptables::{
     Generations, Host, HostPrograms, IptablesDataplane, Tools,
     runner::{OtherBackend, search_path},
 };
-use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use ferroute_nftables::{NftablesDataplane, kernel::NetlinkKernel, plan::NftablesSettings};
 
+pub(crate) use self::choice::{CalledAs, Reason, choose};
 use crate::logging::chain;
 
 /// What a configuration asks for.
@@ -89,6 +92,18 @@ fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
 
 fn nftables_of(resolved: &Resolved, family: IpFamily) -> anyhow::Result<NftablesDataplane> {
     Ok(NftablesDataplane::open(family, nftables_settings(resolved), Box::new(KernelAddresses::open()?))?)
+}
+
+/// Finds out whether the kernel can do all that nftables mode asks of it, in each family that it has; if not, what it
+/// cannot do. Nothing is left behind.
+pub(crate) fn probe_nftables(resolved: &Resolved) -> Result<(), String> {
+    let settings = nftables_settings(resolved);
+    let mut kernel = NetlinkKernel::open().map_err(|error| chain(&error))?;
+    for family in IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6()) {
+        ferroute_nftables::probe(&mut kernel, family, &settings)
+            .map_err(|error| format!("{family}: {}", chain(&error)))?;
+    }
+    Ok(())
 }
 
 /// What decides about rules in nftables mode.

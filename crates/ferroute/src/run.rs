@@ -33,18 +33,20 @@ use crate::{
     health::{self, HealthObserver},
     logging::{self, SyncLog, chain},
     observer::Observer,
-    planes,
+    planes::{self, CalledAs},
     settings::{self, Settings},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
 
 /// Runs the proxy until a signal ends it.
-pub(crate) fn run(args: &RunArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
-    let Settings { resolved, client_connection, warnings } = settings::load(&args.settings)?;
+pub(crate) fn run(args: &RunArgs, called_as: CalledAs, verbosity: Option<u32>) -> anyhow::Result<()> {
+    let (Settings { resolved, client_connection, warnings }, reason) =
+        settings::load_for_host(&args.settings, called_as)?;
     logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    tracing::info!(mode = resolved.mode.as_str(), "mode taken: {reason}");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let source = Source::new(args, client_connection, &settings::node_name(&resolved)?).await?;

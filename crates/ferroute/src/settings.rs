@@ -3,9 +3,14 @@
 use std::path::Path;
 
 use anyhow::Context;
-use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, canonical_node_name};
+use ferroute_config::{
+    ClientConnectionConfiguration, FieldErrors, KubeProxyConfiguration, Resolved, canonical_node_name,
+};
 
-use crate::cli::SettingsArgs;
+use crate::{
+    cli::SettingsArgs,
+    planes::{self, CalledAs, Reason, choose},
+};
 
 /// A configuration with what a person should know about it.
 pub(crate) struct Settings {
@@ -18,13 +23,32 @@ pub(crate) struct Settings {
 }
 
 /// Reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the command line goes before
-/// what is in the file.
+/// what is in the file. The host is not looked at, so the mode is iptables where none is asked for.
 pub(crate) fn load(args: &SettingsArgs) -> anyhow::Result<Settings> {
     load_or(args, KubeProxyConfiguration::default())
 }
 
 /// The same; without a file `fallback` holds.
 pub(crate) fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration) -> anyhow::Result<Settings> {
+    load_with(args, fallback, KubeProxyConfiguration::resolve)
+}
+
+/// The same for this host: where no mode is asked for, the best one that it can do, and why it was taken.
+pub(crate) fn load_for_host(args: &SettingsArgs, called_as: CalledAs) -> anyhow::Result<(Settings, Reason)> {
+    let mut reason = None;
+    let settings = load_with(args, KubeProxyConfiguration::default(), |config| {
+        let (resolved, why) = choose(config, called_as, planes::probe_nftables)?;
+        reason = Some(why);
+        Ok(resolved)
+    })?;
+    Ok((settings, reason.expect("a mode is chosen for whatever is resolved")))
+}
+
+fn load_with(
+    args: &SettingsArgs,
+    fallback: KubeProxyConfiguration,
+    resolve: impl FnOnce(&KubeProxyConfiguration) -> Result<Resolved, FieldErrors>,
+) -> anyhow::Result<Settings> {
     let (mut config, mut warnings) = match &args.config {
         None => (fallback, Vec::new()),
         Some(path) => read(path).with_context(|| format!("cannot use the configuration file {}", path.display()))?,
@@ -37,7 +61,7 @@ pub(crate) fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration) -> 
     }
     warnings.extend(config.warnings().iter().map(ToString::to_string));
     let config = config.defaulted();
-    let resolved = config.resolve().with_context(|| match &args.config {
+    let resolved = resolve(&config).with_context(|| match &args.config {
         Some(path) => format!("the configuration is invalid, with what {} says", path.display()),
         None => "the configuration is invalid".to_owned(),
     })?;

@@ -14,6 +14,7 @@ mod ending;
 mod families;
 mod health;
 mod manifests;
+mod modes;
 mod refusals;
 mod repair;
 mod udp;
