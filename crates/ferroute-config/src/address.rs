@@ -44,8 +44,9 @@ pub(crate) fn parse_host_port(text: &str) -> Result<SocketAddr, HostPortError> {
     }
 }
 
-/// Adds the port where there is only an address; what is neither is left for [`parse_host_port`] to refuse.
-pub(crate) fn append_port(text: &mut String, port: u16) {
+/// Adds the port where there is only an address, and brackets where the address needs them. What is no address is left
+/// as it is, for [`KubeProxyConfiguration::resolve`](crate::KubeProxyConfiguration::resolve) to refuse.
+pub fn append_port(text: &mut String, port: u16) {
     if split_host_port(text).is_some() {
         return;
     }

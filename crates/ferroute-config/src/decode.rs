@@ -132,6 +132,8 @@ fn read_tree(text: &str) -> Result<(Tree, usize), DecodeError> {
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         legacy_octal_numbers: true,
+        // An excerpt of the file would make many lines of one error.
+        with_snippet: false,
     };
     let documents: Vec<Tree> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|source| DecodeError::Syntax(Box::new(source)))?;

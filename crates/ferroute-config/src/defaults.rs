@@ -59,6 +59,17 @@ impl KubeProxyConfiguration {
         }
         self
     }
+
+    /// Fills in the platform's defaults too: what an empty field means on Linux. This is what people are shown;
+    /// [`KubeProxyConfiguration::resolve`] knows it by itself.
+    pub fn platform_defaulted(mut self) -> Self {
+        fill(&mut self.mode, "iptables");
+        fill(&mut self.detect_local_mode, "ClusterCIDR");
+        if self.mode == "nftables" && self.node_port_addresses.is_empty() {
+            self.node_port_addresses.push("primary".to_owned());
+        }
+        self
+    }
 }
 
 fn fill(field: &mut String, default: &str) {

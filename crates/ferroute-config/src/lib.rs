@@ -23,6 +23,7 @@ mod resolve;
 mod types;
 mod warnings;
 
+pub use address::append_port;
 pub use decode::{DecodeError, Decoded, StrictDecodingError, Violation};
 pub use duration::{GoDuration, ParseDurationError};
 pub use families::{Families, FamilyError, FamilySupport};
