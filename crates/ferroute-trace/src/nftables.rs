@@ -20,6 +20,7 @@
 mod conditions;
 mod log;
 mod walker;
+mod way;
 
 use ferroute_nftables::kernel::MemoryTable;
 

@@ -2,24 +2,37 @@
 //!
 //! Each subcommand's arguments have a file of their own.
 
+mod proxy;
 mod render;
 mod run;
 mod settings;
 mod source;
+mod typed;
+mod values;
 
 use clap::{Parser, Subcommand};
 
-pub(crate) use self::{render::RenderArgs, run::RunArgs, settings::SettingsArgs, source::SourceArgs};
+use crate::version;
+
+pub(crate) use self::{
+    proxy::{COUNT_BESIDE_CONFIG, is_kube_proxys},
+    render::RenderArgs,
+    run::{KubeProxy, RunArgs},
+    settings::SettingsArgs,
+    source::SourceArgs,
+    typed::Typed,
+    values::VersionRequest,
+};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
 #[derive(Debug, Parser)]
-#[command(name = "ferroute", version, arg_required_else_help = true)]
+#[command(name = "ferroute", version = version::OWN, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
     /// How much to log, in place of the configuration's: 2 adds every sync, 4 every event
-    #[arg(short, long, global = true, value_name = "LEVEL")]
+    #[arg(short = 'v', long = "v", visible_alias = "verbosity", global = true, value_name = "LEVEL")]
     pub(crate) verbosity: Option<u32>,
 }
 
@@ -27,7 +40,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the proxy: program this host's kernel and follow every change
-    Run(RunArgs),
+    #[command(disable_version_flag = true)]
+    Run(Box<Typed<RunArgs>>),
     /// Print the rules that the proxy would write; needs no root and no kernel
     Render(RenderArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work

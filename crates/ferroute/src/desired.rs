@@ -67,7 +67,7 @@ impl Desired {
         let read = source.manifests.as_deref().map(demo::read).transpose()?;
         let demo = read.as_ref().and_then(|read| read.demo.as_ref());
         let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
-        let Settings { resolved, client_connection, warnings } = settings::load_or(args, fallback)?;
+        let Settings { config, resolved, warnings } = settings::load_or(args, fallback)?;
         start_logging(&resolved);
         for warning in warnings {
             tracing::warn!("{warning}");
@@ -86,7 +86,7 @@ impl Desired {
         }
         let events = match &source.manifests {
             Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
-            None => list::list(source, client_connection, &resolved)?,
+            None => list::list(source, config.client_connection, &resolved)?,
         };
         events.iter().for_each(|event| names.add_event(event));
         let node = NodeView { name: settings::node_name(&resolved)?, ..NodeView::default() };

@@ -3,6 +3,7 @@
 //! This crate alone sees all the others: it reads the command line and the configuration, puts a source, the sync loop,
 //! a dataplane and the health servers together, and holds no rule's details.
 
+mod cleanup;
 mod cli;
 mod demo;
 #[allow(dead_code, reason = "the commands that explain take more of it than render does")]
@@ -10,38 +11,44 @@ mod desired;
 mod feed;
 mod flows;
 mod health;
+mod kernel_settings;
 mod logging;
 mod observer;
 mod planes;
+mod proxy;
 mod render;
 mod run;
 mod settings;
 mod sync;
+mod version;
 
-use std::{io::Write, process::ExitCode};
+use std::{io::Write, path::Path, process::ExitCode};
 
 use clap::Parser;
 
-use self::{
-    cli::{Cli, Command},
-    planes::CalledAs,
-};
+use self::cli::{Cli, Command, KubeProxy};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
-        Command::Run(args) => {
-            let called_as = CalledAs::of_program(std::env::args_os().next().as_deref());
-            run::run(args, called_as, cli.verbosity).map(|()| ExitCode::SUCCESS)
-        }
-        Command::Render(args) => render_to_stdout(args, cli.verbosity).map(|()| ExitCode::SUCCESS),
-        Command::Demo(args) => demo::run(args),
-    };
+    let result = if is_called_kube_proxy() { proxy::run(&KubeProxy::parse().run) } else { dispatch(&Cli::parse()) };
     result.unwrap_or_else(|error| {
         // Standard error may be closed; there is nobody else to tell.
         let _ = writeln!(std::io::stderr(), "ferroute: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
+    match &cli.command {
+        Command::Run(args) => proxy::run(args),
+        Command::Render(args) => render_to_stdout(args, cli.verbosity).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(args),
+    }
+}
+
+/// Under this name, which a link gives, the whole command line is kube-proxy's.
+fn is_called_kube_proxy() -> bool {
+    let program = std::env::args_os().next().unwrap_or_default();
+    Path::new(&program).file_name().is_some_and(|name| name == "kube-proxy")
 }
 
 /// A reader that has seen enough (`ferroute render … | head`) is no failure.

@@ -1,7 +1,5 @@
 //! The dataplanes that a configuration asks for, on this host.
 
-mod choice;
-
 use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
@@ -12,9 +10,8 @@ use ferroute_iptables::{
     Generations, Host, HostPrograms, IptablesDataplane, Tools,
     runner::{OtherBackend, search_path},
 };
-use ferroute_nftables::{NftablesDataplane, kernel::NetlinkKernel, plan::NftablesSettings};
+use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
-pub(crate) use self::choice::{CalledAs, Reason, choose};
 use crate::logging::chain;
 
 /// What a configuration asks for.
@@ -39,6 +36,13 @@ pub(crate) fn open(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Plane
         }
     }
     Ok(Planes { served: iptables(resolved, node)?, predecessors: left_by_nftables(resolved) })
+}
+
+/// All that there can be on this host, whatever the configuration asks for.
+pub(crate) fn every(resolved: &Resolved) -> anyhow::Result<Vec<Box<dyn Dataplane>>> {
+    let mut planes = left_by_iptables(resolved)?;
+    planes.extend(left_by_nftables(resolved));
+    Ok(planes)
 }
 
 fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
@@ -92,18 +96,6 @@ fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
 
 fn nftables_of(resolved: &Resolved, family: IpFamily) -> anyhow::Result<NftablesDataplane> {
     Ok(NftablesDataplane::open(family, nftables_settings(resolved), Box::new(KernelAddresses::open()?))?)
-}
-
-/// Finds out whether the kernel can do all that nftables mode asks of it, in each family that it has; if not, what it
-/// cannot do. Nothing is left behind.
-pub(crate) fn probe_nftables(resolved: &Resolved) -> Result<(), String> {
-    let settings = nftables_settings(resolved);
-    let mut kernel = NetlinkKernel::open().map_err(|error| chain(&error))?;
-    for family in IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6()) {
-        ferroute_nftables::probe(&mut kernel, family, &settings)
-            .map_err(|error| format!("{family}: {}", chain(&error)))?;
-    }
-    Ok(())
 }
 
 /// What decides about rules in nftables mode.

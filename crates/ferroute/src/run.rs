@@ -10,6 +10,7 @@
 
 use std::{
     net::{IpAddr, UdpSocket},
+    process::ExitCode,
     sync::Arc,
     time::Duration,
 };
@@ -31,27 +32,22 @@ use crate::{
     feed::Feed,
     flows::KernelFlows,
     health::{self, HealthObserver},
-    logging::{self, SyncLog, chain},
+    logging::{SyncLog, chain},
     observer::Observer,
-    planes::{self, CalledAs},
+    planes,
     settings::{self, Settings},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
 
 /// Runs the proxy until a signal ends it.
-pub(crate) fn run(args: &RunArgs, called_as: CalledAs, verbosity: Option<u32>) -> anyhow::Result<()> {
-    let (Settings { resolved, client_connection, warnings }, reason) =
-        settings::load_for_host(&args.settings, called_as)?;
-    logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
-    for warning in warnings {
-        tracing::warn!("{warning}");
-    }
-    tracing::info!(mode = resolved.mode.as_str(), "mode taken: {reason}");
+pub(crate) fn run(args: &RunArgs, settings: Settings) -> anyhow::Result<ExitCode> {
+    let Settings { config, resolved, .. } = settings;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let source = Source::new(args, client_connection, &settings::node_name(&resolved)?).await?;
+        let source = Source::new(args, &config.client_connection, &settings::node_name(&resolved)?).await?;
         supervise(source, &resolved).await
-    })
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Where Services come from.
@@ -61,14 +57,11 @@ enum Source {
 }
 
 impl Source {
-    async fn new(args: &RunArgs, mut connection: ClientConnectionConfiguration, node: &str) -> anyhow::Result<Self> {
+    async fn new(args: &RunArgs, connection: &ClientConnectionConfiguration, node: &str) -> anyhow::Result<Self> {
         if let Some(path) = &args.manifests {
             return Ok(Self::Manifests(Manifests::new(path)));
         }
-        if let Some(path) = &args.kubeconfig {
-            connection.kubeconfig.clone_from(path);
-        }
-        let server = ApiServer::new(&connection, args.master.as_deref(), node).await;
+        let server = ApiServer::new(connection, Some(&args.proxy.client.master), node).await;
         server.map(Self::ApiServer).context("no source of Services (give --manifests to do without an API server)")
     }
 

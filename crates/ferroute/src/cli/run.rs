@@ -1,24 +1,30 @@
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Parser};
 
-use super::SettingsArgs;
+use super::{Typed, proxy::ProxyFlags};
 
-/// Arguments of `ferroute run`.
-#[derive(Args, Debug)]
+/// The command line of the name `kube-proxy`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kube-proxy",
+    about = "The Kubernetes service proxy, Ferroute under the name of kube-proxy",
+    disable_version_flag = true
+)]
+pub(crate) struct KubeProxy {
+    /// What `ferroute run` takes too.
+    #[command(flatten)]
+    pub(crate) run: Typed<RunArgs>,
+}
+
+/// Arguments of `ferroute run`: those of kube-proxy, and our own.
+#[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes. Without it, an API
     /// server tells them
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub(crate) manifests: Option<PathBuf>,
-    /// How to reach the API server, in place of the configuration's clientConnection.kubeconfig; without either, the
-    /// service account of the pod
-    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
-    pub(crate) kubeconfig: Option<String>,
-    /// Address of the API server, in place of the kubeconfig's
-    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
-    pub(crate) master: Option<String>,
-    /// How to treat what they tell.
+    /// As kube-proxy has them.
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) proxy: ProxyFlags,
 }

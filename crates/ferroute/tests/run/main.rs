@@ -14,7 +14,6 @@ mod ending;
 mod families;
 mod health;
 mod manifests;
-mod modes;
 mod refusals;
 mod repair;
 mod udp;

@@ -81,17 +81,13 @@ impl Files {
 
     /// A configuration for a mode.
     pub(crate) fn config(&self, mode: Mode) -> PathBuf {
-        self.config_asking_for(match mode {
+        let path = self.path("config.yaml");
+        let mode = match mode {
             Mode::Iptables => "iptables",
             Mode::Nftables => "nftables",
-        })
-    }
-
-    /// A configuration with this mode, or with none.
-    pub(crate) fn config_asking_for(&self, mode: &str) -> PathBuf {
-        let path = self.path("config.yaml");
+        };
         let text = format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: \"{mode}\"\n\
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
              hostnameOverride: node-1\nhealthzBindAddress: {HEALTHZ}\n"
         );
         fs::write(&path, text).unwrap();

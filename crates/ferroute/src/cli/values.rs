@@ -1,0 +1,104 @@
+//! Values of flags, as Go's flag library reads them.
+
+use std::str::FromStr;
+
+use ferroute_config::VModuleItem;
+
+/// A boolean: `--flag`, `--flag=true`, `--flag=0` and so on, never `--flag true`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Switch(pub(crate) bool);
+
+/// One item of `--feature-gates`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gate {
+    /// The feature.
+    pub(crate) name: String,
+    /// On or off.
+    pub(crate) enabled: bool,
+}
+
+/// One item of `--vmodule`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VModule(pub(crate) VModuleItem);
+
+/// How `--version` wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VersionRequest {
+    /// Not at all.
+    No,
+    /// On one line.
+    Short,
+    /// All that is known.
+    Raw,
+    /// kube-proxy goes on and shows this version to others. Here it means nothing.
+    Claim(String),
+}
+
+/// Why a value cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error("not a boolean (want true or false)")]
+    Switch,
+    #[error("not a feature gate (want NAME=true or NAME=false)")]
+    Gate,
+    #[error("not a level for a source file (want PATTERN=LEVEL)")]
+    VModule,
+    #[error("not a form of the version (want true, false or raw)")]
+    Version,
+}
+
+impl FromStr for Switch {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Self(true)),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Self(false)),
+            _ => Err(ValueError::Switch),
+        }
+    }
+}
+
+impl FromStr for Gate {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (name, value) = text.split_once('=').ok_or(ValueError::Gate)?;
+        let Switch(enabled) = value.trim().parse().map_err(|_| ValueError::Gate)?;
+        Ok(Self { name: name.trim().to_owned(), enabled })
+    }
+}
+
+impl FromStr for VModule {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let (pattern, level) = text.split_once('=').ok_or(ValueError::VModule)?;
+        let verbosity = level.parse().map_err(|_| ValueError::VModule)?;
+        if pattern.is_empty() {
+            return Err(ValueError::VModule);
+        }
+        Ok(Self(VModuleItem { file_pattern: pattern.to_owned(), verbosity }))
+    }
+}
+
+impl FromStr for VersionRequest {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            claim if claim.starts_with('v') => Ok(Self::Claim(claim.to_owned())),
+            _ => match text.parse() {
+                Ok(Switch(true)) => Ok(Self::Short),
+                Ok(Switch(false)) => Ok(Self::No),
+                Err(_) => Err(ValueError::Version),
+            },
+        }
+    }
+}
+
+/// The items of a list without the empty one that an empty value makes.
+pub(crate) fn filled(items: &[String]) -> Vec<String> {
+    items.iter().filter(|item| !item.is_empty()).cloned().collect()
+}

@@ -1,0 +1,63 @@
+//! What kube-proxy's command line asks for: mostly to run, but there are a few things to do instead.
+
+use std::{fs, io::Write, process::ExitCode};
+
+use anyhow::Context;
+
+use crate::{
+    cleanup::cleanup,
+    cli::{RunArgs, Typed, VersionRequest},
+    kernel_settings,
+    logging::{self, chain},
+    run,
+    settings::{self, Settings},
+    version,
+};
+
+/// Does what `ferroute run`, or `kube-proxy`, was asked for.
+pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
+    let general = &args.args.proxy.general;
+    let version = match general.version {
+        Some(VersionRequest::Short) => Some(version::short()),
+        Some(VersionRequest::Raw) => Some(version::raw()),
+        Some(VersionRequest::No | VersionRequest::Claim(_)) | None => None,
+    };
+    if let Some(version) = version {
+        writeln!(std::io::stdout(), "{version}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let settings = settings::load_proxy(args)?;
+    start_logging(args, &settings);
+    if let Some(path) = general.write_config_to() {
+        let text = settings.config.platform_defaulted().to_yaml();
+        fs::write(path, text).with_context(|| format!("cannot write the configuration to {}", path.display()))?;
+        tracing::info!(file = %path.display(), "wrote the configuration");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if general.cleanup.0 {
+        return cleanup(&settings.resolved);
+    }
+    let unset = kernel_settings::apply(&settings.resolved);
+    if general.init_only.0 {
+        // Who asks for just this wants to know that it is done.
+        for error in &unset {
+            tracing::error!("{}", chain(error));
+        }
+        return Ok(if unset.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    for error in &unset {
+        tracing::warn!("{}: going on without", chain(error));
+    }
+    run::run(&args.args, settings)
+}
+
+fn start_logging(args: &Typed<RunArgs>, settings: &Settings) {
+    let logging = settings.resolved.logging;
+    logging::start(logging.verbosity, logging.format);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    for (name, value) in args.flags.iter() {
+        tracing::debug!("flag --{name}={value:?}");
+    }
+}

@@ -1,0 +1,26 @@
+//! Which version this is, for people and for the tools that ask kube-proxy.
+
+/// What `ferroute --version` prints behind the name.
+pub(crate) const OWN: &str = concat!(env!("CARGO_PKG_VERSION"), " (behaves as kube-proxy 1.36)");
+
+/// What kube-proxy calls `gitVersion`. Tools look for the release of Kubernetes in it; what stands behind the plus sign
+/// is ours and does not count when versions are compared.
+pub(crate) const GIT_VERSION: &str = concat!("v1.36.0+ferroute.", env!("CARGO_PKG_VERSION"));
+
+/// What `kube-proxy --version` prints.
+pub(crate) fn short() -> String {
+    format!("Kubernetes {GIT_VERSION}")
+}
+
+/// What `kube-proxy --version=raw` prints: a value in Go's syntax.
+pub(crate) fn raw() -> String {
+    let platform = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!(
+        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"{GIT_VERSION}\", Compiler:\"rustc\", \
+         Platform:\"linux/{platform}\"}}"
+    )
+}
