@@ -133,6 +133,11 @@ impl Tracker {
         self.wanted.get(service).into_iter().flat_map(|wanted| wanted.slices.views(service))
     }
 
+    /// A slice that is wanted now, by its own namespace and name.
+    pub fn slice(&self, name: &ServiceName) -> Option<SliceView> {
+        self.slices_of(self.owners.get(name)?).find(|slice| slice.name == *name)
+    }
+
     /// Names of all slices that are wanted now, in no particular order.
     pub fn slices(&self) -> impl Iterator<Item = &ServiceName> {
         self.owners.keys()

@@ -1,0 +1,298 @@
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::IpAddr,
+    time::{Duration, SystemTime},
+};
+
+use ferroute_api::{EndpointSlice, Node, Service};
+use ferroute_core::{Changes, IpFamily, NodeView, ServiceName, SyncReport, tracker::SliceView};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Snapshot, objects,
+    recorder::{Before, Ports, Recorded},
+};
+
+/// The value of [`Bundle::format`]: what is in the file, and which version of it.
+pub const FORMAT: &str = "ferroute-bundle/1";
+
+/// The last syncs of a proxy with everything that its decisions came from, as it is written to a file: one JSON object,
+/// in which Services, slices and the Node are Kubernetes objects.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bundle {
+    /// [`FORMAT`].
+    pub format: String,
+    /// Version of the program that made it.
+    pub version: String,
+    /// When it was made.
+    #[serde(with = "time")]
+    pub made: SystemTime,
+    /// Mode whose rules were in force.
+    pub mode: String,
+    /// The configuration in force: a `KubeProxyConfiguration`, as YAML.
+    pub configuration: String,
+    /// Addresses of the host's interfaces when it was made.
+    pub host_addresses: Vec<IpAddr>,
+    /// What was in force before the first of the syncs.
+    pub base: State,
+    /// The syncs, the oldest first. The last has no families if its changes are not in force yet.
+    pub syncs: Vec<SyncRecord>,
+}
+
+/// Everything that is wanted at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    /// The node.
+    pub node: Node,
+    /// All Services that the proxy serves.
+    pub services: Vec<Service>,
+    /// All slices that it uses.
+    pub endpoint_slices: Vec<EndpointSlice>,
+}
+
+/// One sync, or what a next one would bring into force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SyncRecord {
+    /// When it ended.
+    #[serde(with = "time")]
+    pub at: SystemTime,
+    /// What has changed since the one before, in order.
+    pub changes: Vec<Change>,
+    /// What came of it.
+    pub families: Vec<FamilyRecord>,
+}
+
+/// One change of what is wanted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Change {
+    /// A Service is new or differs.
+    Service(Box<Service>),
+    /// A Service is gone or is none of ours any more: `namespace/name`.
+    ServiceGone(String),
+    /// A slice is new or differs.
+    EndpointSlice(EndpointSlice),
+    /// A slice is gone or is none of ours any more: `namespace/name`.
+    EndpointSliceGone(String),
+    /// The node differs.
+    Node(Node),
+}
+
+/// One family's part of a sync.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FamilyRecord {
+    /// The family.
+    #[serde(with = "family")]
+    pub family: IpFamily,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of a family's sync.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "outcome")]
+pub enum Outcome {
+    /// Nothing had changed for this family.
+    Unchanged,
+    /// Rules were written.
+    InForce {
+        /// Services that had changed.
+        services: usize,
+        /// Everything was compared with the kernel, not only what had changed.
+        full: bool,
+        /// Rules or elements written.
+        written: usize,
+        /// Chains or elements removed.
+        removed: usize,
+        /// Rules or elements in force afterwards.
+        total: usize,
+        /// UDP flows removed because they led to endpoints that are gone.
+        stale_flows: usize,
+        /// How long it took, in microseconds.
+        took_us: u64,
+        /// How long of it the kernel or the program that talks to it took, in microseconds.
+        kernel_us: u64,
+    },
+    /// The old rules stayed in force.
+    Failed {
+        /// Why.
+        error: String,
+    },
+}
+
+/// Why a file is no bundle.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It is not JSON, or not of the shape of a bundle.
+    #[error("not a bundle")]
+    Shape(#[from] serde_json::Error),
+    /// Another version.
+    #[error("the bundle's format is {got:?} (want {FORMAT:?})")]
+    Format {
+        /// What it says.
+        got: String,
+    },
+}
+
+impl FamilyRecord {
+    /// The record of a sync that came to its end; `report` is `None` if nothing had changed.
+    pub fn in_force(
+        family: IpFamily,
+        changes: &Changes,
+        report: Option<&SyncReport>,
+        stale_flows: usize,
+        took: Duration,
+    ) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let outcome = report.map_or(Outcome::Unchanged, |report| Outcome::InForce {
+            services: changes.services.len(),
+            full: report.full,
+            written: report.written,
+            removed: report.removed,
+            total: report.total,
+            stale_flows,
+            took_us: micros(took),
+            kernel_us: micros(report.kernel_time),
+        });
+        Self { family, outcome }
+    }
+}
+
+impl Bundle {
+    /// Puts a bundle together, going back from what is wanted at the end.
+    pub fn new(
+        snapshot: Snapshot,
+        version: &str,
+        made: SystemTime,
+        mode: &str,
+        configuration: String,
+        host_addresses: Vec<IpAddr>,
+    ) -> Self {
+        let Snapshot { node, services, slices, syncs, pending } = snapshot;
+        let mut wanted = Wanted {
+            node,
+            services: services.into_iter().collect(),
+            slices: slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect(),
+        };
+        let waiting = (!pending.is_empty()).then_some(Recorded { at: made, replaced: pending, families: Vec::new() });
+        let mut records: Vec<SyncRecord> =
+            syncs.into_iter().chain(waiting).rev().map(|sync| wanted.undo(sync)).collect();
+        records.reverse();
+        Self {
+            format: FORMAT.to_owned(),
+            version: version.to_owned(),
+            made,
+            mode: mode.to_owned(),
+            configuration,
+            host_addresses,
+            base: wanted.state(),
+            syncs: records,
+        }
+    }
+
+    /// Writes it as JSON.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// Reads what [`Bundle::write`] has written.
+    ///
+    /// # Errors
+    /// When it is something else; the cause tells line and column.
+    pub fn read(input: impl Read) -> Result<Self, ReadError> {
+        let bundle: Self = serde_json::from_reader(input)?;
+        if bundle.format != FORMAT {
+            return Err(ReadError::Format { got: bundle.format });
+        }
+        Ok(bundle)
+    }
+}
+
+/// What is wanted at the moment that going back has come to.
+struct Wanted {
+    node: NodeView,
+    services: BTreeMap<ServiceName, Ports>,
+    slices: BTreeMap<ServiceName, SliceView>,
+}
+
+impl Wanted {
+    /// Goes back behind a sync.
+    fn undo(&mut self, sync: Recorded) -> SyncRecord {
+        let mut changes: Vec<Change> = sync.replaced.into_iter().rev().map(|before| self.undo_one(before)).collect();
+        changes.reverse();
+        SyncRecord { at: sync.at, changes, families: sync.families }
+    }
+
+    /// Goes back behind a change and tells what it was.
+    fn undo_one(&mut self, before: Before) -> Change {
+        match before {
+            Before::Service(name, ports) => match replace(&mut self.services, name.clone(), ports) {
+                Some(ports) => Change::Service(Box::new(objects::service(&name, ports.each_ref().map(AsRef::as_ref)))),
+                None => Change::ServiceGone(name.to_string()),
+            },
+            Before::Slice(name, slice) => match replace(&mut self.slices, name.clone(), slice) {
+                Some(slice) => Change::EndpointSlice(objects::slice(&slice, &self.node.name)),
+                None => Change::EndpointSliceGone(name.to_string()),
+            },
+            Before::Node(node) => Change::Node(objects::node(&std::mem::replace(&mut self.node, node))),
+        }
+    }
+
+    fn state(&self) -> State {
+        let services = self.services.iter();
+        State {
+            node: objects::node(&self.node),
+            services: services
+                .map(|(name, ports)| objects::service(name, ports.each_ref().map(AsRef::as_ref)))
+                .collect(),
+            endpoint_slices: self.slices.values().map(|slice| objects::slice(slice, &self.node.name)).collect(),
+        }
+    }
+}
+
+/// Puts a value in place of another, which may both be nothing.
+fn replace<T>(map: &mut BTreeMap<ServiceName, T>, name: ServiceName, value: Option<T>) -> Option<T> {
+    match value {
+        Some(value) => map.insert(name, value),
+        None => map.remove(&name),
+    }
+}
+
+/// Times in a file, in UTC as in RFC 3339.
+mod time {
+    use std::time::SystemTime;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_rfc3339_micros(*time))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        humantime::parse_rfc3339(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// Families in a file.
+mod family {
+    use ferroute_core::IpFamily;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(family: &IpFamily, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(family.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpFamily, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let known = IpFamily::BOTH.into_iter().find(|family| family.as_str() == text);
+        known.ok_or_else(|| D::Error::custom(format_args!("unknown IP family {text:?}")))
+    }
+}

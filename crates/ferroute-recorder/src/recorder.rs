@@ -1,0 +1,169 @@
+use std::{collections::VecDeque, time::SystemTime};
+
+use ferroute_core::{
+    IpFamily, NodeView, ServiceName, Tracker,
+    tracker::{NamedPort, SliceView},
+};
+
+use crate::{FamilyRecord, Outcome};
+
+/// How much a [`Recorder`] keeps. Whatever comes first makes it forget the oldest sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Syncs.
+    pub syncs: usize,
+    /// Bytes that the changes take, about.
+    pub bytes: usize,
+}
+
+impl Default for Limits {
+    /// A few minutes of a busy cluster, in memory that nobody misses.
+    fn default() -> Self {
+        Self { syncs: 256, bytes: 2 << 20 }
+    }
+}
+
+/// Keeps the last syncs: what each change replaced, and what came of the sync.
+///
+/// The record begins when the first rules are in force: until then every object is new, and what is wanted then is where
+/// a bundle starts from anyway.
+#[derive(Debug)]
+pub struct Recorder {
+    limits: Limits,
+    syncs: VecDeque<Recorded>,
+    /// Replaced since the last sync.
+    pending: Vec<Before>,
+    /// Families whose first rules are in force; what follows after them is recorded.
+    started: Vec<IpFamily>,
+    begun: bool,
+}
+
+/// One sync.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorded {
+    pub(crate) at: SystemTime,
+    pub(crate) replaced: Vec<Before>,
+    pub(crate) families: Vec<FamilyRecord>,
+}
+
+/// What a change replaced: `None` where there was nothing before.
+#[derive(Clone, Debug)]
+pub(crate) enum Before {
+    Service(ServiceName, Option<Ports>),
+    Slice(ServiceName, Option<SliceView>),
+    Node(NodeView),
+}
+
+/// A Service's ports by [`IpFamily::index`].
+pub(crate) type Ports = [Box<[NamedPort]>; 2];
+
+/// Everything that a [`crate::Bundle`] is made of, taken at one moment. To take it is quick; the rest can be done while
+/// the proxy goes on.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    pub(crate) node: NodeView,
+    pub(crate) services: Vec<(ServiceName, Ports)>,
+    pub(crate) slices: Vec<SliceView>,
+    pub(crate) syncs: Vec<Recorded>,
+    pub(crate) pending: Vec<Before>,
+}
+
+impl Recorder {
+    /// A recorder with nothing in it.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, syncs: VecDeque::new(), pending: Vec::new(), started: Vec::new(), begun: false }
+    }
+
+    /// A Service is about to change, or to go.
+    pub fn service_changes(&mut self, name: &ServiceName, tracker: &Tracker) {
+        self.note(|| Before::Service(name.clone(), tracker.ports_of(name).cloned()));
+    }
+
+    /// A slice, by its own name, is about to change, or to go.
+    pub fn slice_changes(&mut self, name: &ServiceName, tracker: &Tracker) {
+        self.note(|| Before::Slice(name.clone(), tracker.slice(name)));
+    }
+
+    /// The node is about to change.
+    pub fn node_changes(&mut self, tracker: &Tracker) {
+        self.note(|| Before::Node(tracker.node().clone()));
+    }
+
+    fn note(&mut self, before: impl FnOnce() -> Before) {
+        self.begun |= !self.started.is_empty();
+        if self.begun {
+            self.pending.push(before());
+        }
+    }
+
+    /// What has come of a family's sync. The families of one sync are told one after another, with no change in between.
+    pub fn synced(&mut self, at: SystemTime, family: FamilyRecord) {
+        self.begun |= self.started.contains(&family.family);
+        if !self.begun {
+            self.started.extend(matches!(family.outcome, Outcome::InForce { .. }).then_some(family.family));
+            return;
+        }
+        let same_sync = |sync: &Recorded| sync.families.iter().all(|known| known.family != family.family);
+        match self.syncs.back_mut().filter(|last| self.pending.is_empty() && same_sync(last)) {
+            Some(last) => last.families.push(family),
+            None => {
+                let replaced = std::mem::take(&mut self.pending);
+                self.syncs.push_back(Recorded { at, replaced, families: vec![family] });
+            }
+        }
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        let mut bytes: usize = self.syncs.iter().map(Recorded::size).sum();
+        while self.syncs.len() > self.limits.syncs || (bytes > self.limits.bytes && self.syncs.len() > 1) {
+            let Some(oldest) = self.syncs.pop_front() else { break };
+            bytes -= oldest.size();
+        }
+    }
+
+    /// All of it, with what is wanted now.
+    pub fn snapshot(&self, tracker: &Tracker) -> Snapshot {
+        let services = tracker.services().filter_map(|name| Some((name.clone(), tracker.ports_of(name)?.clone())));
+        Snapshot {
+            node: tracker.node().clone(),
+            services: services.collect(),
+            slices: tracker.slices().filter_map(|name| tracker.slice(name)).collect(),
+            syncs: self.syncs.iter().cloned().collect(),
+            pending: self.pending.clone(),
+        }
+    }
+}
+
+impl Recorded {
+    fn size(&self) -> usize {
+        self.replaced.iter().map(Before::size).sum::<usize>() + size_of::<Self>()
+    }
+}
+
+impl Before {
+    /// About so many bytes; what names share is counted each time.
+    fn size(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Service(name, ports) => {
+                    let ports = ports.iter().flatten().map(|ports| ports.len() * size_of::<NamedPort>());
+                    name.as_str().len() + ports.sum::<usize>()
+                }
+                Self::Slice(name, slice) => {
+                    let slice = slice.as_ref().map_or(0, |slice| {
+                        size_of_val(slice.endpoints.as_slice()) + size_of_val(slice.ports.as_slice())
+                    });
+                    name.as_str().len() + slice
+                }
+                Self::Node(node) => node.name.len() + size_of_val(node.addresses.as_slice()),
+            }
+    }
+}
+
+impl FamilyRecord {
+    /// The record of a sync that did not come to its end.
+    pub fn failed(family: IpFamily, error: String) -> Self {
+        Self { family, outcome: Outcome::Failed { error } }
+    }
+}
