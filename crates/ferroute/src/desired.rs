@@ -67,7 +67,7 @@ impl Desired {
         let read = source.manifests.as_deref().map(demo::read).transpose()?;
         let demo = read.as_ref().and_then(|read| read.demo.as_ref());
         let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
-        let Settings { config, resolved, warnings } = settings::load_or(args, fallback)?;
+        let Settings { config, resolved, warnings, .. } = settings::load_or(args, fallback)?;
         start_logging(&resolved);
         for warning in warnings {
             tracing::warn!("{warning}");

@@ -5,6 +5,7 @@
 
 mod cleanup;
 mod cli;
+mod config_watch;
 mod demo;
 #[allow(dead_code, reason = "the commands that explain take more of it than render does")]
 mod desired;

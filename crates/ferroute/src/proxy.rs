@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
     for error in &unset {
         tracing::warn!("{}: going on without", chain(error));
     }
-    run::run(&args.args, settings)
+    run::run(args, &settings)
 }
 
 fn start_logging(args: &Typed<RunArgs>, settings: &Settings) {

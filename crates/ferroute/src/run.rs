@@ -5,8 +5,9 @@
 //!                            └──► health servers (a thread)
 //! ```
 //!
-//! The main thread follows the source, the host's addresses and signals. It ends by itself only when the sync loop
-//! cannot go on; a signal ends it at once. The rules stay in either case, so that traffic goes on while no proxy runs.
+//! The main thread follows the source, the host's addresses, the configuration file and signals. It ends by itself only
+//! when the sync loop cannot go on; a signal ends it at once, and when the configuration has changed everything starts
+//! anew. The rules stay in either case, so that traffic goes on while no proxy runs.
 
 use std::{
     net::{IpAddr, UdpSocket},
@@ -28,7 +29,8 @@ use tokio::{
 };
 
 use crate::{
-    cli::RunArgs,
+    cli::{RunArgs, Typed},
+    config_watch::{ConfigWatch, start_anew},
     feed::Feed,
     flows::KernelFlows,
     health::{self, HealthObserver},
@@ -40,14 +42,26 @@ use crate::{
 };
 
 /// Runs the proxy until a signal ends it.
-pub(crate) fn run(args: &RunArgs, settings: Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let source = Source::new(args, &config.client_connection, &settings::node_name(&resolved)?).await?;
-        supervise(source, &resolved).await
+    let end = runtime.block_on(async {
+        let source = Source::new(&args.args, &config.client_connection, &settings::node_name(resolved)?).await?;
+        supervise(source, resolved, ConfigWatch::new(args, settings)).await
     })?;
+    match end {
+        End::Signal(signal) => tracing::info!("{signal}: ending, rules stay in force"),
+        End::ConfigChanged => {
+            start_anew().context("cannot start anew with the changed configuration")?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the proxy ends although nothing is wrong.
+enum End {
+    Signal(&'static str),
+    ConfigChanged,
 }
 
 /// Where Services come from.
@@ -76,7 +90,7 @@ impl Source {
     }
 }
 
-async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
+async fn supervise(source: Source, resolved: &Resolved, config: ConfigWatch<'_>) -> anyhow::Result<End> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
     // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
@@ -90,8 +104,9 @@ async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
     let mut source = tokio::spawn(source.follow(events));
     let stop = async {
         tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => End::Signal("SIGTERM"),
+            _ = interrupt.recv() => End::Signal("SIGINT"),
+            () = config.changed() => End::ConfigChanged,
         }
     };
     tokio::pin!(stop);
@@ -107,13 +122,13 @@ async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
                 others.extend(feed.take(batch).into_iter().filter_map(|change| intake.take(change)));
             }
             end = &mut source => return source_ended(end),
-            signal = &mut stop => return ended_by(signal),
+            end = &mut stop => return Ok(end),
         }
     }
     let mut sync = SyncThread::start(resolved, feed.node(), intake)?;
     sync.send(others).await?;
     let mut addresses = AddressWatch::open()?;
-    let signal = loop {
+    let end = loop {
         tokio::select! {
             Some(batch) = batches.recv() => sync.send(feed.take(batch)).await?,
             end = &mut source => return source_ended(end),
@@ -124,24 +139,19 @@ async fn supervise(source: Source, resolved: &Resolved) -> anyhow::Result<()> {
                     tokio::time::sleep(ADDRESS_PAUSE).await;
                 }
             },
-            signal = &mut stop => break signal,
+            end = &mut stop => break end,
             () = sync.ended() => anyhow::bail!("the sync loop has ended"),
         }
     };
     source.abort();
     sync.finish();
-    ended_by(signal)
+    Ok(end)
 }
 
 /// A source goes on for as long as somebody takes what it tells, so its end is a failure.
-fn source_ended(end: Result<Result<(), FollowError>, tokio::task::JoinError>) -> anyhow::Result<()> {
+fn source_ended(end: Result<Result<(), FollowError>, tokio::task::JoinError>) -> anyhow::Result<End> {
     end.context("the source has panicked")?.context("cannot follow the manifests")?;
     anyhow::bail!("the source has ended")
-}
-
-fn ended_by(signal: &str) -> anyhow::Result<()> {
-    tracing::info!("{signal}: ending, rules stay in force");
-    Ok(())
 }
 
 /// What is known of the node before its Node has been told: its name, and as addresses those of the host, for hosts

@@ -1,9 +1,9 @@
 //! The configuration file, read and resolved.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use ferroute_config::{DecodeError, KubeProxyConfiguration, Resolved, canonical_node_name};
+use ferroute_config::{KubeProxyConfiguration, Resolved, canonical_node_name};
 
 use crate::cli::{COUNT_BESIDE_CONFIG, RunArgs, SettingsArgs, Typed, is_kube_proxys};
 
@@ -15,6 +15,16 @@ pub(crate) struct Settings {
     pub(crate) resolved: Resolved,
     /// Flags and fields that have no effect or are not known; to be logged once logging has started.
     pub(crate) warnings: Vec<String>,
+    /// The file that it was read from.
+    pub(crate) file: Option<ConfigFile>,
+}
+
+/// A configuration file, as it was read.
+pub(crate) struct ConfigFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// What it said.
+    pub(crate) text: String,
 }
 
 /// For those who only look: reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the
@@ -25,8 +35,14 @@ pub(crate) fn load(args: &SettingsArgs) -> anyhow::Result<Settings> {
 
 /// The same; without a file `fallback` holds.
 pub(crate) fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration) -> anyhow::Result<Settings> {
-    let path = args.config.as_deref();
-    let (config, warnings) = path.map_or_else(|| Ok((fallback, Vec::new())), read)?;
+    let (config, warnings, file) = match &args.config {
+        None => (fallback, Vec::new(), None),
+        Some(path) => {
+            let text = read(path)?;
+            let (config, warnings) = decode(path, &text)?;
+            (config, warnings, Some(ConfigFile { path: path.clone(), text }))
+        }
+    };
     let mut config = config.defaulted();
     if let Some(name) = &args.hostname_override {
         config.hostname_override.clone_from(name);
@@ -34,20 +50,27 @@ pub(crate) fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration) -> 
     if let Some(mode) = &args.proxy_mode {
         config.mode.clone_from(mode);
     }
-    resolve(config, warnings, path)
+    resolve(config, warnings, file)
 }
 
 /// For the proxy, as kube-proxy does it: what the command line says is laid over the defaults. Where there is a file, it
 /// goes before the command line, but for the node's name and logging.
 pub(crate) fn load_proxy(args: &Typed<RunArgs>) -> anyhow::Result<Settings> {
     let flags = &args.args.proxy;
-    let path = flags.general.config_file();
-    let Some(path) = path else {
-        let mut config = KubeProxyConfiguration::default().defaulted();
-        flags.lay_over(&mut config);
-        return resolve(config, deprecated(args), None);
-    };
-    let (config, mut warnings) = read(path)?;
+    match flags.general.config_file() {
+        Some(path) => of_file(args, path, &read(path)?),
+        None => {
+            let mut config = KubeProxyConfiguration::default().defaulted();
+            flags.lay_over(&mut config);
+            resolve(config, deprecated(args), None)
+        }
+    }
+}
+
+/// The same for what stands in a file.
+pub(crate) fn of_file(args: &Typed<RunArgs>, path: &Path, text: &str) -> anyhow::Result<Settings> {
+    let flags = &args.args.proxy;
+    let (config, mut warnings) = decode(path, text)?;
     let mut config = config.defaulted();
     flags.logging.lay_given_over(&args.flags, &mut config.logging);
     if !flags.general.hostname_override.is_empty() {
@@ -55,7 +78,7 @@ pub(crate) fn load_proxy(args: &Typed<RunArgs>) -> anyhow::Result<Settings> {
     }
     let ignored = args.flags.given().filter(|name| is_kube_proxys(name) && !COUNT_BESIDE_CONFIG.contains(name));
     warnings.extend(ignored.map(|name| format!("--{name} has no effect: with --config, the file tells")));
-    resolve(config, warnings, Some(path))
+    resolve(config, warnings, Some(ConfigFile { path: path.to_owned(), text: text.to_owned() }))
 }
 
 /// What is told of flags that are going away.
@@ -65,13 +88,17 @@ fn deprecated(args: &Typed<RunArgs>) -> Vec<String> {
     given.map(|(name, successor)| format!("--{name} is deprecated: give the port in {successor}")).collect()
 }
 
-fn resolve(config: KubeProxyConfiguration, mut warnings: Vec<String>, path: Option<&Path>) -> anyhow::Result<Settings> {
+fn resolve(
+    config: KubeProxyConfiguration,
+    mut warnings: Vec<String>,
+    file: Option<ConfigFile>,
+) -> anyhow::Result<Settings> {
     warnings.extend(config.warnings().iter().map(ToString::to_string));
-    let resolved = config.resolve().with_context(|| match path {
-        Some(path) => format!("the configuration is invalid, with what {} says", path.display()),
+    let resolved = config.resolve().with_context(|| match &file {
+        Some(file) => format!("the configuration is invalid, with what {} says", file.path.display()),
         None => "the configuration is invalid".to_owned(),
     })?;
-    Ok(Settings { config, resolved, warnings })
+    Ok(Settings { config, resolved, warnings, file })
 }
 
 /// The name of this node: as configured, else the host's.
@@ -85,15 +112,14 @@ pub(crate) fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
     }
 }
 
-/// As kube-proxy does, takes a file with unknown fields, which a newer version may have written, and tells of them.
-fn read(path: &Path) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
-    decode(&text).with_context(|| format!("cannot use the configuration file {}", path.display()))
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read the configuration file {}", path.display()))
 }
 
-fn decode(text: &str) -> Result<(KubeProxyConfiguration, Vec<String>), DecodeError> {
-    let decoded = KubeProxyConfiguration::from_text(text)?;
+/// As kube-proxy does, takes a file with unknown fields, which a newer version may have written, and tells of them.
+fn decode(path: &Path, text: &str) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {
+    let decoded = KubeProxyConfiguration::from_text(text)
+        .with_context(|| format!("cannot use the configuration file {}", path.display()))?;
     Ok((decoded.config, decoded.violations.iter().map(ToString::to_string).collect()))
 }
 

@@ -15,6 +15,7 @@ mod families;
 mod health;
 mod manifests;
 mod refusals;
+mod reload;
 mod repair;
 mod udp;
 
