@@ -13,6 +13,7 @@ mod mirror;
 mod node;
 mod object;
 mod service;
+mod service_cidr;
 mod slice;
 mod workload;
 
@@ -25,6 +26,7 @@ pub use service::{
     ClientIpConfig, LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus,
     SessionAffinityConfig,
 };
+pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
 pub use slice::{EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, SliceEndpoint};
 pub use workload::{
     Container, ContainerPort, Deployment, DeploymentSpec, LabelSelector, Pod, PodIp, PodSpec, PodStatus, PodTemplate,

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::{Deployment, EndpointSlice, Endpoints, Node, ObjectMeta, Pod, Service};
+use crate::{Deployment, EndpointSlice, Endpoints, Node, ObjectMeta, Pod, Service, ServiceCidr};
 
 /// The kinds of objects that Ferroute reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +13,8 @@ pub enum Kind {
     Endpoints,
     /// [`Node`].
     Node,
+    /// [`ServiceCidr`].
+    ServiceCidr,
     /// [`Pod`].
     Pod,
     /// [`Deployment`].
@@ -21,8 +23,15 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Service, Self::EndpointSlice, Self::Endpoints, Self::Node, Self::Pod, Self::Deployment];
+    pub const ALL: [Self; 7] = [
+        Self::Service,
+        Self::EndpointSlice,
+        Self::Endpoints,
+        Self::Node,
+        Self::ServiceCidr,
+        Self::Pod,
+        Self::Deployment,
+    ];
 
     /// As the field `kind` spells it.
     pub fn as_str(self) -> &'static str {
@@ -31,6 +40,7 @@ impl Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::Endpoints => "Endpoints",
             Self::Node => "Node",
+            Self::ServiceCidr => "ServiceCIDR",
             Self::Pod => "Pod",
             Self::Deployment => "Deployment",
         }
@@ -41,13 +51,14 @@ impl Kind {
         match self {
             Self::Service | Self::Endpoints | Self::Node | Self::Pod => "v1",
             Self::EndpointSlice => "discovery.k8s.io/v1",
+            Self::ServiceCidr => "networking.k8s.io/v1",
             Self::Deployment => "apps/v1",
         }
     }
 
     /// Whether its objects live in namespaces.
     pub fn is_namespaced(self) -> bool {
-        self != Self::Node
+        !matches!(self, Self::Node | Self::ServiceCidr)
     }
 }
 
@@ -68,6 +79,8 @@ pub enum Object {
     Endpoints(Endpoints),
     /// A node.
     Node(Node),
+    /// Networks that cluster IPs are taken from.
+    ServiceCidr(ServiceCidr),
     /// A pod.
     Pod(Pod),
     /// A number of like pods.
@@ -82,6 +95,7 @@ impl Object {
             Self::EndpointSlice(_) => Kind::EndpointSlice,
             Self::Endpoints(_) => Kind::Endpoints,
             Self::Node(_) => Kind::Node,
+            Self::ServiceCidr(_) => Kind::ServiceCidr,
             Self::Pod(_) => Kind::Pod,
             Self::Deployment(_) => Kind::Deployment,
         }
@@ -94,6 +108,7 @@ impl Object {
             Self::EndpointSlice(object) => &object.metadata,
             Self::Endpoints(object) => &object.metadata,
             Self::Node(object) => &object.metadata,
+            Self::ServiceCidr(object) => &object.metadata,
             Self::Pod(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
         }

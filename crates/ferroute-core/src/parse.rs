@@ -8,6 +8,7 @@ mod check;
 mod name;
 mod node;
 mod service;
+mod service_cidr;
 mod slice;
 mod unproxied;
 
@@ -18,6 +19,7 @@ pub use check::check;
 pub use name::{check_label, check_subdomain};
 pub use node::parse_node;
 pub use service::parse_service;
+pub use service_cidr::parse_service_cidr;
 pub use slice::parse_slice;
 pub use unproxied::Unproxied;
 

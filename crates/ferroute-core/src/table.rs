@@ -3,6 +3,8 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
+
 use crate::{Endpoint, IpFamily, NodeView, ServiceName, ServicePort, ServicePortName};
 
 /// One service port with all its endpoints.
@@ -22,6 +24,8 @@ pub struct ServiceTable {
     pub family: IpFamily,
     /// The node that the rules are for.
     pub node: Arc<NodeView>,
+    /// The networks that cluster IPs are taken from, sorted, each once; empty where the cluster does not tell.
+    pub service_cidrs: Vec<IpNet>,
     /// All service ports, in the order of their names.
     pub entries: BTreeMap<ServicePortName, Entry>,
 }
@@ -35,12 +39,14 @@ pub struct Changes {
     pub previous: BTreeMap<ServicePortName, Option<Entry>>,
     /// The node differs, so that rules of any service may.
     pub node: bool,
+    /// [`ServiceTable::service_cidrs`] differ.
+    pub service_cidrs: bool,
 }
 
 impl Changes {
     /// Nothing differs.
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.previous.is_empty() && !self.node
+        self.services.is_empty() && self.previous.is_empty() && !self.node && !self.service_cidrs
     }
 }
 
@@ -60,7 +66,7 @@ pub struct Routes<'a> {
 impl ServiceTable {
     /// A table with nothing in it.
     pub fn new(family: IpFamily, node: Arc<NodeView>) -> Self {
-        Self { family, node, entries: BTreeMap::new() }
+        Self { family, node, service_cidrs: Vec::new(), entries: BTreeMap::new() }
     }
 
     /// The ports of one Service, in order.

@@ -12,6 +12,8 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
+
 use self::slices::Slices;
 pub use self::view::{Candidate, NamedPort, ServiceView, SlicePort, SliceView};
 use crate::{Changes, Entry, IpFamily, NodeView, ServiceName, ServicePortName, ServiceTable};
@@ -27,6 +29,8 @@ pub struct Tracker {
     touched: [BTreeSet<ServiceName>; 2],
     /// The node as it is now; each table has it as it was at its last update.
     node: Arc<NodeView>,
+    /// Networks of cluster IPs as they are now, by family, sorted.
+    service_cidrs: [Vec<IpNet>; 2],
 }
 
 /// What is wanted under the name of a Service.
@@ -49,6 +53,7 @@ impl Tracker {
             tables: IpFamily::BOTH.map(|family| ServiceTable::new(family, node.clone())),
             touched: Default::default(),
             node,
+            service_cidrs: Default::default(),
         }
     }
 
@@ -103,6 +108,15 @@ impl Tracker {
         }
     }
 
+    /// The networks that cluster IPs are taken from, of all families, in any order.
+    pub fn set_service_cidrs(&mut self, cidrs: impl IntoIterator<Item = IpNet>) {
+        let each: BTreeSet<IpNet> = cidrs.into_iter().collect();
+        self.service_cidrs = Default::default();
+        for cidr in each {
+            self.service_cidrs[IpFamily::of(cidr.addr()).index()].push(cidr);
+        }
+    }
+
     /// The table of a family as [`Tracker::update`] left it.
     pub fn table(&self, family: IpFamily) -> &ServiceTable {
         &self.tables[family.index()]
@@ -115,7 +129,10 @@ impl Tracker {
 
     /// Something may differ from the table.
     pub fn is_touched(&self, family: IpFamily) -> bool {
-        !self.touched[family.index()].is_empty() || self.table(family).node != self.node
+        let table = self.table(family);
+        !self.touched[family.index()].is_empty()
+            || table.node != self.node
+            || table.service_cidrs != self.service_cidrs[family.index()]
     }
 
     /// Names of all Services that are wanted now, in no particular order.
@@ -159,8 +176,14 @@ impl Tracker {
     fn update_and(&mut self, family: IpFamily, tells: impl Fn(&Option<Entry>) -> bool) -> Changes {
         let touched = std::mem::take(&mut self.touched[family.index()]);
         let table = &mut self.tables[family.index()];
-        let mut changes = Changes { node: table.node != self.node, ..Changes::default() };
+        let service_cidrs = &self.service_cidrs[family.index()];
+        let mut changes = Changes {
+            node: table.node != self.node,
+            service_cidrs: table.service_cidrs != *service_cidrs,
+            ..Changes::default()
+        };
         table.node = self.node.clone();
+        table.service_cidrs.clone_from(service_cidrs);
         // A map that is made at once is packed more tightly than one that grows.
         let was_empty = table.entries.is_empty();
         let mut new = Vec::new();

@@ -60,7 +60,12 @@ impl ApiServer {
         let complaints = Arc::new(Complaints::default());
         let run = |wanted| Follower::new(wanted, Arc::clone(&server), Arc::clone(&complaints), batches.clone()).run();
         let all = async {
-            tokio::join!(run(Wanted::services()), run(Wanted::slices()), run(Wanted::node(&self.node)));
+            tokio::join!(
+                run(Wanted::services()),
+                run(Wanted::slices()),
+                run(Wanted::node(&self.node)),
+                run(Wanted::service_cidrs())
+            );
         };
         tokio::select! {
             () = all => {}

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service};
+use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr};
 use ferroute_source::{Event, ObjectName, Resource};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -127,6 +127,7 @@ pub(crate) fn object(resource: Resource, json: &str, known: &mut Known) -> Resul
         Resource::Services => read::<Service>(json, known),
         Resource::EndpointSlices => read::<EndpointSlice>(json, known),
         Resource::Nodes => read::<Node>(json, known),
+        Resource::ServiceCidrs => read::<ServiceCidr>(json, known),
     }
 }
 

@@ -11,7 +11,7 @@
 mod pages;
 mod stream;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ferroute_source::Event;
 use http::StatusCode;
@@ -49,6 +49,8 @@ pub(crate) struct Follower {
     paged: bool,
     /// The next list in pages is to be one page: its pages were not kept for long enough.
     whole: bool,
+    /// The server gives none of these objects, so it has been told that the list is complete.
+    is_without: bool,
 }
 
 /// Why something has ended before its time.
@@ -102,6 +104,7 @@ impl Follower {
             newest: false,
             paged: false,
             whole: false,
+            is_without: false,
         }
     }
 
@@ -117,6 +120,9 @@ impl Follower {
                     None
                 }
                 Err(Setback::NoStreaming) => None,
+                Err(Setback::Failed(failure)) if self.wanted.is_optional() && failure.status.is_some() => {
+                    self.go_without(failure)
+                }
                 Err(Setback::Failed(failure)) => {
                     self.complain(failure.trouble);
                     failure.retry_after
@@ -146,6 +152,22 @@ impl Follower {
             self.paged = !self.paged;
         }
         result
+    }
+
+    /// The server gives none of the objects, and the proxy can do without: nobody is to wait for them. Gives the least
+    /// time after which to ask again.
+    fn go_without(&mut self, failure: Failure) -> Option<Duration> {
+        if self.last.is_none() && !std::mem::replace(&mut self.is_without, true) {
+            self.out.batch().push(Event::Synced(self.wanted.resource));
+        }
+        if failure.status == Some(StatusCode::NOT_FOUND) {
+            // Nothing is wrong with an old server. After the time of a watch it may be a newer one.
+            self.work_again();
+            tracing::debug!(resource = ?self.wanted.resource, "the server does not know this kind");
+            return Some(Duration::from_secs(self.server.timing.watch_seconds()));
+        }
+        self.complain(failure.trouble);
+        failure.retry_after
     }
 
     async fn ask(&mut self, verb: &'static str, parameters: &[(&str, &str)]) -> Result<Answer, Failure> {

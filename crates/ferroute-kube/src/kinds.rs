@@ -1,6 +1,6 @@
 //! What of each kind is asked for, and how.
 
-use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, labels};
+use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr, labels};
 use ferroute_source::{Event, ObjectName, Resource};
 use serde::de::DeserializeOwned;
 
@@ -10,23 +10,33 @@ pub(crate) struct Wanted {
     /// Which kind.
     pub(crate) resource: Resource,
     /// The query parameter that leaves out what the proxy does not need.
-    selector: (&'static str, String),
+    selector: Option<(&'static str, String)>,
 }
 
 impl Wanted {
     /// Services that this proxy takes care of, in all namespaces.
     pub(crate) fn services() -> Self {
-        Self { resource: Resource::Services, selector: ours() }
+        Self { resource: Resource::Services, selector: Some(ours()) }
     }
 
     /// Endpoint slices of such services.
     pub(crate) fn slices() -> Self {
-        Self { resource: Resource::EndpointSlices, selector: ours() }
+        Self { resource: Resource::EndpointSlices, selector: Some(ours()) }
     }
 
     /// The Node of this name alone.
     pub(crate) fn node(name: &str) -> Self {
-        Self { resource: Resource::Nodes, selector: ("fieldSelector", format!("metadata.name={name}")) }
+        Self { resource: Resource::Nodes, selector: Some(("fieldSelector", format!("metadata.name={name}"))) }
+    }
+
+    /// All ServiceCIDRs. Servers before 1.33 have none, and old roles do not allow to see them.
+    pub(crate) fn service_cidrs() -> Self {
+        Self { resource: Resource::ServiceCidrs, selector: None }
+    }
+
+    /// Whether the proxy can do without: then it is not to wait for what the server does not give.
+    pub(crate) fn is_optional(&self) -> bool {
+        self.resource == Resource::ServiceCidrs
     }
 
     /// Path and query of a request with these further parameters.
@@ -35,9 +45,10 @@ impl Wanted {
             Resource::Services => "/api/v1/services?",
             Resource::EndpointSlices => "/apis/discovery.k8s.io/v1/endpointslices?",
             Resource::Nodes => "/api/v1/nodes?",
+            Resource::ServiceCidrs => "/apis/networking.k8s.io/v1/servicecidrs?",
         };
         let mut query = form_urlencoded::Serializer::for_suffix(path.to_owned(), path.len());
-        query.append_pair(self.selector.0, &self.selector.1);
+        query.extend_pairs(&self.selector);
         query.extend_pairs(parameters);
         query.finish()
     }
@@ -54,6 +65,7 @@ pub(crate) fn plural(resource: Resource) -> &'static str {
         Resource::Services => "services",
         Resource::EndpointSlices => "endpointslices",
         Resource::Nodes => "nodes",
+        Resource::ServiceCidrs => "servicecidrs",
     }
 }
 
@@ -62,6 +74,7 @@ pub(crate) fn group(resource: Resource) -> &'static str {
     match resource {
         Resource::Services | Resource::Nodes => "",
         Resource::EndpointSlices => "discovery.k8s.io",
+        Resource::ServiceCidrs => "networking.k8s.io",
     }
 }
 
@@ -71,6 +84,7 @@ pub(crate) fn kind(resource: Resource) -> &'static str {
         Resource::Services => "Service",
         Resource::EndpointSlices => "EndpointSlice",
         Resource::Nodes => "Node",
+        Resource::ServiceCidrs => "ServiceCIDR",
     }
 }
 
@@ -80,6 +94,7 @@ pub(crate) fn deleted(resource: Resource, name: ObjectName) -> Event {
         Resource::Services => Event::ServiceDeleted(name),
         Resource::EndpointSlices => Event::SliceDeleted(name),
         Resource::Nodes => Event::NodeDeleted(name),
+        Resource::ServiceCidrs => Event::ServiceCidrDeleted(name),
     }
 }
 
@@ -122,6 +137,16 @@ impl Followed for Node {
     }
 }
 
+impl Followed for ServiceCidr {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn applied(self) -> Event {
+        Event::ServiceCidrApplied(Box::new(self))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,6 +163,10 @@ mod tests {
         assert_eq!(
             Wanted::node("node-1").path_and_query(&[("watch", "true")]),
             "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-1&watch=true"
+        );
+        assert_eq!(
+            Wanted::service_cidrs().path_and_query(&[("limit", "500")]),
+            "/apis/networking.k8s.io/v1/servicecidrs?limit=500"
         );
     }
 }

@@ -1,4 +1,5 @@
-//! The API server as a source: Services, endpoint slices and this node's Node, as they are and as they change.
+//! The API server as a source: Services, endpoint slices, this node's Node and, where the server has them, ServiceCIDRs,
+//! as they are and as they change.
 //!
 //! ```text
 //!   kubeconfig, ──► Access ──► Server ──► Splitter ──► decode ──► Known ──► batches of events

@@ -58,8 +58,8 @@ pub enum Trouble {
     /// The account may not do what a proxy must (403).
     #[error(
         "not allowed to {verb} {}: {message}. A ClusterRole bound to this account needs the rule \
-         {{apiGroups: [\"{}\"], resources: [\"{}\"], verbs: [\"list\", \"watch\"]}}",
-        plural(*resource), group(*resource), plural(*resource)
+         {{apiGroups: [\"{}\"], resources: [\"{}\"], verbs: [\"list\", \"watch\"]}}{}",
+        plural(*resource), group(*resource), plural(*resource), without(*resource)
     )]
     Forbidden {
         /// `list` or `watch`.
@@ -175,6 +175,14 @@ impl Trouble {
     /// For who takes events.
     pub(crate) fn into_problem(self) -> Problem {
         Problem::Other(Box::new(self))
+    }
+}
+
+/// What is missing without these objects, where the proxy goes on without.
+fn without(resource: Resource) -> &'static str {
+    match resource {
+        Resource::ServiceCidrs => ". Until then connections to addresses of no Service are not refused",
+        Resource::Services | Resource::EndpointSlices | Resource::Nodes => "",
     }
 }
 

@@ -49,7 +49,10 @@ fn sample(family: IpFamily) -> ServiceTable {
     let name =
         ServicePortName { service: ServiceName::new("probe", "probe"), port: Arc::from(""), protocol: Protocol::Tcp };
     let entry = Entry { service: Arc::new(service), endpoints: [endpoint].into() };
-    ServiceTable { family, node: Arc::new(NodeView::default()), entries: BTreeMap::from([(name, entry)]) }
+    ServiceTable {
+        entries: BTreeMap::from([(name, entry)]),
+        ..ServiceTable::new(family, Arc::new(NodeView::default()))
+    }
 }
 
 const TABLE: Name = Name::fixed("ferroute-probe");

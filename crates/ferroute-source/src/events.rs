@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service};
+use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr};
 
 use crate::Problem;
 
@@ -25,8 +25,12 @@ pub enum Event {
     NodeApplied(Box<Node>),
     /// A Node that was told before is gone.
     NodeDeleted(ObjectName),
-    /// All objects of a kind have been told. Comes at least once for each kind, also where there are none; before that,
-    /// what is missing may just not have been told yet.
+    /// A ServiceCIDR is new, or differs from what was told before.
+    ServiceCidrApplied(Box<ServiceCidr>),
+    /// A ServiceCIDR that was told before is gone.
+    ServiceCidrDeleted(ObjectName),
+    /// All objects of a kind have been told. Comes at least once for each kind, also where there are none, or where
+    /// the source has none to give; before that, what is missing may just not have been told yet.
     Synced(Resource),
     /// Something that a person should know. Told once, however long it lasts.
     Problem(Arc<Problem>),
@@ -43,17 +47,19 @@ pub enum Resource {
     EndpointSlices,
     /// Nodes.
     Nodes,
+    /// ServiceCIDRs. A proxy can do without: old clusters have none.
+    ServiceCidrs,
 }
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Services, Self::EndpointSlices, Self::Nodes];
+    pub const ALL: [Self; 4] = [Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs];
 }
 
 /// Namespace and name of an object. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
-    /// The namespace; empty for Nodes.
+    /// The namespace; empty for Nodes and ServiceCIDRs.
     pub namespace: Arc<str>,
     /// The name within the namespace.
     pub name: Arc<str>,

@@ -137,6 +137,7 @@ pub(crate) fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> 
             Change::Slice(slice) => tracker.set_slice(slice),
             Change::SliceGone(name) => tracker.remove_slice(&name),
             Change::Node(node) => tracker.set_node(node),
+            Change::ServiceCidrs(cidrs) => tracker.set_service_cidrs(cidrs),
             Change::Listed | Change::HostAddresses => {}
         }
     }
@@ -152,6 +153,7 @@ fn event(object: Object) -> Option<Event> {
         Object::Service(service) => Some(Event::ServiceApplied(Box::new(service))),
         Object::EndpointSlice(slice) => Some(Event::SliceApplied(Box::new(slice))),
         Object::Node(node) => Some(Event::NodeApplied(Box::new(node))),
+        Object::ServiceCidr(cidr) => Some(Event::ServiceCidrApplied(Box::new(cidr))),
         Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
     }
 }

@@ -1,13 +1,14 @@
 //! From what a source tells to what the sync loop takes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferroute_config::Resolved;
 use ferroute_core::{
     NodeView, ServiceName,
-    parse::{InvalidObject, parse_node, parse_service, parse_slice},
+    parse::{InvalidObject, parse_node, parse_service, parse_service_cidr, parse_slice},
 };
 use ferroute_source::{Event, ObjectName, Problem, Resource};
+use ipnet::IpNet;
 
 use crate::{logging::chain, sync::Change};
 
@@ -17,13 +18,15 @@ pub(crate) struct Feed<'a> {
     resolved: &'a Resolved,
     /// The node as it is known so far.
     node: NodeView,
+    /// By the names of the ServiceCIDRs.
+    service_cidrs: BTreeMap<ObjectName, Vec<IpNet>>,
     unlisted: BTreeSet<Resource>,
 }
 
 impl<'a> Feed<'a> {
     /// Nothing has been told yet; `node` holds what is known without its Node.
     pub(crate) fn new(resolved: &'a Resolved, node: NodeView) -> Self {
-        Self { resolved, node, unlisted: Resource::ALL.into() }
+        Self { resolved, node, service_cidrs: BTreeMap::new(), unlisted: Resource::ALL.into() }
     }
 
     /// The node as it is known so far.
@@ -69,6 +72,15 @@ impl<'a> Feed<'a> {
                 Some(Change::Node(self.node.clone()))
             }
             Event::NodeApplied(_) | Event::NodeDeleted(_) => None,
+            Event::ServiceCidrApplied(cidr) => {
+                let networks = valid(parse_service_cidr(&cidr))?;
+                self.service_cidrs.insert(ObjectName::of(&cidr.metadata), networks);
+                Some(self.service_cidrs())
+            }
+            Event::ServiceCidrDeleted(cidr) => {
+                self.service_cidrs.remove(&cidr)?;
+                Some(self.service_cidrs())
+            }
             Event::Synced(resource) => {
                 self.unlisted.remove(&resource);
                 None
@@ -86,6 +98,10 @@ impl<'a> Feed<'a> {
                 None
             }
         }
+    }
+
+    fn service_cidrs(&self) -> Change {
+        Change::ServiceCidrs(self.service_cidrs.values().flatten().copied().collect())
     }
 }
 

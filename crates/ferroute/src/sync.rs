@@ -21,6 +21,7 @@ use ferroute_core::{
     Dataplane, NodeView, ServiceName,
     tracker::{ServiceView, SliceView},
 };
+use ipnet::IpNet;
 use tokio::{sync::mpsc, time::Instant};
 
 use self::schedule::Schedule;
@@ -44,6 +45,8 @@ pub(crate) enum Change {
     SliceGone(ServiceName),
     /// The node differs.
     Node(NodeView),
+    /// The networks that cluster IPs are taken from differ; all of them.
+    ServiceCidrs(Vec<IpNet>),
     /// Services and endpoints have been listed once: rules may be written.
     Listed,
     /// The addresses of the host's interfaces differ.

@@ -138,6 +138,7 @@ impl Place<'_> {
             Kind::EndpointSlice => self.typed(&identity, node, Object::EndpointSlice, |object| &mut object.metadata),
             Kind::Endpoints => self.typed(&identity, node, Object::Endpoints, |object| &mut object.metadata),
             Kind::Node => self.typed(&identity, node, Object::Node, |object| &mut object.metadata),
+            Kind::ServiceCidr => self.typed(&identity, node, Object::ServiceCidr, |object| &mut object.metadata),
             Kind::Pod => self.typed(&identity, node, Object::Pod, |object| &mut object.metadata),
             Kind::Deployment => self.typed(&identity, node, Object::Deployment, |object| &mut object.metadata),
         }?;

@@ -2,7 +2,7 @@
 
 use ferroute_api::{Object, mirror};
 
-use super::{InvalidObject, parse_node, parse_service, parse_slice};
+use super::{InvalidObject, parse_node, parse_service, parse_service_cidr, parse_slice};
 
 /// Whether an object can be used by a proxy on some node. Kinds that proxies do not read are never at fault.
 ///
@@ -19,6 +19,7 @@ pub fn check(object: &Object) -> Result<(), InvalidObject> {
             mirror(endpoints).iter().try_for_each(|slice| parse_slice(slice, node).map(drop))
         }
         Object::Node(node) => parse_node(node).map(drop),
+        Object::ServiceCidr(cidr) => parse_service_cidr(cidr).map(drop),
         Object::Pod(_) | Object::Deployment(_) => Ok(()),
     }
 }

@@ -2,6 +2,7 @@ mod address;
 mod name;
 mod node;
 mod service;
+mod service_cidr;
 mod service_port;
 mod slice;
 

@@ -71,7 +71,7 @@ pub fn table(
     node: NodeView,
     entries: impl IntoIterator<Item = (ServicePortName, Entry)>,
 ) -> ServiceTable {
-    ServiceTable { family, node: Arc::new(node), entries: entries.into_iter().collect() }
+    ServiceTable { entries: entries.into_iter().collect(), ..ServiceTable::new(family, Arc::new(node)) }
 }
 
 pub(super) fn split(full: &str) -> (&str, &str) {

@@ -347,6 +347,22 @@ fn a_changed_node_is_told_once_to_each_family_and_seen_from_then_on() {
 }
 
 #[test]
+fn changed_networks_of_cluster_ips_are_told_once_to_the_family_that_has_them() {
+    let mut tracker = settled();
+    let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<ipnet::IpNet>>();
+    let told = Changes { service_cidrs: true, ..Changes::default() };
+    tracker.set_service_cidrs(nets(&["10.112.0.0/16", "10.96.0.0/16", "10.96.0.0/16"]));
+    assert_eq!(BOTH.map(|family| tracker.is_touched(family)), [true, false]);
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), Changes::default()]);
+    assert_eq!(tracker.table(IpFamily::V4).service_cidrs, nets(&["10.96.0.0/16", "10.112.0.0/16"]));
+    tracker.set_service_cidrs(nets(&["10.96.0.0/16", "fd00:96::/112", "10.112.0.0/16"]));
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [Changes::default(), told.clone()]);
+    tracker.set_service_cidrs([]);
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), told]);
+    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+}
+
+#[test]
 fn what_is_wanted_can_be_listed() {
     let mut tracker = settled();
     set_slice(&mut tracker, slice("shop/late-a", "late").pod("10.244.0.7"));

@@ -14,6 +14,7 @@ pub(crate) fn to_yaml(objects: &[Object]) -> Result<String, serde_saphyr::ser_er
             Object::EndpointSlice(object) => serde_saphyr::to_string(object),
             Object::Endpoints(object) => serde_saphyr::to_string(object),
             Object::Node(object) => serde_saphyr::to_string(object),
+            Object::ServiceCidr(object) => serde_saphyr::to_string(object),
             Object::Pod(object) => serde_saphyr::to_string(object),
             Object::Deployment(object) => serde_saphyr::to_string(object),
         };

@@ -65,6 +65,8 @@ impl Objects {
             Object::Deployment(deployment) => self.workloads.push(Workload::Deployment(deployment)),
             // The demo has nodes of its own.
             Object::Node(node) => self.ignored.push(format!("Node {}", node.metadata.name)),
+            // It gives addresses to Services itself.
+            Object::ServiceCidr(cidr) => self.ignored.push(format!("ServiceCIDR {}", cidr.metadata.name)),
         }
     }
 }

@@ -21,6 +21,9 @@ pub struct Behaviour {
     pub piece: usize,
     /// Pause between them.
     pub pause: Duration,
+    /// The status that questions for ServiceCIDRs are answered with: 200, or 404 as by servers before 1.33, or 403 where
+    /// nobody has allowed to ask.
+    pub service_cidrs: u16,
     /// The token that requests must show.
     pub token: Option<String>,
 }
@@ -64,6 +67,7 @@ impl Default for Behaviour {
             lag: 0,
             piece: usize::MAX,
             pause: Duration::ZERO,
+            service_cidrs: 200,
             token: None,
         }
     }

@@ -90,6 +90,10 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> i
         "/api/v1/services" => Resource::Services,
         "/apis/discovery.k8s.io/v1/endpointslices" => Resource::EndpointSlices,
         "/api/v1/nodes" => Resource::Nodes,
+        "/apis/networking.k8s.io/v1/servicecidrs" => match behaviour.service_cidrs {
+            200 => Resource::ServiceCidrs,
+            code => return Ok(status(code, None)),
+        },
         _ => return Ok(status(404, None)),
     };
     let query = request.uri().query().unwrap_or_default();

@@ -14,9 +14,9 @@ async fn with_a_service() -> ApiDouble {
     double
 }
 
-/// Lets each of the first requests of all three kinds meet with a fault.
+/// Lets each of the first requests of all kinds meet with a fault.
 fn fault_all(double: &ApiDouble, fault: &Fault) {
-    (0..3).for_each(|_| double.fault(fault.clone()));
+    Resource::ALL.iter().for_each(|_| double.fault(fault.clone()));
 }
 
 /// Follows until everything is listed and works again, and gives what was told about troubles.
@@ -35,7 +35,7 @@ async fn server_errors_are_told_and_tried_again() {
     fault_all(&double, &Fault::Status(500));
     let url = double.url();
     let told = troubles(&double, timing()).await;
-    let expected = ["endpointslices", "nodes", "services"].map(|resource| {
+    let expected = ["endpointslices", "nodes", "servicecidrs", "services"].map(|resource| {
         format!(
             "problem: the API server at {url} answers 500 Internal Server Error when asked for {resource}: \
              the double says 500"
@@ -54,7 +54,34 @@ async fn a_refusal_names_the_rule_that_is_needed() {
         "problem: not allowed to watch endpointslices: the double says 403. A ClusterRole bound to this account needs \
          the rule {apiGroups: [\"discovery.k8s.io\"], resources: [\"endpointslices\"], verbs: [\"list\", \"watch\"]}"
     );
-    assert!(told[2].contains("{apiGroups: [\"\"], resources: [\"services\"]"), "{}", told[2]);
+    assert!(told[3].contains("{apiGroups: [\"\"], resources: [\"services\"]"), "{}", told[3]);
+}
+
+#[tokio::test]
+async fn an_old_server_without_service_cidrs_is_no_trouble() {
+    let double = with_a_service().await;
+    double.behave(|behaviour| behaviour.service_cidrs = 404);
+    let mut following = Following::start(&double).await;
+    following.until_synced().await;
+    assert_eq!(following.news(), ["Services default/a 10.0.0.1"]);
+    // Once it is a newer one, they are found.
+    double.behave(|behaviour| behaviour.service_cidrs = 200);
+    following.settle(&double).await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_see_service_cidrs_all_else_goes_on_and_the_rule_is_named() {
+    let double = with_a_service().await;
+    double.behave(|behaviour| behaviour.service_cidrs = 403);
+    let mut following = Following::start(&double).await;
+    following.until("a problem", |told| told.is_synced(1) && !told.problems.is_empty()).await;
+    let problem = "not allowed to watch servicecidrs: the double says 403. A ClusterRole bound to this account needs the \
+                   rule {apiGroups: [\"networking.k8s.io\"], resources: [\"servicecidrs\"], verbs: [\"list\", \"watch\"]}. \
+                   Until then connections to addresses of no Service are not refused";
+    assert_eq!(following.news(), ["Services default/a 10.0.0.1".to_owned(), format!("problem: {problem}")]);
+    double.behave(|behaviour| behaviour.service_cidrs = 200);
+    following.settle(&double).await;
+    assert_eq!(following.news(), [format!("solved: {problem}")]);
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ async fn a_list_that_breaks_off_tells_nothing_twice() {
         let double = small_cluster().await;
         double.behave(|behaviour| behaviour.streaming = streaming);
         for bytes in [1, 150, 300, 450] {
-            (0..3).for_each(|_| double.fault(Fault::Cut(bytes)));
+            Resource::ALL.iter().for_each(|_| double.fault(Fault::Cut(bytes)));
         }
         let mut following = Following::start(&double).await;
         following.until_synced().await;

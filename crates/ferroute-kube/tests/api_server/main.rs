@@ -55,6 +55,10 @@ fn node(name: &str, address: &str) -> Value {
     json!({"metadata": {"name": name}, "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
 }
 
+fn service_cidr(name: &str, network: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"cidrs": [network]}})
+}
+
 /// What somebody who takes the events knows. Checks on the way that nothing is told in vain.
 #[derive(Debug, Default)]
 struct Told {
@@ -82,9 +86,13 @@ impl Told {
                 let value = node.status.addresses.iter().map(|address| address.address.as_str()).collect();
                 self.applied(Resource::Nodes, &node.metadata, value);
             }
+            Event::ServiceCidrApplied(cidr) => {
+                self.applied(Resource::ServiceCidrs, &cidr.metadata, cidr.spec.cidrs.concat());
+            }
             Event::ServiceDeleted(name) => self.deleted(Resource::Services, &name),
             Event::SliceDeleted(name) => self.deleted(Resource::EndpointSlices, &name),
             Event::NodeDeleted(name) => self.deleted(Resource::Nodes, &name),
+            Event::ServiceCidrDeleted(name) => self.deleted(Resource::ServiceCidrs, &name),
             Event::Synced(resource) => *self.synced.entry(resource).or_default() += 1,
             Event::Problem(problem) => {
                 self.log.push(format!("problem: {}", problem.text()));
@@ -190,10 +198,12 @@ impl Following {
         double.apply(Resource::Services, service("mark", &mark));
         double.apply(Resource::EndpointSlices, slice("mark", &mark));
         double.apply(Resource::Nodes, node(NODE, &mark));
+        double.apply(Resource::ServiceCidrs, service_cidr("mark", &mark));
         self.until("the marks", |told| {
             told.has(Resource::Services, "default/mark", &mark)
                 && told.has(Resource::EndpointSlices, "default/mark", &mark)
                 && told.has(Resource::Nodes, NODE, &mark)
+                && told.has(Resource::ServiceCidrs, "mark", &mark)
         })
         .await;
         self.told.log.retain(|line| !line.contains("mark") && !line.starts_with("Nodes"));

@@ -175,7 +175,7 @@ async fn an_object_without_a_name_does_not_stop_the_watch() {
         following.settle(&double).await;
     }
     let news = following.news();
-    assert_eq!(news.len(), 3, "once for each kind: {news:?}");
+    assert_eq!(news.len(), Resource::ALL.len(), "once for each kind: {news:?}");
     assert!(news.iter().all(|line| line.contains("without a name, which are passed over")), "{news:?}");
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Entry {
 pub(super) enum Holds {
     Service(Digest),
     Node(Digest),
+    ServiceCidr(Digest),
     Slice {
         digest: Digest,
         /// The Service that it belongs to, in its namespace.
@@ -33,6 +34,7 @@ impl Entry {
         match self.holds {
             Holds::Service(_) => Kind::Service,
             Holds::Node(_) => Kind::Node,
+            Holds::ServiceCidr(_) => Kind::ServiceCidr,
             Holds::Slice { .. } => Kind::EndpointSlice,
             Holds::Endpoints(_) => Kind::Endpoints,
         }
@@ -44,6 +46,7 @@ impl Entry {
         match &self.holds {
             Holds::Service(_) => among(Resource::Services, &self.name),
             Holds::Node(_) => among(Resource::Nodes, &self.name),
+            Holds::ServiceCidr(_) => among(Resource::ServiceCidrs, &self.name),
             Holds::Slice { .. } => among(Resource::EndpointSlices, &self.name),
             Holds::Endpoints(slices) => slices.iter().any(|(name, _)| among(Resource::EndpointSlices, name)),
         }
@@ -71,6 +74,9 @@ pub(super) fn take(object: Object) -> Option<(Entry, Vec<Telling>)> {
             (Holds::Service(digest), telling(Resource::Services, Event::ServiceApplied(Box::new(service))))
         }
         Object::Node(node) => (Holds::Node(digest), telling(Resource::Nodes, Event::NodeApplied(Box::new(node)))),
+        Object::ServiceCidr(cidr) => {
+            (Holds::ServiceCidr(digest), telling(Resource::ServiceCidrs, Event::ServiceCidrApplied(Box::new(cidr))))
+        }
         Object::EndpointSlice(slice) => {
             let service = slice.service_name().map(Into::into);
             let event = Event::SliceApplied(Box::new(slice));

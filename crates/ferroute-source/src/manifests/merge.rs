@@ -30,6 +30,7 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, FileState>, missing: &HashSet<Path
         match &entry.holds {
             Holds::Service(digest) => merged.want(Resource::Services, &entry.name, *digest),
             Holds::Node(digest) => merged.want(Resource::Nodes, &entry.name, *digest),
+            Holds::ServiceCidr(digest) => merged.want(Resource::ServiceCidrs, &entry.name, *digest),
             Holds::Slice { digest, service } => {
                 merged.want(Resource::EndpointSlices, &entry.name, *digest);
                 if let Some(service) = service {

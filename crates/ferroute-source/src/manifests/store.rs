@@ -163,6 +163,7 @@ fn deleted(key: Key) -> Event {
         Resource::Services => Event::ServiceDeleted(key.name),
         Resource::EndpointSlices => Event::SliceDeleted(key.name),
         Resource::Nodes => Event::NodeDeleted(key.name),
+        Resource::ServiceCidrs => Event::ServiceCidrDeleted(key.name),
     }
 }
 

@@ -65,6 +65,10 @@ fn describe(event: &Event, directory: &Path) -> String {
         Event::SliceDeleted(name) => format!("delete slice {name}"),
         Event::NodeApplied(node) => format!("apply node {}", node.metadata.name),
         Event::NodeDeleted(name) => format!("delete node {name}"),
+        Event::ServiceCidrApplied(cidr) => {
+            format!("apply service CIDR {} {}", cidr.metadata.name, cidr.spec.cidrs.join(","))
+        }
+        Event::ServiceCidrDeleted(name) => format!("delete service CIDR {name}"),
         Event::Synced(resource) => format!("synced {resource:?}"),
         Event::Problem(problem) => format!("problem: {}", problem.text()),
         Event::Solved(problem) => format!("solved: {}", problem.text()),
@@ -101,4 +105,4 @@ const BAD: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nsp
 /// How its problem ends.
 const BAD_FAULT: &str = "Service default/bad: spec.ports[0].port: got the text \"http\", want a number";
 
-const SYNCED: [&str; 3] = ["synced EndpointSlices", "synced Nodes", "synced Services"];
+const SYNCED: [&str; 4] = ["synced EndpointSlices", "synced Nodes", "synced ServiceCidrs", "synced Services"];

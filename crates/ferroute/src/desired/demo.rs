@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Read> {
             Object::Pod(pod) if pod.status.pod_ip.is_some() || !pod.status.pod_ips.is_empty() => pods.push(pod),
             Object::Pod(_) | Object::Deployment(_) => workloads = true,
             Object::Node(_) => nodes = true,
-            Object::Service(_) | Object::EndpointSlice(_) | Object::Endpoints(_) => {}
+            Object::Service(_) | Object::EndpointSlice(_) | Object::Endpoints(_) | Object::ServiceCidr(_) => {}
         }
     }
     if !workloads || nodes || !pods.is_empty() {

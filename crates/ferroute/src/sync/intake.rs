@@ -35,6 +35,7 @@ impl Intake {
             Change::Slice(slice) => self.tracker.set_slice(slice),
             Change::SliceGone(name) => self.tracker.remove_slice(&name),
             Change::Node(node) => self.tracker.set_node(node),
+            Change::ServiceCidrs(cidrs) => self.tracker.set_service_cidrs(cidrs),
             Change::Listed | Change::HostAddresses => {}
         }
         None
