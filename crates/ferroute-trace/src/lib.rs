@@ -17,6 +17,7 @@ mod packet;
 mod print;
 mod story;
 mod summary;
+mod way;
 
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};

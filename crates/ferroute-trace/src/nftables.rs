@@ -20,7 +20,6 @@
 mod conditions;
 mod log;
 mod walker;
-mod way;
 
 use ferroute_nftables::kernel::MemoryTable;
 

@@ -83,7 +83,7 @@ fn write_group_into(out: &mut impl fmt::Write, group: &Group) -> fmt::Result {
 
 /// Steps at one hook in one table: the chains that all of them have in common, and under that what each does.
 fn write_block_into(out: &mut impl fmt::Write, steps: &[Step], choices: &[Choice]) -> fmt::Result {
-    let Some((_, table)) = steps.first().and_then(Step::place) else {
+    let Some((_, table, _)) = steps.first().and_then(Step::place) else {
         for step in steps {
             writeln!(out, "{}", Deed { step, choices })?;
         }
@@ -151,11 +151,12 @@ fn common_start<'a>(one: &'a [String], other: &'a [String]) -> &'a [String] {
 }
 
 impl Step {
-    fn place(&self) -> Option<(crate::Hook, &'static str)> {
+    /// The hook, the table and the hook's own chain: nftables may have several of these at one hook.
+    fn place(&self) -> Option<(crate::Hook, &'static str, Option<&str>)> {
         match self {
-            Self::Effect { hook, table, .. }
-            | Self::Choice { hook, table, .. }
-            | Self::Masquerade { hook, table, .. } => Some((*hook, table)),
+            Self::Effect { hook, table, path, .. }
+            | Self::Choice { hook, table, path, .. }
+            | Self::Masquerade { hook, table, path, .. } => Some((*hook, table, path.first().map(String::as_str))),
             Self::Discarded { .. } => None,
         }
     }

@@ -1,22 +1,13 @@
-use std::{
-    collections::BTreeMap,
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
-use ferroute_core::Protocol;
 use ferroute_iptables::{AddressType, CtStates, Match, ProtocolMatch, Recent, RecentAction, Rule, Sense};
 
-use crate::Host;
+use crate::{Host, way::Transit};
 
 /// A packet as it is at some rule.
 #[derive(Clone, Debug)]
 pub(super) struct State<'a> {
-    pub(super) protocol: Protocol,
-    pub(super) source: SocketAddr,
-    pub(super) destination: SocketAddr,
-    pub(super) in_interface: Option<&'a str>,
-    pub(super) out_interface: Option<&'a str>,
+    pub(super) packet: Transit<'a>,
     pub(super) mark: u32,
     /// Which states its connection has.
     pub(super) connection: CtStates,
@@ -49,13 +40,13 @@ enum ModuleFinding {
 
 impl State<'_> {
     /// Looks at a rule's conditions in the kernel's order: what belongs to the rule itself, then its modules.
-    pub(super) fn meets(&self, rule: &Rule, host: &Host) -> Finding {
+    pub(super) fn meets(&self, rule: &Rule) -> Finding {
         if let Some(why) = self.header_mismatch(rule) {
             return Finding::Mismatch(why);
         }
         let (mut chance, mut unknown) = (1.0, Vec::new());
         for module in &rule.matches {
-            match self.meets_module(module, host) {
+            match self.meets_module(module) {
                 ModuleFinding::Match => {}
                 ModuleFinding::Chance(probability) => chance *= probability,
                 ModuleFinding::Unknown(what) => unknown.push(what),
@@ -66,36 +57,36 @@ impl State<'_> {
     }
 
     fn header_mismatch(&self, rule: &Rule) -> Option<String> {
-        let (source, destination) = (self.source.ip(), self.destination.ip());
+        let (source, destination) = (self.packet.source.ip(), self.packet.destination.ip());
         self.refuse("source", rule.source.as_ref(), source, |wanted| wanted.contains(source))
             .or_else(|| {
                 self.refuse("destination", rule.destination.as_ref(), destination, |net| net.contains(destination))
             })
             .or_else(|| {
-                let has = self.in_interface.unwrap_or(NO_INTERFACE);
+                let has = self.packet.in_interface.unwrap_or(NO_INTERFACE);
                 self.refuse("input interface", rule.in_interface.as_ref(), has, |wanted| {
-                    self.in_interface.is_some_and(|name| wanted.matches(name))
+                    self.packet.in_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                let has = self.out_interface.unwrap_or(NO_INTERFACE);
+                let has = self.packet.out_interface.unwrap_or(NO_INTERFACE);
                 self.refuse("output interface", rule.out_interface.as_ref(), has, |wanted| {
-                    self.out_interface.is_some_and(|name| wanted.matches(name))
+                    self.packet.out_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                self.refuse("protocol", rule.protocol.as_ref(), self.protocol, |wanted| match wanted {
-                    ProtocolMatch::Transport(protocol) => *protocol == self.protocol,
+                self.refuse("protocol", rule.protocol.as_ref(), self.packet.sent.protocol, |wanted| match wanted {
+                    ProtocolMatch::Transport(protocol) => *protocol == self.packet.sent.protocol,
                     ProtocolMatch::Other(_) => false,
                 })
             })
     }
 
-    fn meets_module(&self, module: &Match, host: &Host) -> ModuleFinding {
+    fn meets_module(&self, module: &Match) -> ModuleFinding {
         let mismatch = match module {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
-                let (from, to) = (self.source.port(), self.destination.port());
+                let (from, to) = (self.packet.source.port(), self.packet.destination.port());
                 self.refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
                     .or_else(|| self.refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
             }
@@ -107,11 +98,11 @@ impl State<'_> {
                 refusal("mark", format_args!("{:#x}", self.mark), &wanted, mark.is_negated())
             }),
             Match::AddrType { source, destination } => {
-                let of_source = meets_type("source", source.as_ref(), self.source.ip(), host);
+                let of_source = meets_type("source", source.as_ref(), self.packet.source.ip(), self.packet.host);
                 if !matches!(of_source, ModuleFinding::Match) {
                     return of_source;
                 }
-                return meets_type("destination", destination.as_ref(), self.destination.ip(), host);
+                return meets_type("destination", destination.as_ref(), self.packet.destination.ip(), self.packet.host);
             }
             Match::Statistic(Sense::Is(probability)) => return ModuleFinding::Chance(probability.as_f64()),
             Match::Statistic(Sense::Not(probability)) => return ModuleFinding::Chance(1.0 - probability.as_f64()),

@@ -1,28 +1,22 @@
 use std::rc::Rc;
 
-use crate::Event;
+use crate::{Event, way::Notes};
 
 /// What a walker remembers of its way.
-pub(super) trait Path: Clone + Default {
+pub(super) trait Path: Notes + Clone + Default {
     /// Somebody will read why rules did not match. To say it takes longer than to find it out.
     const EXPLAINS: bool;
-
-    /// Something happened; `event` is made only if somebody wants it.
-    fn note(&mut self, event: impl FnOnce() -> Event);
-
-    /// A rule was met, which happens far more often than anything else.
-    fn note_rule(&mut self, event: impl FnOnce() -> Event) {
-        if Self::EXPLAINS {
-            self.note(event);
-        }
-    }
 }
 
 /// Nothing: for those who only want to know the end.
 impl Path for () {
     const EXPLAINS: bool = false;
+}
 
+impl Notes for () {
     fn note(&mut self, _: impl FnOnce() -> Event) {}
+
+    fn note_detail(&mut self, _: impl FnOnce() -> Event) {}
 }
 
 /// Everything, in a list that walkers share up to where they split.
@@ -36,10 +30,16 @@ struct Link {
 
 impl Path for Trail {
     const EXPLAINS: bool = true;
+}
 
+impl Notes for Trail {
     fn note(&mut self, event: impl FnOnce() -> Event) {
         let before = std::mem::take(self);
         self.0 = Some(Rc::new(Link { event: event(), before }));
+    }
+
+    fn note_detail(&mut self, event: impl FnOnce() -> Event) {
+        self.note(event);
     }
 }
 
@@ -69,8 +69,12 @@ pub(super) struct Effects(pub(super) Vec<Event>);
 
 impl Path for Effects {
     const EXPLAINS: bool = false;
+}
 
+impl Notes for Effects {
     fn note(&mut self, event: impl FnOnce() -> Event) {
         self.0.push(event());
     }
+
+    fn note_detail(&mut self, _: impl FnOnce() -> Event) {}
 }

@@ -8,8 +8,6 @@ pub(super) struct Stage {
     pub(super) hook: Hook,
     /// Position among the hook's tables.
     table: usize,
-    /// The packet comes back through the loopback interface after the host has sent it to itself.
-    pub(super) looped: bool,
     /// The packet is exempt from connection tracking.
     pub(super) untracked: bool,
 }
@@ -17,7 +15,7 @@ pub(super) struct Stage {
 impl Stage {
     /// The first table of a packet's first hook.
     pub(super) fn first(hook: Hook) -> Self {
-        Self { hook, table: 0, looped: false, untracked: false }
+        Self { hook, table: 0, untracked: false }
     }
 
     /// The first table of another hook.
@@ -30,12 +28,12 @@ impl Stage {
         self.hook.tables()[self.table]
     }
 
-    /// The next table of the hook, if there is one.
-    pub(super) fn next(self) -> Option<Self> {
+    /// The next table of the hook, if there is one. `looped`: the packet comes back through the loopback interface.
+    pub(super) fn next(self, looped: bool) -> Option<Self> {
         let mut next = self;
         while next.table + 1 < self.hook.tables().len() {
             next.table += 1;
-            if !next.skips_nat() {
+            if !next.skips_nat(looped) {
                 return Some(next);
             }
         }
@@ -45,8 +43,8 @@ impl Stage {
     /// A connection's addresses are decided once: its destination where its first packet arrives or is sent, its source
     /// where it leaves or, unless it did so before, where it is delivered. A packet that comes back through the
     /// loopback interface has been sent and has left. What is not tracked has no connection.
-    fn skips_nat(self) -> bool {
-        self.table() == TableName::Nat && (self.looped || self.untracked)
+    fn skips_nat(self, looped: bool) -> bool {
+        self.table() == TableName::Nat && (looped || self.untracked)
     }
 }
 

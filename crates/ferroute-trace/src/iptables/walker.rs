@@ -1,6 +1,5 @@
 use std::net::SocketAddr;
 
-use ferroute_core::IpFamily;
 use ferroute_iptables::{ChainName, CtStates, Policy, Rule, RuleSet, Target};
 
 use super::{
@@ -8,14 +7,12 @@ use super::{
     path::Path,
     stage::Stage,
 };
-use crate::{Assumption, Effect, Ending, Event, Hook, Host, Origin, Packet, Verdict, host::Way};
+use crate::{Assumption, Effect, Ending, Event, Hook, Host, Packet, Verdict, way::Transit};
 
 /// Stands at one rule of one chain with the packet as it is there.
 #[derive(Clone)]
 pub(super) struct Walker<'a, P> {
     rules: &'a RuleSet,
-    host: &'a Host,
-    sent: &'a Packet,
     state: State<'a>,
     stage: Stage,
     /// Chains that called each other, the hook's own first.
@@ -48,16 +45,8 @@ enum Next {
 impl<'a, P: Path> Walker<'a, P> {
     /// A walker before the packet's first hook.
     pub(super) fn new(rules: &'a RuleSet, host: &'a Host, packet: &'a Packet) -> Self {
-        let (hook, in_interface) = match &packet.origin {
-            Origin::Local => (Hook::Output, None),
-            Origin::Interface(name) => (Hook::Prerouting, Some(name.as_str())),
-        };
         let state = State {
-            protocol: packet.protocol,
-            source: packet.source,
-            destination: packet.destination,
-            in_interface,
-            out_interface: None,
+            packet: Transit::new(host, packet),
             mark: packet.mark,
             connection: CtStates::NEW,
             remembered: &packet.remembered,
@@ -65,10 +54,8 @@ impl<'a, P: Path> Walker<'a, P> {
         };
         Self {
             rules,
-            host,
-            sent: packet,
             state,
-            stage: Stage::first(hook),
+            stage: Stage::first(Hook::Prerouting),
             stack: Vec::new(),
             share: 1.0,
             assuming: Vec::new(),
@@ -78,18 +65,7 @@ impl<'a, P: Path> Walker<'a, P> {
 
     /// Goes to the first rule; the packet may end before it.
     pub(super) fn start(&mut self) -> Result<(), Verdict> {
-        match &self.sent.origin {
-            // IPv6 looks before all rules whether an address says that the packet can only come from the host itself.
-            Origin::Interface(name) if name != LOOPBACK && self.sent.family() == IpFamily::V6 => {
-                let loopback = [self.state.source, self.state.destination].iter().any(|end| end.ip().is_loopback());
-                if loopback {
-                    return Err(self.discard("addresses of the loopback interface come from outside"));
-                }
-            }
-            Origin::Interface(_) => {}
-            // Without a way, the program's call fails.
-            Origin::Local => self.route()?,
-        }
+        self.stage = Stage::first(self.state.packet.set_out(&mut self.path)?);
         self.enter_table();
         Ok(())
     }
@@ -125,7 +101,7 @@ impl<'a, P: Path> Walker<'a, P> {
     }
 
     fn meet(&mut self, rule: &'a Rule, number: usize, others: &mut Vec<Self>) -> Next {
-        let (chance, unknown) = match self.state.meets(rule, self.host) {
+        let (chance, unknown) = match self.state.meets(rule) {
             Finding::Mismatch(why) => {
                 self.note_rule(rule, number, Some(why), None);
                 return Next::GoOn;
@@ -184,7 +160,7 @@ impl<'a, P: Path> Walker<'a, P> {
                 Next::GoOn
             }
             Target::Dnat { address, port } => {
-                self.translate(SocketAddr::new(*address, port.unwrap_or(self.state.destination.port())));
+                self.translate(SocketAddr::new(*address, port.unwrap_or(self.state.packet.destination.port())));
                 Next::TablePassed
             }
             Target::Masquerade { random_fully } => self.masquerade(*random_fully),
@@ -245,46 +221,14 @@ impl<'a, P: Path> Walker<'a, P> {
 
     fn next_table(&mut self) -> Result<(), Verdict> {
         self.stack.clear();
-        if let Some(stage) = self.stage.next() {
+        if let Some(stage) = self.stage.next(self.state.packet.looped) {
             self.stage = stage;
         } else {
-            let hook = self.next_hook()?;
+            let hook = self.state.packet.next_hook(self.stage.hook, &mut self.path)?;
             self.stage = self.stage.at(hook);
         }
         self.enter_table();
         Ok(())
-    }
-
-    /// Where the packet is when all tables of a hook have let it pass; or its end.
-    fn next_hook(&mut self) -> Result<Hook, Verdict> {
-        let here = self.host.owns(self.state.destination.ip());
-        match self.stage.hook {
-            Hook::Prerouting => {
-                if self.state.in_interface != Some(LOOPBACK) {
-                    self.refuse_martian()?;
-                }
-                self.route()?;
-                Ok(if here { Hook::Input } else { Hook::Forward })
-            }
-            Hook::Output => {
-                // The rules may have changed the destination.
-                self.route()?;
-                Ok(Hook::Postrouting)
-            }
-            Hook::Forward => Ok(Hook::Postrouting),
-            Hook::Postrouting if here => {
-                self.stage.looped = true;
-                self.state.in_interface = Some(LOOPBACK);
-                self.state.out_interface = None;
-                Ok(Hook::Prerouting)
-            }
-            Hook::Input | Hook::Postrouting => Err(Verdict::Delivered {
-                to: self.state.destination,
-                from: self.state.source.ip(),
-                translated: self.state.destination != self.sent.destination,
-                through: self.state.out_interface.map(str::to_owned),
-            }),
-        }
     }
 
     fn enter_table(&mut self) {
@@ -297,75 +241,31 @@ impl<'a, P: Path> Walker<'a, P> {
         self.stack.push(Frame { name, rules, next: 0, goto: false });
     }
 
-    /// Finds the packet's way; there may be none.
-    fn route(&mut self) -> Result<(), Verdict> {
-        let way = self.host.way(self.state.destination.ip());
-        let sent_here = self.stage.hook == Hook::Output;
-        self.state.out_interface = match way {
-            None => return Err(Verdict::NoRoute),
-            Some(Way::Here) => sent_here.then_some(LOOPBACK),
-            Some(Way::Through(route)) => Some(route.interface.as_str()),
-        };
-        if !self.stage.looped {
-            let to = self.state.out_interface.map(str::to_owned);
-            self.path.note(|| Event::Routed { to });
-        }
-        let leaves = matches!(way, Some(Way::Through(_)));
-        if sent_here && leaves && self.state.source.ip().is_loopback() && !self.routes_localnet() {
-            return Err(self.discard("a loopback address must not leave the host without route_localnet"));
-        }
-        Ok(())
-    }
-
-    /// Drops IPv4 packets from outside that say that they are from or to the host's inside.
-    fn refuse_martian(&mut self) -> Result<(), Verdict> {
-        if self.sent.family() == IpFamily::V6 {
-            return Ok(());
-        }
-        if self.state.destination.ip().is_loopback() && !self.host.route_localnet {
-            return Err(self.discard("it is for a loopback address, without route_localnet"));
-        }
-        if self.host.is_forged(self.state.source.ip()) {
-            return Err(self.discard("it comes from outside with an address of the host itself"));
-        }
-        Ok(())
-    }
-
-    fn routes_localnet(&self) -> bool {
-        self.host.route_localnet && self.sent.family() == IpFamily::V4
-    }
-
-    fn discard(&mut self, why: &'static str) -> Verdict {
-        self.path.note(|| Event::Discarded { why });
-        Verdict::Dropped
-    }
-
     /// The kernel says that a connection is translated only if there is something to change.
     fn translate(&mut self, after: SocketAddr) {
-        let before = std::mem::replace(&mut self.state.destination, after);
-        if before != after {
+        let effect = self.state.packet.translate(after);
+        if matches!(effect, Effect::Dnat { before, after } if before != after) {
             self.state.connection = self.state.connection.or(CtStates::DNAT);
         }
-        self.effect(|| Effect::Dnat { before, after });
+        self.effect(|| effect);
     }
 
     fn masquerade(&mut self, random_port: bool) -> Next {
-        let before = self.state.source.ip();
-        let Some(after) = self.host.masquerade_source(self.state.destination.ip()) else {
-            return Next::End(self.discard("there is no address to masquerade with"));
+        let effect = match self.state.packet.masquerade(&mut self.path) {
+            Ok(effect) => effect,
+            Err(verdict) => return Next::End(verdict),
         };
-        self.state.source.set_ip(after);
-        if before != after || random_port {
+        if random_port || matches!(effect, Effect::Masquerade { before, after } if before != after) {
             self.state.connection = self.state.connection.or(CtStates::SNAT);
         }
-        self.effect(|| Effect::Masquerade { before, after });
+        self.effect(|| effect);
         Next::TablePassed
     }
 
     fn note_rule(&mut self, rule: &Rule, number: usize, mismatch: Option<String>, chance: Option<f64>) {
         let depth = self.stack.len().saturating_sub(1);
         let chain = self.stack.last().map(|frame| frame.name);
-        self.path.note_rule(|| Event::Rule {
+        self.path.note_detail(|| Event::Rule {
             chain: chain.map(|name| name.to_string()).unwrap_or_default(),
             number,
             text: rule.to_string(),
@@ -386,9 +286,6 @@ impl<'a, P: Path> Walker<'a, P> {
         });
     }
 }
-
-/// The loopback interface.
-const LOOPBACK: &str = "lo";
 
 /// Chains that may call each other. The kernel refuses loops, but text may have them.
 const MOST_CALLS: usize = 64;

@@ -1,25 +1,20 @@
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ferroute_core::Protocol;
 use ferroute_nftables::{
     Class, Value,
     kernel::MemoryTable,
     model::{Element, Field, InterfaceName, Key, Match, Name},
 };
 
-use crate::Host;
+use crate::way::Transit;
 
 /// A packet as it is at some rule. It is the first one of its connection.
 #[derive(Clone, Debug)]
 pub(super) struct State<'a> {
-    pub(super) protocol: Protocol,
-    pub(super) source: SocketAddr,
-    pub(super) destination: SocketAddr,
-    pub(super) in_interface: Option<&'a str>,
-    pub(super) out_interface: Option<&'a str>,
+    pub(super) packet: Transit<'a>,
     pub(super) mark: u32,
     pub(super) priority: Class,
     /// The connection has another destination than its client chose.
@@ -31,8 +26,8 @@ pub(super) struct State<'a> {
 impl State<'_> {
     /// Whether the packet meets a condition; if not, a sentence tells what the condition asks for and what the packet
     /// has.
-    pub(super) fn meets(&self, condition: &Match, table: &MemoryTable, host: &Host) -> Result<(), String> {
-        let (source, destination) = (self.source.ip(), self.destination.ip());
+    pub(super) fn meets(&self, condition: &Match, table: &MemoryTable) -> Result<(), String> {
+        let (source, destination) = (self.packet.source.ip(), self.packet.destination.ip());
         match condition {
             Match::Member { key, set, is } => {
                 let key = self.key(key);
@@ -48,20 +43,20 @@ impl State<'_> {
             }
             Match::Interface { name, is } => {
                 // What the host sends has come in through an interface whose name is empty.
-                let has = self.in_interface.unwrap_or_default();
+                let has = self.packet.in_interface.unwrap_or_default();
                 let (holds, wanted) = match name {
                     InterfaceName::Exact(name) => (has == &**name, name.to_string()),
                     InterfaceName::Prefix(prefix) => (has.starts_with(&**prefix), format!("{prefix}*")),
                 };
-                let has = self.in_interface.unwrap_or("none");
+                let has = self.packet.in_interface.unwrap_or("none");
                 self.hold(holds == *is, || refusal("input interface", has, &wanted, !*is))
             }
             Match::SourceIsLocal => {
-                self.hold(host.owns(source), || format!("source {source} is no address of the host"))
+                self.hold(self.packet.host.owns(source), || format!("source {source} is no address of the host"))
             }
-            Match::DestinationIsLocal => {
-                self.hold(host.owns(destination), || format!("destination {destination} is no address of the host"))
-            }
+            Match::DestinationIsLocal => self.hold(self.packet.host.owns(destination), || {
+                format!("destination {destination} is no address of the host")
+            }),
             Match::New => Ok(()),
             Match::Translated => self.hold(self.translated, || "the destination was not translated".to_owned()),
             Match::Marked(bits) => {
@@ -80,14 +75,14 @@ impl State<'_> {
 
     fn key(&self, fields: &[Field]) -> Key {
         let value = |field: &Field| match field {
-            Field::Source => self.source.ip().into(),
-            Field::Destination => self.destination.ip().into(),
-            Field::NoDestination => Value::Address(match self.destination.ip() {
+            Field::Source => self.packet.source.ip().into(),
+            Field::Destination => self.packet.destination.ip().into(),
+            Field::NoDestination => Value::Address(match self.packet.destination.ip() {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             }),
-            Field::Protocol => Value::protocol(self.protocol),
-            Field::Port => Value::Port(self.destination.port()),
+            Field::Protocol => Value::protocol(self.packet.sent.protocol),
+            Field::Port => Value::Port(self.packet.destination.port()),
             Field::Priority => self.priority.into(),
         };
         fields.iter().map(value).collect()

@@ -1,4 +1,4 @@
-use crate::Event;
+use crate::{Event, way::Notes};
 
 /// How much of a walk somebody will read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,16 +28,16 @@ impl Log {
     pub(super) fn explains(&self) -> bool {
         self.detail == Detail::Everything
     }
+}
 
-    /// Something changed or was decided; `event` is made only if somebody wants it.
-    pub(super) fn note(&mut self, event: impl FnOnce() -> Event) {
+impl Notes for Log {
+    fn note(&mut self, event: impl FnOnce() -> Event) {
         if self.detail != Detail::Nothing {
             self.events.push(event());
         }
     }
 
-    /// A rule was met, or a chain, which happens far more often than anything else.
-    pub(super) fn note_detail(&mut self, event: impl FnOnce() -> Event) {
+    fn note_detail(&mut self, event: impl FnOnce() -> Event) {
         if self.explains() {
             self.events.push(event());
         }

@@ -11,25 +11,24 @@ use super::{
     conditions::State,
     log::{Detail, Log},
 };
-use crate::{Effect, Ending, Event, Hook, Host, Origin, Packet, Verdict};
+use crate::{
+    Effect, Ending, Event, Hook, Host, Packet, Verdict,
+    way::{Notes, Transit},
+};
 
 /// Stands at one statement of one rule with the packet as it is there.
 #[derive(Clone)]
 pub(super) struct Walker<'a> {
     table: &'a MemoryTable,
-    pub(super) host: &'a Host,
-    pub(super) sent: &'a Packet,
-    pub(super) state: State<'a>,
+    state: State<'a>,
     /// Where it is; `None` before the first hook.
     place: Option<Place>,
-    /// The packet comes back through the loopback interface after the host has sent it to itself.
-    pub(super) looped: bool,
     /// Chains that led to each other, the hook's own first.
     stack: Vec<Frame<'a>>,
     /// The rule that it is in.
     turn: Option<Turn<'a>>,
     share: f64,
-    pub(super) log: Log,
+    log: Log,
 }
 
 /// A hook, and the priority of the base chain there.
@@ -88,31 +87,13 @@ impl<'a> Walker<'a> {
     pub(super) fn new(table: &'a MemoryTable, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
         let log = Log::new(detail);
         let state = State {
-            protocol: packet.protocol,
-            source: packet.source,
-            destination: packet.destination,
-            in_interface: match &packet.origin {
-                Origin::Local => None,
-                Origin::Interface(name) => Some(name.as_str()),
-            },
-            out_interface: None,
+            packet: Transit::new(host, packet),
             mark: packet.mark,
             priority: Class(0),
             translated: false,
             explains: log.explains(),
         };
-        Self {
-            table,
-            host,
-            sent: packet,
-            state,
-            place: None,
-            looped: false,
-            stack: Vec::new(),
-            turn: None,
-            share: 1.0,
-            log,
-        }
+        Self { table, state, place: None, stack: Vec::new(), turn: None, share: 1.0, log }
     }
 
     /// Goes on to the end. Where the way splits, `others` gets the walkers for the other ways, the next one last.
@@ -187,7 +168,7 @@ impl<'a> Walker<'a> {
 
     fn carry_out(&mut self, statement: &Statement, done: &mut Vec<(Effect, Option<String>)>) -> Then {
         match statement {
-            Statement::Match(condition) => match self.state.meets(condition, self.table, self.host) {
+            Statement::Match(condition) => match self.state.meets(condition, self.table) {
                 Ok(()) => Then::GoOn,
                 Err(why) => Then::Mismatch(why),
             },
@@ -216,7 +197,7 @@ impl<'a> Walker<'a> {
             },
             Statement::Masquerade => self.masquerade(done),
             Statement::Reject => {
-                let with = match self.sent.family() {
+                let with = match self.state.packet.sent.family() {
                     IpFamily::V4 => "icmp port-unreachable",
                     IpFamily::V6 => "icmpv6 port-unreachable",
                 };
@@ -253,21 +234,21 @@ impl<'a> Walker<'a> {
         let Some(Datum::Fields(fields)) = &element.datum else { return unreadable(map) };
         let &[Value::Address(address), Value::Port(port)] = fields.as_slice() else { return unreadable(map) };
         let after = SocketAddr::new(address, port);
-        let before = std::mem::replace(&mut self.state.destination, after);
-        self.state.translated |= before != after;
+        let effect = self.state.packet.translate(after);
+        self.state.translated |= matches!(effect, Effect::Dnat { before, after } if before != after);
         let place = element.key.last().map(|last| format!("@{map} {last}"));
-        done.push((Effect::Dnat { before, after }, place));
+        done.push((effect, place));
         Then::Decided(RuleVerdict::Accept)
     }
 
     fn masquerade(&mut self, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        let before = self.state.source.ip();
-        let Some(after) = self.host.masquerade_source(self.state.destination.ip()) else {
-            return Then::End(self.discard("there is no address to masquerade with"));
-        };
-        self.state.source.set_ip(after);
-        done.push((Effect::Masquerade { before, after }, None));
-        Then::Decided(RuleVerdict::Accept)
+        match self.state.packet.masquerade(&mut self.log) {
+            Ok(effect) => {
+                done.push((effect, None));
+                Then::Decided(RuleVerdict::Accept)
+            }
+            Err(verdict) => Then::End(verdict),
+        }
     }
 
     fn obey(&mut self, verdict: &RuleVerdict) -> Next {
@@ -310,7 +291,7 @@ impl<'a> Walker<'a> {
         loop {
             let (hook, above) = match self.place {
                 Some(Place { hook, priority }) => (hook, Some(priority)),
-                None => (self.set_out()?, None),
+                None => (self.state.packet.set_out(&mut self.log)?, None),
             };
             if let Some((chain, priority)) = self.base(hook, above) {
                 self.place = Some(Place { hook, priority });
@@ -322,7 +303,7 @@ impl<'a> Walker<'a> {
                 self.stack.push(Frame { chain, next: 0, goto: false });
                 return Ok(());
             }
-            let next = self.next_hook(hook)?;
+            let next = self.state.packet.next_hook(hook, &mut self.log)?;
             self.place = Some(Place { hook: next, priority: i32::MIN });
         }
     }
@@ -335,13 +316,13 @@ impl<'a> Walker<'a> {
         let based = self.table.chains().filter_map(|chain| Some((chain, chain.chain.base?)));
         based
             .filter(|(_, base)| base.hook == hook.into() && above.is_none_or(|above| base.priority > above))
-            .filter(|(_, base)| base.kind != BaseKind::Nat || !self.looped)
+            .filter(|(_, base)| base.kind != BaseKind::Nat || !self.state.packet.looped)
             .min_by_key(|(_, base)| base.priority)
             .map(|(chain, base)| (chain, base.priority))
     }
 
     fn table_name(&self) -> &'static str {
-        match self.sent.family() {
+        match self.state.packet.sent.family() {
             IpFamily::V4 => "ip ferroute",
             IpFamily::V6 => "ip6 ferroute",
         }
@@ -349,7 +330,7 @@ impl<'a> Walker<'a> {
 
     fn note(&mut self, turn: Turn<'a>, mismatch: Option<String>) {
         let Turn { rule, chance, done, .. } = turn;
-        let (family, table, stack) = (self.sent.family(), self.table_name(), &self.stack);
+        let (family, table, stack) = (self.state.packet.sent.family(), self.table_name(), &self.stack);
         let Some(hook) = self.place.map(|place| place.hook) else { return };
         self.log.note_detail(|| Event::Rule {
             chain: stack.last().map(Frame::name).unwrap_or_default(),
