@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release unit conformance fmt lint doc bench deps deps-demo deps-test rust clean
+.PHONY: demo test build release install uninstall unit conformance fmt lint doc bench deps deps-demo deps-test rust clean
 
 demo: deps-demo release
 	$(SUDO) $(FERROUTE) demo
@@ -36,6 +36,31 @@ conformance: deps-test release
 
 release: rust
 	$(CARGO) build --release --bin ferroute
+
+# Puts what `make release` has built where a system looks for it: `make release && sudo make install PREFIX=/usr/local`.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BIN_DIR := $(DESTDIR)$(PREFIX)/bin
+MAN_DIR := $(DESTDIR)$(PREFIX)/share/man/man1
+
+install:
+	@[ -x $(FERROUTE) ] || { echo "there is no $(FERROUTE): call make release first" >&2; exit 1; }
+	install -D -m 755 $(FERROUTE) $(BIN_DIR)/ferroute
+	ln -sf ferroute $(BIN_DIR)/kube-proxy
+	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	$(FERROUTE) man $(MAN_DIR)
+	@set -e; for name in ferroute kube-proxy; do \
+	    for pair in bash:bash-completion/completions/$$name zsh:zsh/site-functions/_$$name fish:fish/vendor_completions.d/$$name.fish; do \
+	        option=; [ $$name = ferroute ] || option=--kube-proxy; \
+	        $(FERROUTE) completions $$option $${pair%%:*} > $(DESTDIR)$(PREFIX)/share/$${pair#*:}; \
+	    done; \
+	done
+
+# Removes what `install` has put there.
+uninstall:
+	rm -f $(BIN_DIR)/ferroute $(BIN_DIR)/kube-proxy $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
+	cd $(DESTDIR)$(PREFIX)/share && rm -f \
+	    $(foreach name,ferroute kube-proxy,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
 
 build: rust
 	$(CARGO) build --workspace --all-targets

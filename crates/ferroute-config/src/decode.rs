@@ -104,6 +104,14 @@ impl KubeProxyConfiguration {
         serde_saphyr::to_string_with_options(self, options)
             .expect("maps with text keys, and writing to a string, cannot fail")
     }
+
+    /// What `/configz` shows: the configuration, with the platform's defaults, under the name of its API group. Unlike
+    /// kube-proxy's, its fields have the names that they have in a file.
+    pub fn to_configz(&self) -> Value {
+        let config = serde_json::to_value(self.clone().platform_defaulted());
+        let config = config.expect("maps with text keys cannot fail to become JSON");
+        serde_json::json!({ API_GROUP: config })
+    }
 }
 
 impl fmt::Display for StrictDecodingError {
@@ -150,6 +158,9 @@ fn check_kind(value: &Value) -> Result<(), DecodeError> {
         Err(DecodeError::WrongKind { api_version, kind })
     }
 }
+
+/// The group in [`ApiVersion::TEXT`].
+const API_GROUP: &str = "kubeproxy.config.k8s.io";
 
 /// The path as Kubernetes writes it: `logging.vmodule[0].foo`.
 fn join(path: &serde_ignored::Path<'_>) -> String {

@@ -2,6 +2,7 @@
 //!
 //! Each subcommand's arguments have a file of their own.
 
+mod documents;
 mod proxy;
 mod render;
 mod run;
@@ -15,6 +16,7 @@ use clap::{Parser, Subcommand};
 use crate::version;
 
 pub(crate) use self::{
+    documents::{CompletionsArgs, ManArgs},
     proxy::{COUNT_BESIDE_CONFIG, is_kube_proxys},
     render::RenderArgs,
     run::{KubeProxy, RunArgs},
@@ -46,4 +48,8 @@ pub(crate) enum Command {
     Render(RenderArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work
     Demo(ferroute_demo::DemoArgs),
+    /// Print what a shell needs to complete this command line
+    Completions(CompletionsArgs),
+    /// Print the manual, or write all its pages to a directory
+    Man(ManArgs),
 }

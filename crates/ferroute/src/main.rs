@@ -9,6 +9,7 @@ mod config_watch;
 mod demo;
 #[allow(dead_code, reason = "the commands that explain take more of it than render does")]
 mod desired;
+mod documents;
 mod feed;
 mod flows;
 mod health;
@@ -23,7 +24,11 @@ mod settings;
 mod sync;
 mod version;
 
-use std::{io::Write, path::Path, process::ExitCode};
+use std::{
+    io::{BufWriter, StdoutLock, Write},
+    path::Path,
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -41,8 +46,10 @@ fn main() -> ExitCode {
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Run(args) => proxy::run(args),
-        Command::Render(args) => render_to_stdout(args, cli.verbosity).map(|()| ExitCode::SUCCESS),
+        Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
         Command::Demo(args) => demo::run(args),
+        Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
+        Command::Man(args) => to_stdout(|out| documents::man(args, out)),
     }
 }
 
@@ -53,12 +60,11 @@ fn is_called_kube_proxy() -> bool {
 }
 
 /// A reader that has seen enough (`ferroute render … | head`) is no failure.
-fn render_to_stdout(args: &cli::RenderArgs, verbosity: Option<u32>) -> anyhow::Result<()> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let rendered = render::render(args, verbosity, &mut out).and_then(|()| Ok(out.flush()?));
-    match rendered {
-        Err(error) if is_broken_pipe(&error) => Ok(()),
-        result => result,
+fn to_stdout(print: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    match print(&mut out).and_then(|()| Ok(out.flush()?)) {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 

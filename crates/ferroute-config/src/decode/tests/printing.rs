@@ -122,6 +122,25 @@ fn routing() -> impl Strategy<Value = OutputRoutingOptions> {
         .prop_map(|(size, split_stream)| OutputRoutingOptions { info_buffer_size: quantity(&size), split_stream })
 }
 
+#[test]
+fn configz_shows_the_fields_by_their_names_in_a_file_and_what_empty_ones_mean() {
+    let config = KubeProxyConfiguration { mode: "nftables".into(), ..Default::default() }.defaulted();
+    let shown = config.to_configz();
+    let shown = &shown["kubeproxy.config.k8s.io"];
+    let expected = serde_json::json!({
+        "kind": "KubeProxyConfiguration",
+        "mode": "nftables",
+        "detectLocalMode": "ClusterCIDR",
+        "nodePortAddresses": ["primary"],
+        "healthzBindAddress": "0.0.0.0:10256",
+        "oomScoreAdj": -999,
+    });
+    for (name, value) in expected.as_object().expect("an object") {
+        assert_eq!(&shown[name], value, "{name}");
+    }
+    assert_eq!(shown["conntrack"]["tcpEstablishedTimeout"], "24h0m0s");
+}
+
 prop_compose! {
     fn logging()(
         flush_frequency in prop_oneof![
