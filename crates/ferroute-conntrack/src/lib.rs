@@ -1,4 +1,4 @@
-//! Removes flows from the kernel's connection table, because they point at endpoints that are gone.
+//! Reads the kernel's connection table, and removes flows from it, because they point at endpoints that are gone.
 //!
 //! ```text
 //!   list (one family, one protocol) ──► Flow ──► predicate ──► delete by tuple and id, many at once
@@ -12,4 +12,4 @@ mod flow;
 mod sweep;
 
 pub use flow::Flow;
-pub use sweep::{Error, Removed, remove_flows};
+pub use sweep::{Error, Removed, list_flows, remove_flows};

@@ -56,7 +56,8 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// How one of the endpoints stands in it. What keeps an endpoint from being used anywhere is told first.
+    /// How one of the endpoints stands in it. What keeps an endpoint from being used anywhere is told first; hints are
+    /// told last, for they are about ready endpoints only.
     pub(crate) fn standing(&self, endpoint: &Endpoint) -> Standing {
         let candidate = match (endpoint.ready, endpoint.is_serving_terminating()) {
             (true, _) => Standing::Ready,
@@ -65,8 +66,9 @@ impl<'a> Selection<'a> {
             (false, false) => return Standing::NotReady,
         };
         match self.scope.objection(endpoint) {
+            Some(Standing::OtherNode) => Standing::OtherNode,
+            _ if candidate == Standing::LastResort && self.any_ready => Standing::Terminating,
             Some(objection) => objection,
-            None if candidate == Standing::LastResort && self.any_ready => Standing::Terminating,
             None => candidate,
         }
     }

@@ -141,9 +141,11 @@ proptest! {
                             falls_back(endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
                         }
                         Standing::OtherNode => local && !endpoint.local,
-                        Standing::HintedOtherNode => !local && !endpoint.hints_node(&node.name),
+                        Standing::HintedOtherNode => {
+                            !local && endpoint.ready && !endpoint.hints_node(&node.name)
+                        }
                         Standing::HintedOtherZone => {
-                            !local && !endpoint.hints_zone(node.zone.as_deref().unwrap_or_default())
+                            !local && endpoint.ready && !endpoint.hints_zone(node.zone.as_deref().unwrap_or_default())
                         }
                     };
                     prop_assert!(holds, "{endpoint:?} is said to be {standing:?} on {node:?}");

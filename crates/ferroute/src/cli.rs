@@ -3,6 +3,8 @@
 //! Each subcommand's arguments have a file of their own.
 
 mod documents;
+mod explain;
+mod output;
 mod proxy;
 mod render;
 mod run;
@@ -17,6 +19,8 @@ use crate::version;
 
 pub(crate) use self::{
     documents::{CompletionsArgs, ManArgs},
+    explain::{ExplainArgs, ExplainServiceArgs, Explained},
+    output::Output,
     proxy::{COUNT_BESIDE_CONFIG, is_kube_proxys},
     render::RenderArgs,
     run::{KubeProxy, RunArgs},
@@ -46,6 +50,8 @@ pub(crate) enum Command {
     Run(Box<Typed<RunArgs>>),
     /// Print the rules that the proxy would write; needs no root and no kernel
     Render(RenderArgs),
+    /// Tell what the proxy makes of an object, and why
+    Explain(ExplainArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work
     Demo(ferroute_demo::DemoArgs),
     /// Print what a shell needs to complete this command line

@@ -13,14 +13,14 @@ mod list;
 mod names;
 mod network;
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::Context;
-use ferroute_api::Object;
+use ferroute_api::{Object, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{IpFamily, NodeView, Protocol, ServicePortName, ServiceTable, Tracker};
 use ferroute_iptables::{HostFacts, NfacctCounters};
-use ferroute_source::{Event, read_once};
+use ferroute_source::{Event, ObjectName, read_once};
 use ferroute_trace::Host;
 
 use self::demo::DemoManifests;
@@ -40,6 +40,8 @@ pub(crate) struct Desired {
     pub(crate) resolved: Resolved,
     /// What there is, with the tables of both families up to date.
     pub(crate) tracker: Tracker,
+    /// The Services as they were told, also those that are not served, by `namespace/name`.
+    pub(crate) services: BTreeMap<String, Service>,
     /// Who is behind an address.
     pub(crate) names: Names,
     /// The node's place among networks, as far as it can be told without looking at it.
@@ -79,20 +81,22 @@ impl Desired {
         if let Some(demo) = demo {
             let node = demo.node(&resolved)?;
             names.add_demo(&demo.plan);
-            let tracker =
-                track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, demo.events());
+            let events = demo.events();
+            let services = services(&events);
+            let tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
             let host = network::of_demo(node, &resolved);
-            return Ok(Self { resolved, tracker, names, host });
+            return Ok(Self { resolved, tracker, services, names, host });
         }
         let events = match &source.manifests {
             Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
             None => list::list(source, config.client_connection, &resolved)?,
         };
         events.iter().for_each(|event| names.add_event(event));
+        let services = services(&events);
         let node = NodeView { name: settings::node_name(&resolved)?, ..NodeView::default() };
         let tracker = track(&resolved, node, events);
         let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
-        Ok(Self { resolved, tracker, names, host })
+        Ok(Self { resolved, tracker, services, names, host })
     }
 
     /// The Services of a family, with all their endpoints.
@@ -145,6 +149,22 @@ pub(crate) fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> 
         tracker.update(family);
     }
     tracker
+}
+
+/// The Services that a source has told of.
+fn services(events: &[Event]) -> BTreeMap<String, Service> {
+    let mut services = BTreeMap::new();
+    for event in events {
+        match event {
+            Event::ServiceApplied(service) => {
+                let name = ObjectName::of(&service.metadata).to_string();
+                services.insert(name, (**service).clone());
+            }
+            Event::ServiceDeleted(name) => _ = services.remove(&name.to_string()),
+            _ => {}
+        }
+    }
+    services
 }
 
 /// What a source would tell of an object; kinds that no source tells are passed over.

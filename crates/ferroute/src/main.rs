@@ -10,6 +10,7 @@ mod demo;
 #[allow(dead_code, reason = "the commands that explain take more of it than render does")]
 mod desired;
 mod documents;
+mod explain;
 mod feed;
 mod flows;
 mod health;
@@ -47,6 +48,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Run(args) => proxy::run(args),
         Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
+        Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),

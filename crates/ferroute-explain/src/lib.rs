@@ -1,0 +1,20 @@
+//! Answers to the questions of those who look after Services.
+//!
+//! ```text
+//!   Service, Tracker ──► service::explain ──► Explanation ──► text for people, serde for programs
+//! ```
+//!
+//! Everything is a pure function of its input. What is *not* here: how rules, counters and flows are read, how Services
+//! are loaded, terminals.
+
+mod frontends;
+mod names;
+pub mod service;
+
+pub use names::near_names;
+use serde::Serializer;
+
+/// Serializes as its text.
+fn text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}

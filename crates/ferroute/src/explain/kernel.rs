@@ -1,0 +1,134 @@
+//! What the kernel of this network namespace holds of a Service.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_conntrack::{Flow, list_flows};
+use ferroute_core::{Entry, IpFamily, Protocol, ServiceName, ServicePortName};
+use ferroute_explain::service::{
+    ExplainedPort, Explanation, FlowCount, Handling, InForce, OwnRule, own_iptables_rules, own_nftables_elements,
+};
+use ferroute_iptables::{HostPrograms, Saved, runner::search_path};
+use ferroute_nftables::{
+    kernel::{Counter, Kernel, NetlinkError, NetlinkKernel, Reading},
+    model::{Element, Name, TableId},
+    plan::TABLE,
+};
+
+use crate::{desired::Desired, logging::chain};
+
+/// Adds what is in force of each port to an explanation. What cannot be read is left out and told in one line.
+pub(super) fn add(explanation: &mut Explanation, desired: &Desired, name: &ServiceName, addresses: &[IpAddr]) {
+    let Handling::Served { ports, .. } = &mut explanation.handling else { return };
+    let mut trouble = Vec::new();
+    for family in IpFamily::BOTH {
+        let entries: Vec<(&ServicePortName, &Entry)> = desired.table(family).ports_of(name).collect();
+        if entries.is_empty() {
+            continue;
+        }
+        let rules = keep(FamilyRules::read(family), &mut trouble);
+        let mut flows: BTreeMap<Protocol, Option<Vec<Flow>>> = BTreeMap::new();
+        for (name, entry) in entries {
+            let flows =
+                flows.entry(name.protocol).or_insert_with(|| keep(read_flows(family, name.protocol), &mut trouble));
+            let is_meant = |port: &&mut ExplainedPort| {
+                port.family == family && port.protocol == name.protocol && *port.name == *name.port
+            };
+            let Some(port) = ports.iter_mut().find(is_meant) else { continue };
+            let rules = rules.as_ref().map(|rules| rules.of(family, name, entry));
+            let flows = flows.as_ref().map(|flows| count(flows, port, entry, addresses));
+            if rules.is_some() || flows.is_some() {
+                port.in_force = Some(InForce { rules, flows });
+            }
+        }
+    }
+    trouble.dedup();
+    explanation.unread = (!trouble.is_empty()).then(|| trouble.join("; "));
+}
+
+/// All rules of a family.
+struct FamilyRules {
+    /// Of `iptables`, by each backend that is in use.
+    iptables: Vec<Saved>,
+    /// The elements of our nftables table.
+    elements: Vec<(Name, Element, Option<Counter>)>,
+}
+
+impl FamilyRules {
+    fn read(family: IpFamily) -> anyhow::Result<Self> {
+        let found = ferroute_kernel_rules::read(family, &HostPrograms, &search_path())?;
+        let iptables = found.iptables.into_iter().map(|found| found.saved).collect();
+        Ok(Self { iptables, elements: read_elements(family)? })
+    }
+
+    fn of(&self, family: IpFamily, name: &ServicePortName, entry: &Entry) -> Vec<OwnRule> {
+        let iptables = self.iptables.iter().flat_map(|saved| own_iptables_rules(saved, name));
+        iptables.chain(own_nftables_elements(&self.elements, family, name, entry)).collect()
+    }
+}
+
+fn read_elements(family: IpFamily) -> Result<Vec<(Name, Element, Option<Counter>)>, NetlinkError> {
+    let mut kernel = match NetlinkKernel::open() {
+        Err(NetlinkError::NotSupported) => return Ok(Vec::new()),
+        kernel => kernel?,
+    };
+    let table = TableId { family, name: TABLE };
+    let mut elements = Vec::new();
+    let Some(listing) = kernel.listing(&table)? else { return Ok(elements) };
+    for set in listing.sets.iter().filter_map(|listed| listed.set.as_ref()) {
+        // A proxy that writes meanwhile may hide an element. Another look would show it; the next one hides another.
+        let _: Reading = if set.counter {
+            kernel.counts(&table, set, &mut |element, counter| {
+                elements.push((set.name.clone(), element, Some(counter)));
+            })?
+        } else {
+            kernel.read(&table, set, &mut |element| {
+                elements.extend(element.map(|element| (set.name.clone(), element, None)));
+            })?
+        };
+    }
+    elements.sort_by(|(one, a, _), (other, b, _)| (one, &a.key).cmp(&(other, &b.key)));
+    Ok(elements)
+}
+
+fn read_flows(family: IpFamily, protocol: Protocol) -> anyhow::Result<Vec<Flow>> {
+    let mut flows = Vec::new();
+    list_flows(family, protocol, |flow| {
+        // What was not translated is nobody's Service.
+        if flow.reply_source != flow.original_destination {
+            flows.push(*flow);
+        }
+    })?;
+    Ok(flows)
+}
+
+/// Connections to the port's frontends, by endpoint.
+fn count(flows: &[Flow], port: &ExplainedPort, entry: &Entry, addresses: &[IpAddr]) -> Vec<FlowCount> {
+    let service = &entry.service;
+    let is_frontend = |to: SocketAddr| {
+        let of_service = || {
+            let mut outside = service.external_ips.iter().chain(&service.load_balancer_vips);
+            service.cluster_ip == to.ip() || outside.any(|address| *address == to.ip())
+        };
+        let on_node = || to.ip().is_loopback() || addresses.contains(&to.ip());
+        (to.port() == service.port && of_service())
+            || (service.node_port.is_some_and(|port| port.get() == to.port()) && on_node())
+    };
+    let mut counts: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    for flow in flows.iter().filter(|flow| is_frontend(flow.original_destination)) {
+        *counts.entry(flow.reply_source).or_default() += 1;
+    }
+    let is_current = |address: SocketAddr| {
+        let usages = port.endpoints.iter().filter(|endpoint| endpoint.address == address);
+        usages.flat_map(|endpoint| [endpoint.cluster, endpoint.local_only]).flatten().any(|usage| usage.is_used())
+    };
+    let count = |(endpoint, flows)| FlowCount { endpoint, flows, current: is_current(endpoint) };
+    counts.into_iter().map(count).collect()
+}
+
+/// What was read, or nothing with the reason noted.
+fn keep<T>(read: anyhow::Result<T>, trouble: &mut Vec<String>) -> Option<T> {
+    read.map_err(|error| trouble.push(chain(error.as_ref()))).ok()
+}

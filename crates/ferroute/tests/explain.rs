@@ -1,0 +1,137 @@
+//! `ferroute explain`, as a user calls it.
+
+#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+
+use std::{
+    io::Write,
+    net::{TcpListener, TcpStream},
+    process::{Command, Output},
+};
+
+use ferroute_testing::NetNs;
+use serde_json::Value;
+
+fn nginx() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/nginx.yaml").to_owned()
+}
+
+fn ferroute(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    assert!(output.status.success(), "{output:?}");
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// A Service of one pod, both in this namespace, and one that was named by mistake.
+fn shop() -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    file.write_all(
+        br#"
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+spec: {podCIDRs: [10.244.0.0/24]}
+status: {addresses: [{type: InternalIP, address: 192.168.0.1}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{name: http, port: 80, nodePort: 30080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-a, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints:
+- {addresses: [10.244.0.2], nodeName: node-1, conditions: {ready: true}}
+- {addresses: [10.244.0.3], nodeName: node-1, conditions: {ready: false, serving: false}}
+"#,
+    )
+    .unwrap();
+    file
+}
+
+#[test]
+fn the_demos_yaml_is_explained_without_looking_at_a_cluster() {
+    let output = ferroute(&["explain", "service", "default/nginx-service", "--manifests", &nginx()]);
+    let text = stdout(&output);
+    for line in [
+        "Service default/nginx-service, type NodePort, on node node",
+        "    cluster IP  10.111.175.78:80                      3 endpoints of policy Cluster, masqueraded unless from a pod",
+        "    node port   31628 on all of the node's addresses  3 endpoints of policy Cluster, masqueraded",
+        "    172.17.0.4:80  nginx-deployment-1  ready, this node  used",
+    ] {
+        assert!(text.lines().any(|found| found == line), "no line «{line}»\nin\n{text}");
+    }
+}
+
+#[test]
+fn a_service_that_is_not_there_is_an_error_with_a_hint() {
+    let output = ferroute(&["explain", "service", "default/nginx-servise", "--manifests", &nginx()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "ferroute: there is no Service default/nginx-servise (did you mean default/nginx-service?)\n"
+    );
+    let output = ferroute(&["explain", "service", "nginx", "--manifests", &nginx()]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("want NAMESPACE/NAME"));
+}
+
+/// Loads rules that `render` prints into a namespace, connects once, and explains with what the kernel holds then.
+fn explained_in_kernel(mode: &str, load: impl Fn(&NetNs, &str)) -> Value {
+    let [host, outside] = [NetNs::new(), NetNs::new()];
+    host.link("eth0", &outside, "eth0");
+    host.add_address("192.168.0.1/24", "eth0");
+    host.add_address("10.244.0.2/32", "lo");
+    host.command("ip", &["route", "add", "default", "dev", "eth0"]);
+    let manifests = shop();
+    let path = manifests.path().to_str().unwrap();
+    let of_node = ["--manifests", path, "--hostname-override", "node-1", "--proxy-mode", mode];
+    let rendered = ferroute(&[&["render", "--family", "ipv4"], &of_node[..]].concat());
+    load(&host, stdout(&rendered));
+    let (_listener, _client) = host.run(|| {
+        let listener = TcpListener::bind("10.244.0.2:8080").unwrap();
+        (listener, TcpStream::connect("10.96.0.10:80").unwrap())
+    });
+    let arguments = [&["explain", "service", "shop/web", "-o", "json"], &of_node[..]].concat();
+    serde_json::from_str(&host.command(env!("CARGO_BIN_EXE_ferroute"), &arguments)).unwrap()
+}
+
+fn assert_in_force(explanation: &Value, counted: (&str, &str)) {
+    assert_eq!(explanation.get("unread"), None, "{explanation:#}");
+    let in_force = &explanation["ports"][0]["inForce"];
+    let flow = serde_json::json!([{"endpoint": "10.244.0.2:8080", "flows": 1, "current": true}]);
+    assert_eq!(in_force["flows"], flow, "{in_force:#}");
+    let rules = in_force["rules"].as_array().unwrap();
+    let (place, text) = counted;
+    let is_meant = |rule: &&Value| {
+        rule["place"].as_str().unwrap().starts_with(place) && rule["text"].as_str().unwrap().contains(text)
+    };
+    let rule = rules.iter().find(is_meant);
+    assert!(rule.is_some(), "no {counted:?} in {in_force:#}");
+    let not_ready = rules.iter().filter(|rule| rule["text"].as_str().unwrap().contains("10.244.0.3"));
+    assert_eq!(not_ready.count(), 0);
+}
+
+#[test]
+fn rules_of_iptables_are_told_with_their_counters_and_connections() {
+    let explanation = explained_in_kernel("iptables", |host, rules| {
+        // The counters that these rules use are objects that somebody must make first.
+        let rules: String =
+            rules.lines().filter(|line| !line.contains("nfacct")).map(|line| format!("{line}\n")).collect();
+        host.feed("iptables-restore", &[], &rules);
+    });
+    assert_in_force(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
+    let rules = explanation["ports"][0]["inForce"]["rules"].as_array().unwrap();
+    let dispatch = rules.iter().find(|rule| rule["text"].as_str().unwrap().starts_with("-d 10.96.0.10/32")).unwrap();
+    assert_eq!((&dispatch["place"], &dispatch["packets"]), (&"nat KUBE-SERVICES".into(), &1.into()));
+}
+
+#[test]
+fn elements_of_nftables_are_told_with_connections() {
+    let explanation = explained_in_kernel("nftables", |host, rules| _ = host.feed("nft", &["-f", "-"], rules));
+    assert_in_force(&explanation, ("@endpoints", "10.96.0.10 . tcp . 80 . 1:1 : 10.244.0.2 . 8080"));
+}
