@@ -6,6 +6,7 @@ mod documents;
 mod explain;
 mod output;
 mod proxy;
+mod record;
 mod render;
 mod run;
 mod settings;
@@ -22,6 +23,7 @@ pub(crate) use self::{
     explain::{ExplainArgs, ExplainServiceArgs, Explained},
     output::Output,
     proxy::{COUNT_BESIDE_CONFIG, is_kube_proxys},
+    record::{BundleArgs, ReplayArgs},
     render::RenderArgs,
     run::{KubeProxy, RunArgs},
     settings::SettingsArgs,
@@ -52,6 +54,10 @@ pub(crate) enum Command {
     Render(RenderArgs),
     /// Tell what the proxy makes of an object, and why
     Explain(ExplainArgs),
+    /// Save what a running proxy did last and why, to look into it elsewhere
+    Bundle(BundleArgs),
+    /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster
+    Replay(ReplayArgs),
     /// Build a small cluster of network namespaces on this machine and watch Services work
     Demo(ferroute_demo::DemoArgs),
     /// Print what a shell needs to complete this command line

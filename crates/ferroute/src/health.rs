@@ -81,7 +81,7 @@ impl Observer for HealthObserver {
         }
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, _wanted: &Tracker) {
         // Told when it first failed; a port or an address may have become free since.
         if self.unfinished {
             self.update_ports();

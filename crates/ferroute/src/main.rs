@@ -3,6 +3,7 @@
 //! This crate alone sees all the others: it reads the command line and the configuration, puts a source, the sync loop,
 //! a dataplane and the health servers together, and holds no rule's details.
 
+mod bundle;
 mod cleanup;
 mod cli;
 mod config_watch;
@@ -19,7 +20,9 @@ mod logging;
 mod observer;
 mod planes;
 mod proxy;
+mod recording;
 mod render;
+mod replay;
 mod run;
 mod settings;
 mod sync;
@@ -28,7 +31,7 @@ mod version;
 use std::{
     io::{BufWriter, StdoutLock, Write},
     path::Path,
-    process::ExitCode,
+    process::{ExitCode, Termination},
 };
 
 use clap::Parser;
@@ -37,11 +40,14 @@ use self::cli::{Cli, Command, KubeProxy};
 
 fn main() -> ExitCode {
     let result = if is_called_kube_proxy() { proxy::run(&KubeProxy::parse().run) } else { dispatch(&Cli::parse()) };
-    result.unwrap_or_else(|error| {
-        // Standard error may be closed; there is nobody else to tell.
-        let _ = writeln!(std::io::stderr(), "ferroute: {error:#}");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|error| tell(&error, ExitCode::FAILURE))
+}
+
+/// Tells of an error that ends the program with this status.
+fn tell(error: &anyhow::Error, status: ExitCode) -> ExitCode {
+    // Standard error may be closed; there is nobody else to tell.
+    let _ = writeln!(std::io::stderr(), "ferroute: {error:#}");
+    status
 }
 
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
@@ -49,6 +55,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => proxy::run(args),
         Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
+        Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => Ok(to_stdout(|out| replay::run(args, out).map(ExitCode::from))
+            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
@@ -62,11 +71,13 @@ fn is_called_kube_proxy() -> bool {
 }
 
 /// A reader that has seen enough (`ferroute render … | head`) is no failure.
-fn to_stdout(print: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+fn to_stdout<T: Termination>(
+    print: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> anyhow::Result<T>,
+) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    match print(&mut out).and_then(|()| Ok(out.flush()?)) {
-        Err(error) if !is_broken_pipe(&error) => Err(error),
-        _ => Ok(ExitCode::SUCCESS),
+    match print(&mut out).and_then(|status| Ok(out.flush().map(|()| status)?)) {
+        Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
+        status => status.map(Termination::report),
     }
 }
 
@@ -74,3 +85,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
+
+/// Status of a command that compares, when it cannot.
+const COULD_NOT_TELL: u8 = 2;

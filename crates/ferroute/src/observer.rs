@@ -16,8 +16,8 @@ pub(crate) trait Observer: Send {
     fn in_force(&mut self, _: &InForce<'_>) {}
     /// A family's rules could not be written: the old ones stay in force, and what was queued still is.
     fn failed(&mut self, _: IpFamily, _: &DataplaneError) {}
-    /// A second has passed: time for what could not be done before.
-    fn look(&mut self) {}
+    /// A second has passed: time for what could not be done before, and to answer questions about what is wanted.
+    fn look(&mut self, _wanted: &Tracker) {}
 }
 
 /// One family's successful sync.

@@ -37,6 +37,7 @@ use crate::{
     logging::{SyncLog, chain},
     observer::Observer,
     planes,
+    recording::{self, About, Recording},
     settings::{self, Settings},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(async {
         let source = Source::new(&args.args, &config.client_connection, &settings::node_name(resolved)?).await?;
-        supervise(source, resolved, ConfigWatch::new(args, settings)).await
+        supervise(source, settings, ConfigWatch::new(args, settings)).await
     })?;
     match end {
         End::Signal(signal) => tracing::info!("{signal}: ending, rules stay in force"),
@@ -90,7 +91,8 @@ impl Source {
     }
 }
 
-async fn supervise(source: Source, resolved: &Resolved, config: ConfigWatch<'_>) -> anyhow::Result<End> {
+async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>) -> anyhow::Result<End> {
+    let resolved = &settings.resolved;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
     // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
@@ -112,8 +114,13 @@ async fn supervise(source: Source, resolved: &Resolved, config: ConfigWatch<'_>)
     tokio::pin!(stop);
 
     // Which families there are depends on the node, so everything is listed before anything is planned.
-    let observers: Vec<Box<dyn Observer>> =
-        vec![Box::new(SyncLog), Box::new(HealthObserver::new(http, health, resolved.settings.clone()))];
+    let recording = Recording::new();
+    let answers = tokio::spawn(recording::serve(recording.inbox(), About::of(settings)));
+    let observers: Vec<Box<dyn Observer>> = vec![
+        Box::new(SyncLog),
+        Box::new(HealthObserver::new(http, health, resolved.settings.clone())),
+        Box::new(recording),
+    ];
     let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
     let mut others = Vec::new();
     while !feed.is_listed() {
@@ -144,6 +151,7 @@ async fn supervise(source: Source, resolved: &Resolved, config: ConfigWatch<'_>)
         }
     };
     source.abort();
+    answers.abort();
     sync.finish();
     Ok(end)
 }

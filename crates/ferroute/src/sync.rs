@@ -138,7 +138,7 @@ impl SyncLoop {
 
     /// Looks whether somebody else changed our rules.
     fn look(&mut self) {
-        self.intake.tell(|observer| observer.look());
+        self.intake.look();
         if !self.listed {
             return;
         }

@@ -47,6 +47,11 @@ impl Intake {
         self.observers.iter_mut().for_each(|observer| observer.taken(change, &self.tracker));
     }
 
+    /// Lets every observer do what it could not do before.
+    pub(super) fn look(&mut self) {
+        self.observers.iter_mut().for_each(|observer| observer.look(&self.tracker));
+    }
+
     /// Tells every observer something.
     pub(super) fn tell(&mut self, mut what: impl FnMut(&mut dyn Observer)) {
         for observer in &mut self.observers {

@@ -14,6 +14,7 @@ mod ending;
 mod families;
 mod health;
 mod manifests;
+mod record;
 mod refusals;
 mod reload;
 mod repair;

@@ -1,0 +1,93 @@
+//! `ferroute bundle` and `ferroute replay`: the record of a running proxy, taken and gone through again elsewhere.
+
+use std::process::{Command, Output};
+
+use crate::{Case, Mode, in_each_mode, lab::pod_addresses, wait, web};
+
+in_each_mode!(the_decisions_of_a_running_proxy_are_made_again, a_repair_is_in_the_record_and_no_difference);
+
+const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
+
+/// The bundle of the proxy in the node's namespace, in a file of its own.
+fn bundle(case: &Case) -> tempfile::NamedTempFile {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    case.lab.node.command(FERROUTE, &["bundle", file.path().to_str().unwrap()]);
+    file
+}
+
+/// Replays it where there is no proxy and no rule, as somebody who is not root could.
+fn replay(bundle: &tempfile::NamedTempFile, arguments: &[&str]) -> Output {
+    Command::new(FERROUTE).arg("replay").arg(bundle.path()).args(arguments).output().unwrap()
+}
+
+fn the_decisions_of_a_running_proxy_are_made_again(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1]));
+    for pods in [&[0, 1, 2][..], &[2]] {
+        case.files.apply(&web(pods));
+        wait("the change", || {
+            let rules = case.rules().concat();
+            (0..3).all(|pod| rules.contains(&pod_addresses(pod)[0].to_string()) == pods.contains(&pod)).then_some(())
+        });
+    }
+    let bundle = bundle(&case);
+    let output = replay(&bundle, &["--rules"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("the decisions are those of the record"), "{text}");
+    let slice = "EndpointSlice default/web-0";
+    assert!(
+        text.contains(&format!("{slice}: 3 of 3 ready")) && text.contains(&format!("{slice}: 1 of 1 ready")),
+        "{text}"
+    );
+    // What was in force in the end and on the way, for the other commands.
+    for (until, there) in [("0", [true, true, false]), ("2", [false, false, true])] {
+        let manifests = replay(&bundle, &["--manifests", "--until", until]).stdout;
+        let manifests = String::from_utf8(manifests).unwrap();
+        let found = [0, 1, 2].map(|pod| manifests.contains(&format!("{:?}", pod_addresses(pod)[0].to_string())));
+        assert_eq!(found, there, "{manifests}");
+    }
+}
+
+fn a_repair_is_in_the_record_and_no_difference(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1]));
+    case.lab.node.command("nft", &["flush", "ruleset"]);
+    case.proxy.wait_log("somebody else changed our rules: repairing them");
+    let text = wait("the repair in the record", || {
+        let output = replay(&bundle(&case), &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.contains("compared with the kernel").then_some((output.status.code(), text))
+    });
+    assert_eq!(text.0, Some(0), "{}", text.1);
+}
+
+#[test]
+fn a_bundle_that_was_tampered_with_is_told_apart() {
+    let case = Case::new(Mode::Nftables, &web(&[0, 1]));
+    case.files.apply(&web(&[0]));
+    let bundle = wait("the change in the record", || {
+        let bundle = bundle(&case);
+        let text = std::fs::read_to_string(bundle.path()).unwrap();
+        (!text.contains("\"syncs\":[]")).then_some(bundle)
+    });
+    let text = std::fs::read_to_string(bundle.path()).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let written = &mut value["syncs"][0]["families"][0]["written"];
+    *written = (written.as_u64().unwrap() + 1).into();
+    std::fs::write(bundle.path(), value.to_string()).unwrap();
+    let output = replay(&bundle, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    std::fs::write(bundle.path(), "kind: Service\n").unwrap();
+    let output = replay(&bundle, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a bundle"));
+}
+
+#[test]
+fn where_no_proxy_runs_nobody_answers() {
+    let mut case = Case::new(Mode::Nftables, &web(&[0]));
+    assert!(case.proxy.end_by("TERM").success());
+    let output = case.lab.node.try_command(FERROUTE, &["bundle"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no Ferroute runs in this network namespace"), "{said}");
+}
