@@ -25,6 +25,7 @@ mod kinds;
 mod known;
 mod ledger;
 mod outlet;
+mod permission;
 mod proxy;
 mod server;
 mod split;
@@ -36,5 +37,6 @@ mod trouble;
 
 pub use access::AccessError;
 pub use api_server::ApiServer;
+pub use permission::Permission;
 pub use timing::Timing;
 pub use trouble::{Cause, Trouble};

@@ -8,6 +8,8 @@ mod cleanup;
 mod cli;
 mod config_watch;
 mod demo;
+#[cfg(test)]
+mod deploy;
 #[allow(dead_code, reason = "the commands that explain take more of it than render does")]
 mod desired;
 mod documents;

@@ -10,7 +10,7 @@ use crate::{
     wait, web, web_tcp,
 };
 
-in_each_mode!(without_the_right_to_change_rules_the_proxy_says_so_and_ends);
+in_each_mode!(without_the_right_to_change_rules_the_proxy_says_so_and_ends, two_of_roots_rights_are_enough,);
 
 /// Runs a command in place of the proxy until it ends, which has to be a failure; returns what it said last.
 #[track_caller]
@@ -41,6 +41,20 @@ fn without_the_right_to_change_rules_the_proxy_says_so_and_ends(mode: Mode) {
         assert!(log.contains("CAP_NET_ADMIN") || log.contains("ermission denied"), "{log}");
         assert_eq!(rules::ours(&lab.node, mode), Vec::<String>::new());
     }
+}
+
+/// The rights that it has in `deploy/`.
+fn two_of_roots_rights_are_enough(mode: Mode) {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0]));
+    let run = run_command(FERROUTE, &files.manifests(), &files.config(mode));
+    let rights = ["setpriv", "--bounding-set=-all,+net_admin,+net_raw", "--no-new-privs"];
+    let mut proxy = Proxy::spawn(&lab.node, &mut wrapped(&rights, &run));
+    proxy.wait_in_force(&lab.node);
+    for to in web_tcp() {
+        connect(&lab.client, to).unwrap();
+    }
+    assert!(proxy.end_by("TERM").success());
 }
 
 /// A mount namespace of its own, where the directories of the system's tools are empty.
