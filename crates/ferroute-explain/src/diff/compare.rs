@@ -1,0 +1,201 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_core::{Entry, ProxySettings, ServicePortName, ServiceTable};
+use ferroute_nftables::plan::Frontend;
+use ferroute_trace::{Host, Packet};
+use ipnet::IpNet;
+
+use super::{
+    Change, Client, Compared, Doubt, End, Ends, Finding, Leftover, Mode, ModeDifference, ModeFacts, Report, Rules,
+    Surroundings, ends::agree, findings::changes, report::named, rules::Projection, structure::differences,
+};
+use crate::frontends::frontends;
+
+/// What should be true, and the rules that say it.
+pub struct Wanted<'a> {
+    /// The Services of one family.
+    pub services: &'a ServiceTable,
+    /// What the operator has decided.
+    pub settings: &'a ProxySettings,
+    /// Networks that cluster IPs are taken from, as far as rules know of them.
+    pub service_networks: &'a [IpNet],
+    /// The node among its networks, with the addresses that the rules were planned with.
+    pub host: &'a Host,
+    /// The rules.
+    pub rules: &'a Rules<'a>,
+}
+
+/// Compares `found` with what should be there, service port by service port.
+pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
+    let comparison = Comparison {
+        surroundings: Surroundings::new(wanted.services, wanted.settings, wanted.host),
+        modes: ModeFacts::new(wanted.services, wanted.settings, wanted.service_networks, wanted.host),
+        wanted,
+        found,
+        node: wanted.host.addresses.iter().copied().collect(),
+        compared: Compared::default(),
+        named: BTreeMap::new(),
+        findings: Vec::new(),
+        doubts: Vec::new(),
+    };
+    comparison.run()
+}
+
+struct Comparison<'a> {
+    wanted: &'a Wanted<'a>,
+    found: &'a Rules<'a>,
+    surroundings: Surroundings<'a>,
+    modes: ModeFacts<'a>,
+    /// The node's addresses.
+    node: BTreeSet<IpAddr>,
+    compared: Compared,
+    named: BTreeMap<ModeDifference, usize>,
+    findings: Vec<Finding>,
+    doubts: Vec<Doubt>,
+}
+
+/// The part of both sides' rules that is about one service port.
+struct Sides<'a> {
+    wanted: Projection<'a>,
+    found: Projection<'a>,
+}
+
+impl Comparison<'_> {
+    fn run(mut self) -> Report {
+        let mut known = BTreeSet::new();
+        for (name, entry) in &self.wanted.services.entries {
+            let frontends = frontends(name, &entry.service);
+            self.service_port(name, entry, &frontends);
+            self.compared.service_ports += 1;
+            self.compared.frontends += frontends.len();
+            known.extend(frontends);
+        }
+        let left = self.found.frontends().into_iter().filter(|(frontend, _)| !known.contains(frontend));
+        Report {
+            family: self.wanted.services.family,
+            wanted: self.wanted.rules.mode(),
+            found: Some(self.found.mode()),
+            leftovers: left.map(|(frontend, name)| Leftover { frontend, name }).collect(),
+            compared: self.compared,
+            findings: self.findings,
+            structure: differences(self.wanted.rules, self.found),
+            doubts: self.doubts,
+            named: named(&self.named),
+        }
+    }
+
+    fn service_port(&mut self, name: &ServicePortName, entry: &Entry, frontends: &[Frontend]) {
+        let sides = Sides {
+            wanted: self.wanted.rules.about(frontends, &self.node),
+            found: self.found.about(frontends, &self.node),
+        };
+        let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(frontends));
+        // Without endpoints there is nothing to be remembered.
+        let reachable = !self.wanted.services.routes(entry).reachable.is_empty();
+        if let [wanted, found] = affinities
+            && wanted != found
+            && reachable
+        {
+            self.note(name, None, Vec::new(), Change::Affinity { wanted, found });
+        }
+        let mut ranges = sides.wanted.source_ranges(frontends);
+        ranges.extend(sides.found.source_ranges(frontends));
+        for frontend in frontends {
+            self.frontend(name, entry, frontend, &ranges, &sides);
+        }
+    }
+
+    fn frontend(
+        &mut self,
+        name: &ServicePortName,
+        entry: &Entry,
+        frontend: &Frontend,
+        ranges: &[IpNet],
+        sides: &Sides<'_>,
+    ) {
+        let is_balancer = frontend.address.is_some_and(|address| entry.service.load_balancer_vips.contains(&address));
+        let clients = self.surroundings.clients(entry, if is_balancer { ranges } else { &[] });
+        let addresses = match frontend.address {
+            Some(address) => vec![address],
+            None => self.surroundings.node_port_addresses(self.wanted.services),
+        };
+        // Clients that meet the same differences are told together.
+        let mut met: Vec<(Change, Vec<Client>)> = Vec::new();
+        let mut doubt = None;
+        let mut asked: Vec<&Client> = Vec::new();
+        for (address, client) in addresses.iter().flat_map(|address| clients.iter().map(move |it| (*address, it))) {
+            let to = SocketAddr::new(address, frontend.port);
+            let Some(packet) = self.surroundings.packet(client, entry, name.protocol, to) else { continue };
+            self.compared.packets += 1;
+            if !asked.contains(&client) {
+                asked.push(client);
+            }
+            let (wanted, found) = self.both(&packet, sides);
+            let unknown = [&wanted, &found].into_iter().flat_map(BTreeMap::keys).find_map(|end| match end {
+                End::Unknown { why } => Some(why.clone()),
+                _ => None,
+            });
+            if let Some(why) = unknown {
+                doubt.get_or_insert(format!("{frontend} from {client}: {why}"));
+                continue;
+            }
+            for change in changes(packet.source.ip(), &wanted, &found) {
+                match met.iter_mut().find(|(known, _)| *known == change) {
+                    Some((_, clients)) if clients.contains(client) => {}
+                    Some((_, clients)) => clients.push(client.clone()),
+                    None => met.push((change, vec![client.clone()])),
+                }
+            }
+        }
+        for (change, clients) in met {
+            let clients = if clients.len() == asked.len() { Vec::new() } else { clients };
+            self.note(name, Some(*frontend), clients, change);
+        }
+        self.doubts.extend(doubt.map(|why| Doubt { service_port: Some(name.to_string()), why }));
+    }
+
+    /// What becomes of a packet where everything is as wanted, said in terms of the other side's mode, and what becomes
+    /// of it there.
+    fn both(&mut self, packet: &Packet, sides: &Sides<'_>) -> (Ends, Ends) {
+        let host = self.surroundings.host();
+        let (wanted, found) = (sides.wanted.ends(host, packet), sides.found.ends(host, packet));
+        if self.wanted.rules.mode() == self.found.mode() || agree(&wanted, &found) {
+            return (wanted, found);
+        }
+        let nftables_is_wanted = self.wanted.rules.mode() == Mode::Nftables;
+        let (iptables, nftables, rules) = match nftables_is_wanted {
+            true => (&found, &wanted, &sides.found),
+            false => (&wanted, &found, &sides.wanted),
+        };
+        let meant = self.modes.difference(packet, iptables, |packet| rules.ends(host, packet));
+        let difference = match meant {
+            Some((difference, expected)) if agree(nftables, &expected) => Some(difference),
+            _ => self.other_addresses(packet, nftables).then_some(ModeDifference::NodePortAddresses),
+        };
+        match difference {
+            Some(difference) => {
+                *self.named.entry(difference).or_default() += 1;
+                (found.clone(), found)
+            }
+            None => (wanted, found),
+        }
+    }
+
+    /// A node port at an address where nftables mode has none. Of a proxy whose settings are not known, no more can be
+    /// told than that the primary address would have it in any case.
+    fn other_addresses(&self, packet: &Packet, nftables: &Ends) -> bool {
+        let (address, services) = (packet.destination.ip(), self.wanted.services);
+        let may_lack = match self.wanted.rules.mode() {
+            Mode::Nftables => !self.modes.answers_on_node_ports(address),
+            Mode::Iptables => services.node.primary_address(services.family) != Some(address),
+        };
+        self.wanted.host.owns(address) && may_lack && nftables.keys().eq([&End::Untouched])
+    }
+
+    fn note(&mut self, name: &ServicePortName, frontend: Option<Frontend>, clients: Vec<Client>, change: Change) {
+        self.findings.push(Finding { service_port: name.to_string(), frontend, clients, change });
+    }
+}

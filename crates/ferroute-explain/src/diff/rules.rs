@@ -1,0 +1,124 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::IpAddr,
+};
+
+use ferroute_iptables::RuleSet;
+use ferroute_nftables::{kernel::MemoryTable, plan::Frontend};
+use ferroute_trace::{Host, Packet};
+use ipnet::IpNet;
+use serde::Serialize;
+
+use super::{Ends, ends, iptables::IndexedRules, nftables};
+
+/// How rules are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// By iptables.
+    Iptables,
+    /// By nftables, as Ferroute does.
+    Nftables,
+}
+
+/// A service proxy's rules, of either mode, ready to be asked about one service port after the other.
+pub struct Rules<'a>(Kind<'a>);
+
+enum Kind<'a> {
+    Iptables(IndexedRules<'a>),
+    Nftables(&'a MemoryTable),
+}
+
+/// The part of [`Rules`] that packets to some frontends can meet.
+pub(super) enum Projection<'a> {
+    Iptables(RuleSet),
+    Nftables(&'a MemoryTable),
+}
+
+impl<'a> Rules<'a> {
+    /// Rules of iptables, as they were planned or as the kernel has them. What is not a service proxy's is left out.
+    pub fn iptables(rules: &'a RuleSet) -> Self {
+        Self(Kind::Iptables(IndexedRules::new(rules)))
+    }
+
+    /// Ferroute's table of nftables.
+    pub fn nftables(table: &'a MemoryTable) -> Self {
+        Self(Kind::Nftables(table))
+    }
+
+    /// How they are written.
+    pub fn mode(&self) -> Mode {
+        match &self.0 {
+            Kind::Iptables(_) => Mode::Iptables,
+            Kind::Nftables(_) => Mode::Nftables,
+        }
+    }
+
+    /// The rules, if they are of `iptables`.
+    pub(super) fn as_iptables(&self) -> Option<&'a RuleSet> {
+        match &self.0 {
+            Kind::Iptables(rules) => Some(rules.all()),
+            Kind::Nftables(_) => None,
+        }
+    }
+
+    /// The table, if they are of nftables.
+    pub(super) fn as_nftables(&self) -> Option<&'a MemoryTable> {
+        match &self.0 {
+            Kind::Iptables(_) => None,
+            Kind::Nftables(table) => Some(table),
+        }
+    }
+
+    /// All frontends that they know, with the names that they are commented with.
+    pub(super) fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
+        match &self.0 {
+            Kind::Iptables(rules) => rules.frontends(),
+            Kind::Nftables(table) => nftables::frontends(table),
+        }
+    }
+
+    /// What packets to these frontends can meet.
+    pub(super) fn about(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'a> {
+        match &self.0 {
+            Kind::Iptables(rules) => Projection::Iptables(rules.about(frontends, node)),
+            Kind::Nftables(table) => Projection::Nftables(table),
+        }
+    }
+}
+
+impl Projection<'_> {
+    /// What becomes of a packet.
+    pub(super) fn ends(&self, host: &Host, packet: &Packet) -> Ends {
+        match self {
+            Self::Iptables(rules) => ends(packet, ferroute_trace::iptables::endings(rules, host, packet)),
+            Self::Nftables(table) => ends(packet, ferroute_trace::nftables::endings(table, host, packet)),
+        }
+    }
+
+    /// Seconds for which clients of these frontends keep their endpoint; `None` if they do not.
+    pub(super) fn affinity(&self, frontends: &[Frontend]) -> Option<u32> {
+        match self {
+            Self::Iptables(rules) => super::iptables::affinity(rules, frontends),
+            Self::Nftables(table) => nftables::affinity(table, frontends),
+        }
+    }
+
+    /// Sources that some rule or element about these frontends names as those who may use them.
+    pub(super) fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
+        match self {
+            Self::Iptables(rules) => super::iptables::source_ranges(rules, frontends),
+            Self::Nftables(table) => nftables::source_ranges(table, frontends),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        })
+    }
+}
