@@ -75,6 +75,12 @@ impl Sysctls {
         Ok(words(&text))
     }
 
+    /// Nobody may write it, not even root. So it is in network namespaces beside the first with settings that belong to
+    /// the whole machine.
+    pub fn is_read_only(&self, name: &str) -> bool {
+        fs::metadata(self.root.join(name)).is_ok_and(|metadata| metadata.permissions().readonly())
+    }
+
     /// Sets the value unless it is this one already: some hosts let nobody write, and need not when all is well.
     pub fn ensure(&self, name: &str, value: &str) -> Result<Ensured, SysctlError> {
         let found = self.read(name)?;

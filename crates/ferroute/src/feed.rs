@@ -1,16 +1,19 @@
 //! From what a source tells to what the sync loop takes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ferroute_config::Resolved;
 use ferroute_core::{
-    NodeView, ServiceName,
+    LocalTrafficDetector, NodeView, ServiceName,
     parse::{InvalidObject, parse_node, parse_service, parse_service_cidr, parse_slice},
 };
 use ferroute_source::{Event, ObjectName, Problem, Resource};
 use ipnet::IpNet;
 
-use crate::{logging::chain, sync::Change};
+use crate::{logging::chain, node_wait::Missing, sync::Change};
 
 /// Translates one source's events for one node. An object that is wrong is told and passed over; what was known of it
 /// before stays in force.
@@ -18,6 +21,10 @@ pub(crate) struct Feed<'a> {
     resolved: &'a Resolved,
     /// The node as it is known so far.
     node: NodeView,
+    /// The host's own, for a Node that has none.
+    host_addresses: Vec<IpAddr>,
+    /// The Node has told addresses.
+    has_node_addresses: bool,
     /// By the names of the ServiceCIDRs.
     service_cidrs: BTreeMap<ObjectName, Vec<IpNet>>,
     unlisted: BTreeSet<Resource>,
@@ -26,12 +33,25 @@ pub(crate) struct Feed<'a> {
 impl<'a> Feed<'a> {
     /// Nothing has been told yet; `node` holds what is known without its Node.
     pub(crate) fn new(resolved: &'a Resolved, node: NodeView) -> Self {
-        Self { resolved, node, service_cidrs: BTreeMap::new(), unlisted: Resource::ALL.into() }
+        Self {
+            resolved,
+            host_addresses: node.addresses.clone(),
+            node,
+            has_node_addresses: false,
+            service_cidrs: BTreeMap::new(),
+            unlisted: Resource::ALL.into(),
+        }
     }
 
     /// The node as it is known so far.
     pub(crate) fn node(&self) -> &NodeView {
         &self.node
+    }
+
+    /// What is not known yet of the node that rules need.
+    pub(crate) fn missing(&self) -> Missing {
+        let needs_networks = self.resolved.settings.detector == LocalTrafficDetector::NodeCidr;
+        Missing { addresses: !self.has_node_addresses, pod_networks: needs_networks && self.node.pod_cidrs.is_empty() }
     }
 
     /// All kinds have been listed once.
@@ -62,7 +82,12 @@ impl<'a> Feed<'a> {
             },
             Event::SliceDeleted(slice) => Some(Change::SliceGone(name(&slice))),
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
-                self.node = self.resolved.effective_node(valid(parse_node(&node))?);
+                let mut view = valid(parse_node(&node))?;
+                self.has_node_addresses |= !view.addresses.is_empty();
+                if view.addresses.is_empty() {
+                    view.addresses.clone_from(&self.host_addresses);
+                }
+                self.node = self.resolved.effective_node(view);
                 Some(Change::Node(self.node.clone()))
             }
             Event::NodeDeleted(node) if *node.name == *self.node.name => {

@@ -10,12 +10,73 @@ use ferroute_config::{Conntrack, Mode, Resolved};
 use ferroute_core::IpFamily;
 use ferroute_host::{Ensured, SysctlError, Sysctls};
 
+use crate::logging::chain;
+
 /// A setting and its value.
 type Setting = (&'static str, String);
 
+/// What has become of the settings.
+#[derive(Debug, Default)]
+pub(crate) struct HostSetup {
+    /// Those that were set, or were right already.
+    pub(crate) set: Vec<InForce>,
+    /// Those that could not be set, and are as they were.
+    pub(crate) failed: Vec<SysctlError>,
+}
+
+/// A setting that is as it is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InForce {
+    /// Its path.
+    pub(crate) name: &'static str,
+    /// Its value.
+    pub(crate) value: String,
+    /// What it was before; `None` if it was right already.
+    pub(crate) from: Option<String>,
+}
+
 /// Sets everything. What could not be set is left as it was, and is told.
-pub(crate) fn apply(resolved: &Resolved) -> Vec<SysctlError> {
+pub(crate) fn apply(resolved: &Resolved) -> HostSetup {
     apply_to(&Roots::of_kernel(), resolved)
+}
+
+impl HostSetup {
+    /// A line for each setting, for people.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        let set = self.set.iter().map(|InForce { name, value, from }| match from {
+            Some(from) => format!("{name} = {value} (was {from})"),
+            None => format!("{name} = {value}"),
+        });
+        set.chain(self.failed.iter().map(|error| chain(error)))
+    }
+
+    fn ensure(&mut self, sysctls: &Sysctls, name: &'static str, value: String) -> bool {
+        match sysctls.ensure(name, &value) {
+            Ok(ensured) => {
+                let from = match ensured {
+                    Ensured::AsBefore => None,
+                    Ensured::Changed { from } => Some(from),
+                };
+                self.set.push(InForce { name, value, from });
+                true
+            }
+            Err(error) => {
+                self.failed.push(error);
+                false
+            }
+        }
+    }
+
+    /// The same for a size, of which more is no harm.
+    fn ensure_at_least(&mut self, sysctls: &Sysctls, name: &'static str, least: u64) -> bool {
+        match sysctls.read(name) {
+            Ok(found) if found.parse::<u64>().is_ok_and(|found| found >= least) => {
+                self.set.push(InForce { name, value: found, from: None });
+                true
+            }
+            _ => self.ensure(sysctls, name, least.to_string()),
+        }
+    }
 }
 
 /// Where settings are.
@@ -38,34 +99,24 @@ impl Roots {
     }
 }
 
-fn apply_to(roots: &Roots, resolved: &Resolved) -> Vec<SysctlError> {
-    let mut unset = Vec::new();
-    let mut set = |sysctls: &Sysctls, name: &str, value: &str| match sysctls.ensure(name, value) {
-        Ok(Ensured::AsBefore) => {}
-        Ok(Ensured::Changed { from }) => tracing::info!("set {name} to {value} (it was {from})"),
-        Err(error) => unset.push(error),
-    };
+fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
+    let mut setup = HostSetup::default();
     for (name, value) in sysctls(resolved) {
-        set(&roots.sysctls, name, &value);
+        setup.ensure(&roots.sysctls, name, value);
     }
     if let Some(score) = resolved.oom_score_adj {
-        set(&roots.process, "oom_score_adj", &score.to_string());
+        setup.ensure(&roots.process, "oom_score_adj", score.to_string());
     }
     if let Some(limit) = resolved.conntrack.limit {
         let entries = limit.entries(roots.cores);
-        // As in kube-proxy, lists of four on average. A table that is larger already stays as it is.
-        let sizes = [
-            (&roots.sysctls, "net/netfilter/nf_conntrack_max", entries),
-            (&roots.modules, "nf_conntrack/parameters/hashsize", entries / 4),
-        ];
-        for (root, name, least) in sizes {
-            let found = root.read(name).ok().and_then(|text| text.parse::<u64>().ok());
-            if found.is_none_or(|found| found < least) {
-                set(root, name, &least.to_string());
-            }
+        // Both belong to the whole machine: in a network namespace of its own a proxy has no say in them.
+        let is_machines = !roots.sysctls.is_read_only(CONNTRACK_MAX);
+        if setup.ensure_at_least(&roots.sysctls, CONNTRACK_MAX, entries) && is_machines {
+            // As in kube-proxy, lists of four on average.
+            setup.ensure_at_least(&roots.modules, CONNTRACK_BUCKETS, entries / 4);
         }
     }
-    unset
+    setup
 }
 
 /// Those below `/proc/sys`.
@@ -113,6 +164,11 @@ fn count(list: &str) -> Option<usize> {
     });
     ranges.sum()
 }
+
+const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
+
+/// Lists in the connection table, below `/sys/module`.
+pub(crate) const CONNTRACK_BUCKETS: &str = "nf_conntrack/parameters/hashsize";
 
 #[cfg(test)]
 mod tests;

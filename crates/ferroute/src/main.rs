@@ -19,6 +19,7 @@ mod flows;
 mod health;
 mod kernel_settings;
 mod logging;
+mod node_wait;
 mod observer;
 mod planes;
 mod proxy;

@@ -37,15 +37,16 @@ pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
     if general.cleanup.0 {
         return cleanup(&settings.resolved);
     }
-    let unset = kernel_settings::apply(&settings.resolved);
+    let setup = kernel_settings::apply(&settings.resolved);
+    tracing::info!("settings of this host: {}", setup.lines().collect::<Vec<_>>().join("; "));
     if general.init_only.0 {
         // Who asks for just this wants to know that it is done.
-        for error in &unset {
+        for error in &setup.failed {
             tracing::error!("{}", chain(error));
         }
-        return Ok(if unset.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        return Ok(if setup.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    for error in &unset {
+    for error in &setup.failed {
         tracing::warn!("{}: going on without", chain(error));
     }
     run::run(args, &settings)

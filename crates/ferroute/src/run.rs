@@ -35,6 +35,7 @@ use crate::{
     flows::KernelFlows,
     health::{self, HealthObserver},
     logging::{SyncLog, chain},
+    node_wait::NodeWait,
     observer::Observer,
     planes,
     recording::{self, About, Recording},
@@ -80,6 +81,11 @@ impl Source {
         server.map(Self::ApiServer).context("no source of Services (give --manifests to do without an API server)")
     }
 
+    /// Each node has its Node there.
+    fn has_node(&self) -> bool {
+        matches!(self, Self::ApiServer(_))
+    }
+
     async fn follow(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), FollowError> {
         match self {
             Self::Manifests(manifests) => manifests.follow(batches).await,
@@ -103,6 +109,7 @@ async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>)
     };
     let mut feed = Feed::new(resolved, first_node(resolved)?);
     let (events, mut batches) = mpsc::channel(QUEUE);
+    let mut wait = NodeWait::new(&feed.node().name, source.has_node());
     let mut source = tokio::spawn(source.follow(events));
     let stop = async {
         tokio::select! {
@@ -123,8 +130,9 @@ async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>)
     ];
     let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
     let mut others = Vec::new();
-    while !feed.is_listed() {
+    while !feed.is_listed() || wait.is_on(feed.missing())? {
         tokio::select! {
+            () = wait.time_is_up() => {}
             Some(batch) = batches.recv() => {
                 others.extend(feed.take(batch).into_iter().filter_map(|change| intake.take(change)));
             }

@@ -20,7 +20,8 @@ pub(crate) struct KubeProxy {
 /// Arguments of `ferroute run`: those of kube-proxy, and our own.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
-    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes. Without it, an API
+    /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs. Without
+    /// it, an API
     /// server tells them
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub(crate) manifests: Option<PathBuf>,

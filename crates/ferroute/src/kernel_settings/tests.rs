@@ -79,11 +79,15 @@ fn what_can_be_set_is_set_and_the_rest_is_told() {
         ("self/oom_score_adj", "0"),
         ("module/nf_conntrack/parameters/hashsize", "16384"),
     ]);
-    let unset = apply_to(&kernel.roots(), &resolve(|_| ()));
-    let told: Vec<String> = unset.iter().map(ToString::to_string).collect();
+    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    let told: Vec<String> = setup.lines().collect();
     assert_eq!(
         told,
         [
+            "net/netfilter/nf_conntrack_tcp_timeout_established = 86400",
+            "oom_score_adj = -999 (was 0)",
+            "net/netfilter/nf_conntrack_max = 262144 (was 65536)",
+            "nf_conntrack/parameters/hashsize = 65536 (was 16384)",
             "sysctl net/netfilter/nf_conntrack_tcp_timeout_close_wait does not exist",
             "sysctl net/ipv4/conf/all/route_localnet does not exist",
         ]
@@ -105,6 +109,45 @@ fn a_larger_table_than_needed_stays() {
     apply_to(&kernel.roots(), &resolve(|_| ()));
     let expected = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(kernel.holds(&settings.map(|(name, _)| name)), BTreeMap::from(expected));
+}
+
+#[test]
+fn a_table_that_could_not_be_made_larger_keeps_its_lists() {
+    let kernel = Kernel::new(&[("module/nf_conntrack/parameters/hashsize", "16384")]);
+    let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
+    assert!(setup.failed.iter().any(|error| error.to_string().contains(CONNTRACK_MAX)), "{setup:?}");
+    let buckets = format!("module/{CONNTRACK_BUCKETS}");
+    assert_eq!(kernel.holds(&[&buckets]), BTreeMap::from([(buckets.clone(), "16384".to_owned())]));
+}
+
+/// The machine's own settings are out of reach here: they are of another namespace, or of this test's directory.
+#[test]
+fn in_a_network_namespace_its_own_settings_are_set_and_the_machines_are_left_alone() {
+    let namespace = ferroute_testing::NetNs::new();
+    let kernel = Kernel::new(&[("self/oom_score_adj", "0"), ("module/nf_conntrack/parameters/hashsize", "16")]);
+    let roots = Roots { sysctls: Sysctls::of_kernel(), cores: 1, ..kernel.roots() };
+    let seconds = ferroute_config::GoDuration::from_secs;
+    let resolved = resolve(|config| {
+        config.conntrack.tcp_be_liberal = true;
+        config.conntrack.tcp_established_timeout = Some(seconds(1234));
+        config.conntrack.udp_timeout = seconds(5);
+        // Whatever room the machine's table has is enough.
+        config.conntrack.min = Some(1);
+        config.conntrack.max_per_core = Some(1);
+    });
+    let setup = namespace.run(|| apply_to(&roots, &resolved));
+    assert_eq!(setup.failed.iter().map(|error| chain(error)).collect::<Vec<_>>(), [""; 0]);
+    for (name, value) in [
+        ("net.netfilter.nf_conntrack_tcp_timeout_established", "1234\n"),
+        ("net.netfilter.nf_conntrack_tcp_timeout_close_wait", "3600\n"),
+        ("net.netfilter.nf_conntrack_udp_timeout", "5\n"),
+        ("net.netfilter.nf_conntrack_tcp_be_liberal", "1\n"),
+        ("net.ipv4.conf.all.route_localnet", "1\n"),
+    ] {
+        assert_eq!(namespace.command("sysctl", &["-n", name]), value, "{name}");
+    }
+    let buckets = format!("module/{CONNTRACK_BUCKETS}");
+    assert_eq!(kernel.holds(&[&buckets]), BTreeMap::from([(buckets.clone(), "16".to_owned())]));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod ending;
 mod families;
 mod health;
 mod manifests;
+mod node;
 mod record;
 mod refusals;
 mod reload;
@@ -60,8 +61,21 @@ impl Case {
     /// Everything is in force.
     #[track_caller]
     fn new(mode: Mode, yaml: &str) -> Self {
-        let (lab, files) = (Lab::new(), Files::new());
+        Self::with_settings(mode, yaml, "")
+    }
+
+    /// The same with these fields in the configuration.
+    #[track_caller]
+    fn with_settings(mode: Mode, yaml: &str, settings: &str) -> Self {
+        let files = Files::with_settings(settings);
         files.apply(yaml);
+        Self::of(mode, files)
+    }
+
+    /// The same with these files.
+    #[track_caller]
+    fn of(mode: Mode, files: Files) -> Self {
+        let lab = Lab::new();
         let proxy = Proxy::start(&lab.node, &files, mode);
         Self { proxy, files, lab, mode }
     }

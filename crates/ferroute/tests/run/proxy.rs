@@ -33,14 +33,21 @@ impl Mode {
 /// A directory with manifests and configurations, which anybody may read.
 pub(crate) struct Files {
     directory: tempfile::TempDir,
+    /// Fields that every configuration has.
+    settings: String,
 }
 
 impl Files {
     pub(crate) fn new() -> Self {
+        Self::with_settings("")
+    }
+
+    /// The same; configurations have these fields too.
+    pub(crate) fn with_settings(settings: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(directory.path().join("manifests")).unwrap();
-        let files = Self { directory };
+        let files = Self { directory, settings: settings.to_owned() };
         files.apply_node("");
         files
     }
@@ -65,7 +72,12 @@ impl Files {
             "apiVersion: v1\nkind: Node\nmetadata: {{name: node-1}}\nspec: {{taints: [{taints}]}}\nstatus:\n  addresses:\n  \
              - {{type: InternalIP, address: 192.168.0.1}}\n  - {{type: InternalIP, address: \"fd00:168::1\"}}\n"
         );
-        self.put(&self.manifests().join("node.yaml"), &node);
+        self.put_node(&node);
+    }
+
+    /// Replaces the manifest of the node.
+    pub(crate) fn put_node(&self, yaml: &str) {
+        self.put(&self.manifests().join("node.yaml"), yaml);
     }
 
     fn put(&self, file: &Path, text: &str) {
@@ -88,7 +100,8 @@ impl Files {
         };
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
-             hostnameOverride: node-1\nhealthzBindAddress: {HEALTHZ}\n"
+             hostnameOverride: node-1\nhealthzBindAddress: {HEALTHZ}\n{}",
+            self.settings
         );
         fs::write(&path, text).unwrap();
         path

@@ -1,0 +1,65 @@
+//! What the node's own Node says, and that a change of it takes effect in place.
+
+use std::net::SocketAddr;
+
+use crate::{Case, Files, Mode, in_each_mode, rules, slices, wait, web, web_tcp};
+
+in_each_mode!(
+    a_node_that_gets_addresses_of_the_other_family_is_served_in_both,
+    pod_networks_that_change_are_in_the_rules_without_a_restart,
+);
+
+fn node_ports(pods: &[u8]) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: six}}\n\
+         spec: {{type: NodePort, clusterIPs: [10.96.0.6, \"fd00:96::6\"], ipFamilies: [IPv4, IPv6],\n  \
+         ports: [{{name: tcp, port: 80, nodePort: 30080}}]}}\n{}",
+        slices("six", pods)
+    )
+}
+
+fn node(spec: &str, addresses: &[&str]) -> String {
+    let addresses: String =
+        addresses.iter().map(|address| format!("  - {{type: InternalIP, address: \"{address}\"}}\n")).collect();
+    format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: node-1}}\nspec: {{{spec}}}\nstatus:\n  addresses:\n{addresses}"
+    )
+}
+
+fn a_node_that_gets_addresses_of_the_other_family_is_served_in_both(mode: Mode) {
+    let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+    let files = Files::with_settings("nodePortAddresses: [primary]\n");
+    files.put_node(&node("", &["192.168.0.1"]));
+    files.apply(&node_ports(&[0]));
+    let case = Case::of(mode, files);
+    // As in kube-proxy, node ports are on any address of a family of which the Node has none.
+    let all = ["10.96.0.6:80", "[fd00:96::6]:80", "192.168.0.1:30080", "[fd00:168::1]:30080"];
+    let answer = |pod| all.iter().for_each(|to| assert_eq!(case.connect(at(to)).unwrap(), pod, "{to}"));
+    answer(0);
+    case.lab.node.add_address("fd00:168::7/64", "client");
+    let other = at("[fd00:168::7]:30080");
+    wait("the other address", || case.connect(other).ok());
+    case.files.put_node(&node("", &["192.168.0.1", "fd00:168::1"]));
+    wait("the end of the other address", || case.connect(other).err());
+    answer(0);
+    // The other family comes first now.
+    case.files.put_node(&node("", &["fd00:168::1"]));
+    case.files.apply(&node_ports(&[1]));
+    case.wait_gone(0);
+    answer(1);
+}
+
+fn pod_networks_that_change_are_in_the_rules_without_a_restart(mode: Mode) {
+    let case = Case::with_settings(mode, &web(&[0]), "detectLocalMode: NodeCIDR\n");
+    let spec = |v4: &str, v6: &str| format!("podCIDR: {v4}, podCIDRs: [{v4}, \"{v6}\"]");
+    let addresses = ["192.168.0.1", "fd00:168::1"];
+    let is_there = |text: &str| case.rules().iter().any(|line| line.contains(text));
+    case.files.put_node(&node(&spec("10.1.0.0/24", "fd00:1::/64"), &addresses));
+    wait("the first networks", || (is_there("10.1.0.0/24") && is_there("fd00:1::/64")).then_some(()));
+    case.files.put_node(&node(&spec("10.2.0.0/24", "fd00:2::/64"), &addresses));
+    wait("the other networks", || (is_there("10.2.0.0/24") && is_there("fd00:2::/64")).then_some(()));
+    rules::wait_gone(&case.lab.node, mode, "10.1.0.0/24");
+    for to in web_tcp() {
+        assert_eq!(case.connect(to).unwrap(), 0);
+    }
+}
