@@ -18,7 +18,18 @@ impl KubeProxyConfiguration {
         let client = &self.client_connection;
         let logging = &self.logging;
         let default_flush = [GoDuration::ZERO, GoDuration::from_secs(5)];
+        let default_resync = [GoDuration::ZERO, GoDuration::from_secs(15 * 60)];
+        let ipvs = &self.ipvs;
+        // Sections of modes that are not asked for may hold anything.
+        let ipvs_is = |is_set: bool| self.mode == "ipvs" && is_set;
         let fields = [
+            ("configSyncPeriod", !default_resync.contains(&self.config_sync_period), RESYNC),
+            ("ipvs.excludeCIDRs", ipvs_is(!ipvs.exclude_cidrs.is_empty()), IPVS),
+            ("ipvs.scheduler", ipvs_is(!ipvs.scheduler.is_empty()), IPVS),
+            ("ipvs.strictARP", ipvs_is(ipvs.strict_arp), IPVS),
+            ("ipvs.tcpFinTimeout", ipvs_is(!ipvs.tcp_fin_timeout.is_zero()), IPVS),
+            ("ipvs.tcpTimeout", ipvs_is(!ipvs.tcp_timeout.is_zero()), IPVS),
+            ("ipvs.udpTimeout", ipvs_is(!ipvs.udp_timeout.is_zero()), IPVS),
             ("clientConnection.acceptContentTypes", client.accept_content_types.is_empty().not(), JSON),
             ("clientConnection.contentType", !MEDIA_TYPES.contains(&client.content_type.as_str()), JSON),
             ("enableProfiling", self.enable_profiling, "profiles are those of the Go runtime"),
@@ -55,6 +66,8 @@ impl KubeProxyConfiguration {
 /// What `contentType` may be without a warning: not set, the default, and what is spoken.
 const MEDIA_TYPES: [&str; 3] = ["", "application/vnd.kubernetes.protobuf", "application/json"];
 
+const RESYNC: &str = "no change gets lost that would have to be looked for";
+const IPVS: &str = "mode ipvs is taken as iptables, which has no virtual servers";
 const JSON: &str = "the API server is always spoken to in JSON";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines go to one stream";

@@ -237,6 +237,9 @@ fn what_has_no_effect_is_told_and_defaults_are_not() {
     config.show_hidden_metrics_for_version = "1.35".into();
     config.client_connection.accept_content_types = "text/plain".into();
     config.client_connection.content_type = "text/plain".into();
+    config.config_sync_period = seconds(60);
+    // Not told, because the mode is another.
+    config.ipvs.strict_arp = true;
     config.logging.flush_frequency = FlushFrequency::Nanoseconds(1);
     config.logging.vmodule = vec![VModuleItem::default()];
     config.logging.options.text.split_stream = true;
@@ -245,6 +248,7 @@ fn what_has_no_effect_is_told_and_defaults_are_not() {
     let expected = [
         "clientConnection.acceptContentTypes",
         "clientConnection.contentType",
+        "configSyncPeriod",
         "enableProfiling",
         "featureGates.TopologyAwareHints",
         "logging.flushFrequency",
@@ -257,5 +261,20 @@ fn what_has_no_effect_is_told_and_defaults_are_not() {
         "winkernel.sourceVip",
     ];
     assert_eq!(fields, expected);
-    assert_eq!(warnings[10].to_string(), "winkernel.enableDSR has no effect: it is for Windows");
+    assert_eq!(warnings[11].to_string(), "winkernel.enableDSR has no effect: it is for Windows");
+}
+
+#[test]
+fn what_ipvs_mode_alone_has_is_told_in_that_mode() {
+    let mut config = KubeProxyConfiguration { mode: "ipvs".into(), ..defaults() };
+    assert_eq!(config.warnings(), []);
+    config.ipvs.exclude_cidrs = vec!["10.9.0.0/16".into()];
+    config.ipvs.scheduler = "lc".into();
+    config.ipvs.strict_arp = true;
+    config.ipvs.tcp_fin_timeout = seconds(1);
+    config.ipvs.tcp_timeout = seconds(2);
+    config.ipvs.udp_timeout = seconds(3);
+    let fields: Vec<String> = config.warnings().into_iter().map(|warning| warning.field).collect();
+    let expected = ["excludeCIDRs", "scheduler", "strictARP", "tcpFinTimeout", "tcpTimeout", "udpTimeout"];
+    assert_eq!(fields, expected.map(|field| format!("ipvs.{field}")));
 }

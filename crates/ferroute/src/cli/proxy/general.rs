@@ -35,7 +35,7 @@ pub(crate) struct GeneralFlags {
     /// How readily the kernel ends this process when memory is short, -1000 (never) to 1000
     #[arg(long, value_name = "SCORE", default_value = "-999")]
     pub(crate) oom_score_adj: i32,
-    /// How often everything is read again from the API server
+    /// How often to look for changes that got lost; none get lost
     #[arg(long, value_name = "DURATION", default_value = "15m0s")]
     pub(crate) config_sync_period: GoDuration,
     /// Print the version and end; "raw" prints all that is known of it

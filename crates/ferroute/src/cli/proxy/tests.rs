@@ -103,6 +103,23 @@ fn every_flag_of_kube_proxy_is_there_with_its_default_and_no_other() {
 }
 
 #[test]
+fn the_table_of_the_docs_has_every_flag_with_its_default() {
+    let text = include_str!("../../../../../docs/compat.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `--"));
+    let told: Vec<(&str, &str)> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            let [name, default, effect] = cells.as_slice() else { panic!("not three cells: {row}") };
+            assert!(effect.len() > "| ".len(), "no effect told: {row}");
+            (name.trim_end_matches('`'), default.trim_matches('`'))
+        })
+        .collect();
+    let mut expected: Vec<_> = OF_KUBE_PROXY.into_iter().chain([("help", "")]).collect();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn names_are_unique_and_every_flag_has_a_help_text() {
     // Looks for names that stand twice, and for other faults.
     Cli::command().debug_assert();
