@@ -16,6 +16,9 @@ pub const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// endpoints.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
+/// Annotation on an `EndpointSlice`: when that happened which made it change, in RFC 3339.
+pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+
 /// On a Node: the zone that topology hints by zone are compared with.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 

@@ -1,4 +1,4 @@
-use crate::{Changes, ServiceTable};
+use crate::{Changes, Progress, ServiceTable};
 
 /// Why rules could not be written. Old rules are still in force; trying again in full is always right.
 #[derive(Debug, thiserror::Error)]
@@ -22,12 +22,27 @@ pub struct SyncReport {
     pub removed: usize,
     /// Rules or elements in force afterwards.
     pub total: usize,
+    /// The same by table, in modes that share tables with others; empty in the others.
+    pub tables: Vec<TableReport>,
+    /// Removals of what is not used any more that the kernel has refused for now; harmless, and tried again.
+    pub refused_removals: usize,
     /// Service ports without an endpoint on this node although the policy of their internal traffic asks for one.
     pub no_local_internal: usize,
     /// The same for external traffic.
     pub no_local_external: usize,
     /// Time that the kernel, or the program that talks to it, took.
     pub kernel_time: std::time::Duration,
+}
+
+/// What a sync has done to one table of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableReport {
+    /// The table's name.
+    pub name: &'static str,
+    /// Rules written.
+    pub written: usize,
+    /// Rules of ours in force afterwards.
+    pub total: usize,
 }
 
 /// Brings one IP family's table into force in the kernel. There is one implementation per mode.
@@ -43,6 +58,11 @@ pub trait Dataplane: Send {
 
     /// Cheap look whether our rules are still there; true when [`Dataplane::resync`] is needed.
     fn was_disturbed(&mut self) -> Result<bool, DataplaneError>;
+
+    /// How far a sync is, in modes that can tell on the way.
+    fn progress(&self) -> Option<Progress> {
+        None
+    }
 
     /// Removes every trace of this mode and nothing else.
     fn cleanup(&mut self) -> Result<(), DataplaneError>;

@@ -1,4 +1,5 @@
-//! What a proxy asks of its host: addresses, sysctls, packet counters, the generation of the rules, its name.
+//! What a proxy asks of its host: addresses, sysctls, packet counters, the generation of the rules, its name,
+//! what the process uses.
 //!
 //! Each of them stands behind a narrow seam, so that the sync loop can be tested without a kernel: a trait of one or two
 //! methods, or a value that is told where its files are. What the answers mean for Services is not known here.
@@ -11,6 +12,7 @@ mod addresses;
 mod counters;
 mod generation;
 mod node_name;
+mod process;
 mod sysctl;
 
 pub use address_watch::AddressWatch;
@@ -18,4 +20,5 @@ pub use addresses::{AddressError, HostAddresses, KernelAddresses};
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
 pub use node_name::{NodeNameError, node_name};
+pub use process::{ProcessError, ProcessUsage};
 pub use sysctl::{Ensured, SysctlError, Sysctls};

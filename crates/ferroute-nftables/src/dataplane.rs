@@ -4,7 +4,6 @@ mod connections;
 mod found;
 mod look;
 mod pace;
-mod progress;
 mod repair;
 mod resync;
 mod run;
@@ -14,10 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServicePortName, ServiceTable, SyncReport};
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, IpFamily, Progress, ServicePortName, ServiceTable, SyncReport,
+};
 use ferroute_host::{AddressError, HostAddresses};
 
-pub use self::{connections::Connections, progress::Progress};
+pub use self::connections::Connections;
 use self::{
     pace::Pace,
     run::{Run, Writing},
@@ -89,11 +90,6 @@ impl<K: Kernel> NftablesDataplane<K> {
         let table = TableId { family, name: TABLE };
         let progress = Progress::default();
         Self { kernel, table, settings, addresses, in_force: None, pace: Pace::default(), progress }
-    }
-
-    /// How far a sync is.
-    pub fn progress(&self) -> Progress {
-        self.progress.clone()
     }
 
     /// The kernel, to look at what it holds.
@@ -173,7 +169,10 @@ impl<K: Kernel> NftablesDataplane<K> {
         let transaction = Transaction { table: self.table.clone(), changes: garbage };
         match self.commit(&transaction, run) {
             Ok(_) => Ok(true),
-            Err(Failure::Kernel(error)) if error.objection() == Some(Objection::Busy) => Ok(false),
+            Err(Failure::Kernel(error)) if error.objection() == Some(Objection::Busy) => {
+                run.report.refused_removals += 1;
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -228,6 +227,10 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
 
     fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
         self.look().map_err(|error| self.error("look at", error))
+    }
+
+    fn progress(&self) -> Option<Progress> {
+        Some(self.progress.clone())
     }
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {

@@ -108,6 +108,6 @@ pub mod plan;
 mod probe;
 mod wire;
 
-pub use dataplane::{Connections, NftablesDataplane, Progress};
+pub use dataplane::{Connections, NftablesDataplane};
 pub use model::{Class, DataType, Value};
 pub use probe::probe;

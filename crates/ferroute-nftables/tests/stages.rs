@@ -88,7 +88,7 @@ fn the_api_server_and_names_come_first_and_the_rest_in_steps() {
     let kernel = Steps::default();
     let steps = kernel.steps.clone();
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
-    let progress = dataplane.progress();
+    let progress = dataplane.progress().unwrap();
     let report = dataplane.resync(&table).unwrap();
     assert!(report.full);
     assert_eq!(progress.get(), (5_002, 5_002));

@@ -1,7 +1,7 @@
 use std::{error::Error, io::Write, sync::Arc, time::Duration};
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, ServicePortName, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, ServicePortName, ServiceTable, SyncReport, TableReport,
 };
 
 use super::{
@@ -126,6 +126,15 @@ impl IptablesDataplane {
             written: written.rules.total(),
             removed,
             total: tally.rules.total(),
+            tables: vec![
+                TableReport {
+                    name: TableName::Filter.as_str(),
+                    written: written.rules.filter,
+                    total: tally.rules.filter,
+                },
+                TableReport { name: TableName::Nat.as_str(), written: written.rules.nat, total: tally.rules.nat },
+            ],
+            refused_removals: 0,
             no_local_internal: tally.no_local_internal,
             no_local_external: tally.no_local_external,
             kernel_time: took,

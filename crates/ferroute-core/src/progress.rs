@@ -19,12 +19,14 @@ impl Progress {
         (self.0.done.load(Relaxed), self.0.total.load(Relaxed))
     }
 
-    pub(super) fn start(&self, total: usize) {
+    /// A sync of so many service ports begins.
+    pub fn start(&self, total: usize) {
         self.0.done.store(0, Relaxed);
         self.0.total.store(total, Relaxed);
     }
 
-    pub(super) fn advance(&self, done: usize) {
+    /// So many of them are in force by now.
+    pub fn advance(&self, done: usize) {
         self.0.done.store(done, Relaxed);
     }
 }
