@@ -1,5 +1,7 @@
 //! Logs go to standard error, one line each; data goes to standard output.
 
+mod json;
+
 use std::io::IsTerminal;
 
 use ferroute_config::LogFormat;
@@ -28,7 +30,7 @@ pub(crate) fn start(verbosity: u32, format: LogFormat) {
         .with_target(false);
     match format {
         LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Json => lines.event_format(json::KubernetesJson).init(),
     }
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct SyncLog;
 
 impl Observer for SyncLog {
     fn in_force(&mut self, sync: &InForce<'_>) {
-        let FamilyOutcome { report, changes, flows_removed, flows_error, took } = sync.outcome;
+        let FamilyOutcome { report, changes, flows_removed, flows_error, took, .. } = sync.outcome;
         let (family, services) = (sync.table.family, changes.services.len());
         if let Some(error) = flows_error {
             tracing::warn!(%family, error = format!("{error:#}"), "cannot remove stale UDP flows");
