@@ -136,10 +136,10 @@ pub(crate) fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> 
     let mut tracker = Tracker::new(feed.node().clone());
     for change in feed.take(events) {
         match change {
-            Change::Service(service) => tracker.set_service(service),
-            Change::ServiceGone(name) => tracker.remove_service(&name),
-            Change::Slice(slice) => tracker.set_slice(slice),
-            Change::SliceGone(name) => tracker.remove_slice(&name),
+            Change::Service(service, _) => tracker.set_service(service),
+            Change::ServiceGone(name, _) => tracker.remove_service(&name),
+            Change::Slice(slice, _) => tracker.set_slice(slice),
+            Change::SliceGone(name, _) => tracker.remove_slice(&name),
             Change::Node(node) => tracker.set_node(node),
             Change::ServiceCidrs(cidrs) => tracker.set_service_cidrs(cidrs),
             Change::Listed | Change::HostAddresses => {}

@@ -3,17 +3,23 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    time::Instant,
 };
 
+use ferroute_api::ObjectMeta;
 use ferroute_config::Resolved;
 use ferroute_core::{
     LocalTrafficDetector, NodeView, ServiceName,
-    parse::{InvalidObject, parse_node, parse_service, parse_service_cidr, parse_slice},
+    parse::{InvalidObject, ObjectVersion, parse_node, parse_service, parse_service_cidr, parse_slice, trigger_time},
 };
 use ferroute_source::{Event, ObjectName, Problem, Resource};
 use ipnet::IpNet;
 
-use crate::{logging::chain, node_wait::Missing, sync::Change};
+use crate::{
+    logging::chain,
+    node_wait::Missing,
+    sync::{Change, Stamp},
+};
 
 /// Translates one source's events for one node. An object that is wrong is told and passed over; what was known of it
 /// before stays in force.
@@ -62,25 +68,31 @@ impl<'a> Feed<'a> {
     /// What a batch of events comes to.
     pub(crate) fn take(&mut self, events: Vec<Event>) -> Vec<Change> {
         let listed_before = self.is_listed();
-        let mut changes: Vec<Change> = events.into_iter().filter_map(|event| self.translate(event)).collect();
+        let received = Instant::now();
+        let mut changes: Vec<Change> = events.into_iter().filter_map(|event| self.translate(event, received)).collect();
         if self.is_listed() && !listed_before {
             changes.push(Change::Listed);
         }
         changes
     }
 
-    fn translate(&mut self, event: Event) -> Option<Change> {
+    fn translate(&mut self, event: Event, received: Instant) -> Option<Change> {
+        let gone = Stamp { received, version: ObjectVersion::default(), trigger: None };
+        let stamp = |metadata: &ObjectMeta| Stamp { version: ObjectVersion::of(metadata), ..gone };
         match event {
             Event::ServiceApplied(service) => match valid(parse_service(&service))? {
-                Some(view) => Some(Change::Service(view)),
-                None => Some(Change::ServiceGone(name(&ObjectName::of(&service.metadata)))),
+                Some(view) => Some(Change::Service(view, stamp(&service.metadata))),
+                None => Some(Change::ServiceGone(name(&ObjectName::of(&service.metadata)), gone)),
             },
-            Event::ServiceDeleted(service) => Some(Change::ServiceGone(name(&service))),
+            Event::ServiceDeleted(service) => Some(Change::ServiceGone(name(&service), gone)),
             Event::SliceApplied(slice) => match valid(parse_slice(&slice, &self.node.name))? {
-                Some(view) => Some(Change::Slice(view)),
-                None => Some(Change::SliceGone(name(&ObjectName::of(&slice.metadata)))),
+                Some(view) => {
+                    let trigger = trigger_time(&slice.metadata);
+                    Some(Change::Slice(view, Stamp { trigger, ..stamp(&slice.metadata) }))
+                }
+                None => Some(Change::SliceGone(name(&ObjectName::of(&slice.metadata)), gone)),
             },
-            Event::SliceDeleted(slice) => Some(Change::SliceGone(name(&slice))),
+            Event::SliceDeleted(slice) => Some(Change::SliceGone(name(&slice), gone)),
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
                 let mut view = valid(parse_node(&node))?;
                 self.has_node_addresses |= !view.addresses.is_empty();

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServiceName, Tracker};
 use ferroute_health::{
-    Health, HealthCheck, HealthCheckPorts, HealthzHandler, HttpThread, Limits, ListenScope, Server, listen,
+    Handler, Health, HealthCheck, HealthCheckPorts, HttpThread, Limits, ListenScope, Server, listen,
 };
 
 use crate::{
@@ -13,15 +13,15 @@ use crate::{
     sync::Change,
 };
 
-/// Serves `/healthz` and `/livez`. With `hard_fail` an address that cannot be opened is an error; else it is tried again
+/// Serves `/healthz` and `/livez` by their handler. With `hard_fail` an address that cannot be opened is an error; else it is tried again
 /// and again.
 pub(crate) fn serve(
     http: &HttpThread,
-    health: &Arc<Health>,
+    handler: Arc<dyn Handler>,
     address: SocketAddr,
     hard_fail: bool,
 ) -> anyhow::Result<Server> {
-    let (scope, handler) = (ListenScope::of(address.ip()), Arc::new(HealthzHandler::new(health.clone())));
+    let scope = ListenScope::of(address.ip());
     if hard_fail {
         return Ok(http.serve(listen(scope, address.port())?, handler, Limits::default())?);
     }
@@ -90,4 +90,4 @@ impl Observer for HealthObserver {
 }
 
 /// kube-proxy's pause between two tries to open the health address.
-const LISTEN_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const LISTEN_PAUSE: Duration = Duration::from_secs(5);

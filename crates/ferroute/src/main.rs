@@ -19,6 +19,7 @@ mod flows;
 mod health;
 mod kernel_settings;
 mod logging;
+mod metrics;
 mod node_wait;
 mod observer;
 mod planes;
@@ -28,6 +29,7 @@ mod render;
 mod replay;
 mod run;
 mod settings;
+mod status;
 mod sync;
 mod version;
 

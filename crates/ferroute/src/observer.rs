@@ -10,8 +10,12 @@ use crate::sync::{Change, FamilyOutcome};
 pub(crate) trait Observer: Send {
     /// A change is being taken; `before` is what was wanted until now.
     fn taken(&mut self, _: &Change, _before: &Tracker) {}
+    /// Everything has been listed: these families are served.
+    fn serves(&mut self, _: &[IpFamily]) {}
     /// Something has changed that is not in force yet.
     fn queued(&mut self, _: IpFamily) {}
+    /// A sync of a family begins; `full`: it compares everything.
+    fn begins(&mut self, _: IpFamily, _full: bool) {}
     /// Everything that was queued for a family is in force.
     fn in_force(&mut self, _: &InForce<'_>) {}
     /// A family's rules could not be written: the old ones stay in force, and what was queued still is.

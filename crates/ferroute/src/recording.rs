@@ -82,10 +82,10 @@ impl Drop for Recording {
 impl Observer for Recording {
     fn taken(&mut self, change: &Change, before: &Tracker) {
         match change {
-            Change::Service(service) => self.recorder.service_changes(&service.name, before),
-            Change::ServiceGone(name) => self.recorder.service_changes(name, before),
-            Change::Slice(slice) => self.recorder.slice_changes(&slice.name, before),
-            Change::SliceGone(name) => self.recorder.slice_changes(name, before),
+            Change::Service(service, _) => self.recorder.service_changes(&service.name, before),
+            Change::ServiceGone(name, _) => self.recorder.service_changes(name, before),
+            Change::Slice(slice, _) => self.recorder.slice_changes(&slice.name, before),
+            Change::SliceGone(name, _) => self.recorder.slice_changes(name, before),
             Change::Node(_) => self.recorder.node_changes(before),
             // None of these is what a Service or its endpoints come from.
             Change::ServiceCidrs(_) | Change::Listed | Change::HostAddresses => {}

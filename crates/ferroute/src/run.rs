@@ -19,7 +19,7 @@ use std::{
 use anyhow::Context;
 use ferroute_config::{ClientConnectionConfiguration, Resolved};
 use ferroute_core::{NodeView, Tracker};
-use ferroute_health::{Health, HttpThread};
+use ferroute_health::{Health, HealthzHandler, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
 use ferroute_kube::ApiServer;
 use ferroute_source::{Event, FollowError, Manifests};
@@ -40,16 +40,19 @@ use crate::{
     planes,
     recording::{self, About, Recording},
     settings::{self, Settings},
+    status::{self, Pages, ProgressBoard, Status},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
 
 /// Runs the proxy until a signal ends it.
 pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
+    let pages = Pages::new(&config.clone().platform_defaulted(), args.flags.iter());
+    let status = Status::new(resolved, pages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(async {
         let source = Source::new(&args.args, &config.client_connection, &settings::node_name(resolved)?).await?;
-        supervise(source, settings, ConfigWatch::new(args, settings)).await
+        supervise(source, settings, &status, ConfigWatch::new(args, settings)).await
     })?;
     match end {
         End::Signal(signal) => tracing::info!("{signal}: ending, rules stay in force"),
@@ -97,16 +100,21 @@ impl Source {
     }
 }
 
-async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>) -> anyhow::Result<End> {
+async fn supervise(
+    source: Source,
+    settings: &Settings,
+    status: &Status,
+    config: ConfigWatch<'_>,
+) -> anyhow::Result<End> {
     let resolved = &settings.resolved;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
     // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
     let health = Arc::new(Health::new(resolved.sync.period * 2));
-    let _server = match resolved.healthz {
-        Some(address) => Some(health::serve(&http, &health, address, resolved.bind_address_hard_fail)?),
-        None => None,
-    };
+    let hard_fail = resolved.bind_address_hard_fail;
+    let healthz = Arc::new(status::counted(HealthzHandler::new(health.clone()), status.metrics()));
+    let _healthz = resolved.healthz.map(|address| health::serve(&http, healthz, address, hard_fail)).transpose()?;
+    let _metrics = resolved.metrics.map(|address| status.serve(&http, address, hard_fail)).transpose()?;
     let mut feed = Feed::new(resolved, first_node(resolved)?);
     let (events, mut batches) = mpsc::channel(QUEUE);
     let mut wait = NodeWait::new(&feed.node().name, source.has_node());
@@ -127,6 +135,7 @@ async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>)
         Box::new(SyncLog),
         Box::new(HealthObserver::new(http, health, resolved.settings.clone())),
         Box::new(recording),
+        Box::new(status.observer()),
     ];
     let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
     let mut others = Vec::new();
@@ -140,7 +149,7 @@ async fn supervise(source: Source, settings: &Settings, config: ConfigWatch<'_>)
             end = &mut stop => return Ok(end),
         }
     }
-    let mut sync = SyncThread::start(resolved, feed.node(), intake)?;
+    let mut sync = SyncThread::start(resolved, feed.node(), intake, status.progress())?;
     sync.send(others).await?;
     let mut addresses = AddressWatch::open()?;
     let end = loop {
@@ -201,8 +210,12 @@ struct SyncThread {
 }
 
 impl SyncThread {
-    fn start(resolved: &Resolved, node: &NodeView, intake: Intake) -> anyhow::Result<Self> {
+    fn start(resolved: &Resolved, node: &NodeView, intake: Intake, progress: &ProgressBoard) -> anyhow::Result<Self> {
         let planes = planes::open(resolved, node)?;
+        progress.get_or_init(|| {
+            let told = planes.served.iter().filter_map(|(family, plane)| Some((*family, plane.progress()?)));
+            told.collect()
+        });
         let mut addresses = KernelAddresses::open()?;
         let mut known = addresses.list()?;
         let host_addresses = move || {

@@ -18,7 +18,8 @@ mod schedule;
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    Dataplane, NodeView, ServiceName,
+    Dataplane, IpFamily, NodeView, ServiceName,
+    parse::ObjectVersion,
     tracker::{ServiceView, SliceView},
 };
 use ipnet::IpNet;
@@ -36,13 +37,13 @@ use crate::{logging::chain, observer::InForce};
 #[derive(Debug)]
 pub(crate) enum Change {
     /// A Service is new or differs.
-    Service(ServiceView),
+    Service(ServiceView, Stamp),
     /// A Service is gone or is none of ours any more.
-    ServiceGone(ServiceName),
+    ServiceGone(ServiceName, Stamp),
     /// A slice is new or differs.
-    Slice(SliceView),
+    Slice(SliceView, Stamp),
     /// A slice is gone or is none of ours any more.
-    SliceGone(ServiceName),
+    SliceGone(ServiceName, Stamp),
     /// The node differs.
     Node(NodeView),
     /// The networks that cluster IPs are taken from differ; all of them.
@@ -51,6 +52,18 @@ pub(crate) enum Change {
     Listed,
     /// The addresses of the host's interfaces differ.
     HostAddresses,
+}
+
+/// When a change was received, and which version of its object it is. The rules do not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    /// When it came from the source.
+    pub(crate) received: std::time::Instant,
+    /// The object's version; nothing is known of it in files and of what is gone.
+    pub(crate) version: ObjectVersion,
+    /// When that happened in the cluster which has made the slice change; see
+    /// [`ferroute_core::parse::trigger_time`]. Nothing else tells.
+    pub(crate) trigger: Option<std::time::SystemTime>,
 }
 
 /// See the module's text.
@@ -69,7 +82,7 @@ impl SyncLoop {
     /// A loop that has written nothing yet, for what has come in and what is still to come. Rules of the `predecessors` go after the first sync; `host_addresses` tells the
     /// addresses of the host's interfaces whenever it is asked.
     pub(crate) fn new(
-        intake: Intake,
+        mut intake: Intake,
         families: Vec<FamilySync>,
         predecessors: Vec<Box<dyn Dataplane>>,
         flows: Box<dyn FlowTable>,
@@ -77,6 +90,8 @@ impl SyncLoop {
         limits: Limits,
     ) -> Self {
         let schedule = Schedule::new(limits);
+        let served: Vec<IpFamily> = families.iter().map(FamilySync::family).collect();
+        intake.tell(|observer| observer.serves(&served));
         Self { intake, families, predecessors, flows, host_addresses, schedule, listed: false }
     }
 
@@ -168,6 +183,8 @@ impl SyncLoop {
         let mut failed = false;
         let Intake { tracker, observers } = &mut self.intake;
         for family in &mut self.families {
+            let (of, full) = (family.family(), family.needs_resync());
+            observers.iter_mut().for_each(|observer| observer.begins(of, full));
             match family.sync(tracker, &mut *self.flows, &host_addresses) {
                 Ok(outcome) => {
                     failed |= outcome.flows_error.is_some();

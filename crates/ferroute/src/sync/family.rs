@@ -37,6 +37,8 @@ pub(crate) struct FamilyOutcome {
     pub(crate) changes: Changes,
     /// Stale flows that were removed.
     pub(crate) flows_removed: usize,
+    /// How long it took to look for them; `None` where there were none to be looked for.
+    pub(crate) flows_took: Option<Duration>,
     /// Why stale flows could not be removed; they are looked for again at the next sync.
     pub(crate) flows_error: Option<anyhow::Error>,
     /// How long all of it took.
@@ -96,11 +98,13 @@ impl FamilySync {
             (false, false) => Some(self.dataplane.sync(table, &changes)?),
         };
         self.needs_resync = false;
+        let looking = (!self.stale.is_empty()).then(std::time::Instant::now);
         let (flows_removed, flows_error) = match self.remove_stale(flows, host_addresses) {
             Ok(removed) => (removed, None),
             Err(error) => (0, Some(error)),
         };
-        Ok(FamilyOutcome { report, changes, flows_removed, flows_error, took: start.elapsed() })
+        let flows_took = looking.map(|start| start.elapsed());
+        Ok(FamilyOutcome { report, changes, flows_removed, flows_took, flows_error, took: start.elapsed() })
     }
 
     fn remove_stale(&mut self, flows: &mut dyn FlowTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {

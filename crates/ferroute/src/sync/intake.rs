@@ -30,10 +30,10 @@ impl Intake {
         }
         self.taken(&change);
         match change {
-            Change::Service(service) => self.tracker.set_service(service),
-            Change::ServiceGone(name) => self.tracker.remove_service(&name),
-            Change::Slice(slice) => self.tracker.set_slice(slice),
-            Change::SliceGone(name) => self.tracker.remove_slice(&name),
+            Change::Service(service, _) => self.tracker.set_service(service),
+            Change::ServiceGone(name, _) => self.tracker.remove_service(&name),
+            Change::Slice(slice, _) => self.tracker.set_slice(slice),
+            Change::SliceGone(name, _) => self.tracker.remove_slice(&name),
             Change::Node(node) => self.tracker.set_node(node),
             Change::ServiceCidrs(cidrs) => self.tracker.set_service_cidrs(cidrs),
             Change::Listed | Change::HostAddresses => {}

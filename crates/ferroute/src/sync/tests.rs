@@ -162,9 +162,13 @@ impl Rig {
     }
 }
 
+fn stamp() -> Stamp {
+    Stamp { received: std::time::Instant::now(), version: ObjectVersion::default(), trigger: None }
+}
+
 fn web() -> Change {
     let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
-    Change::Service(parse_service(&web.build()).unwrap().unwrap())
+    Change::Service(parse_service(&web.build()).unwrap().unwrap(), stamp())
 }
 
 fn dns_with(endpoints: &[&str]) -> Vec<Change> {
@@ -172,8 +176,8 @@ fn dns_with(endpoints: &[&str]) -> Vec<Change> {
     let slice = slice("kube-system/dns-a", "dns").udp("dns", 53);
     let slice = endpoints.iter().fold(slice, |slice, address| slice.pod(pod(address)));
     vec![
-        Change::Service(parse_service(&dns.build()).unwrap().unwrap()),
-        Change::Slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap()),
+        Change::Service(parse_service(&dns.build()).unwrap().unwrap(), stamp()),
+        Change::Slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap(), stamp()),
     ]
 }
 
@@ -196,7 +200,7 @@ async fn rules_of_another_mode_go_after_ours_are_in_force() {
 async fn later_changes_are_written_alone_and_an_undone_one_not_at_all() {
     let rig = Rig::in_force(&[]).await;
     assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
-    let undone = vec![Change::ServiceGone(service_name("shop/web")), web()];
+    let undone = vec![Change::ServiceGone(service_name("shop/web"), stamp()), web()];
     assert_eq!(rig.within(Duration::from_secs(3)).await, [""; 0]);
     assert_eq!(rig.after(undone).await, ["in force: 2 ports"]);
 }

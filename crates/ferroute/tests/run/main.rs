@@ -19,6 +19,7 @@ mod record;
 mod refusals;
 mod reload;
 mod repair;
+mod status;
 mod udp;
 
 use std::{

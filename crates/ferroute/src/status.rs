@@ -1,0 +1,163 @@
+//! What operators ask of a running proxy over HTTP, on the address for metrics: kube-proxy's paths, and two of our own.
+//!
+//! ```text
+//!   /metrics    numbers, as Prometheus reads them        /services  which version of each Service is in force
+//!   /healthz    ok                                        /changes   the slowest changes of the last hour
+//!   /proxyMode  the mode's name
+//!   /configz    the configuration                         /statusz, /flagz  for people
+//! ```
+//!
+//! Answers are made on the HTTP thread from what is at hand, so that no sync waits for a reader.
+
+mod pages;
+mod sample;
+
+use std::{net::SocketAddr, sync::Arc, time::Instant};
+
+use anyhow::Context;
+use ferroute_config::{Mode, Resolved};
+use ferroute_health::{
+    Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found, text,
+};
+use ferroute_metrics::{Build, Engine, Filter, Metrics, Probe};
+
+use self::sample::Sampler;
+pub(crate) use self::{pages::Pages, sample::ProgressBoard};
+use crate::{
+    health::LISTEN_PAUSE,
+    logging::chain,
+    metrics::{MetricsObserver, SharedHistory},
+    version,
+};
+
+/// Everything that is told over HTTP, but for health.
+pub(crate) struct Status {
+    metrics: Arc<Metrics>,
+    history: SharedHistory,
+    handler: Arc<StatusHandler>,
+}
+
+struct StatusHandler {
+    metrics: Arc<Metrics>,
+    history: SharedHistory,
+    sampler: Sampler,
+    mode: &'static str,
+    pages: Pages,
+}
+
+impl Status {
+    /// Nothing has happened yet.
+    pub(crate) fn new(resolved: &Resolved, pages: Pages) -> Self {
+        let (engine, mode) = in_force(&resolved.mode);
+        let build = Build {
+            version: env!("CARGO_PKG_VERSION"),
+            minor: version::MINOR,
+            git_version: version::GIT_VERSION,
+            platform: &version::platform(),
+        };
+        let metrics = Arc::new(Metrics::new(engine, &build));
+        let history = SharedHistory::new();
+        let handler = StatusHandler {
+            metrics: metrics.clone(),
+            history: history.clone(),
+            sampler: Sampler::new(engine),
+            mode,
+            pages,
+        };
+        Self { metrics, history, handler: Arc::new(handler) }
+    }
+
+    /// The metrics, for those who count by themselves.
+    pub(crate) fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
+    }
+
+    /// Where to tell who can say how far syncs are.
+    pub(crate) fn progress(&self) -> &ProgressBoard {
+        &self.handler.sampler.progress
+    }
+
+    /// Tells the sync loop's progress.
+    pub(crate) fn observer(&self) -> MetricsObserver {
+        MetricsObserver::new(self.metrics.clone(), self.history.clone())
+    }
+
+    /// Answers. With `hard_fail` an address that cannot be opened is an error; else it is tried again and again.
+    pub(crate) fn serve(&self, http: &HttpThread, address: SocketAddr, hard_fail: bool) -> anyhow::Result<Server> {
+        let (scope, handler) = (ListenScope::of(address.ip()), self.handler.clone());
+        if hard_fail {
+            let listener = listen(scope, address.port()).context("cannot serve metrics")?;
+            return Ok(http.serve(listener, handler, Limits::default())?);
+        }
+        let report = |error: &ListenError| tracing::warn!("cannot serve metrics: {}", chain(error));
+        Ok(http.serve_when_free(scope, address.port(), handler, Limits::default(), LISTEN_PAUSE, report))
+    }
+}
+
+/// How rules are really written: ipvs is not to be had, and iptables takes its place.
+fn in_force(mode: &Mode) -> (Engine, &'static str) {
+    match mode {
+        Mode::Iptables | Mode::Ipvs(_) => (Engine::Iptables, Mode::Iptables.as_str()),
+        Mode::Nftables => (Engine::Nftables, Mode::Nftables.as_str()),
+    }
+}
+
+/// Counts the answers of a handler for health checks.
+pub(crate) fn counted(handler: impl Handler, metrics: Arc<Metrics>) -> impl Handler {
+    move |request: &Request| {
+        let response = handler.answer(request);
+        let probe = match request.uri.path() {
+            "/healthz" => Some(Probe::Healthz),
+            "/livez" => Some(Probe::Livez),
+            _ => None,
+        };
+        probe.into_iter().for_each(|probe| metrics.probed(probe, response.status().as_u16()));
+        response
+    }
+}
+
+impl Handler for StatusHandler {
+    fn answer(&self, request: &Request) -> Response {
+        match request.uri.path() {
+            "/metrics" => self.metrics(),
+            "/healthz" | "/healthz/ping" => pages::healthz(request),
+            "/proxyMode" => text(hyper::StatusCode::OK, self.mode),
+            "/configz" => json(hyper::StatusCode::OK, self.pages.configz.clone()),
+            "/statusz" => pages::readable(request, || self.pages.statusz()),
+            "/flagz" => pages::readable(request, || self.pages.flagz.clone()),
+            "/services" => {
+                let filter = filter(request);
+                let page = self.history.lock().receipts(&filter);
+                json(hyper::StatusCode::OK, page.to_json())
+            }
+            "/changes" => {
+                let page = self.history.lock().slow_changes(Instant::now());
+                json(hyper::StatusCode::OK, page.to_json())
+            }
+            path if path.starts_with("/debug/") => pages::no_profiles(),
+            _ => not_found(),
+        }
+    }
+}
+
+impl StatusHandler {
+    fn metrics(&self) -> Response {
+        let mut response = text(hyper::StatusCode::OK, self.metrics.render(&self.sampler.sample()));
+        let kind = hyper::header::HeaderValue::from_static(Metrics::CONTENT_TYPE);
+        response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+/// `?namespace=…&name=…`
+fn filter(request: &Request) -> Filter {
+    let mut filter = Filter::default();
+    for (key, value) in form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes()) {
+        match &*key {
+            "namespace" => filter.namespace = Some(value.into_owned()),
+            "name" => filter.name = Some(value.into_owned()),
+            _ => {}
+        }
+    }
+    filter
+}

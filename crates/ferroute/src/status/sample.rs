@@ -1,0 +1,63 @@
+//! What is looked up only when somebody asks for metrics.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ferroute_core::IpFamily;
+use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
+use ferroute_iptables::NfacctCounters;
+use ferroute_metrics::{Engine, Process, Progress, Sampled};
+
+use crate::logging::chain;
+
+/// Where it is told, once that is known, who can say how far the sync of each family is.
+pub(crate) type ProgressBoard = OnceLock<Vec<(IpFamily, ferroute_core::Progress)>>;
+
+/// Looks up what nobody tells by itself.
+pub(crate) struct Sampler {
+    /// Only where rules count packets, and the kernel can.
+    packets: Option<Mutex<KernelCounters>>,
+    pub(super) progress: ProgressBoard,
+}
+
+impl Sampler {
+    /// For the calling thread's network namespace.
+    pub(crate) fn new(engine: Engine) -> Self {
+        let packets = match engine {
+            Engine::Iptables => KernelCounters::open().unwrap_or_else(|error| {
+                tracing::warn!("{}: metrics will not tell of packets", chain(&error));
+                None
+            }),
+            Engine::Nftables | Engine::Ipvs => None,
+        };
+        Self { packets: packets.map(Mutex::new), progress: ProgressBoard::default() }
+    }
+
+    pub(crate) fn sample(&self) -> Sampled {
+        Sampled {
+            process: told(ProcessUsage::of_self()).map(process),
+            invalid_dropped: self.packets(NfacctCounters::INVALID_DROPPED),
+            localhost_accepted: self.packets(NfacctCounters::LOCALHOST_ACCEPTED),
+            progress: self.progress.get().into_iter().flatten().map(progress).collect(),
+        }
+    }
+
+    fn packets(&self, counter: &str) -> Option<u64> {
+        let mut counters = self.packets.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        told(counters.read(counter)).flatten().map(|counter| counter.packets)
+    }
+}
+
+fn process(usage: ProcessUsage) -> Process {
+    let ProcessUsage { cpu, resident_bytes, virtual_bytes, open_files, max_files, threads, started } = usage;
+    Process { cpu, resident_bytes, virtual_bytes, open_files, max_files, threads, started }
+}
+
+fn progress((family, progress): &(IpFamily, ferroute_core::Progress)) -> Progress {
+    let (done, total) = progress.get();
+    Progress { family: *family, done, total }
+}
+
+/// Readers come every few seconds, so that a failure is nothing to be loud about.
+fn told<T, E: std::error::Error>(result: Result<T, E>) -> Option<T> {
+    result.inspect_err(|error| tracing::debug!("{}", chain(error))).ok()
+}

@@ -1,0 +1,107 @@
+//! What operators ask over HTTP.
+
+use serde_json::Value;
+
+use crate::{
+    Case, Mode,
+    http::{Answer, get},
+    in_each_mode, slices, wait, web,
+};
+
+in_each_mode!(metrics_follow_what_happens, pages_tell_of_the_proxy, receipts_and_changes_tell_of_services);
+
+fn ask(case: &Case, path: &str) -> Answer {
+    get(&case.lab.node, "127.0.0.1:10249".parse().unwrap(), path).unwrap()
+}
+
+/// The value of a metric with these labels; `None` if it is not there.
+fn metric(case: &Case, name: &str) -> Option<f64> {
+    let body = ask(case, "/metrics").body;
+    body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn json(case: &Case, path: &str) -> Value {
+    serde_json::from_str(&ask(case, path).body).unwrap()
+}
+
+fn metrics_follow_what_happens(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let value = |name: &str| metric(&case, name).unwrap_or_else(|| panic!("no {name}"));
+    assert_eq!(value("ferroute_in_force{ip_family=\"IPv6\"}"), 1.0);
+    let syncs =
+        |kind: &str| value(&format!("kubeproxy_sync_{kind}proxy_rules_duration_seconds_count{{ip_family=\"IPv4\"}}"));
+    assert_eq!(syncs("full_"), 1.0);
+    let changes = value("kubeproxy_sync_proxy_rules_endpoint_changes_total");
+    assert_eq!(changes, 2.0, "a slice for each family");
+
+    case.files.apply(&web(&[1, 2]));
+    wait("the change in force", || {
+        let seen = metric(&case, "kubeproxy_sync_proxy_rules_endpoint_changes_total")? == 4.0;
+        let pending = value("kubeproxy_sync_proxy_rules_endpoint_changes_pending");
+        let done =
+            metric(&case, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"}")? > 0.0;
+        (seen && done && pending == 0.0).then_some(())
+    });
+    assert_eq!(syncs(""), syncs("full_") + syncs("partial_"));
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(value("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "the lab has asked");
+    match mode {
+        Mode::Iptables => {
+            let saved = ["iptables-save", "ip6tables-save"].map(|program| case.lab.node.command(program, &[])).concat();
+            let rules = saved.lines().filter(|line| line.starts_with("-A KUBE-")).count();
+            let tables = ["filter", "nat"].iter().flat_map(|table| {
+                ["IPv4", "IPv6"].map(|family| {
+                    value(&format!(
+                        "kubeproxy_sync_proxy_rules_iptables_total{{ip_family=\"{family}\",table=\"{table}\"}}"
+                    ))
+                })
+            });
+            assert_eq!(tables.sum::<f64>(), rules as f64);
+            assert_eq!(value("kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}"), 0.0);
+        }
+        Mode::Nftables => {
+            assert_eq!(value("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}"), 0.0);
+            let progress = value("ferroute_sync_progress_service_ports{ip_family=\"IPv4\"}");
+            assert_eq!(progress, value("ferroute_sync_progress_service_ports_wanted{ip_family=\"IPv4\"}"));
+        }
+    }
+}
+
+fn pages_tell_of_the_proxy(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let name = match mode {
+        Mode::Iptables => "iptables",
+        Mode::Nftables => "nftables",
+    };
+    let body = |path: &str| ask(&case, path).body;
+    assert_eq!([body("/healthz"), body("/proxyMode")], ["ok", name]);
+    assert_eq!(json(&case, "/configz")["kubeproxy.config.k8s.io"]["mode"], name);
+    assert!(body("/statusz").starts_with("\nkube-proxy statusz\n"));
+    assert!(body("/flagz").lines().any(|line| line.starts_with("config=/")), "{}", body("/flagz"));
+    let profiles = ask(&case, "/debug/pprof/heap");
+    assert!(profiles.status == 404 && profiles.body.starts_with("no profiles"), "{profiles:?}");
+    assert_eq!(ask(&case, "/nothing").status, 404);
+}
+
+fn receipts_and_changes_tell_of_services(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let receipt = || json(&case, "/services?namespace=default&name=web")["services"][0].clone();
+    let last_change =
+        |receipt: &Value| receipt["families"]["IPv4"]["inForce"]["lastChange"].as_str().map(str::to_owned);
+    let first = receipt();
+    assert_eq!(first["families"]["IPv6"]["pending"], false, "{first}");
+    let since = last_change(&first).unwrap();
+    assert_eq!(json(&case, "/changes")["changes"].as_array().unwrap().len(), 0, "what was there before is no change");
+
+    case.files.apply(&web(&[1]));
+    let second = wait("a later change", || Some(receipt()).filter(|now| last_change(now) > Some(since.clone())));
+    assert_eq!(second["families"]["IPv4"]["pending"], false);
+    let changes = json(&case, "/changes");
+    let slice = changes["changes"].as_array().unwrap().iter().find(|change| change["kind"] == "EndpointSlice").unwrap();
+    assert_eq!((&slice["name"], &slice["namespace"]), (&"web".into(), &"default".into()));
+    let seconds = |part: &str| slice["seconds"][part].as_f64().unwrap();
+    assert!(seconds("total") >= seconds("sync") && seconds("sync") >= seconds("kernel"), "{slice}");
+
+    case.files.apply(&slices("web", &[1]));
+    wait("the end of its receipt", || json(&case, "/services")["services"].as_array()?.is_empty().then_some(()));
+}
