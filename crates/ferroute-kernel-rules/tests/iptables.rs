@@ -29,7 +29,7 @@ fn a_namespace_without_rules_has_none() {
     let host = NetNs::new();
     for family in [IpFamily::V4, IpFamily::V6] {
         let rules = read_in(&host, family);
-        assert_eq!((rules.iptables, rules.family), (vec![], family));
+        assert_eq!((rules.iptables, rules.nftables, rules.family), (vec![], vec![], family));
     }
 }
 
@@ -79,6 +79,18 @@ fn chains_of_a_proxy_tell_that_it_is_there_and_the_kubelets_do_not() {
 }
 
 #[test]
+fn tables_tell_which_proxies_have_made_them() {
+    let host = NetNs::new();
+    host.feed(
+        "nft",
+        &["-f", "-"],
+        "table ip kube-proxy { chain services { }; }; table ip6 ferroute { chain services { }; }",
+    );
+    assert_eq!(read_in(&host, IpFamily::V4).proxies(), [ServiceProxy::KubeProxyNftables]);
+    assert_eq!(read_in(&host, IpFamily::V6).proxies(), [ServiceProxy::FerrouteNftables]);
+}
+
+#[test]
 fn rules_of_nf_tables_within_the_tables_of_iptables_are_no_error() {
     let host = NetNs::new();
     let chain = "a-chain-with-a-name-that-iptables-refuses";
@@ -96,4 +108,10 @@ fn rules_of_nf_tables_within_the_tables_of_iptables_are_no_error() {
     let input = lines(&rules, Backend::NfTables, TableName::Filter, "INPUT");
     assert_eq!(input, [format!("-A INPUT -s 10.0.0.1/32 -j {chain}"), "-A INPUT -s 10.0.0.2/32 -j DROP".to_owned()]);
     assert_eq!(rules.iptables[0].saved.partial, [TableName::Nat]);
+    let [nat] = &*rules.nftables else { panic!("{:?}", rules.nftables) };
+    let bases = nat.table.chains().filter(|chain| chain.chain.base.is_some());
+    assert_eq!(
+        (nat.name.as_str(), bases.map(|chain| chain.chain.name.to_string()).collect()),
+        ("nat", vec!["own".to_owned()])
+    );
 }

@@ -1,10 +1,12 @@
 //! Where tables live: the kernel, or a stand-in that keeps them in memory and takes and refuses the same.
 
+mod found;
 mod memory;
 mod netlink;
 
 use ferroute_core::IpFamily;
 
+pub use found::{FoundTable, TableFamily};
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
 

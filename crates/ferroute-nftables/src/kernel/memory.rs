@@ -33,6 +33,8 @@ pub struct MemoryTable {
 struct MemorySet {
     set: Set,
     elements: BTreeMap<Key, Element>,
+    /// Further elements, which cannot be said here; only in what was read from a kernel.
+    unread: usize,
 }
 
 /// Why a transaction was refused.
@@ -119,7 +121,7 @@ impl Kernel for MemoryKernel {
             sets: table
                 .sets
                 .values()
-                .map(|MemorySet { set, elements }| ListedSet {
+                .map(|MemorySet { set, elements, .. }| ListedSet {
                     name: set.name.clone(),
                     set: Some(set.clone()),
                     is_map: set.holds != Holds::Nothing,
@@ -166,6 +168,35 @@ impl Kernel for MemoryKernel {
 }
 
 impl MemoryTable {
+    /// A table of these chains and sets, each with its elements and the number of those that are not among them. Nothing
+    /// is checked: a kernel has done so.
+    pub(crate) fn found(
+        chains: impl IntoIterator<Item = ChainWithRules>,
+        sets: impl IntoIterator<Item = (Set, Vec<Element>, usize)>,
+    ) -> Self {
+        let by_key = |elements: Vec<Element>| elements.into_iter().map(|element| (element.key.clone(), element));
+        Self {
+            comment: None,
+            chains: chains.into_iter().map(|chain| (chain.chain.name.clone(), chain)).collect(),
+            sets: sets
+                .into_iter()
+                .map(|(set, elements, unread)| {
+                    (set.name.clone(), MemorySet { set, elements: by_key(elements).collect(), unread })
+                })
+                .collect(),
+        }
+    }
+
+    /// Lets the kernel no longer enter these chains by itself: somebody else knows them.
+    pub fn disconnect(&mut self, known: impl Fn(&Name) -> bool) {
+        self.chains.values_mut().filter(|chain| known(&chain.chain.name)).for_each(|chain| chain.chain.base = None);
+    }
+
+    /// How many elements a set has that are not known here, because others have made them in forms that cannot be said.
+    pub fn unread(&self, set: &Name) -> usize {
+        self.sets.get(set).map_or(0, |set| set.unread)
+    }
+
     /// All chains, sorted by name.
     pub fn chains(&self) -> impl Iterator<Item = &ChainWithRules> {
         self.chains.values()
@@ -231,7 +262,8 @@ impl MemoryTable {
                 Some(old) if old.set != *set => Err(Objection::Exists),
                 Some(_) => Ok(()),
                 None => {
-                    self.sets.insert(set.name.clone(), MemorySet { set: set.clone(), elements: BTreeMap::new() });
+                    self.sets
+                        .insert(set.name.clone(), MemorySet { set: set.clone(), elements: BTreeMap::new(), unread: 0 });
                     Ok(())
                 }
             },
@@ -254,7 +286,7 @@ impl MemoryTable {
         {
             return Err(Objection::NotFound);
         }
-        let MemorySet { set, elements } = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
+        let MemorySet { set, elements, .. } = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
         let datum_fits = match (&set.holds, &element.datum) {
             (Holds::Nothing, None) | (Holds::Verdicts, Some(Datum::Verdict(_))) => true,
             (Holds::Values(types), Some(Datum::Fields(fields))) => fit(fields, types, false),

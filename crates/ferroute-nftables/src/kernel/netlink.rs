@@ -12,7 +12,7 @@ use crate::{
 /// The kernel's nf_tables, in the network namespace of the thread that has opened it.
 #[derive(Debug)]
 pub struct NetlinkKernel {
-    socket: Socket,
+    pub(super) socket: Socket,
     generation: KernelGeneration,
 }
 
@@ -88,7 +88,7 @@ impl NetlinkKernel {
         set: &Set,
         each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<Reading, NetlinkError> {
-        let mut request = elements_request(table, &set.name, &[]);
+        let mut request = elements_request(table.family.into(), &table.name, &set.name, &[]);
         match self.socket.dump(&mut request, |message| parse_elements(&message, set, each)) {
             Ok(Consistency::Consistent) => Ok(Reading::Steady),
             Ok(Consistency::Interrupted) => Ok(Reading::Interrupted),
@@ -121,7 +121,7 @@ impl Kernel for NetlinkKernel {
     }
 
     fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
-        let failed = |source| NetlinkError::Read { what: format!("table {table}"), source };
+        let failed = |source| failed_table(table, source);
         match self.socket.request_ack(&mut table_request(table)) {
             Ok(()) => {}
             Err(error) if error.is_not_found() => return Ok(None),
@@ -129,11 +129,15 @@ impl Kernel for NetlinkKernel {
         }
         let mut chains = self
             .socket
-            .collect(&mut list_request(table, Listed::Chains), |message| parse_chain(&message, table))
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Chains), |message| {
+                parse_chain(&message, &table.name)
+            })
             .map_err(failed)?;
         let rules = self
             .socket
-            .collect(&mut list_request(table, Listed::Rules), |message| parse_rule(&message).map(Some))
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Rules), |message| {
+                parse_rule(&message).map(Some)
+            })
             .map_err(failed)?;
         for (name, rule) in rules {
             // A chain that came in between is seen the next time.
@@ -143,7 +147,9 @@ impl Kernel for NetlinkKernel {
         }
         let sets = self
             .socket
-            .collect(&mut list_request(table, Listed::Sets), |message| parse_set(&message).map(Some))
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Sets), |message| {
+                parse_set(&message).map(Some)
+            })
             .map_err(failed)?;
         Ok(Some(Listing { chains, sets }))
     }
@@ -184,7 +190,7 @@ impl Kernel for NetlinkKernel {
                 return Ok(());
             }
             let mut found = 0;
-            let mut request = elements_request(table, &set.name, &wanted);
+            let mut request = elements_request(table.family.into(), &table.name, &set.name, &wanted);
             let result = self.socket.request(&mut request, |message| {
                 found += 1;
                 parse_elements(&message, set, &mut |element, _| each(element))
@@ -197,6 +203,10 @@ impl Kernel for NetlinkKernel {
             }
         }
     }
+}
+
+pub(super) fn failed_table(table: &dyn std::fmt::Display, source: Error) -> NetlinkError {
+    NetlinkError::Read { what: format!("table {table}"), source }
 }
 
 fn failed_elements(table: &TableId, set: &Set, source: Error) -> NetlinkError {

@@ -22,7 +22,7 @@ pub struct ChainWithRules {
     pub rules: Vec<Rule>,
 }
 
-/// Where the kernel enters a chain. What reaches the end of such a chain is accepted.
+/// Where the kernel enters a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Base {
     /// Which packets it sees.
@@ -31,6 +31,18 @@ pub struct Base {
     pub hook: Hook,
     /// In which order among the chains of the hook, lowest first.
     pub priority: i32,
+    /// What becomes of what reaches its end; the planner's chains accept it.
+    pub policy: Policy,
+}
+
+/// What becomes of packets at the end of a base chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// They pass.
+    #[default]
+    Accept,
+    /// They are thrown away.
+    Drop,
 }
 
 /// Which packets a base chain sees.
@@ -40,6 +52,8 @@ pub enum BaseKind {
     Filter,
     /// The first one of each connection.
     Nat,
+    /// All; the kernel looks for their way again when something of them has changed. Only others have such chains.
+    Route,
 }
 
 /// A place on a packet's way.
@@ -80,7 +94,7 @@ impl Chain {
 
     /// The same, entered by the kernel.
     pub fn base(self, kind: BaseKind, hook: Hook, priority: i32) -> Self {
-        Self { base: Some(Base { kind, hook, priority }), ..self }
+        Self { base: Some(Base { kind, hook, priority, policy: Policy::Accept }), ..self }
     }
 
     /// The same, with a comment.
@@ -96,9 +110,9 @@ impl Chain {
     /// Its properties, each as `nft` writes it.
     pub fn properties(&self) -> Vec<String> {
         let mut properties = Vec::new();
-        if let Some(Base { kind, hook, priority }) = self.base {
+        if let Some(Base { kind, hook, priority, policy }) = self.base {
             properties.push(format!("type {kind} hook {hook} priority {priority}"));
-            properties.push("policy accept".to_owned());
+            properties.push(format!("policy {policy}"));
         }
         properties.extend(self.comment.as_ref().map(Comment::to_string));
         properties
@@ -111,7 +125,24 @@ impl BaseKind {
         match self {
             Self::Filter => "filter",
             Self::Nat => "nat",
+            Self::Route => "route",
         }
+    }
+}
+
+impl Policy {
+    /// Its name in `nft`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::{
     fmt::{self, Write},
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 
 use ferroute_core::IpFamily;
 
-use super::{Field, InterfaceName, Match, Rule, Statement, Value};
+use super::{Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value};
 
 /// A rule that is to be printed.
 pub(super) struct RuleText<'a> {
@@ -67,11 +67,25 @@ impl RuleText<'_> {
                 write!(f, "update @{map} {{ {} timeout {} : meta priority }}", self.key(key), Time(*timeout))
             }
             Statement::Forget { key, map } => write!(f, "delete @{map} {{ {} : meta priority }}", self.key(key)),
+            Statement::ChangeMark { keep: 0, flip } => write!(f, "meta mark set {flip:#010x}"),
+            Statement::ChangeMark { keep, flip } => {
+                write!(f, "meta mark set meta mark & {keep:#010x} ^ {flip:#010x}")
+            }
+            Statement::Note { key, set } => write!(f, "update @{set} {{ {} }}", self.key(key)),
+            Statement::TranslateTo { address, port: None } => write!(f, "dnat to {address}"),
+            Statement::TranslateTo { address, port: Some(port) } => {
+                write!(f, "dnat to {}", SocketAddr::new(*address, *port))
+            }
+            Statement::SourceFrom(address) => write!(f, "snat to {address}"),
+            Statement::NoTrack => f.write_str("notrack"),
+            Statement::Opaque(opaque) => write!(f, "[{}]", opaque.text),
             Statement::Translate { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
-            Statement::Masquerade => f.write_str("masquerade fully-random"),
-            Statement::Reject => f.write_str("reject"),
+            Statement::Masquerade { fully_random: true } => f.write_str("masquerade fully-random"),
+            Statement::Masquerade { fully_random: false } => f.write_str("masquerade"),
+            Statement::Reject(RejectWith::PortUnreachable) => f.write_str("reject"),
+            Statement::Reject(with) => write!(f, "reject with {with}"),
             Statement::Verdict(verdict) => write!(f, "{verdict}"),
-            Statement::Dispatch(map) => write!(f, "meta priority vmap @{map}"),
+            Statement::Dispatch { key, map } => write!(f, "{} vmap @{map}", self.key(key)),
         }
     }
 
@@ -93,26 +107,74 @@ impl RuleText<'_> {
             Match::New => f.write_str("ct state new"),
             Match::Translated => f.write_str("ct status dnat"),
             Match::Marked(bits) => write!(f, "meta mark & {bits:#010x} != 0x00000000"),
+            Match::Family(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
+            Match::Family(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
+            Match::Compare { field, mask, relation, value } => {
+                self.field(f, *field)?;
+                if *mask != u32::MAX {
+                    write!(f, " & {mask:#010x}")?;
+                }
+                let relation = match relation {
+                    Relation::Equal if *mask == u32::MAX => "",
+                    Relation::Equal => "== ",
+                    Relation::NotEqual => "!= ",
+                    Relation::Less => "< ",
+                    Relation::AtMost => "<= ",
+                    Relation::Greater => "> ",
+                    Relation::AtLeast => ">= ",
+                };
+                write!(f, " {relation}{value}")
+            }
+            Match::Within { field, first, last, is } => {
+                self.field(f, *field)?;
+                write!(f, " {}{first}-{last}", sense(is))
+            }
         }
     }
 
     fn key(&self, key: &[Field]) -> String {
+        let mut text = String::new();
+        for (i, field) in key.iter().enumerate() {
+            text.push_str(if i > 0 { " . " } else { "" });
+            self.field(&mut text, *field).expect("writing to a string cannot fail");
+        }
+        text
+    }
+
+    fn field(&self, f: &mut impl Write, field: Field) -> fmt::Result {
         let ip = family_name(self.family);
-        let fields: Vec<String> = key
-            .iter()
-            .map(|field| match field {
-                Field::Source => format!("{ip} saddr"),
-                Field::Destination => format!("{ip} daddr"),
-                Field::NoDestination => match self.family {
-                    IpFamily::V4 => format!("{ip} daddr & {}", Ipv4Addr::UNSPECIFIED),
-                    IpFamily::V6 => format!("{ip} daddr & {}", Ipv6Addr::UNSPECIFIED),
-                },
-                Field::Protocol => "meta l4proto".to_owned(),
-                Field::Port => "th dport".to_owned(),
-                Field::Priority => "meta priority".to_owned(),
-            })
-            .collect();
-        join(&fields, " . ")
+        match field {
+            Field::Source => write!(f, "{ip} saddr"),
+            Field::Destination => write!(f, "{ip} daddr"),
+            Field::NoDestination => match self.family {
+                IpFamily::V4 => write!(f, "{ip} daddr & {}", Ipv4Addr::UNSPECIFIED),
+                IpFamily::V6 => write!(f, "{ip} daddr & {}", Ipv6Addr::UNSPECIFIED),
+            },
+            Field::Protocol => f.write_str("meta l4proto"),
+            Field::Port => f.write_str("th dport"),
+            Field::SourcePort => f.write_str("th sport"),
+            Field::Priority => f.write_str("meta priority"),
+            Field::Mark => f.write_str("meta mark"),
+            Field::InputInterface => f.write_str("iifname"),
+            Field::OutputInterface => f.write_str("oifname"),
+            Field::ConnectionState => f.write_str("ct state"),
+            Field::ConnectionStatus => f.write_str("ct status"),
+            Field::SourceKind => f.write_str("fib saddr type"),
+            Field::DestinationKind => f.write_str("fib daddr type"),
+            Field::Random { count, first: 0 } => write!(f, "numgen random mod {count}"),
+            Field::Random { count, first } => write!(f, "numgen random mod {count} offset {first}"),
+        }
+    }
+}
+
+impl fmt::Display for RejectWith {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortUnreachable => f.write_str("port-unreachable"),
+            Self::TcpReset => f.write_str("tcp reset"),
+            Self::Icmp(code) => write!(f, "icmp type {code}"),
+            Self::Icmpx(code) => write!(f, "icmpx type {code}"),
+        }
     }
 }
 

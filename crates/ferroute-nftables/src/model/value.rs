@@ -17,6 +17,10 @@ pub enum DataType {
     Port,
     /// `classid`: see [`Class`].
     Class,
+    /// Any number of 32 bits, such as a mark. This and what follows are in others' sets only.
+    Number,
+    /// `ifname`: the name of an interface.
+    Interface,
 }
 
 /// One field of a key or of a datum.
@@ -32,7 +36,19 @@ pub enum Value {
     Port(u16),
     /// A class.
     Class(Class),
+    /// All ports from one to another; only in sets with intervals.
+    Ports(u16, u16),
+    /// A number.
+    Number(u32),
+    /// An interface.
+    Interface(Interface),
+    /// All interfaces whose names start so; only in sets with intervals.
+    Interfaces(Interface),
 }
+
+/// The name of an interface, or the beginning of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Interface([u8; Interface::LENGTH]);
 
 /// A number of two halves, `major:minor`, printed in hexadecimal.
 ///
@@ -65,14 +81,17 @@ impl DataType {
             Self::Protocol => "inet_proto",
             Self::Port => "inet_service",
             Self::Class => "classid",
+            Self::Number => "integer",
+            Self::Interface => "ifname",
         }
     }
 
     /// Bytes of a value.
     pub fn length(self) -> usize {
         match self {
-            Self::Ipv4Address | Self::Class => 4,
+            Self::Ipv4Address | Self::Class | Self::Number => 4,
             Self::Ipv6Address => 16,
+            Self::Interface => Interface::LENGTH,
             Self::Protocol => 1,
             Self::Port => 2,
         }
@@ -90,10 +109,12 @@ impl Value {
         Self::Protocol(protocol.number())
     }
 
-    /// The least value that is meant, which is the value itself unless it is a network.
+    /// The least value that is meant, which is the value itself unless several are.
     pub fn first(self) -> Self {
         match self {
             Self::Network(net) => Self::Address(net.network()),
+            Self::Ports(first, _) => Self::Port(first),
+            Self::Interfaces(prefix) => Self::Interface(prefix),
             other => other,
         }
     }
@@ -102,6 +123,8 @@ impl Value {
     pub fn last(self) -> Self {
         match self {
             Self::Network(net) => Self::Address(net.broadcast()),
+            Self::Ports(_, last) => Self::Port(last),
+            Self::Interfaces(prefix) => Self::Interface(prefix.last()),
             other => other,
         }
     }
@@ -109,6 +132,48 @@ impl Value {
     /// Whether `value` is meant, too.
     pub fn contains(self, value: Self) -> bool {
         self.first() <= value.first() && value.last() <= self.last()
+    }
+}
+
+impl Interface {
+    /// Bytes of a name (`IFNAMSIZ`), with at least one zero behind it.
+    pub const LENGTH: usize = 16;
+
+    /// A name; what is too long for one is cut off.
+    pub fn new(name: &str) -> Self {
+        let mut bytes = [0; Self::LENGTH];
+        bytes.iter_mut().zip(name.bytes()).take(Self::LENGTH - 1).for_each(|(to, from)| *to = from);
+        Self(bytes)
+    }
+
+    /// As the kernel has it in registers.
+    pub const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
+        Self(bytes)
+    }
+
+    /// As the kernel has it in registers.
+    pub const fn bytes(self) -> [u8; Self::LENGTH] {
+        self.0
+    }
+
+    /// The greatest name that starts so.
+    pub(crate) fn last(self) -> Self {
+        let length = self.text().len();
+        let mut bytes = self.0;
+        bytes[length..].fill(u8::MAX);
+        Self(bytes)
+    }
+
+    /// The name without the zeros behind it.
+    pub fn text(&self) -> &[u8] {
+        let length = self.0.iter().position(|byte| *byte == 0).unwrap_or(Self::LENGTH);
+        &self.0[..length]
+    }
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.text()))
     }
 }
 
@@ -168,11 +233,15 @@ impl fmt::Display for Value {
             },
             Self::Port(port) => port.fmt(f),
             Self::Class(class) => class.fmt(f),
+            Self::Ports(first, last) => write!(f, "{first}-{last}"),
+            Self::Number(number) => write!(f, "{number:#010x}"),
+            Self::Interface(name) => write!(f, "\"{name}\""),
+            Self::Interfaces(prefix) => write!(f, "\"{prefix}*\""),
         }
     }
 }
 
-/// No key of ours has more fields.
+/// No key of ours has more fields, nor of others whom we know.
 const KEY_FIELDS: usize = 5;
 /// No datum of ours has more fields.
 const DATUM_FIELDS: usize = 2;

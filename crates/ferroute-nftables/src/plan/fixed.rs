@@ -78,8 +78,10 @@ fn services(context: &Context) -> Vec<Rule> {
     };
     let dispatch = |conditions: Vec<Statement>, node_port| {
         let key = Frontend::fields(node_port).to_vec();
-        let lookup =
-            [Statement::PriorityFromMap { key, map: MapName::SERVICES }, Statement::Dispatch(MapName::DISPATCH)];
+        let lookup = [
+            Statement::PriorityFromMap { key, map: MapName::SERVICES },
+            Statement::Dispatch { key: vec![Field::Priority], map: MapName::DISPATCH },
+        ];
         Rule::new(conditions.into_iter().chain(lookup).collect::<Vec<_>>())
     };
     let node_ports = dispatch(answers_on_node_ports(context, true), true);
@@ -104,11 +106,11 @@ fn without_endpoints(key: &[Field], node_ports: Option<&Context>) -> Vec<Rule> {
     let rule = |set, end: Statement| {
         Rule::new(condition().into_iter().chain([member(key, set, true), end]).collect::<Vec<_>>())
     };
-    vec![rule(SetId::Refused, Statement::Reject), rule(SetId::Dropped, Verdict::Drop.into())]
+    vec![rule(SetId::Refused, Statement::REJECT), rule(SetId::Dropped, Verdict::Drop.into())]
 }
 
 fn cluster_ips(context: &Context) -> Vec<Rule> {
-    let unknown_port = Rule::new([member(&[Field::Destination], SetId::ClusterIps, true), Statement::Reject])
+    let unknown_port = Rule::new([member(&[Field::Destination], SetId::ClusterIps, true), Statement::REJECT])
         .comment("a port that the service has not");
     let unknown_address = context.service_networks.iter().map(|net| {
         Rule::new([Match::Destination { net: *net, is: true }.into(), Verdict::Drop.into()])
@@ -121,8 +123,8 @@ fn masquerading(context: &Context) -> Vec<Rule> {
     let mark = context.masquerade_mark;
     let hairpin = [Field::Source, Field::Destination, Field::Protocol, Field::Port];
     vec![
-        Rule::new([Match::Marked(mark).into(), Statement::FlipMark(mark), Statement::Masquerade]),
-        Rule::new([Match::Translated.into(), member(&hairpin, SetId::Hairpin, true), Statement::Masquerade]),
+        Rule::new([Match::Marked(mark).into(), Statement::FlipMark(mark), Statement::MASQUERADE]),
+        Rule::new([Match::Translated.into(), member(&hairpin, SetId::Hairpin, true), Statement::MASQUERADE]),
     ]
 }
 

@@ -166,7 +166,7 @@ impl Kind {
         let key = Frontend::fields(self.node_port).to_vec();
         let local = Rule::new([
             Statement::PriorityFromMap { key, map: MapName::LOCAL_SERVICES },
-            Statement::Dispatch(MapName::LOCAL_DISPATCH),
+            Statement::Dispatch { key: vec![Field::Priority], map: MapName::LOCAL_DISPATCH },
         ])
         .comment("others stay on this node");
         pods.into_iter().chain([node, local]).collect()

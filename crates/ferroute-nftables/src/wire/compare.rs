@@ -2,19 +2,13 @@ use ferroute_core::IpFamily;
 use ferroute_netlink::{Attribute, Attributes, Batch, Malformed, Messages, nfnetlink};
 
 use super::{constants::rule, object::Objects, userdata};
-use crate::model::{Comment, Name, Rule, TableId};
+use crate::model::{Comment, Expression, Name, Rule, TableId};
 
 /// A rule as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedRule {
     expressions: Vec<Expression>,
     comment: Option<Comment>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Expression {
-    name: String,
-    data: Vec<u8>,
 }
 
 impl EncodedRule {
@@ -26,7 +20,7 @@ impl EncodedRule {
             match attribute.kind {
                 rule::EXPRESSIONS => {
                     expressions =
-                        attribute.nested().map(|entry| Expression::parse(&entry?)).collect::<Result<_, _>>()?;
+                        attribute.nested().map(|entry| Self::parse_expression(&entry?)).collect::<Result<_, _>>()?;
                 }
                 rule::USERDATA => comment = userdata::read_comment(attribute.payload),
                 _ => {}
@@ -37,10 +31,7 @@ impl EncodedRule {
 
     /// Whether the kernel would list `rule` like this. It adds attributes of its own to those that it was given.
     pub(crate) fn is(&self, rule: &Rule, family: IpFamily) -> bool {
-        let mut batch = Batch::new();
-        let id = TableId { family, name: Name::fixed("") };
-        Objects { batch: &mut batch, id: &id }.add_rule(&Name::fixed(""), rule);
-        let Some(wanted) = Self::written(&batch) else { return false };
+        let Some(wanted) = Self::of(rule, family) else { return false };
         self.comment == wanted.comment
             && self.expressions.len() == wanted.expressions.len()
             && self
@@ -52,16 +43,29 @@ impl EncodedRule {
 }
 
 impl EncodedRule {
-    /// The rule of which a batch consists; `None` if it is too long to be one.
-    fn written(batch: &Batch) -> Option<Self> {
+    /// Its expressions, in order.
+    pub(super) fn expressions(&self) -> &[Expression] {
+        &self.expressions
+    }
+
+    /// Its comment.
+    pub(super) fn comment(&self) -> Option<&Comment> {
+        self.comment.as_ref()
+    }
+
+    /// The rule as it is sent; `None` if it is too long for that.
+    pub(super) fn of(rule: &Rule, family: IpFamily) -> Option<Self> {
+        let mut batch = Batch::new();
+        let id = TableId { family, name: Name::fixed("") };
+        Objects { batch: &mut batch, id: &id }.add_rule(&Name::fixed(""), rule);
         let message = Messages::new(batch.as_bytes().ok()?).next()?.ok()?;
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
         Self::parse(attributes).ok()
     }
 }
 
-impl Expression {
-    fn parse(entry: &Attribute<'_>) -> Result<Self, Malformed> {
+impl EncodedRule {
+    fn parse_expression(entry: &Attribute<'_>) -> Result<Expression, Malformed> {
         let (mut name, mut data) = (String::new(), Vec::new());
         for attribute in entry.nested() {
             let attribute = attribute?;
@@ -71,7 +75,7 @@ impl Expression {
                 _ => {}
             }
         }
-        Ok(Self { name, data })
+        Ok(Expression { name, data })
     }
 }
 

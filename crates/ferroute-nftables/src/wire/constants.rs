@@ -25,7 +25,11 @@ pub(super) const LIST_ELEMENT: u16 = 1;
 /// `NFTA_TABLE_*`.
 pub(super) mod table {
     pub(in crate::wire) const NAME: u16 = 1;
+    pub(in crate::wire) const FLAGS: u16 = 2;
+    pub(in crate::wire) const HANDLE: u16 = 4;
     pub(in crate::wire) const USERDATA: u16 = 6;
+    /// `NFT_TABLE_F_DORMANT`.
+    pub(in crate::wire) const DORMANT: u32 = 1;
 }
 
 /// `NFTA_CHAIN_*` and `NFTA_HOOK_*`.
@@ -38,7 +42,8 @@ pub(super) mod chain {
     pub(in crate::wire) const USERDATA: u16 = 12;
     pub(in crate::wire) const HOOK_NUMBER: u16 = 1;
     pub(in crate::wire) const HOOK_PRIORITY: u16 = 2;
-    /// `NF_ACCEPT`.
+    /// `NF_DROP` and `NF_ACCEPT`.
+    pub(in crate::wire) const DROP: u32 = 0;
     pub(in crate::wire) const ACCEPT: u32 = 1;
 }
 
@@ -86,9 +91,12 @@ pub(super) mod element {
     pub(in crate::wire) const ELEMENTS: u16 = 3;
     pub(in crate::wire) const KEY: u16 = 1;
     pub(in crate::wire) const DATA: u16 = 2;
+    pub(in crate::wire) const FLAGS: u16 = 3;
     pub(in crate::wire) const USERDATA: u16 = 6;
     pub(in crate::wire) const EXPRESSION: u16 = 7;
     pub(in crate::wire) const KEY_END: u16 = 10;
+    /// `NFT_SET_ELEM_INTERVAL_END`.
+    pub(in crate::wire) const INTERVAL_END: u32 = 1;
     pub(in crate::wire) const VALUE: u16 = 1;
     pub(in crate::wire) const VERDICT: u16 = 2;
     pub(in crate::wire) const CODE: u16 = 1;
@@ -105,4 +113,55 @@ pub(super) mod verdict {
     pub(in crate::wire) const JUMP: i32 = -3;
     pub(in crate::wire) const GOTO: i32 = -4;
     pub(in crate::wire) const RETURN: i32 = -5;
+}
+
+/// What expressions are made of, by the names in `nf_tables.h` and `nf_nat.h`.
+pub(super) mod expr {
+    /// `NFT_REG_VERDICT`.
+    pub(in crate::wire) const REGISTER_VERDICT: u32 = 0;
+    /// `NFT_META_*`.
+    pub(in crate::wire) const META_PRIORITY: u32 = 2;
+    pub(in crate::wire) const META_MARK: u32 = 3;
+    pub(in crate::wire) const META_INPUT_INTERFACE: u32 = 6;
+    pub(in crate::wire) const META_PROTOCOL: u32 = 16;
+    /// `NFT_PAYLOAD_*_HEADER`.
+    pub(in crate::wire) const PAYLOAD_NETWORK: u32 = 1;
+    pub(in crate::wire) const PAYLOAD_TRANSPORT: u32 = 2;
+    /// Where all transport protocols that have ports have the destination's.
+    pub(in crate::wire) const DESTINATION_PORT: u32 = 2;
+    /// `NFT_CT_*` and the bits behind: `NF_CT_STATE_BIT(IP_CT_NEW)`, `IPS_DST_NAT`.
+    pub(in crate::wire) const CT_STATE: u32 = 0;
+    pub(in crate::wire) const CT_STATUS: u32 = 2;
+    pub(in crate::wire) const CT_STATE_NEW: u32 = 8;
+    pub(in crate::wire) const CT_STATUS_DNAT: u32 = 0x20;
+    /// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_*`, `RTN_LOCAL`.
+    pub(in crate::wire) const FIB_ADDRESS_TYPE: u32 = 3;
+    pub(in crate::wire) const FIB_SOURCE: u32 = 1;
+    pub(in crate::wire) const FIB_DESTINATION: u32 = 2;
+    pub(in crate::wire) const ADDRESS_TYPE_LOCAL: u32 = 2;
+    /// `NFT_NG_RANDOM`.
+    pub(in crate::wire) const NUMGEN_RANDOM: u32 = 1;
+    /// `NFT_DYNSET_OP_*`.
+    pub(in crate::wire) const DYNSET_UPDATE: u32 = 1;
+    pub(in crate::wire) const DYNSET_DELETE: u32 = 2;
+    /// `NFT_NAT_DNAT`, `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
+    pub(in crate::wire) const NAT_DESTINATION: u32 = 1;
+    pub(in crate::wire) const NAT_FULLY_RANDOM: u32 = 0x10;
+    /// `NFT_REJECT_ICMP_UNREACH`, `ICMP_PORT_UNREACH`, `ICMPV6_PORT_UNREACH`.
+    pub(in crate::wire) const REJECT_UNREACHABLE: u32 = 0;
+    pub(in crate::wire) const ICMP_PORT_UNREACHABLE: u8 = 3;
+    pub(in crate::wire) const ICMPV6_PORT_UNREACHABLE: u8 = 4;
+    /// `NFT_LOOKUP_F_INV`.
+    pub(in crate::wire) const LOOKUP_INVERTED: u32 = 1;
+    /// `IFNAMSIZ`.
+    pub(in crate::wire) const INTERFACE_NAME: usize = 16;
+    /// More of `NFT_META_*`, `NFT_CT_*`, `NFT_NAT_*`, `NFT_REJECT_*` and `NFT_DYNSET_OP_*`, which the planner does not use.
+    pub(in crate::wire) const META_ETHERNET_PROTOCOL: u32 = 1;
+    pub(in crate::wire) const META_OUTPUT_INTERFACE: u32 = 7;
+    pub(in crate::wire) const META_FAMILY: u32 = 15;
+    pub(in crate::wire) const SOURCE_PORT: u32 = 0;
+    pub(in crate::wire) const NAT_SOURCE: u32 = 0;
+    pub(in crate::wire) const REJECT_TCP_RESET: u32 = 1;
+    pub(in crate::wire) const REJECT_ICMPX: u32 = 2;
+    pub(in crate::wire) const DYNSET_ADD: u32 = 0;
 }

@@ -9,7 +9,9 @@ use super::{
     userdata,
 };
 use crate::kernel::Counter;
-use crate::model::{Class, DataType, Datum, Element, Fields, Holds, Key, Name, Set, SetKind, Value, Verdict};
+use crate::model::{
+    Class, DataType, Datum, Element, Fields, Holds, Interface, Key, Name, Set, SetKind, Value, Verdict,
+};
 
 /// Raw bytes of a key or datum.
 type Bytes = ArrayVec<u8, 64>;
@@ -36,7 +38,8 @@ pub(super) fn put(list: &mut Writer<'_>, item: &Element, with_content: bool) {
 /// Writes the key of an element.
 pub(super) fn put_key(entry: &mut Writer<'_>, key: &Key) {
     entry.nest(element::KEY).put_bytes(element::VALUE, &bytes(key.iter().map(|value| value.first())));
-    if key.iter().any(|value| matches!(value, Value::Network(_))) {
+    let is_interval = |value: &Value| matches!(value, Value::Network(_) | Value::Ports(..) | Value::Interfaces(_));
+    if key.iter().any(is_interval) {
         entry.nest(element::KEY_END).put_bytes(element::VALUE, &bytes(key.iter().map(|value| value.last())));
     }
 }
@@ -102,7 +105,7 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
     Ok(Some(Element { key, datum, comment }))
 }
 
-fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
+pub(super) fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
     let Some(expression) = find(entry, element::EXPRESSION)? else { return Ok(None) };
     let Some(data) = find(&expression, rule::EXPRESSION_DATA)? else { return Ok(None) };
     let (packets, bytes) = (find(&data, element::COUNTER_PACKETS)?, find(&data, element::COUNTER_BYTES)?);
@@ -134,7 +137,7 @@ fn network(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     (net.network() == first && net.broadcast() == last).then_some(net)
 }
 
-fn parse_datum(data: &Attribute<'_>, set: &Set) -> Result<Option<Datum>, Malformed> {
+pub(super) fn parse_datum(data: &Attribute<'_>, set: &Set) -> Result<Option<Datum>, Malformed> {
     match &set.holds {
         Holds::Nothing => Ok(None),
         Holds::Values(types) => {
@@ -145,7 +148,7 @@ fn parse_datum(data: &Attribute<'_>, set: &Set) -> Result<Option<Datum>, Malform
     }
 }
 
-fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
+pub(super) fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
     let (mut code, mut chain) = (None, None);
     for attribute in data.nested() {
         let attribute = attribute?;
@@ -171,7 +174,7 @@ fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Malformed> {
     })
 }
 
-fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Malformed> {
+pub(super) fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Malformed> {
     Ok(find(nest, element::VALUE)?.map(|attribute| attribute.payload))
 }
 
@@ -187,7 +190,7 @@ fn find<'a>(nest: &Attribute<'a>, kind: u16) -> Result<Option<Attribute<'a>>, Ma
 }
 
 /// Values as the kernel has them in registers: one alone as it is, several each in registers of its own.
-fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
+pub(super) fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
     let several = values.len() > 1;
     let mut bytes = Bytes::new();
     for value in values {
@@ -195,7 +198,11 @@ fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
         match value {
             Value::Address(IpAddr::V4(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
             Value::Address(IpAddr::V6(address)) => bytes.try_extend_from_slice(&address.octets()).expect(full),
-            Value::Network(_) => unreachable!("bug: networks are written as their ends"),
+            Value::Network(_) | Value::Ports(..) | Value::Interfaces(_) => {
+                unreachable!("bug: intervals are written as their ends")
+            }
+            Value::Number(number) => bytes.try_extend_from_slice(&number.to_ne_bytes()).expect(full),
+            Value::Interface(name) => bytes.try_extend_from_slice(&name.bytes()).expect(full),
             Value::Protocol(number) => bytes.push(number),
             Value::Port(port) => bytes.try_extend_from_slice(&port.to_be_bytes()).expect(full),
             Value::Class(Class(number)) => bytes.try_extend_from_slice(&number.to_ne_bytes()).expect(full),
@@ -208,7 +215,7 @@ fn bytes(values: impl ExactSizeIterator<Item = Value>) -> Bytes {
 }
 
 /// The opposite of [`bytes`]; `None` if the length is not that of the types.
-fn values<const N: usize>(bytes: &[u8], types: &[DataType]) -> Option<ArrayVec<Value, N>> {
+pub(super) fn values<const N: usize>(bytes: &[u8], types: &[DataType]) -> Option<ArrayVec<Value, N>> {
     if bytes.len() != crate::model::length(types) || types.len() > N {
         return None;
     }
@@ -221,6 +228,8 @@ fn values<const N: usize>(bytes: &[u8], types: &[DataType]) -> Option<ArrayVec<V
             DataType::Protocol => Value::Protocol(*rest.first()?),
             DataType::Port => Value::Port(u16::from_be_bytes(*rest.first_chunk()?)),
             DataType::Class => Value::Class(Class(u32::from_ne_bytes(*rest.first_chunk()?))),
+            DataType::Number => Value::Number(u32::from_ne_bytes(*rest.first_chunk()?)),
+            DataType::Interface => Value::Interface(Interface::from_bytes(*rest.first_chunk()?)),
         });
         rest = rest.get(data_type.room()..).unwrap_or_default();
     }

@@ -3,14 +3,26 @@
 use std::net::IpAddr;
 
 use ferroute_core::IpFamily;
-use ferroute_netlink::Writer;
+use ferroute_netlink::{Writer, attribute_flags};
 use ipnet::IpNet;
 
 use super::{
-    constants::{LIST_ELEMENT, element::VALUE, rule},
+    constants::{
+        LIST_ELEMENT,
+        element::VALUE,
+        expr::{
+            ADDRESS_TYPE_LOCAL, CT_STATE, CT_STATE_NEW, CT_STATUS, CT_STATUS_DNAT, DESTINATION_PORT, DYNSET_DELETE,
+            DYNSET_UPDATE, FIB_ADDRESS_TYPE, FIB_DESTINATION, FIB_SOURCE, ICMP_PORT_UNREACHABLE,
+            ICMPV6_PORT_UNREACHABLE, INTERFACE_NAME, LOOKUP_INVERTED, META_FAMILY, META_INPUT_INTERFACE, META_MARK,
+            META_OUTPUT_INTERFACE, META_PRIORITY, META_PROTOCOL, NAT_DESTINATION, NAT_FULLY_RANDOM, NAT_SOURCE,
+            NUMGEN_RANDOM, PAYLOAD_NETWORK, PAYLOAD_TRANSPORT, REGISTER_VERDICT, REJECT_ICMPX, REJECT_TCP_RESET,
+            REJECT_UNREACHABLE, SOURCE_PORT,
+        },
+        rule,
+    },
     element,
 };
-use crate::model::{Field, InterfaceName, Match, Name, Statement};
+use crate::model::{Field, InterfaceName, Match, Name, RejectWith, Relation, Statement, Value};
 
 /// Writes the expressions of a rule into their list.
 pub(super) struct Expressions<'a, 'b> {
@@ -19,18 +31,28 @@ pub(super) struct Expressions<'a, 'b> {
 }
 
 /// The first of a row of registers, counted in 32-bit words.
-#[derive(Clone, Copy)]
-struct Register(u32);
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Register(pub(super) u32);
 
 impl Register {
-    const FIRST: Self = Self(0);
+    pub(super) const FIRST: Self = Self(0);
 
     /// As the kernel counts: registers of 16 bytes from 1, those of 4 bytes from 8, the former where both would do.
     fn number(self) -> u32 {
         if self.0.is_multiple_of(4) { 1 + self.0 / 4 } else { 8 + self.0 }
     }
 
-    fn behind(self, bytes: usize) -> Self {
+    /// The opposite of [`Self::number`]; `None` for the verdict.
+    pub(super) fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1..=4 => Some(Self((number - 1) * 4)),
+            8..=23 => Some(Self(number - 8)),
+            _ => None,
+        }
+    }
+
+    /// The first register that several bytes leave free.
+    pub(super) fn behind(self, bytes: usize) -> Self {
         Self(self.0 + u32::try_from(bytes.div_ceil(4)).expect("bug: keys have at most 64 bytes"))
     }
 }
@@ -54,16 +76,25 @@ impl Expressions<'_, '_> {
                 self.set_meta(META_PRIORITY);
             }
             Statement::ClearPriority => {
-                self.immediate(&0_u32.to_ne_bytes());
+                self.immediate(Register::FIRST, &0_u32.to_ne_bytes());
                 self.set_meta(META_PRIORITY);
             }
             Statement::SetMark(bits) => self.change_mark(!bits, *bits),
             Statement::FlipMark(bits) => self.change_mark(u32::MAX, *bits),
+            Statement::ChangeMark { keep, flip } => self.change_mark(*keep, *flip),
             Statement::Learn { key, map, timeout } => {
                 let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
                 self.dynset(key, map, DYNSET_UPDATE, Some(milliseconds));
             }
             Statement::Forget { key, map } => self.dynset(key, map, DYNSET_DELETE, None),
+            Statement::Note { key, set } => {
+                self.load_key(key);
+                self.expression("dynset", |data| {
+                    data.put_str(1, set.as_str());
+                    data.put_u32_be(3, DYNSET_UPDATE);
+                    data.put_u32_be(4, Register::FIRST.number());
+                });
+            }
             Statement::Translate { key, map } => {
                 self.load_key(key);
                 self.lookup(map, Some(Register::FIRST), false);
@@ -76,24 +107,41 @@ impl Expressions<'_, '_> {
                     data.put_u32_be(5, port.number());
                 });
             }
-            Statement::Masquerade => self.expression("masq", |data| data.put_u32_be(1, NAT_FULLY_RANDOM)),
-            Statement::Reject => {
-                let code = match self.family {
-                    IpFamily::V4 => ICMP_PORT_UNREACHABLE,
-                    IpFamily::V6 => ICMPV6_PORT_UNREACHABLE,
+            Statement::TranslateTo { address, port } => self.nat(NAT_DESTINATION, *address, *port),
+            Statement::SourceFrom(address) => self.nat(NAT_SOURCE, *address, None),
+            Statement::Masquerade { fully_random } => self.expression("masq", |data| {
+                if *fully_random {
+                    data.put_u32_be(1, NAT_FULLY_RANDOM);
+                }
+            }),
+            Statement::Reject(with) => {
+                let (kind, code) = match (with, self.family) {
+                    (RejectWith::PortUnreachable, IpFamily::V4) => (REJECT_UNREACHABLE, ICMP_PORT_UNREACHABLE),
+                    (RejectWith::PortUnreachable, IpFamily::V6) => (REJECT_UNREACHABLE, ICMPV6_PORT_UNREACHABLE),
+                    (RejectWith::TcpReset, _) => (REJECT_TCP_RESET, 0),
+                    (RejectWith::Icmp(code), _) => (REJECT_UNREACHABLE, *code),
+                    (RejectWith::Icmpx(code), _) => (REJECT_ICMPX, *code),
                 };
                 self.expression("reject", |data| {
-                    data.put_u32_be(1, REJECT_UNREACHABLE);
+                    data.put_u32_be(1, kind);
                     data.put_u8(2, code);
                 });
             }
+            Statement::NoTrack => self.expression("notrack", |_| {}),
             Statement::Verdict(verdict) => self.expression("immediate", |data| {
                 data.put_u32_be(1, REGISTER_VERDICT);
                 element::put_verdict(&mut data.nest(2), verdict);
             }),
-            Statement::Dispatch(map) => {
-                self.load_key(&[Field::Priority]);
+            Statement::Dispatch { key, map } => {
+                self.load_key(key);
                 self.lookup_to(map, Some(REGISTER_VERDICT), false);
+            }
+            Statement::Opaque(opaque) => {
+                for expression in &opaque.expressions {
+                    let mut entry = self.list.nest(LIST_ELEMENT);
+                    entry.put_str(rule::EXPRESSION_NAME, &expression.name);
+                    entry.put_bytes(rule::EXPRESSION_DATA | attribute_flags::NESTED, &expression.data);
+                }
             }
         }
     }
@@ -104,8 +152,8 @@ impl Expressions<'_, '_> {
                 self.load_key(key);
                 self.lookup(set, None, !is);
             }
-            Match::Source { net, is } => self.in_network(self.source_offset(), *net, *is),
-            Match::Destination { net, is } => self.in_network(self.destination_offset(), *net, *is),
+            Match::Source { net, is } => self.in_network(source_offset(self.family), *net, *is),
+            Match::Destination { net, is } => self.in_network(destination_offset(self.family), *net, *is),
             Match::Interface { name, is } => {
                 self.load_meta(META_INPUT_INTERFACE, Register::FIRST);
                 match name {
@@ -123,6 +171,30 @@ impl Expressions<'_, '_> {
             Match::New => self.has_bits("ct", CT_STATE, CT_STATE_NEW),
             Match::Translated => self.has_bits("ct", CT_STATUS, CT_STATUS_DNAT),
             Match::Marked(bits) => self.has_bits("meta", META_MARK, *bits),
+            Match::Family(family) => {
+                self.load_meta(META_FAMILY, Register::FIRST);
+                self.compare(&[super::object::protocol_family(*family)], true);
+            }
+            Match::Compare { field, mask, relation, value } => {
+                self.load(*field, Register::FIRST);
+                if *mask != u32::MAX {
+                    self.bitwise(Register::FIRST, &mask.to_ne_bytes(), &[0; 4]);
+                }
+                match value {
+                    Value::Interfaces(prefix) => self.compare_as(*relation, prefix.text()),
+                    value => self.compare_as(*relation, &element::bytes([*value].into_iter())),
+                }
+            }
+            Match::Within { field, first, last, is } => {
+                self.load(*field, Register::FIRST);
+                let [from, to] = [first, last].map(|value: &Value| element::bytes([*value].into_iter()));
+                self.expression("range", |data| {
+                    data.put_u32_be(1, Register::FIRST.number());
+                    data.put_u32_be(2, u32::from(!is));
+                    data.nest(3).put_bytes(VALUE, &from);
+                    data.nest(4).put_bytes(VALUE, &to);
+                });
+            }
         }
     }
 
@@ -137,20 +209,31 @@ impl Expressions<'_, '_> {
     fn load(&mut self, field: Field, to: Register) -> Register {
         let address = self.address_length();
         match field {
-            Field::Source => self.load_payload(PAYLOAD_NETWORK, self.source_offset(), address, to),
-            Field::Destination => self.load_payload(PAYLOAD_NETWORK, self.destination_offset(), address, to),
+            Field::Source => self.load_payload(PAYLOAD_NETWORK, source_offset(self.family), address, to),
+            Field::Destination => self.load_payload(PAYLOAD_NETWORK, destination_offset(self.family), address, to),
             Field::NoDestination => {
-                self.load_payload(PAYLOAD_NETWORK, self.destination_offset(), address, to);
+                self.load_payload(PAYLOAD_NETWORK, destination_offset(self.family), address, to);
                 self.bitwise(to, &vec![0; address], &vec![0; address]);
             }
             Field::Protocol => self.load_meta(META_PROTOCOL, to),
             Field::Port => self.load_payload(PAYLOAD_TRANSPORT, DESTINATION_PORT, 2, to),
             Field::Priority => self.load_meta(META_PRIORITY, to),
+            Field::SourcePort => self.load_payload(PAYLOAD_TRANSPORT, SOURCE_PORT, 2, to),
+            Field::Mark => self.load_meta(META_MARK, to),
+            Field::InputInterface => self.load_meta(META_INPUT_INTERFACE, to),
+            Field::OutputInterface => self.load_meta(META_OUTPUT_INTERFACE, to),
+            Field::ConnectionState => self.load_connection(CT_STATE, to),
+            Field::ConnectionStatus => self.load_connection(CT_STATUS, to),
+            Field::SourceKind => self.load_kind(FIB_SOURCE, to),
+            Field::DestinationKind => self.load_kind(FIB_DESTINATION, to),
+            Field::Random { count, first } => self.expression("numgen", |data| {
+                data.put_u32_be(1, to.number());
+                data.put_u32_be(2, count);
+                data.put_u32_be(3, NUMGEN_RANDOM);
+                data.put_u32_be(4, first);
+            }),
         }
-        match field {
-            Field::Source | Field::Destination | Field::NoDestination => to.behind(address),
-            Field::Protocol | Field::Port | Field::Priority => to.behind(4),
-        }
+        to.behind(field.data_type(self.family).room())
     }
 
     fn in_network(&mut self, offset: u32, net: IpNet, is: bool) {
@@ -168,12 +251,23 @@ impl Expressions<'_, '_> {
     }
 
     fn is_local(&mut self, side: u32) {
+        self.load_kind(side, Register::FIRST);
+        self.compare(&ADDRESS_TYPE_LOCAL.to_ne_bytes(), true);
+    }
+
+    fn load_kind(&mut self, side: u32, to: Register) {
         self.expression("fib", |data| {
-            data.put_u32_be(1, Register::FIRST.number());
+            data.put_u32_be(1, to.number());
             data.put_u32_be(2, FIB_ADDRESS_TYPE);
             data.put_u32_be(3, side);
         });
-        self.compare(&ADDRESS_TYPE_LOCAL.to_ne_bytes(), true);
+    }
+
+    fn load_connection(&mut self, key: u32, to: Register) {
+        self.expression("ct", |data| {
+            data.put_u32_be(1, to.number());
+            data.put_u32_be(2, key);
+        });
     }
 
     fn has_bits(&mut self, source: &str, key: u32, bits: u32) {
@@ -185,6 +279,23 @@ impl Expressions<'_, '_> {
         self.compare(&[0; 4], false);
     }
 
+    fn nat(&mut self, kind: u32, address: IpAddr, port: Option<u16>) {
+        let behind = Register::FIRST.behind(16);
+        self.immediate(Register::FIRST, &octets(address));
+        if let Some(port) = port {
+            self.immediate(behind, &port.to_be_bytes());
+        }
+        let family = self.protocol_family();
+        self.expression("nat", |data| {
+            data.put_u32_be(1, kind);
+            data.put_u32_be(2, family);
+            data.put_u32_be(3, Register::FIRST.number());
+            if port.is_some() {
+                data.put_u32_be(5, behind.number());
+            }
+        });
+    }
+
     fn change_mark(&mut self, keep: u32, flip: u32) {
         self.load_meta(META_MARK, Register::FIRST);
         self.bitwise(Register::FIRST, &keep.to_ne_bytes(), &flip.to_ne_bytes());
@@ -193,13 +304,7 @@ impl Expressions<'_, '_> {
 
     fn dynset(&mut self, key: &[Field], map: &Name, operation: u32, timeout: Option<u64>) {
         self.load_key(key);
-        let length: usize = key
-            .iter()
-            .map(|field| match field {
-                Field::Source | Field::Destination | Field::NoDestination => self.address_length(),
-                Field::Protocol | Field::Port | Field::Priority => 4,
-            })
-            .sum();
+        let length: usize = key.iter().map(|field| field.data_type(self.family).room()).sum();
         // Behind the key, where the next register of 16 bytes starts.
         let datum = Register::FIRST.behind(length.next_multiple_of(16));
         self.load(Field::Priority, datum);
@@ -238,9 +343,9 @@ impl Expressions<'_, '_> {
         });
     }
 
-    fn immediate(&mut self, value: &[u8]) {
+    fn immediate(&mut self, to: Register, value: &[u8]) {
         self.expression("immediate", |data| {
-            data.put_u32_be(1, Register::FIRST.number());
+            data.put_u32_be(1, to.number());
             data.nest(2).put_bytes(VALUE, value);
         });
     }
@@ -257,9 +362,13 @@ impl Expressions<'_, '_> {
     }
 
     fn compare(&mut self, with: &[u8], is: bool) {
+        self.compare_as(if is { Relation::Equal } else { Relation::NotEqual }, with);
+    }
+
+    fn compare_as(&mut self, relation: Relation, with: &[u8]) {
         self.expression("cmp", |data| {
             data.put_u32_be(1, Register::FIRST.number());
-            data.put_u32_be(2, u32::from(!is));
+            data.put_u32_be(2, relation_number(relation));
             data.nest(3).put_bytes(VALUE, with);
         });
     }
@@ -291,23 +400,36 @@ impl Expressions<'_, '_> {
         crate::model::DataType::address(self.family).length()
     }
 
-    /// Where `struct iphdr` and `struct ipv6hdr` have the addresses.
-    fn source_offset(&self) -> u32 {
-        match self.family {
-            IpFamily::V4 => 12,
-            IpFamily::V6 => 8,
-        }
-    }
-
-    fn destination_offset(&self) -> u32 {
-        match self.family {
-            IpFamily::V4 => 16,
-            IpFamily::V6 => 24,
-        }
-    }
-
     fn protocol_family(&self) -> u32 {
         super::object::protocol_family(self.family).into()
+    }
+}
+
+/// Where `struct iphdr` and `struct ipv6hdr` have the source.
+pub(super) fn source_offset(family: IpFamily) -> u32 {
+    match family {
+        IpFamily::V4 => 12,
+        IpFamily::V6 => 8,
+    }
+}
+
+/// Where they have the destination.
+pub(super) fn destination_offset(family: IpFamily) -> u32 {
+    match family {
+        IpFamily::V4 => 16,
+        IpFamily::V6 => 24,
+    }
+}
+
+/// `NFT_CMP_*`.
+pub(super) fn relation_number(relation: Relation) -> u32 {
+    match relation {
+        Relation::Equal => 0,
+        Relation::NotEqual => 1,
+        Relation::Less => 2,
+        Relation::AtMost => 3,
+        Relation::Greater => 4,
+        Relation::AtLeast => 5,
     }
 }
 
@@ -317,42 +439,3 @@ fn octets(address: IpAddr) -> Vec<u8> {
         IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
-
-/// `NFT_REG_VERDICT`.
-const REGISTER_VERDICT: u32 = 0;
-/// `NFT_META_*`.
-const META_PRIORITY: u32 = 2;
-const META_MARK: u32 = 3;
-const META_INPUT_INTERFACE: u32 = 6;
-const META_PROTOCOL: u32 = 16;
-/// `NFT_PAYLOAD_*_HEADER`.
-const PAYLOAD_NETWORK: u32 = 1;
-const PAYLOAD_TRANSPORT: u32 = 2;
-/// Where all transport protocols that have ports have the destination's.
-const DESTINATION_PORT: u32 = 2;
-/// `NFT_CT_*` and the bits behind: `NF_CT_STATE_BIT(IP_CT_NEW)`, `IPS_DST_NAT`.
-const CT_STATE: u32 = 0;
-const CT_STATUS: u32 = 2;
-const CT_STATE_NEW: u32 = 8;
-const CT_STATUS_DNAT: u32 = 0x20;
-/// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_*`, `RTN_LOCAL`.
-const FIB_ADDRESS_TYPE: u32 = 3;
-const FIB_SOURCE: u32 = 1;
-const FIB_DESTINATION: u32 = 2;
-const ADDRESS_TYPE_LOCAL: u32 = 2;
-/// `NFT_NG_RANDOM`.
-const NUMGEN_RANDOM: u32 = 1;
-/// `NFT_DYNSET_OP_*`.
-const DYNSET_UPDATE: u32 = 1;
-const DYNSET_DELETE: u32 = 2;
-/// `NFT_NAT_DNAT`, `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
-const NAT_DESTINATION: u32 = 1;
-const NAT_FULLY_RANDOM: u32 = 0x10;
-/// `NFT_REJECT_ICMP_UNREACH`, `ICMP_PORT_UNREACH`, `ICMPV6_PORT_UNREACH`.
-const REJECT_UNREACHABLE: u32 = 0;
-const ICMP_PORT_UNREACHABLE: u8 = 3;
-const ICMPV6_PORT_UNREACHABLE: u8 = 4;
-/// `NFT_LOOKUP_F_INV`.
-const LOOKUP_INVERTED: u32 = 1;
-/// `IFNAMSIZ`.
-const INTERFACE_NAME: usize = 16;

@@ -7,10 +7,11 @@ use super::{
     expression::Expressions,
     userdata,
 };
-use crate::model::{Base, Chain, Comment, DataType, Holds, Hook, Key, Name, Rule, Set, SetKind, TableId};
+use crate::kernel::TableFamily;
+use crate::model::{Base, Chain, Comment, DataType, Holds, Hook, Key, Name, Policy, Rule, Set, SetKind, TableId};
 
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
-pub(super) fn protocol_family(family: IpFamily) -> u8 {
+pub(crate) fn protocol_family(family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => 2,
         IpFamily::V6 => 10,
@@ -19,7 +20,7 @@ pub(super) fn protocol_family(family: IpFamily) -> u8 {
 
 /// Asks for a table.
 pub(crate) fn table_request(id: &TableId) -> Request {
-    let mut request = request(message::GET_TABLE, id.family);
+    let mut request = request_of(message::GET_TABLE, protocol_family(id.family));
     request.attributes().put_str(table::NAME, id.name.as_str());
     request
 }
@@ -32,23 +33,28 @@ pub(crate) enum Listed {
     Sets,
 }
 
+/// Asks for all tables of all families.
+pub(crate) fn tables_request() -> Request {
+    request_of(message::GET_TABLE, 0)
+}
+
 /// Asks for all chains, rules or sets of a table. The kernel lists chains of other tables, too.
-pub(crate) fn list_request(id: &TableId, what: Listed) -> Request {
+pub(crate) fn list_request(family: TableFamily, name: &Name, what: Listed) -> Request {
     let (kind, attribute) = match what {
         Listed::Chains => (message::GET_CHAIN, chain::TABLE),
         Listed::Rules => (message::GET_RULE, rule::TABLE),
         Listed::Sets => (message::GET_SET, set::TABLE),
     };
-    let mut request = request(kind, id.family);
-    request.attributes().put_str(attribute, id.name.as_str());
+    let mut request = request_of(kind, family.number());
+    request.attributes().put_str(attribute, name.as_str());
     request
 }
 
 /// Asks for the elements of a set that have these keys, or for all if no key is given.
-pub(crate) fn elements_request(id: &TableId, name: &Name, keys: &[Key]) -> Request {
-    let mut request = request(message::GET_SET_ELEMENT, id.family);
+pub(crate) fn elements_request(family: TableFamily, table: &Name, name: &Name, keys: &[Key]) -> Request {
+    let mut request = request_of(message::GET_SET_ELEMENT, family.number());
     let mut attributes = request.attributes();
-    attributes.put_str(element::TABLE, id.name.as_str());
+    attributes.put_str(element::TABLE, table.as_str());
     attributes.put_str(element::SET, name.as_str());
     if !keys.is_empty() {
         let mut list = attributes.nest(element::ELEMENTS);
@@ -87,12 +93,18 @@ impl Objects<'_> {
     pub(super) fn add_chain(&mut self, item: &Chain) {
         let mut message = self.message(message::NEW_CHAIN, flags::CREATE);
         message.put_str(chain::NAME, item.name.as_str());
-        if let Some(Base { kind, hook, priority }) = item.base {
+        if let Some(Base { kind, hook, priority, policy }) = item.base {
             let mut nest = message.nest(chain::HOOK);
             nest.put_u32_be(chain::HOOK_NUMBER, hook_number(hook));
             nest.put_u32_be(chain::HOOK_PRIORITY, priority.cast_unsigned());
             drop(nest);
-            message.put_u32_be(chain::POLICY, chain::ACCEPT);
+            message.put_u32_be(
+                chain::POLICY,
+                match policy {
+                    Policy::Accept => chain::ACCEPT,
+                    Policy::Drop => chain::DROP,
+                },
+            );
             message.put_str(chain::TYPE, kind.name());
         }
         if let Some(comment) = &item.comment {
@@ -199,9 +211,8 @@ pub(super) fn hook_number(hook: Hook) -> u32 {
     }
 }
 
-fn request(kind: u8, family: IpFamily) -> Request {
-    let kind = nfnetlink::kind(nfnetlink::NFTABLES, kind);
-    Request::new(kind, 0, &nfnetlink::header(protocol_family(family), 0, 0))
+fn request_of(kind: u8, family: u8) -> Request {
+    Request::new(nfnetlink::kind(nfnetlink::NFTABLES, kind), 0, &nfnetlink::header(family, 0, 0))
 }
 
 fn length(types: &[DataType]) -> u32 {
@@ -216,11 +227,20 @@ fn type_of(data_type: DataType) -> u32 {
         DataType::Protocol => 12,
         DataType::Port => 13,
         DataType::Class => 23,
+        DataType::Number => 4,
+        DataType::Interface => 41,
     }
 }
 
-const ALL_TYPES: [DataType; 5] =
-    [DataType::Ipv4Address, DataType::Ipv6Address, DataType::Protocol, DataType::Port, DataType::Class];
+const ALL_TYPES: [DataType; 7] = [
+    DataType::Ipv4Address,
+    DataType::Ipv6Address,
+    DataType::Protocol,
+    DataType::Port,
+    DataType::Class,
+    DataType::Number,
+    DataType::Interface,
+];
 const TYPE_BITS: u32 = 6;
 const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
 /// The expression that counts packets.

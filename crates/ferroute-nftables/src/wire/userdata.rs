@@ -61,7 +61,7 @@ fn text(comment: &Comment) -> Vec<u8> {
 /// In which byte order `nft` prints values; for several fields it knows from their types.
 fn byte_order(types: &[DataType]) -> u32 {
     match types {
-        [DataType::Class] => HOST_ORDER,
+        [DataType::Class | DataType::Number | DataType::Interface] => HOST_ORDER,
         [_] => NETWORK_ORDER,
         _ => UNKNOWN_ORDER,
     }

@@ -183,7 +183,7 @@ fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
         for statement in chain.rules.iter().flat_map(|rule| &rule.statements) {
             let verdicts: Vec<&Verdict> = match statement {
                 Statement::Verdict(verdict) => vec![verdict],
-                Statement::Dispatch(map) => table.elements(map).filter_map(verdict_of).collect(),
+                Statement::Dispatch { map, .. } => table.elements(map).filter_map(verdict_of).collect(),
                 _ => Vec::new(),
             };
             open.extend(verdicts.into_iter().filter_map(|verdict| match verdict {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use ferroute_core::IpFamily;
+
 use super::{MemoryTable, Objection};
 use crate::model::{DataType, Datum, Field, Holds, Key, Match, Name, Statement, Value, Verdict};
 
@@ -15,15 +17,12 @@ impl MemoryTable {
         }
         let Some(name) = set_of(statement) else { return Ok(()) };
         let set = &self.sets.get(name).ok_or(Objection::NotFound)?.set;
-        let key_fits = match key_of(statement) {
-            Some(key) => {
-                key.len() == set.key.len()
-                    && key.iter().zip(&set.key).all(|(field, data_type)| is_of(*field, *data_type))
-            }
-            None => set.key == [DataType::Class],
-        };
+        let key_fits = key_of(statement).is_some_and(|key| {
+            key.len() == set.key.len() && key.iter().zip(&set.key).all(|(field, data_type)| is_of(*field, *data_type))
+        });
         let is_map = set.holds != Holds::Nothing;
-        if key_fits && is_map != matches!(statement, Statement::Match(_)) { Ok(()) } else { Err(Objection::Other) }
+        let wants_set = matches!(statement, Statement::Match(_) | Statement::Note { .. });
+        if key_fits && is_map != wants_set { Ok(()) } else { Err(Objection::Other) }
     }
 
     pub(super) fn leads_to(&self, chain: &Name) -> bool {
@@ -70,7 +69,7 @@ impl MemoryTable {
         };
         match statement {
             Statement::Verdict(verdict) => target(verdict).into_iter().collect(),
-            Statement::Dispatch(map) => {
+            Statement::Dispatch { map, .. } => {
                 let verdicts = self.elements(map).filter_map(|element| match &element.datum {
                     Some(Datum::Verdict(verdict)) => Some(verdict),
                     _ => None,
@@ -85,12 +84,12 @@ impl MemoryTable {
 /// The set or map that a statement uses.
 pub(super) fn set_of(statement: &Statement) -> Option<&Name> {
     match statement {
-        Statement::Match(Match::Member { set, .. }) => Some(set),
+        Statement::Match(Match::Member { set, .. }) | Statement::Note { set, .. } => Some(set),
         Statement::PriorityFromMap { map, .. }
         | Statement::Learn { map, .. }
         | Statement::Forget { map, .. }
         | Statement::Translate { map, .. }
-        | Statement::Dispatch(map) => Some(map),
+        | Statement::Dispatch { map, .. } => Some(map),
         _ => None,
     }
 }
@@ -98,6 +97,8 @@ pub(super) fn set_of(statement: &Statement) -> Option<&Name> {
 fn key_of(statement: &Statement) -> Option<&[Field]> {
     match statement {
         Statement::Match(Match::Member { key, .. })
+        | Statement::Note { key, .. }
+        | Statement::Dispatch { key, .. }
         | Statement::PriorityFromMap { key, .. }
         | Statement::Learn { key, .. }
         | Statement::Forget { key, .. }
@@ -107,14 +108,7 @@ fn key_of(statement: &Statement) -> Option<&[Field]> {
 }
 
 fn is_of(field: Field, data_type: DataType) -> bool {
-    match field {
-        Field::Source | Field::Destination | Field::NoDestination => {
-            matches!(data_type, DataType::Ipv4Address | DataType::Ipv6Address)
-        }
-        Field::Protocol => data_type == DataType::Protocol,
-        Field::Port => data_type == DataType::Port,
-        Field::Priority => data_type == DataType::Class,
-    }
+    IpFamily::BOTH.into_iter().any(|family| field.data_type(family) == data_type)
 }
 
 pub(super) fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool) -> bool {
@@ -129,7 +123,9 @@ pub(super) fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool)
         }
         (Value::Protocol(_), DataType::Protocol)
         | (Value::Port(_), DataType::Port)
-        | (Value::Class(_), DataType::Class) => true,
+        | (Value::Class(_), DataType::Class)
+        | (Value::Number(_), DataType::Number)
+        | (Value::Interface(_), DataType::Interface) => true,
         _ => false,
     };
     values.len() == types.len() && values.iter().zip(types).enumerate().all(one)

@@ -16,7 +16,7 @@ impl fmt::Display for TableText<'_> {
         if let Some(comment) = &self.table.comment {
             writeln!(f, "\t{comment}\n")?;
         }
-        for MemorySet { set, elements } in self.table.sets.values() {
+        for MemorySet { set, elements, .. } in self.table.sets.values() {
             writeln!(f, "\t{} {} {{", set.keyword(), set.name)?;
             set.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property}"))?;
             if !elements.is_empty() {
