@@ -26,9 +26,11 @@ impl KernelRules {
             .iptables
             .iter()
             .filter(|found| by_proxy.iter().all(|chain| found.saved.rules.chain(TableName::Nat, *chain).is_some()));
-        let by_table =
-            [(TABLE.as_str(), ServiceProxy::FerrouteNftables), (KUBE_PROXY, ServiceProxy::KubeProxyNftables)];
-        let nftables = by_table.into_iter().filter(|(name, _)| self.table(name).is_some()).map(|(_, proxy)| proxy);
+        let by_table = [
+            (self.ferroute_table(), ServiceProxy::FerrouteNftables),
+            (self.kube_proxy_table(), ServiceProxy::KubeProxyNftables),
+        ];
+        let nftables = by_table.into_iter().filter(|(table, _)| table.is_some()).map(|(_, proxy)| proxy);
         iptables.map(|found| ServiceProxy::Iptables(found.backend)).chain(nftables).collect()
     }
 

@@ -11,6 +11,7 @@ mod constants;
 mod decode;
 mod element;
 mod expression;
+mod layout;
 mod listing;
 mod object;
 mod userdata;

@@ -6,15 +6,21 @@
 //!   Host   ─┘             and, when asked for, the Story of how it came to it, or a Summary of all stories
 //! ```
 //!
-//! There is no second model of the rules: what is walked is what the planner made or what was read from the kernel. The
-//! story's types know no mode; each mode has a walker of its own. What is *not* here: how rules got there, the kernel,
-//! connections that are established already.
+//! There is no second model of the rules: what is walked is what the planner made or what was read from the kernel. A
+//! packet meets the rules of `iptables` and of nftables on the same way, so there is one walk, from one chain of a hook to
+//! the next, see [`Ruleset`]; within such a chain each mode has a walker of its own. The story's types know no mode.
+//!
+//! What is *not* here: how rules got there, the kernel, connections that are established already.
 
 mod host;
 pub mod iptables;
+mod journey;
 pub mod nftables;
 mod packet;
+mod path;
 mod print;
+mod ruleset;
+mod state;
 mod story;
 mod summary;
 mod way;
@@ -22,5 +28,6 @@ mod way;
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};
 pub use print::{write_story_into, write_summary_into};
+pub use ruleset::Ruleset;
 pub use story::{Assumption, Effect, Ending, Event, Hook, Story, Verdict};
 pub use summary::{Choice, Group, Step, Summary};

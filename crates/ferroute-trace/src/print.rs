@@ -152,7 +152,7 @@ fn common_start<'a>(one: &'a [String], other: &'a [String]) -> &'a [String] {
 
 impl Step {
     /// The hook, the table and the hook's own chain: nftables may have several of these at one hook.
-    fn place(&self) -> Option<(crate::Hook, &'static str, Option<&str>)> {
+    fn place(&self) -> Option<(crate::Hook, &str, Option<&str>)> {
         match self {
             Self::Effect { hook, table, path, .. }
             | Self::Choice { hook, table, path, .. }

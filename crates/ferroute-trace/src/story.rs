@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     fmt,
     net::{IpAddr, SocketAddr},
 };
@@ -93,7 +94,7 @@ pub enum Event {
         /// The hook.
         hook: Hook,
         /// The table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The chain.
         chain: String,
     },
@@ -117,7 +118,7 @@ pub enum Event {
         /// Where.
         hook: Hook,
         /// In which table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The chains that led to it, the hook's own first.
         path: Vec<String>,
         /// What.
@@ -161,7 +162,7 @@ pub enum Effect {
         /// After.
         after: SocketAddr,
     },
-    /// Its source becomes the host's address.
+    /// Its source becomes the host's address, or another that a rule gives it.
     Masquerade {
         /// Before.
         before: IpAddr,

@@ -1,4 +1,7 @@
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
 
 use serde::Serialize;
 
@@ -38,7 +41,7 @@ pub enum Step {
         /// Where.
         hook: Hook,
         /// In which table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The chains that lead there, the hook's own first.
         path: Vec<String>,
         /// What.
@@ -50,7 +53,7 @@ pub enum Step {
         /// Where.
         hook: Hook,
         /// In which table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The chains that lead to the choice, the hook's own first.
         path: Vec<String>,
         /// The destination before.
@@ -61,7 +64,7 @@ pub enum Step {
         /// Where.
         hook: Hook,
         /// In which table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The chains that lead there, the hook's own first.
         path: Vec<String>,
         /// The source before.
@@ -177,10 +180,11 @@ impl Step {
         match self {
             Self::Effect { hook, table, path, effect: Effect::Dnat { before, .. } } => {
                 let path = without_last(path).to_vec();
-                *self = Self::Choice { hook: *hook, table, path, before: *before };
+                *self = Self::Choice { hook: *hook, table: table.clone(), path, before: *before };
             }
             Self::Effect { hook, table, path, effect: Effect::Masquerade { before, .. } } if differs => {
-                *self = Self::Masquerade { hook: *hook, table, path: std::mem::take(path), before: *before };
+                let path = std::mem::take(path);
+                *self = Self::Masquerade { hook: *hook, table: table.clone(), path, before: *before };
             }
             _ => {}
         }

@@ -99,7 +99,7 @@ impl NetlinkKernel {
             let mut tables = Vec::new();
             for (of, name, handle) in all {
                 if of.sees(family) && wanted(of, name.as_str()) {
-                    tables.extend(self.find_table(of, name, handle, family)?);
+                    tables.extend(self.find_table(of, &name, handle, family)?);
                 }
             }
             let is_steady = super::Kernel::generation(self)? == before;
@@ -114,7 +114,7 @@ impl NetlinkKernel {
     fn find_table(
         &mut self,
         of: TableFamily,
-        name: Name,
+        name: &Name,
         handle: u64,
         family: IpFamily,
     ) -> Result<Option<FoundTable>, NetlinkError> {

@@ -22,7 +22,7 @@ use super::{
         },
     },
     element::{parse_verdict, values},
-    expression::relation_number,
+    layout::{Register, relation_number},
     object::protocol_family,
 };
 use crate::model::{
@@ -152,7 +152,7 @@ impl<'a> Decoder<'a, '_> {
     }
 
     fn compare(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let held = self.registers.at(parts.register(1)?).clone();
+        let held = self.registers.at(parts.register(1)?);
         let relation = relation_of(parts.u32(2)?)?;
         let bytes = value(parts.get(3)?)?;
         let condition = self.comparison(&held, relation, bytes);
@@ -220,7 +220,7 @@ impl<'a> Decoder<'a, '_> {
     }
 
     fn range(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let held = self.registers.at(parts.register(1)?).clone();
+        let held = self.registers.at(parts.register(1)?);
         let is = match parts.u32(2)? {
             0 => true,
             1 => false,
@@ -264,7 +264,7 @@ impl<'a> Decoder<'a, '_> {
     }
 
     /// The fields that are a key of a set, from a register on.
-    fn key(&self, from: super::expression::Register, set: &Set) -> Option<Vec<Field>> {
+    fn key(&self, from: Register, set: &Set) -> Option<Vec<Field>> {
         let mut register = from;
         let mut key = Vec::with_capacity(set.key.len());
         for data_type in &set.key {
@@ -307,8 +307,8 @@ impl<'a> Parts<'a> {
         self.get(kind)?.str().ok()
     }
 
-    fn register(&self, kind: u16) -> Option<super::expression::Register> {
-        super::expression::Register::from_number(self.u32(kind)?)
+    fn register(&self, kind: u16) -> Option<Register> {
+        Register::from_number(self.u32(kind)?)
     }
 }
 

@@ -1,20 +1,8 @@
-use std::{collections::BTreeMap, fmt, net::IpAddr};
+use std::{fmt, net::IpAddr};
 
-use ferroute_iptables::{AddressType, CtStates, Match, ProtocolMatch, Recent, RecentAction, Rule, Sense};
+use ferroute_iptables::{AddressType, Match, ProtocolMatch, Recent, RecentAction, Rule, Sense};
 
-use crate::{Host, way::Transit};
-
-/// A packet as it is at some rule.
-#[derive(Clone, Debug)]
-pub(super) struct State<'a> {
-    pub(super) packet: Transit<'a>,
-    pub(super) mark: u32,
-    /// Which states its connection has.
-    pub(super) connection: CtStates,
-    pub(super) remembered: &'a BTreeMap<String, u32>,
-    /// Somebody will read the sentences that tell why a rule does not match; else they may be empty.
-    pub(super) explains: bool,
-}
+use crate::{Host, state::State};
 
 /// Whether a packet meets a rule's conditions.
 #[derive(Debug, PartialEq)]
@@ -40,7 +28,7 @@ enum ModuleFinding {
 
 impl State<'_> {
     /// Looks at a rule's conditions in the kernel's order: what belongs to the rule itself, then its modules.
-    pub(super) fn meets(&self, rule: &Rule) -> Finding {
+    pub(super) fn meets_rule(&self, rule: &Rule) -> Finding {
         if let Some(why) = self.header_mismatch(rule) {
             return Finding::Mismatch(why);
         }

@@ -1,66 +1,61 @@
-use ferroute_iptables::{ChainName, TableName};
+use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
 
 use crate::Hook;
 
-/// A hook, and which of its tables the packet is in.
-#[derive(Clone, Copy)]
-pub(super) struct Stage {
-    pub(super) hook: Hook,
-    /// Position among the hook's tables.
-    table: usize,
-    /// The packet is exempt from connection tracking.
-    pub(super) untracked: bool,
+/// A chain that a hook leads to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base<'a> {
+    pub(crate) rules: &'a RuleSet,
+    pub(crate) table: TableName,
+    pub(crate) hook: Hook,
 }
 
-impl Stage {
-    /// The first table of a packet's first hook.
-    pub(super) fn first(hook: Hook) -> Self {
-        Self { hook, table: 0, untracked: false }
+impl<'a> Base<'a> {
+    /// A packet can notice it.
+    pub(crate) fn matters(self) -> bool {
+        !self.chain_rules().is_empty() || self.policy() == Policy::Drop
     }
 
-    /// The first table of another hook.
-    pub(super) fn at(self, hook: Hook) -> Self {
-        Self { hook, table: 0, ..self }
+    pub(super) fn name(self) -> ChainName {
+        self.hook.chain()
     }
 
-    /// The table.
-    pub(super) fn table(self) -> TableName {
-        self.hook.tables()[self.table]
+    pub(super) fn chain_rules(self) -> &'a [Rule] {
+        self.rules.rules(self.table, self.name())
     }
 
-    /// The next table of the hook, if there is one. `looped`: the packet comes back through the loopback interface.
-    pub(super) fn next(self, looped: bool) -> Option<Self> {
-        let mut next = self;
-        while next.table + 1 < self.hook.tables().len() {
-            next.table += 1;
-            if !next.skips_nat(looped) {
-                return Some(next);
-            }
-        }
-        None
+    /// What becomes of packets at its end.
+    pub(super) fn policy(self) -> Policy {
+        let head = self.rules.chain(self.table, self.name()).and_then(|chain| chain.head);
+        head.and_then(|head| head.policy).unwrap_or(Policy::Accept)
     }
+}
 
-    /// A connection's addresses are decided once: its destination where its first packet arrives or is sent, its source
-    /// where it leaves or, unless it did so before, where it is delivered. A packet that comes back through the
-    /// loopback interface has been sent and has left. What is not tracked has no connection.
-    fn skips_nat(self, looped: bool) -> bool {
-        self.table() == TableName::Nat && (looped || self.untracked)
+/// The tables that have a chain at a hook.
+pub(crate) fn tables(hook: Hook) -> &'static [TableName] {
+    use TableName::{Filter, Mangle, Nat, Raw, Security};
+    match hook {
+        Hook::Prerouting => &[Raw, Mangle, Nat],
+        Hook::Input => &[Mangle, Filter, Security, Nat],
+        Hook::Forward => &[Mangle, Filter, Security],
+        Hook::Output => &[Raw, Mangle, Nat, Filter, Security],
+        Hook::Postrouting => &[Mangle, Nat],
+    }
+}
+
+/// When a table is met at a hook, least first (`enum nf_ip_hook_priorities`).
+pub(crate) fn priority(table: TableName, hook: Hook) -> i32 {
+    match (table, hook) {
+        (TableName::Raw, _) => -300,
+        (TableName::Mangle, _) => -150,
+        (TableName::Nat, Hook::Input | Hook::Postrouting) => 100,
+        (TableName::Nat, _) => -100,
+        (TableName::Filter, _) => 0,
+        (TableName::Security, _) => 50,
     }
 }
 
 impl Hook {
-    /// The hook's tables, in the kernel's order.
-    fn tables(self) -> &'static [TableName] {
-        use TableName::{Filter, Mangle, Nat, Raw, Security};
-        match self {
-            Self::Prerouting => &[Raw, Mangle, Nat],
-            Self::Input => &[Mangle, Filter, Security, Nat],
-            Self::Forward => &[Mangle, Filter, Security],
-            Self::Output => &[Raw, Mangle, Nat, Filter, Security],
-            Self::Postrouting => &[Mangle, Nat],
-        }
-    }
-
     /// The name of the chains there.
     pub(super) fn chain(self) -> ChainName {
         match self {

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferroute_core::{IpFamily, Protocol};
 
 use super::*;
-use crate::{Event, Origin, Route};
+use crate::{Event, Origin, Route, Verdict};
 
 /// A node with pods behind `cni0` and the rest of the world behind `eth0`.
 fn host() -> Host {

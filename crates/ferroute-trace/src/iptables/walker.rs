@@ -1,25 +1,21 @@
 use std::net::SocketAddr;
 
-use ferroute_iptables::{ChainName, CtStates, Policy, Rule, RuleSet, Target};
+use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
-use super::{
-    conditions::{Finding, State},
+use super::{conditions::Finding, stage::Base};
+use crate::{
+    Assumption, Effect, Event, Verdict,
+    journey::{Journey, Passage},
     path::Path,
-    stage::Stage,
 };
-use crate::{Assumption, Effect, Ending, Event, Hook, Host, Packet, Verdict, way::Transit};
 
 /// Stands at one rule of one chain with the packet as it is there.
 #[derive(Clone)]
-pub(super) struct Walker<'a, P> {
-    rules: &'a RuleSet,
-    state: State<'a>,
-    stage: Stage,
+pub(crate) struct Walker<'a, P> {
+    base: Base<'a>,
+    pub(crate) journey: Journey<'a, P>,
     /// Chains that called each other, the hook's own first.
     stack: Vec<Frame<'a>>,
-    share: f64,
-    assuming: Vec<Assumption>,
-    path: P,
 }
 
 /// A chain that the packet is in, and the rule that it meets next there.
@@ -43,54 +39,29 @@ enum Next {
 }
 
 impl<'a, P: Path> Walker<'a, P> {
-    /// A walker before the packet's first hook.
-    pub(super) fn new(rules: &'a RuleSet, host: &'a Host, packet: &'a Packet) -> Self {
-        let state = State {
-            packet: Transit::new(host, packet),
-            mark: packet.mark,
-            connection: CtStates::NEW,
-            remembered: &packet.remembered,
-            explains: P::EXPLAINS,
-        };
-        Self {
-            rules,
-            state,
-            stage: Stage::first(Hook::Prerouting),
-            stack: Vec::new(),
-            share: 1.0,
-            assuming: Vec::new(),
-            path: P::default(),
+    /// A walker at the first rule of a hook's chain.
+    pub(crate) fn new(base: Base<'a>, mut journey: Journey<'a, P>) -> Self {
+        let (name, rules) = (base.name(), base.chain_rules());
+        if !rules.is_empty() {
+            let (hook, table) = (base.hook, base.table.as_str().into());
+            journey.path.note(|| Event::Hook { hook, table, chain: name.to_string() });
         }
+        Self { base, journey, stack: vec![Frame { name, rules, next: 0, goto: false }] }
     }
 
-    /// Goes to the first rule; the packet may end before it.
-    pub(super) fn start(&mut self) -> Result<(), Verdict> {
-        self.stage = Stage::first(self.state.packet.set_out(&mut self.path)?);
-        self.enter_table();
-        Ok(())
-    }
-
-    /// Goes on to the end. Where the way splits, `others` gets the walker for the other way.
-    pub(super) fn run(&mut self, others: &mut Vec<Self>) -> Verdict {
+    /// Goes on to the end of the hook's chain. Where the way splits, `split` gets the walker for the other way.
+    pub(crate) fn run(&mut self, split: &mut dyn FnMut(Self)) -> Passage {
         loop {
             let next = match self.next_rule() {
-                Some((rule, number)) => self.meet(rule, number, others),
+                Some((rule, number)) => self.meet(rule, number, split),
                 None => self.leave_chain(),
             };
-            let passed = match next {
-                Next::GoOn => Ok(()),
-                Next::TablePassed => self.next_table(),
-                Next::End(verdict) => Err(verdict),
-            };
-            if let Err(verdict) = passed {
-                return verdict;
+            match next {
+                Next::GoOn => {}
+                Next::TablePassed => return Passage::Passed,
+                Next::End(verdict) => return Passage::End(verdict),
             }
         }
-    }
-
-    /// The walker's end, and its way there.
-    pub(super) fn end(self, verdict: Verdict) -> (Ending, P) {
-        (Ending { verdict, share: self.share, assuming: self.assuming }, self.path)
     }
 
     fn next_rule(&mut self) -> Option<(&'a Rule, usize)> {
@@ -100,8 +71,8 @@ impl<'a, P: Path> Walker<'a, P> {
         Some((rule, frame.next))
     }
 
-    fn meet(&mut self, rule: &'a Rule, number: usize, others: &mut Vec<Self>) -> Next {
-        let (chance, unknown) = match self.state.meets(rule) {
+    fn meet(&mut self, rule: &'a Rule, number: usize, split: &mut dyn FnMut(Self)) -> Next {
+        let (chance, unknown) = match self.journey.state.meets_rule(rule) {
             Finding::Mismatch(why) => {
                 self.note_rule(rule, number, Some(why), None);
                 return Next::GoOn;
@@ -116,20 +87,20 @@ impl<'a, P: Path> Walker<'a, P> {
         if let Some(condition) = unknown {
             let mut other = self.clone();
             other.note_rule(rule, number, Some(format!("assuming that not {condition}")), None);
-            other.assuming.push(Assumption { condition: condition.clone(), holds: false });
-            others.push(other);
-            self.assuming.push(Assumption { condition, holds: true });
+            other.journey.assuming.push(Assumption { condition: condition.clone(), holds: false });
+            split(other);
+            self.journey.assuming.push(Assumption { condition, holds: true });
         }
         if chance < 1.0 {
             let mut other = self.clone();
-            other.share *= 1.0 - chance;
+            other.journey.share *= 1.0 - chance;
             other.note_rule(rule, number, Some("chance decides otherwise".to_owned()), Some(1.0 - chance));
             if chance <= 0.0 {
                 *self = other;
                 return Next::GoOn;
             }
-            others.push(other);
-            self.share *= chance;
+            split(other);
+            self.journey.share *= chance;
         }
         self.note_rule(rule, number, None, (chance < 1.0).then_some(chance));
         rule.target.as_ref().map_or(Next::GoOn, |target| self.apply(target))
@@ -153,14 +124,17 @@ impl<'a, P: Path> Walker<'a, P> {
                 Next::End(Verdict::Rejected { with: with.as_str().to_owned() })
             }
             Target::Mark { value, mask } => {
-                let before = self.state.mark;
+                let before = self.journey.state.mark;
                 let after = (before & !mask) ^ value;
-                self.state.mark = after;
+                self.journey.state.mark = after;
                 self.effect(|| Effect::Mark { before, after });
                 Next::GoOn
             }
             Target::Dnat { address, port } => {
-                self.translate(SocketAddr::new(*address, port.unwrap_or(self.state.packet.destination.port())));
+                let state = &mut self.journey.state;
+                let port = port.unwrap_or(state.packet.destination.port());
+                let effect = state.translate(SocketAddr::new(*address, port));
+                self.effect(|| effect);
                 Next::TablePassed
             }
             Target::Masquerade { random_fully } => self.masquerade(*random_fully),
@@ -176,8 +150,7 @@ impl<'a, P: Path> Walker<'a, P> {
         let mut words = text.split(' ');
         let name = words.next().unwrap_or_default();
         if name == "NOTRACK" || (name == "CT" && words.any(|word| word == "--notrack")) {
-            self.stage.untracked = true;
-            self.state.connection = CtStates::UNTRACKED;
+            self.journey.state.untrack();
         } else if !HARMLESS.contains(&name) {
             return Next::End(Verdict::Unknown { why: format!("what `-j {text}` does") });
         }
@@ -188,7 +161,7 @@ impl<'a, P: Path> Walker<'a, P> {
         if self.stack.len() > MOST_CALLS {
             return Next::End(Verdict::Unknown { why: format!("where {chain} ends, which calls itself") });
         }
-        let rules = self.rules.rules(self.stage.table(), chain);
+        let rules = self.base.rules.rules(self.base.table, chain);
         self.stack.push(Frame { name: chain, rules, next: 0, goto });
         Next::GoOn
     }
@@ -208,10 +181,9 @@ impl<'a, P: Path> Walker<'a, P> {
 
     fn policy(&mut self, frame: &Frame<'_>) -> Next {
         let chain = frame.name;
-        let head = self.rules.chain(self.stage.table(), chain).and_then(|chain| chain.head);
-        let policy = head.and_then(|head| head.policy).unwrap_or(Policy::Accept);
+        let policy = self.base.policy();
         if !frame.rules.is_empty() || policy == Policy::Drop {
-            self.path.note(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
+            self.journey.path.note(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
         }
         match policy {
             Policy::Accept => Next::TablePassed,
@@ -219,53 +191,20 @@ impl<'a, P: Path> Walker<'a, P> {
         }
     }
 
-    fn next_table(&mut self) -> Result<(), Verdict> {
-        self.stack.clear();
-        if let Some(stage) = self.stage.next(self.state.packet.looped) {
-            self.stage = stage;
-        } else {
-            let hook = self.state.packet.next_hook(self.stage.hook, &mut self.path)?;
-            self.stage = self.stage.at(hook);
-        }
-        self.enter_table();
-        Ok(())
-    }
-
-    fn enter_table(&mut self) {
-        let (hook, table) = (self.stage.hook, self.stage.table());
-        let name = hook.chain();
-        let rules = self.rules.rules(table, name);
-        if !rules.is_empty() {
-            self.path.note(|| Event::Hook { hook, table: table.as_str(), chain: name.to_string() });
-        }
-        self.stack.push(Frame { name, rules, next: 0, goto: false });
-    }
-
-    /// The kernel says that a connection is translated only if there is something to change.
-    fn translate(&mut self, after: SocketAddr) {
-        let effect = self.state.packet.translate(after);
-        if matches!(effect, Effect::Dnat { before, after } if before != after) {
-            self.state.connection = self.state.connection.or(CtStates::DNAT);
-        }
-        self.effect(|| effect);
-    }
-
     fn masquerade(&mut self, random_port: bool) -> Next {
-        let effect = match self.state.packet.masquerade(&mut self.path) {
-            Ok(effect) => effect,
-            Err(verdict) => return Next::End(verdict),
-        };
-        if random_port || matches!(effect, Effect::Masquerade { before, after } if before != after) {
-            self.state.connection = self.state.connection.or(CtStates::SNAT);
+        match self.journey.state.masquerade(random_port, &mut self.journey.path) {
+            Ok(effect) => {
+                self.effect(|| effect);
+                Next::TablePassed
+            }
+            Err(verdict) => Next::End(verdict),
         }
-        self.effect(|| effect);
-        Next::TablePassed
     }
 
     fn note_rule(&mut self, rule: &Rule, number: usize, mismatch: Option<String>, chance: Option<f64>) {
         let depth = self.stack.len().saturating_sub(1);
         let chain = self.stack.last().map(|frame| frame.name);
-        self.path.note_detail(|| Event::Rule {
+        self.journey.path.note_detail(|| Event::Rule {
             chain: chain.map(|name| name.to_string()).unwrap_or_default(),
             number,
             text: rule.to_string(),
@@ -276,9 +215,9 @@ impl<'a, P: Path> Walker<'a, P> {
     }
 
     fn effect(&mut self, effect: impl FnOnce() -> Effect) {
-        let (hook, table) = (self.stage.hook, self.stage.table().as_str());
+        let (hook, table) = (self.base.hook, self.base.table.as_str().into());
         let stack = &self.stack;
-        self.path.note(|| Event::Effect {
+        self.journey.path.note(|| Event::Effect {
             hook,
             table,
             path: stack.iter().map(|frame| frame.name.to_string()).collect(),

@@ -14,7 +14,7 @@ use ferroute_nftables::{
 };
 
 use super::*;
-use crate::{Route, write_story_into, write_summary_into};
+use crate::{Route, Verdict, write_story_into, write_summary_into};
 
 /// The nodes' kernel, with what is planned for a cluster; pods are told by their addresses.
 fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {

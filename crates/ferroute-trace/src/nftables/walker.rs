@@ -3,39 +3,31 @@ use std::net::SocketAddr;
 use ferroute_core::IpFamily;
 use ferroute_nftables::{
     Class, Value,
-    kernel::MemoryTable,
-    model::{BaseKind, ChainWithRules, Datum, Element, Field, Name, Rule, Statement, Verdict as RuleVerdict},
+    model::{
+        ChainWithRules, Datum, Element, Field, Match, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
+        Verdict as RuleVerdict,
+    },
 };
 
 use super::{
-    conditions::State,
-    log::{Detail, Log},
+    base::Base,
+    conditions::{Chosen, Finding, Missing},
 };
 use crate::{
-    Effect, Ending, Event, Hook, Host, Packet, Verdict,
-    way::{Notes, Transit},
+    Assumption, Effect, Event, Verdict,
+    journey::{Journey, Passage},
+    path::Path,
 };
 
 /// Stands at one statement of one rule with the packet as it is there.
 #[derive(Clone)]
-pub(super) struct Walker<'a> {
-    table: &'a MemoryTable,
-    state: State<'a>,
-    /// Where it is; `None` before the first hook.
-    place: Option<Place>,
+pub(crate) struct Walker<'a, P> {
+    base: Base<'a>,
+    pub(crate) journey: Journey<'a, P>,
     /// Chains that led to each other, the hook's own first.
     stack: Vec<Frame<'a>>,
     /// The rule that it is in.
     turn: Option<Turn<'a>>,
-    share: f64,
-    log: Log,
-}
-
-/// A hook, and the priority of the base chain there.
-#[derive(Clone, Copy)]
-struct Place {
-    hook: Hook,
-    priority: i32,
 }
 
 /// A chain that the packet is in, and the rule that it meets next there.
@@ -52,6 +44,8 @@ struct Frame<'a> {
 struct Turn<'a> {
     rule: &'a Rule,
     statement: usize,
+    /// What chance has chosen for the next statement.
+    chosen: Chosen,
     /// The probability of what chance has decided in this rule.
     chance: Option<f64>,
     /// What it has done so far, each with the element of a map that said so.
@@ -64,8 +58,10 @@ enum Then {
     GoOn,
     /// The next rule, as this one does not match.
     Mismatch(String),
-    /// One of several priorities in a row.
-    AnyOf { first: Class, count: u32 },
+    /// The next one if this holds, which cannot be told, else the next rule.
+    Perhaps(String),
+    /// The same with one of several numbers in a row.
+    AnyOf { first: u32, count: u32 },
     /// The rule has decided.
     Decided(RuleVerdict),
     /// The end.
@@ -82,71 +78,69 @@ enum Next {
     End(Verdict),
 }
 
-impl<'a> Walker<'a> {
-    /// A walker before the packet's first hook.
-    pub(super) fn new(table: &'a MemoryTable, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
-        let log = Log::new(detail);
-        let state = State {
-            packet: Transit::new(host, packet),
-            mark: packet.mark,
-            priority: Class(0),
-            translated: false,
-            explains: log.explains(),
-        };
-        Self { table, state, place: None, stack: Vec::new(), turn: None, share: 1.0, log }
+impl<'a, P: Path> Walker<'a, P> {
+    /// A walker at the first rule of a base chain.
+    pub(crate) fn new(base: Base<'a>, mut journey: Journey<'a, P>) -> Self {
+        if !base.chain.rules.is_empty() {
+            let hook = journey.hook();
+            let chain = || base.chain.chain.name.to_string();
+            journey.path.note_detail(|| Event::Hook { hook, table: base.name.clone(), chain: chain() });
+        }
+        let first = Frame { chain: base.chain, next: 0, goto: false };
+        Self { base, journey, stack: vec![first], turn: None }
     }
 
-    /// Goes on to the end. Where the way splits, `others` gets the walkers for the other ways, the next one last.
-    pub(super) fn run(&mut self, others: &mut Vec<Self>) -> Verdict {
+    /// Goes on to the end of the base chain. Where the way splits, `split` gets the walkers for the other ways, the next
+    /// one last.
+    pub(crate) fn run(&mut self, split: &mut dyn FnMut(Self)) -> Passage {
         loop {
-            let passed = match self.turn.take().or_else(|| self.next_turn()) {
-                Some(turn) => match self.meet(turn, others) {
-                    Next::GoOn => Ok(()),
-                    Next::Passed => self.next_base(),
-                    Next::End(verdict) => Err(verdict),
-                },
-                None if self.stack.is_empty() => self.next_base(),
-                None => match self.leave_chain() {
-                    Next::Passed => self.next_base(),
-                    _ => Ok(()),
-                },
+            let next = match self.turn.take().or_else(|| self.next_turn()) {
+                Some(turn) => self.meet(turn, split),
+                None => self.leave_chain(),
             };
-            if let Err(verdict) = passed {
-                return verdict;
+            match next {
+                Next::GoOn => {}
+                Next::Passed => return Passage::Passed,
+                Next::End(verdict) => return Passage::End(verdict),
             }
         }
-    }
-
-    /// The walker's end, and its way there.
-    pub(super) fn end(self, verdict: Verdict) -> (Ending, Log) {
-        (Ending { verdict, share: self.share, assuming: Vec::new() }, self.log)
     }
 
     fn next_turn(&mut self) -> Option<Turn<'a>> {
         let frame = self.stack.last_mut()?;
         let rule = frame.chain.rules.get(frame.next)?;
         frame.next += 1;
-        Some(Turn { rule, statement: 0, chance: None, done: Vec::new() })
+        Some(Turn { rule, statement: 0, chosen: None, chance: None, done: Vec::new() })
     }
 
-    fn meet(&mut self, mut turn: Turn<'a>, others: &mut Vec<Self>) -> Next {
+    fn meet(&mut self, mut turn: Turn<'a>, split: &mut dyn FnMut(Self)) -> Next {
         while let Some(statement) = turn.rule.statements.get(turn.statement) {
-            turn.statement += 1;
-            match self.carry_out(statement, &mut turn.done) {
-                Then::GoOn => {}
+            match self.carry_out(statement, turn.chosen, &mut turn.done) {
+                Then::GoOn => {
+                    turn.chosen = None;
+                    turn.statement += 1;
+                }
                 Then::AnyOf { first, count } => {
                     if count > 1 {
                         let chance = 1.0 / f64::from(count);
-                        self.share *= chance;
+                        self.journey.share *= chance;
                         turn.chance = Some(chance);
                     }
                     for n in (1..count).rev() {
                         let mut other = self.clone();
-                        other.state.priority = Class(first.0.wrapping_add(n));
-                        other.turn = Some(turn.clone());
-                        others.push(other);
+                        other.turn = Some(Turn { chosen: Some(first.wrapping_add(n)), ..turn.clone() });
+                        split(other);
                     }
-                    self.state.priority = first;
+                    turn.chosen = Some(first);
+                }
+                Then::Perhaps(condition) => {
+                    let mut other = self.clone();
+                    other.note(turn.clone(), Some(format!("assuming that not {condition}")));
+                    other.journey.assuming.push(Assumption { condition: condition.clone(), holds: false });
+                    split(other);
+                    self.journey.assuming.push(Assumption { condition, holds: true });
+                    turn.chosen = None;
+                    turn.statement += 1;
                 }
                 Then::Mismatch(why) => {
                     self.note(turn, Some(why));
@@ -166,43 +160,73 @@ impl<'a> Walker<'a> {
         Next::GoOn
     }
 
-    fn carry_out(&mut self, statement: &Statement, done: &mut Vec<(Effect, Option<String>)>) -> Then {
+    fn carry_out(&mut self, statement: &Statement, chosen: Chosen, done: &mut Vec<(Effect, Option<String>)>) -> Then {
+        if let (Some((first, count)), None) = (range_of(statement), chosen) {
+            return Then::AnyOf { first, count };
+        }
+        let table = self.base.table;
+        let state = &mut self.journey.state;
         match statement {
-            Statement::Match(condition) => match self.state.meets(condition, self.table) {
-                Ok(()) => Then::GoOn,
-                Err(why) => Then::Mismatch(why),
+            Statement::Match(condition) => match state.meets(condition, table, chosen) {
+                Finding::Match => Then::GoOn,
+                Finding::Mismatch(why) => Then::Mismatch(why),
+                Finding::Unknown(condition) => Then::Perhaps(condition),
             },
-            Statement::PriorityFromMap { key, map } => match self.state.find(self.table, map, key) {
+            Statement::PriorityFromMap { key, map } => match state.find(table, map, key, chosen) {
                 Ok(element) => match class_of(element) {
                     Some(class) => {
-                        self.state.priority = class;
+                        state.priority = class;
                         Then::GoOn
                     }
                     None => unreadable(map),
                 },
-                Err(why) => Then::Mismatch(why),
+                Err(missing) => missing.then(map),
             },
-            Statement::PriorityAtRandom { count, first } => Then::AnyOf { first: *first, count: *count },
-            Statement::ClearPriority => {
-                self.state.priority = Class(0);
+            Statement::PriorityAtRandom { first, .. } => {
+                state.priority = Class(chosen.unwrap_or(first.0));
                 Then::GoOn
             }
-            Statement::SetMark(bits) => self.mark(self.state.mark | bits, done),
-            Statement::FlipMark(bits) => self.mark(self.state.mark ^ bits, done),
+            Statement::ClearPriority => {
+                state.priority = Class(0);
+                Then::GoOn
+            }
+            Statement::SetMark(bits) => self.mark(self.journey.state.mark | bits, done),
+            Statement::FlipMark(bits) => self.mark(self.journey.state.mark ^ bits, done),
+            Statement::ChangeMark { keep, flip } => self.mark(self.journey.state.mark & keep ^ flip, done),
             // What is learned or forgotten concerns the client's next connection.
-            Statement::Learn { .. } | Statement::Forget { .. } => Then::GoOn,
-            Statement::Translate { key, map } => match self.state.find(self.table, map, key) {
-                Ok(element) => self.translate(map, element, done),
-                Err(why) => Then::Mismatch(why),
+            Statement::Learn { .. } | Statement::Forget { .. } | Statement::Note { .. } => Then::GoOn,
+            Statement::Translate { key, map } => match state.find(table, map, key, chosen) {
+                Ok(element) => self.translate_as(map, element, done),
+                Err(missing) => missing.then(map),
             },
-            Statement::Masquerade => self.masquerade(done),
-            Statement::Reject => {
-                let with = match self.state.packet.sent.family() {
-                    IpFamily::V4 => "icmp port-unreachable",
-                    IpFamily::V6 => "icmpv6 port-unreachable",
+            Statement::TranslateTo { address, port } => {
+                let port = port.unwrap_or(state.packet.destination.port());
+                done.push((state.translate(SocketAddr::new(*address, port)), None));
+                Then::Decided(RuleVerdict::Accept)
+            }
+            Statement::SourceFrom(address) => {
+                done.push((state.source_from(*address), None));
+                Then::Decided(RuleVerdict::Accept)
+            }
+            Statement::Masquerade { fully_random } => match state.masquerade(*fully_random, &mut self.journey.path) {
+                Ok(effect) => {
+                    done.push((effect, None));
+                    Then::Decided(RuleVerdict::Accept)
+                }
+                Err(verdict) => Then::End(verdict),
+            },
+            Statement::Reject(with) => {
+                let with = match (with, state.packet.sent.family()) {
+                    (RejectWith::PortUnreachable, IpFamily::V4) => "icmp port-unreachable".to_owned(),
+                    (RejectWith::PortUnreachable, IpFamily::V6) => "icmpv6 port-unreachable".to_owned(),
+                    (with, _) => with.to_string(),
                 };
-                done.push((Effect::Reject { with: with.to_owned() }, None));
-                Then::End(Verdict::Rejected { with: with.to_owned() })
+                done.push((Effect::Reject { with: with.clone() }, None));
+                Then::End(Verdict::Rejected { with })
+            }
+            Statement::NoTrack => {
+                state.untrack();
+                Then::GoOn
             }
             Statement::Verdict(RuleVerdict::Drop) => {
                 done.push((Effect::Drop, None));
@@ -213,42 +237,40 @@ impl<'a> Walker<'a> {
                 Then::Decided(RuleVerdict::Accept)
             }
             Statement::Verdict(verdict) => Then::Decided(verdict.clone()),
-            Statement::Dispatch(map) => match self.state.find(self.table, map, &[Field::Priority]) {
+            Statement::Dispatch { key, map } => match state.find(table, map, key, chosen) {
                 Ok(Element { datum: Some(Datum::Verdict(verdict)), .. }) => {
-                    self.carry_out(&Statement::Verdict(verdict.clone()), done)
+                    self.carry_out(&Statement::Verdict(verdict.clone()), None, done)
                 }
                 Ok(_) => unreadable(map),
-                Err(why) => Then::Mismatch(why),
+                Err(missing) => missing.then(map),
             },
+            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => Then::GoOn,
+            Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
+                Then::Perhaps(format!("`{text}` holds"))
+            }
+            Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
+                Then::End(Verdict::Unknown { why: format!("what `{text}` does") })
+            }
         }
     }
 
     fn mark(&mut self, after: u32, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        let before = std::mem::replace(&mut self.state.mark, after);
+        let before = std::mem::replace(&mut self.journey.state.mark, after);
         done.push((Effect::Mark { before, after }, None));
         Then::GoOn
     }
 
-    /// The kernel says that a connection is translated only if there is something to change.
-    fn translate(&mut self, map: &Name, element: &Element, done: &mut Vec<(Effect, Option<String>)>) -> Then {
+    fn translate_as(&mut self, map: &Name, element: &Element, done: &mut Vec<(Effect, Option<String>)>) -> Then {
         let Some(Datum::Fields(fields)) = &element.datum else { return unreadable(map) };
-        let &[Value::Address(address), Value::Port(port)] = fields.as_slice() else { return unreadable(map) };
-        let after = SocketAddr::new(address, port);
-        let effect = self.state.packet.translate(after);
-        self.state.translated |= matches!(effect, Effect::Dnat { before, after } if before != after);
+        let state = &mut self.journey.state;
+        let after = match *fields.as_slice() {
+            [Value::Address(address), Value::Port(port)] => SocketAddr::new(address, port),
+            [Value::Address(address)] => SocketAddr::new(address, state.packet.destination.port()),
+            _ => return unreadable(map),
+        };
         let place = element.key.last().map(|last| format!("@{map} {last}"));
-        done.push((effect, place));
+        done.push((state.translate(after), place));
         Then::Decided(RuleVerdict::Accept)
-    }
-
-    fn masquerade(&mut self, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        match self.state.packet.masquerade(&mut self.log) {
-            Ok(effect) => {
-                done.push((effect, None));
-                Then::Decided(RuleVerdict::Accept)
-            }
-            Err(verdict) => Then::End(verdict),
-        }
     }
 
     fn obey(&mut self, verdict: &RuleVerdict) -> Next {
@@ -263,7 +285,7 @@ impl<'a> Walker<'a> {
 
     fn enter_chain(&mut self, name: &Name, goto: bool) -> Next {
         // The kernel takes no rules that lead nowhere, nor in circles, nor deep.
-        let Some(chain) = self.table.chain(name) else {
+        let Some(chain) = self.base.table.chain(name) else {
             return Next::End(Verdict::Unknown { why: format!("what chain {name} does, which is not there") });
         };
         self.stack.push(Frame { chain, next: 0, goto });
@@ -274,9 +296,7 @@ impl<'a> Walker<'a> {
     fn leave_chain(&mut self) -> Next {
         while let Some(frame) = self.stack.pop() {
             if self.stack.is_empty() {
-                let chain = &frame.chain.chain.name;
-                self.log.note_detail(|| Event::Policy { chain: chain.to_string(), policy: "accept" });
-                return Next::Passed;
+                return self.policy(frame.chain);
             }
             if !frame.goto {
                 break;
@@ -285,54 +305,27 @@ impl<'a> Walker<'a> {
         Next::GoOn
     }
 
-    /// Goes to the first rule of the next base chain, at this hook or a later one; the packet may end before it.
-    fn next_base(&mut self) -> Result<(), Verdict> {
-        self.stack.clear();
-        loop {
-            let (hook, above) = match self.place {
-                Some(Place { hook, priority }) => (hook, Some(priority)),
-                None => (self.state.packet.set_out(&mut self.log)?, None),
-            };
-            if let Some((chain, priority)) = self.base(hook, above) {
-                self.place = Some(Place { hook, priority });
-                let name = &chain.chain.name;
-                let table = self.table_name();
-                if !chain.rules.is_empty() {
-                    self.log.note_detail(|| Event::Hook { hook, table, chain: name.to_string() });
-                }
-                self.stack.push(Frame { chain, next: 0, goto: false });
-                return Ok(());
+    fn policy(&mut self, chain: &ChainWithRules) -> Next {
+        let policy = self.base.base.policy;
+        let event = || Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name() };
+        match policy {
+            Policy::Accept => {
+                self.journey.path.note_detail(event);
+                Next::Passed
             }
-            let next = self.state.packet.next_hook(hook, &mut self.log)?;
-            self.place = Some(Place { hook: next, priority: i32::MIN });
-        }
-    }
-
-    /// The base chain of a hook that is next in order, after the one of this priority.
-    ///
-    /// A connection's addresses are decided once: a packet that comes back through the loopback interface has been
-    /// sent and has left.
-    fn base(&self, hook: Hook, above: Option<i32>) -> Option<(&'a ChainWithRules, i32)> {
-        let based = self.table.chains().filter_map(|chain| Some((chain, chain.chain.base?)));
-        based
-            .filter(|(_, base)| base.hook == hook.into() && above.is_none_or(|above| base.priority > above))
-            .filter(|(_, base)| base.kind != BaseKind::Nat || !self.state.packet.looped)
-            .min_by_key(|(_, base)| base.priority)
-            .map(|(chain, base)| (chain, base.priority))
-    }
-
-    fn table_name(&self) -> &'static str {
-        match self.state.packet.sent.family() {
-            IpFamily::V4 => "ip ferroute",
-            IpFamily::V6 => "ip6 ferroute",
+            Policy::Drop => {
+                self.journey.path.note(event);
+                Next::End(Verdict::Dropped)
+            }
         }
     }
 
     fn note(&mut self, turn: Turn<'a>, mismatch: Option<String>) {
         let Turn { rule, chance, done, .. } = turn;
-        let (family, table, stack) = (self.state.packet.sent.family(), self.table_name(), &self.stack);
-        let Some(hook) = self.place.map(|place| place.hook) else { return };
-        self.log.note_detail(|| Event::Rule {
+        let (family, stack) = (self.journey.state.packet.sent.family(), &self.stack);
+        let hook = self.journey.hook();
+        let table = &self.base.name;
+        self.journey.path.note_detail(|| Event::Rule {
             chain: stack.last().map(Frame::name).unwrap_or_default(),
             number: stack.last().map_or(0, |frame| frame.next),
             text: rule.text(family).to_string(),
@@ -342,7 +335,7 @@ impl<'a> Walker<'a> {
         });
         for (effect, element) in done {
             let path = || stack.iter().map(Frame::name).chain(element).collect();
-            self.log.note(|| Event::Effect { hook, table, path: path(), effect });
+            self.journey.path.note(|| Event::Effect { hook, table: table.clone(), path: path(), effect });
         }
     }
 }
@@ -353,15 +346,30 @@ impl Frame<'_> {
     }
 }
 
-impl From<Hook> for ferroute_nftables::model::Hook {
-    fn from(hook: Hook) -> Self {
-        match hook {
-            Hook::Prerouting => Self::Prerouting,
-            Hook::Input => Self::Input,
-            Hook::Forward => Self::Forward,
-            Hook::Output => Self::Output,
-            Hook::Postrouting => Self::Postrouting,
+impl Missing {
+    /// What follows a statement that needs the element.
+    fn then(self, map: &Name) -> Then {
+        match self {
+            Self::Absent(why) => Then::Mismatch(why),
+            Self::Unknown(_) => Then::End(Verdict::Unknown { why: format!("what @{map} says of the packet") }),
         }
+    }
+}
+
+/// The numbers among which chance decides in a statement: the first, and how many there are.
+fn range_of(statement: &Statement) -> Option<(u32, u32)> {
+    let of_field = |field: &Field| match field {
+        Field::Random { first, count } => Some((*first, *count)),
+        _ => None,
+    };
+    match statement {
+        Statement::PriorityAtRandom { count, first } => Some((first.0, *count)),
+        Statement::Match(Match::Compare { field, .. } | Match::Within { field, .. }) => of_field(field),
+        Statement::Match(Match::Member { key, .. })
+        | Statement::PriorityFromMap { key, .. }
+        | Statement::Translate { key, .. }
+        | Statement::Dispatch { key, .. } => key.iter().find_map(of_field),
+        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
             META_ETHERNET_PROTOCOL, META_FAMILY, META_INPUT_INTERFACE, META_MARK, META_OUTPUT_INTERFACE, META_PRIORITY,
             META_PROTOCOL, NUMGEN_RANDOM, PAYLOAD_NETWORK, PAYLOAD_TRANSPORT, SOURCE_PORT,
         },
-        expression::{Register, destination_offset, source_offset},
+        layout::{Register, destination_offset, source_offset},
     },
     Parts,
 };

@@ -197,7 +197,7 @@ fn what_others_write_is_read_back_as_it_was_written() {
 #[test]
 fn what_is_not_known_is_kept_as_the_kernel_lists_it() {
     let limit = Expression { name: "limit".to_owned(), data: attribute(1, &5_u64.to_be_bytes()) };
-    let opaque = Opaque { expressions: vec![limit.clone()], text: "limit".to_owned(), outcome: Outcome::Condition };
+    let opaque = Opaque { expressions: vec![limit], text: "limit".to_owned(), outcome: Outcome::Condition };
     let rule = Rule::new([Match::New.into(), Statement::Opaque(opaque), Verdict::Accept.into()]);
     assert_eq!(round_trip(&rule, IpFamily::V4, &BTreeMap::new()), rule);
     assert_eq!(rule.text(IpFamily::V4).to_string(), "ct state new [limit] accept");

@@ -3,7 +3,7 @@ use std::rc::Rc;
 use crate::{Event, way::Notes};
 
 /// What a walker remembers of its way.
-pub(super) trait Path: Notes + Clone + Default {
+pub(crate) trait Path: Notes + Clone + Default {
     /// Somebody will read why rules did not match. To say it takes longer than to find it out.
     const EXPLAINS: bool;
 }
@@ -21,7 +21,7 @@ impl Notes for () {
 
 /// Everything, in a list that walkers share up to where they split.
 #[derive(Clone, Default)]
-pub(super) struct Trail(Option<Rc<Link>>);
+pub(crate) struct Trail(Option<Rc<Link>>);
 
 struct Link {
     event: Event,
@@ -45,7 +45,7 @@ impl Notes for Trail {
 
 impl Trail {
     /// The events, the first one first.
-    pub(super) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         let links = std::iter::successors(self.0.as_deref(), |link| link.before.0.as_deref());
         let mut events: Vec<Event> = links.map(|link| link.event.clone()).collect();
         events.reverse();
@@ -65,7 +65,7 @@ impl Drop for Trail {
 
 /// What changed or was decided, and no more: few events, however many rules there are.
 #[derive(Clone, Default)]
-pub(super) struct Effects(pub(super) Vec<Event>);
+pub(crate) struct Effects(pub(crate) Vec<Event>);
 
 impl Path for Effects {
     const EXPLAINS: bool = false;
