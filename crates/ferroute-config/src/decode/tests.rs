@@ -1,3 +1,4 @@
+mod docs;
 mod printing;
 
 use std::collections::BTreeMap;
@@ -14,8 +15,19 @@ fn file(text: &str) -> String {
     format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{text}")
 }
 
+/// What a whole file says.
+#[track_caller]
+fn read(text: &str) -> Decoded {
+    KubeProxyConfiguration::from_text(text).expect("a configuration")
+}
+
 fn decode(text: &str) -> Decoded {
-    KubeProxyConfiguration::from_text(&file(text)).expect("a configuration")
+    read(&file(text))
+}
+
+/// A configuration from a text in which nothing is wrong.
+fn exactly(config: KubeProxyConfiguration) -> Decoded {
+    Decoded { config, violations: Vec::new() }
 }
 
 fn decode_error(text: &str) -> String {
@@ -32,33 +44,30 @@ fn violations(text: &str) -> String {
 
 #[test]
 fn a_file_that_says_nothing_is_empty() {
-    assert_eq!(decode(""), Decoded { config: KubeProxyConfiguration::default(), violations: Vec::new() });
+    assert_eq!(decode(""), exactly(KubeProxyConfiguration::default()));
 }
 
 #[test]
 fn null_means_not_set_for_every_field() {
+    let header = ["apiVersion", "kind"];
+    let nulls = |fields: &Value| -> Value {
+        let names = fields.as_object().expect("an object").keys().filter(|name| !header.contains(&name.as_str()));
+        names.map(|name| (name.clone(), Value::Null)).collect::<serde_json::Map<_, _>>().into()
+    };
     let printed = serde_json::to_value(every_field()).expect("a value");
-    let nulls: serde_json::Map<String, Value> = printed
-        .as_object()
-        .expect("an object")
-        .keys()
-        .filter(|name| !["apiVersion", "kind"].contains(&name.as_str()))
-        .map(|name| (name.clone(), Value::Null))
-        .collect();
-    let sections =
-        ["clientConnection", "conntrack", "detectLocal", "iptables", "ipvs", "logging", "nftables", "winkernel"];
-    let mut texts = vec![Value::Object(nulls).to_string()];
-    for section in sections {
-        let fields: serde_json::Map<String, Value> =
-            printed[section].as_object().expect("an object").keys().map(|name| (name.clone(), Value::Null)).collect();
-        texts.push(serde_json::json!({ section: fields }).to_string());
+    let mut texts = vec![nulls(&printed)];
+    for (name, section) in printed.as_object().expect("an object") {
+        // The names of feature gates are no fields.
+        if section.is_object() && name != "featureGates" {
+            texts.push(serde_json::json!({ name: nulls(section) }));
+        }
     }
-    for text in texts {
-        let mut value: Value = serde_json::from_str(&text).expect("an object");
+    assert_eq!(texts.len(), 9);
+    for mut value in texts {
         value["apiVersion"] = ApiVersion::TEXT.into();
         value["kind"] = Kind::TEXT.into();
-        let decoded = KubeProxyConfiguration::from_text(&value.to_string()).expect(&text);
-        assert_eq!(decoded, Decoded { config: KubeProxyConfiguration::default(), violations: Vec::new() }, "{text}");
+        let text = value.to_string();
+        assert_eq!(read(&text), exactly(KubeProxyConfiguration::default()), "{text}");
     }
 }
 
@@ -142,21 +151,20 @@ winkernel:
         cluster_cidr: "10.244.0.0/16".into(),
         ..Default::default()
     };
-    assert_eq!(decoded, Decoded { config: expected, violations: Vec::new() });
+    assert_eq!(decoded, exactly(expected));
     assert!(decoded.config.defaulted().resolve().is_ok());
 }
 
 #[test]
 fn every_field_is_read_from_json_too() {
     let text = serde_json::to_string_pretty(&every_field()).expect("JSON").replace("  ", "\t");
-    let decoded = KubeProxyConfiguration::from_text(&text).expect("a configuration");
-    assert_eq!(decoded, Decoded { config: every_field(), violations: Vec::new() });
+    assert_eq!(read(&text), exactly(every_field()));
 }
 
 #[test]
 fn what_looks_like_json_may_be_yaml() {
     let text = "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, mode: ipvs,}";
-    assert_eq!(KubeProxyConfiguration::from_text(text).expect("a configuration").config.mode, "ipvs");
+    assert_eq!(read(text).config.mode, "ipvs");
 }
 
 #[test]
@@ -195,7 +203,7 @@ mode: iptables
 fn duplicates_are_seen_in_json_too() {
     let text = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
         "ipvs": {"scheduler": "rr", "scheduler": "lc"}}"#;
-    let decoded = KubeProxyConfiguration::from_text(text).expect("a configuration");
+    let decoded = read(text);
     assert_eq!(decoded.violations, [Violation::Duplicate("ipvs.scheduler".into())]);
     assert_eq!(decoded.config.ipvs.scheduler, "lc");
 }
@@ -258,6 +266,7 @@ fn what_is_no_yaml_is_told_with_its_place() {
     let message = decode_error("mode: [ipvs\nkind: x");
     assert!(message.starts_with("failed to decode configuration: not valid YAML or JSON: "), "{message}");
     assert!(message.contains("line 2"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
 }
 
 /// A configuration in which nothing has its zero value.
