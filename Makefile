@@ -99,6 +99,6 @@ deps-demo:
 	$(call install,cc:gcc ip:iproute2 iptables:iptables curl:curl)
 
 deps-test: deps-demo
-	$(call install,python3:python3 nft:nftables conntrack:conntrack sysctl:procps)
+	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps)
 
 deps: deps-test

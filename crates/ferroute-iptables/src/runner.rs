@@ -24,7 +24,7 @@ mod restore;
 mod tools;
 mod version;
 
-pub use cleanup::{CleanupError, CleanupErrors};
+pub use cleanup::{Cleanup, CleanupError, CleanupErrors, Scope, clean_up, remove_counters};
 pub use dataplane::IptablesDataplane;
 pub use found::{FindError, FoundRules, find_rules};
 pub use generations::Generations;

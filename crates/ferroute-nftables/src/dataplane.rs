@@ -27,6 +27,7 @@ use crate::{
     kernel::{Kernel, KernelError, NetlinkError, NetlinkKernel, Objection},
     model::{Change, Name, TableId, Transaction},
     plan::{Context, NftablesSettings, Planner, TABLE},
+    remove::remove_table,
 };
 
 /// The nftables mode of one IP family.
@@ -235,11 +236,7 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {
         self.in_force = None;
-        let transaction = Transaction { table: self.table.clone(), changes: vec![Change::DeleteTable] };
-        match self.kernel.commit(&transaction) {
-            Err(error) if error.objection() != Some(Objection::NotFound) => Err(self.error("remove", error)),
-            _ => Ok(()),
-        }
+        remove_table(&mut self.kernel, self.table.clone()).map(drop).map_err(|error| self.error("remove", error))
     }
 }
 

@@ -106,8 +106,10 @@ pub mod kernel;
 pub mod model;
 pub mod plan;
 mod probe;
+mod remove;
 mod wire;
 
 pub use dataplane::{Connections, NftablesDataplane};
 pub use model::{Class, DataType, Value};
 pub use probe::probe;
+pub use remove::{Owner, remove_table};

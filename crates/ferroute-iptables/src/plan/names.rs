@@ -37,10 +37,12 @@ const SVL: &str = "KUBE-SVL-";
 const FW: &str = "KUBE-FW-";
 const EXT: &str = "KUBE-EXT-";
 const SEP: &str = "KUBE-SEP-";
+/// Before version 1.24, what `KUBE-EXT-` is now.
+const XLB: &str = "KUBE-XLB-";
 
 /// The chain belongs to one service port or endpoint, of now or of earlier times.
 pub fn is_service_chain(chain: ChainName) -> bool {
-    [SVC, SVL, FW, EXT, SEP].iter().any(|prefix| chain.as_str().starts_with(prefix))
+    [SVC, SVL, FW, EXT, SEP, XLB].iter().any(|prefix| chain.as_str().starts_with(prefix))
 }
 
 /// Names of a service port's own chains.

@@ -1,20 +1,44 @@
-//! Removes every trace of iptables mode.
+//! Removes what a proxy has left in iptables' tables.
 
 use std::{
     collections::BTreeSet,
     error::Error,
     fmt,
     io::{self, Write},
+    sync::Arc,
 };
 
+use ferroute_host::{CounterError, PacketCounters};
+
 use super::{
-    host::Host,
+    programs::{Programs, RunError},
     restore::{RestoreError, Runner, SaveError},
+    tools::Tools,
 };
 use crate::{
     ChainName, NfacctCounters, RestoreWriter, Rule, SaveItem, SaveParser, TableName,
-    plan::{chains, is_ours, without_strangers},
+    plan::{OF_IPVS, chains, is_former, is_former_jump, is_ours, without_strangers},
 };
+
+/// What to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All chains of all modes, of kube-proxy as well, of now and of earlier times.
+    Everything,
+    /// Those that iptables mode does not write, for when it has taken over.
+    OtherModes,
+}
+
+/// What was removed, and what came in the way of the rest.
+#[derive(Debug, Default)]
+pub struct Cleanup {
+    /// Chains that are gone.
+    pub chains: usize,
+    /// Rules in builtin chains by which packets came into them.
+    pub jumps: usize,
+    /// What came in the way. The rest was cleaned up nevertheless.
+    pub errors: Vec<CleanupError>,
+}
 
 /// Everything that came in the way of a cleanup. The rest was cleaned up nevertheless.
 #[derive(Debug)]
@@ -40,6 +64,9 @@ impl Error for CleanupErrors {}
 /// Something that came in the way of a cleanup.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
+    /// Nobody knows whether there is something to remove.
+    #[error("cannot look for chains of other modes")]
+    Look(#[from] RunError),
     /// A table cannot be read, so nobody knows what to remove.
     #[error("table {table}")]
     Read {
@@ -81,42 +108,96 @@ struct Leftovers {
     in_use: Vec<(ChainName, ChainName)>,
 }
 
-/// Removes the family's rules and chains, and the counters unless rules of the other family use them. `KUBE-FIREWALL` and
-/// its jumps stay, for the kubelet uses them as well; so does the sysctl `route_localnet`, which others may rely on, and
-/// which that chain guards.
-pub(super) fn cleanup(runner: &Runner, host: &mut Host) -> Result<(), CleanupErrors> {
-    let mut errors = Vec::new();
-    for table in TableName::OURS {
-        match leftovers(runner, table) {
-            Err(source) => errors.push(CleanupError::Read { table, source }),
-            Ok(left) => {
-                if left != Leftovers::default()
-                    && let Err(source) = runner.restore(&mut |out| remove(table, &left, out))
-                {
-                    errors.push(CleanupError::Write { table, source });
-                }
-                errors.extend(left.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from }));
+/// Removes a family's rules and chains, by the given tools. `KUBE-FIREWALL` and its jumps stay, for the kubelet uses them
+/// as well; so does the sysctl `route_localnet`, which others may rely on, and which that chain guards.
+pub fn clean_up(tools: &Tools, programs: Arc<dyn Programs>, scope: Scope) -> Cleanup {
+    cleanup(&Runner { tools: tools.clone(), programs }, scope)
+}
+
+/// Removes the packet counters that rules of iptables mode name, and tells which there were. Both families use them, so
+/// the rules of both have to be gone.
+pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>, Vec<CounterError>) {
+    let (mut removed, mut errors) = (Vec::new(), Vec::new());
+    for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
+        match counters.read(name).and_then(|found| found.map(|_| counters.remove(name)).transpose()) {
+            Ok(Some(())) => removed.push(name),
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    (removed, errors)
+}
+
+pub(super) fn cleanup(runner: &Runner, scope: Scope) -> Cleanup {
+    let mut cleanup = Cleanup::default();
+    if scope == Scope::OtherModes {
+        // To read all tables only to find nothing takes long in a large cluster.
+        match has_other_modes(runner) {
+            Ok(true) => {}
+            Ok(false) => return cleanup,
+            Err(error) => {
+                cleanup.errors.push(error.into());
+                return cleanup;
             }
         }
     }
-    if let Some(counters) = &mut host.counters {
-        for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
-            // The other family's rules may use it still; its cleanup removes it then.
-            _ = counters.remove(name).inspect_err(|error| tracing::debug!(%error, "a packet counter stays"));
+    for table in TableName::OURS {
+        match leftovers(runner, table, scope) {
+            Err(source) => cleanup.errors.push(CleanupError::Read { table, source }),
+            Ok(left) => cleanup.remove(runner, table, left),
         }
     }
-    if errors.is_empty() { Ok(()) } else { Err(CleanupErrors(errors)) }
+    cleanup
 }
 
-fn leftovers(runner: &Runner, table: TableName) -> Result<Leftovers, SaveError> {
+impl Cleanup {
+    fn remove(&mut self, runner: &Runner, table: TableName, left: Leftovers) {
+        if left == Leftovers::default() {
+            return;
+        }
+        match runner.restore(&mut |out| write_removal(table, &left, out)) {
+            Ok(_) => {
+                self.jumps += left.jumps.len();
+                self.chains += left.chains.iter().filter(|chain| !left.is_in_use(**chain)).count();
+            }
+            Err(source) => self.errors.push(CleanupError::Write { table, source }),
+        }
+        let in_use = left.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from });
+        self.errors.extend(in_use);
+    }
+}
+
+impl Leftovers {
+    fn is_in_use(&self, chain: ChainName) -> bool {
+        self.in_use.iter().any(|(used, _)| *used == chain)
+    }
+}
+
+/// A chain that cannot be asked for, because somebody holds the tools' lock, counts as there.
+fn has_other_modes(runner: &Runner) -> Result<bool, RunError> {
+    for table in [TableName::Filter, TableName::Nat] {
+        if runner.has_chain(table, OF_IPVS)? != Some(false) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn leftovers(runner: &Runner, table: TableName, scope: Scope) -> Result<Leftovers, SaveError> {
     let mut left = Leftovers::default();
     let mut parser = SaveParser::new(runner.tools.family);
-    let goes = |chain: ChainName| chain != chains::FIREWALL && is_ours(table, chain);
+    let stays = |chain: ChainName| table == TableName::Filter && chain == chains::FIREWALL;
+    let goes = |chain: ChainName| {
+        let ours = scope == Scope::Everything && is_ours(table, chain);
+        !stays(chain) && (ours || is_former(table, chain))
+    };
     runner.save(table, &mut |line| {
         match without_strangers(parser.line(line))? {
             Some(SaveItem::Chain(chain, _)) if goes(chain) => drop(left.chains.insert(chain)),
             Some(SaveItem::Rule(from, rule)) if !goes(from) => match rule.next_chain() {
-                Some(to) if goes(to) && from.is_builtin() => left.jumps.push((from, rule)),
+                Some(to) if from.is_builtin() && (goes(to) || is_ours(table, to) && is_former_jump(&rule)) => {
+                    left.jumps.push((from, rule));
+                }
                 Some(to) if goes(to) => left.in_use.push((to, from)),
                 _ => {}
             },
@@ -130,13 +211,12 @@ fn leftovers(runner: &Runner, table: TableName) -> Result<Leftovers, SaveError> 
     Ok(left)
 }
 
-fn remove(table: TableName, left: &Leftovers, out: &mut dyn Write) -> io::Result<()> {
+fn write_removal(table: TableName, left: &Leftovers, out: &mut dyn Write) -> io::Result<()> {
     let mut out = RestoreWriter::new(out);
     out.begin(table)?;
     left.jumps.iter().try_for_each(|(from, rule)| out.remove(*from, rule))?;
     left.chains.iter().try_for_each(|chain| out.declare(*chain))?;
-    let in_use = |chain: ChainName| left.in_use.iter().any(|(used, _)| *used == chain);
-    left.chains.iter().filter(|chain| !in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
+    left.chains.iter().filter(|chain| !left.is_in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
     out.commit()?;
     out.finish().map(drop)
 }

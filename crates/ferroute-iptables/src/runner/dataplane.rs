@@ -5,7 +5,7 @@ use ferroute_core::{
 };
 
 use super::{
-    cleanup::cleanup,
+    cleanup::{CleanupErrors, Scope, cleanup, remove_counters},
     generations::Generations,
     host::{Host, Surroundings},
     pace::Pace,
@@ -222,10 +222,18 @@ impl Dataplane for IptablesDataplane {
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {
         self.ledger = None;
-        cleanup(&self.runner, &mut self.host).map_err(|error| DataplaneError {
-            attempt: format!("cannot clean up {} rules", self.family()),
-            source: error.into(),
-        })
+        let errors = cleanup(&self.runner, Scope::Everything).errors;
+        if let Some(counters) = &mut self.host.counters {
+            // The other family's rules may use them still; its cleanup removes them then.
+            for error in remove_counters(&mut **counters).1 {
+                tracing::debug!(%error, "a packet counter stays");
+            }
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let attempt = format!("cannot clean up {} rules", self.family());
+        Err(DataplaneError { attempt, source: CleanupErrors(errors).into() })
     }
 }
 

@@ -1,0 +1,77 @@
+//! Against the kernel, in network namespaces of each test's own. No kernel that is at hand has virtual servers; what is
+//! said about them is tested beside the code.
+
+use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServers, kube_proxy_sets};
+use ferroute_testing::NetNs;
+
+#[test]
+fn kube_proxys_sets_go_and_those_of_others_stay() {
+    let host = NetNs::new();
+    for (name, kind) in [
+        ("KUBE-CLUSTER-IP", &["hash:ip,port"][..]),
+        ("KUBE-6-LOAD-BALANCER-SOURCE-CID", &["hash:ip,port,net", "family", "inet6"]),
+        ("KUBE-NODE-PORT-TCP", &["bitmap:port", "range", "0-65535"]),
+        ("KUBE-CLUSTER-IP-2", &["hash:ip"]),
+        ("theirs", &["hash:net"]),
+    ] {
+        host.command("ipset", &[&["create", name], kind].concat());
+    }
+    host.command("ipset", &["add", "KUBE-CLUSTER-IP", "10.96.0.1,tcp:443"]);
+    host.command("ipset", &["add", "theirs", "192.0.2.0/24"]);
+    let removed: Vec<String> = host.run(|| {
+        let mut sets = IpSets::open().unwrap();
+        kube_proxy_sets().filter(|name| sets.remove(name).unwrap()).collect()
+    });
+    assert_eq!(removed, ["KUBE-CLUSTER-IP", "KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-NODE-PORT-TCP"]);
+    let left = host.command("ipset", &["save"]);
+    assert_eq!(left.lines().filter(|line| line.starts_with("create")).count(), 2, "{left}");
+    for stays in ["create KUBE-CLUSTER-IP-2 ", "create theirs ", "add theirs 192.0.2.0/24"] {
+        assert!(left.contains(stays), "{left}");
+    }
+}
+
+#[test]
+fn a_set_that_a_rule_looks_into_stays_and_is_named() {
+    let host = NetNs::new();
+    host.command("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip,port"]);
+    let rule = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst", "-j", "DROP"];
+    host.command("iptables", &[&["-w", "-A"], &rule[..]].concat());
+    let error = host.run(|| IpSets::open().unwrap().remove("KUBE-CLUSTER-IP")).unwrap_err();
+    assert!(matches!(error, SetError::InUse { .. }), "{error:?}");
+    assert_eq!(error.to_string(), "ipset KUBE-CLUSTER-IP stays: a rule looks into it");
+    host.command("iptables", &[&["-w", "-D"], &rule[..]].concat());
+}
+
+#[test]
+fn a_device_is_told_with_its_kind_and_addresses_and_goes() {
+    let host = NetNs::new();
+    for name in ["kube-ipvs0", "other0"] {
+        host.command("ip", &["link", "add", name, "type", "bridge"]);
+    }
+    host.command("ip", &["address", "add", "10.96.0.1/32", "dev", "kube-ipvs0"]);
+    host.command("ip", &["address", "add", "fd00:96::1/128", "dev", "kube-ipvs0", "nodad"]);
+    host.command("ip", &["address", "add", "192.0.2.1/32", "dev", "other0"]);
+    host.run(|| {
+        let mut devices = Devices::open().unwrap();
+        let device = devices.find("kube-ipvs0").unwrap().unwrap();
+        assert_eq!((device.name.as_str(), device.kind.as_deref()), ("kube-ipvs0", Some("bridge")));
+        let mut addresses = devices.addresses(&device).unwrap();
+        addresses.sort_unstable();
+        assert_eq!(addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.96.0.1", "fd00:96::1"]);
+        devices.remove(&device).unwrap();
+        assert_eq!(devices.find("kube-ipvs0").unwrap(), None);
+        assert!(devices.find("other0").unwrap().is_some());
+        assert_eq!(devices.find("lo").unwrap().unwrap().kind, None);
+    });
+}
+
+#[test]
+fn virtual_servers_are_asked_for_by_the_name_of_their_family() {
+    let host = NetNs::new();
+    let known = std::path::Path::new("/proc/net/ip_vs").exists();
+    let servers = host.run(VirtualServers::open).unwrap();
+    assert_eq!(servers.is_some(), known);
+    if let Some(mut servers) = servers {
+        assert_eq!(host.run(|| servers.list()).unwrap(), []);
+    }
+}
