@@ -16,7 +16,7 @@ use nix::{sys::signal::Signal, unistd::Uid};
 
 use crate::{
     instance::Instance,
-    keeper::{self, Health, Task},
+    keeper::{self, Health, ProxyMode, Task},
     layout::{LAN, NodeId, OUTSIDE},
     net::{self, Namespace, check_programs, search_path},
     overview,
@@ -49,6 +49,16 @@ struct StoryArgs {
     /// Connections of each kind, at least; there are always enough to tell whether every pod gets its share
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     connections: usize,
+    #[command(flatten)]
+    mode: ModeArgs,
+}
+
+/// How the proxies write rules.
+#[derive(Args, Clone, Copy, Debug)]
+struct ModeArgs {
+    /// How the proxies write rules
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    proxy_mode: ProxyMode,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -58,6 +68,8 @@ enum DemoCommand {
         /// Deployments, Pods and Services, in place of the example with nginx
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
+        #[command(flatten)]
+        mode: ModeArgs,
     },
     /// Run a command in a pod or on a machine: POD, node, node2 or outside
     Exec {
@@ -77,6 +89,8 @@ enum DemoCommand {
     Keeper {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
+        #[command(flatten)]
+        mode: ModeArgs,
     },
     /// Be a pod; started by the keeper
     #[command(hide = true)]
@@ -108,17 +122,19 @@ pub fn run(args: DemoArgs, teller: &dyn PathTeller) -> anyhow::Result<ExitCode> 
     match command {
         None => {
             check_programs()?;
-            let task = Task::new(instance, story.file.as_deref())?;
+            let task = Task::new(instance, story.file.as_deref(), story.mode.proxy_mode)?;
             story::play(&task, story.connections, teller, style(), &mut io::stdout())
         }
-        Some(DemoCommand::Up { file }) => {
+        Some(DemoCommand::Up { file, mode }) => {
             check_programs()?;
-            up(&Task::new(instance, file.as_deref())?)
+            up(&Task::new(instance, file.as_deref(), mode.proxy_mode)?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
-        Some(DemoCommand::Keeper { file }) => Ok(keeper::run(&Task::new(instance, file.as_deref())?)),
+        Some(DemoCommand::Keeper { file, mode }) => {
+            Ok(keeper::run(&Task::new(instance, file.as_deref(), mode.proxy_mode)?))
+        }
         Some(DemoCommand::Pod { name, address, listen }) => {
             Ok(pod::run(&name, &address, &listen).map(|()| ExitCode::SUCCESS)?)
         }

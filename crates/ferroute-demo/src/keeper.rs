@@ -24,6 +24,7 @@ use std::{
 };
 
 use anyhow::Context;
+use clap::ValueEnum;
 use nix::unistd::{dup2_stderr, setsid};
 use serde::{Deserialize, Serialize};
 
@@ -48,17 +49,37 @@ pub(crate) struct Task {
     pub(crate) instance: Instance,
     /// The file to follow, an absolute path; none for a copy of the example.
     pub(crate) file: Option<PathBuf>,
+    /// How the proxies write rules.
+    pub(crate) mode: ProxyMode,
     /// The program that pods and proxies are part of.
     pub(crate) program: PathBuf,
 }
 
+/// How the proxies write rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProxyMode {
+    #[default]
+    Iptables,
+    Nftables,
+}
+
+impl ProxyMode {
+    /// As flags and configurations spell it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
 impl Task {
     /// A task for this very program.
-    pub(crate) fn new(instance: Instance, file: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn new(instance: Instance, file: Option<&Path>, mode: ProxyMode) -> anyhow::Result<Self> {
         let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot read {}", file.display()));
         let file = file.map(absolute).transpose()?;
         let program = std::env::current_exe().context("cannot find this very program")?;
-        Ok(Self { instance, file, program })
+        Ok(Self { instance, file, mode, program })
     }
 
     /// The file that the cluster follows.

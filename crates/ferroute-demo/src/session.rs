@@ -31,7 +31,7 @@ impl Session {
     /// Has a keeper make the cluster, and waits until it is up. `on_step` hears what it does.
     pub(crate) fn start(task: &Task, mut on_step: impl FnMut(&str)) -> anyhow::Result<Self> {
         let mut command = Command::new(&task.program);
-        command.args(["demo", "keeper"]);
+        command.args(["demo", "keeper", "--proxy-mode", task.mode.as_str()]);
         if let Some(file) = &task.file {
             command.arg("--file").arg(file);
         }

@@ -7,18 +7,20 @@ use std::{
 };
 
 use anyhow::Context;
-use ferroute_core::{IpFamily, NodeView};
+use ferroute_config::{Mode, Resolved};
+use ferroute_core::{IpFamily, NodeView, ServiceTable};
 use ferroute_demo::{
     DemoArgs, FlowSpec, PathTeller,
     layout::{Addresses, BRIDGE, NodeId},
 };
+use ferroute_nftables::kernel::{Kernel, MemoryKernel};
 use ferroute_source::read_once;
-use ferroute_trace::{Host, Packet, Route, iptables::summary, write_summary_into};
+use ferroute_trace::{Host, Packet, Route, Summary, write_summary_into};
 
 use crate::{
     cli::SettingsArgs,
     desired::{full_host, track},
-    settings,
+    planes, settings,
 };
 
 /// Does what `ferroute demo` was asked for.
@@ -37,8 +39,6 @@ impl PathTeller for Walks {
         let node = NodeView { name: flow.node.name().to_owned(), ..NodeView::default() };
         let tracker = track(&settings.resolved, node, events);
         let table = tracker.table(IpFamily::of(flow.source));
-        let context = ferroute_iptables::PlanContext::new(&settings.resolved.settings, table, &full_host(table));
-        let rules = ferroute_iptables::render(table, &context);
         let host = host(flow.node);
         // No program chooses this port by itself, so it cannot be taken for a real connection's.
         let source = SocketAddr::new(flow.source, 65535);
@@ -47,9 +47,23 @@ impl PathTeller for Walks {
             None => Packet::local(flow.protocol, source, flow.destination),
         };
         let mut text = String::new();
-        write_summary_into(&mut text, &summary(&rules, &host, &packet))?;
+        write_summary_into(&mut text, &walk(&settings.resolved, table, &host, &packet)?)?;
         Ok(text.lines().map(str::to_owned).collect())
     }
+}
+
+/// The way through the rules of the mode that the proxies are in.
+fn walk(resolved: &Resolved, table: &ServiceTable, host: &Host, packet: &Packet) -> anyhow::Result<Summary> {
+    if resolved.mode != Mode::Nftables {
+        let context = ferroute_iptables::PlanContext::new(&resolved.settings, table, &full_host(table));
+        return Ok(ferroute_trace::iptables::summary(&ferroute_iptables::render(table, &context), host, packet));
+    }
+    let settings = planes::nftables_settings(resolved);
+    let transaction = ferroute_nftables::plan::render(table, &settings, &table.node.addresses);
+    let mut kernel = MemoryKernel::new();
+    kernel.commit(&transaction)?;
+    let table = kernel.table(&transaction.table).context("what was rendered makes no table")?;
+    Ok(ferroute_trace::nftables::summary(table, host, packet))
 }
 
 /// Where things are, seen from a node of the demo's cluster.

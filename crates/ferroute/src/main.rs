@@ -41,10 +41,17 @@ use std::{
 
 use clap::Parser;
 
-use self::cli::{Cli, Command, KubeProxy};
+use self::{
+    cli::{Cli, Command, KubeProxy},
+    planes::CalledAs,
+};
 
 fn main() -> ExitCode {
-    let result = if is_called_kube_proxy() { proxy::run(&KubeProxy::parse().run) } else { dispatch(&Cli::parse()) };
+    let result = if is_called_kube_proxy() {
+        proxy::run(&KubeProxy::parse().run, CalledAs::KubeProxy)
+    } else {
+        dispatch(&Cli::parse())
+    };
     result.unwrap_or_else(|error| tell(&error, ExitCode::FAILURE))
 }
 
@@ -57,7 +64,7 @@ fn tell(error: &anyhow::Error, status: ExitCode) -> ExitCode {
 
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
-        Command::Run(args) => proxy::run(args),
+        Command::Run(args) => proxy::run(args, CalledAs::Ferroute),
         Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),

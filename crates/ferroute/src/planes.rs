@@ -1,5 +1,7 @@
 //! The dataplanes that a configuration asks for, on this host.
 
+mod choice;
+
 use std::{path::Path, sync::Arc};
 
 use anyhow::Context;
@@ -10,17 +12,21 @@ use ferroute_iptables::{
     Generations, Host, HostPrograms, IptablesDataplane, Tools,
     runner::{OtherBackend, search_path},
 };
-use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use ferroute_nftables::{NftablesDataplane, kernel::NetlinkKernel, plan::NftablesSettings};
 
-use crate::logging::chain;
+pub(crate) use self::choice::{CalledAs, Reason, choose};
+use crate::{
+    cleanup::{self, Leftovers, Traces},
+    logging::chain,
+};
 
 /// What a configuration asks for.
 pub(crate) struct Planes {
     /// A dataplane for each family that is served.
     pub(crate) served: Vec<(IpFamily, Box<dyn Dataplane>)>,
-    /// Modes that this host may have been served in before, here or by kube-proxy: their rules go once those of
-    /// `served` are in force.
-    pub(crate) predecessors: Vec<Box<dyn Dataplane>>,
+    /// What other modes may have left on this host, here or by kube-proxy: it goes once the rules of `served` are in
+    /// force.
+    pub(crate) predecessors: Vec<Box<dyn Leftovers>>,
 }
 
 /// Finds out what the host can do and makes the dataplanes. The calling thread's network namespace is the one that they
@@ -29,20 +35,18 @@ pub(crate) fn open(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Plane
     match resolved.mode {
         Mode::Iptables => {}
         Mode::Nftables => {
-            return Ok(Planes { served: nftables(resolved, node)?, predecessors: left_by_iptables(resolved)? });
+            let predecessors = predecessors(cleanup::of_all_but_nftables());
+            return Ok(Planes { served: nftables(resolved, node)?, predecessors });
         }
         Mode::Ipvs(_) => {
             tracing::warn!("mode ipvs is not to be had: taking iptables, which sends traffic to the same endpoints");
         }
     }
-    Ok(Planes { served: iptables(resolved, node)?, predecessors: left_by_nftables(resolved) })
+    Ok(Planes { served: iptables(resolved, node)?, predecessors: predecessors(cleanup::of_all_but_iptables()) })
 }
 
-/// All that there can be on this host, whatever the configuration asks for.
-pub(crate) fn every(resolved: &Resolved) -> anyhow::Result<Vec<Box<dyn Dataplane>>> {
-    let mut planes = left_by_iptables(resolved)?;
-    planes.extend(left_by_nftables(resolved));
-    Ok(planes)
+fn predecessors(traces: Vec<Traces>) -> Vec<Box<dyn Leftovers>> {
+    traces.into_iter().map(|traces| Box::new(traces) as Box<dyn Leftovers>).collect()
 }
 
 fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
@@ -98,28 +102,21 @@ fn nftables_of(resolved: &Resolved, family: IpFamily) -> anyhow::Result<Nftables
     Ok(NftablesDataplane::open(family, nftables_settings(resolved), Box::new(KernelAddresses::open()?))?)
 }
 
+/// Finds out whether the kernel can do all that nftables mode asks of it, in each family that it has; if not, what it
+/// cannot do. Nothing is left behind.
+pub(crate) fn probe_nftables(resolved: &Resolved) -> Result<(), String> {
+    let settings = nftables_settings(resolved);
+    let mut kernel = NetlinkKernel::open().map_err(|error| chain(&error))?;
+    for family in IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6()) {
+        ferroute_nftables::probe(&mut kernel, family, &settings)
+            .map_err(|error| format!("{family}: {}", chain(&error)))?;
+    }
+    Ok(())
+}
+
 /// What decides about rules in nftables mode.
 pub(crate) fn nftables_settings(resolved: &Resolved) -> NftablesSettings {
     NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters: false }
-}
-
-/// Where the tools or the kernel cannot do iptables there is nothing of it to remove.
-fn left_by_iptables(resolved: &Resolved) -> anyhow::Result<Vec<Box<dyn Dataplane>>> {
-    let programs = Arc::new(HostPrograms);
-    let generations = Generations::of_kernel().context("cannot ask the kernel for its count of rule changes")?;
-    let mut left: Vec<Box<dyn Dataplane>> = Vec::new();
-    for tools in IpFamily::BOTH.into_iter().filter_map(|family| Tools::find(family, &*programs, &search_path()).ok()) {
-        let settings = resolved.settings.clone();
-        let plane = IptablesDataplane::new(tools, settings, programs.clone(), Host::of_kernel()?, generations.clone());
-        left.push(Box::new(plane));
-    }
-    Ok(left)
-}
-
-/// Where the kernel has no nf_tables there is nothing of it to remove.
-fn left_by_nftables(resolved: &Resolved) -> Vec<Box<dyn Dataplane>> {
-    let planes = IpFamily::BOTH.into_iter().filter_map(|family| nftables_of(resolved, family).ok());
-    planes.map(|plane| Box::new(plane) as Box<dyn Dataplane>).collect()
 }
 
 /// Rules of both backends act on every packet, and which act first is hard to tell.

@@ -9,13 +9,14 @@ use crate::{
     cli::{RunArgs, Typed, VersionRequest},
     kernel_settings,
     logging::{self, chain},
+    planes::CalledAs,
     run,
     settings::{self, Settings},
     version,
 };
 
 /// Does what `ferroute run`, or `kube-proxy`, was asked for.
-pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Typed<RunArgs>, called_as: CalledAs) -> anyhow::Result<ExitCode> {
     let general = &args.args.proxy.general;
     let version = match general.version {
         Some(VersionRequest::Short) => Some(version::short()),
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout(), "{version}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let settings = settings::load_proxy(args)?;
+    let mut settings = settings::load_proxy(args)?;
     start_logging(args, &settings);
     if let Some(path) = general.write_config_to() {
         let text = settings.config.platform_defaulted().to_yaml();
@@ -35,8 +36,10 @@ pub(crate) fn run(args: &Typed<RunArgs>) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if general.cleanup.0 {
-        return cleanup(&settings.resolved);
+        return Ok(cleanup());
     }
+    let reason = settings.choose_mode(called_as)?;
+    tracing::info!(mode = settings.resolved.mode.as_str(), "mode taken: {reason}");
     let setup = kernel_settings::apply(&settings.resolved);
     tracing::info!("settings of this host: {}", setup.lines().collect::<Vec<_>>().join("; "));
     if general.init_only.0 {

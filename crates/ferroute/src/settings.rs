@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, Resolved, canonical_node_name};
 
-use crate::cli::{COUNT_BESIDE_CONFIG, RunArgs, SettingsArgs, Typed, is_kube_proxys};
+use crate::{
+    cli::{COUNT_BESIDE_CONFIG, RunArgs, SettingsArgs, Typed, is_kube_proxys},
+    planes::{self, CalledAs, Reason, choose},
+};
 
 /// A configuration with what a person should know about it.
 pub(crate) struct Settings {
@@ -25,6 +28,19 @@ pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
     /// What it said.
     pub(crate) text: String,
+}
+
+impl Settings {
+    /// Where no mode is asked for, takes the best one that this host can do; tells why.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration in that mode.
+    pub(crate) fn choose_mode(&mut self, called_as: CalledAs) -> anyhow::Result<Reason> {
+        let chosen = choose(&self.config, called_as, planes::probe_nftables);
+        let (resolved, reason) = chosen.context("the configuration is invalid")?;
+        self.resolved = resolved;
+        Ok(reason)
+    }
 }
 
 /// For those who only look: reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the

@@ -18,7 +18,7 @@ mod schedule;
 use std::{net::IpAddr, time::Duration};
 
 use ferroute_core::{
-    Dataplane, IpFamily, NodeView, ServiceName,
+    IpFamily, NodeView, ServiceName,
     parse::ObjectVersion,
     tracker::{ServiceView, SliceView},
 };
@@ -31,7 +31,11 @@ pub(crate) use self::{
     intake::Intake,
     schedule::Limits,
 };
-use crate::{logging::chain, observer::InForce};
+use crate::{
+    cleanup::{Leftovers, Report},
+    logging::chain,
+    observer::InForce,
+};
 
 /// One thing that has changed, in the proxy's own terms.
 #[derive(Debug)]
@@ -71,7 +75,10 @@ pub(crate) struct SyncLoop {
     intake: Intake,
     families: Vec<FamilySync>,
     /// Modes whose rules may still be there from before; they go once ours have taken over.
-    predecessors: Vec<Box<dyn Dataplane>>,
+    predecessors: Vec<Box<dyn Leftovers>>,
+    /// The next sync that succeeds is followed by a try to remove them: the first one and, where that was in vain, one
+    /// an hour.
+    predecessors_due: bool,
     flows: Box<dyn FlowTable>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
     schedule: Schedule,
@@ -79,12 +86,12 @@ pub(crate) struct SyncLoop {
 }
 
 impl SyncLoop {
-    /// A loop that has written nothing yet, for what has come in and what is still to come. Rules of the `predecessors` go after the first sync; `host_addresses` tells the
-    /// addresses of the host's interfaces whenever it is asked.
+    /// A loop that has written nothing yet, for what has come in and what is still to come. What the `predecessors` have
+    /// left goes after the first sync; `host_addresses` tells the addresses of the host's interfaces whenever it is asked.
     pub(crate) fn new(
         mut intake: Intake,
         families: Vec<FamilySync>,
-        predecessors: Vec<Box<dyn Dataplane>>,
+        predecessors: Vec<Box<dyn Leftovers>>,
         flows: Box<dyn FlowTable>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
         limits: Limits,
@@ -92,7 +99,7 @@ impl SyncLoop {
         let schedule = Schedule::new(limits);
         let served: Vec<IpFamily> = families.iter().map(FamilySync::family).collect();
         intake.tell(|observer| observer.serves(&served));
-        Self { intake, families, predecessors, flows, host_addresses, schedule, listed: false }
+        Self { intake, families, predecessors, predecessors_due: true, flows, host_addresses, schedule, listed: false }
     }
 
     /// Takes changes until their senders are gone.
@@ -115,6 +122,7 @@ impl SyncLoop {
                     look_at = Instant::now() + LOOK_INTERVAL;
                 }
                 () = tokio::time::sleep_until(distrust_at) => {
+                    self.predecessors_due = true;
                     self.distrust();
                     distrust_at = Instant::now() + FULL_SYNC_INTERVAL;
                 }
@@ -210,11 +218,20 @@ impl SyncLoop {
 
     /// New flows find our rules by now, and flows that began under the old ones go on by the kernel's connection table.
     fn retire_predecessors(&mut self) {
-        for mut predecessor in std::mem::take(&mut self.predecessors) {
-            if let Err(error) = predecessor.cleanup() {
-                tracing::warn!(error = %chain(&error), "rules of another mode may still be there");
-            }
+        if !std::mem::take(&mut self.predecessors_due) {
+            return;
         }
+        self.predecessors.retain_mut(|predecessor| {
+            let mut report = Report::default();
+            predecessor.remove(&mut report);
+            for removed in &report.removed {
+                tracing::info!("removed what another mode had left: {removed}");
+            }
+            for trouble in &report.troubles {
+                tracing::warn!("something of another mode may still be there: {trouble}");
+            }
+            !report.troubles.is_empty()
+        });
     }
 }
 

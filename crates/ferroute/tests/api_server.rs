@@ -20,7 +20,7 @@ struct Proxy(Child);
 impl Proxy {
     /// Starts in the calling thread's network namespace.
     fn start(double: &ApiDouble) -> Self {
-        let arguments = ["run", "--master", &double.url(), "--hostname-override", "node-1"];
+        let arguments = ["run", "--master", &double.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
         Self(Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).spawn().unwrap())
     }
 }

@@ -163,12 +163,12 @@ fn nginx() -> String {
     fs::read_to_string(example("nginx.yaml")).unwrap()
 }
 
-/// Plays the story of a file; returns what it says.
+/// Plays the story with these options; returns what it says.
 #[track_caller]
-fn story(file: Option<&Path>) -> String {
+fn story(options: &[&str]) -> String {
     let demo = Demo::new("");
     let mut command = demo.command(&[]);
-    command.args(file.iter().flat_map(|file| ["--file", file.to_str().unwrap()]));
+    command.args(options);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     demo.assert_gone(&[]);
@@ -177,7 +177,7 @@ fn story(file: Option<&Path>) -> String {
 
 #[test]
 fn the_story_shows_spread_sources_and_chains() {
-    let text = story(None);
+    let text = story(&[]);
     let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
     for part in [
         "100 connections, all answered",
@@ -194,9 +194,20 @@ fn the_story_shows_spread_sources_and_chains() {
 }
 
 #[test]
+fn the_story_can_be_played_in_nftables_mode() {
+    let text = story(&["--proxy-mode", "nftables", "--connections", "20"]);
+    let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
+    for part in ["ip ferroute nat-prerouting → services → node-port-external-3", "@endpoints 1:3: 172.17.0.6:80"] {
+        assert!(flow.contains(part), "{part:?} is missing in {text}");
+    }
+    assert!(!text.contains("KUBE-"), "{text}");
+    assert!(text.contains(" connections, and every one went where it may"), "{text}");
+}
+
+#[test]
 fn every_example_goes_well() {
     for name in ["dual-stack.yaml", "session-affinity.yaml", "udp-dns.yaml"] {
-        let text = story(Some(&example(name)));
+        let text = story(&["--file", example(name).to_str().unwrap()]);
         assert!(text.contains(" connections, and every one went where it may"), "{name}: {text}");
     }
 }

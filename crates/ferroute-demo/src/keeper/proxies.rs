@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ferroute_core::IpFamily;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Task, events::Events, worker::Worker};
+use super::{ProxyMode, Task, events::Events, worker::Worker};
 use crate::{
     http,
     instance::Instance,
@@ -37,7 +37,8 @@ impl<'a> Proxies<'a> {
     /// Starts them all.
     pub(super) fn start(&mut self, ipv6: bool) -> anyhow::Result<()> {
         for node in NodeId::ALL {
-            self.directory.write(&self.directory.proxy_config(node), configuration(node, ipv6).as_bytes())?;
+            self.directory
+                .write(&self.directory.proxy_config(node), configuration(node, self.task.mode, ipv6).as_bytes())?;
             let child = self.spawn(node).with_context(|| format!("cannot start the proxy on {node}"))?;
             self.proxies.insert(node, Worker::Running(child));
         }
@@ -127,10 +128,11 @@ fn log_name(node: NodeId) -> String {
 }
 
 /// Much as kubeadm writes it. A network namespace may not change the machine's limits of connection tracking.
-fn configuration(node: NodeId, ipv6: bool) -> String {
+fn configuration(node: NodeId, mode: ProxyMode, ipv6: bool) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
+mode: {}
 hostnameOverride: {node}
 clusterCIDR: \"{}\"
 detectLocalMode: ClusterCIDR
@@ -141,6 +143,7 @@ conntrack:
   tcpEstablishedTimeout: 0s
   tcpCloseWaitTimeout: 0s
 ",
+        mode.as_str(),
         cluster_networks(ipv6)
     )
 }
@@ -174,6 +177,6 @@ mod tests {
 
     #[test]
     fn the_configuration_is_one() {
-        insta::assert_snapshot!(configuration(NodeId::Node2, true));
+        insta::assert_snapshot!(configuration(NodeId::Node2, ProxyMode::Nftables, true));
     }
 }

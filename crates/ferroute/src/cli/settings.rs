@@ -9,7 +9,7 @@ pub(crate) struct SettingsArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// How rules are written, in place of the configuration's mode
-    #[arg(long, value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
+    #[arg(long, visible_alias = "mode", value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
     pub(crate) proxy_mode: Option<String>,
     /// Name of this node, in place of the host's name and of hostnameOverride
     #[arg(long, value_name = "NAME")]

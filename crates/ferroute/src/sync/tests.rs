@@ -61,8 +61,26 @@ impl Dataplane for FakeDataplane {
     }
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {
+        unreachable!("our own rules stay when the loop ends")
+    }
+}
+
+/// What another mode has left; the first tries to remove it are in vain.
+struct FakeLeftovers {
+    journal: Journal,
+    in_vain: usize,
+}
+
+impl Leftovers for FakeLeftovers {
+    fn remove(&mut self, report: &mut Report) {
         self.journal.write("clean up");
-        Ok(())
+        match self.in_vain.checked_sub(1) {
+            None => report.removed.push("a table".to_owned()),
+            Some(left) => {
+                self.in_vain = left;
+                report.troubles.push("busy".to_owned());
+            }
+        }
     }
 }
 
@@ -114,13 +132,17 @@ struct Rig {
 
 impl Rig {
     fn start(flows: &[(&str, &str)]) -> Self {
+        Self::start_after(flows, 0)
+    }
+
+    /// Starts where another mode has left something that cannot be removed so many times.
+    fn start_after(flows: &[(&str, &str)], in_vain: usize) -> Self {
         let journal = Journal::default();
         let refusals = Arc::new(Mutex::new(VecDeque::new()));
         let disturbed = Arc::new(Mutex::new(false));
         let dataplane =
             FakeDataplane { journal: journal.clone(), refusals: refusals.clone(), disturbed: disturbed.clone() };
-        let predecessor =
-            FakeDataplane { journal: journal.clone(), refusals: Arc::default(), disturbed: Arc::default() };
+        let predecessor = FakeLeftovers { journal: journal.clone(), in_vain };
         let flows = flows.iter().map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap())).collect();
         let sync = SyncLoop::new(
             Intake::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
@@ -194,6 +216,19 @@ async fn rules_of_another_mode_go_after_ours_are_in_force() {
     rig.refusals.lock().unwrap().push_back("no memory");
     let journal = rig.after(vec![web(), Change::Listed]).await;
     assert_eq!(journal, ["resync of 1 ports", "resync of 1 ports", "in force: 1 ports", "clean up"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_mode_has_left_is_tried_again_each_hour_until_it_is_gone() {
+    let rig = Rig::start_after(&[], 2);
+    let journal = rig.after(vec![web(), Change::Listed]).await;
+    assert_eq!(journal, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
+    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
+    let hour = Duration::from_secs(3600);
+    let hourly = ["resync of 2 ports", "in force: 2 ports", "clean up"];
+    assert_eq!(rig.within(hour).await, hourly);
+    assert_eq!(rig.within(hour).await, hourly);
+    assert_eq!(rig.within(hour).await, ["resync of 2 ports", "in force: 2 ports"]);
 }
 
 #[tokio::test(start_paused = true)]

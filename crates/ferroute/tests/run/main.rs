@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
+mod former;
 mod http;
 mod lab;
 mod proxy;
@@ -14,6 +15,7 @@ mod ending;
 mod families;
 mod health;
 mod manifests;
+mod modes;
 mod node;
 mod record;
 mod refusals;

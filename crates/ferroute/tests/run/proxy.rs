@@ -93,11 +93,15 @@ impl Files {
 
     /// A configuration for a mode.
     pub(crate) fn config(&self, mode: Mode) -> PathBuf {
-        let path = self.path("config.yaml");
-        let mode = match mode {
+        self.config_asking_for(match mode {
             Mode::Iptables => "iptables",
             Mode::Nftables => "nftables",
-        };
+        })
+    }
+
+    /// A configuration with this mode, as YAML spells it.
+    pub(crate) fn config_asking_for(&self, mode: &str) -> PathBuf {
+        let path = self.path("config.yaml");
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
              hostnameOverride: node-1\nhealthzBindAddress: {HEALTHZ}\n{}",

@@ -1,0 +1,224 @@
+//! Which mode is taken, and what becomes of what other modes have left.
+
+use std::{collections::BTreeSet, os::unix::fs::symlink, process::Command};
+
+use ferroute_testing::NetNs;
+
+use crate::{
+    Files, Lab, Mode, Proxy, former, in_each_mode,
+    proxy::{FERROUTE, run_command},
+    rules::{self, Others},
+    traffic::{Connection, Traffic, connect},
+    wait, web, web_tcp,
+};
+
+in_each_mode!(
+    no_request_fails_while_kube_proxys_rules_are_taken_over,
+    no_request_fails_while_kube_proxys_nftables_table_is_taken_over,
+    what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force,
+);
+
+#[test]
+fn nftables_is_taken_when_no_mode_is_asked_for_and_iptables_under_the_name_of_kube_proxy() {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0]));
+    let kube_proxy = files.path("kube-proxy");
+    symlink(FERROUTE, &kube_proxy).unwrap();
+    let mut by_its_name = Command::new(&kube_proxy);
+    by_its_name.arg("--config").arg(files.config_asking_for("''")).arg("--manifests").arg(files.manifests());
+    let ours = run_command(FERROUTE, &files.manifests(), &files.config_asking_for("''"));
+    for (mut command, mode, word, reason) in [
+        (ours, Mode::Nftables, "nftables", "the kernel can do all that it needs"),
+        (by_its_name, Mode::Iptables, "iptables", "kube-proxy's default"),
+    ] {
+        let mut proxy = Proxy::spawn(&lab.node, &mut command);
+        proxy.wait_in_force(&lab.node);
+        let line = proxy.wait_log("mode taken");
+        assert!(line.contains(word) && line.contains(reason), "{line}");
+        for to in web_tcp() {
+            connect(&lab.client, to).unwrap();
+        }
+        wait("the end of the other mode's rules", || rules::ours(&lab.node, mode.other()).is_empty().then_some(()));
+        assert_ne!(rules::ours(&lab.node, mode), Vec::<String>::new());
+        assert!(proxy.end_by("TERM").success());
+    }
+}
+
+/// From rules that kube-proxy has left, a proxy takes over while connections are made all the time.
+fn check_takeover(mode: Mode, lay: fn(&NetNs), is_left: fn(&NetNs) -> bool) {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0, 1, 2]));
+    lay(&lab.node);
+    let [to, _] = web_tcp();
+    let traffic = Traffic::start(&lab.client, to);
+    let mut connections: Vec<_> = (0..6).map(|_| Connection::open(&lab.client, to).unwrap()).collect();
+    let proxy = Proxy::start(&lab.node, &files, mode);
+    wait("the end of kube-proxy's rules", || (!is_left(&lab.node)).then_some(()));
+    traffic.go_on();
+    for connection in &mut connections {
+        connection.echo("still here").unwrap();
+    }
+    assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    assert_ne!(rules::ours(&lab.node, mode), Vec::<String>::new());
+    drop(proxy);
+}
+
+fn no_request_fails_while_kube_proxys_rules_are_taken_over(mode: Mode) {
+    // A chain of its own, which none of our Services has.
+    check_takeover(mode, former::iptables, |node| {
+        node.command("iptables-save", &[]).contains("KUBE-SVC-4LVCYZMTA5CQO6SX")
+    });
+}
+
+fn no_request_fails_while_kube_proxys_nftables_table_is_taken_over(mode: Mode) {
+    check_takeover(mode, former::nftables, has_kube_proxys_table);
+}
+
+fn has_kube_proxys_table(node: &NetNs) -> bool {
+    node.command("nft", &["list", "tables"]).contains("kube-proxy")
+}
+
+fn what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force(mode: Mode) {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0, 1, 2]));
+    former::ipvs(&lab.node);
+    lab.node.command("ipset", &["create", "KUBE-OF-OTHERS", "hash:ip"]);
+    // No kernel at hand has the kind of device that is kube-proxy's, so this one is somebody else's.
+    lab.node.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
+    let _proxy = Proxy::start(&lab.node, &files, mode);
+    wait("the end of the sets", || {
+        (lab.node.command("ipset", &["save"]).lines().filter(|line| line.starts_with("create")).count() == 1)
+            .then_some(())
+    });
+    assert!(lab.node.command("ipset", &["save"]).contains("KUBE-OF-OTHERS"));
+    lab.node.command("ip", &["link", "show", "kube-ipvs0"]);
+    let saved = lab.node.command("iptables-save", &[]);
+    for trace in
+        ["KUBE-NODE-PORT ", "KUBE-LOAD-BALANCER", "KUBE-IPVS", "KUBE-SOURCE-RANGES", "kube-proxy firewall rules"]
+    {
+        assert!(!saved.contains(trace), "{trace} is in {saved}");
+    }
+    for to in web_tcp() {
+        connect(&lab.client, to).unwrap();
+    }
+}
+
+/// Runs `ferroute run --cleanup`; tells whether it has succeeded, and its log.
+fn clean_up(node: &NetNs) -> (bool, String) {
+    let output = node.try_command(FERROUTE, &["run", "--cleanup"]);
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Everything on a node that a proxy could touch.
+fn everything(node: &NetNs) -> [String; 6] {
+    let commands = [
+        "iptables-save",
+        "ip6tables-save",
+        "ipset save",
+        "ip address",
+        "nft list tables",
+        "nft list table inet others",
+    ];
+    let mut all = commands.map(|command| {
+        let words: Vec<&str> = command.split(' ').collect();
+        node.command(words[0], &words[1..])
+    });
+    for text in &mut all {
+        // Counters of packets, and dates.
+        let keeps = |line: &&str| !line.starts_with('#') && !line.contains("valid_lft");
+        *text = text.lines().filter(keeps).map(without_counts).collect::<Vec<_>>().join("\n");
+    }
+    all
+}
+
+fn without_counts(line: &str) -> String {
+    let words = line.split(' ').scan(0, |skip, word| {
+        let keep = *skip == 0;
+        *skip = match word {
+            "packets" | "bytes" => 1,
+            _ => 0,
+        };
+        Some(if keep && !word.starts_with('[') { word } else { "" })
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_cleanup_removes_every_trace_of_every_mode_and_nothing_else() {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0, 1, 2]));
+    let node = &lab.node;
+    let _others = Others::add(node);
+    node.command("ipset", &["create", "theirs", "hash:net"]);
+    node.command("ipset", &["add", "theirs", "192.0.2.0/24"]);
+    node.command("ip", &["link", "add", "theirs0", "type", "bridge"]);
+    // What the kubelet has, and shares.
+    node.feed("iptables-restore", &["--noflush"], KUBELET);
+    node.feed("ip6tables-restore", &["--noflush"], &KUBELET.replace("127.0.0.0/8", "::1"));
+    let before = everything(node);
+    assert!(before[0].contains("OTHERS") && before[2].contains("theirs"), "{before:?}");
+
+    for mode in [Mode::Iptables, Mode::Nftables] {
+        // Left as they are after a sudden end.
+        drop(Proxy::start(node, &files, mode));
+    }
+    former::iptables(node);
+    former::nftables(node);
+    former::ipvs(node);
+    let (is_clean, log) = clean_up(node);
+    assert!(is_clean, "{log}");
+    for gone in [
+        "IPv4 iptables",
+        "nftables table ip ferroute",
+        "nftables table ip6 ferroute",
+        "table ip kube-proxy",
+        "ipset KUBE-6-CLUSTER-IP",
+    ] {
+        assert!(log.lines().any(|line| line.contains("removed ") && line.contains(gone)), "{gone:?} in {log}");
+    }
+    assert_eq!(everything(node), before);
+
+    let (is_clean, log) = clean_up(node);
+    assert!(is_clean && log.contains("there was nothing to clean up"), "{log}");
+    assert_eq!(everything(node), before);
+}
+
+#[test]
+fn a_cleanup_that_cannot_remove_everything_removes_the_rest_says_so_and_fails() {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0]));
+    let node = &lab.node;
+    drop(Proxy::start(node, &files, Mode::Iptables));
+    former::nftables(node);
+    node.command("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip,port"]);
+    node.command("iptables", &["-w", "-t", "nat", "-N", "THEIRS"]);
+    node.command("iptables", &["-w", "-t", "nat", "-A", "THEIRS", "-j", "KUBE-MARK-MASQ"]);
+    node.command(
+        "iptables",
+        &["-w", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst", "-j", "DROP"],
+    );
+    let (is_clean, log) = clean_up(node);
+    assert!(!is_clean, "{log}");
+    for stays in ["chain KUBE-MARK-MASQ of table nat is empty but stays", "ipset KUBE-CLUSTER-IP stays"] {
+        assert!(log.contains(stays), "{stays:?} in {log}");
+    }
+    assert!(!has_kube_proxys_table(node));
+    let saved = node.command("iptables-save", &[]);
+    assert!(!saved.contains("KUBE-SERVICES"), "{saved}");
+}
+
+const KUBELET: &str = "*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+*filter
+:KUBE-FIREWALL - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A OUTPUT -j KUBE-FIREWALL
+-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment --comment \"block incoming localnet connections\" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+COMMIT
+*nat
+:KUBE-KUBELET-CANARY - [0:0]
+COMMIT
+";
