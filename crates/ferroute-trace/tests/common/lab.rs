@@ -40,8 +40,8 @@ pub struct Sighting {
 }
 
 impl Lab {
-    /// Builds the namespaces and puts rules, as `iptables-save` prints them, into the node.
-    pub fn new(family: IpFamily, rules: &str) -> Self {
+    /// Builds the namespaces; `load` puts rules into the node.
+    pub fn new(family: IpFamily, load: impl FnOnce(&NetNs)) -> Self {
         let [node, outside] = std::array::from_fn(|_| NetNs::new());
         for setting in [
             "net.ipv4.ip_forward=1",
@@ -82,7 +82,7 @@ impl Lab {
             set_gateways(&pod, ["10.244.0.1", "fd00:244::1"]);
             (ip(&addresses[family.index()]), pod)
         });
-        node.feed(["iptables-nft-restore", "ip6tables-nft-restore"][family.index()], &[], rules);
+        load(&node);
         node.feed("nft", &["-f", "-"], TRACE_RULES);
         let trace = Trace::start(&node);
         let listen = |namespace: &NetNs, address, port| {
@@ -141,6 +141,11 @@ impl Lab {
             received = self.received();
         }
         Sighting { rules: lines.iter().filter_map(|line| met(line, self.family)).collect(), received }
+    }
+
+    /// The node, for those who read its rules.
+    pub fn node(&self) -> &NetNs {
+        &self.node
     }
 
     fn received(&self) -> Option<(SocketAddr, IpAddr)> {

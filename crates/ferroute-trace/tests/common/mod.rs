@@ -4,5 +4,6 @@
 #![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
 pub mod lab;
+pub mod scene;
 pub mod specification;
 pub mod world;

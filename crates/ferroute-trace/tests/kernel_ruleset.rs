@@ -1,0 +1,287 @@
+//! The walk tells the truth about whatever is in a kernel: the rules are read from it, packets are walked through them,
+//! and the kernel takes real packets through the same rules to the same end.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
+
+mod common;
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
+
+use common::{
+    lab::Lab,
+    scene::{clients, cluster, frontends},
+    world::{Client, World, ip},
+};
+use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
+use ferroute_iptables::{HostPrograms, runner::search_path};
+use ferroute_kernel_rules::{KernelRules, read};
+use ferroute_nftables::{
+    kernel::{Kernel, NetlinkKernel},
+    plan::{NftablesSettings, render},
+};
+use ferroute_testing::NetNs;
+use ferroute_trace::{Effect, Event, Ruleset, Story, Verdict, write_story_into};
+
+/// A lab whose rules are read from its kernel.
+struct Trial {
+    world: World,
+    family: IpFamily,
+    lab: Lab,
+}
+
+impl Trial {
+    fn new(world: World, family: IpFamily, load: impl FnOnce(&NetNs)) -> Self {
+        Self { world, family, lab: Lab::new(family, load) }
+    }
+
+    /// Sends a packet and panics unless it went as one of the stories tells; returns the end of that story.
+    fn check(&mut self, client: &Client, to: SocketAddr) -> Verdict {
+        let Self { world, family, lab } = self;
+        let packet = client.packet(world, Protocol::Udp, to);
+        // Who is remembered for affinity is in the kernel, too.
+        let rules = lab.node().run(|| read(*family, &HostPrograms, &search_path())).unwrap();
+        let host = world.host();
+        let stories: Vec<Story> = ruleset(&rules).stories(&host, &packet).collect();
+        let delivered = |story: &Story| matches!(story.ending.verdict, Verdict::Delivered { translated: true, .. });
+        let seen = lab.send(world, client, packet.source, to, stories.iter().all(delivered));
+        let met: Vec<String> = seen.rules.iter().map(|rule| rule.replace(": goto ", ": jump ")).collect();
+        // In our table, endpoints are elements of a map, and so the ways to them are the same.
+        let same = |story: &&Story| rules_met(story) == met && received(story) == seen.received;
+        let Some(story) = stories.iter().find(same) else {
+            let mut told = String::new();
+            stories.iter().for_each(|story| write_story_into(&mut told, story).unwrap());
+            let ours: Vec<_> = stories.iter().map(|story| (rules_met(story), received(story))).collect();
+            panic!("{client:?} to {to}: the kernel went {met:#?} to {:?}, but we say {ours:#?}\n{told}", seen.received);
+        };
+        assert_eq!(story.ending.assuming, [], "nothing is unknown here");
+        story.ending.verdict.clone()
+    }
+
+    /// Lets everybody call everything, and returns the kinds of ends that there were.
+    fn check_all(&mut self, frontends: &[SocketAddr]) -> Vec<String> {
+        let mut ends = BTreeSet::new();
+        for client in clients(self.family) {
+            for to in frontends {
+                if !to.ip().is_loopback() || matches!(client, Client::Node) {
+                    let end = self.check(&client, *to).to_string();
+                    ends.extend(end.split(' ').next().map(str::to_owned));
+                }
+            }
+        }
+        ends.into_iter().collect()
+    }
+}
+
+/// Who gets the packet, and the source that they see, as [`Sighting::received`](common::lab::Sighting::received) has it.
+fn received(story: &Story) -> Option<(SocketAddr, IpAddr)> {
+    match &story.ending.verdict {
+        Verdict::Delivered { to, from, translated: true, .. } => Some((*to, *from)),
+        _ => None,
+    }
+}
+
+fn ruleset(rules: &KernelRules) -> Ruleset<'_> {
+    let mut ruleset = Ruleset::new();
+    rules.iptables.iter().for_each(|found| ruleset.add_iptables(&found.saved.rules));
+    for found in &rules.nftables {
+        ruleset.add_table(format!("{} {}", found.family, found.name), &found.table);
+    }
+    ruleset
+}
+
+/// The rules of a story that matched, as the kernel's own tracing tells them: `table chain: verdict`. Chains are told to
+/// be jumped to, also where that is a goto.
+fn rules_met(story: &Story) -> Vec<String> {
+    let mut in_table = String::new();
+    let mut met = Vec::new();
+    for (n, event) in story.events.iter().enumerate() {
+        match event {
+            Event::Hook { table, .. } => {
+                in_table = table.strip_prefix("ip ").or(table.strip_prefix("ip6 ")).unwrap_or(table).to_owned();
+            }
+            Event::Rule { chain, text, depth, mismatch: None, .. } if !in_table.starts_with("inet ") => {
+                let verdict = verdict(text, *depth, &story.events[n + 1..]);
+                met.push(format!("{in_table} {chain}: {verdict}"));
+            }
+            _ => {}
+        }
+    }
+    met
+}
+
+/// What the kernel says of a rule that matched, from what the story tells next.
+fn verdict(text: &str, depth: usize, next: &[Event]) -> String {
+    for event in next {
+        match event {
+            Event::Effect { effect: Effect::Mark { .. }, .. } => {}
+            Event::Effect { effect: Effect::Drop | Effect::Reject { .. }, .. } => return "drop".to_owned(),
+            Event::Effect { .. } => return "accept".to_owned(),
+            Event::Rule { chain, depth: inner, .. } if *inner > depth => return format!("jump {chain}"),
+            _ => break,
+        }
+    }
+    if text.ends_with(" return") || text.ends_with("RETURN") { "return" } else { "continue" }.to_owned()
+}
+
+/// Pods are told by their addresses, and node ports answer on all addresses, localhost's too.
+fn world() -> World {
+    let pods = ["10.244.0.0/16", "fd00:244::/32"].map(|net| net.parse().unwrap());
+    let detector = LocalTrafficDetector::ClusterCidr(pods.into());
+    World::of(ProxySettings { detector, ..ProxySettings::default() })
+}
+
+fn load_planned(world: &World, family: IpFamily, node: &NetNs) {
+    let settings = NftablesSettings {
+        proxy: world.settings.clone(),
+        service_networks: ["10.96.0.0/16", "fd00:96::/112"].map(|net| net.parse().unwrap()).into(),
+        counters: true,
+    };
+    let transaction = render(&cluster(family).table(family), &settings, &world.addresses());
+    node.run(|| NetlinkKernel::open().unwrap().commit(&transaction)).unwrap();
+}
+
+fn ends_in_our_table(family: IpFamily) -> Vec<String> {
+    let world = world();
+    let mut trial = Trial::new(world.clone(), family, |node| load_planned(&world, family, node));
+    trial.check_all(&frontends(family))
+}
+
+#[test]
+fn the_kernel_takes_ipv4_packets_through_our_table_as_the_walk_tells() {
+    assert_eq!(ends_in_our_table(IpFamily::V4), ["delivered", "dropped", "rejected"]);
+}
+
+#[test]
+fn the_kernel_takes_ipv6_packets_through_our_table_as_the_walk_tells() {
+    // There are no node ports on localhost.
+    assert_eq!(ends_in_our_table(IpFamily::V6), ["delivered", "dropped", "not", "rejected"]);
+}
+
+#[test]
+fn the_kernel_takes_packets_through_kube_proxys_table_as_the_walk_tells() {
+    let table = include_str!("common/kube_proxy.nft");
+    let mut trial = Trial::new(world(), IpFamily::V4, |node| _ = node.feed("nft", &["-f", "-"], table));
+    let socket = |text: &str| text.parse().unwrap();
+    let all = [
+        "10.96.0.1:80",
+        "10.96.0.2:80",
+        "10.96.0.3:80",
+        "10.96.0.4:80",
+        "10.96.0.1:81",
+        "10.96.0.99:80",
+        "203.0.113.1:80",
+        "203.0.113.3:80",
+        "198.51.100.4:80",
+        "192.168.0.1:30001",
+        "192.168.0.1:30003",
+        "192.168.0.1:30004",
+        "10.244.0.1:30001",
+        "192.168.0.1:30099",
+    ];
+    assert_eq!(trial.check_all(&all.map(socket)), ["delivered", "dropped", "not", "rejected"]);
+    // A client stays with its endpoint.
+    let pod = Client::Pod(ip("10.244.0.200"));
+    let ends: Vec<Verdict> = (0..6).map(|_| trial.check(&pod, socket("10.96.0.2:80"))).collect();
+    assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
+}
+
+/// What a network plugin and an administrator may have put beside a proxy's table: `iptables` rules that accept, drop,
+/// mark and masquerade at the same hooks, and a firewall of nftables.
+#[test]
+fn the_kernel_takes_packets_through_the_rules_of_several_programs_as_the_walk_tells() {
+    let iptables = "*raw
+:PREROUTING ACCEPT [0:0]
+-A PREROUTING -s 10.244.0.200/32 -d 10.96.0.4/32 -p udp -j CT --notrack
+COMMIT
+*mangle
+:PREROUTING ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+-A PREROUTING -i eth0 -p udp -j MARK --set-xmark 0x8/0x8
+-A FORWARD -d 10.244.1.1/32 -m mark --mark 0x8/0x8 -j DROP
+COMMIT
+*nat
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:CNI - [0:0]
+-A PREROUTING -d 10.96.0.1/32 -p udp -m udp --dport 80 -j DNAT --to-destination 10.244.0.6:8080
+-A PREROUTING -d 192.168.0.1/32 -p udp -m udp --dport 31000 -j DNAT --to-destination 10.244.0.3:8080
+-A PREROUTING -d 192.168.0.1/32 -p udp -m udp --dport 31001 -j DNAT --to-destination 10.244.0.3:7000
+-A OUTPUT -d 192.168.0.1/32 -p udp -m udp --dport 31000 -j DNAT --to-destination 10.244.0.3:8080
+-A POSTROUTING -s 10.244.0.0/16 ! -d 10.244.0.0/16 -p udp -j CNI
+-A CNI -o eth0 -j MASQUERADE
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+-A FORWARD -m conntrack --ctstate DNAT -j ACCEPT
+-A FORWARD -i cbr0 -p udp -j ACCEPT
+-A OUTPUT -d 10.244.0.3/32 -p udp -m udp --dport 8080 -j REJECT
+COMMIT
+";
+    let firewall = "
+table inet firewall {
+    set friends { type ipv4_addr; flags interval; elements = { 10.244.0.0/16, 192.168.0.9-192.168.0.20 }; }
+    chain early {
+        type filter hook prerouting priority -120; policy accept;
+        ct state established,related accept
+        meta nfproto ipv6 accept
+        ip saddr != @friends drop
+    }
+    chain forward {
+        type filter hook forward priority 10; policy drop;
+        oifname \"cbr0\" udp dport { 8080, 9000-9010 } accept
+        oifname \"eth*\" accept
+    }
+}
+table ip early-dnat {
+    chain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.77 udp dport 80 dnat to 10.244.0.3:8080; }
+    chain same { type filter hook input priority 0; udp dport 30099 drop; }
+}
+table ip late-dnat {
+    chain pre { type nat hook prerouting priority -100; ip daddr 10.96.0.77 udp dport 80 dnat to 10.244.0.6:8080; }
+    chain same { type filter hook input priority 0; udp dport 30099 reject; }
+}
+";
+    let world = world();
+    let mut trial = Trial::new(world.clone(), IpFamily::V4, |node| {
+        node.feed("iptables-nft-restore", &[], iptables);
+        load_planned(&world, IpFamily::V4, node);
+        node.feed("nft", &["-f", "-"], firewall);
+    });
+    let others = ["10.96.0.77:80", "192.168.0.1:31000", "192.168.0.1:30099", "192.168.7.9:9999", "192.168.0.1:31001"];
+    let mut all = frontends(IpFamily::V4);
+    all.extend(others.map(|text| text.parse::<SocketAddr>().unwrap()));
+    assert_eq!(trial.check_all(&all), ["delivered", "dropped", "not", "rejected"]);
+}
+
+#[test]
+fn what_is_not_known_is_said_to_be_so() {
+    let world = world();
+    let lab = Lab::new(IpFamily::V4, |node| {
+        load_planned(&world, IpFamily::V4, node);
+        let text = "table ip other {
+            chain pre { type filter hook prerouting priority -150; ip dscp 3 drop; limit rate 5/second accept; }
+            chain post { type nat hook postrouting priority 90; ip saddr 10.244.0.9 snat to 192.168.7.1-192.168.7.9; }
+        }";
+        node.feed("nft", &["-f", "-"], text);
+    });
+    let rules = lab.node().run(|| read(IpFamily::V4, &HostPrograms, &search_path())).unwrap();
+    let host = world.host();
+    let endings = |from: &str| {
+        let packet = Client::Pod(ip(from)).packet(&world, Protocol::Udp, "10.96.0.1:80".parse().unwrap());
+        ruleset(&rules).endings(&host, &packet)
+    };
+    let assumptions: BTreeSet<String> =
+        endings("10.244.0.200").iter().flat_map(|end| &end.assuming).map(ToString::to_string).collect();
+    let is_told = |part: &str| assumptions.iter().any(|assumed| assumed.contains(part));
+    assert!(is_told("network header") && is_told("`limit` holds"), "{assumptions:?}");
+    let unknown =
+        |from| endings(from).iter().any(|end| matches!(&end.verdict, Verdict::Unknown { why } if why.contains("snat")));
+    assert!(unknown("10.244.0.9"));
+    assert!(!unknown("10.244.0.200"));
+}
