@@ -6,17 +6,14 @@ use tokio::sync::mpsc;
 
 use crate::{
     AccessError, Timing, access::Access, complaints::Complaints, follower::Follower, kinds::Wanted, server::Server,
-    throttle::Throttle,
+    throttle::Throttle, writer::ApiWriter,
 };
 
 /// A Kubernetes API server as a source of events.
 #[derive(Debug)]
 pub struct ApiServer {
-    access: Access,
+    server: Arc<Server>,
     node: String,
-    qps: f32,
-    burst: i32,
-    timing: Timing,
 }
 
 impl ApiServer {
@@ -36,19 +33,19 @@ impl ApiServer {
         let access = Access::new(connection, master);
         // Only to tell mistakes at once: the files are read again when the first request is made.
         access.load().await?;
-        Ok(Self {
-            access,
-            node: node.to_owned(),
-            qps: connection.qps,
-            burst: connection.burst,
-            timing: Timing::default(),
-        })
+        let throttle = Throttle::new(connection.qps, connection.burst);
+        Ok(Self { server: Arc::new(Server::new(access, throttle, Timing::default())), node: node.to_owned() })
     }
 
     /// With other times to wait.
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {
-        Self { timing, ..self }
+        Self { server: Arc::new(self.server.with_timing(timing)), ..self }
+    }
+
+    /// Writes to the same server.
+    pub fn writer(&self) -> ApiWriter {
+        ApiWriter::new(Arc::clone(&self.server), &self.node)
     }
 
     /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too.
@@ -56,7 +53,7 @@ impl ApiServer {
     /// Nothing that happens on the way ends it: what goes wrong is told as a problem, and tried again. Each kind is
     /// told on its own, so a slice may come before its Service.
     pub async fn follow(self, batches: mpsc::Sender<Vec<Event>>) {
-        let server = Arc::new(Server::new(self.access, Throttle::new(self.qps, self.burst), self.timing));
+        let server = self.server;
         let complaints = Arc::new(Complaints::default());
         let run = |wanted| Follower::new(wanted, Arc::clone(&server), Arc::clone(&complaints), batches.clone()).run();
         let all = async {

@@ -11,8 +11,8 @@
 //! into objects while it comes in and told object by object, so that no list is ever held in memory, here or as text;
 //! what stays are names and versions. Streaming lists are used where the server has them, lists in pages elsewhere.
 //!
-//! The library `kube-client` does the rest: kubeconfig, credentials, TLS. What is *not* here: what objects mean, and
-//! writing anything to the API server.
+//! The library `kube-client` does the rest: kubeconfig, credentials, TLS. Beside that an [`ApiWriter`] takes a taint from
+//! the Node and writes Events. What is *not* here: what objects mean, and when to write.
 
 mod access;
 mod api_server;
@@ -34,9 +34,11 @@ pub mod testing;
 mod throttle;
 mod timing;
 mod trouble;
+mod writer;
 
 pub use access::AccessError;
 pub use api_server::ApiServer;
 pub use permission::Permission;
 pub use timing::Timing;
 pub use trouble::{Cause, Trouble};
+pub use writer::{ApiWriter, Regarding, Report, Reported, Severity, WriteError};

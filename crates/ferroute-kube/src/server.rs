@@ -7,7 +7,7 @@ use std::{
 };
 
 use ferroute_source::Resource;
-use http::{Request, Response, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use kube_client::{
     Client,
@@ -48,6 +48,19 @@ impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link").field("url", &self.url).field("number", &self.number).finish_non_exhaustive()
     }
+}
+
+/// A request.
+#[derive(Debug)]
+pub(crate) struct Outgoing<'a> {
+    /// Its method.
+    pub(crate) method: Method,
+    /// Its target.
+    pub(crate) path_and_query: &'a str,
+    /// The media type of the body, if it has one.
+    pub(crate) content_type: Option<&'static str>,
+    /// The body.
+    pub(crate) body: &'a str,
 }
 
 /// What is asked for.
@@ -92,6 +105,11 @@ impl Server {
         Self { access, throttle, timing, link: Mutex::new(None), links: AtomicU64::new(0) }
     }
 
+    /// The same server with other times to wait, and nothing sent yet.
+    pub(crate) fn with_timing(&self, timing: Timing) -> Self {
+        Self::new(self.access.clone(), self.throttle.afresh(), timing)
+    }
+
     /// Asks the server and waits for its answer to begin.
     ///
     /// # Errors
@@ -99,19 +117,43 @@ impl Server {
     /// There is no answer, or one that is no success. The next request will read the files with credentials and
     /// addresses again where that may help.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
+        let Question { verb, resource, path_and_query } = *question;
+        let outgoing = Outgoing { method: Method::GET, path_and_query, content_type: None, body: "" };
+        let (answer, url) = self.deliver(&outgoing).await?;
+        if answer.status().is_success() {
+            return Ok(Answer { body: answer.into_body(), url });
+        }
+        let code = answer.status();
+        let retry_after = retry_after(&answer);
+        let status = status_of(answer, self.timing.answer).await;
+        let trouble = Trouble::answered(&url, verb, resource, code, status);
+        Err(Failure { trouble, status: Some(code), retry_after })
+    }
+
+    /// Sends a request and waits for its answer to begin, whatever its status; gives also who it comes from.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer. The next request will read the files with credentials and addresses again where that may help.
+    pub(crate) async fn deliver(&self, outgoing: &Outgoing<'_>) -> Result<(Response<Body>, Arc<str>), Trouble> {
         self.throttle.turn().await;
         loop {
             let (link, fresh) = self.link().await?;
-            let failure = match self.send(&link, question).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            if failure.trouble.may_be_configuration() {
-                self.drop_link(&link).await;
-            }
-            // Credentials of a program or in a file may just have been renewed; nobody needs to hear of that.
-            if fresh || !matches!(failure.trouble, Trouble::Unauthorized { .. }) {
-                return Err(failure);
+            match self.send(&link, outgoing).await {
+                Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
+                    self.drop_link(&link).await;
+                    // Credentials of a program or in a file may just have been renewed; nobody needs to hear of that.
+                    if fresh {
+                        return Ok((answer, link.url));
+                    }
+                }
+                Ok(answer) => return Ok((answer, link.url)),
+                Err(trouble) => {
+                    if trouble.may_be_configuration() {
+                        self.drop_link(&link).await;
+                    }
+                    return Err(trouble);
+                }
             }
         }
     }
@@ -147,33 +189,31 @@ impl Server {
         slot.take_if(|present| present.number == link.number);
     }
 
-    async fn send(&self, link: &Link, question: &Question<'_>) -> Result<Answer, Failure> {
-        let mut request = Request::get(question.path_and_query)
+    async fn send(&self, link: &Link, outgoing: &Outgoing<'_>) -> Result<Response<Body>, Trouble> {
+        let unprepared = |error: &(dyn std::error::Error + 'static)| Trouble::Unprepared {
+            url: Some(link.url.to_string()),
+            cause: Cause::whole(error),
+        };
+        let mut request = Request::builder()
+            .method(outgoing.method.clone())
+            .uri(outgoing.path_and_query)
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, USER_AGENT)
-            .body(Body::empty())
-            .expect("the target is made of a known path and an encoded query");
+            .body(Body::from(outgoing.body.as_bytes().to_vec()))
+            .map_err(|error| unprepared(&error))?;
+        if let Some(content_type) = outgoing.content_type {
+            request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
         if let Some(token) = &link.token {
-            let token = token.header().map_err(|error| Trouble::Unprepared {
-                url: Some(link.url.to_string()),
-                cause: Cause::whole(&error),
-            })?;
+            let token = token.header().map_err(|error| unprepared(&error))?;
             request.headers_mut().insert(header::AUTHORIZATION, token);
         }
         let waited = self.timing.answer;
-        let answer = match timeout(waited, link.client.send(request)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(unsent(&link.url, &error).into()),
-            Err(_) => return Err(Trouble::Silent { url: link.url.to_string(), waited }.into()),
-        };
-        if answer.status().is_success() {
-            return Ok(Answer { body: answer.into_body(), url: Arc::clone(&link.url) });
+        match timeout(waited, link.client.send(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(unsent(&link.url, &error)),
+            Err(_) => Err(Trouble::Silent { url: link.url.to_string(), waited }),
         }
-        let code = answer.status();
-        let retry_after = retry_after(&answer);
-        let status = status_of(answer, waited).await;
-        let trouble = Trouble::answered(&link.url, question.verb, question.resource, code, status);
-        Err(Failure { trouble, status: Some(code), retry_after })
     }
 }
 
@@ -202,7 +242,7 @@ fn retry_after<B>(answer: &Response<B>) -> Option<Duration> {
 }
 
 /// What the body says went wrong; the start of its text where it is not the API server's form.
-async fn status_of(answer: Response<Body>, patience: Duration) -> Status {
+pub(crate) async fn status_of(answer: Response<Body>, patience: Duration) -> Status {
     let mut body = answer.into_body();
     let mut text = Vec::new();
     let read = async {
@@ -222,6 +262,34 @@ async fn status_of(answer: Response<Body>, patience: Duration) -> Status {
         Status { message: line.chars().take(LONGEST_LINE).collect(), code: 0 }
     })
 }
+
+/// The whole body of an answer that is one object.
+///
+/// # Errors
+///
+/// It breaks off, does not go on, or is longer than any object.
+pub(crate) async fn body_of(answer: Response<Body>, url: &str, patience: Duration) -> Result<Vec<u8>, Trouble> {
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Some(Cause::innermost(&error)))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+            if text.len() > LONGEST_OBJECT {
+                return Err(Some(Cause::text("the object is longer than any that the API server keeps".to_owned())));
+            }
+        }
+        Ok(())
+    };
+    match timeout(patience, read).await {
+        Ok(Ok(())) => Ok(text),
+        Ok(Err(cause)) => Err(Trouble::Broken { url: url.to_owned(), cause }),
+        Err(_) => Err(Trouble::Silent { url: url.to_owned(), waited: patience }),
+    }
+}
+
+/// Bytes of an object. The API server's store takes 1.5 MiB of a denser form.
+const LONGEST_OBJECT: usize = 8 << 20;
 
 /// Names us in the API server's audit log and priority rules.
 const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));

@@ -1,12 +1,13 @@
 //! A double of an API server, for tests: it speaks list and watch over HTTP, as the real one does, and fails on demand.
 //!
 //! It keeps objects as they are given, checks nothing, and remembers every change, so that it can show any state of the
-//! past. It knows just the requests that a proxy makes.
+//! past. It knows just the requests that a proxy makes, writing among them.
 
 mod behaviour;
 mod body;
 mod serve;
 mod store;
+mod write;
 
 use std::{
     net::SocketAddr,
@@ -47,9 +48,17 @@ struct State {
     behaviour: Behaviour,
     faults: Vec<Fault>,
     requests: Vec<String>,
+    writes: Vec<(String, Value)>,
 }
 
 impl Shared {
+    /// Changes something and wakes the watches.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.signals.send_modify(|signals| signals.changes += 1);
+        result
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no code that holds it panics")
     }
@@ -160,10 +169,13 @@ impl ApiDouble {
         self.shared.state().requests.clone()
     }
 
+    /// What has been written and taken, in order: method and target, and the body.
+    pub fn writes(&self) -> Vec<(String, Value)> {
+        self.shared.state().writes.clone()
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = change(&mut self.shared.state());
-        self.shared.signals.send_modify(|signals| signals.changes += 1);
-        result
+        self.shared.change(change)
     }
 }
 

@@ -20,6 +20,11 @@ impl Throttle {
         Self { interval, burst: u32::try_from(burst).unwrap_or(0).max(1), next: Mutex::new(Instant::now()) }
     }
 
+    /// The same limits, with nothing sent yet.
+    pub(crate) fn afresh(&self) -> Self {
+        Self { interval: self.interval, burst: self.burst, next: Mutex::new(Instant::now()) }
+    }
+
     /// Waits for this caller's turn.
     pub(crate) async fn turn(&self) {
         if let Some(at) = self.book(Instant::now()) {

@@ -92,6 +92,17 @@ pub enum Trouble {
         #[source]
         cause: Cause,
     },
+    /// The same for an object that was written.
+    #[error("cannot make sense of what {url} answers about {resource}")]
+    Answer {
+        /// The server.
+        url: String,
+        /// The plural of the kind.
+        resource: &'static str,
+        /// What is wrong with it.
+        #[source]
+        cause: Cause,
+    },
     /// Objects without names are passed over.
     #[error("there are {} without a name, which are passed over", plural(*resource))]
     Nameless {

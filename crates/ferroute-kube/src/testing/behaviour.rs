@@ -24,6 +24,10 @@ pub struct Behaviour {
     /// The status that questions for ServiceCIDRs are answered with: 200, or 404 as by servers before 1.33, or 403 where
     /// nobody has allowed to ask.
     pub service_cidrs: u16,
+    /// The next attempts to write are answered with these statuses, one each.
+    pub refused_writes: Vec<u16>,
+    /// It is away: every connection breaks.
+    pub away: bool,
     /// The token that requests must show.
     pub token: Option<String>,
 }
@@ -68,6 +72,8 @@ impl Default for Behaviour {
             piece: usize::MAX,
             pause: Duration::ZERO,
             service_cidrs: 200,
+            refused_writes: Vec::new(),
+            away: false,
             token: None,
         }
     }

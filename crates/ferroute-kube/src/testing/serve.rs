@@ -3,7 +3,7 @@ use std::{borrow::Cow, collections::BTreeMap, io, sync::Arc, time::Duration};
 use ferroute_source::Resource;
 use http_body_util::channel::Channel;
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header,
 };
@@ -15,9 +15,10 @@ use super::{
     behaviour::Signals,
     body::{Over, Writer},
     store::{self, Change},
+    write,
 };
 
-type Answer = Response<Channel<Bytes, io::Error>>;
+pub(super) type Answer = Response<Channel<Bytes, io::Error>>;
 
 /// A request, taken apart.
 struct Asked {
@@ -79,12 +80,18 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> i
     {
         return Ok(status(401, None));
     }
+    if behaviour.away {
+        return Err(io::Error::other("away on demand"));
+    }
     match fault {
         Some(Fault::Silence) => return std::future::pending().await,
         Some(Fault::Status(code)) => return Ok(status(code, None)),
         Some(Fault::Wait(seconds)) => return Ok(status(429, Some(seconds))),
         Some(Fault::Html) => return Ok(whole(StatusCode::OK, "<html>log in, please</html>")),
         Some(Fault::Cut(_)) | None => {}
+    }
+    if request.method() != Method::GET || request.uri().path().starts_with("/api/v1/nodes/") {
+        return Ok(write::answer(&shared, request).await);
     }
     let resource = match request.uri().path() {
         "/api/v1/services" => Resource::Services,
@@ -297,7 +304,7 @@ fn status_object(code: u16) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
 }
 
-fn status(code: u16, retry_after: Option<u64>) -> Answer {
+pub(super) fn status(code: u16, retry_after: Option<u64>) -> Answer {
     let code_type = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = whole(code_type, &status_object(code).to_string());
     if let Some(seconds) = retry_after {
@@ -306,7 +313,7 @@ fn status(code: u16, retry_after: Option<u64>) -> Answer {
     answer
 }
 
-fn whole(code: StatusCode, text: &str) -> Answer {
+pub(super) fn whole(code: StatusCode, text: &str) -> Answer {
     let (mut writer, body) = Writer::new(&Behaviour::default(), None);
     let text = text.to_owned();
     tokio::spawn(async move { writer.write(&text).await });

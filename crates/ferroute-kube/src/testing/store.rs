@@ -66,6 +66,12 @@ impl Store {
         self.history.push(Arc::new(Change { version: self.version, resource, key, before, after }));
     }
 
+    /// An object as it is now.
+    pub(super) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<&Value> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.objects.get(&(resource as u8, key)).map(|object| &**object)
+    }
+
     /// The objects as they were at a version that is not forgotten.
     pub(super) fn at(&self, version: u64, resource: Resource) -> BTreeMap<Key, Value> {
         let now = self.objects.iter().filter(|((kind, _), _)| *kind == resource as u8);

@@ -8,6 +8,7 @@ mod listing;
 mod properties;
 mod tls;
 mod watching;
+mod writing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
