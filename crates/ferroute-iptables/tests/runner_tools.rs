@@ -138,6 +138,27 @@ fn rules_in_the_other_backend_are_counted_and_kubelets_choice_is_seen() {
 }
 
 #[test]
+fn the_backend_that_only_the_kubelet_shows_to_be_in_use_is_taken() {
+    let both = || {
+        let nft = Bin::new().with_tools("iptables", "v1.8.9 (nf_tables)", true).save("iptables", "");
+        nft.with_tools("iptables-legacy", "v1.8.9 (legacy)", true)
+    };
+    let (kubelet, nothing) = ("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT", "*mangle\nCOMMIT");
+    let taken = |bin: Bin| {
+        let tools = Tools::find_beside_kubelet(IpFamily::V4, &HostPrograms, &bin.path()).unwrap();
+        (tools.release.backend, tools.restore.file_name().unwrap().to_owned())
+    };
+    let (nft, legacy) = ((Backend::NfTables, "iptables-restore"), (Backend::Legacy, "iptables-legacy-restore"));
+    let of = |(backend, name): (Backend, &str)| (backend, name.into());
+    assert_eq!(taken(both().save("iptables-legacy", kubelet)), of(legacy));
+    assert_eq!(taken(both().save("iptables-legacy", nothing)), of(nft));
+    assert_eq!(taken(both().save("iptables", kubelet).save("iptables-legacy", kubelet)), of(nft));
+    // Its rules can be seen, but not changed: better the default than none.
+    let partly = Bin::new().with_tools("iptables", "v1.8.9 (nf_tables)", true).save("iptables", "");
+    assert_eq!(taken(partly.save("iptables-legacy", kubelet)), of(nft));
+}
+
+#[test]
 fn directories_of_programs_for_root_are_searched_even_where_the_path_lacks_them() {
     let path = search_path();
     for directory in ["/usr/sbin", "/sbin"] {

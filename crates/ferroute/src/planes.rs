@@ -52,7 +52,7 @@ fn predecessors(traces: Vec<Traces>) -> Vec<Box<dyn Leftovers>> {
 fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
     let programs = Arc::new(HostPrograms);
     let path = search_path();
-    let [ipv4, ipv6] = IpFamily::BOTH.map(|family| Tools::find(family, &*programs, &path));
+    let [ipv4, ipv6] = IpFamily::BOTH.map(|family| Tools::find_beside_kubelet(family, &*programs, &path));
     let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
     let families = match resolved.families(node, support) {
         Ok(families) => families,

@@ -137,6 +137,20 @@ impl Tools {
         Self::find_named(family, Some(backend), programs, path)
     }
 
+    /// As [`Tools::find`], but takes the backend that the kubelet uses, where only the other one shows that it does. All
+    /// programs of a host should use the same, and an image brings a default that knows nothing of the host.
+    ///
+    /// # Errors
+    /// As [`Tools::find`].
+    pub fn find_beside_kubelet(family: IpFamily, programs: &dyn Programs, path: &[PathBuf]) -> Result<Self, Unusable> {
+        let tools = Self::find(family, programs, path)?;
+        // What cannot be looked at cannot be followed; who warns of the other backend tells why.
+        let Ok(Some(OtherBackend { backend, has_kubelet: true, .. })) = tools.other_backend(programs, path) else {
+            return Ok(tools);
+        };
+        Ok(Self::find_backend(family, backend, programs, path).unwrap_or(tools))
+    }
+
     /// Looks whether rules lie in the other backend, if its tools are here.
     ///
     /// # Errors
