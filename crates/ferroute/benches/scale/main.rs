@@ -1,9 +1,10 @@
-//! The whole program by size of the cluster: `ferroute run` reads manifests and writes rules in a network namespace of
-//! its own; its log tells how long syncs took, and `/proc` how much memory it has. Needs root.
+//! The whole program by size of the cluster: `ferroute run` reads manifests, or an API server that a double plays in
+//! another process, and writes rules in a network namespace of its own; its log tells how long syncs took, and `/proc` how much memory it has. Needs root.
 //!
 //! ```text
 //! cargo bench -p ferroute --bench scale                                   # all modes and sizes, manifests as JSON
 //! cargo bench -p ferroute --bench scale -- yaml iptables 1000x10 5000x20  # these only, manifests as YAML
+//! cargo bench -p ferroute --bench scale -- api nftables 10000x10          # from an API server
 //! ```
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is a program for people at a terminal")]
@@ -11,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod proxy;
+mod source;
 
 use std::{fs, thread, time::Duration};
 
@@ -21,21 +23,23 @@ use self::{
         arguments::{Asked, Case, Mode, asked, measure_apart},
         cluster::{CLUSTER_CIDR, NODE, Size, any_service},
         figures::{Memory, median, megabytes, time},
-        manifests::{Format, Manifests},
+        manifests::Format,
         rules,
     },
     proxy::{Proxy, Sync},
+    source::Source,
 };
 
 fn main() {
-    match asked(default_sizes, &[YAML, JSON]) {
+    source::serve_if_asked();
+    match asked(default_sizes, &SOURCES) {
         Asked::Line(case) => measure(case),
         Asked::Table(cases) => {
             println!(
-                "| mode | cluster | manifests read after | first sync | of it kernel | of it Ferroute | endpoint replaced, file to kernel | of it sync | of it kernel | memory | peak |"
+                "| mode | cluster | read after | first sync | of it kernel | of it Ferroute | endpoint replaced, source to kernel | of it sync | of it kernel | memory | peak |"
             );
             println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-            cases.into_iter().for_each(|case| measure_apart(case, &[YAML, JSON]));
+            cases.into_iter().for_each(|case| measure_apart(case, &SOURCES));
         }
     }
 }
@@ -53,13 +57,13 @@ fn measure(case: Case) {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.yaml");
     fs::write(&config, configuration(mode)).unwrap();
-    let objects = directory.path().join("manifests");
-    fs::create_dir(&objects).unwrap();
-    let format = if std::env::args().any(|word| word == YAML) { Format::Yaml } else { Format::Json };
-    let manifests = Manifests::write(objects.clone(), format, size).unwrap();
-
     let namespace = NetNs::new();
-    let mut proxy = Proxy::start(&namespace, &objects, &config);
+    let is_asked = |source: &str| std::env::args().any(|word| word == source);
+    let mut source = match (is_asked(API), is_asked(YAML)) {
+        (true, _) => Source::api_server(&namespace, size),
+        (false, yaml) => Source::manifests(if yaml { Format::Yaml } else { Format::Json }, size),
+    };
+    let mut proxy = Proxy::start(&namespace, &source.arguments(), &config);
     let first = proxy.next_sync();
     assert!(first.full, "{first:?}");
     proxy.wait_until_quiet();
@@ -67,9 +71,9 @@ fn measure(case: Case) {
     let memory = Memory::of(proxy.id());
     let mut changes = Vec::new();
     for turn in 0..CHANGES {
-        let ready = manifests.change(any_service(size, turn), turn).unwrap();
+        let change = source.prepare_change(any_service(size, turn), turn);
         thread::sleep(PAUSE);
-        changes.push(proxy.next_sync_after(|| ready.put().unwrap()));
+        changes.push(proxy.next_sync_after(change));
     }
     rules::check(&namespace, mode, size);
     let of = |figure: fn(&Sync) -> Duration| time(median(changes.iter().map(figure).collect()));
@@ -101,8 +105,11 @@ fn configuration(mode: Mode) -> String {
     )
 }
 
+/// Words for where Services come from; manifests as JSON where there is none.
+const SOURCES: [&str; 3] = [YAML, JSON, API];
 const YAML: &str = "yaml";
 const JSON: &str = "json";
+const API: &str = "api";
 /// Single changes.
 const CHANGES: u32 = 11;
 /// Nothing is under way any more.

@@ -45,9 +45,10 @@ struct Line {
 }
 
 impl Proxy {
-    pub(crate) fn start(namespace: &NetNs, manifests: &Path, config: &Path) -> Self {
+    /// Starts it in a namespace; `source` are the arguments that say where Services come from.
+    pub(crate) fn start(namespace: &NetNs, source: &[String], config: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
-        command.arg("run").arg("--manifests").arg(manifests).arg("--config").arg(config);
+        command.arg("run").args(source).arg("--config").arg(config);
         command.stderr(Stdio::piped()).env_remove("FERROUTE_LOG");
         let started = Instant::now();
         let mut child = namespace.run(|| command.spawn().unwrap());

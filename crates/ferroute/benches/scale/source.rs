@@ -1,0 +1,113 @@
+//! Where the program under measurement reads Services from.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, Command, Stdio},
+};
+
+use ferroute_kube::testing::ApiDouble;
+use ferroute_source::Resource;
+use ferroute_testing::NetNs;
+use serde::Serialize;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::common::{
+    cluster::{self, NODE, NODE_IP, Size},
+    manifests::{Format, Manifests},
+};
+
+/// A cluster that can be read, and in which one endpoint can be replaced at a time.
+pub(crate) enum Source {
+    /// Manifests on disk.
+    Manifests { directory: TempDir, manifests: Manifests },
+    /// The double of an API server, in a process of its own, so that its memory is not counted.
+    ApiServer { child: Child, input: ChildStdin, url: String },
+}
+
+impl Source {
+    /// Manifests of a cluster of this size.
+    pub(crate) fn manifests(format: Format, size: Size) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let manifests = Manifests::write(directory.path().to_owned(), format, size).unwrap();
+        Self::Manifests { directory, manifests }
+    }
+
+    /// An API server in a namespace, with a cluster of this size.
+    pub(crate) fn api_server(namespace: &NetNs, size: Size) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([SERVE, &size.services.to_string(), &size.endpoints.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = namespace.run(|| command.spawn().unwrap());
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        let input = child.stdin.take().unwrap();
+        Self::ApiServer { child, input, url: url.trim().to_owned() }
+    }
+
+    /// What tells the program to read from here.
+    pub(crate) fn arguments(&self) -> [String; 2] {
+        match self {
+            Self::Manifests { directory, .. } => ["--manifests".into(), directory.path().to_str().unwrap().into()],
+            Self::ApiServer { url, .. } => ["--master".into(), url.clone()],
+        }
+    }
+
+    /// Makes a change of one Service's endpoints; what is returned brings it about.
+    pub(crate) fn prepare_change(&mut self, number: u32, turn: u32) -> Box<dyn FnOnce() + '_> {
+        match self {
+            Self::Manifests { manifests, .. } => {
+                let ready = manifests.change(number, turn).unwrap();
+                Box::new(|| ready.put().unwrap())
+            }
+            Self::ApiServer { input, .. } => Box::new(move || writeln!(input, "{number} {turn}").unwrap()),
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Self::ApiServer { child, .. } = self {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Plays the API server if that is what this process was started for; then it does not return before it is killed.
+pub(crate) fn serve_if_asked() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [word, services, endpoints] = &words[..] else { return };
+    if word == SERVE {
+        let size = Size::new(services.parse().unwrap(), endpoints.parse().unwrap());
+        tokio::runtime::Runtime::new().unwrap().block_on(serve(size));
+    }
+}
+
+async fn serve(size: Size) {
+    let double = ApiDouble::start().await;
+    let addresses = json!([{"type": "InternalIP", "address": NODE_IP}]);
+    double.apply(Resource::Nodes, json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}}));
+    for number in 0..size.services {
+        double.apply(Resource::Services, value(&cluster::service(number)));
+        double.apply(Resource::EndpointSlices, value(&cluster::slice(size, number)));
+    }
+    double.forget();
+    println!("{}", double.url());
+    let told = tokio::task::spawn_blocking(move || {
+        for line in std::io::stdin().lines() {
+            let line = line.unwrap();
+            let (number, turn) = line.split_once(' ').unwrap();
+            let slice = cluster::changed_slice(size, number.parse().unwrap(), turn.parse().unwrap());
+            double.apply(Resource::EndpointSlices, value(&slice));
+        }
+    });
+    told.await.unwrap();
+}
+
+fn value(object: &impl Serialize) -> serde_json::Value {
+    serde_json::to_value(object).unwrap()
+}
+
+const SERVE: &str = "--serve";
