@@ -6,7 +6,12 @@
 
 mod sections;
 
-use std::{net::IpAddr, net::SocketAddr, num::NonZeroU32, time::Duration};
+use std::{
+    net::IpAddr,
+    net::SocketAddr,
+    num::{NonZeroU32, NonZeroUsize},
+    time::Duration,
+};
 
 use ferroute_core::{NodePortAddresses, ProxySettings};
 use ipnet::IpNet;
@@ -45,6 +50,9 @@ pub struct Resolved {
     pub config_sync_period: Duration,
     /// What is logged.
     pub logging: Logging,
+    /// In nftables mode, count connections and tell so many service ports apart; `None`: do not count. No field of the
+    /// configuration says so, only Ferroute's own flag.
+    pub connection_counters: Option<NonZeroUsize>,
 }
 
 /// How rules are written (`mode`).
@@ -211,6 +219,7 @@ impl KubeProxyConfiguration {
             oom_score_adj: self.oom_score_adj,
             config_sync_period,
             logging,
+            connection_counters: None,
         })
     }
 

@@ -19,8 +19,8 @@ use ferroute_core::{
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Counter, Kernel, Listing, NetlinkError, NetlinkKernel, Reading},
-    model::{Element, Key, Set, TableId, Transaction},
+    kernel::{Kernel, NetlinkError, NetlinkKernel, Watched},
+    model::Transaction,
     plan::NftablesSettings,
 };
 use ferroute_testing::NetNs;
@@ -34,56 +34,19 @@ impl HostAddresses for NoAddresses {
 }
 
 /// The kernel, with a look at the clock.
-struct Timed {
-    kernel: NetlinkKernel,
-    times: Arc<Mutex<Vec<Duration>>>,
-}
+type Timed =
+    Watched<NetlinkKernel, Box<dyn FnMut(&mut NetlinkKernel, &Transaction) -> Result<(), NetlinkError> + Send>>;
 
-impl Kernel for Timed {
-    type Error = NetlinkError;
-
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), NetlinkError> {
-        let start = Instant::now();
-        let result = self.kernel.commit(transaction);
-        self.times.lock().unwrap().push(start.elapsed());
-        result
-    }
-
-    fn generation(&mut self) -> Result<u32, NetlinkError> {
-        self.kernel.generation()
-    }
-
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, NetlinkError> {
-        self.kernel.listing(table)
-    }
-
-    fn read(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, NetlinkError> {
-        self.kernel.read(table, set, each)
-    }
-
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, NetlinkError> {
-        self.kernel.counts(table, set, each)
-    }
-
-    fn find(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<(), NetlinkError> {
-        self.kernel.find(table, set, keys, each)
-    }
+fn timed(kernel: NetlinkKernel, times: Arc<Mutex<Vec<Duration>>>) -> Timed {
+    Watched::new(
+        kernel,
+        Box::new(move |kernel, transaction| {
+            let start = Instant::now();
+            let result = kernel.commit(transaction);
+            times.lock().unwrap().push(start.elapsed());
+            result
+        }),
+    )
 }
 
 fn main() {
@@ -109,7 +72,7 @@ fn measure(services: u32, endpoints: u32) {
     let namespace = NetNs::new();
     let times = Arc::new(Mutex::new(Vec::new()));
     let open = || {
-        let kernel = Timed { kernel: namespace.run(|| NetlinkKernel::open().unwrap()), times: times.clone() };
+        let kernel = timed(namespace.run(|| NetlinkKernel::open().unwrap()), times.clone());
         NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(NoAddresses))
     };
     let before = resident();

@@ -1,6 +1,5 @@
 //! Brings one IP family's Services into force through a [`Kernel`].
 
-mod connections;
 mod found;
 mod look;
 mod pace;
@@ -18,7 +17,6 @@ use ferroute_core::{
 };
 use ferroute_host::{AddressError, HostAddresses};
 
-pub use self::connections::Connections;
 use self::{
     pace::Pace,
     run::{Run, Writing},

@@ -3,12 +3,14 @@
 mod found;
 mod memory;
 mod netlink;
+mod watched;
 
 use ferroute_core::IpFamily;
 
 pub use found::{FoundTable, TableFamily};
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
+pub use watched::Watched;
 
 use crate::model::{Chain, Element, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;
@@ -47,13 +49,13 @@ pub trait Kernel: Send {
         each: &mut dyn FnMut(Element, Counter),
     ) -> Result<Reading, Self::Error>;
 
-    /// Calls `each` with those elements of a set that have these keys.
+    /// Calls `each` with those elements of a set that have these keys, and what they have counted if they count.
     fn find(
         &mut self,
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<(), Self::Error>;
 }
 

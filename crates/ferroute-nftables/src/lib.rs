@@ -101,6 +101,7 @@
 //! What is *not* here: Kubernetes objects, when to sync, stale flows, sysctls (`route_localnet` for node ports on
 //! localhost).
 
+mod connections;
 mod dataplane;
 pub mod kernel;
 pub mod model;
@@ -109,7 +110,8 @@ mod probe;
 mod remove;
 mod wire;
 
-pub use dataplane::{Connections, NftablesDataplane};
+pub use connections::{ConnectionReader, ConnectionTotals};
+pub use dataplane::NftablesDataplane;
 pub use model::{Class, DataType, Value};
 pub use probe::probe;
 pub use remove::{Owner, remove_table};

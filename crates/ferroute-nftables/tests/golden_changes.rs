@@ -11,72 +11,23 @@ use common::{
     shop::{cluster, pods, web},
 };
 use ferroute_core::{
-    Dataplane, IpFamily, Tracker,
+    Dataplane, IpFamily,
     testing::{Cluster, Edit, ServiceBuilder, SliceBuilder},
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, Reading},
-    model::{Element, Key, Set, TableId, Transaction},
+    kernel::{Kernel, MemoryKernel, Watched},
 };
 use insta::assert_snapshot;
 
-/// A kernel in memory that writes down what it is told.
-#[derive(Clone, Default)]
-struct Recorder {
-    kernel: MemoryKernel,
-    record: Arc<Mutex<String>>,
-}
-
-impl Kernel for Recorder {
-    type Error = MemoryError;
-
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
-        self.record.lock().unwrap().push_str(&transaction.to_string());
-        self.kernel.commit(transaction)
-    }
-
-    fn generation(&mut self) -> Result<u32, MemoryError> {
-        self.kernel.generation()
-    }
-
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
-        self.kernel.listing(table)
-    }
-
-    fn read(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, MemoryError> {
-        self.kernel.read(table, set, each)
-    }
-
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, MemoryError> {
-        self.kernel.counts(table, set, each)
-    }
-
-    fn find(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<(), MemoryError> {
-        self.kernel.find(table, set, keys, each)
-    }
-}
-
 /// What is written for each of some edits, after a cluster is in force.
 fn written(cluster: &Cluster, edits: impl IntoIterator<Item = Edit>) -> String {
-    let (kernel, mut tracker): (_, Tracker) = (Recorder::default(), cluster.tracker());
-    let record = kernel.record.clone();
+    let (record, mut tracker) = (Arc::new(Mutex::new(String::new())), cluster.tracker());
+    let writer = record.clone();
+    let kernel = Watched::new(MemoryKernel::new(), move |kernel, transaction| {
+        writer.lock().unwrap().push_str(&transaction.to_string());
+        kernel.commit(transaction)
+    });
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
     dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
     record.lock().unwrap().clear();

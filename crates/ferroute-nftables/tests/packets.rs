@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, num::NonZeroUsize};
 
 use common::{
     Host,
@@ -15,7 +15,7 @@ use ferroute_core::{
     Dataplane, IpFamily, NodePortAddresses, Tracker,
     testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
 };
-use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
+use ferroute_nftables::{ConnectionReader, ConnectionTotals, NftablesDataplane, plan::NftablesSettings};
 use ferroute_testing::NetNs;
 
 /// A node with rules for a cluster.
@@ -248,22 +248,41 @@ fn connections_are_counted_by_frontend_and_endpoint() {
         tcp(&case.lab.client, "192.168.0.1:30080");
         udp(&case.lab.client, "10.96.0.1:53");
     }
-    let connections = case.dataplane.connections().unwrap();
-    let by_frontend: Vec<String> = connections
-        .frontends
-        .iter()
-        .map(|((service, frontend), count)| format!("{service} {frontend} {count}"))
-        .collect();
+    let most = NonZeroUsize::new(10).unwrap();
+    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, most).unwrap());
+    let services = |totals: &ConnectionTotals| -> Vec<(String, u64)> {
+        totals.services().map(|(name, total)| (name.to_owned(), total)).collect()
+    };
+    let totals = reader.read().unwrap();
+    assert_eq!(services(totals), [("shop/web:dns".to_owned(), 10), ("shop/web:http".to_owned(), 20)]);
+    let of_http: Vec<_> = totals.endpoints().filter(|(name, ..)| *name == "shop/web:http").collect();
     assert_eq!(
-        by_frontend,
-        [
-            "shop/web:dns 10.96.0.1:53/udp 10",
-            "shop/web:http node port 30080/tcp 10",
-            "shop/web:http 10.96.0.1:80/tcp 10"
-        ]
+        of_http.iter().map(|(_, socket, _)| *socket).collect::<Vec<_>>(),
+        [0, 1].map(|pod| { std::net::SocketAddr::from((pod_ip(pod), PORT)) })
     );
-    let of_http = connections.endpoints.iter().filter(|((service, _), _)| &*service.port == "http");
-    assert_eq!(of_http.map(|(_, count)| count).sum::<u64>(), 20);
+    assert_eq!(of_http.iter().map(|(.., total)| total).sum::<u64>(), 20);
+    // Another number of endpoints means other elements, which count from zero.
+    case.become_like(IpFamily::V4, &cluster(web().node_port(30080), (0..1).map(local)));
+    tcp(&case.lab.client, "192.168.0.1:30080");
+    let totals = reader.read().unwrap();
+    assert_eq!(services(totals)[1], ("shop/web:http".to_owned(), 21));
+    assert_eq!((totals.other_services(), totals.other_endpoints()), (0, 0));
+}
+
+#[test]
+fn connections_of_services_with_affinity_and_local_policy_are_counted_by_endpoint_too() {
+    let counting = NftablesSettings { counters: true, ..settings() };
+    let service = || web().node_port(30080).external_local().affinity(300);
+    let case = Case::new(2, IpFamily::V4, counting, &cluster(service(), [local(0), pod("10.244.1.2").on("node-2")]));
+    for _ in 0..5 {
+        tcp(&case.lab.client, "192.168.0.1:30080");
+    }
+    let most = NonZeroUsize::new(10).unwrap();
+    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, most).unwrap());
+    let totals = reader.read().unwrap();
+    let local: Vec<_> =
+        totals.endpoints().filter(|(name, socket, _)| *name == "shop/web:http" && socket.ip() == pod_ip(0)).collect();
+    assert_eq!(local.iter().map(|(.., total)| *total).sum::<u64>(), 5);
 }
 
 /// With three endpoints, the chance that one of them is never chosen is 3 × (2/3)^60, one in ten thousand million.

@@ -78,7 +78,7 @@ pub(crate) fn load_proxy(args: &Typed<RunArgs>) -> anyhow::Result<Settings> {
         None => {
             let mut config = KubeProxyConfiguration::default().defaulted();
             flags.lay_over(&mut config);
-            resolve(config, deprecated(args), None)
+            resolve(config, deprecated(args), None).map(|settings| settings.with_own(&args.args))
         }
     }
 }
@@ -94,7 +94,16 @@ pub(crate) fn of_file(args: &Typed<RunArgs>, path: &Path, text: &str) -> anyhow:
     }
     let ignored = args.flags.given().filter(|name| is_kube_proxys(name) && !COUNT_BESIDE_CONFIG.contains(name));
     warnings.extend(ignored.map(|name| format!("--{name} has no effect: with --config, the file tells")));
-    resolve(config, warnings, Some(ConfigFile { path: path.to_owned(), text: text.to_owned() }))
+    let file = ConfigFile { path: path.to_owned(), text: text.to_owned() };
+    resolve(config, warnings, Some(file)).map(|settings| settings.with_own(&args.args))
+}
+
+impl Settings {
+    /// With what only our own flags say, whether there is a file or not.
+    fn with_own(mut self, args: &RunArgs) -> Self {
+        self.resolved.connection_counters = args.nftables_connection_counters;
+        self
+    }
 }
 
 /// What is told of flags that are going away.

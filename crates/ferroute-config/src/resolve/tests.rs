@@ -46,6 +46,7 @@ fn defaults_are_those_of_iptables_mode() {
         oom_score_adj: Some(-999),
         config_sync_period: Duration::from_secs(900),
         logging: Logging { format: LogFormat::Text, verbosity: 0 },
+        connection_counters: None,
     };
     assert_eq!(defaults().resolve(), Ok(expected));
 }

@@ -122,7 +122,7 @@ impl<K: Kernel> Reader<'_, K> {
         for places in places.chunks(PLACES_AT_ONCE) {
             let mut new = Vec::new();
             let mut keys = places.iter().flat_map(|(frontend, class)| found.order.keys_of(id, *frontend, *class));
-            self.kernel.find(self.table, self.set, &mut keys, &mut |element| match element {
+            self.kernel.find(self.table, self.set, &mut keys, &mut |element, _| match element {
                 Some(element) => new.push(element),
                 None => strange = true,
             })?;

@@ -159,10 +159,10 @@ impl Kernel for MemoryKernel {
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<(), Self::Error> {
         let Some(table) = self.tables.get(table) else { return Ok(()) };
-        keys.filter_map(|key| table.find(&set.name, &key)).for_each(|element| each(Some(element.clone())));
+        keys.filter_map(|key| table.find(&set.name, &key)).for_each(|element| each(Some(element.clone()), None));
         Ok(())
     }
 }

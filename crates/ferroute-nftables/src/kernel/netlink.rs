@@ -181,7 +181,7 @@ impl Kernel for NetlinkKernel {
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<(), Self::Error> {
         let mut wanted: Vec<Key> = Vec::with_capacity(KEYS_AT_ONCE);
         loop {
@@ -193,7 +193,7 @@ impl Kernel for NetlinkKernel {
             let mut request = elements_request(table.family.into(), &table.name, &set.name, &wanted);
             let result = self.socket.request(&mut request, |message| {
                 found += 1;
-                parse_elements(&message, set, &mut |element, _| each(element))
+                parse_elements(&message, set, each)
             });
             match result {
                 Ok(()) => wanted.clear(),

@@ -138,11 +138,6 @@ impl Planner {
         self.shared.garbage_is_gone();
     }
 
-    /// The service port that has a frontend.
-    pub fn service_of(&self, frontend: &Frontend) -> Option<&ServicePortName> {
-        self.owners.get(frontend)
-    }
-
     /// Names of all service ports in force, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &ServicePortName> {
         self.records.keys()

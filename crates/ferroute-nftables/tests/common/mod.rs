@@ -100,7 +100,7 @@ impl Kernel for SharedKernel {
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<(), MemoryError> {
         self.lock().find(table, set, keys, each)
     }

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser};
 
@@ -25,6 +25,10 @@ pub(crate) struct RunArgs {
     /// server tells them
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub(crate) manifests: Option<PathBuf>,
+    /// In nftables mode, count connections, and tell this many service ports, and ten times as many of their endpoints,
+    /// apart in /metrics; the rest is one number. Without it nothing is counted
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) nftables_connection_counters: Option<NonZeroUsize>,
     /// As kube-proxy has them.
     #[command(flatten)]
     pub(crate) proxy: ProxyFlags,

@@ -192,7 +192,7 @@ impl Kernel for NotingKernel {
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>),
+        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
     ) -> Result<(), Self::Error> {
         self.kernel.find(table, set, keys, each)
     }
