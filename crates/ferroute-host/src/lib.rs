@@ -1,4 +1,4 @@
-//! What a proxy asks of its host: addresses, sysctls, packet counters, the generation of the rules, its name,
+//! What a proxy asks of its host: addresses, routes, sysctls, packet counters, the generation of the rules, its name,
 //! what the process uses.
 //!
 //! Each of them stands behind a narrow seam, so that the sync loop can be tested without a kernel: a trait of one or two
@@ -13,6 +13,7 @@ mod counters;
 mod generation;
 mod node_name;
 mod process;
+mod routes;
 mod sysctl;
 
 pub use address_watch::AddressWatch;
@@ -21,4 +22,5 @@ pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
+pub use routes::{HostRoute, RouteError, routes};
 pub use sysctl::{Ensured, SysctlError, Sysctls};

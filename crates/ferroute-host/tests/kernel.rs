@@ -4,7 +4,7 @@ use std::{fs, net::IpAddr};
 
 use ferroute_host::{
     AddressWatch, Counter, Ensured, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration, PacketCounters,
-    RuleGeneration, SysctlError, Sysctls,
+    RuleGeneration, SysctlError, Sysctls, routes,
 };
 use ferroute_testing::NetNs;
 
@@ -42,6 +42,42 @@ fn on_a_link_between_two_hosts_only_the_near_end_is_ours() {
     namespace.command("ip", &["address", "add", "192.0.2.1", "peer", "192.0.2.2", "dev", "one"]);
     let listed = namespace.run(KernelAddresses::open).unwrap().list().unwrap();
     assert!(listed.contains(&ips(["192.0.2.1"])[0]) && !listed.contains(&ips(["192.0.2.2"])[0]), "{listed:?}");
+}
+
+#[test]
+fn routes_of_both_families_are_listed_with_what_the_hosts_own_packets_have_as_their_source() {
+    let (namespace, peer) = (NetNs::new(), NetNs::new());
+    namespace.link("one", &peer, "far");
+    let ip = |arguments: &str| namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>());
+    ip("address add 192.0.2.9/24 dev one");
+    ip("address add 192.0.2.10/24 dev one");
+    ip("address add 2001:db8::5/64 dev one nodad");
+    ip("route add default via 192.0.2.1");
+    ip("route add 198.51.100.0/24 via 192.0.2.1 src 192.0.2.10 metric 7");
+    ip("route add unreachable 203.0.113.0/24");
+    ip("-6 route add default via 2001:db8::1");
+    let mut told: Vec<String> = namespace
+        .run(routes)
+        .unwrap()
+        .into_iter()
+        .filter(|route| !matches!(route.to, IpAddr::V6(to) if to.is_unicast_link_local() || to.is_multicast()))
+        .map(|route| {
+            assert_eq!(route.interface, "one");
+            let metric = if route.to.is_ipv4() { route.metric } else { 0 };
+            format!("{}/{} from {} metric {metric}", route.to, route.prefix_len, route.source)
+        })
+        .collect();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "0.0.0.0/0 from 192.0.2.9 metric 0",
+            "192.0.2.0/24 from 192.0.2.9 metric 0",
+            "198.51.100.0/24 from 192.0.2.10 metric 7",
+            "2001:db8::/64 from 2001:db8::5 metric 0",
+            "::/0 from 2001:db8::5 metric 0",
+        ]
+    );
 }
 
 #[test]

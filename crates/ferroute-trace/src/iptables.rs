@@ -21,7 +21,7 @@ pub(crate) use self::{
     stage::{Base, priority, tables},
     walker::Walker,
 };
-use crate::{Ending, Host, Packet, Ruleset, Story, Summary, path::Trail};
+use crate::{Account, Ending, Host, Packet, Ruleset, Story, Summary, path::Trail};
 
 /// Everything that can become of a packet, without the stories. The same verdict may come more than once.
 pub fn endings(rules: &RuleSet, host: &Host, packet: &Packet) -> Vec<Ending> {
@@ -35,6 +35,11 @@ pub fn endings(rules: &RuleSet, host: &Host, packet: &Packet) -> Vec<Ending> {
 pub fn stories(rules: &RuleSet, host: &Host, packet: &Packet) -> impl Iterator<Item = Story> + use<> {
     let ends: Vec<_> = alone(rules).walk::<Trail>(host, packet).collect();
     ends.into_iter().map(|(ending, trail)| Story { events: trail.events(), ending })
+}
+
+/// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
+pub fn account(rules: &RuleSet, host: &Host, packet: &Packet) -> Account {
+    alone(rules).account(host, packet)
 }
 
 /// What changes and decides a packet's way, with all choices among endpoints in one place.

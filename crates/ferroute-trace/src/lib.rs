@@ -12,9 +12,11 @@
 //!
 //! What is *not* here: how rules got there, the kernel, connections that are established already.
 
+mod account;
 mod host;
 pub mod iptables;
 mod journey;
+pub mod mermaid;
 pub mod nftables;
 mod packet;
 mod path;
@@ -23,11 +25,16 @@ mod ruleset;
 mod state;
 mod story;
 mod summary;
+mod tell;
+#[cfg(test)]
+mod testing;
 mod way;
 
+pub use account::{Account, Outcome, Told};
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};
-pub use print::{write_story_into, write_summary_into};
+pub use print::{Names, Style, write_summary_into};
 pub use ruleset::Ruleset;
 pub use story::{Assumption, Effect, Ending, Event, Hook, Story, Verdict};
 pub use summary::{Choice, Group, Step, Summary};
+pub use tell::{Manner, write_account_into, write_story_into};

@@ -26,7 +26,7 @@ use ferroute_core::IpFamily;
 use ferroute_nftables::kernel::MemoryTable;
 
 pub(crate) use self::{base::Base, walker::Walker};
-use crate::{Ending, Host, Packet, Ruleset, Story, Summary};
+use crate::{Account, Ending, Host, Packet, Ruleset, Story, Summary};
 
 /// Everything that can become of a packet, without the stories. The same verdict may come more than once.
 ///
@@ -44,6 +44,11 @@ pub fn stories<'a>(
     packet: &'a Packet,
 ) -> impl Iterator<Item = Story> + use<'a> {
     alone(table, packet).stories(host, packet)
+}
+
+/// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
+pub fn account(table: &MemoryTable, host: &Host, packet: &Packet) -> Account {
+    alone(table, packet).account(host, packet)
 }
 
 /// What changes and decides a packet's way, with all choices among endpoints in one place.

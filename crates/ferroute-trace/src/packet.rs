@@ -19,11 +19,13 @@ pub struct Packet {
     pub mark: u32,
     /// Lists of the `recent` module that have the source, and how many seconds ago it was put there: clients whose
     /// endpoint is remembered.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub remembered: BTreeMap<String, u32>,
 }
 
 /// How a packet comes to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Origin {
     /// A program of the host sends it.
     Local,

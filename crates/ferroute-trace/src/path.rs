@@ -46,8 +46,13 @@ impl Notes for Trail {
 impl Trail {
     /// The events, the first one first.
     pub(crate) fn events(&self) -> Vec<Event> {
+        self.events_that(|_| true)
+    }
+
+    /// Those events that are `wanted`, the first one first.
+    pub(crate) fn events_that(&self, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
         let links = std::iter::successors(self.0.as_deref(), |link| link.before.0.as_deref());
-        let mut events: Vec<Event> = links.map(|link| link.event.clone()).collect();
+        let mut events: Vec<Event> = links.map(|link| &link.event).filter(|event| wanted(event)).cloned().collect();
         events.reverse();
         events
     }

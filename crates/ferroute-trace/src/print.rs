@@ -1,37 +1,22 @@
-//! Stories and summaries as text for people, 80 to 100 columns wide.
+//! What happens, in words, and summaries as text for people, 80 to 100 columns wide.
 
-use std::fmt;
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
-use crate::{Choice, Effect, Ending, Event, Group, Step, Story, Summary, Verdict};
+use crate::{Choice, Effect, Group, Step, Summary, Verdict};
 
-/// Tells a story in full, rule by rule.
-///
-/// # Errors
-/// Only those of `out`.
-pub fn write_story_into(out: &mut impl fmt::Write, story: &Story) -> fmt::Result {
-    for event in &story.events {
-        match event {
-            Event::Hook { table, chain, .. } => writeln!(out, "{table} {chain}")?,
-            Event::Rule { chain, number, text, depth, mismatch, chance } => {
-                let indent = 2 + 2 * depth;
-                writeln!(out, "{:indent$}{chain} {number}: {text}", "")?;
-                write!(out, "{:indent$}  {}", "", if mismatch.is_some() { "no" } else { "yes" })?;
-                if let Some(why) = mismatch {
-                    write!(out, ": {why}")?;
-                }
-                match chance {
-                    Some(chance) => writeln!(out, ", with a chance of {:.1} %", chance * 100.0)?,
-                    None => out.write_char('\n')?,
-                }
-            }
-            Event::Effect { path, effect, .. } => writeln!(out, "{:1$}=> {effect}", "", 2 + 2 * path.len())?,
-            Event::Policy { chain, policy } => writeln!(out, "  end of {chain}: {policy}")?,
-            Event::Routed { to: Some(interface) } => writeln!(out, "routed through {interface}")?,
-            Event::Routed { to: None } => writeln!(out, "routed to this host")?,
-            Event::Discarded { why } => writeln!(out, "dropped by the kernel: {why}")?,
-        }
-    }
-    write_ending_into(out, &story.ending)
+/// Tells who has an address, for people; `None` if nobody knows.
+pub type Names<'a> = &'a dyn Fn(IpAddr) -> Option<String>;
+
+/// How text may look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Letters only: for files, pipes and logs.
+    Plain,
+    /// Bold type and colours.
+    Terminal,
 }
 
 /// Tells what changes and what is decided on the way, chain by chain, and between which endpoints chance chooses.
@@ -49,13 +34,6 @@ pub fn write_summary_into(out: &mut impl fmt::Write, summary: &Summary) -> fmt::
         write_group_into(out, group)?;
     }
     Ok(())
-}
-
-fn write_ending_into(out: &mut impl fmt::Write, ending: &Ending) -> fmt::Result {
-    for assumption in &ending.assuming {
-        writeln!(out, "assuming: {assumption}")?;
-    }
-    writeln!(out, "{:.1} %: {}", ending.share * 100.0, ending.verdict)
 }
 
 fn write_group_into(out: &mut impl fmt::Write, group: &Group) -> fmt::Result {
@@ -191,7 +169,7 @@ impl fmt::Display for Deed<'_> {
 }
 
 /// Where a packet goes on.
-struct Through<'a>(Option<&'a str>);
+pub(crate) struct Through<'a>(pub(crate) Option<&'a str>);
 
 impl fmt::Display for Through<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -204,28 +182,89 @@ impl fmt::Display for Through<'_> {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Delivered { to, from, translated, through } => {
-                f.write_str(if *translated { "delivered to" } else { "not ours, goes on to" })?;
-                write!(f, " {to} {}, seen as from {from}", Through(through.as_deref()))
-            }
-            Self::Rejected { with } => write!(f, "rejected with {with}"),
-            Self::Dropped => f.write_str("dropped"),
-            Self::NoRoute => f.write_str("no route to its destination"),
-            Self::Unknown { why } => write!(f, "cannot be told: {why}"),
-        }
+        f.write_str(&Words::PLAIN.verdict(self))
     }
 }
 
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Words::PLAIN.effect(self))
+    }
+}
+
+/// What happens, in words, with names beside addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct Words<'a>(pub(crate) Names<'a>);
+
+impl Words<'_> {
+    const PLAIN: Words<'static> = Words(&|_| None);
+
+    pub(crate) fn verdict(self, verdict: &Verdict) -> String {
+        match verdict {
+            Verdict::Delivered { to, from, translated, through } => {
+                let how = if *translated { "delivered to" } else { "not ours, goes on to" };
+                let through = Through(through.as_deref());
+                format!("{how} {} {through}, seen as from {}", self.socket(*to), self.address(*from))
+            }
+            Verdict::Rejected { with } => format!("rejected with {with}"),
+            Verdict::Dropped => "dropped".to_owned(),
+            Verdict::NoRoute => "no route to its destination".to_owned(),
+            Verdict::Unknown { why } => format!("cannot be told: {why}"),
+        }
+    }
+
+    pub(crate) fn effect(self, effect: &Effect) -> String {
+        match effect {
+            Effect::Mark { before, after } => format!("mark {before:#x} becomes {after:#x}"),
+            Effect::Dnat { before, after } => format!("DNAT {before} to {}", self.socket(*after)),
+            Effect::Masquerade { before, after } => format!("masquerade {before} as {}", self.address(*after)),
+            Effect::Accept => "accept".to_owned(),
+            Effect::Drop => "drop".to_owned(),
+            Effect::Reject { with } => format!("reject with {with}"),
+        }
+    }
+
+    pub(crate) fn socket(self, socket: SocketAddr) -> String {
+        self.with_name(socket.to_string(), socket.ip())
+    }
+
+    pub(crate) fn address(self, address: IpAddr) -> String {
+        self.with_name(address.to_string(), address)
+    }
+
+    fn with_name(self, text: String, address: IpAddr) -> String {
+        match self.0(address) {
+            Some(name) => format!("{text} ({name})"),
+            None => text,
+        }
+    }
+}
+
+impl Style {
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    pub(crate) fn good(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    pub(crate) fn notable(self, text: &str) -> String {
+        self.wrap("36", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
         match self {
-            Self::Mark { before, after } => write!(f, "mark {before:#x} becomes {after:#x}"),
-            Self::Dnat { before, after } => write!(f, "DNAT {before} to {after}"),
-            Self::Masquerade { before, after } => write!(f, "masquerade {before} as {after}"),
-            Self::Accept => f.write_str("accept"),
-            Self::Drop => f.write_str("drop"),
-            Self::Reject { with } => write!(f, "reject with {with}"),
+            Self::Plain => text.to_owned(),
+            Self::Terminal => format!("\x1b[{code}m{text}\x1b[0m"),
         }
     }
 }
@@ -239,4 +278,4 @@ const BELOW: &str = "    ";
 const WIDTH: usize = 90;
 
 /// How many endpoints are listed.
-const MOST_CHOICES: usize = 12;
+pub(crate) const MOST_CHOICES: usize = 12;

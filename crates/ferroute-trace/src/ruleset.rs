@@ -7,7 +7,7 @@ use ferroute_nftables::{
 };
 
 use crate::{
-    Ending, Hook, Host, Packet, Story, Summary, iptables,
+    Account, Ending, Event, Hook, Host, Packet, Story, Summary, iptables,
     journey::Journeys,
     nftables,
     path::{Effects, Path, Trail},
@@ -72,6 +72,15 @@ impl<'a> Ruleset<'a> {
     /// they are made one by one, as they are asked for.
     pub fn stories(self, host: &'a Host, packet: &'a Packet) -> impl Iterator<Item = Story> + use<'a> {
         self.walk::<Trail>(host, packet).map(|(ending, trail)| Story { events: trail.events(), ending })
+    }
+
+    /// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
+    pub fn account(self, host: &Host, packet: &Packet) -> Account {
+        let mut account = Account::default();
+        for (ending, trail) in Journeys::<Trail>::new(self, host, packet) {
+            account.take(ending, trail.events_that(Event::is_effect), || trail.events());
+        }
+        account
     }
 
     /// What changes and decides a packet's way, with all choices among endpoints in one place.

@@ -108,7 +108,8 @@ impl Summary {
 }
 
 impl Group {
-    fn of(story: Story) -> Self {
+    /// One story's.
+    pub(crate) fn of(story: Story) -> Self {
         let ending = story.ending;
         let mut choices = Vec::new();
         let step = |event| match event {
@@ -131,7 +132,7 @@ impl Group {
     }
 
     /// The other one differs in no more than the chosen endpoint and what follows from that.
-    fn is_like(&self, other: &Self) -> bool {
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
         let same_end = match (&self.verdict, &other.verdict) {
             (Verdict::Delivered { .. }, Verdict::Delivered { .. }) if !self.choices.is_empty() => {
                 !other.choices.is_empty()
@@ -144,7 +145,8 @@ impl Group {
             && self.steps.iter().zip(&other.steps).all(|(one, another)| one.is_like(another))
     }
 
-    fn take(&mut self, other: Self) {
+    /// Takes a like one in.
+    pub(crate) fn take(&mut self, other: Self) {
         self.share += other.share;
         self.choices.extend(other.choices);
         for (known, new) in self.steps.iter_mut().zip(&other.steps) {

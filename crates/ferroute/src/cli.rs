@@ -11,6 +11,7 @@ mod render;
 mod run;
 mod settings;
 mod source;
+mod trace;
 mod typed;
 mod values;
 
@@ -28,6 +29,7 @@ pub(crate) use self::{
     run::{KubeProxy, RunArgs},
     settings::SettingsArgs,
     source::SourceArgs,
+    trace::{ColorChoice, TraceArgs, TraceOutput},
     typed::Typed,
     values::VersionRequest,
 };
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     Bundle(BundleArgs),
     /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster
     Replay(ReplayArgs),
+    /// Tell what happens to a packet, rule by rule, and why; needs no root but for --kernel
+    Trace(Box<TraceArgs>),
     /// Build a small cluster of network namespaces on this machine and watch Services work
     Demo(ferroute_demo::DemoArgs),
     /// Print what a shell needs to complete this command line

@@ -17,14 +17,13 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::Context;
 use ferroute_api::{Object, Service};
-use ferroute_config::Resolved;
+use ferroute_config::{KubeProxyConfiguration, Resolved};
 use ferroute_core::{IpFamily, NodeView, Protocol, ServicePortName, ServiceTable, Tracker};
 use ferroute_iptables::{HostFacts, NfacctCounters};
 use ferroute_source::{Event, ObjectName, read_once};
 use ferroute_trace::Host;
 
 use self::demo::DemoManifests;
-#[allow(unused_imports, reason = "as above")]
 pub(crate) use self::names::{Frontend, Named, Names};
 use crate::{
     cli::{SettingsArgs, SourceArgs},
@@ -46,6 +45,10 @@ pub(crate) struct Desired {
     pub(crate) names: Names,
     /// The node's place among networks, as far as it can be told without looking at it.
     pub(crate) host: Host,
+    /// Who has told all this, for people.
+    pub(crate) origin: String,
+    /// It is of the demo's cluster, which is on no real machine.
+    pub(crate) is_demo: bool,
 }
 
 impl Desired {
@@ -69,11 +72,11 @@ impl Desired {
         let read = source.manifests.as_deref().map(demo::read).transpose()?;
         let demo = read.as_ref().and_then(|read| read.demo.as_ref());
         let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
-        let Settings { config, resolved, warnings, .. } = settings::load_or(args, fallback)?;
-        start_logging(&resolved);
-        for warning in warnings {
-            tracing::warn!("{warning}");
-        }
+        let Settings { config, resolved, .. } = load_settings(args, fallback, start_logging)?;
+        let origin = match &source.manifests {
+            Some(path) => path.display().to_string(),
+            None => "what the API server tells".to_owned(),
+        };
         let mut names = Names::default();
         if let Some(read) = &read {
             read.pods.iter().for_each(|pod| names.add_pod(pod));
@@ -85,7 +88,7 @@ impl Desired {
             let services = services(&events);
             let tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
             let host = network::of_demo(node, &resolved);
-            return Ok(Self { resolved, tracker, services, names, host });
+            return Ok(Self { resolved, tracker, services, names, host, origin, is_demo: true });
         }
         let events = match &source.manifests {
             Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
@@ -96,7 +99,19 @@ impl Desired {
         let node = NodeView { name: settings::node_name(&resolved)?, ..NodeView::default() };
         let tracker = track(&resolved, node, events);
         let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
-        Ok(Self { resolved, tracker, services, names, host })
+        Ok(Self { resolved, tracker, services, names, host, origin, is_demo: false })
+    }
+
+    /// Starts logging, and knows the settings and the node's name alone.
+    pub(crate) fn without_services(args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        let Settings { resolved, .. } = load_settings(args, KubeProxyConfiguration::default(), |resolved| {
+            logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
+        })?;
+        let node = NodeView { name: settings::node_name(&resolved)?, ..NodeView::default() };
+        let tracker = track(&resolved, node, Vec::new());
+        let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
+        let (names, origin) = (Names::default(), "nothing".to_owned());
+        Ok(Self { resolved, tracker, services: BTreeMap::new(), names, host, origin, is_demo: false })
     }
 
     /// The Services of a family, with all their endpoints.
@@ -118,6 +133,20 @@ impl Desired {
     pub(crate) fn frontend(&self, address: SocketAddr, protocol: Protocol) -> Option<(&ServicePortName, Frontend)> {
         names::frontend(self.table(IpFamily::of(address.ip())), &self.host, address, protocol)
     }
+}
+
+/// Reads the settings, starts logging, and warns of what is odd about them.
+fn load_settings(
+    args: &SettingsArgs,
+    fallback: KubeProxyConfiguration,
+    start_logging: impl FnOnce(&Resolved),
+) -> anyhow::Result<Settings> {
+    let settings = settings::load_or(args, fallback)?;
+    start_logging(&settings.resolved);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    Ok(settings)
 }
 
 /// A host whose tools and kernel can do all that rules may ask for, with just the addresses of its Node.

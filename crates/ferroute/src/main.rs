@@ -10,7 +10,6 @@ mod config_watch;
 mod demo;
 #[cfg(test)]
 mod deploy;
-#[allow(dead_code, reason = "the commands that explain take more of it than render does")]
 mod desired;
 mod documents;
 mod explain;
@@ -31,6 +30,7 @@ mod run;
 mod settings;
 mod status;
 mod sync;
+mod trace;
 mod version;
 
 use std::{
@@ -67,6 +67,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => proxy::run(args, CalledAs::Ferroute),
         Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
+        Command::Trace(args) => Ok(to_stdout(|out| trace::run(args, cli.verbosity, out))
+            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(to_stdout(|out| replay::run(args, out).map(ExitCode::from))
             .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),

@@ -1,10 +1,8 @@
 mod nginx;
 
-use std::net::{IpAddr, SocketAddr};
-
 use ferroute_core::{
-    IpFamily, LocalTrafficDetector, Protocol, ProxySettings,
-    testing::{Cluster, ServiceBuilder, pod, service, slice},
+    IpFamily, Protocol,
+    testing::{Cluster, pod, service, slice},
 };
 use ferroute_nftables::{
     Class, Value,
@@ -14,12 +12,15 @@ use ferroute_nftables::{
 };
 
 use super::*;
-use crate::{Route, Verdict, write_story_into, write_summary_into};
+use crate::{
+    Verdict,
+    testing::{from_node, from_outside, from_pod, host, ip, nginx, settings, socket},
+    write_story_into, write_summary_into,
+};
 
 /// The nodes' kernel, with what is planned for a cluster; pods are told by their addresses.
 fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {
-    let detector = LocalTrafficDetector::ClusterCidr(vec!["172.17.0.0/16".parse().unwrap()]);
-    let proxy = ProxySettings { detector, ..ProxySettings::default() };
+    let proxy = settings();
     let service_networks = service_networks.iter().map(|net| net.parse().unwrap()).collect();
     let settings = NftablesSettings { proxy, service_networks, counters: false };
     let mut kernel = MemoryKernel::new();
@@ -29,55 +30,6 @@ fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {
 
 fn id() -> TableId {
     TableId { family: IpFamily::V4, name: TABLE }
-}
-
-/// Three pods behind a Service, as their node sees them.
-fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> Cluster {
-    let port = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
-    let pods = ["172.17.0.4", "172.17.0.5", "172.17.0.6"].map(|address| pod(address).on("node"));
-    let slice = pods
-        .into_iter()
-        .fold(slice("default/nginx-service-a", "nginx-service").port("", 80), |slice, pod| slice.pod(pod));
-    Cluster::of_node("node").service(change(port)).slice(slice)
-}
-
-/// A node with pods behind `cni0` and the rest of the world behind `eth0`.
-fn host() -> Host {
-    let route = |to: &str, interface: &str, source: &str| Route {
-        to: to.parse().unwrap(),
-        interface: interface.to_owned(),
-        source: ip(source),
-    };
-    Host {
-        addresses: ["192.168.49.2", "172.17.0.1"].map(ip).into(),
-        routes: vec![route("172.17.0.0/24", "cni0", "172.17.0.1"), route("0.0.0.0/0", "eth0", "192.168.49.2")],
-        route_localnet: true,
-    }
-}
-
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
-fn socket(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
-
-/// A TCP connection from a pod.
-fn from_pod(to: &str) -> Packet {
-    Packet::arriving(Protocol::Tcp, socket("172.17.0.14:40000"), socket(to), "cni0")
-}
-
-/// A TCP connection from outside.
-fn from_outside(to: &str) -> Packet {
-    Packet::arriving(Protocol::Tcp, socket("203.0.113.7:40000"), socket(to), "eth0")
-}
-
-/// A TCP connection from the node itself.
-fn from_node(to: &str) -> Packet {
-    let destination = socket(to);
-    let source = host().route(destination.ip()).map_or(destination.ip(), |route| route.source);
-    Packet::local(Protocol::Tcp, SocketAddr::new(source, 40_000), destination)
 }
 
 fn told(kernel: &MemoryKernel, packet: &Packet) -> String {

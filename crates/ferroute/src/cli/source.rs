@@ -17,3 +17,11 @@ pub(crate) struct SourceArgs {
     #[arg(long, value_name = "URL", conflicts_with = "manifests")]
     pub(crate) master: Option<String>,
 }
+
+impl SourceArgs {
+    /// Nobody has said where Services are told from.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { manifests, kubeconfig, master } = self;
+        manifests.is_none() && kubeconfig.is_none() && master.is_none()
+    }
+}

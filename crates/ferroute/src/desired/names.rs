@@ -14,6 +14,7 @@ use ferroute_demo::{
 };
 use ferroute_source::Event;
 use ferroute_trace::Host;
+use serde::Serialize;
 
 /// Names of pods and machines by their addresses, as far as objects tell them.
 #[derive(Debug, Default)]
@@ -36,7 +37,8 @@ pub(crate) enum Named {
 }
 
 /// Which of a service port's addresses is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Frontend {
     /// The cluster IP.
     ClusterIp,

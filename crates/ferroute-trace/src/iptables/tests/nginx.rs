@@ -1,30 +1,20 @@
 //! The stories of the nginx example, as people read them.
 
-use ferroute_core::{
-    LocalTrafficDetector, ProxySettings,
-    testing::{Cluster, ServiceBuilder, pod, service, slice},
-};
+use ferroute_core::testing::{Cluster, ServiceBuilder, pod, service, slice};
 use ferroute_iptables::{HostFacts, PlanContext, render};
 
 use super::*;
-use crate::{write_story_into, write_summary_into};
+use crate::{testing, write_story_into, write_summary_into};
 
-/// Three pods behind a Service, as their node sees them.
+/// The rules of the nginx example.
 fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> RuleSet {
-    let port = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
-    let pods = ["172.17.0.4", "172.17.0.5", "172.17.0.6"].map(|address| pod(address).on("node"));
-    let slice = pods
-        .into_iter()
-        .fold(slice("default/nginx-service-a", "nginx-service").port("", 80), |slice, pod| slice.pod(pod));
-    planned(&Cluster::of_node("node").service(change(port)).slice(slice))
+    planned(&testing::nginx(change))
 }
 
 fn planned(cluster: &Cluster) -> RuleSet {
     let table = cluster.table(IpFamily::V4);
     let facts = HostFacts { random_fully: true, ..HostFacts::default() };
-    let detector = LocalTrafficDetector::ClusterCidr(vec!["172.17.0.0/16".parse().unwrap()]);
-    let settings = ProxySettings { detector, ..ProxySettings::default() };
-    render(&table, &PlanContext::new(&settings, &table, &facts))
+    render(&table, &PlanContext::new(&testing::settings(), &table, &facts))
 }
 
 fn told(rules: &RuleSet, packet: &Packet) -> String {

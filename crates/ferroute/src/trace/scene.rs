@@ -1,0 +1,54 @@
+//! Where a packet is traced: the node, with what should be true there and its place among networks.
+
+use std::net::IpAddr;
+
+use anyhow::Context;
+use ferroute_core::{IpFamily, NodeView};
+use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
+use ferroute_trace::{Host, Route};
+use ipnet::IpNet;
+
+use crate::{cli::TraceArgs, desired::Desired};
+
+/// See the module's text.
+pub(super) struct Scene {
+    pub(super) desired: Desired,
+    /// The node's place among networks.
+    pub(super) host: Host,
+    /// What is known of the host was asked of this machine's kernel.
+    pub(super) here: bool,
+}
+
+impl Scene {
+    pub(super) fn load(args: &TraceArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        // The kernel's rules need no Services, so nobody has to say where they are told.
+        let desired = if args.kernel && args.source.is_empty() {
+            Desired::without_services(&args.settings, verbosity)?
+        } else {
+            Desired::load(&args.source, &args.settings, verbosity)?
+        };
+        let here = args.kernel || (!desired.is_demo && is_this_machine(desired.node()));
+        let host = if here { of_kernel()? } else { desired.host.clone() };
+        Ok(Self { desired, host, here })
+    }
+}
+
+/// Whether one of the machine's interfaces has the node's address.
+fn is_this_machine(node: &NodeView) -> bool {
+    let own = KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default();
+    IpFamily::BOTH.into_iter().filter_map(|family| node.primary_address(family)).any(|address| own.contains(&address))
+}
+
+fn of_kernel() -> anyhow::Result<Host> {
+    let addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?;
+    let mut routes = ferroute_host::routes()?;
+    // Of those to one network the last counts.
+    routes.sort_by_key(|route| std::cmp::Reverse(route.metric));
+    let routes = routes.into_iter().filter_map(|route| {
+        let to = IpNet::new(route.to, route.prefix_len).ok()?;
+        Some(Route { to, interface: route.interface, source: route.source })
+    });
+    let localnet = Sysctls::of_kernel().read("net/ipv4/conf/all/route_localnet");
+    let localnet = localnet.context("cannot tell whether packets to localhost may come in")?;
+    Ok(Host { addresses, routes: routes.collect(), route_localnet: localnet == "1" })
+}

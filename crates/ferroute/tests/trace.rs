@@ -1,0 +1,250 @@
+//! `ferroute trace`, as a user calls it.
+
+#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+
+use std::process::{Command, Output};
+
+use ferroute_testing::NetNs;
+use serde_json::Value;
+
+fn example(name: &str) -> String {
+    format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Traces in the nginx example.
+fn trace(arguments: &str) -> Output {
+    trace_in(&["--manifests", &example("nginx.yaml")], arguments)
+}
+
+fn trace_in(source: &[&str], arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+    command.arg("trace").args(source).args(arguments.split_whitespace()).env_remove("NO_COLOR").output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&text(output)).unwrap()
+}
+
+/// What is told to somebody who asked for the impossible.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn names_stand_beside_the_addresses_of_services_and_pods() {
+    let output = trace("--from 172.17.0.14 --to 10.111.175.78:80");
+    assert_eq!(output.status.code(), Some(0));
+    for part in [
+        "tcp from 172.17.0.14:50000 (pod default/web-server) to 10.111.175.78:80 (default/nginx-service, cluster IP)\n",
+        "on node node, coming in by cni0, which leads to 172.17.0.14\n",
+        "33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80 (pod default/nginx-deployment-2)\n",
+        "=> delivered to one of these 3 through cni0, seen as from 172.17.0.14 (pod default/web-server)\n",
+    ] {
+        assert!(text(&output).contains(part), "no {part} in {}", text(&output));
+    }
+}
+
+#[test]
+fn pods_nodes_and_services_can_be_called_by_their_names() {
+    let by_address = text(&trace("--from 172.17.0.14 --to 10.111.175.78:80"));
+    for arguments in [
+        "--from web-server --to nginx-service",
+        "--from default/web-server --to default/nginx-service:80",
+        "--from web-server --to 10.111.175.78:80 --proto TCP --in cni0",
+    ] {
+        let told = text(&trace(arguments));
+        assert_eq!(told.lines().skip(2).collect::<Vec<_>>(), by_address.lines().skip(2).collect::<Vec<_>>());
+    }
+    let from_node = text(&trace("--local --to nginx-service"));
+    assert!(
+        from_node.contains("192.168.49.2:50000 (node node)") && from_node.contains("\nnat OUTPUT\n"),
+        "{from_node}"
+    );
+    assert_eq!(
+        text(&trace("--from node --to nginx-service")).lines().skip(2).collect::<Vec<_>>(),
+        from_node.lines().skip(2).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn where_a_packet_comes_in_follows_from_its_sender_unless_somebody_says_it() {
+    let second_line = |arguments: &str| text(&trace(arguments)).lines().nth(1).unwrap().to_owned();
+    for (arguments, expected) in [
+        ("--from outside --to 192.168.49.2:31628", "on node node, coming in by eth0, which leads to 192.168.49.100"),
+        ("--from 172.17.0.1 --to nginx-service", "sent by node node itself, whose address that is"),
+        ("--from 172.17.0.14 --in veth7 --to nginx-service", "on node node, coming in by veth7"),
+        ("--from 172.17.0.14 --local --to nginx-service", "sent by node node itself"),
+    ] {
+        assert_eq!(second_line(arguments), expected);
+    }
+    let note = "note: pod default/web-server is not on this node";
+    assert!(text(&trace("--from web-server --to nginx-service --hostname-override node2")).contains(note));
+    assert!(!text(&trace("--from web-server --to nginx-service")).contains(note));
+}
+
+#[test]
+fn the_exit_status_tells_what_becomes_of_the_packet() {
+    let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
+    let status = |output: &Output| output.status.code().unwrap();
+    let delivered = trace_in(&cluster, "--local --to shop/web:http");
+    assert_eq!(status(&delivered), 0, "{delivered:?}");
+    let rejected = trace_in(&cluster, "--local --to shop/search");
+    assert_eq!(status(&rejected), 1);
+    assert!(text(&rejected).contains("=> rejected with icmp-port-unreachable\n"), "{}", text(&rejected));
+    let not_ours = trace("--local --to 10.111.175.78:81");
+    assert_eq!(status(&not_ours), 1);
+    let note = "note: 10.111.175.78 is the address of default/nginx-service, which has no such port, but 80/tcp\n";
+    assert!(text(&not_ours).contains(note), "{}", text(&not_ours));
+    assert_eq!(status(&trace("--to nginx-service")), 2);
+}
+
+#[test]
+fn what_cannot_be_traced_is_told_with_what_to_do() {
+    for (arguments, parts) in [
+        ("--from nobody --to nginx-service", vec!["--from nobody", "neither an address nor the name"]),
+        ("--local --to nothing:80", vec!["--to nothing:80", "default/nothing is not known"]),
+        ("--local --to 10.111.175.78", vec!["--to 10.111.175.78", "the port is missing"]),
+        ("--local --to nginx-service:81", vec!["has no such tcp port", "80/tcp"]),
+        ("--local --to nginx-service --proto udp", vec!["has no such udp port"]),
+        ("--from fd00:172:17::14 --to 10.111.175.78:80", vec!["no addresses of the same IP family"]),
+        ("--local --to nginx-service --in eth0", vec!["--in"]),
+        ("--local --to 10.0.0.1:0", vec!["port 0"]),
+    ] {
+        let told = refusal(&trace(arguments));
+        for part in parts {
+            assert!(told.contains(part), "{arguments}: no {part} in {told}");
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("two.yaml");
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: two, namespace: shop}\nspec:\n  clusterIP: 10.96.0.2\n  \
+                ports: [{name: http, port: 80}, {name: https, port: 443}]\n";
+    std::fs::write(&file, text).unwrap();
+    let source = ["--hostname-override", "node-1", "--manifests", file.to_str().unwrap()];
+    let told = refusal(&trace_in(&source, "--from 10.0.0.1 --in eth0 --to shop/two"));
+    assert!(told.contains("shop/two has several ports, name one: 443/tcp, 80/tcp"), "{told}");
+    // No Node tells where the sender is.
+    let told = refusal(&trace_in(&source, "--from 10.0.0.1 --to shop/two:http"));
+    assert!(told.contains("cannot tell how packets of 10.0.0.1 come in: name the interface by --in"), "{told}");
+}
+
+#[test]
+fn every_mode_sends_the_packet_to_the_same_endpoints() {
+    let ends = |mode: &str, arguments: &str| {
+        let report = json(&trace(&format!("{arguments} -o json --proxy-mode {mode}")));
+        assert_eq!(report["mode"], if mode == "nftables" { "nftables" } else { "iptables" });
+        let choices = report["ways"][0]["choices"].as_array().unwrap().clone();
+        let mut ends: Vec<_> = choices.iter().map(|it| (it["to"].to_string(), it["from"].to_string())).collect();
+        ends.sort();
+        assert_eq!(ends.len(), 3);
+        ends
+    };
+    for arguments in
+        ["--from web-server --to nginx-service", "--local --to nginx-service", "--from outside --to 192.168.49.2:31628"]
+    {
+        let iptables = ends("iptables", arguments);
+        assert_eq!(ends("nftables", arguments), iptables);
+        assert_eq!(ends("ipvs", arguments), iptables);
+    }
+    let told = text(&trace("--from web-server --to nginx-service --proxy-mode ipvs"));
+    assert!(told.contains("note: mode ipvs is not to be had"), "{told}");
+}
+
+#[test]
+fn json_has_the_shape_that_is_documented() {
+    let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
+    insta::assert_snapshot!(text(&trace_in(&cluster, "--local --to shop/search -o json")));
+}
+
+#[test]
+fn a_flowchart_can_be_had() {
+    let chart = text(&trace("--from web-server --to nginx-service -o mermaid"));
+    assert!(chart.starts_with("flowchart TD\n    n1([\"tcp 172.17.0.14:50000 (pod default/web-server) to "), "{chart}");
+}
+
+#[test]
+fn colours_come_when_they_are_asked_for_and_not_into_pipes() {
+    let arguments = "--from web-server --to nginx-service";
+    assert!(!text(&trace(arguments)).contains('\x1b'));
+    assert!(!text(&trace(&format!("{arguments} --color never"))).contains('\x1b'));
+    assert!(text(&trace(&format!("{arguments} --color always"))).contains("\x1b["));
+}
+
+#[test]
+fn all_rules_are_told_when_asked_for() {
+    let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
+    let some = text(&trace_in(&cluster, "--local --to 10.99.99.99:80"));
+    let all = text(&trace_in(&cluster, "--local --to 10.99.99.99:80 --all"));
+    assert!(some.contains("none of these matches"), "{some}");
+    assert!(!all.contains("none of these matches") && all.lines().count() > some.lines().count(), "{all}");
+}
+
+/// The node of the nginx example, in a network namespace, without pods.
+fn node() -> NetNs {
+    let (node, outside) = (NetNs::new(), NetNs::new());
+    node.link("eth0", &outside, "far");
+    node.command("ip", &["link", "add", "cni0", "type", "bridge"]);
+    node.command("ip", &["link", "set", "cni0", "up"]);
+    node.add_address("192.168.49.2/24", "eth0");
+    node.add_address("172.17.0.1/24", "cni0");
+    node.command("ip", &["route", "add", "default", "via", "192.168.49.1"]);
+    node.command("sysctl", &["-qw", "net.ipv4.conf.all.route_localnet=1"]);
+    node
+}
+
+fn rendered(mode: &str) -> String {
+    let arguments = ["render", "--family", "ipv4", "--proxy-mode", mode, "--manifests", &example("nginx.yaml")];
+    let output = Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Counters of nfacct are none of a namespace's.
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.replace(" -m nfacct --nfacct-name  ct_state_invalid_dropped_pkts", "")
+        .replace(" -m nfacct --nfacct-name  localhost_nps_accepted_pkts", "")
+}
+
+#[test]
+fn the_kernels_rules_are_walked_with_the_hosts_own_addresses_and_routes() {
+    for (mode, program, arguments) in
+        [("iptables", "iptables-restore", &["--noflush"][..]), ("nftables", "nft", &["-f", "-"])]
+    {
+        let node = node();
+        node.feed(program, arguments, &rendered(mode));
+        let traced = |arguments: &str| {
+            let arguments = format!("--kernel --from web-server {arguments} -o json");
+            node.run(|| trace(&arguments))
+        };
+        let delivered = traced("--to nginx-service");
+        assert_eq!(delivered.status.code(), Some(0), "{delivered:?}");
+        let report = json(&delivered);
+        assert_eq!((&report["rules"], &report["mode"]), (&Value::from("kernel"), &Value::from(mode)));
+        let planned = json(&trace(&format!("--from web-server --to nginx-service -o json --proxy-mode {mode}")));
+        assert_eq!(report["ways"][0]["choices"], planned["ways"][0]["choices"]);
+
+        // Somebody else's rules count, too.
+        node.feed("nft", &["-f", "-"], "table inet guard {\n chain forward {\n type filter hook forward priority 10; ip daddr 172.17.0.5 drop\n }\n}\n");
+        let dropped = traced("--to nginx-service");
+        assert_eq!(dropped.status.code(), Some(1), "{dropped:?}");
+        let ways = json(&dropped)["ways"].clone();
+        let shares: Vec<_> = ways.as_array().unwrap().iter().map(|way| (&way["verdict"], &way["share"])).collect();
+        assert_eq!(shares.len(), 2, "{shares:?}");
+        assert!(ways.to_string().contains("inet guard"), "{ways}");
+    }
+}
+
+#[test]
+fn without_services_the_kernels_rules_can_be_walked_all_the_same() {
+    let node = node();
+    node.feed("iptables-restore", &["--noflush"], &rendered("iptables"));
+    let output = node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to 127.0.0.1:31628"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = text(&output);
+    assert!(told.contains("sent by node here itself\nthrough the rules that are in the kernel now\n"), "{told}");
+    assert!(told.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{told}");
+}
