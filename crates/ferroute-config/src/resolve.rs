@@ -196,13 +196,14 @@ impl KubeProxyConfiguration {
             Mode::Iptables | Mode::Ipvs(_) => (self.iptables.masquerade_all, iptables_bit),
             Mode::Nftables => (self.nftables.masquerade_all, nftables_bit),
         };
-        let settings = ProxySettings {
-            masquerade_all,
-            masquerade_bit,
-            localhost_node_ports: mode == Mode::Iptables && self.iptables.localhost_node_ports.unwrap_or(true),
-            node_port_addresses,
-            detector,
+        let localhost_node_ports = match mode {
+            Mode::Iptables => self.iptables.localhost_node_ports.unwrap_or(true),
+            // kube-proxy has none in this mode, so that nothing changes for those who do not ask for them.
+            Mode::Nftables => node_port_addresses.names_ipv4_loopback(),
+            Mode::Ipvs(_) => false,
         };
+        let settings =
+            ProxySettings { masquerade_all, masquerade_bit, localhost_node_ports, node_port_addresses, detector };
         if !found.0.is_empty() {
             return Err(found);
         }

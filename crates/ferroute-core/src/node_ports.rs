@@ -58,6 +58,16 @@ impl NodePortAddresses {
         }
     }
 
+    /// Whether somebody has asked for 127.0.0.0/8, or a part of it, in particular.
+    pub fn names_ipv4_loopback(&self) -> bool {
+        match self {
+            Self::All | Self::Primary => false,
+            Self::Within(networks) => networks.iter().any(
+                |net| matches!(net, IpNet::V4(net) if net.network().is_loopback() && net.broadcast().is_loopback()),
+            ),
+        }
+    }
+
     /// The networks of this family that the choice is narrowed to; none when it is not narrowed.
     fn networks(&self, family: IpFamily, node: &NodeView) -> Vec<IpNet> {
         match self {

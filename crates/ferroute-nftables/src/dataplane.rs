@@ -97,7 +97,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn context(&mut self, table: &ServiceTable) -> Result<Context, AddressError> {
-        Ok(Context::new(table.family, &self.settings, &table.node, &self.addresses.list()?))
+        Ok(Context::new(table, &self.settings, &self.addresses.list()?))
     }
 
     /// Brings changes of these service ports into force, in transactions that are short enough.
@@ -198,7 +198,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         };
         let run = Run::new(elements, generation);
         let mut transaction = self.transaction();
-        if !changes.node {
+        if !(changes.node || changes.service_cidrs) {
             self.progress.start(changes.previous.len());
             let writing = Writing { planner, transaction, done: 0 };
             return self.update_all(changes.previous.keys(), table, writing, run);

@@ -37,7 +37,7 @@ pub use sets::SetId;
 /// Everything that is in force for a table of Services, as one transaction that starts from nothing; `host` holds the
 /// addresses of the host's interfaces. Printed, it is input for `nft -f`.
 pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Transaction {
-    let mut planner = Planner::new(Context::new(table.family, settings, &table.node, host));
+    let mut planner = Planner::new(Context::new(table, settings, host));
     let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
     planner.set_up(&mut transaction);
     for name in table.entries.keys() {

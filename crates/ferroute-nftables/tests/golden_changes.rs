@@ -149,6 +149,28 @@ fn the_last_affinity_goes() {
 }
 
 #[test]
+fn networks_of_cluster_ips_come_and_go_with_their_rules_alone() {
+    let kernel = Recorder::default();
+    let record = kernel.record.clone();
+    let mut tracker: Tracker = cluster(web(), pods(&[2])).tracker();
+    let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
+    dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
+    record.lock().unwrap().clear();
+    for networks in [&["10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112"][..], &[]] {
+        tracker.set_service_cidrs(networks.iter().map(|net| net.parse().unwrap()));
+        let changes = tracker.update(IpFamily::V4);
+        dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap();
+    }
+    assert_snapshot!(record.lock().unwrap(), @r#"
+    flush chain ip ferroute cluster-ips
+    add rule ip ferroute cluster-ips ip daddr @cluster-ips reject comment "a port that the service has not"
+    add rule ip ferroute cluster-ips ip daddr 10.96.0.0/15 drop comment "an address that no service has"
+    flush chain ip ferroute cluster-ips
+    add rule ip ferroute cluster-ips ip daddr @cluster-ips reject comment "a port that the service has not"
+    "#);
+}
+
+#[test]
 fn a_change_that_rules_do_not_depend_on_writes_nothing() {
     let edits = [set_service(web().label("tier", "front")), set_slice(pods(&[2]).label("changed", "yes"))];
     assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @"");

@@ -6,7 +6,7 @@
 
 use std::{fs, time::Duration};
 
-use ferroute_config::{Conntrack, Mode, Resolved};
+use ferroute_config::{Conntrack, Resolved};
 use ferroute_core::IpFamily;
 use ferroute_host::{Ensured, SysctlError, Sysctls};
 
@@ -141,7 +141,7 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     if tcp_be_liberal {
         settings.push(("net/netfilter/nf_conntrack_tcp_be_liberal", "1".to_owned()));
     }
-    if resolved.mode == Mode::Iptables && resolved.settings.localhost_node_ports(IpFamily::V4) {
+    if resolved.settings.localhost_node_ports(IpFamily::V4) {
         settings.push(("net/ipv4/conf/all/route_localnet", "1".to_owned()));
     }
     settings

@@ -279,3 +279,26 @@ fn what_ipvs_mode_alone_has_is_told_in_that_mode() {
     let expected = ["excludeCIDRs", "scheduler", "strictARP", "tcpFinTimeout", "tcpTimeout", "udpTimeout"];
     assert_eq!(fields, expected.map(|field| format!("ipvs.{field}")));
 }
+
+#[test]
+fn node_ports_answer_on_localhost_in_nftables_mode_only_for_those_who_name_it() {
+    let on_localhost = |mode: &str, addresses: &[&str]| {
+        let resolved = resolve(|config| {
+            config.mode = mode.to_owned();
+            config.node_port_addresses = addresses.iter().map(ToString::to_string).collect();
+        });
+        resolved.settings.localhost_node_ports
+    };
+    for (addresses, asked) in [
+        (&[][..], false),
+        (&["primary"], false),
+        (&["192.168.0.0/24"], false),
+        (&["0.0.0.0/0"], false),
+        (&["::/0", "::1/128"], false),
+        (&["192.168.0.0/24", "127.0.0.0/8"], true),
+        (&["127.0.0.1/32"], true),
+    ] {
+        assert_eq!(on_localhost("nftables", addresses), asked, "{addresses:?}");
+        assert!(on_localhost("iptables", addresses), "{addresses:?}");
+    }
+}

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ferroute_core::{IpFamily, LocalTraffic, NodePortMatch, NodeView, ProxySettings};
+use ferroute_core::{IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
 use ipnet::IpNet;
 
 use crate::model::{InterfaceName, Match};
@@ -11,8 +11,8 @@ pub struct NftablesSettings {
     /// What holds for all modes. Note that kube-proxy's defaults for this mode differ from those for iptables: node ports
     /// answer on the node's primary address only, and not on localhost.
     pub proxy: ProxySettings,
-    /// Networks that cluster IPs are taken from, of both families. Packets to addresses in there that no Service has are
-    /// dropped, as they would else wander off to the default gateway.
+    /// Networks that cluster IPs are taken from, of both families, besides those that the cluster tells. Packets to
+    /// addresses in there that no Service has are dropped, as they would else wander off to the default gateway.
     pub service_networks: Vec<IpNet>,
     /// Count the connections of each frontend and of each endpoint.
     pub counters: bool,
@@ -42,9 +42,9 @@ pub struct Context {
 }
 
 impl Context {
-    /// What the settings, the node and the addresses of the host's interfaces come to.
-    pub fn new(family: IpFamily, settings: &NftablesSettings, node: &NodeView, host: &[IpAddr]) -> Self {
-        let proxy = &settings.proxy;
+    /// What the settings, the table's node and networks, and the addresses of the host's interfaces come to.
+    pub fn new(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Self {
+        let (family, node, proxy) = (table.family, &table.node, &settings.proxy);
         let localhost_node_ports = proxy.localhost_node_ports(family);
         let mut node_ports = proxy.node_ports(family, node, host);
         if let NodePortMatch::Addresses(addresses) = &mut node_ports
@@ -52,6 +52,7 @@ impl Context {
         {
             addresses.retain(|address| !address.is_loopback());
         }
+        let networks = settings.service_networks.iter().chain(&table.service_cidrs).copied();
         let of_family = |net: &IpNet| IpFamily::of(net.addr()) == family;
         Self {
             family,
@@ -61,9 +62,7 @@ impl Context {
             node_ports,
             localhost_node_ports,
             node_ip: node.primary_address(family),
-            service_networks: IpNet::aggregate(
-                &settings.service_networks.iter().copied().filter(of_family).collect::<Vec<_>>(),
-            ),
+            service_networks: IpNet::aggregate(&networks.filter(of_family).collect::<Vec<_>>()),
             counters: settings.counters,
         }
     }

@@ -16,6 +16,7 @@ mod families;
 mod health;
 mod manifests;
 mod modes;
+mod nftables;
 mod node;
 mod record;
 mod refusals;
