@@ -5,8 +5,8 @@ use ferroute_source::Event;
 use tokio::sync::mpsc;
 
 use crate::{
-    AccessError, Timing, access::Access, complaints::Complaints, follower::Follower, kinds::Wanted, server::Server,
-    throttle::Throttle, writer::ApiWriter,
+    AccessError, RequestCounter, Timing, access::Access, complaints::Complaints, follower::Follower, kinds::Wanted,
+    requests::Uncounted, server::Server, throttle::Throttle, writer::ApiWriter,
 };
 
 /// A Kubernetes API server as a source of events.
@@ -34,7 +34,8 @@ impl ApiServer {
         // Only to tell mistakes at once: the files are read again when the first request is made.
         access.load().await?;
         let throttle = Throttle::new(connection.qps, connection.burst);
-        Ok(Self { server: Arc::new(Server::new(access, throttle, Timing::default())), node: node.to_owned() })
+        let server = Server::new(access, throttle, Timing::default(), Arc::new(Uncounted));
+        Ok(Self { server: Arc::new(server), node: node.to_owned() })
     }
 
     /// With other times to wait.
@@ -46,6 +47,12 @@ impl ApiServer {
     /// Writes to the same server.
     pub fn writer(&self) -> ApiWriter {
         ApiWriter::new(Arc::clone(&self.server), &self.node)
+    }
+
+    /// With somebody who counts requests.
+    #[must_use]
+    pub fn with_counter(self, counter: Arc<dyn RequestCounter>) -> Self {
+        Self { server: Arc::new(self.server.with_counter(counter)), ..self }
     }
 
     /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too.

@@ -27,6 +27,7 @@ mod ledger;
 mod outlet;
 mod permission;
 mod proxy;
+mod requests;
 mod server;
 mod split;
 #[cfg(feature = "testing")]
@@ -39,6 +40,7 @@ mod writer;
 pub use access::AccessError;
 pub use api_server::ApiServer;
 pub use permission::Permission;
+pub use requests::{RequestCounter, RequestEnd};
 pub use timing::Timing;
 pub use trouble::{Cause, Trouble};
 pub use writer::{ApiWriter, Regarding, Report, Reported, Severity, WriteError};

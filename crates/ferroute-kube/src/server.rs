@@ -3,7 +3,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferroute_source::Resource;
@@ -19,6 +19,7 @@ use crate::{
     access::{Access, AccessError, Loaded},
     client::{self, TokenFile},
     decode::Status,
+    requests::{RequestCounter, RequestEnd},
     throttle::Throttle,
     timing::Timing,
     trouble::{Cause, Trouble, find},
@@ -31,6 +32,7 @@ pub(crate) struct Server {
     throttle: Throttle,
     /// How long to wait for what.
     pub(crate) timing: Timing,
+    counter: Arc<dyn RequestCounter>,
     link: Mutex<Option<Link>>,
     links: AtomicU64,
 }
@@ -41,6 +43,8 @@ struct Link {
     client: Client,
     token: Option<Arc<TokenFile>>,
     url: Arc<str>,
+    /// Host and port in the URL.
+    host: Arc<str>,
     number: u64,
 }
 
@@ -61,6 +65,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) content_type: Option<&'static str>,
     /// The body.
     pub(crate) body: &'a str,
+    /// It is answered for as long as the server likes.
+    pub(crate) is_watch: bool,
 }
 
 /// What is asked for.
@@ -101,13 +107,18 @@ impl From<Trouble> for Failure {
 }
 
 impl Server {
-    pub(crate) fn new(access: Access, throttle: Throttle, timing: Timing) -> Self {
-        Self { access, throttle, timing, link: Mutex::new(None), links: AtomicU64::new(0) }
+    pub(crate) fn new(access: Access, throttle: Throttle, timing: Timing, counter: Arc<dyn RequestCounter>) -> Self {
+        Self { access, throttle, timing, counter, link: Mutex::new(None), links: AtomicU64::new(0) }
     }
 
     /// The same server with other times to wait, and nothing sent yet.
     pub(crate) fn with_timing(&self, timing: Timing) -> Self {
-        Self::new(self.access.clone(), self.throttle.afresh(), timing)
+        Self::new(self.access.clone(), self.throttle.afresh(), timing, Arc::clone(&self.counter))
+    }
+
+    /// The same server with somebody who counts requests, and nothing sent yet.
+    pub(crate) fn with_counter(&self, counter: Arc<dyn RequestCounter>) -> Self {
+        Self::new(self.access.clone(), self.throttle.afresh(), self.timing.clone(), counter)
     }
 
     /// Asks the server and waits for its answer to begin.
@@ -118,7 +129,8 @@ impl Server {
     /// addresses again where that may help.
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
         let Question { verb, resource, path_and_query } = *question;
-        let outgoing = Outgoing { method: Method::GET, path_and_query, content_type: None, body: "" };
+        let is_watch = verb == WATCH;
+        let outgoing = Outgoing { method: Method::GET, path_and_query, content_type: None, body: "", is_watch };
         let (answer, url) = self.deliver(&outgoing).await?;
         if answer.status().is_success() {
             return Ok(Answer { body: answer.into_body(), url });
@@ -167,6 +179,7 @@ impl Server {
         let loaded = self.access.load().await;
         let Loaded { config, token_file } = loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
+        let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
         // It may run a program and wait for it.
         let built = task::spawn_blocking(move || client::build(&config)).await;
         let client = match built {
@@ -179,7 +192,8 @@ impl Server {
             },
         };
         let number = self.links.fetch_add(1, Ordering::Relaxed);
-        let link = Link { client, token: token_file.map(|path| Arc::new(TokenFile::new(path))), url, number };
+        let token = token_file.map(|path| Arc::new(TokenFile::new(path)));
+        let link = Link { client, token, url, host, number };
         Ok((slot.insert(link).clone(), true))
     }
 
@@ -209,7 +223,15 @@ impl Server {
             request.headers_mut().insert(header::AUTHORIZATION, token);
         }
         let waited = self.timing.answer;
-        match timeout(waited, link.client.send(request)).await {
+        let start = Instant::now();
+        let sent = timeout(waited, link.client.send(request)).await;
+        self.counter.ended(&RequestEnd {
+            host: &link.host,
+            method: &outgoing.method,
+            status: sent.as_ref().ok().and_then(|sent| Some(sent.as_ref().ok()?.status())),
+            took: (!outgoing.is_watch).then(|| start.elapsed()),
+        });
+        match sent {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(unsent(&link.url, &error)),
             Err(_) => Err(Trouble::Silent { url: link.url.to_string(), waited }),
@@ -290,6 +312,9 @@ pub(crate) async fn body_of(answer: Response<Body>, url: &str, patience: Duratio
 
 /// Bytes of an object. The API server's store takes 1.5 MiB of a denser form.
 const LONGEST_OBJECT: usize = 8 << 20;
+
+/// The verb of watches.
+const WATCH: &str = "watch";
 
 /// Names us in the API server's audit log and priority rules.
 const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));

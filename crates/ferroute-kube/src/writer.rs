@@ -114,7 +114,7 @@ impl ApiWriter {
             _ => (Method::GET, None),
         };
         let body = body.map(ToString::to_string).unwrap_or_default();
-        let outgoing = Outgoing { method, path_and_query: path, content_type, body: &body };
+        let outgoing = Outgoing { method, path_and_query: path, content_type, body: &body, is_watch: false };
         let (answer, url) = self.server.deliver(&outgoing).await.map_err(WriteError::Trouble)?;
         let patience = self.server.timing.answer;
         let status = answer.status();

@@ -21,7 +21,7 @@ use ferroute_config::{ClientConnectionConfiguration, Resolved};
 use ferroute_core::{NodeView, Tracker};
 use ferroute_health::{Health, HealthzHandler, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
-use ferroute_kube::ApiServer;
+use ferroute_kube::{ApiServer, RequestCounter};
 use ferroute_source::{Event, FollowError, Manifests};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -51,7 +51,8 @@ pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<
     let status = Status::new(resolved, pages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(async {
-        let source = Source::new(&args.args, &config.client_connection, &settings::node_name(resolved)?).await?;
+        let (node, counter) = (settings::node_name(resolved)?, status.request_counter());
+        let source = Source::new(&args.args, &config.client_connection, &node, counter).await?;
         supervise(source, settings, &status, ConfigWatch::new(args, settings)).await
     })?;
     match end {
@@ -76,12 +77,18 @@ enum Source {
 }
 
 impl Source {
-    async fn new(args: &RunArgs, connection: &ClientConnectionConfiguration, node: &str) -> anyhow::Result<Self> {
+    async fn new(
+        args: &RunArgs,
+        connection: &ClientConnectionConfiguration,
+        node: &str,
+        counter: Arc<dyn RequestCounter>,
+    ) -> anyhow::Result<Self> {
         if let Some(path) = &args.manifests {
             return Ok(Self::Manifests(Manifests::new(path)));
         }
         let server = ApiServer::new(connection, Some(&args.proxy.client.master), node).await;
-        server.map(Self::ApiServer).context("no source of Services (give --manifests to do without an API server)")
+        let server = server.map(|server| Self::ApiServer(server.with_counter(counter)));
+        server.context("no source of Services (give --manifests to do without an API server)")
     }
 
     /// Each node has its Node there.

@@ -19,7 +19,8 @@ use ferroute_config::{Mode, Resolved};
 use ferroute_health::{
     Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found, text,
 };
-use ferroute_metrics::{Build, Engine, Filter, Metrics, Probe};
+use ferroute_kube::{RequestCounter, RequestEnd};
+use ferroute_metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
 
 use self::sample::Sampler;
 pub(crate) use self::{pages::Pages, sample::ProgressBoard};
@@ -72,6 +73,11 @@ impl Status {
         self.metrics.clone()
     }
 
+    /// Counts requests to the API server.
+    pub(crate) fn request_counter(&self) -> Arc<dyn RequestCounter> {
+        Arc::new(ApiRequests(self.metrics()))
+    }
+
     /// Where to tell who can say how far syncs are.
     pub(crate) fn progress(&self) -> &ProgressBoard {
         &self.handler.sampler.progress
@@ -91,6 +97,17 @@ impl Status {
         }
         let report = |error: &ListenError| tracing::warn!("cannot serve metrics: {}", chain(error));
         Ok(http.serve_when_free(scope, address.port(), handler, Limits::default(), LISTEN_PAUSE, report))
+    }
+}
+
+#[derive(Debug)]
+struct ApiRequests(Arc<Metrics>);
+
+impl RequestCounter for ApiRequests {
+    fn ended(&self, request: &RequestEnd<'_>) {
+        let RequestEnd { host, method, status, took } = *request;
+        let code = status.map(|status| status.as_u16());
+        self.0.requested(&ApiRequest { host, method: method.as_str(), code, took });
     }
 }
 

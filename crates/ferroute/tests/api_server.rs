@@ -3,12 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
 
 use std::{
+    io::{Read, Write},
+    iter,
+    net::TcpStream,
     process::{Child, Command},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
+use ferroute_api::labels;
 use ferroute_core::testing::{Cluster, pod, service, slice};
+use ferroute_health::rfc3339;
 use ferroute_kube::testing::ApiDouble;
 use ferroute_source::Resource;
 use ferroute_testing::NetNs;
@@ -113,6 +118,56 @@ fn an_object_that_is_wrong_is_passed_over_and_the_others_are_served() {
         double.apply(Resource::Services, bad);
         let _proxy = Proxy::start(&double);
         wait_for("--to-destination 10.244.1.5:8080");
+    });
+}
+
+/// The body of an answer on the address for metrics.
+fn ask(path: &str) -> String {
+    let mut stream = TcpStream::connect("127.0.0.1:10249").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn the_time_from_a_change_in_the_cluster_to_its_rule_is_told() {
+    in_a_namespace(|double, _| {
+        publish(&double, &shop("10.244.1.5"));
+        let _proxy = Proxy::start(&double);
+        wait_for("--to-destination 10.244.1.5:8080");
+        let mut changed = shop("10.244.1.6");
+        let trigger = rfc3339(Some(SystemTime::now()));
+        let annotations = &mut changed.slices[0].metadata.annotations;
+        annotations.insert(labels::LAST_CHANGE_TRIGGER_TIME.to_owned(), trigger.clone());
+        publish(&double, &changed);
+        wait_for("--to-destination 10.244.1.6:8080");
+
+        let count = "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 1\n";
+        // It is told right after the rule is in force.
+        let mut tries = iter::repeat_with(|| ask("/metrics")).take(600);
+        let is_told = |metrics: &String| {
+            metrics.contains(count) || {
+                thread::sleep(Duration::from_millis(20));
+                false
+            }
+        };
+        let metrics = tries.find(is_told).expect("the change in the histogram");
+        let requests =
+            format!("rest_client_requests_total{{code=\"200\",host=\"{}\",method=\"GET\"}}", double.address());
+        assert!(metrics.contains(&requests), "{metrics}");
+
+        let changes: Value = serde_json::from_str(&ask("/changes")).unwrap();
+        let is_the_slice =
+            |change: &&Value| change["kind"] == "EndpointSlice" && change["triggered"] == trigger.as_str();
+        let slice = changes["changes"].as_array().unwrap().iter().find(is_the_slice).unwrap();
+        let versions = double.objects(Resource::EndpointSlices);
+        assert_eq!(slice["resourceVersion"], versions[0]["metadata"]["resourceVersion"], "{changes}");
+        assert!(slice["seconds"]["watch"].is_f64(), "{changes}");
+
+        let receipts: Value = serde_json::from_str(&ask("/services?name=web")).unwrap();
+        let in_force = &receipts["services"][0]["families"]["IPv4"]["inForce"]["resourceVersion"];
+        assert_eq!(*in_force, double.objects(Resource::Services)[0]["metadata"]["resourceVersion"], "{receipts}");
     });
 }
 

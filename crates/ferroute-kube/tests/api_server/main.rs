@@ -6,6 +6,7 @@ mod credentials;
 mod faults;
 mod listing;
 mod properties;
+mod requests;
 mod tls;
 mod watching;
 mod writing;
