@@ -55,6 +55,11 @@ impl ApiServer {
         Self { server: Arc::new(self.server.with_counter(counter)), ..self }
     }
 
+    /// The server as something to send requests to.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
     /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too.
     ///
     /// Nothing that happens on the way ends it: what goes wrong is told as a problem, and tried again. Each kind is

@@ -18,6 +18,7 @@ mod access;
 mod api_server;
 mod backoff;
 mod client;
+mod clock;
 mod complaints;
 mod decode;
 mod follower;
@@ -39,6 +40,7 @@ mod writer;
 
 pub use access::AccessError;
 pub use api_server::ApiServer;
+pub use clock::ClockError;
 pub use permission::Permission;
 pub use requests::{RequestCounter, RequestEnd};
 pub use timing::Timing;

@@ -39,10 +39,10 @@ pub(crate) struct Server {
 
 /// A client made of what the files said at some time.
 #[derive(Clone)]
-struct Link {
-    client: Client,
+pub(crate) struct Link {
+    pub(crate) client: Client,
     token: Option<Arc<TokenFile>>,
-    url: Arc<str>,
+    pub(crate) url: Arc<str>,
     /// Host and port in the URL.
     host: Arc<str>,
     number: u64,
@@ -171,7 +171,7 @@ impl Server {
     }
 
     /// The present client, or a new one; the second value says which.
-    async fn link(&self) -> Result<(Link, bool), Trouble> {
+    pub(crate) async fn link(&self) -> Result<(Link, bool), Trouble> {
         let mut slot = self.link.lock().await;
         if let Some(link) = &*slot {
             return Ok((link.clone(), false));
@@ -249,7 +249,7 @@ fn unprepared(url: Option<String>, error: &AccessError) -> Trouble {
 }
 
 /// No request got out, or no answer came in.
-fn unsent(url: &str, error: &kube_client::Error) -> Trouble {
+pub(crate) fn unsent(url: &str, error: &kube_client::Error) -> Trouble {
     let url = url.to_owned();
     match find::<AuthError>(error) {
         Some(error) => Trouble::Unprepared { url: Some(url), cause: Cause::whole(error) },
@@ -317,7 +317,7 @@ const LONGEST_OBJECT: usize = 8 << 20;
 const WATCH: &str = "watch";
 
 /// Names us in the API server's audit log and priority rules.
-const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
+pub(crate) const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
 
 /// Bytes of an answer without success that are read.
 const LONGEST_STATUS: usize = 64 << 10;

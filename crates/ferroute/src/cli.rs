@@ -2,6 +2,7 @@
 //!
 //! Each subcommand's arguments have a file of their own.
 
+mod doctor;
 mod documents;
 mod explain;
 mod output;
@@ -20,6 +21,7 @@ use clap::{Parser, Subcommand};
 use crate::version;
 
 pub(crate) use self::{
+    doctor::DoctorArgs,
     documents::{CompletionsArgs, ManArgs},
     explain::{ExplainArgs, ExplainServiceArgs, Explained},
     output::Output,
@@ -56,6 +58,8 @@ pub(crate) enum Command {
     Render(RenderArgs),
     /// Tell what the proxy makes of an object, and why
     Explain(ExplainArgs),
+    /// Look for what breaks Services on this host, and say how to mend it
+    Doctor(DoctorArgs),
     /// Save what a running proxy did last and why, to look into it elsewhere
     Bundle(BundleArgs),
     /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster

@@ -11,6 +11,7 @@ mod demo;
 #[cfg(test)]
 mod deploy;
 mod desired;
+mod doctor;
 mod documents;
 mod explain;
 mod feed;
@@ -62,16 +63,20 @@ fn tell(error: &anyhow::Error, status: ExitCode) -> ExitCode {
     status
 }
 
+/// The end of a command that answers yes or no with its status: an error is neither.
+fn or_could_not_tell(answer: anyhow::Result<ExitCode>) -> ExitCode {
+    answer.unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))
+}
+
 fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
         Command::Run(args) => proxy::run(args, CalledAs::Ferroute),
         Command::Render(args) => to_stdout(|out| render::render(args, cli.verbosity, out)),
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
-        Command::Trace(args) => Ok(to_stdout(|out| trace::run(args, cli.verbosity, out))
-            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
+        Command::Trace(args) => Ok(or_could_not_tell(to_stdout(|out| trace::run(args, cli.verbosity, out)))),
+        Command::Doctor(args) => Ok(or_could_not_tell(to_stdout(|out| doctor::run(args, cli.verbosity, out)))),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Replay(args) => Ok(to_stdout(|out| replay::run(args, out).map(ExitCode::from))
-            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
+        Command::Replay(args) => Ok(or_could_not_tell(to_stdout(|out| replay::run(args, out).map(ExitCode::from)))),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),

@@ -132,6 +132,7 @@ fn warn_of_other_backend(tools: &Tools, programs: &HostPrograms) {
     }
 }
 
-fn kernel_has_ipv6() -> bool {
+/// The kernel was not started without IPv6.
+pub(crate) fn kernel_has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }

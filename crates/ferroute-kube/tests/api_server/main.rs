@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod clock;
 mod credentials;
 mod faults;
 mod listing;

@@ -11,6 +11,7 @@ mod rules;
 mod traffic;
 
 mod changes;
+mod doctor;
 mod ending;
 mod families;
 mod health;

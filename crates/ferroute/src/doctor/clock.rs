@@ -1,0 +1,40 @@
+//! The API server's clock beside this host's.
+
+use std::{path::Path, time::SystemTime};
+
+use ferroute_doctor::{Clock, Looked};
+use ferroute_kube::ApiServer;
+
+use crate::{cli::DoctorArgs, logging::chain, settings::Settings};
+
+/// An API server is named by somebody, or this is a pod of a cluster.
+pub(super) fn has_api_server(args: &DoctorArgs, settings: &Settings) -> bool {
+    let named = args.source.kubeconfig.is_some() || args.source.master.is_some();
+    let configured = !settings.config.client_connection.kubeconfig.is_empty();
+    named || configured || Path::new(SERVICE_ACCOUNT).exists()
+}
+
+/// Asks for the time; `None` where there is nobody to ask.
+pub(super) fn look(args: &DoctorArgs, settings: &Settings) -> Option<Looked<Clock>> {
+    if args.source.manifests.is_some() || !has_api_server(args, settings) {
+        return None;
+    }
+    let mut connection = settings.config.client_connection.clone();
+    if let Some(path) = &args.source.kubeconfig {
+        connection.kubeconfig.clone_from(path);
+    }
+    let ask = async {
+        let server = ApiServer::new(&connection, args.source.master.as_deref(), "").await;
+        let theirs = server.map_err(|error| chain(&error))?.clock().await.map_err(|error| chain(&error))?;
+        let ours = SystemTime::now();
+        Ok(match theirs.duration_since(ours) {
+            Ok(difference) => Clock { difference, ahead: true },
+            Err(behind) => Clock { difference: behind.duration(), ahead: false },
+        })
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Some(runtime.map_err(|error| chain(&error)).and_then(|runtime| runtime.block_on(ask)))
+}
+
+/// Where Kubernetes puts a pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
