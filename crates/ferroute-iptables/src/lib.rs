@@ -20,8 +20,8 @@ pub mod text;
 pub use chain::{BadChainName, ChainName, TableName};
 pub use plan::{Difference, HostFacts, InForce, InForceReader, Ledger, NfacctCounters, PlanContext, render};
 pub use rule::{
-    AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortRange, Probability, ProtocolMatch,
-    Recent, RecentAction, RejectWith, Rule, Sense, Target,
+    AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortList, PortRange, PortSide, Probability,
+    ProtocolMatch, Recent, RecentAction, RejectWith, Rule, Sense, Target,
 };
 pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
 pub use runner::{FoundRules, Generations, Host, HostPrograms, IptablesDataplane, Tools};

@@ -9,7 +9,7 @@ mod probability;
 mod target;
 
 pub use address::{AddressMatch, InterfaceMatch, ProtocolMatch};
-pub use matches::{AddressType, CtStates, MarkMatch, Match, PortRange, Recent, RecentAction};
+pub use matches::{AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Recent, RecentAction};
 pub use probability::Probability;
 pub use target::{RejectWith, Target};
 

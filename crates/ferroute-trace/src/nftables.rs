@@ -20,6 +20,7 @@
 
 mod base;
 mod conditions;
+mod prospect;
 mod walker;
 
 use ferroute_core::IpFamily;

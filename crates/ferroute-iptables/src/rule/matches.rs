@@ -18,8 +18,17 @@ pub enum Match {
         /// Destination port.
         destination: Option<Sense<PortRange>>,
     },
+    /// Several ports of a transport protocol (`-m multiport`). kube-proxy never writes it.
+    Multiport {
+        /// Which ports of the packet.
+        side: PortSide,
+        /// Any of these.
+        ports: Sense<PortList>,
+    },
     /// State of the packet's connection (`--ctstate`): any of these.
     Conntrack(Sense<CtStates>),
+    /// The same as the old module `state` spells it (`--state`).
+    State(Sense<CtStates>),
     /// The packet's mark.
     Mark(Sense<MarkMatch>),
     /// How the host sees the packet's addresses.
@@ -37,6 +46,59 @@ pub enum Match {
     Nfacct(Box<str>),
     /// A module that we do not know, or with options that we do not know, as it was written from `-m` on.
     Other(Box<str>),
+}
+
+/// Which ports of a packet are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PortSide {
+    /// The source's (`--sports`).
+    Source,
+    /// The destination's (`--dports`).
+    Destination,
+    /// One or the other (`--ports`).
+    Either,
+}
+
+impl PortSide {
+    /// `multiport`'s option for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Source => "--sports",
+            Self::Destination => "--dports",
+            Self::Either => "--ports",
+        }
+    }
+
+    /// Reads `multiport`'s option.
+    pub fn from_option(option: &str) -> Option<Self> {
+        [Self::Source, Self::Destination, Self::Either].into_iter().find(|side| side.option() == option)
+    }
+}
+
+/// Some ports and ranges of ports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PortList(Box<[PortRange]>);
+
+impl PortList {
+    /// A list in this order.
+    pub fn new(ranges: impl Into<Box<[PortRange]>>) -> Self {
+        Self(ranges.into())
+    }
+
+    /// Whether `port` is among them.
+    pub fn contains(&self, port: u16) -> bool {
+        self.0.iter().any(|range| range.contains(port))
+    }
+}
+
+impl fmt::Display for PortList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, range) in self.0.iter().enumerate() {
+            f.write_str(if n == 0 { "" } else { "," })?;
+            range.fmt(f)?;
+        }
+        Ok(())
+    }
 }
 
 /// Ports from the first to the last.

@@ -29,6 +29,13 @@ pub enum Target {
         /// Source ports are chosen at random, which avoids a race between connections.
         random_fully: bool,
     },
+    /// Its connection gets this source. kube-proxy never writes it.
+    Snat {
+        /// The address.
+        address: IpAddr,
+        /// Source ports are chosen at random.
+        random_fully: bool,
+    },
     /// Its connection gets another destination.
     Dnat {
         /// The new address.

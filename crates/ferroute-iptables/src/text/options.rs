@@ -4,8 +4,8 @@ use ferroute_core::{IpFamily, Protocol};
 
 use super::words::Word;
 use crate::{
-    AddressType, ChainName, CtStates, MarkMatch, Match, PortRange, Probability, Recent, RecentAction, RejectWith,
-    Sense, Target,
+    AddressType, ChainName, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent,
+    RecentAction, RejectWith, Sense, Target,
 };
 
 /// An option of a module or target, with its arguments.
@@ -58,6 +58,8 @@ pub(super) fn knows(module: &str, option: &str) -> bool {
         "comment" => option == "--comment",
         "tcp" | "udp" | "sctp" => is_port_option(option),
         "conntrack" => option.starts_with("--ct"),
+        "state" => option == "--state",
+        "multiport" => PortSide::from_option(option).is_some(),
         "mark" => option == "--mark",
         "addrtype" => matches!(option, "--src-type" | "--dst-type" | "--limit-iface-in" | "--limit-iface-out"),
         "statistic" => matches!(option, "--mode" | "--probability" | "--every" | "--packet"),
@@ -104,6 +106,14 @@ pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -
         ("conntrack", [state]) if state.name == "--ctstate" => {
             Some(Match::Conntrack(Sense::new(state.negated, CtStates::parse(state.arg()?)?)))
         }
+        ("state", [state]) if state.name == "--state" => {
+            Some(Match::State(Sense::new(state.negated, CtStates::parse(state.arg()?)?)))
+        }
+        ("multiport", [list]) => {
+            let side = PortSide::from_option(list.name)?;
+            let ranges = list.arg()?.split(',').map(ports).collect::<Option<Vec<_>>>()?;
+            Some(Match::Multiport { side, ports: Sense::new(list.negated, PortList::new(ranges)) })
+        }
         ("mark", [mark]) if mark.name == "--mark" => {
             let (value, mask) = masked_number(mark.arg()?)?;
             Some(Match::Mark(Sense::new(mark.negated, MarkMatch { value, mask })))
@@ -136,6 +146,10 @@ pub(super) fn known_target(family: IpFamily, name: &str, options: &[Opt<'_>]) ->
         ("MASQUERADE", []) => Some(Target::Masquerade { random_fully: false }),
         ("MASQUERADE", [random]) if random.name == "--random-fully" && random.is_flag() => {
             Some(Target::Masquerade { random_fully: true })
+        }
+        ("SNAT", [to]) if to.name == "--to-source" => source(to.plain_arg()?, false),
+        ("SNAT", [to, random]) if to.name == "--to-source" && random.name == "--random-fully" && random.is_flag() => {
+            source(to.plain_arg()?, true)
         }
         ("DNAT", [to]) if to.name == "--to-destination" => destination(to.plain_arg()?),
         (_, []) if !EXTENSIONS.contains(&name) => ChainName::new(name).ok().map(Target::Jump),
@@ -222,6 +236,11 @@ fn set_mark(option: &str, text: &str) -> Option<Target> {
         "--and-mark" => number(text).map(Target::and_mark),
         _ => None,
     }
+}
+
+/// Of ports that are given as well, nothing is known here.
+fn source(text: &str, random_fully: bool) -> Option<Target> {
+    text.parse().ok().map(|address| Target::Snat { address, random_fully })
 }
 
 fn destination(text: &str) -> Option<Target> {

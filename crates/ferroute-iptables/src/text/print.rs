@@ -116,6 +116,14 @@ fn write_match(out: &mut impl Write, module: &Match) -> fmt::Result {
             out.write_str(" -m conntrack")?;
             write_sense(out, " --ctstate ", Some(states))
         }
+        Match::State(states) => {
+            out.write_str(" -m state")?;
+            write_sense(out, " --state ", Some(states))
+        }
+        Match::Multiport { side, ports } => {
+            out.write_str(" -m multiport")?;
+            write_sense(out, &format!(" {} ", side.option()), Some(ports))
+        }
         Match::Mark(mark) => {
             out.write_str(if mark.is_negated() { " -m mark ! --mark" } else { " -m mark --mark" })?;
             let mark = mark.value();
@@ -172,6 +180,10 @@ fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
         Target::Mark { value, mask } => write!(out, " -j MARK --set-xmark {value:#x}/{mask:#x}"),
         Target::Masquerade { random_fully } => {
             out.write_str(if *random_fully { " -j MASQUERADE --random-fully" } else { " -j MASQUERADE" })
+        }
+        Target::Snat { address, random_fully } => {
+            write!(out, " -j SNAT --to-source {}", spelling::address(*address))?;
+            out.write_str(if *random_fully { " --random-fully" } else { "" })
         }
         Target::Dnat { address, port } => {
             out.write_str(" -j DNAT --to-destination ")?;

@@ -55,6 +55,10 @@ fn rules_of_foreign_programs_are_kept_as_they_were_written() {
         "-A cali-x -m comment --comment \"cali:O3lYWMrLQYEMJtB5\" -m mark --mark 0x0/0x10000 -j cali-y",
         "-A X -m mac --mac-source 00:11:22:33:44:55  -m comment --comment -m -j RETURN",
         "-A X -m comment --comment \"\" -j Y",
+        "-A X -p tcp -m multiport --dports 80,443,8000:8010 -j Y",
+        "-A X -p udp -m multiport ! --ports 53 -m state --state NEW -j Y",
+        "-A X -p udp -m multiport --sports 53 -m state ! --state RELATED,ESTABLISHED -j Y",
+        "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j SNAT --to-source 192.168.0.1 --random-fully",
         "-A X -i \"a b\" -j Y",
         "-A X -m recent --set --name \"a b\" --mask 255.255.255.255 --rsource -j Y",
         "-A X -j REJECT --reject-with \"-x\"",
@@ -314,7 +318,11 @@ fn a_word_after_j_is_a_chain_unless_the_kernel_has_a_module_of_that_name() {
     let target = |line| read(IpFamily::V4, line).1.target;
     assert_eq!(target("-A X -j CNI-DN"), Some(Target::Jump("CNI-DN".parse().unwrap())));
     assert_eq!(target("-A X -j LOG"), Some(Target::Other("LOG".into())));
-    assert_eq!(target("-A X -j SNAT --to-source 10.0.0.1"), Some(Target::Other("SNAT --to-source 10.0.0.1".into())));
+    let snat = |random_fully| Some(Target::Snat { address: "10.0.0.1".parse().unwrap(), random_fully });
+    assert_eq!(target("-A X -j SNAT --to-source 10.0.0.1"), snat(false));
+    assert_eq!(target("-A X -j SNAT --to-source 10.0.0.1 --random-fully"), snat(true));
+    let range = "SNAT --to-source 10.0.0.1-10.0.0.9";
+    assert_eq!(target("-A X -j SNAT --to-source 10.0.0.1-10.0.0.9"), Some(Target::Other(range.into())));
     let dnat = |port| Some(Target::Dnat { address: "10.0.0.1".parse().unwrap(), port });
     assert_eq!(target("-A X -j DNAT --to-destination 10.0.0.1"), dnat(None));
     assert_eq!(target("-A X -j DNAT --to-destination 10.0.0.1:80"), dnat(Some(80)));

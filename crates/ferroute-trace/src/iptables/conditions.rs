@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr};
 
-use ferroute_iptables::{AddressType, Match, ProtocolMatch, Recent, RecentAction, Rule, Sense};
+use ferroute_iptables::{AddressType, Match, PortList, PortSide, ProtocolMatch, Recent, RecentAction, Rule, Sense};
 
 use crate::{Host, state::State};
 
@@ -78,8 +78,22 @@ impl State<'_> {
                 self.refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
                     .or_else(|| self.refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
             }
-            Match::Conntrack(states) => self
-                .refuse("connection state", Some(states), self.connection, |wanted| wanted.intersects(self.connection)),
+            Match::Multiport { side, ports } => {
+                let (from, to) = (self.packet.source.port(), self.packet.destination.port());
+                let (has, what) = match side {
+                    PortSide::Source => (&[from][..], "source port"),
+                    PortSide::Destination => (&[to][..], "destination port"),
+                    PortSide::Either => (&[from, to][..], "source and destination port"),
+                };
+                let any = |wanted: &PortList| has.iter().any(|port| wanted.contains(*port));
+                let text = has.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+                self.refuse(what, Some(ports), text, any)
+            }
+            Match::Conntrack(states) | Match::State(states) => {
+                self.refuse("connection state", Some(states), self.connection, |wanted| {
+                    wanted.intersects(self.connection)
+                })
+            }
             Match::Mark(mark) => (!mark.allows(|wanted| wanted.matches(self.mark))).then(|| {
                 let wanted = mark.value();
                 let wanted = format!("{:#x}/{:#x}", wanted.value, wanted.mask);

@@ -79,7 +79,7 @@ impl<'a, P: Path> Walker<'a, P> {
             }
             Finding::Match { chance, unknown } => (chance, unknown),
         };
-        if rule.target.is_none() {
+        if rule.target.as_ref().is_none_or(is_harmless) {
             // Whether it matches or not, nothing happens.
             self.note_rule(rule, number, None, None);
             return Next::GoOn;
@@ -137,23 +137,21 @@ impl<'a, P: Path> Walker<'a, P> {
                 self.effect(|| effect);
                 Next::TablePassed
             }
+            Target::Snat { address, .. } => {
+                let effect = self.journey.state.source_from(*address);
+                self.effect(|| effect);
+                Next::TablePassed
+            }
             Target::Masquerade { random_fully } => self.masquerade(*random_fully),
             Target::Other(text) => self.apply_other(text),
         }
     }
 
-    /// Targets that only look at a packet, or change what no rule here asks about, let it go on.
     fn apply_other(&mut self, text: &str) -> Next {
-        const HARMLESS: [&str; 12] = [
-            "LOG", "NFLOG", "ULOG", "AUDIT", "TRACE", "CONNMARK", "CT", "SET", "TCPMSS", "DSCP", "CHECKSUM", "CLASSIFY",
-        ];
-        let mut words = text.split(' ');
-        let name = words.next().unwrap_or_default();
-        if name == "NOTRACK" || (name == "CT" && words.any(|word| word == "--notrack")) {
-            self.journey.state.untrack();
-        } else if !HARMLESS.contains(&name) {
+        if !forgoes_tracking(text) {
             return Next::End(Verdict::Unknown { why: format!("what `-j {text}` does") });
         }
+        self.journey.state.untrack();
         Next::GoOn
     }
 
@@ -223,6 +221,29 @@ impl<'a, P: Path> Walker<'a, P> {
             path: stack.iter().map(|frame| frame.name.to_string()).collect(),
             effect: effect(),
         });
+    }
+}
+
+/// The target only looks at a packet, or changes what no rule here asks about.
+fn is_harmless(target: &Target) -> bool {
+    const HARMLESS: [&str; 12] =
+        ["LOG", "NFLOG", "ULOG", "AUDIT", "TRACE", "CONNMARK", "CT", "SET", "TCPMSS", "DSCP", "CHECKSUM", "CLASSIFY"];
+    match target {
+        Target::Other(text) => {
+            let name = text.split(' ').next().unwrap_or_default();
+            HARMLESS.contains(&name) && !forgoes_tracking(text)
+        }
+        _ => false,
+    }
+}
+
+/// The target takes the packet out of connection tracking.
+fn forgoes_tracking(text: &str) -> bool {
+    let mut words = text.split(' ');
+    match words.next() {
+        Some("NOTRACK") => true,
+        Some("CT") => words.any(|word| word == "--notrack"),
+        _ => false,
     }
 }
 

@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 use ferroute_nftables::{
     Class, Value,
     model::{
-        ChainWithRules, Datum, Element, Field, Match, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
+        ChainWithRules, Datum, Element, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
         Verdict as RuleVerdict,
     },
 };
@@ -12,6 +12,7 @@ use ferroute_nftables::{
 use super::{
     base::Base,
     conditions::{Chosen, Finding, Missing},
+    prospect::{Prospect, foresee, range_of},
 };
 use crate::{
     Assumption, Effect, Event, Verdict,
@@ -134,6 +135,21 @@ impl<'a, P: Path> Walker<'a, P> {
                     turn.chosen = Some(first);
                 }
                 Then::Perhaps(condition) => {
+                    let next = &turn.rule.statements[turn.statement + 1..];
+                    match foresee(&self.journey.state, next, self.base.table) {
+                        Prospect::Open => {}
+                        Prospect::Mismatch(why) => {
+                            self.note(turn, Some(why));
+                            return Next::GoOn;
+                        }
+                        Prospect::Nothing => {
+                            self.note(
+                                turn,
+                                Some(format!("it cannot be told whether {condition}, and nothing follows")),
+                            );
+                            return Next::GoOn;
+                        }
+                    }
                     let mut other = self.clone();
                     other.note(turn.clone(), Some(format!("assuming that not {condition}")));
                     other.journey.assuming.push(Assumption { condition: condition.clone(), holds: false });
@@ -353,23 +369,6 @@ impl Missing {
             Self::Absent(why) => Then::Mismatch(why),
             Self::Unknown(_) => Then::End(Verdict::Unknown { why: format!("what @{map} says of the packet") }),
         }
-    }
-}
-
-/// The numbers among which chance decides in a statement: the first, and how many there are.
-fn range_of(statement: &Statement) -> Option<(u32, u32)> {
-    let of_field = |field: &Field| match field {
-        Field::Random { first, count } => Some((*first, *count)),
-        _ => None,
-    };
-    match statement {
-        Statement::PriorityAtRandom { count, first } => Some((first.0, *count)),
-        Statement::Match(Match::Compare { field, .. } | Match::Within { field, .. }) => of_field(field),
-        Statement::Match(Match::Member { key, .. })
-        | Statement::PriorityFromMap { key, .. }
-        | Statement::Translate { key, .. }
-        | Statement::Dispatch { key, .. } => key.iter().find_map(of_field),
-        _ => None,
     }
 }
 

@@ -72,6 +72,17 @@ fn protocols_and_ports_match() {
     assert_fails("-p tcp -m tcp --dport 81", &packet, "destination port is 80, not 81");
     assert_fails("-p tcp -m tcp --sport 1:1023", &packet, "source port is 40000, not 1:1023");
     assert_fails("-p udp -m udp --dport 80", &packet, "protocol is tcp, not udp");
+    for matching in
+        ["--dports 79,80", "--dports 1:100", "! --dports 81", "--sports 40000", "--ports 80", "--ports 40000"]
+    {
+        assert_matches(&format!("-p tcp -m multiport {matching}"), &packet);
+    }
+    assert_fails("-p tcp -m multiport --dports 81,90:99", &packet, "destination port is 80, not 81,90:99");
+    assert_fails(
+        "-p tcp -m multiport ! --ports 40000",
+        &packet,
+        "source and destination port is 40000 and 80, and 40000 is excluded",
+    );
     assert_matches("-p sctp -m sctp --dport 80", &Packet { protocol: Protocol::Sctp, ..packet });
 }
 
@@ -79,6 +90,8 @@ fn protocols_and_ports_match() {
 fn the_connection_is_new() {
     let packet = from_pod("10.0.0.1:80");
     assert_matches("-m conntrack --ctstate NEW", &packet);
+    assert_matches("-m state --state NEW,RELATED", &packet);
+    assert_fails("-m state --state RELATED", &packet, "connection state is NEW, not RELATED");
     assert_matches("-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT", &packet);
     assert_fails(
         "-m conntrack --ctstate RELATED,ESTABLISHED",
@@ -162,6 +175,7 @@ fn what_we_do_not_know_is_told_both_ways() {
     // Where nothing would happen, or something else rules the rule out, it need not be known.
     let quiet = "*filter
         -A INPUT -m set --match-set friends src
+        -A INPUT -m set --match-set friends src -j LOG
         -A INPUT -p udp -m set --match-set friends src -j DROP";
     assert_eq!(ends(quiet, &from_pod("172.17.0.1:80")).len(), 1);
 }

@@ -78,6 +78,18 @@ fn targets_that_only_look_let_the_packet_go_on() {
 }
 
 #[test]
+fn snat_gives_the_connection_another_source() {
+    let text = "*nat
+        -A POSTROUTING -o eth0 -j SNAT --to-source 192.168.49.9
+        *mangle
+        -A POSTROUTING -m conntrack --ctstate SNAT -j DROP";
+    assert_eq!(
+        ends(text, &from_pod("10.0.0.1:80")),
+        ["not ours, goes on to 10.0.0.1:80 through eth0, seen as from 192.168.49.9"]
+    );
+}
+
+#[test]
 fn packets_that_are_not_tracked_do_not_meet_nat() {
     let nat = "*nat\n-A PREROUTING -j DNAT --to-destination 172.17.0.4";
     assert_eq!(
