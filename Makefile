@@ -24,14 +24,19 @@ test: deps-test unit conformance
 unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
 
-# Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, MODES some modes.
-MODES ?= iptables nftables
+# Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, RUNS some runs.
+# It is told what there is by files, and once more by a double of an API server (SOURCE-MODE).
+RUNS ?= files-iptables files-nftables double-iptables
 CASES ?=
+API_DOUBLE := $(abspath $(TARGET_DIR))/release/examples/double
 conformance: deps-test release
-	@set -e; for mode in $(MODES); do \
-	    echo "== conformance, mode $$mode"; \
-	    $(SUDO) python3 conformance/check.py --mode $$mode --source files \
-	        --proxy-cmd "$(FERROUTE) run --config {config} --manifests {manifests}" $(CASES); \
+	$(CARGO) build --release -p ferroute-kube --features testing --example double
+	@set -e; for run in $(RUNS); do \
+	    source=$${run%-*} mode=$${run#*-}; \
+	    echo "== conformance, mode $$mode, source $$source"; \
+	    manifests=; [ $$source != files ] || manifests="--manifests {manifests}"; \
+	    $(SUDO) env API_DOUBLE=$(API_DOUBLE) python3 conformance/check.py --mode $$mode --source $$source \
+	        --proxy-cmd "$(FERROUTE) run --config {config} $$manifests" $(CASES); \
 	done
 
 release: rust
