@@ -12,6 +12,7 @@
 //! What is *not* here: HTTP, reading the kernel's or the process's numbers, deciding when to sync.
 
 mod buckets;
+mod connections;
 mod history;
 mod make;
 mod metrics;
@@ -21,6 +22,7 @@ mod receipts;
 mod rules;
 mod slow;
 
+pub use connections::Connections;
 pub use history::{Finished, History, InForce, Now, ObjectChange, Subject};
 pub use metrics::{Engine, Metrics, Probe, Sampled};
 pub use own::Progress;

@@ -4,8 +4,8 @@ use ferroute_core::IpFamily;
 use prometheus::{IntCounter, IntCounterVec, Registry, TextEncoder};
 
 use crate::{
-    ApiRequest, Build, Failed, Finished, Process, Progress, Synced, make::Maker, own::Own, platform::Platform,
-    rules::Rules,
+    ApiRequest, Build, Connections, Failed, Finished, Process, Progress, Synced, connections::ConnectionCounters,
+    make::Maker, own::Own, platform::Platform, rules::Rules,
 };
 
 /// All metrics. It can be told from any thread, and telling never waits for a reader.
@@ -14,6 +14,7 @@ pub struct Metrics {
     rules: Rules,
     platform: Platform,
     own: Own,
+    connections: ConnectionCounters,
     healthz: IntCounterVec,
     livez: IntCounterVec,
     packets: Option<Packets>,
@@ -50,6 +51,8 @@ pub struct Sampled {
     pub localhost_accepted: Option<u64>,
     /// How far syncs are, for each family where that can be told.
     pub progress: Vec<Progress>,
+    /// Connections of each family, if somebody counts them.
+    pub connections: Vec<Connections>,
 }
 
 /// The kernel's packet counters that iptables rules have.
@@ -67,6 +70,7 @@ impl Metrics {
             rules: Rules::new(&make, engine),
             platform: Platform::new(&make, build),
             own: Own::new(&make, build),
+            connections: ConnectionCounters::new(&make),
             healthz: make.counters("kubeproxy_proxy_healthz_total", "Answers to /healthz, by status.", &["code"]),
             livez: make.counters("kubeproxy_proxy_livez_total", "Answers to /livez, by status.", &["code"]),
             packets: (engine == Engine::Iptables).then(|| Packets::new(&make)),
@@ -141,6 +145,7 @@ impl Metrics {
     pub fn render(&self, sampled: &Sampled) -> String {
         sampled.process.iter().for_each(|process| self.platform.process(process));
         sampled.progress.iter().for_each(|progress| self.own.progress(progress));
+        self.connections.set(&sampled.connections);
         if let Some(packets) = &self.packets {
             packets.set(sampled);
         }

@@ -9,8 +9,8 @@ use std::{
 
 use ferroute_core::{IpFamily, SyncReport, TableReport, parse::ObjectVersion, testing::service_name};
 use ferroute_metrics::{
-    ApiRequest, Build, Engine, Failed, Failure, History, InForce, Metrics, Now, ObjectChange, Probe, Process, Progress,
-    Sampled, Subject, Synced,
+    ApiRequest, Build, Connections, Engine, Failed, Failure, History, InForce, Metrics, Now, ObjectChange, Probe,
+    Process, Progress, Sampled, Subject, Synced,
 };
 use proptest::prelude::*;
 
@@ -83,7 +83,19 @@ fn eventful(engine: Engine, families: &[IpFamily]) -> String {
         invalid_dropped: Some(11),
         localhost_accepted: Some(12),
         progress,
+        connections: families.iter().map(|family| connections(*family)).collect(),
     })
+}
+
+fn connections(family: IpFamily) -> Connections {
+    let endpoint = "10.0.0.1:8080".parse().unwrap();
+    Connections {
+        family,
+        services: vec![("shop/web:http".to_owned(), 70)],
+        other_services: 5,
+        endpoints: vec![("shop/web:http".to_owned(), endpoint, 60)],
+        other_endpoints: 10,
+    }
 }
 
 /// A slice that changed two seconds before its rules were in force.
@@ -189,6 +201,21 @@ fn counters_of_failures_begin_at_zero() {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
     assert!(!text.contains("IPv4"), "{text}");
+}
+
+#[test]
+fn connections_of_services_that_are_gone_are_not_shown() {
+    let metrics = metrics(Engine::Nftables);
+    let shown = |connections| {
+        let text = metrics.render(&Sampled { connections, ..Sampled::default() });
+        let lines = text.lines().filter(|line| line.starts_with("ferroute_connections_total"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let both = shown(vec![connections(IpFamily::V4)]);
+    assert_eq!(both[1], "ferroute_connections_total{ip_family=\"IPv4\",service_port=\"shop/web:http\"} 70");
+    let others = shown(vec![Connections { services: Vec::new(), ..connections(IpFamily::V4) }]);
+    assert_eq!(others, ["ferroute_connections_total{ip_family=\"IPv4\",service_port=\"\"} 5"]);
+    assert_eq!(shown(Vec::new()), [""; 0]);
 }
 
 #[test]

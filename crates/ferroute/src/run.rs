@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::Context;
-use ferroute_config::{ClientConnectionConfiguration, Resolved};
+use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved};
 use ferroute_core::{NodeView, Tracker};
 use ferroute_health::{Health, HealthzHandler, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
@@ -40,14 +40,15 @@ use crate::{
     planes,
     recording::{self, About, Recording},
     settings::{self, Settings},
-    status::{self, Pages, ProgressBoard, Status},
+    status::{self, Pages, Status},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
 };
 
 /// Runs the proxy until a signal ends it.
 pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
-    let pages = Pages::new(&config.clone().platform_defaulted(), args.flags.iter());
+    let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
+    let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter());
     let status = Status::new(resolved, pages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(async {
@@ -156,7 +157,7 @@ async fn supervise(
             end = &mut stop => return Ok(end),
         }
     }
-    let mut sync = SyncThread::start(resolved, feed.node(), intake, status.progress())?;
+    let mut sync = SyncThread::start(resolved, feed.node(), intake, status)?;
     sync.send(others).await?;
     let mut addresses = AddressWatch::open()?;
     let end = loop {
@@ -217,12 +218,9 @@ struct SyncThread {
 }
 
 impl SyncThread {
-    fn start(resolved: &Resolved, node: &NodeView, intake: Intake, progress: &ProgressBoard) -> anyhow::Result<Self> {
+    fn start(resolved: &Resolved, node: &NodeView, intake: Intake, status: &Status) -> anyhow::Result<Self> {
         let planes = planes::open(resolved, node)?;
-        progress.get_or_init(|| {
-            let told = planes.served.iter().filter_map(|(family, plane)| Some((*family, plane.progress()?)));
-            told.collect()
-        });
+        status.planes_are_open(&planes.served, resolved);
         let mut addresses = KernelAddresses::open()?;
         let mut known = addresses.list()?;
         let host_addresses = move || {

@@ -38,7 +38,8 @@ impl Settings {
     pub(crate) fn choose_mode(&mut self, called_as: CalledAs) -> anyhow::Result<Reason> {
         let chosen = choose(&self.config, called_as, planes::probe_nftables);
         let (resolved, reason) = chosen.context("the configuration is invalid")?;
-        self.resolved = resolved;
+        // What only our own flags say is no part of the configuration.
+        self.resolved = Resolved { connection_counters: self.resolved.connection_counters, ..resolved };
         Ok(reason)
     }
 }

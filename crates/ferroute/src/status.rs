@@ -9,6 +9,7 @@
 //!
 //! Answers are made on the HTTP thread from what is at hand, so that no sync waits for a reader.
 
+mod connections;
 mod pages;
 mod sample;
 
@@ -16,14 +17,15 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use anyhow::Context;
 use ferroute_config::{Mode, Resolved};
+use ferroute_core::{Dataplane, IpFamily};
 use ferroute_health::{
     Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found, text,
 };
 use ferroute_kube::{RequestCounter, RequestEnd};
 use ferroute_metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
 
+pub(crate) use self::pages::Pages;
 use self::sample::Sampler;
-pub(crate) use self::{pages::Pages, sample::ProgressBoard};
 use crate::{
     health::LISTEN_PAUSE,
     logging::chain,
@@ -78,9 +80,17 @@ impl Status {
         Arc::new(ApiRequests(self.metrics()))
     }
 
-    /// Where to tell who can say how far syncs are.
-    pub(crate) fn progress(&self) -> &ProgressBoard {
-        &self.handler.sampler.progress
+    /// These are the families and the modes; only now it is known who can say how far syncs are.
+    pub(crate) fn planes_are_open(&self, planes: &[(IpFamily, Box<dyn Dataplane>)], resolved: &Resolved) {
+        let Sampler { progress, connections, .. } = &self.handler.sampler;
+        progress
+            .get_or_init(|| planes.iter().filter_map(|(family, plane)| Some((*family, plane.progress()?))).collect());
+        let families: Vec<IpFamily> = planes.iter().map(|(family, _)| *family).collect();
+        if let Some(most) = resolved.connection_counters.filter(|_| resolved.mode == Mode::Nftables)
+            && let Err(error) = connections.start(&families, most)
+        {
+            tracing::warn!("connections are not counted: {error:#}");
+        }
     }
 
     /// Tells the sync loop's progress.

@@ -7,16 +7,18 @@ use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_iptables::NfacctCounters;
 use ferroute_metrics::{Engine, Process, Progress, Sampled};
 
+use super::connections::ConnectionBoard;
 use crate::logging::chain;
 
 /// Where it is told, once that is known, who can say how far the sync of each family is.
-pub(crate) type ProgressBoard = OnceLock<Vec<(IpFamily, ferroute_core::Progress)>>;
+pub(super) type ProgressBoard = OnceLock<Vec<(IpFamily, ferroute_core::Progress)>>;
 
 /// Looks up what nobody tells by itself.
 pub(crate) struct Sampler {
     /// Only where rules count packets, and the kernel can.
     packets: Option<Mutex<KernelCounters>>,
     pub(super) progress: ProgressBoard,
+    pub(super) connections: ConnectionBoard,
 }
 
 impl Sampler {
@@ -29,7 +31,11 @@ impl Sampler {
             }),
             Engine::Nftables | Engine::Ipvs => None,
         };
-        Self { packets: packets.map(Mutex::new), progress: ProgressBoard::default() }
+        Self {
+            packets: packets.map(Mutex::new),
+            progress: ProgressBoard::default(),
+            connections: ConnectionBoard::default(),
+        }
     }
 
     pub(crate) fn sample(&self) -> Sampled {
@@ -38,6 +44,7 @@ impl Sampler {
             invalid_dropped: self.packets(NfacctCounters::INVALID_DROPPED),
             localhost_accepted: self.packets(NfacctCounters::LOCALHOST_ACCEPTED),
             progress: self.progress.get().into_iter().flatten().map(progress).collect(),
+            connections: self.connections.get(),
         }
     }
 

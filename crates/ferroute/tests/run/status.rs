@@ -2,16 +2,25 @@
 
 use serde_json::Value;
 
+use ferroute_testing::NetNs;
+
 use crate::{
     Case, Mode,
     http::{Answer, get},
-    in_each_mode, slices, wait, web,
+    in_each_mode,
+    lab::Lab,
+    proxy::{FERROUTE, Files, Proxy, run_command},
+    slices, traffic, wait, web, web_tcp,
 };
 
 in_each_mode!(metrics_follow_what_happens, pages_tell_of_the_proxy, receipts_and_changes_tell_of_services);
 
 fn ask(case: &Case, path: &str) -> Answer {
-    get(&case.lab.node, "127.0.0.1:10249".parse().unwrap(), path).unwrap()
+    ask_on(&case.lab.node, path)
+}
+
+fn ask_on(node: &NetNs, path: &str) -> Answer {
+    get(node, "127.0.0.1:10249".parse().unwrap(), path).unwrap()
 }
 
 /// The value of a metric with these labels; `None` if it is not there.
@@ -104,4 +113,26 @@ fn receipts_and_changes_tell_of_services(mode: Mode) {
 
     case.files.apply(&slices("web", &[1]));
     wait("the end of its receipt", || json(&case, "/services")["services"].as_array()?.is_empty().then_some(()));
+}
+
+#[test]
+fn connections_are_counted_by_service_port_and_endpoint_where_that_is_asked_for() {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0]));
+    let mut command = run_command(FERROUTE, &files.manifests(), &files.config(Mode::Nftables));
+    let mut proxy = Proxy::spawn(&lab.node, command.args(["--nftables-connection-counters", "10"]));
+    proxy.wait_in_force(&lab.node);
+    for _ in 0..3 {
+        traffic::connect(&lab.client, web_tcp()[0]).unwrap();
+    }
+    let port = "ip_family=\"IPv4\",service_port=\"default/web:tcp\"";
+    let endpoint = "endpoint=\"10.244.0.2:8080\"";
+    let lines = [
+        format!("ferroute_connections_total{{{port}}} 3"),
+        format!("ferroute_endpoint_connections_total{{{endpoint},{port}}} 3"),
+    ];
+    wait("three connections", || {
+        let body = ask_on(&lab.node, "/metrics").body;
+        lines.iter().all(|line| body.lines().any(|found| found == line)).then_some(())
+    });
 }
