@@ -12,7 +12,7 @@ use std::{
 
 use common::{
     lab::Lab,
-    scene::{clients, cluster, frontends},
+    scene::{address, clients, cluster, frontends},
     world::{Client, World, ip},
 };
 use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
@@ -160,32 +160,58 @@ fn the_kernel_takes_ipv6_packets_through_our_table_as_the_walk_tells() {
     assert_eq!(ends_in_our_table(IpFamily::V6), ["delivered", "dropped", "not", "rejected"]);
 }
 
-#[test]
-fn the_kernel_takes_packets_through_kube_proxys_table_as_the_walk_tells() {
-    let table = include_str!("common/kube_proxy.nft");
-    let mut trial = Trial::new(world(), IpFamily::V4, |node| _ = node.feed("nft", &["-f", "-"], table));
-    let socket = |text: &str| text.parse().unwrap();
-    let all = [
-        "10.96.0.1:80",
-        "10.96.0.2:80",
-        "10.96.0.3:80",
-        "10.96.0.4:80",
-        "10.96.0.1:81",
-        "10.96.0.99:80",
-        "203.0.113.1:80",
-        "203.0.113.3:80",
-        "198.51.100.4:80",
-        "192.168.0.1:30001",
-        "192.168.0.1:30003",
-        "192.168.0.1:30004",
-        "10.244.0.1:30001",
-        "192.168.0.1:30099",
+/// The table for a family; that of IPv6 differs in nothing but addresses.
+fn kube_proxy_table(family: IpFamily) -> String {
+    let v4 = include_str!("common/kube_proxy.nft").to_owned();
+    let replacements = [
+        ("table ip ", "table ip6 "),
+        ("ipv4_addr", "ipv6_addr"),
+        ("ip saddr", "ip6 saddr"),
+        ("ip daddr", "ip6 daddr"),
+        ("dnat to 10.244.0.3:", "dnat to [fd00:244::3]:"),
+        ("dnat to 10.244.0.6:", "dnat to [fd00:244::6]:"),
+        ("dnat to 10.244.1.1:", "dnat to [fd00:244:0:1::1]:"),
+        ("10.244.0.0/16", "fd00:244::/32"),
+        ("192.168.0.0/29", "fd00:168::/125"),
+        ("10.96.0.0/16", "fd00:96::/112"),
+        ("192.168.0.1", "fd00:168::1"),
+        ("10.244.0.", "fd00:244::"),
+        ("10.244.1.", "fd00:244:0:1::"),
+        ("10.96.0.", "fd00:96::"),
+        ("203.0.113.", "2001:db8:ee::"),
+        ("198.51.100.", "2001:db8:1b::"),
     ];
-    assert_eq!(trial.check_all(&all.map(socket)), ["delivered", "dropped", "not", "rejected"]);
+    match family {
+        IpFamily::V4 => v4,
+        IpFamily::V6 => replacements.iter().fold(v4, |text, (from, to)| text.replace(from, to)),
+    }
+}
+
+fn agrees_on_kube_proxys_table(family: IpFamily) {
+    let table = kube_proxy_table(family);
+    let mut trial = Trial::new(world(), family, |node| _ = node.feed("nft", &["-f", "-"], &table));
+    let of = |kind: &str, n: u16, port: u16| SocketAddr::new(ip(&address(family, kind, n)), port);
+    let mut all: Vec<SocketAddr> = (1..=4).map(|n| of("cluster", n, 80)).collect();
+    all.extend([of("cluster", 1, 81), of("cluster", 99, 80), of("external", 1, 80), of("external", 3, 80)]);
+    all.push(of("balancer", 4, 80));
+    let [node, other] = [["192.168.0.1", "10.244.0.1"], ["fd00:168::1", "fd00:244::1"]][family.index()].map(ip);
+    all.extend([30_001, 30_003, 30_004, 30_099].map(|port| SocketAddr::new(node, port)));
+    all.push(SocketAddr::new(other, 30_001));
+    assert_eq!(trial.check_all(&all), ["delivered", "dropped", "not", "rejected"]);
     // A client stays with its endpoint.
-    let pod = Client::Pod(ip("10.244.0.200"));
-    let ends: Vec<Verdict> = (0..6).map(|_| trial.check(&pod, socket("10.96.0.2:80"))).collect();
+    let pod = &clients(family)[0];
+    let ends: Vec<Verdict> = (0..6).map(|_| trial.check(pod, of("cluster", 2, 80))).collect();
     assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
+}
+
+#[test]
+fn the_kernel_takes_ipv4_packets_through_kube_proxys_table_as_the_walk_tells() {
+    agrees_on_kube_proxys_table(IpFamily::V4);
+}
+
+#[test]
+fn the_kernel_takes_ipv6_packets_through_kube_proxys_table_as_the_walk_tells() {
+    agrees_on_kube_proxys_table(IpFamily::V6);
 }
 
 /// What a network plugin and an administrator may have put beside a proxy's table: `iptables` rules that accept, drop,
