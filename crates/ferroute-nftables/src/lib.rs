@@ -52,9 +52,9 @@
 //! | `hairpin` | address . address . protocol . port | endpoints of this node, calling themselves |
 //! | `cluster-ips` | address | cluster IPs, to masquerade strangers and to refuse unknown ports |
 //! | `node-port-addresses` | address | addresses that answer on node ports, unless all local ones do |
-//! | `slots` | frontend . list:index | name of an endpoint, for Services with affinity |
+//! | `slots` | frontend . list:index | slot of an endpoint, owner:number, for Services with affinity |
 //! | `sticky-N` | frontend | has an affinity of N seconds |
-//! | `affinity` | frontend . client | the endpoint that the client had last; the kernel alone writes it |
+//! | `affinity` | owner . client | slot of the endpoint that the client had last; the kernel alone writes it |
 //!
 //! # A packet's way
 //!
@@ -81,10 +81,13 @@
 //!
 //! # Affinity
 //!
-//! The `-sticky` chains look up client and frontend in `affinity`, which says the *slot* of an endpoint: a number made
-//! from its address and port, under which it is in `endpoints`, too. An endpoint that is gone has no such element, so
-//! its clients are forgotten and choose again, and changes of other endpoints do not matter. Chain `remember` adds or
-//! prolongs the client's element before the packet's address is translated.
+//! An endpoint of a Service with affinity has a *slot*, a number that it keeps while it is there, and under which it is
+//! in `endpoints`, too. One half of it is the *owner*, which all slots of one list of one service port have in common.
+//! The `-sticky` chains take the slot of any endpoint, leave the owner of it, and look up owner and client in
+//! `affinity`, which says the slot that the client had last. So a client has the same endpoint at all frontends of a
+//! service port, as in kube-proxy. An endpoint that is gone has no element under its slot, so its clients are forgotten
+//! and choose again, and changes of other endpoints do not matter. Chain `remember` adds or prolongs the client's
+//! element before the packet's address is translated.
 //!
 //! # Changes
 //!

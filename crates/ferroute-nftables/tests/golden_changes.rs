@@ -20,14 +20,20 @@ use ferroute_nftables::{
 };
 use insta::assert_snapshot;
 
-/// What is written for each of some edits, after a cluster is in force.
-fn written(cluster: &Cluster, edits: impl IntoIterator<Item = Edit>) -> String {
-    let (record, mut tracker) = (Arc::new(Mutex::new(String::new())), cluster.tracker());
+/// A kernel in memory, and what it is told.
+fn recorder() -> (impl Kernel, Arc<Mutex<String>>) {
+    let record = Arc::new(Mutex::new(String::new()));
     let writer = record.clone();
     let kernel = Watched::new(MemoryKernel::new(), move |kernel, transaction| {
         writer.lock().unwrap().push_str(&transaction.to_string());
         kernel.commit(transaction)
     });
+    (kernel, record)
+}
+
+/// What is written for each of some edits, after a cluster is in force.
+fn written(cluster: &Cluster, edits: impl IntoIterator<Item = Edit>) -> String {
+    let ((kernel, record), mut tracker) = (recorder(), cluster.tracker());
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
     dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
     record.lock().unwrap().clear();
@@ -77,22 +83,22 @@ fn an_endpoint_of_a_service_with_affinity_comes_and_goes() {
     let edits = [set_slice(pods(&[2, 3])), set_slice(pods(&[3]))];
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-sticky-2
-    add rule ip ferroute pick-sticky-2 meta priority set ip daddr . meta l4proto . th dport . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 2 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember
     add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember comment "the list has just become shorter"
     add element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:2 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . db5e:c780 : 10.244.0.3 . 8080 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : db5e:c780 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : 8367:9843 }
     delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
     add element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:2 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : ab91:a88 }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : db5e:c780 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:53ed }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : 8367:9843 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:1 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : db5e:c780 }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:9843 }
     delete element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
     "#);
 }
@@ -132,27 +138,25 @@ fn the_last_affinity_goes() {
     add rule ip ferroute pick-1 meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
     add element ip ferroute dispatch { 1:1 : goto pick-1 }
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : ab91:a88 }
+    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:53ed }
     delete element ip ferroute sticky-300 { 10.96.0.1 . tcp . 80 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:1 }
     add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
     delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
     flush chain ip ferroute remember
     add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute remember delete @affinity { ip daddr . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute node-port-remember
     add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute node-port-remember delete @affinity { ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     delete set ip ferroute sticky-300
     "#);
 }
 
 #[test]
 fn networks_of_cluster_ips_come_and_go_with_their_rules_alone() {
-    let kernel = Recorder::default();
-    let record = kernel.record.clone();
-    let mut tracker: Tracker = cluster(web(), pods(&[2])).tracker();
+    let ((kernel, record), mut tracker) = (recorder(), cluster(web(), pods(&[2])).tracker());
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
     dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
     record.lock().unwrap().clear();

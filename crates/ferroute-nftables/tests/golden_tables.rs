@@ -39,7 +39,7 @@ fn a_table_without_services() {
     add map ip ferroute local-dispatch { type classid : verdict ; comment "the same for classes of local-services" ; }
     add map ip ferroute endpoints { type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service ; comment "list:index, list 1 the cluster's, 2 this node's; from 100:1 slots for affinity" ; }
     add map ip ferroute slots { type ipv4_addr . inet_proto . inet_service . classid : classid ; comment "list:index of an endpoint to its slot, for services with affinity" ; }
-    add map ip ferroute affinity { type ipv4_addr . inet_proto . inet_service . ipv4_addr : classid ; size 1048576 ; flags dynamic,timeout ; comment "address, port and client to the slot of the endpoint that the client had last" ; }
+    add map ip ferroute affinity { type classid . ipv4_addr : classid ; size 1048576 ; flags dynamic,timeout ; comment "slots of a service's list and client to the slot of the endpoint that the client had last" ; }
     add set ip ferroute refused { type ipv4_addr . inet_proto . inet_service ; comment "services without any endpoint" ; }
     add set ip ferroute dropped { type ipv4_addr . inet_proto . inet_service ; comment "services without an endpoint on this node, where policy asks for one" ; }
     add set ip ferroute restricted { type ipv4_addr . inet_proto . inet_service ; comment "load balancers with source ranges" ; }
@@ -49,10 +49,10 @@ fn a_table_without_services() {
     add set ip ferroute node-port-addresses { type ipv4_addr ; comment "addresses that answer on node ports, unless all local ones do" ; }
     add chain ip ferroute remember { comment "the endpoint whose slot is the priority" ; }
     add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute remember delete @affinity { ip daddr . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     add chain ip ferroute node-port-remember { comment "the endpoint whose slot is the priority" ; }
     add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute node-port-remember delete @affinity { ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     add chain ip ferroute services { comment "the choice of an endpoint" ; }
     add rule ip ferroute services ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip ferroute services meta priority set ip daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
@@ -98,9 +98,9 @@ fn a_table_without_services() {
     let rules = |text: String| text.lines().filter(|line| line.starts_with("add rule")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(rules(text(IpFamily::V6)), @r#"
     add rule ip6 ferroute remember dnat ip6 to ip6 daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip6 ferroute remember delete @affinity { ip6 daddr . meta l4proto . th dport . ip6 saddr : meta priority } comment "the endpoint is gone"
+    add rule ip6 ferroute remember delete @affinity { meta priority & ffff:1 . ip6 saddr : meta priority } comment "the endpoint is gone"
     add rule ip6 ferroute node-port-remember dnat ip6 to ip6 daddr & :: . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip6 ferroute node-port-remember delete @affinity { ip6 daddr & :: . meta l4proto . th dport . ip6 saddr : meta priority } comment "the endpoint is gone"
+    add rule ip6 ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip6 saddr : meta priority } comment "the endpoint is gone"
     add rule ip6 ferroute services ip6 daddr @cluster-ips ip6 saddr != fd00:244::/48 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip6 ferroute services meta priority set ip6 daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
     add rule ip6 ferroute services ip6 daddr @node-port-addresses meta priority set ip6 daddr & :: . meta l4proto . th dport map @services meta priority vmap @dispatch comment "node ports"
@@ -156,7 +156,7 @@ fn a_service_with_everything() {
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute hairpin { 10.244.0.3 . 10.244.0.3 . tcp . 8080 }
     add chain ip ferroute node-port-pick-sticky-2
-    add rule ip ferroute node-port-pick-sticky-2 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr map @affinity jump node-port-remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute node-port-pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump node-port-remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute node-port-pick-sticky-2 meta priority set numgen random mod 2 offset 65537 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @slots jump node-port-remember
     add rule ip ferroute node-port-pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @slots jump node-port-remember comment "the list has just become shorter"
     add chain ip ferroute node-port-external-local-sticky-2
@@ -165,28 +165,29 @@ fn a_service_with_everything() {
     add rule ip ferroute node-port-external-local-sticky-2 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport map @local-services meta priority vmap @local-dispatch comment "others stay on this node"
     add element ip ferroute dispatch { 18:2 : goto node-port-external-local-sticky-2 }
     add chain ip ferroute node-port-pick-local-sticky-1
-    add rule ip ferroute node-port-pick-local-sticky-1 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr map @affinity jump node-port-remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute node-port-pick-local-sticky-1 meta priority set numgen random mod 1 offset 131073 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump node-port-remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute node-port-pick-local-sticky-1 meta priority set numgen random mod 1 offset 131073 meta priority set ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @slots jump node-port-remember
     add element ip ferroute local-dispatch { 16:1 : goto node-port-pick-local-sticky-1 }
     add set ip ferroute sticky-10800 { type ipv4_addr . inet_proto . inet_service ; }
     add element ip ferroute services { 0.0.0.0 . tcp . 30080 comment "shop/web:http" : 18:2 }
     add element ip ferroute local-services { 0.0.0.0 . tcp . 30080 : 16:1 }
-    add element ip ferroute endpoints { 0.0.0.0 . tcp . 30080 . ab91:a88 : 10.244.0.2 . 8080 }
-    add element ip ferroute endpoints { 0.0.0.0 . tcp . 30080 . db5e:c780 : 10.244.0.3 . 8080 }
-    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 1:1 : ab91:a88 }
-    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 1:2 : db5e:c780 }
-    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 2:1 : db5e:c780 }
+    add element ip ferroute endpoints { 0.0.0.0 . tcp . 30080 . 8367:53ed : 10.244.0.2 . 8080 }
+    add element ip ferroute endpoints { 0.0.0.0 . tcp . 30080 . 8367:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute endpoints { 0.0.0.0 . tcp . 30080 . 861a:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 1:1 : 8367:53ed }
+    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 1:2 : 8367:9843 }
+    add element ip ferroute slots { 0.0.0.0 . tcp . 30080 . 2:1 : 861a:9843 }
     add element ip ferroute sticky-10800 { 0.0.0.0 . tcp . 30080 }
     add chain ip ferroute pick-sticky-2
-    add rule ip ferroute pick-sticky-2 meta priority set ip daddr . meta l4proto . th dport . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 2 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember
     add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember comment "the list has just become shorter"
     add element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:2 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . db5e:c780 : 10.244.0.3 . 8080 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : ab91:a88 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : db5e:c780 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
+    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:53ed }
+    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : 8367:9843 }
     add element ip ferroute sticky-10800 { 10.96.0.1 . tcp . 80 }
     add chain ip ferroute external-local-sticky-2
     add rule ip ferroute external-local-sticky-2 ip saddr 10.244.0.0/16 goto pick-sticky-2 comment "pods are served as by a load balancer"
@@ -194,27 +195,28 @@ fn a_service_with_everything() {
     add rule ip ferroute external-local-sticky-2 meta priority set ip daddr . meta l4proto . th dport map @local-services meta priority vmap @local-dispatch comment "others stay on this node"
     add element ip ferroute dispatch { 8:2 : goto external-local-sticky-2 }
     add chain ip ferroute pick-local-sticky-1
-    add rule ip ferroute pick-local-sticky-1 meta priority set ip daddr . meta l4proto . th dport . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute pick-local-sticky-1 meta priority set numgen random mod 1 offset 131073 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
     add rule ip ferroute pick-local-sticky-1 meta priority set numgen random mod 1 offset 131073 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember
     add element ip ferroute local-dispatch { 6:1 : goto pick-local-sticky-1 }
     add element ip ferroute services { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 8:2 }
     add element ip ferroute local-services { 198.51.100.1 . tcp . 80 : 6:1 }
-    add element ip ferroute endpoints { 198.51.100.1 . tcp . 80 . ab91:a88 : 10.244.0.2 . 8080 }
-    add element ip ferroute endpoints { 198.51.100.1 . tcp . 80 . db5e:c780 : 10.244.0.3 . 8080 }
-    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 1:1 : ab91:a88 }
-    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 1:2 : db5e:c780 }
-    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 2:1 : db5e:c780 }
+    add element ip ferroute endpoints { 198.51.100.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
+    add element ip ferroute endpoints { 198.51.100.1 . tcp . 80 . 8367:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute endpoints { 198.51.100.1 . tcp . 80 . 861a:9843 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 1:1 : 8367:53ed }
+    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 1:2 : 8367:9843 }
+    add element ip ferroute slots { 198.51.100.1 . tcp . 80 . 2:1 : 861a:9843 }
     add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" }
     add element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.0.0.0/8 }
     add element ip ferroute sticky-10800 { 198.51.100.1 . tcp . 80 }
     flush chain ip ferroute remember
-    add rule ip ferroute remember ip daddr . meta l4proto . th dport @sticky-10800 update @affinity { ip daddr . meta l4proto . th dport . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute remember ip daddr . meta l4proto . th dport @sticky-10800 update @affinity { meta priority & ffff:1 . ip saddr timeout 3h : meta priority }
     add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute remember delete @affinity { ip daddr . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute node-port-remember
-    add rule ip ferroute node-port-remember ip daddr & 0.0.0.0 . meta l4proto . th dport @sticky-10800 update @affinity { ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute node-port-remember ip daddr & 0.0.0.0 . meta l4proto . th dport @sticky-10800 update @affinity { meta priority & ffff:1 . ip saddr timeout 3h : meta priority }
     add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute node-port-remember delete @affinity { ip daddr & 0.0.0.0 . meta l4proto . th dport . ip saddr : meta priority } comment "the endpoint is gone"
+    add rule ip ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     "#);
 }
 

@@ -202,7 +202,28 @@ fn a_client_with_affinity_keeps_its_endpoint_while_it_is_there() {
     case.dataplane.resync(case.tracker.table(IpFamily::V4)).unwrap();
     assert_eq!(spread(|| udp(&case.lab.pods[3], "10.96.0.1:53")).0, set([chosen]));
     let listed = case.lab.node.command("nft", &["list", "map", "ip", "ferroute", "affinity"]);
-    assert!(listed.contains("10.96.0.1 . udp . 53 . 10.244.3.2 timeout 5m expires"), "{listed}");
+    assert!(listed.contains(" . 10.244.3.2 timeout 5m expires"), "{listed}");
+}
+
+#[test]
+fn a_client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
+    let service = || web().node_port(30080).external_ip("203.0.113.1").affinity(300);
+    let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
+    let everywhere = |case: &Case| {
+        let to = ["10.96.0.1:80", "192.168.0.1:30080", "203.0.113.1:80"];
+        to.into_iter().flat_map(|to| spread(|| tcp(&case.lab.client, to)).0).collect::<BTreeSet<_>>()
+    };
+    let [chosen] = everywhere(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints") };
+    case.become_like(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+    let next = everywhere(&case);
+    assert!(next.len() == 1 && !next.contains(&chosen), "{next:?}");
+    // With policy Local it is for this node's endpoints to be chosen from, and one of them is kept.
+    let local_only = service().external_local();
+    let far = |number: usize| pod(&pod_ip(number).to_string()).on("node-2");
+    case.become_like(IpFamily::V4, &cluster(local_only, [far(0), far(1), local(2), local(3)]));
+    let outside = spread(|| tcp(&case.lab.client, "192.168.0.1:30080")).0;
+    assert!(outside.len() == 1 && outside.is_subset(&set([2, 3])), "{outside:?}");
+    assert_eq!(spread(|| tcp(&case.lab.client, "203.0.113.1:80")).0, outside);
 }
 
 #[test]

@@ -234,7 +234,8 @@ impl<'a> Modes<'a> {
         Ok(met)
     }
 
-    /// A client that nftables mode remembers at a frontend gets its endpoint there again, whichever it was.
+    /// A client that nftables mode remembers gets its endpoint again at every frontend of the service port that leads
+    /// there, whichever it was.
     fn check_affinity(&self, client: &Client) -> Result<(), TestCaseError> {
         let sticky = self.services.entries.iter().filter(|(_, entry)| entry.service.affinity.is_some());
         for (name, entry) in sticky {
@@ -246,44 +247,58 @@ impl<'a> Modes<'a> {
                 let node = ["192.168.0.1", "fd00:168::1"][self.services.family.index()];
                 (SocketAddr::new(ip(node), port.get()), ip(["0.0.0.0", "::"][self.services.family.index()]))
             });
-            for (to, address) in addresses.map(at).chain(node_port) {
-                let packet = client.packet(self.world, name.protocol, to);
-                let frontend = [address.into(), Value::protocol(name.protocol), Value::Port(to.port())];
-                self.check_remembered(&packet, &frontend)?;
+            let frontends: Vec<(Packet, [Value; 3])> = addresses
+                .map(at)
+                .chain(node_port)
+                .map(|(to, address)| {
+                    let frontend = [address.into(), Value::protocol(name.protocol), Value::Port(to.port())];
+                    (client.packet(self.world, name.protocol, to), frontend)
+                })
+                .collect();
+            for (packet, _) in &frontends {
+                for (end, _) in self.through_nftables(packet) {
+                    let End::Delivered { to, .. } = end else { continue };
+                    self.check_remembered(&frontends, to)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn check_remembered(&self, packet: &Packet, frontend: &[Value; 3]) -> Result<(), TestCaseError> {
-        for (end, _) in self.through_nftables(packet) {
-            let End::Delivered { to, .. } = &end else { continue };
-            let slot = self.slot(frontend, *to);
-            prop_assert!(slot.is_some(), "{to} has no slot at {frontend:?}");
-            let [address, protocol, port] = *frontend;
-            let key = [address, protocol, port, packet.source.ip().into()];
-            let element = Element::new(key).fields([slot.unwrap().into()]);
+    fn check_remembered(&self, frontends: &[(Packet, [Value; 3])], endpoint: SocketAddr) -> Result<(), TestCaseError> {
+        let slots: BTreeSet<Class> =
+            frontends.iter().flat_map(|(_, frontend)| self.slots(frontend, endpoint)).collect();
+        prop_assert!(!slots.is_empty(), "{endpoint} has no slot");
+        for (packet, _) in frontends {
+            let leads_there = |end: &End| matches!(end, End::Delivered { to, .. } if *to == endpoint);
+            let before = self.through_nftables(packet);
+            let there: Vec<&End> = before.keys().filter(|end| leads_there(end)).collect();
+            let &[there] = &there[..] else { continue };
             let mut remember = Transaction::new(self.id());
-            remember.push(Change::AddElement(Name::fixed("affinity"), element));
+            for slot in &slots {
+                let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([(*slot).into()]);
+                remember.push(Change::AddElement(Name::fixed("affinity"), element));
+            }
             let mut kernel = self.nftables.clone();
             kernel.commit(&remember).unwrap();
             let again = nftables::endings(kernel.table(&self.id()).unwrap(), &self.host, packet);
-            prop_assert_eq!(ends(packet, again), Ends::from([(end, 1.0)]));
+            prop_assert_eq!(ends(packet, again), Ends::from([(there.clone(), 1.0)]));
         }
         Ok(())
     }
 
-    /// The number that the kernel remembers an endpoint by.
-    fn slot(&self, frontend: &[Value], endpoint: SocketAddr) -> Option<Class> {
+    /// The numbers that the kernel remembers an endpoint by, one for each list of the frontend that it is in.
+    fn slots(&self, frontend: &[Value], endpoint: SocketAddr) -> Vec<Class> {
         let (map, datum) = (Name::fixed("endpoints"), [endpoint.ip().into(), Value::Port(endpoint.port())]);
-        let element = self.table().elements(&map).find(|element| {
+        let of_it = self.table().elements(&map).filter(|element| {
             element.key.starts_with(frontend)
                 && matches!(&element.datum, Some(Datum::Fields(fields)) if fields.as_slice() == datum)
         });
-        match element?.key.last()? {
-            Value::Class(class) => Some(*class),
+        let slot = |element: &Element| match element.key.last() {
+            Some(Value::Class(class)) => Some(*class),
             _ => None,
-        }
+        };
+        of_it.filter_map(slot).collect()
     }
 }
 

@@ -31,6 +31,8 @@ pub enum Field {
     Port,
     /// The priority.
     Priority,
+    /// Of the priority, if it is a slot, what tells whose it is: see [`Class::owner`].
+    SlotOwner,
     /// The source port. This and what follows are asked for by others' rules only.
     SourcePort,
     /// The mark.
@@ -303,7 +305,7 @@ impl Field {
             Self::Source | Self::Destination | Self::NoDestination => DataType::address(family),
             Self::Protocol => DataType::Protocol,
             Self::Port | Self::SourcePort => DataType::Port,
-            Self::Priority => DataType::Class,
+            Self::Priority | Self::SlotOwner => DataType::Class,
             Self::InputInterface | Self::OutputInterface => DataType::Interface,
             Self::Mark
             | Self::ConnectionState

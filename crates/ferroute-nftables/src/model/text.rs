@@ -8,7 +8,7 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-use super::{Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value};
+use super::{Class, Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value};
 
 /// A rule that is to be printed.
 pub(super) struct RuleText<'a> {
@@ -154,6 +154,7 @@ impl RuleText<'_> {
             Field::Port => f.write_str("th dport"),
             Field::SourcePort => f.write_str("th sport"),
             Field::Priority => f.write_str("meta priority"),
+            Field::SlotOwner => write!(f, "meta priority & {}", Class::OWNER),
             Field::Mark => f.write_str("meta mark"),
             Field::InputInterface => f.write_str("iifname"),
             Field::OutputInterface => f.write_str("oifname"),

@@ -192,6 +192,15 @@ impl Class {
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }
+
+    /// What all slots of one list have in common: [`Class::OWNER`] is left of it.
+    pub const fn owner(self) -> Self {
+        Self(self.0 & Self::OWNER.0)
+    }
+
+    /// The bits of a slot that tell whose it is. The last one is set in every slot, for `nft` reads no class of which a
+    /// half is zero.
+    pub const OWNER: Self = Self::new(0xffff, 1);
 }
 
 impl From<IpAddr> for Value {

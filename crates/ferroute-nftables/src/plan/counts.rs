@@ -33,6 +33,11 @@ impl<T: Eq + Hash> Counts<T> {
         last
     }
 
+    /// Somebody wants it.
+    pub(super) fn contains(&self, item: &T) -> bool {
+        self.counts.contains_key(item)
+    }
+
     /// Everything that somebody wants.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.counts.keys()

@@ -8,7 +8,6 @@ use super::{
     SetId,
     kind::{List, Way},
     record::{Answer, Plan, Record},
-    slots::slots,
 };
 use crate::model::{Change, Class, Comment, Element, Transaction, Value};
 
@@ -38,7 +37,8 @@ impl View<'_> {
 
     /// The affinity of its clients in seconds, if they can have one.
     pub(super) fn affinity(&self) -> Option<u32> {
-        self.record.affinity.filter(|_| matches!(self.plan.answer, Answer::Serve(_)))
+        let affinity = self.record.affinity.as_ref().filter(|_| matches!(self.plan.answer, Answer::Serve(_)));
+        affinity.map(|affinity| affinity.seconds)
     }
 
     /// Everything that it has, in the order of sets and keys.
@@ -71,26 +71,22 @@ impl View<'_> {
     }
 
     fn endpoints(&self, [address, protocol, port]: [Value; 3], elements: &mut Vec<Placed>) {
-        let lists = List::ALL.into_iter().filter(|list| self.plan.uses(*list));
-        let placed = lists
-            .flat_map(|list| self.record.list(list).iter().enumerate().map(move |(i, socket)| (list.index(i), socket)));
         let target = |class: Class, socket: SocketAddr| {
             let element = Element::new([address, protocol, port, class.into()]);
             (SetId::Endpoints, element.fields([socket.ip().into(), Value::Port(socket.port())]))
         };
-        if self.record.affinity.is_none() {
-            elements.extend(placed.map(|(index, socket)| target(index, socket)));
-            return;
+        for list in List::ALL.into_iter().filter(|list| self.plan.uses(*list)) {
+            if self.record.affinity.is_none() {
+                let sockets = self.record.list(list).iter().enumerate();
+                elements.extend(sockets.map(|(i, socket)| target(list.index(i), socket)));
+                continue;
+            }
+            for (i, (socket, slot)) in self.record.slots(list).enumerate() {
+                let index = Element::new([address, protocol, port, list.index(i).into()]);
+                elements.push((SetId::Slots, index.fields([slot.into()])));
+                elements.push(target(slot, socket));
+            }
         }
-        let placed: Vec<(Class, SocketAddr)> = placed.collect();
-        let slots = slots(placed.iter().map(|(_, socket)| *socket));
-        elements.extend(slots.iter().map(|(socket, slot)| target(*slot, *socket)));
-        elements.extend(placed.iter().map(|(index, socket)| {
-            let at = slots.binary_search_by_key(socket, |(socket, _)| *socket);
-            let (_, slot) = slots[at.expect("bug: every endpoint has a slot")];
-            let element = Element::new([address, protocol, port, (*index).into()]);
-            (SetId::Slots, element.fields([slot.into()]))
-        }));
     }
 }
 

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{
     Context, Frontend, MapName, SetId,
-    kind::{client_key, remember_chain},
+    kind::{CLIENT, index_key, remember_chain},
 };
 use crate::model::{BaseKind, Chain, ChainWithRules, Field, Hook, Match, Name, Rule, Statement, Verdict};
 
@@ -129,7 +129,7 @@ fn masquerading(context: &Context) -> Vec<Rule> {
 }
 
 fn remember(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRules {
-    let (client, frontend) = (client_key(node_port), Frontend::fields(node_port));
+    let (client, frontend) = (CLIENT.to_vec(), Frontend::fields(node_port));
     let learn = timeouts.map(|seconds| {
         let timeout = Duration::from_secs(seconds.into());
         Rule::new([
@@ -137,8 +137,7 @@ fn remember(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRu
             Statement::Learn { key: client.clone(), map: MapName::AFFINITY, timeout },
         ])
     });
-    let key = [&frontend[..], &[Field::Priority]].concat();
-    let translate = Rule::new([Statement::Translate { key, map: MapName::ENDPOINTS }]);
+    let translate = Rule::new([Statement::Translate { key: index_key(node_port), map: MapName::ENDPOINTS }]);
     let forget =
         Rule::new([Statement::Forget { key: client.clone(), map: MapName::AFFINITY }]).comment("the endpoint is gone");
     Chain::new(remember_chain(node_port))

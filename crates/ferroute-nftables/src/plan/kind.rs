@@ -134,23 +134,35 @@ impl Kind {
         // become shorter. The first one is there as long as there is any.
         let first = (count > 1).then(|| self.send_to_one_of(1).comment("the list has just become shorter"));
         let known = self.sticky.then(|| {
-            let key = client_key(self.node_port);
+            // Any of the list's slots tells the owner.
+            let slot = self.slot_of_one_of(1);
+            let known = Statement::PriorityFromMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
             let remember = Verdict::Jump(remember_chain(self.node_port));
-            Rule::new([Statement::PriorityFromMap { key, map: MapName::AFFINITY }, remember.into()])
+            Rule::new(slot.into_iter().chain([known, remember.into()]).collect::<Vec<_>>())
                 .comment("the endpoint that the client had last, if it is still there")
         });
         known.into_iter().chain([any]).chain(first).collect()
     }
 
     fn send_to_one_of(self, count: u32) -> Rule {
-        let key: Vec<Field> = Frontend::fields(self.node_port).into_iter().chain([Field::Priority]).collect();
-        let any = Statement::PriorityAtRandom { count, first: self.list().index(0) };
         if self.sticky {
-            let slot = Statement::PriorityFromMap { key, map: MapName::SLOTS };
-            Rule::new([any, slot, Verdict::Jump(remember_chain(self.node_port)).into()])
+            let remember = Verdict::Jump(remember_chain(self.node_port));
+            Rule::new(self.slot_of_one_of(count).into_iter().chain([remember.into()]).collect::<Vec<_>>())
         } else {
-            Rule::new([any, Statement::Translate { key, map: MapName::ENDPOINTS }])
+            Rule::new([
+                self.one_of(count),
+                Statement::Translate { key: index_key(self.node_port), map: MapName::ENDPOINTS },
+            ])
         }
+    }
+
+    fn one_of(self, count: u32) -> Statement {
+        Statement::PriorityAtRandom { count, first: self.list().index(0) }
+    }
+
+    fn slot_of_one_of(self, count: u32) -> [Statement; 2] {
+        let slot = Statement::PriorityFromMap { key: index_key(self.node_port), map: MapName::SLOTS };
+        [self.one_of(count), slot]
     }
 
     fn external_local(self, endpoints: usize, context: &Context) -> Vec<Rule> {
@@ -182,10 +194,14 @@ pub(super) fn remember_chain(node_port: bool) -> Name {
     Name::fixed(if node_port { "node-port-remember" } else { "remember" })
 }
 
-/// The key of a client of a frontend. `nft` can read an address without its bits only in the first place.
-pub(super) fn client_key(node_port: bool) -> Vec<Field> {
-    Frontend::fields(node_port).into_iter().chain([Field::Source]).collect()
+/// The key of an index or slot of a frontend.
+pub(super) fn index_key(node_port: bool) -> Vec<Field> {
+    Frontend::fields(node_port).into_iter().chain([Field::Priority]).collect()
 }
+
+/// The key of a client that is remembered, while the priority is one of the slots that it may have. `nft` can read what
+/// has lost some bits only in the first place.
+pub(super) const CLIENT: [Field; 2] = [Field::SlotOwner, Field::Source];
 
 /// Added to a kind's number for Services with affinity.
 const STICKY: u16 = 4;

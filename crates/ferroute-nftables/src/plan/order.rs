@@ -134,6 +134,19 @@ impl Order {
         endpoints.chain(slots).chain(by_slot)
     }
 
+    /// The endpoints of a list of any of the frontends, with their slots; nothing where none has it.
+    pub(super) fn slots_of(&self, frontends: impl Iterator<Item = Frontend>, list: List) -> Vec<(SocketAddr, Class)> {
+        let with_slots = |frontend| Some((frontend, self.slots.get(&(frontend, list))?));
+        let Some((frontend, slots)) = frontends.filter_map(with_slots).next() else { return Vec::new() };
+        let endpoint = |slot: &Class| Some((*self.by_slot.get(&(frontend, *slot))?, *slot));
+        slots.iter().flatten().filter_map(endpoint).collect()
+    }
+
+    /// Those whose slots were noted, as often as they were.
+    pub(super) fn slot_owners(&self) -> impl Iterator<Item = u16> {
+        self.slots.values().flatten().flatten().map(|slot| slot.major())
+    }
+
     /// The endpoints of a list of any of the frontends, by index; nothing where none has it.
     pub(super) fn of_list(&self, frontends: impl Iterator<Item = Frontend>, list: List) -> Places<SocketAddr> {
         for frontend in frontends {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
+use ferroute_core::{Affinity, NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
     Context, Frontend, SetId,
@@ -10,6 +10,7 @@ use super::{
     order::Order,
     record::{Plan, Record},
     shared::Shared,
+    slots::SlotOwners,
 };
 use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transaction};
 
@@ -28,6 +29,7 @@ pub struct Planner {
     /// Frontends that somebody waits for and nobody has.
     vacant: BTreeSet<Frontend>,
     shared: Shared,
+    slot_owners: SlotOwners,
     /// The order of endpoints to start with.
     order: Order,
     tally: Tally,
@@ -58,6 +60,7 @@ impl Planner {
             waiting: BTreeMap::new(),
             vacant: BTreeSet::new(),
             shared: Shared::default(),
+            slot_owners: SlotOwners::new(order.slot_owners()),
             order,
             tally: Tally::default(),
         }
@@ -86,7 +89,12 @@ impl Planner {
             Some(old) => old.list(list).iter().map(Some).collect(),
             None => self.order.of_list(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list),
         };
-        let new = table.entries.get(name).map(|entry| Record::new(name, entry, table, &self.context, order));
+        let entry = table.entries.get(name);
+        let mut new = entry.map(|entry| Record::new(name, entry, table, &self.context, order));
+        old.iter().for_each(|old| old.release_slots(&mut self.slot_owners));
+        if let Some((new, affinity)) = new.as_mut().zip(entry.and_then(|entry| entry.service.affinity)) {
+            self.remember(name, new, affinity, old.as_ref());
+        }
         if old != new {
             self.replace(name, old.as_ref(), new.as_ref(), transaction);
         }
@@ -171,7 +179,21 @@ impl Planner {
 
     /// Gives back the order that it was made with, which is of no use to it once everything was updated.
     pub fn take_order(&mut self) -> Order {
+        self.slot_owners.forget_seen();
         std::mem::replace(&mut self.order, Order::new(self.context.family))
+    }
+
+    /// Gives slots to the endpoints of a service port with affinity.
+    fn remember(&mut self, name: &ServicePortName, new: &mut Record, affinity: Affinity, old: Option<&Record>) {
+        let using: Vec<Plan> = new.frontends.to_vec();
+        let known = |list: List| match old.filter(|old| old.affinity.is_some()) {
+            Some(old) => old.slots(list).collect(),
+            None => {
+                let frontends = using.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend);
+                self.order.slots_of(frontends, list)
+            }
+        };
+        new.remember(name, affinity.timeout_seconds, known, &mut self.slot_owners);
     }
 
     fn replace(

@@ -8,7 +8,9 @@ use super::{
     backends::{Backends, arrange},
     kind::{Kind, List, Way},
     order::Places,
+    slots::{NUMBERS, SlotOwners, Slots},
 };
+use crate::model::Class;
 
 /// What is in force for a service port, as compactly as a change of it can be worked out from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,14 +25,25 @@ pub(super) struct Record {
     pub(super) local: Backends,
     /// Endpoints of this node that are among them.
     pub(super) own: Backends,
-    /// Seconds for which clients keep their endpoint.
-    pub(super) affinity: Option<u32>,
+    /// Where clients keep their endpoint.
+    pub(super) affinity: Option<Box<Affinity>>,
     /// Who may use the load-balancer addresses, none within another; for restricted frontends only.
     pub(super) sources: Box<[IpNet]>,
     /// Internal traffic must stay on this node but there is nothing here.
     pub(super) no_local_internal: bool,
     /// The same for external traffic.
     pub(super) no_local_external: bool,
+}
+
+/// What clients that keep their endpoint are known by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Affinity {
+    /// For how many seconds.
+    pub(super) seconds: u32,
+    /// Slots of [`Record::cluster`].
+    cluster: Slots,
+    /// Slots of [`Record::local`].
+    local: Slots,
 }
 
 /// What is done for one frontend.
@@ -54,7 +67,7 @@ pub(super) enum Answer {
 }
 
 impl Record {
-    /// Plans a service port. Where `old` endpoints stay they keep their index.
+    /// Plans a service port, without slots. Where `old` endpoints stay they keep their index.
     pub(super) fn new(
         name: &ServicePortName,
         entry: &Entry,
@@ -65,8 +78,9 @@ impl Record {
         let service = &entry.service;
         let routes = table.routes(entry);
         let frontends = frontends(name, entry, &routes);
+        let most = if service.affinity.is_some() { NUMBERS.into() } else { MAX_ENDPOINTS };
         let list = |list, endpoints: &[&ferroute_core::Endpoint]| {
-            let wanted: Vec<SocketAddr> = endpoints.iter().take(MAX_ENDPOINTS).map(|e| e.socket()).collect();
+            let wanted: Vec<SocketAddr> = endpoints.iter().take(most).map(|e| e.socket()).collect();
             Backends::new(context.family, arrange(&old(&frontends, list), &wanted).into_iter())
         };
         let own = routes.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
@@ -76,11 +90,37 @@ impl Record {
             cluster: list(List::Cluster, &routes.cluster),
             local: list(List::Local, &routes.local),
             own: Backends::new(context.family, own),
-            affinity: service.affinity.map(|affinity| affinity.timeout_seconds),
+            affinity: None,
             sources: sources(entry, context),
             no_local_internal: no_local && service.internal_local(),
             no_local_external: no_local && service.external_local() && service.externally_accessible(),
             frontends,
+        }
+    }
+
+    /// Gives slots to the endpoints, for clients that keep theirs. `known` tells the slots that they have or had.
+    pub(super) fn remember(
+        &mut self,
+        name: &ServicePortName,
+        seconds: u32,
+        known: impl Fn(List) -> Vec<(SocketAddr, Class)>,
+        owners: &mut SlotOwners,
+    ) {
+        let mut slots = |list: List| Slots::new((name, list), self.list(list), &known(list), owners);
+        let (cluster, local) = (slots(List::Cluster), slots(List::Local));
+        self.affinity = Some(Box::new(Affinity { seconds, cluster, local }));
+    }
+
+    /// The endpoints of a list with their slots, in the list's order; nothing without affinity.
+    pub(super) fn slots(&self, list: List) -> impl Iterator<Item = (SocketAddr, Class)> + '_ {
+        let slots = self.affinity.iter().flat_map(move |affinity| affinity.slots(list).iter());
+        self.list(list).iter().zip(slots)
+    }
+
+    /// Others may have the numbers that the slots belong to.
+    pub(super) fn release_slots(&self, owners: &mut SlotOwners) {
+        if let Some(affinity) = &self.affinity {
+            List::ALL.into_iter().for_each(|list| affinity.slots(list).release(owners));
         }
     }
 
@@ -95,6 +135,15 @@ impl Record {
     /// The kind for a way of a frontend.
     pub(super) fn kind(&self, plan: &Plan, way: Way) -> Kind {
         Kind { node_port: plan.frontend.address.is_none(), sticky: self.affinity.is_some(), way }
+    }
+}
+
+impl Affinity {
+    fn slots(&self, list: List) -> &Slots {
+        match list {
+            List::Cluster => &self.cluster,
+            List::Local => &self.local,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub enum SetId {
     Endpoints,
     /// Slots, by frontend and index.
     Slots,
-    /// Slots, by frontend and client; written by the kernel.
+    /// Slots, by their owner and client; written by the kernel.
     Affinity,
     /// Frontends whose Service has no endpoints anywhere.
     Refused,
@@ -130,10 +130,10 @@ impl SetId {
             Self::Slots => set(&with(DataType::Class))
                 .to_values([DataType::Class])
                 .comment("list:index of an endpoint to its slot, for services with affinity"),
-            Self::Affinity => set(&with(address))
+            Self::Affinity => set(&[DataType::Class, address])
                 .to_values([DataType::Class])
                 .kind(SetKind::Learned { capacity: AFFINITY_CAPACITY })
-                .comment("address, port and client to the slot of the endpoint that the client had last"),
+                .comment("slots of a service's list and client to the slot of the endpoint that the client had last"),
             Self::Refused => set(&frontend).comment("services without any endpoint"),
             Self::Dropped => {
                 set(&frontend).comment("services without an endpoint on this node, where policy asks for one")

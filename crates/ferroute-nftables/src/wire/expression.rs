@@ -23,7 +23,7 @@ use super::{
     element,
     layout::{Register, destination_offset, relation_number, source_offset},
 };
-use crate::model::{Field, InterfaceName, Match, Name, RejectWith, Relation, Statement, Value};
+use crate::model::{Class, Field, InterfaceName, Match, Name, RejectWith, Relation, Statement, Value};
 
 /// Writes the expressions of a rule into their list.
 pub(super) struct Expressions<'a, 'b> {
@@ -192,6 +192,10 @@ impl Expressions<'_, '_> {
             Field::Protocol => self.load_meta(META_PROTOCOL, to),
             Field::Port => self.load_payload(PAYLOAD_TRANSPORT, DESTINATION_PORT, 2, to),
             Field::Priority => self.load_meta(META_PRIORITY, to),
+            Field::SlotOwner => {
+                self.load_meta(META_PRIORITY, to);
+                self.bitwise(to, &Class::OWNER.0.to_ne_bytes(), &[0; 4]);
+            }
             Field::SourcePort => self.load_payload(PAYLOAD_TRANSPORT, SOURCE_PORT, 2, to),
             Field::Mark => self.load_meta(META_MARK, to),
             Field::InputInterface => self.load_meta(META_INPUT_INTERFACE, to),

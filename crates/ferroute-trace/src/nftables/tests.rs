@@ -61,9 +61,7 @@ fn a_client_that_is_remembered_gets_its_endpoint_until_that_is_gone() {
     let packet = from_pod("10.111.175.78:80");
     let frontend = || [ip("10.111.175.78").into(), Value::protocol(Protocol::Tcp), Value::Port(80)];
     let remember = |kernel: &mut MemoryKernel, slot: Class| {
-        let [address, protocol, port] = frontend();
-        let key = [address, protocol, port, packet.source.ip().into()];
-        let element = Element::new(key).fields([slot.into()]);
+        let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([slot.into()]);
         let mut transaction = Transaction::new(id());
         transaction.push(Change::AddElement(Name::fixed("affinity"), element));
         kernel.commit(&transaction).unwrap();
@@ -85,6 +83,7 @@ fn a_client_that_is_remembered_gets_its_endpoint_until_that_is_gone() {
         endings_of(&kernel).as_slice(),
         [Ending { verdict: Verdict::Delivered { to, .. }, share: 1.0, .. }] if *to == socket("172.17.0.5:80")
     ));
-    remember(&mut other, Class::new(0xfff0, 1));
+    // Of the same list, but of no endpoint that is there.
+    remember(&mut other, Class(slot.0 ^ 2));
     assert_eq!(endings_of(&other).len(), 3);
 }

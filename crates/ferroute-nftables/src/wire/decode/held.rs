@@ -20,7 +20,7 @@ use super::{
     },
     Parts,
 };
-use crate::model::{DataType, Field, Name};
+use crate::model::{Class, DataType, Field, Name};
 
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,6 +102,9 @@ impl Held {
             Self::Field(field @ (Field::Mark | Field::ConnectionState | Field::ConnectionStatus)) => {
                 let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
                 Some(Self::Bits { field: *field, keep: number(mask)?, flip: number(flip)? })
+            }
+            Self::Field(Field::Priority) if !flips && mask == Class::OWNER.0.to_ne_bytes() => {
+                Some(Self::Field(Field::SlotOwner))
             }
             _ => None,
         }

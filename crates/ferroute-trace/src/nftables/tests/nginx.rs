@@ -94,9 +94,9 @@ fn a_pod_calls_a_service_with_affinity() {
     let kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
     insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
     ip ferroute nat-prerouting → services → pick-sticky-3 → remember: DNAT 10.111.175.78:80 to one of 3
-          33.3 %  @endpoints bd3d:5ec8: 172.17.0.4:80
-          33.3 %  @endpoints 64cd:e2e3: 172.17.0.5:80
-          33.3 %  @endpoints 2d19:4d2e: 172.17.0.6:80
+          33.3 %  @endpoints 27aa:cf15: 172.17.0.4:80
+          33.3 %  @endpoints 27aa:862b: 172.17.0.5:80
+          33.3 %  @endpoints 27aa:8e29: 172.17.0.6:80
     => delivered through cni0, seen as from 172.17.0.14
     ");
 }
