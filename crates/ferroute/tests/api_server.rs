@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
 
 use std::{
+    fs,
     io::{Read, Write},
     iter,
     net::TcpStream,
+    os::unix::fs::symlink,
     process::{Child, Command},
     thread,
     time::{Duration, SystemTime},
@@ -168,6 +170,36 @@ fn the_time_from_a_change_in_the_cluster_to_its_rule_is_told() {
         let receipts: Value = serde_json::from_str(&ask("/services?name=web")).unwrap();
         let in_force = &receipts["services"][0]["families"]["IPv4"]["inForce"]["resourceVersion"];
         assert_eq!(*in_force, double.objects(Resource::Services)[0]["metadata"]["resourceVersion"], "{receipts}");
+    });
+}
+
+/// As in the DaemonSet of kubeadm: the name, the command, the configuration and the kubeconfig, but for where they are.
+#[test]
+fn in_kubeadms_daemonset_everything_works_as_it_is() {
+    in_a_namespace(|double, _| {
+        publish(&double, &shop("10.244.1.5"));
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        symlink(env!("CARGO_BIN_EXE_ferroute"), path("kube-proxy")).unwrap();
+        fs::write(path("token"), "of-the-pod").unwrap();
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\nclusters:\n- cluster:\n    server: {}\n  name: default\ncontexts:\n- \
+             context:\n    cluster: default\n    namespace: default\n    user: default\n  name: default\n\
+             current-context: default\nusers:\n- name: default\n  user:\n    tokenFile: {}\n",
+            double.url(),
+            path("token").display(),
+        );
+        fs::write(path("kubeconfig.conf"), kubeconfig).unwrap();
+        let config = include_str!("../../ferroute-config/src/decode/tests/kubeadm.yaml");
+        let config = config.replace("/var/lib/kube-proxy/", &format!("{}/", directory.path().display()));
+        fs::write(path("config.conf"), config).unwrap();
+
+        let mut command = Command::new(path("kube-proxy"));
+        command.arg(format!("--config={}", path("config.conf").display())).arg("--hostname-override=node-1");
+        let _proxy = Proxy(command.spawn().unwrap());
+        wait_for("--to-destination 10.244.1.5:8080");
+        // Chains as kube-proxy has them, also with its detection of local traffic.
+        wait_for("! -s 10.244.0.0/16 -d 10.96.0.80/32");
     });
 }
 
