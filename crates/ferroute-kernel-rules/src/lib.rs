@@ -12,14 +12,17 @@
 
 mod proxies;
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
-    TableName,
+    RuleSet, TableName,
     runner::{Backend, FindError, FoundRules, Programs, find_rules},
 };
-use ferroute_nftables::kernel::{FoundTable, NetlinkError, NetlinkKernel, Reading, TableFamily};
+use ferroute_nftables::{
+    kernel::{FoundTable, NetlinkError, NetlinkKernel, Reading, TableFamily},
+    model::Name,
+};
 
 pub use proxies::ServiceProxy;
 
@@ -34,6 +37,17 @@ pub struct KernelRules {
     pub nftables: Vec<FoundTable>,
     /// Whether nothing was changed while the tables of nf_tables were read.
     pub reading: Reading,
+    /// When the tables of `iptables` were made that are of nf_tables, as [`FoundTable::handle`] has it.
+    handles: BTreeMap<TableName, u64>,
+}
+
+/// One table of whichever tool.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// A table of `iptables`, of one of its backends.
+    Iptables(&'a RuleSet, TableName),
+    /// A table of nftables.
+    Nftables(&'a FoundTable),
 }
 
 /// Why the kernel's rules could not be read. Another try may help.
@@ -77,11 +91,21 @@ pub fn read(family: IpFamily, programs: &dyn Programs, path: &[PathBuf]) -> Resu
         _ => true,
     };
     let failed = |source| ReadError::Nftables { family, source };
-    let (mut nftables, reading) = match NetlinkKernel::open() {
-        Ok(mut kernel) => kernel.find_tables(family, &wanted).map_err(failed)?,
-        Err(NetlinkError::NotSupported) => (Vec::new(), Reading::Steady),
+    let mut kernel = match NetlinkKernel::open() {
+        Ok(kernel) => kernel,
+        Err(NetlinkError::NotSupported) => {
+            let (nftables, handles) = (Vec::new(), BTreeMap::new());
+            return Ok(KernelRules { family, iptables, nftables, reading: Reading::Steady, handles });
+        }
         Err(source) => return Err(failed(source)),
     };
+    let (mut nftables, reading) = kernel.find_tables(family, &wanted).map_err(failed)?;
+    let all = kernel.list_tables(family).map_err(failed)?;
+    let of_iptables = |(of, name, handle): (TableFamily, Name, u64)| match of {
+        TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
+        TableFamily::Inet => None,
+    };
+    let handles = all.into_iter().filter_map(of_iptables).collect();
     if let Some(saved) = saved {
         for found in &mut nftables {
             // Of a table that iptables shows in part, there is only the rest.
@@ -92,5 +116,24 @@ pub fn read(family: IpFamily, programs: &dyn Programs, path: &[PathBuf]) -> Resu
             }
         }
     }
-    Ok(KernelRules { family, iptables, nftables, reading })
+    Ok(KernelRules { family, iptables, nftables, reading, handles })
+}
+
+impl KernelRules {
+    /// All tables, those that were made first in front. Of the legacy backend nobody can tell when it was; it is taken to
+    /// have come before all of nf_tables.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        let iptables = self.iptables.iter().flat_map(|found| {
+            let handle = |table: &TableName| match found.backend {
+                Backend::Legacy => None,
+                Backend::NfTables => self.handles.get(table).copied(),
+            };
+            let rules = &found.saved.rules;
+            rules.tables.keys().map(move |table| (handle(table), Part::Iptables(rules, *table)))
+        });
+        let nftables = self.nftables.iter().map(|found| (Some(found.handle), Part::Nftables(found)));
+        let mut parts: Vec<(Option<u64>, Part<'_>)> = iptables.chain(nftables).collect();
+        parts.sort_by_key(|(handle, _)| *handle);
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
 }

@@ -15,8 +15,8 @@ use crate::{
 
 /// All rules that a kernel obeys, of `iptables` and nftables: packets meet both, at each hook in the order of priorities.
 ///
-/// Where priorities are equal, the kernel takes first what came last. So tables must be added in the order in which they
-/// were made; `iptables` rules are taken to have been there before all tables of nftables.
+/// Where priorities are equal, the kernel takes first what came last. So tables are to be added in the order in which they
+/// were made.
 #[derive(Clone, Debug, Default)]
 pub struct Ruleset<'a> {
     /// By hook; the first one is met first.
@@ -38,14 +38,17 @@ impl<'a> Ruleset<'a> {
         Self::default()
     }
 
-    /// Adds rules of `iptables`, of one of its backends.
+    /// Adds all tables of `iptables`, of one of its backends.
     pub fn add_iptables(&mut self, rules: &'a RuleSet) {
-        for hook in HOOKS {
-            for table in iptables::tables(hook) {
-                let base = iptables::Base { rules, table: *table, hook };
-                if base.matters() {
-                    self.add(hook, Entry::Iptables(base));
-                }
+        rules.tables.keys().for_each(|table| self.add_iptables_table(rules, *table));
+    }
+
+    /// Adds one table of `iptables`.
+    pub fn add_iptables_table(&mut self, rules: &'a RuleSet, table: TableName) {
+        for hook in HOOKS.into_iter().filter(|hook| iptables::tables(*hook).contains(&table)) {
+            let base = iptables::Base { rules, table, hook };
+            if base.matters() {
+                self.add(hook, Entry::Iptables(base));
             }
         }
     }

@@ -17,7 +17,7 @@ use common::{
 };
 use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
 use ferroute_iptables::{HostPrograms, runner::search_path};
-use ferroute_kernel_rules::{KernelRules, read};
+use ferroute_kernel_rules::{KernelRules, Part, read};
 use ferroute_nftables::{
     kernel::{Kernel, NetlinkKernel},
     plan::{NftablesSettings, render},
@@ -85,9 +85,11 @@ fn received(story: &Story) -> Option<(SocketAddr, IpAddr)> {
 
 fn ruleset(rules: &KernelRules) -> Ruleset<'_> {
     let mut ruleset = Ruleset::new();
-    rules.iptables.iter().for_each(|found| ruleset.add_iptables(&found.saved.rules));
-    for found in &rules.nftables {
-        ruleset.add_table(format!("{} {}", found.family, found.name), &found.table);
+    for part in rules.parts() {
+        match part {
+            Part::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
+            Part::Nftables(found) => ruleset.add_table(format!("{} {}", found.family, found.name), &found.table),
+        }
     }
     ruleset
 }
@@ -284,6 +286,42 @@ table ip late-dnat {
     let mut all = frontends(IpFamily::V4);
     all.extend(others.map(|text| text.parse::<SocketAddr>().unwrap()));
     assert_eq!(trial.check_all(&all), ["delivered", "dropped", "not", "rejected"]);
+}
+
+#[test]
+fn of_chains_with_the_same_priority_the_kernel_takes_the_latest_first() {
+    let nft = |name: &str, to: &str| {
+        format!(
+            "table ip {name} {{
+                chain nat {{ type nat hook prerouting priority -100; udp dport 100 dnat to {to}:8080; }}
+                chain in {{ type filter hook input priority 0; udp dport 101 meta mark set 1; }}
+            }}"
+        )
+    };
+    let iptables = "*nat
+-A PREROUTING -p udp -m udp --dport 100 -j DNAT --to-destination 10.244.0.6:8080
+COMMIT
+*filter
+-A INPUT -p udp -m udp --dport 101 -m mark --mark 0x1 -j DROP
+COMMIT
+";
+    let client = Client::Elsewhere(ip("192.168.0.9"));
+    let mut last = Vec::new();
+    for order in [["a", "iptables"], ["iptables", "a"]] {
+        let mut trial = Trial::new(world(), IpFamily::V4, |node| {
+            for program in order {
+                match program {
+                    "iptables" => node.feed("iptables-nft-restore", &["--noflush"], iptables),
+                    name => node.feed("nft", &["-f", "-"], &nft(name, "10.244.0.3")),
+                };
+            }
+        });
+        let ends = [100, 101].map(|port| trial.check(&client, SocketAddr::new(ip("192.168.0.1"), port)).to_string());
+        last.push(ends);
+    }
+    let to = |pod: &str| format!("delivered to {pod}:8080 through cbr0, seen as from 192.168.0.9");
+    let here = "not ours, goes on to 192.168.0.1:101 on this host, seen as from 192.168.0.9".to_owned();
+    assert_eq!(last, [[to("10.244.0.6"), here], [to("10.244.0.3"), "dropped".to_owned()]]);
 }
 
 #[test]

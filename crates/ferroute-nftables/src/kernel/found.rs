@@ -81,6 +81,16 @@ impl fmt::Display for TableFamily {
 }
 
 impl NetlinkKernel {
+    /// Lists the tables that packets of a family meet, each with its handle.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn list_tables(&mut self, family: IpFamily) -> Result<Vec<(TableFamily, Name, u64)>, NetlinkError> {
+        let failed = |source| NetlinkError::Read { what: "the list of tables".to_owned(), source };
+        let all = self.socket.collect(&mut tables_request(), |message| parse_table(&message)).map_err(failed)?;
+        Ok(all.into_iter().filter(|(of, ..)| of.sees(family)).collect())
+    }
+
     /// Reads all tables that packets of a family meet and that `wanted` asks for, in the order in which they were made.
     ///
     /// # Errors
@@ -90,15 +100,13 @@ impl NetlinkKernel {
         family: IpFamily,
         wanted: &dyn Fn(TableFamily, &str) -> bool,
     ) -> Result<(Vec<FoundTable>, Reading), NetlinkError> {
-        let failed = |source| NetlinkError::Read { what: "the list of tables".to_owned(), source };
         let mut tries = 0;
         loop {
             tries += 1;
             let before = super::Kernel::generation(self)?;
-            let all = self.socket.collect(&mut tables_request(), |message| parse_table(&message)).map_err(failed)?;
             let mut tables = Vec::new();
-            for (of, name, handle) in all {
-                if of.sees(family) && wanted(of, name.as_str()) {
+            for (of, name, handle) in self.list_tables(family)? {
+                if wanted(of, name.as_str()) {
                     tables.extend(self.find_table(of, &name, handle, family)?);
                 }
             }

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use ferroute_config::{Mode, Resolved};
 use ferroute_core::{IpFamily, ServiceTable};
 use ferroute_iptables::{HostFacts, HostPrograms, PlanContext, RuleSet, runner::search_path};
-use ferroute_kernel_rules::{KernelRules, ServiceProxy};
+use ferroute_kernel_rules::{KernelRules, Part, ServiceProxy};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel, Reading},
     model::TableId,
@@ -110,9 +110,13 @@ impl Rules {
                 }
             }
             Self::Kernel(rules) => {
-                rules.iptables.iter().for_each(|found| ruleset.add_iptables(&found.saved.rules));
-                for found in &rules.nftables {
-                    ruleset.add_table(format!("{} {}", found.family, found.name), &found.table);
+                for part in rules.parts() {
+                    match part {
+                        Part::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
+                        Part::Nftables(found) => {
+                            ruleset.add_table(format!("{} {}", found.family, found.name), &found.table);
+                        }
+                    }
                 }
             }
         }
