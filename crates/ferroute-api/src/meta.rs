@@ -23,6 +23,9 @@ pub struct ObjectMeta {
     /// Counts changes of the object's spec; absent in files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// Since when somebody wants the object deleted, which others still hold up; only Nodes are asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<String>,
 }
 
 /// Reads an explicit `null` like a field that is left out, as the API server does.

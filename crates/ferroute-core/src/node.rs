@@ -15,7 +15,8 @@ pub struct NodeView {
     pub addresses: Vec<IpAddr>,
     /// Pod networks, at most one per family.
     pub pod_cidrs: Vec<IpNet>,
-    /// Has the taint [`ferroute_api::labels::TO_BE_DELETED_TAINT`]: load balancers should send nothing new.
+    /// Is being deleted, or has the taint [`ferroute_api::labels::TO_BE_DELETED_TAINT`]: load balancers should send
+    /// nothing new.
     pub to_be_deleted: bool,
 }
 

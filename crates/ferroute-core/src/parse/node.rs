@@ -21,9 +21,14 @@ pub fn parse_node(node: &api::Node) -> Result<NodeView, InvalidObject> {
         zone: node.metadata.labels.get(labels::ZONE).filter(|zone| !zone.is_empty()).cloned(),
         addresses,
         pod_cidrs: pod_cidrs(&mut faults, &node.spec),
-        to_be_deleted: node.spec.taints.iter().any(|taint| taint.key == labels::TO_BE_DELETED_TAINT),
+        to_be_deleted: is_to_be_deleted(node),
     };
     faults.finish("Node", &node.metadata, view)
+}
+
+fn is_to_be_deleted(node: &api::Node) -> bool {
+    let is_announced = |taint: &api::Taint| taint.key == labels::TO_BE_DELETED_TAINT;
+    node.metadata.deletion_timestamp.is_some() || node.spec.taints.iter().any(is_announced)
 }
 
 fn pod_cidrs(faults: &mut Faults, spec: &api::NodeSpec) -> Vec<IpNet> {

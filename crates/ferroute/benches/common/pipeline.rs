@@ -22,7 +22,7 @@ use super::{
 /// What a source tells.
 pub(crate) enum Event {
     Service(Box<Service>),
-    Slice(EndpointSlice),
+    Slice(Box<EndpointSlice>),
 }
 
 /// A proxy for IPv4 without source, schedule and log.
@@ -59,7 +59,7 @@ impl Pipeline {
     pub(crate) fn tell_all(&mut self, size: Size) {
         for number in 0..size.services {
             self.tell(&Event::Service(Box::new(cluster::service(number))));
-            self.tell(&Event::Slice(cluster::slice(size, number)));
+            self.tell(&Event::Slice(Box::new(cluster::slice(size, number))));
         }
     }
 

@@ -53,8 +53,9 @@ fn measure(case: Case) {
         let (first, report) = pipeline.first_sync();
         let memory = Memory::of(std::process::id());
         let singles = singles(mode);
-        let mut endpoint =
-            pipeline.repeat(singles, |turn| Event::Slice(cluster::changed_slice(size, any_service(size, turn), turn)));
+        let mut endpoint = pipeline.repeat(singles, |turn| {
+            Event::Slice(Box::new(cluster::changed_slice(size, any_service(size, turn), turn)))
+        });
         let mut service = pipeline.repeat(singles, |turn| {
             // Another one each time that the same Service has its turn.
             let port = cluster::PORT + 1 + u16::try_from(turn / size.services).unwrap();
@@ -62,7 +63,7 @@ fn measure(case: Case) {
         });
         let (many, many_report) = pipeline.sync(
             (singles..singles + MANY.min(size.services))
-                .map(|turn| Event::Slice(cluster::changed_slice(size, any_service(size, turn), turn))),
+                .map(|turn| Event::Slice(Box::new(cluster::changed_slice(size, any_service(size, turn), turn)))),
         );
         format!(
             "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",

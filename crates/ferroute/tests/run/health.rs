@@ -21,6 +21,13 @@ fn healthz_follows_the_node(mode: Mode) {
     assert_eq!(status("/livez"), 200);
     case.files.apply_node("");
     wait("the good news", || (status("/healthz") == 200).then_some(()));
+    let metrics = get(&case.lab.node, "127.0.0.1:10249".parse().unwrap(), "/metrics").unwrap().body;
+    for (probe, code) in [("healthz", 200), ("healthz", 503), ("livez", 200)] {
+        let counter = format!("kubeproxy_proxy_{probe}_total{{code=\"{code}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&*counter));
+        assert!(line.unwrap().parse::<u32>().unwrap() > 0, "{counter}");
+    }
+    assert!(metrics.contains("kubeproxy_proxy_livez_total{code=\"503\"} 0\n"), "{metrics}");
 }
 
 fn health_check_node_ports_follow_local_endpoints(mode: Mode) {

@@ -72,7 +72,14 @@ fn the_zone_is_a_label_that_says_something() {
 }
 
 #[test]
-fn only_the_autoscalers_taint_says_that_a_node_is_about_to_go() {
+fn a_node_that_is_being_deleted_is_about_to_go() {
+    let mut node = node(&[]);
+    node.metadata.deletion_timestamp = Some("2026-01-02T15:00:00Z".into());
+    assert!(view(&node).to_be_deleted);
+}
+
+#[test]
+fn of_all_taints_the_autoscalers_says_that_a_node_is_about_to_go() {
     let mut node = node(&[]);
     node.spec.taints = vec![Taint { key: "node.kubernetes.io/unreachable".into() }];
     assert!(!view(&node).to_be_deleted);
