@@ -8,18 +8,13 @@ use ferroute_config::VModuleItem;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Switch(pub(crate) bool);
 
-/// One item of `--feature-gates`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gate {
-    /// The feature.
-    pub(crate) name: String,
-    /// On or off.
-    pub(crate) enabled: bool,
-}
+/// A value of `--feature-gates`: names, and whether they are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Gates(pub(crate) Vec<(String, bool)>);
 
-/// One item of `--vmodule`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct VModule(pub(crate) VModuleItem);
+/// A value of `--vmodule`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VModule(pub(crate) Vec<VModuleItem>);
 
 /// How `--version` wants it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,13 +54,16 @@ impl FromStr for Switch {
     }
 }
 
-impl FromStr for Gate {
+impl FromStr for Gates {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let (name, value) = text.split_once('=').ok_or(ValueError::Gate)?;
-        let Switch(enabled) = value.trim().parse().map_err(|_| ValueError::Gate)?;
-        Ok(Self { name: name.trim().to_owned(), enabled })
+        let gates = items(text).map(|item| {
+            let (name, value) = item.split_once('=').ok_or(ValueError::Gate)?;
+            let Switch(enabled) = value.trim().parse().map_err(|_| ValueError::Gate)?;
+            Ok((name.trim().to_owned(), enabled))
+        });
+        gates.collect::<Result<_, _>>().map(Self)
     }
 }
 
@@ -73,12 +71,11 @@ impl FromStr for VModule {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        let (pattern, level) = text.split_once('=').ok_or(ValueError::VModule)?;
-        let verbosity = level.parse().map_err(|_| ValueError::VModule)?;
-        if pattern.is_empty() {
-            return Err(ValueError::VModule);
-        }
-        Ok(Self(VModuleItem { file_pattern: pattern.to_owned(), verbosity }))
+        let levels = items(text).map(|item| {
+            let (pattern, level) = item.split_once('=').filter(|(pattern, _)| !pattern.is_empty())?;
+            Some(VModuleItem { file_pattern: pattern.to_owned(), verbosity: level.parse().ok()? })
+        });
+        levels.collect::<Option<_>>().map(Self).ok_or(ValueError::VModule)
     }
 }
 
@@ -96,6 +93,11 @@ impl FromStr for VersionRequest {
             },
         }
     }
+}
+
+/// Items with commas between them; a value may be empty, and may end with a comma.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|item| !item.is_empty())
 }
 
 /// The items of a list without the empty one that an empty value makes.

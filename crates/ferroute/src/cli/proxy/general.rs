@@ -3,7 +3,7 @@ use std::path::Path;
 use clap::Args;
 use ferroute_config::{GoDuration, KubeProxyConfiguration};
 
-use crate::cli::values::{Gate, Switch, VersionRequest};
+use crate::cli::values::{Gates, Switch, VersionRequest};
 
 /// What to do, as which node, by which configuration.
 #[derive(Args, Clone, Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct GeneralFlags {
     #[arg(long, value_name = "NAME", default_value = "")]
     pub(crate) hostname_override: String,
     /// Switches for features, as NAME=true or NAME=false, with commas between them
-    #[arg(long, value_name = "GATES", value_delimiter = ',')]
-    pub(crate) feature_gates: Vec<Gate>,
+    #[arg(long, value_name = "GATES")]
+    feature_gates: Vec<Gates>,
     /// How readily the kernel ends this process when memory is short, -1000 (never) to 1000
     #[arg(long, value_name = "SCORE", default_value = "-999")]
     pub(crate) oom_score_adj: i32,
@@ -57,7 +57,7 @@ impl GeneralFlags {
     pub(super) fn lay_over(&self, config: &mut KubeProxyConfiguration) {
         config.mode.clone_from(&self.proxy_mode);
         config.hostname_override.clone_from(&self.hostname_override);
-        config.feature_gates.extend(self.feature_gates.iter().map(|gate| (gate.name.clone(), gate.enabled)));
+        config.feature_gates.extend(self.feature_gates.iter().flat_map(|Gates(gates)| gates.clone()));
         config.oom_score_adj = Some(self.oom_score_adj);
         config.config_sync_period = self.config_sync_period;
     }

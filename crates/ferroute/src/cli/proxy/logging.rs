@@ -1,5 +1,5 @@
 use clap::Args;
-use ferroute_config::{FlushFrequency, GoDuration, LoggingConfiguration, Quantity, VModuleItem};
+use ferroute_config::{FlushFrequency, GoDuration, LoggingConfiguration, Quantity};
 
 use crate::cli::{
     typed::FlagValues,
@@ -18,7 +18,7 @@ pub(crate) struct LoggingFlags {
     #[arg(short = 'v', long = "v", visible_alias = "verbosity", value_name = "LEVEL", default_value = "0")]
     verbosity: u32,
     /// Other levels for single source files; there are none of that name here
-    #[arg(long, value_name = "PATTERN=LEVEL", value_delimiter = ',')]
+    #[arg(long, value_name = "PATTERN=LEVEL")]
     vmodule: Vec<VModule>,
     /// Longest time that a line may wait in a buffer; there is no buffer
     #[arg(long, value_name = "DURATION", default_value = "5s")]
@@ -55,8 +55,8 @@ impl LoggingFlags {
             config.verbosity = self.verbosity;
         }
         // Those of the command line come first, because the first that fits counts.
-        let items = self.vmodule.iter().map(|VModule(item)| item.clone());
-        config.vmodule = items.chain(std::mem::take(&mut config.vmodule)).collect::<Vec<VModuleItem>>();
+        let items = self.vmodule.iter().flat_map(|VModule(items)| items.clone());
+        config.vmodule = items.chain(std::mem::take(&mut config.vmodule)).collect();
         if counts("log-flush-frequency") {
             config.flush_frequency = FlushFrequency::Text(self.log_flush_frequency);
         }

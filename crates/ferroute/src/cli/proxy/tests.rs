@@ -296,6 +296,9 @@ fn lists_are_gathered_and_an_empty_one_holds_nothing() {
     assert!(addresses(&["--nodeport-addresses="]).is_empty());
     let gates = laid(&["--feature-gates=A=true,B=true", "--feature-gates=B=false"]).feature_gates;
     assert_eq!(gates, [("A".to_owned(), true), ("B".to_owned(), false)].into());
+    let empty = laid(&["--feature-gates=", "--vmodule=", "--ipvs-exclude-cidrs="]);
+    assert_eq!(empty, laid(&[]));
+    assert_eq!(laid(&["--vmodule=a=1,b=2,"]).logging.vmodule.len(), 2);
 }
 
 #[test]
