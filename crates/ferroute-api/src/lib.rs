@@ -27,7 +27,7 @@ pub use service::{
     SessionAffinityConfig,
 };
 pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
-pub use slice::{EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, SliceEndpoint};
+pub use slice::{EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, SliceEndpoint, TargetRef};
 pub use workload::{
     Container, ContainerPort, Deployment, DeploymentSpec, LabelSelector, Pod, PodIp, PodSpec, PodStatus, PodTemplate,
 };

@@ -53,6 +53,7 @@ fn slice_endpoint(address: &EndpointAddress, ready: bool) -> (&'static str, Slic
         conditions: EndpointConditions { ready: Some(ready), ..EndpointConditions::default() },
         node_name: address.node_name.clone(),
         hints: None,
+        target_ref: None,
     };
     (if v6 { "IPv6" } else { "IPv4" }, endpoint)
 }

@@ -56,6 +56,21 @@ pub struct SliceEndpoint {
     /// Which zones and nodes should use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hints: Option<EndpointHints>,
+    /// The object that it stands for, a Pod as a rule. Decides nothing; it gives the endpoint a name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ref: Option<TargetRef>,
+}
+
+/// Names the object behind a [`SliceEndpoint`]. A Pod is in the namespace of its slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetRef {
+    /// Its kind: `Pod`.
+    #[serde(deserialize_with = "null_default")]
+    pub kind: String,
+    /// Its name.
+    #[serde(deserialize_with = "null_default")]
+    pub name: String,
 }
 
 /// Conditions of a [`SliceEndpoint`]; what is left out is unknown and read as told at each field.

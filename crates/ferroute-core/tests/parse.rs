@@ -127,6 +127,7 @@ fn any_slice() -> impl Strategy<Value = EndpointSlice> {
             conditions: EndpointConditions { ready, serving, terminating },
             node_name,
             hints,
+            target_ref: None,
         },
     );
     (metadata(), text(), vec(port, 0..3), vec(endpoint, 0..4)).prop_map(|(metadata, address_type, ports, endpoints)| {

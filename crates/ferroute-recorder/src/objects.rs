@@ -106,6 +106,7 @@ fn endpoint(candidate: &Candidate, node: &str) -> SliceEndpoint {
         },
         node_name: candidate.local.then(|| node.to_owned()),
         hints: candidate.hints.as_deref().map(hints),
+        target_ref: None,
     }
 }
 

@@ -1,26 +1,19 @@
 //! `ferroute demo`: the demo's cluster, with the ways through the rules told by the walk through the rules that `ferroute
 //! run` writes on its nodes.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    process::ExitCode,
-};
+use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::Context;
-use ferroute_config::{Mode, Resolved};
-use ferroute_core::{IpFamily, NodeView, ServiceTable};
-use ferroute_demo::{
-    DemoArgs, FlowSpec, PathTeller,
-    layout::{Addresses, BRIDGE, NodeId},
-};
-use ferroute_nftables::kernel::{Kernel, MemoryKernel};
+use ferroute_core::{IpFamily, NodeView};
+use ferroute_demo::{DemoArgs, FlowSpec, PathTeller};
 use ferroute_source::read_once;
-use ferroute_trace::{Host, Packet, Route, Summary, write_summary_into};
+use ferroute_trace::{Packet, write_summary_into};
 
 use crate::{
     cli::SettingsArgs,
-    desired::{full_host, track},
-    planes, settings,
+    desired::{self, full_host, track},
+    settings,
+    trace::Rules,
 };
 
 /// Does what `ferroute demo` was asked for.
@@ -39,7 +32,8 @@ impl PathTeller for Walks {
         let node = NodeView { name: flow.node.name().to_owned(), ..NodeView::default() };
         let tracker = track(&settings.resolved, node, events);
         let table = tracker.table(IpFamily::of(flow.source));
-        let host = host(flow.node);
+        let host = desired::demo_host(flow.node, &settings.resolved);
+        let rules = Rules::planned(&settings.resolved, table, &full_host(table))?;
         // No program chooses this port by itself, so it cannot be taken for a real connection's.
         let source = SocketAddr::new(flow.source, 65535);
         let packet = match flow.input {
@@ -47,39 +41,7 @@ impl PathTeller for Walks {
             None => Packet::local(flow.protocol, source, flow.destination),
         };
         let mut text = String::new();
-        write_summary_into(&mut text, &walk(&settings.resolved, table, &host, &packet)?)?;
+        write_summary_into(&mut text, &rules.summary(&host, &packet))?;
         Ok(text.lines().map(str::to_owned).collect())
-    }
-}
-
-/// The way through the rules of the mode that the proxies are in.
-fn walk(resolved: &Resolved, table: &ServiceTable, host: &Host, packet: &Packet) -> anyhow::Result<Summary> {
-    if resolved.mode != Mode::Nftables {
-        let context = ferroute_iptables::PlanContext::new(&resolved.settings, table, &full_host(table));
-        return Ok(ferroute_trace::iptables::summary(&ferroute_iptables::render(table, &context), host, packet));
-    }
-    let settings = planes::nftables_settings(resolved);
-    let transaction = ferroute_nftables::plan::render(table, &settings, &table.node.addresses);
-    let mut kernel = MemoryKernel::new();
-    kernel.commit(&transaction)?;
-    let table = kernel.table(&transaction.table).context("what was rendered makes no table")?;
-    Ok(ferroute_trace::nftables::summary(table, host, packet))
-}
-
-/// Where things are, seen from a node of the demo's cluster.
-fn host(node: NodeId) -> Host {
-    let of = |addresses: Addresses| [Some(addresses.v4.into()), addresses.v6.map(Into::into)].into_iter().flatten();
-    let (own, bridge) = (node.addresses(true), node.bridge_addresses(true));
-    let route = |to: &str, interface: &str, source| Route {
-        to: to.parse().expect("the demo's networks are written as networks"),
-        interface: interface.to_owned(),
-        source,
-    };
-    let default = |address: IpAddr| route(if address.is_ipv4() { "0.0.0.0/0" } else { "::/0" }, "eth0", address);
-    let pods = |address: IpAddr| route(&node.pod_network(IpFamily::of(address)), BRIDGE, address);
-    Host {
-        addresses: of(own).chain(of(bridge)).collect(),
-        routes: of(own).map(default).chain(of(bridge).map(pods)).collect(),
-        route_localnet: true,
     }
 }

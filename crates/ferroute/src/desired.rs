@@ -24,7 +24,10 @@ use ferroute_source::{Event, ObjectName, read_once};
 use ferroute_trace::Host;
 
 use self::demo::DemoManifests;
-pub(crate) use self::names::{Frontend, Named, Names};
+pub(crate) use self::{
+    names::{Frontend, Named, Names},
+    network::of_demo as demo_host,
+};
 use crate::{
     cli::{SettingsArgs, SourceArgs},
     feed::Feed,

@@ -21,6 +21,7 @@ use std::{
 
 use ferroute_trace::{Manner, Outcome, Style, mermaid, write_account_into};
 
+pub(crate) use self::rules::Rules;
 use self::{outline::write_outline_into, report::Report, scene::Scene};
 use crate::cli::{ColorChoice, TraceArgs, TraceOutput};
 

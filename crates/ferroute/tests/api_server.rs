@@ -13,7 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ferroute_api::labels;
+use ferroute_api::{TargetRef, labels};
 use ferroute_core::testing::{Cluster, pod, service, slice};
 use ferroute_health::rfc3339;
 use ferroute_kube::testing::ApiDouble;
@@ -212,5 +212,28 @@ fn render_shows_what_the_api_server_lists() {
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(r#"--comment "shop/web:http -> 10.244.1.5:8080""#), "{text}");
+    });
+}
+
+#[test]
+fn a_trace_names_the_pods_that_the_api_server_tells_of() {
+    in_a_namespace(|double, _| {
+        let mut cluster = shop("10.244.1.5");
+        let target = TargetRef { kind: "Pod".to_owned(), name: "web-7".to_owned() };
+        cluster.slices[0].endpoints[0].target_ref = Some(target);
+        publish(&double, &cluster);
+        let traced = |arguments: &str| {
+            let url = double.url();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
+            command.args(["trace", "--master", &url, "--hostname-override", "node-1"]);
+            command.args(arguments.split(' ')).output().unwrap()
+        };
+        let output = traced("--from 10.244.1.9 --in cni0 --to shop/web:http");
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("planned from what the API server tells\n"), "{told}");
+        assert!(told.contains("DNAT 10.96.0.80:80 to 10.244.1.5:8080 (pod shop/web-7)\n"), "{told}");
+        let output = traced("--from shop/web-7 --in cni0 --to shop/web:http");
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.starts_with("tcp from 10.244.1.5:50000 (pod shop/web-7) to "), "{told}");
     });
 }

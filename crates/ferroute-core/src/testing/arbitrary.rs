@@ -13,6 +13,7 @@
 //! Where an endpoint runs follows from its address. The proxy's own node is always called [`NODE`].
 
 mod service;
+mod settings;
 mod slice;
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ use std::ops::Range;
 use ferroute_api::{EndpointSlice, Node, NodeAddress, Service, Taint, labels};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
+pub use self::settings::settings;
 use super::{Cluster, Edit, service_name};
 use crate::Protocol;
 

@@ -33,6 +33,7 @@ pub(super) fn slices_of(
                 conditions: EndpointConditions { ready: Some(ready), serving: Some(ready), terminating: Some(false) },
                 node_name: Some(pod.node.name().to_owned()),
                 hints: None,
+                target_ref: None,
             });
         }
         let numbered = groups.into_iter().enumerate();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServiceTable};
+use ferroute_core::{IpFamily, ProxySettings, ServiceTable, testing::arbitrary};
 use ferroute_iptables::{HostFacts, NfacctCounters, PlanContext};
 use proptest::{prelude::*, sample::select};
 
@@ -24,51 +24,16 @@ impl Surroundings {
 
 /// Surroundings of any kind. Counters are there only if `counters`, because the kernel refuses rules with others.
 pub(crate) fn surroundings(counters: bool) -> impl Strategy<Value = Surroundings> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     let counters = (any::<bool>(), any::<bool>()).prop_map(move |(invalid, localhost)| NfacctCounters {
         invalid_dropped: invalid && counters,
         localhost_accepted: localhost && counters,
     });
-    (flags, counters, 0..32_u8, node_ports(), detector()).prop_map(
-        |(flags, counters, masquerade_bit, node_port_addresses, detector)| {
-            let (masquerade_all, localhost_node_ports, random_fully, conntrack_tcp_be_liberal, large_cluster) = flags;
-            Surroundings {
-                settings: ProxySettings {
-                    masquerade_all,
-                    masquerade_bit,
-                    localhost_node_ports,
-                    node_port_addresses,
-                    detector,
-                },
-                host: HostFacts { addresses: host_addresses(), random_fully, counters, conntrack_tcp_be_liberal },
-                large_cluster,
-            }
-        },
-    )
-}
-
-fn node_ports() -> impl Strategy<Value = NodePortAddresses> {
-    let within =
-        |networks: &[&str]| NodePortAddresses::Within(networks.iter().map(|net| net.parse().unwrap()).collect());
-    select(vec![
-        NodePortAddresses::All,
-        NodePortAddresses::Primary,
-        within(&["192.168.0.0/24", "fd00:168::/64"]),
-        within(&["127.0.0.0/8", "192.168.0.0/16", "::1/128"]),
-        within(&["172.16.0.0/12"]),
-    ])
-}
-
-fn detector() -> impl Strategy<Value = LocalTrafficDetector> {
-    let networks = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect();
-    select(vec![
-        LocalTrafficDetector::None,
-        LocalTrafficDetector::ClusterCidr(networks(&["10.244.0.0/16", "fd00:244::/32"])),
-        LocalTrafficDetector::ClusterCidr(networks(&["0.0.0.0/0", "::/0"])),
-        LocalTrafficDetector::NodeCidr,
-        LocalTrafficDetector::BridgeInterface("cbr0".to_owned()),
-        LocalTrafficDetector::InterfaceNamePrefix("veth".to_owned()),
-    ])
+    (arbitrary::settings(), flags, counters).prop_map(|(settings, flags, counters)| {
+        let (random_fully, conntrack_tcp_be_liberal, large_cluster) = flags;
+        let host = HostFacts { addresses: host_addresses(), random_fully, counters, conntrack_tcp_be_liberal };
+        Surroundings { settings, host, large_cluster }
+    })
 }
 
 fn host_addresses() -> Vec<IpAddr> {

@@ -8,10 +8,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, Protocol, ProxySettings};
+use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings, testing::arbitrary};
 use ferroute_trace::{Host, Packet, Route};
 use ipnet::IpNet;
-use proptest::{prelude::*, sample::select};
+use proptest::prelude::*;
 
 /// What the operator decided, and what follows for the node's interfaces.
 #[derive(Clone, Debug)]
@@ -122,43 +122,7 @@ impl Client {
 
 /// Worlds of any kind.
 pub fn world() -> impl Strategy<Value = World> {
-    (any::<bool>(), any::<bool>(), 0..32_u8, node_ports(), detector()).prop_map(
-        |(masquerade_all, localhost_node_ports, masquerade_bit, node_port_addresses, detector)| {
-            World::of(ProxySettings {
-                masquerade_all,
-                masquerade_bit,
-                localhost_node_ports,
-                node_port_addresses,
-                detector,
-            })
-        },
-    )
-}
-
-fn node_ports() -> impl Strategy<Value = NodePortAddresses> {
-    let within =
-        |networks: &[&str]| NodePortAddresses::Within(networks.iter().map(|net| net.parse().unwrap()).collect());
-    prop_oneof![
-        3 => Just(NodePortAddresses::All),
-        1 => Just(NodePortAddresses::Primary),
-        2 => select(vec![
-            within(&["192.168.0.0/24", "fd00:168::/64"]),
-            within(&["127.0.0.0/8", "192.168.7.0/24", "::1/128"]),
-            within(&["172.16.0.0/12"]),
-        ]),
-    ]
-}
-
-fn detector() -> impl Strategy<Value = LocalTrafficDetector> {
-    let networks = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect();
-    select(vec![
-        LocalTrafficDetector::None,
-        LocalTrafficDetector::ClusterCidr(networks(&["10.244.0.0/16", "fd00:244::/32"])),
-        LocalTrafficDetector::ClusterCidr(networks(&["0.0.0.0/0", "::/0"])),
-        LocalTrafficDetector::NodeCidr,
-        LocalTrafficDetector::BridgeInterface("cbr0".to_owned()),
-        LocalTrafficDetector::InterfaceNamePrefix("veth".to_owned()),
-    ])
+    arbitrary::settings().prop_map(World::of)
 }
 
 pub fn ip(text: &str) -> IpAddr {

@@ -87,9 +87,25 @@ impl Names {
     }
 
     pub(super) fn add_event(&mut self, event: &Event) {
-        if let Event::NodeApplied(node) = event {
-            let addresses = node.status.addresses.iter().filter_map(|address| address.address.parse().ok());
-            self.0.extend(addresses.map(|address| (address, Named::Node(node.metadata.name.clone()))));
+        match event {
+            Event::NodeApplied(node) => {
+                let addresses = node.status.addresses.iter().filter_map(|address| address.address.parse().ok());
+                self.0.extend(addresses.map(|address| (address, Named::Node(node.metadata.name.clone()))));
+            }
+            Event::SliceApplied(slice) => {
+                for endpoint in &slice.endpoints {
+                    let Some(pod) = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod") else {
+                        continue;
+                    };
+                    let (namespace, name) = (slice.metadata.namespace.clone(), pod.name.clone());
+                    let named = Named::Pod { namespace, name };
+                    for address in endpoint.addresses.iter().filter_map(|text| text.parse().ok()) {
+                        // A pod of the host's network has the node's address.
+                        self.0.entry(address).or_insert_with(|| named.clone());
+                    }
+                }
+            }
+            _ => {}
         }
     }
 }

@@ -9,7 +9,7 @@ use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel, Reading},
     model::TableId,
 };
-use ferroute_trace::{Account, Host, Packet, Ruleset};
+use ferroute_trace::{Account, Host, Packet, Ruleset, Summary};
 
 use super::scene::Scene;
 use crate::{cli::TraceArgs, planes};
@@ -78,6 +78,11 @@ impl Rules {
     /// All that can become of a packet, rule by rule.
     pub(crate) fn account(&self, host: &Host, packet: &Packet) -> Account {
         self.ruleset().account(host, packet)
+    }
+
+    /// What changes and decides a packet's way.
+    pub(crate) fn summary(&self, host: &Host, packet: &Packet) -> Summary {
+        self.ruleset().summary(host, packet)
     }
 
     /// The mode that such rules belong to; of those in the kernel, the mode of the proxies that have written some.

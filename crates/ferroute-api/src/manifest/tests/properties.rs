@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::manifest::{Found, documents, read};
 use crate::{
     EndpointConditions, EndpointPort, EndpointSlice, LoadBalancerIngress, LoadBalancerStatus, Node, NodeSpec, Object,
-    ObjectMeta, Service, ServicePort, ServiceSpec, ServiceStatus, SliceEndpoint, Taint,
+    ObjectMeta, Service, ServicePort, ServiceSpec, ServiceStatus, SliceEndpoint, Taint, TargetRef,
 };
 
 fn name() -> impl Strategy<Value = String> {
@@ -63,12 +63,13 @@ fn service() -> impl Strategy<Value = Object> {
 fn slice() -> impl Strategy<Value = Object> {
     let port = (text(), option::of(any::<i32>())).prop_map(|(name, port)| EndpointPort { name, protocol: None, port });
     let flag = || option::of(any::<bool>());
-    let endpoint = (vec(text(), 0..3), flag(), flag(), flag(), option::of(text())).prop_map(
-        |(addresses, ready, serving, terminating, node_name)| SliceEndpoint {
+    let endpoint = (vec(text(), 0..3), flag(), flag(), flag(), option::of(text()), option::of(text())).prop_map(
+        |(addresses, ready, serving, terminating, node_name, pod)| SliceEndpoint {
             addresses,
             conditions: EndpointConditions { ready, serving, terminating },
             node_name,
             hints: None,
+            target_ref: pod.map(|name| TargetRef { kind: "Pod".to_owned(), name }),
         },
     );
     (metadata(), text(), vec(port, 0..3), vec(endpoint, 0..3)).prop_map(|(metadata, address_type, ports, endpoints)| {

@@ -75,7 +75,8 @@ fn endpoint(family: IpFamily, pod: usize, on: HintsOn) -> impl Strategy<Value = 
     };
     (conditions(), hints).prop_map(move |(conditions, hints)| {
         let (address, node_name) = place(family, pod);
-        SliceEndpoint { addresses: vec![address], conditions, node_name: node_name.map(str::to_owned), hints }
+        let node_name = node_name.map(str::to_owned);
+        SliceEndpoint { addresses: vec![address], conditions, node_name, hints, target_ref: None }
     })
 }
 
