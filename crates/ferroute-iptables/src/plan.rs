@@ -39,6 +39,7 @@ pub use context::{HostFacts, NfacctCounters, PlanContext};
 pub use difference::Difference;
 pub use digest::ChainDigest;
 pub use dispatch::Dispatch;
+pub use former::is_of_any_mode;
 pub(crate) use former::{OF_IPVS, is_former, is_former_jump};
 pub use in_force::{InForce, InForceReader};
 pub(crate) use in_force::{is_ours, without_strangers};

@@ -24,7 +24,9 @@ mod restore;
 mod tools;
 mod version;
 
-pub use cleanup::{Cleanup, CleanupError, CleanupErrors, Scope, clean_up, remove_counters};
+pub use cleanup::{
+    ChainMode, Cleanup, CleanupError, CleanupErrors, Scope, clean_up, modes_at_a_glance, remove_counters,
+};
 pub use dataplane::IptablesDataplane;
 pub use found::{FindError, FoundRules, find_rules};
 pub use generations::Generations;

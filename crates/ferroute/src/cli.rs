@@ -6,6 +6,7 @@ mod doctor;
 mod documents;
 mod explain;
 mod output;
+mod preflight;
 mod proxy;
 mod record;
 mod render;
@@ -25,6 +26,7 @@ pub(crate) use self::{
     documents::{CompletionsArgs, ManArgs},
     explain::{ExplainArgs, ExplainServiceArgs, Explained},
     output::Output,
+    preflight::PreflightArgs,
     proxy::{COUNT_BESIDE_CONFIG, is_kube_proxys},
     record::{BundleArgs, ReplayArgs},
     render::RenderArgs,
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Look for what breaks Services on this host, and say how to mend it
     Doctor(DoctorArgs),
+    /// Tell what will behave differently when this node goes from one mode to another
+    Preflight(PreflightArgs),
     /// Save what a running proxy did last and why, to look into it elsewhere
     Bundle(BundleArgs),
     /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster

@@ -23,6 +23,7 @@ mod metrics;
 mod node_wait;
 mod observer;
 mod planes;
+mod preflight;
 mod proxy;
 mod recording;
 mod render;
@@ -75,6 +76,9 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
         Command::Trace(args) => Ok(or_could_not_tell(to_stdout(|out| trace::run(args, cli.verbosity, out)))),
         Command::Doctor(args) => Ok(or_could_not_tell(to_stdout(|out| doctor::run(args, cli.verbosity, out)))),
+        Command::Trace(args) => Ok(to_stdout(|out| trace::run(args, cli.verbosity, out))
+            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
+        Command::Preflight(args) => to_stdout(|out| preflight::run(args, cli.verbosity, out)),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_could_not_tell(to_stdout(|out| replay::run(args, out).map(ExitCode::from)))),
         Command::Demo(args) => demo::run(args),

@@ -38,6 +38,7 @@ use crate::{
     node_wait::NodeWait,
     observer::Observer,
     planes,
+    preflight::SwitchNotice,
     recording::{self, About, Recording},
     settings::{self, Settings},
     status::{self, Pages, Status},
@@ -139,12 +140,13 @@ async fn supervise(
     // Which families there are depends on the node, so everything is listed before anything is planned.
     let recording = Recording::new();
     let answers = tokio::spawn(recording::serve(recording.inbox(), About::of(settings)));
-    let observers: Vec<Box<dyn Observer>> = vec![
+    let mut observers: Vec<Box<dyn Observer>> = vec![
         Box::new(SyncLog),
         Box::new(HealthObserver::new(http, health, resolved.settings.clone())),
         Box::new(recording),
         Box::new(status.observer()),
     ];
+    observers.extend(SwitchNotice::look(settings).map(|notice| Box::new(notice) as Box<dyn Observer>));
     let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
     let mut others = Vec::new();
     while !feed.is_listed() || wait.is_on(feed.missing())? {

@@ -1,5 +1,6 @@
 //! Chains that kube-proxy has, or had, and that iptables mode does not write.
 
+use super::{chains, is_ours};
 use crate::{ChainName, Rule, TableName};
 
 /// Chains of table nat: those of ipvs mode, then those of the userspace mode that ended with version 1.25.
@@ -37,6 +38,13 @@ pub(crate) fn is_former(table: TableName, chain: ChainName) -> bool {
         TableName::Filter => FILTER.contains(&chain.as_str()),
         TableName::Mangle | TableName::Raw | TableName::Security => false,
     }
+}
+
+/// The chain is one of a proxy's alone, of kube-proxy or of Ferroute, in whichever mode. The one that the kubelet shares is
+/// not.
+pub fn is_of_any_mode(table: TableName, chain: ChainName) -> bool {
+    let is_shared = table == TableName::Filter && chain == chains::FIREWALL;
+    !is_shared && (is_ours(table, chain) || is_former(table, chain))
 }
 
 /// The rule, which is in a builtin chain, is ipvs mode's way into a chain that iptables mode has too.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ChainName, NfacctCounters, RestoreWriter, Rule, SaveItem, SaveParser, TableName,
-    plan::{OF_IPVS, chains, is_former, is_former_jump, is_ours, without_strangers},
+    plan::{OF_IPVS, chains, is_former, is_former_jump, is_of_any_mode, is_ours, without_strangers},
 };
 
 /// What to remove.
@@ -27,6 +27,15 @@ pub enum Scope {
     Everything,
     /// Those that iptables mode does not write, for when it has taken over.
     OtherModes,
+}
+
+/// A mode that has chains of iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainMode {
+    /// iptables.
+    Iptables,
+    /// ipvs.
+    Ipvs,
 }
 
 /// What was removed, and what came in the way of the rest.
@@ -128,6 +137,23 @@ pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>,
     (removed, errors)
 }
 
+/// Which modes of a proxy have written rules of a family, as far as a glance at single chains tells.
+///
+/// # Errors
+/// When a tool does not run.
+pub fn modes_at_a_glance(tools: &Tools, programs: Arc<dyn Programs>) -> Result<Vec<ChainMode>, RunError> {
+    let runner = Runner { tools: tools.clone(), programs };
+    let mut modes = Vec::new();
+    // The canary is in the smallest of the tables; ipvs mode has none.
+    if runner.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {
+        modes.push(ChainMode::Iptables);
+    }
+    if runner.has_chain(TableName::Nat, OF_IPVS)? == Some(true) {
+        modes.push(ChainMode::Ipvs);
+    }
+    Ok(modes)
+}
+
 pub(super) fn cleanup(runner: &Runner, scope: Scope) -> Cleanup {
     let mut cleanup = Cleanup::default();
     if scope == Scope::OtherModes {
@@ -186,10 +212,9 @@ fn has_other_modes(runner: &Runner) -> Result<bool, RunError> {
 fn leftovers(runner: &Runner, table: TableName, scope: Scope) -> Result<Leftovers, SaveError> {
     let mut left = Leftovers::default();
     let mut parser = SaveParser::new(runner.tools.family);
-    let stays = |chain: ChainName| table == TableName::Filter && chain == chains::FIREWALL;
-    let goes = |chain: ChainName| {
-        let ours = scope == Scope::Everything && is_ours(table, chain);
-        !stays(chain) && (ours || is_former(table, chain))
+    let goes = |chain: ChainName| match scope {
+        Scope::Everything => is_of_any_mode(table, chain),
+        Scope::OtherModes => is_former(table, chain),
     };
     runner.save(table, &mut |line| {
         match without_strangers(parser.line(line))? {

@@ -5,9 +5,10 @@ use std::{collections::BTreeSet, os::unix::fs::symlink, process::Command};
 use ferroute_testing::NetNs;
 
 use crate::{
-    Files, Lab, Mode, Proxy, former, in_each_mode,
+    Files, Lab, Mode, Proxy, WEB, former, in_each_mode,
     proxy::{FERROUTE, run_command},
     rules::{self, Others},
+    slices,
     traffic::{Connection, Traffic, connect},
     wait, web, web_tcp,
 };
@@ -101,6 +102,55 @@ fn what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force(mode: Mo
     for to in web_tcp() {
         connect(&lab.client, to).unwrap();
     }
+}
+
+#[test]
+fn what_will_be_different_is_told_beforehand_and_when_it_happens() {
+    let (lab, files) = (Lab::new(), Files::new());
+    let service =
+        WEB.replace("spec:\n", "spec:\n  type: NodePort\n").replace("port: 80}", "port: 80, nodePort: 30080}");
+    files.apply(&format!("{service}{}", slices("web", &[0])));
+    let manifests = files.manifests();
+    let preflight = |arguments: &[&str]| {
+        let source = ["preflight", "--hostname-override", "node-1", "--manifests", manifests.to_str().unwrap()];
+        lab.node.try_command(FERROUTE, &[&source, arguments].concat())
+    };
+    let none = preflight(&["--proxy-mode", "nftables"]);
+    assert!(!none.status.success());
+    assert!(String::from_utf8_lossy(&none.stderr).contains("give their mode with --from"), "{none:?}");
+
+    former::iptables(&lab.node);
+    lab.node.command("iptables", &["-w", "-t", "nat", "-N", "CNI-THEIRS"]);
+    lab.node.command("iptables", &["-w", "-t", "nat", "-A", "CNI-THEIRS", "-j", "KUBE-MARK-MASQ"]);
+    let told = String::from_utf8(preflight(&["--proxy-mode", "nftables"]).stdout).unwrap();
+    let different = "node ports do not answer on 10.244.0.1 any more";
+    for part in [
+        "node node-1, from mode iptables to mode nftables",
+        "node ports do not answer on 127.0.0.1 any more",
+        different,
+        "Services: default/web",
+        "rule: -t nat -A CNI-THEIRS -j KUBE-MARK-MASQ",
+    ] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let json = preflight(&["--proxy-mode", "nftables", "--output", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!((&json["from"], &json["to"]), (&"iptables".into(), &"nftables".into()));
+    let kinds: Vec<&str> =
+        json["differences"].as_array().unwrap().iter().filter_map(|difference| difference["kind"].as_str()).collect();
+    assert!(
+        ["localhostNodePorts", "nodePortAddresses", "foreignRules"].iter().all(|kind| kinds.contains(kind)),
+        "{json}"
+    );
+    let same = String::from_utf8(preflight(&["--proxy-mode", "iptables"]).stdout).unwrap();
+    assert!(same.contains("nothing will behave differently"), "{same}");
+
+    let proxy = Proxy::start(&lab.node, &files, Mode::Nftables);
+    proxy.wait_log("rules of mode iptables are here: nftables takes over from them");
+    let line = proxy.wait_log(different);
+    assert!(line.contains("default/web"), "{line}");
+    proxy.wait_log("-t nat -A CNI-THEIRS -j KUBE-MARK-MASQ");
+    proxy.wait_log("chain KUBE-MARK-MASQ of table nat is empty but stays");
 }
 
 /// Runs `ferroute run --cleanup`; tells whether it has succeeded, and its log.
