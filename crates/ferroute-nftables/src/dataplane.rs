@@ -163,7 +163,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     /// Removes what is not used any more. False if the kernel says that it is still in use, which can be so for a
-    /// moment: then it stays for now, and does no harm.
+    /// moment: then it stays until the next time, and does no harm.
     fn remove(&mut self, garbage: Vec<Change>, run: &mut Run) -> Result<bool, Failure<K::Error>> {
         let transaction = Transaction { table: self.table.clone(), changes: garbage };
         match self.commit(&transaction, run) {

@@ -34,11 +34,11 @@ impl Pace {
 
 /// Less than a third of the 100 ms that others are to wait at most, for the time varies with what else the host does.
 const TARGET: Duration = Duration::from_millis(30);
-const FIRST_SIZE: usize = 5_000;
+const FIRST_SIZE: usize = 4_000;
 const SMALLEST_SIZE: usize = 500;
-/// Limits the memory of a transaction to some two megabytes: what a first sync takes for a moment stays with the process
+/// Limits the memory of a transaction to one megabyte: what a first sync takes for a moment stays with the process
 /// in between what lasts.
-const LARGEST_SIZE: usize = 8_000;
+const LARGEST_SIZE: usize = 4_000;
 
 #[cfg(test)]
 mod tests {
@@ -47,8 +47,8 @@ mod tests {
     #[test]
     fn slow_transactions_become_smaller_and_quick_ones_larger() {
         let mut pace = Pace::default();
-        pace.learn(5_000, Duration::from_millis(500));
-        assert!(pace.is_full(2_500) && !pace.is_full(2_499));
+        pace.learn(FIRST_SIZE, Duration::from_millis(500));
+        assert!(pace.is_full(FIRST_SIZE / 2) && !pace.is_full(FIRST_SIZE / 2 - 1));
         for _ in 0..20 {
             pace.learn(40_000, Duration::from_millis(1));
         }

@@ -21,7 +21,8 @@ use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transact
 #[derive(Clone, Debug)]
 pub struct Planner {
     context: Context,
-    records: HashMap<ServicePortName, Record>,
+    /// Boxed, because a hash table has room for up to twice as many as there are.
+    records: HashMap<ServicePortName, Box<Record>>,
     /// Whose rules a frontend has. Of several service ports that want it, the first by name gets it.
     owners: HashMap<Frontend, ServicePortName>,
     /// Those who want a frontend that another one has.
@@ -90,13 +91,13 @@ impl Planner {
             None => self.order.of_list(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list),
         };
         let entry = table.entries.get(name);
-        let mut new = entry.map(|entry| Record::new(name, entry, table, &self.context, order));
+        let mut new = entry.map(|entry| Box::new(Record::new(name, entry, table, &self.context, order)));
         old.iter().for_each(|old| old.release_slots(&mut self.slot_owners));
         if let Some((new, affinity)) = new.as_mut().zip(entry.and_then(|entry| entry.service.affinity)) {
-            self.remember(name, new, affinity, old.as_ref());
+            self.remember(name, new, affinity, old.as_deref());
         }
         if old != new {
-            self.replace(name, old.as_ref(), new.as_ref(), transaction);
+            self.replace(name, old.as_deref(), new.as_deref(), transaction);
         }
         if let Some(new) = new {
             self.records.insert(name.clone(), new);
@@ -292,7 +293,7 @@ fn change(
 }
 
 fn view<'a>(
-    records: &'a HashMap<ServicePortName, Record>,
+    records: &'a HashMap<ServicePortName, Box<Record>>,
     name: &ServicePortName,
     frontend: Frontend,
 ) -> Option<View<'a>> {

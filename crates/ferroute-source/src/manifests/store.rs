@@ -79,6 +79,10 @@ impl Store {
         }
         let (wanted, duplicates) = merge(&self.files, &missing);
         self.step(&wanted, fresh, &mut batch)?;
+        if self.in_force == wanted {
+            // The same in less memory.
+            self.in_force = wanted;
+        }
         let of_files = self.files.values().flat_map(|file| file.problems.iter().cloned());
         let all = problems.into_iter().chain(of_files).chain(duplicates).collect();
         self.tell_problems(all, &mut batch);
