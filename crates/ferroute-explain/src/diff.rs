@@ -16,6 +16,7 @@ mod compare;
 mod ends;
 mod findings;
 mod iptables;
+mod kube_proxy;
 mod modes;
 mod nftables;
 mod print;

@@ -44,6 +44,24 @@ pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
     comparison.run()
 }
 
+impl Report {
+    /// There is not one rule of a service proxy, so that nothing needs to be compared.
+    pub fn of_nothing(wanted: &Wanted<'_>) -> Self {
+        Self {
+            family: wanted.services.family,
+            wanted: wanted.rules.mode(),
+            found: None,
+            compared: Compared::default(),
+            findings: Vec::new(),
+            leftovers: Vec::new(),
+            structure: vec![format!("{} service ports are not served", wanted.services.entries.len())],
+            doubts: Vec::new(),
+            blind_spot: None,
+            named: Vec::new(),
+        }
+    }
+}
+
 struct Comparison<'a> {
     wanted: &'a Wanted<'a>,
     found: &'a Rules<'a>,
@@ -83,6 +101,7 @@ impl Comparison<'_> {
             findings: self.findings,
             structure: differences(self.wanted.rules, self.found),
             doubts: self.doubts,
+            blind_spot: self.found.blind_spot(),
             named: named(&self.named),
         }
     }
@@ -95,7 +114,7 @@ impl Comparison<'_> {
         let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(frontends));
         // Without endpoints there is nothing to be remembered.
         let reachable = !self.wanted.services.routes(entry).reachable.is_empty();
-        if let [wanted, found] = affinities
+        if let [Some(wanted), Some(found)] = affinities
             && wanted != found
             && reachable
         {
@@ -165,15 +184,12 @@ impl Comparison<'_> {
         if self.wanted.rules.mode() == self.found.mode() || agree(&wanted, &found) {
             return (wanted, found);
         }
-        let nftables_is_wanted = self.wanted.rules.mode() == Mode::Nftables;
-        let (iptables, nftables, rules) = match nftables_is_wanted {
-            true => (&found, &wanted, &sides.found),
-            false => (&wanted, &found, &sides.wanted),
-        };
-        let meant = self.modes.difference(packet, iptables, |packet| rules.ends(host, packet));
-        let difference = match meant {
-            Some((difference, expected)) if agree(nftables, &expected) => Some(difference),
-            _ => self.other_addresses(packet, nftables).then_some(ModeDifference::NodePortAddresses),
+        let difference = match (self.wanted.rules.mode(), self.found.mode()) {
+            (Mode::Iptables, _) => self.meant(packet, &wanted, &sides.wanted, &found),
+            (_, Mode::Iptables) => self.meant(packet, &found, &sides.found, &wanted),
+            // Both of nftables, but not both ours: kube-proxy's masquerades hairpins of all nodes, as iptables does.
+            (Mode::KubeProxyNftables, _) => self.meant(packet, &wanted, &sides.wanted, &found),
+            (Mode::Nftables, _) => self.meant(packet, &found, &sides.found, &wanted),
         };
         match difference {
             Some(difference) => {
@@ -184,12 +200,27 @@ impl Comparison<'_> {
         }
     }
 
+    /// The difference between the modes that a packet meets, if it is one that is meant.
+    fn meant(
+        &self,
+        packet: &Packet,
+        iptables: &Ends,
+        rules: &Projection<'_>,
+        nftables: &Ends,
+    ) -> Option<ModeDifference> {
+        let host = self.surroundings.host();
+        match self.modes.difference(packet, iptables, |packet| rules.ends(host, packet)) {
+            Some((difference, expected)) if agree(nftables, &expected) => Some(difference),
+            _ => self.other_addresses(packet, nftables).then_some(ModeDifference::NodePortAddresses),
+        }
+    }
+
     /// A node port at an address where nftables mode has none. Of a proxy whose settings are not known, no more can be
     /// told than that the primary address would have it in any case.
     fn other_addresses(&self, packet: &Packet, nftables: &Ends) -> bool {
         let (address, services) = (packet.destination.ip(), self.wanted.services);
         let may_lack = match self.wanted.rules.mode() {
-            Mode::Nftables => !self.modes.answers_on_node_ports(address),
+            Mode::Nftables | Mode::KubeProxyNftables => !self.modes.answers_on_node_ports(address),
             Mode::Iptables => services.node.primary_address(services.family) != Some(address),
         };
         self.wanted.host.owns(address) && may_lack && nftables.keys().eq([&End::Untouched])

@@ -9,7 +9,7 @@ use super::{Answer, Change, Finding, Report, Seen};
 /// # Errors
 /// Only those of `out`.
 pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, most: usize) -> fmt::Result {
-    let Report { family, wanted, found, compared, findings, leftovers, structure, doubts, named } = report;
+    let Report { family, wanted, found, compared, findings, leftovers, structure, doubts, blind_spot, named } = report;
     let most = if most == 0 { usize::MAX } else { most };
     let found = found.map_or("no rules of a service proxy".to_owned(), |mode| format!("{mode} rules"));
     writeln!(
@@ -42,6 +42,7 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, most: usize
         let noun = if named.packets == 1 { "packet" } else { "packets" };
         writeln!(out, "  as it is meant, {} {noun}: {}", named.packets, named.difference)?;
     }
+    blind_spot.iter().try_for_each(|text| writeln!(out, "  {text}"))?;
     if findings.is_empty() && leftovers.is_empty() && structure.is_empty() && doubts.is_empty() {
         writeln!(out, "  no difference")?;
     }

@@ -27,6 +27,9 @@ pub struct Report {
     pub structure: Vec<String>,
     /// What could not be told.
     pub doubts: Vec<Doubt>,
+    /// What is not looked at in such rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blind_spot: Option<&'static str>,
     /// Differences between the modes that are meant, and how many packets met them.
     pub named: Vec<Named>,
 }
