@@ -25,3 +25,8 @@ fn text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<
 fn optional_text<S: Serializer>(value: &Option<impl std::fmt::Display>, serializer: S) -> Result<S::Ok, S::Error> {
     value.as_ref().map(ToString::to_string).serialize(serializer)
 }
+
+/// A number with what it is of.
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}

@@ -2,6 +2,7 @@
 //!
 //! Each subcommand's arguments have a file of their own.
 
+mod diff;
 mod doctor;
 mod documents;
 mod explain;
@@ -22,6 +23,7 @@ use clap::{Parser, Subcommand};
 use crate::version;
 
 pub(crate) use self::{
+    diff::DiffArgs,
     doctor::DoctorArgs,
     documents::{CompletionsArgs, ManArgs},
     explain::{ExplainArgs, ExplainServiceArgs, Explained},
@@ -64,6 +66,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Tell what will behave differently when this node goes from one mode to another
     Preflight(PreflightArgs),
+    /// Compare what is in the kernel, whoever wrote it, with what should be; status 0: equal, 1: different, 2: could not
+    /// tell
+    Diff(DiffArgs),
     /// Save what a running proxy did last and why, to look into it elsewhere
     Bundle(BundleArgs),
     /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster

@@ -93,7 +93,9 @@ fn reports_of(
     kernel.nftables.iter_mut().for_each(|found| found.table.forget_learned());
     let proxies = kernel.proxies();
     if proxies.is_empty() {
-        return Ok(vec![Report::of_nothing(&wanted)]);
+        // Nothing is there and nothing needs to be, for all that clients can notice.
+        let nothing_wanted = services.entries.is_empty();
+        return Ok(if nothing_wanted { Vec::new() } else { vec![Report::of_nothing(&wanted)] });
     }
     let report = |proxy: ServiceProxy| {
         let mut report = compare(&wanted, &rules_of(&kernel, proxy)?);
@@ -132,9 +134,7 @@ impl Planned {
     fn rules(&self) -> anyhow::Result<Rules<'_>> {
         match self {
             Self::Iptables(rules) => Ok(Rules::iptables(rules)),
-            Self::Nftables(kernel, table) => {
-                kernel.table(table).map(Rules::nftables).context("no table was planned")
-            }
+            Self::Nftables(kernel, table) => kernel.table(table).map(Rules::nftables).context("no table was planned"),
         }
     }
 }
@@ -171,8 +171,12 @@ fn doubts(kernel: &KernelRules, proxy: ServiceProxy) -> Vec<Doubt> {
             let ours = partial.filter(|table| [TableName::Nat, TableName::Filter].contains(table));
             doubts.extend(ours.map(|table| doubt(format!("iptables-save cannot show all of table {table}"))));
         }
-        ServiceProxy::FerrouteNftables => doubts.extend(kernel.ferroute_table().map(|found| unread(&found.table)).unwrap_or_default()),
-        ServiceProxy::KubeProxyNftables => doubts.extend(kernel.kube_proxy_table().map(|found| unread(&found.table)).unwrap_or_default()),
+        ServiceProxy::FerrouteNftables => {
+            doubts.extend(kernel.ferroute_table().map(|found| unread(&found.table)).unwrap_or_default());
+        }
+        ServiceProxy::KubeProxyNftables => {
+            doubts.extend(kernel.kube_proxy_table().map(|found| unread(&found.table)).unwrap_or_default());
+        }
     }
     doubts
 }
@@ -186,7 +190,7 @@ fn write(comparison: &Comparison, args: &DiffArgs, out: &mut impl Write) -> anyh
                 write_report_into(&mut text, report, most)?;
             }
             if comparison.reports.is_empty() {
-                text.push_str("no family is served, and no rules of a service proxy are here\n");
+                text.push_str("no Services, and no rules of a service proxy\n");
             }
             out.write_all(text.as_bytes())?;
         }

@@ -11,6 +11,7 @@ mod demo;
 #[cfg(test)]
 mod deploy;
 mod desired;
+mod diff;
 mod doctor;
 mod documents;
 mod explain;
@@ -79,6 +80,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => Ok(to_stdout(|out| trace::run(args, cli.verbosity, out))
             .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
         Command::Preflight(args) => to_stdout(|out| preflight::run(args, cli.verbosity, out)),
+        Command::Diff(args) => Ok(to_stdout(|out| diff::run(args, cli.verbosity, out))
+            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_could_not_tell(to_stdout(|out| replay::run(args, out).map(ExitCode::from)))),
         Command::Demo(args) => demo::run(args),

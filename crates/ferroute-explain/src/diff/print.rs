@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Answer, Change, Finding, Report, Seen};
+use crate::plural;
 
 /// Tells how rules differ; at most `most` findings, leftovers and doubts each (0: all).
 ///
@@ -11,13 +12,15 @@ use super::{Answer, Change, Finding, Report, Seen};
 pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, most: usize) -> fmt::Result {
     let Report { family, wanted, found, compared, findings, leftovers, structure, doubts, blind_spot, named } = report;
     let most = if most == 0 { usize::MAX } else { most };
-    let found = found.map_or("no rules of a service proxy".to_owned(), |mode| format!("{mode} rules"));
-    writeln!(
-        out,
-        "{family}: {found} in the kernel, against {wanted} rules as they should be: {} service ports, {} frontends, {} \
-         packets",
-        compared.service_ports, compared.frontends, compared.packets
-    )?;
+    let ports = plural(compared.service_ports, "service port");
+    match found {
+        None => writeln!(out, "{family}: {ports} should be served by {wanted} rules")?,
+        Some(found) => {
+            let (frontends, packets) = (plural(compared.frontends, "frontend"), plural(compared.packets, "packet"));
+            writeln!(out, "{family}: {found} rules in the kernel against {wanted} rules as they should be")?;
+            writeln!(out, "  {ports}, {frontends}, {packets}")?;
+        }
+    }
     structure.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     let mut last = None;
     for finding in findings.iter().take(most) {
@@ -39,8 +42,7 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, most: usize
     }
     write_rest_into(out, doubts.len(), most, "doubts")?;
     for named in named {
-        let noun = if named.packets == 1 { "packet" } else { "packets" };
-        writeln!(out, "  as it is meant, {} {noun}: {}", named.packets, named.difference)?;
+        writeln!(out, "  as it is meant, {}: {}", plural(named.packets, "packet"), named.difference)?;
     }
     blind_spot.iter().try_for_each(|text| writeln!(out, "  {text}"))?;
     if findings.is_empty() && leftovers.is_empty() && structure.is_empty() && doubts.is_empty() {

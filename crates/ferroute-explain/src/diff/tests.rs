@@ -115,7 +115,8 @@ fn an_endpoint_more_or_less_is_found_whatever_the_modes() {
     other.slices[0].endpoints.remove(2);
     other.slices[0].endpoints[1].addresses = vec!["10.244.1.9".to_owned()];
     assert_snapshot!(text(&differences(&shop(), &other)), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       shop/web:http
         node port 30080/tcp: does not reach 10.244.1.2:8080, 10.244.1.3:8080; reaches 10.244.1.9:8080 in addition
         10.96.0.1:80/tcp: does not reach 10.244.1.2:8080, 10.244.1.3:8080; reaches 10.244.1.9:8080 in addition
@@ -130,7 +131,8 @@ fn policies_and_ranges_and_affinity_that_differ_are_found() {
     other.services[1].spec.session_affinity = None;
     other.services[1].spec.session_affinity_config = None;
     assert_snapshot!(text(&differences(&shop(), &other)), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 38 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 38 packets
       shop/cart:http
         clients keep their endpoint not at all, should for 600 s
         198.51.100.1:80/tcp from source 203.0.112.0, source 203.0.112.255: is served by 2 endpoints, should be dropped
@@ -149,7 +151,8 @@ fn services_that_are_gone_are_left_over_and_new_ones_are_missing() {
     let (wanted, found) = (iptables(&table, &settings), iptables(&other.table(IpFamily::V4), &settings));
     let report = report(&table, &settings, &Rules::iptables(&wanted), &Rules::iptables(&found));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       shop/cart:http
         clients keep their endpoint not at all, should for 600 s
         10.96.0.2:80/tcp: is refused, should be served by 2 endpoints
@@ -169,7 +172,8 @@ fn masquerading_that_differs_is_found() {
     let (wanted, found) = (iptables(&table, &settings()), iptables(&table, &all));
     let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       shop/cart:http
         10.96.0.2:80/tcp from a pod, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the node's address, should see the client's
       shop/web:http
@@ -186,7 +190,8 @@ fn a_chain_that_is_emptied_is_noticed_by_what_becomes_of_packets() {
     found.table_mut(TableName::Nat).chains[&postrouting].rules.clear();
     let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       shop/cart:http
         10.96.0.2:80/tcp from the node, outside, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the client's address, should see the node's
       shop/web:http
@@ -203,7 +208,8 @@ fn shares_that_differ_are_found() {
     let found = RuleSet::parse_save(IpFamily::V4, &text_of_rules).unwrap();
     let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       shop/web:http
         node port 30080/tcp: reaches 10.244.0.2:8080 in 50.0 % of all cases, should in 33.3 %
         10.96.0.1:80/tcp: reaches 10.244.0.2:8080 in 50.0 % of all cases, should in 33.3 %
@@ -230,7 +236,8 @@ fn what_rules_do_not_tell_is_a_doubt() {
     let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
     assert_eq!(report.conclusion(), Conclusion::Unclear, "{}", text(&report));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against iptables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against iptables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       cannot tell: shop/cart:http: 10.96.0.2:80/tcp from the node: it depends on whether `-m time --timestart 08:00:00` holds
       cannot tell: shop/web:http: node port 30080/tcp from a pod: it depends on whether `-m time --timestart 08:00:00` holds
       cannot tell: shop/web:http: 10.96.0.1:80/tcp from the node: it depends on whether `-m time --timestart 08:00:00` holds
@@ -250,7 +257,8 @@ fn differences_that_are_meant_have_names() {
     let found = iptables(&table, &settings());
     let report = report(&table, &nftables_defaults, &wanted, &Rules::iptables(&found));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel, against nftables rules as they should be: 3 service ports, 6 frontends, 36 packets
+    IPv4: iptables rules in the kernel against nftables rules as they should be
+      3 service ports, 6 frontends, 36 packets
       as it is meant, 1 packet: the node's own calls to external addresses without endpoints are refused in nftables mode only
       as it is meant, 2 packets: pods of other nodes that call themselves through this one are masqueraded in iptables mode only
       as it is meant, 6 packets: node ports answer on fewer addresses in nftables mode: without nodePortAddresses, the primary one

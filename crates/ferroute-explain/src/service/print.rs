@@ -8,6 +8,7 @@ use super::{
     Answer, Clients, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling, InForce, Outcome,
     Policies, Source, Stray, Usage, types::policy_name,
 };
+use crate::plural;
 
 /// Tells what becomes of a Service.
 ///
@@ -203,8 +204,4 @@ fn write_columns_into(out: &mut impl fmt::Write, rows: &[Vec<String>]) -> fmt::R
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
-}
-
-fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -192,6 +192,12 @@ impl MemoryTable {
         self.chains.values_mut().filter(|chain| known(&chain.chain.name)).for_each(|chain| chain.chain.base = None);
     }
 
+    /// Forgets what rules have learned: elements that come and go with packets, whatever the rules are.
+    pub fn forget_learned(&mut self) {
+        let learned = self.sets.values_mut().filter(|set| matches!(set.set.kind, SetKind::Learned { .. }));
+        learned.for_each(|set| set.elements.clear());
+    }
+
     /// How many elements a set has that are not known here, because others have made them in forms that cannot be said.
     pub fn unread(&self, set: &Name) -> usize {
         self.sets.get(set).map_or(0, |set| set.unread)

@@ -10,11 +10,11 @@ use ferroute_core::{Entry, IpFamily, Protocol, ServiceName, ServicePortName};
 use ferroute_explain::service::{
     ExplainedPort, Explanation, FlowCount, Handling, InForce, OwnRule, own_iptables_rules, own_nftables_elements,
 };
-use ferroute_iptables::{HostPrograms, Saved, runner::search_path};
+use ferroute_iptables::{HostPrograms, runner::search_path};
+use ferroute_kernel_rules::KernelRules;
 use ferroute_nftables::{
-    kernel::{Counter, Kernel, NetlinkError, NetlinkKernel, Reading},
-    model::{Element, Name, TableId},
-    plan::TABLE,
+    kernel::Counter,
+    model::{Element, Name},
 };
 
 use crate::{desired::Desired, logging::chain};
@@ -48,49 +48,30 @@ pub(super) fn add(explanation: &mut Explanation, desired: &Desired, name: &Servi
     explanation.unread = (!trouble.is_empty()).then(|| trouble.join("; "));
 }
 
-/// All rules of a family.
+/// The rules of a family, and the elements of our nftables table with what they have counted.
 struct FamilyRules {
-    /// Of `iptables`, by each backend that is in use.
-    iptables: Vec<Saved>,
-    /// The elements of our nftables table.
+    kernel: KernelRules,
     elements: Vec<(Name, Element, Option<Counter>)>,
 }
 
 impl FamilyRules {
     fn read(family: IpFamily) -> anyhow::Result<Self> {
-        let found = ferroute_kernel_rules::read(family, &HostPrograms, &search_path())?;
-        let iptables = found.iptables.into_iter().map(|found| found.saved).collect();
-        Ok(Self { iptables, elements: read_elements(family)? })
+        let kernel = ferroute_kernel_rules::read(family, &HostPrograms, &search_path())?;
+        let elements = kernel.ferroute_table().into_iter().flat_map(|found| {
+            found.table.sets().flat_map(|set| {
+                let counters = found.counters.get(&set.name);
+                let counter = move |element: &Element| counters?.get(&element.key).copied();
+                let all = found.table.elements(&set.name);
+                all.map(move |element| (set.name.clone(), element.clone(), counter(element)))
+            })
+        });
+        Ok(Self { elements: elements.collect(), kernel })
     }
 
     fn of(&self, family: IpFamily, name: &ServicePortName, entry: &Entry) -> Vec<OwnRule> {
-        let iptables = self.iptables.iter().flat_map(|saved| own_iptables_rules(saved, name));
+        let iptables = self.kernel.iptables.iter().flat_map(|found| own_iptables_rules(&found.saved, name));
         iptables.chain(own_nftables_elements(&self.elements, family, name, entry)).collect()
     }
-}
-
-fn read_elements(family: IpFamily) -> Result<Vec<(Name, Element, Option<Counter>)>, NetlinkError> {
-    let mut kernel = match NetlinkKernel::open() {
-        Err(NetlinkError::NotSupported) => return Ok(Vec::new()),
-        kernel => kernel?,
-    };
-    let table = TableId { family, name: TABLE };
-    let mut elements = Vec::new();
-    let Some(listing) = kernel.listing(&table)? else { return Ok(elements) };
-    for set in listing.sets.iter().filter_map(|listed| listed.set.as_ref()) {
-        // A proxy that writes meanwhile may hide an element. Another look would show it; the next one hides another.
-        let _: Reading = if set.counter {
-            kernel.counts(&table, set, &mut |element, counter| {
-                elements.push((set.name.clone(), element, Some(counter)));
-            })?
-        } else {
-            kernel.read(&table, set, &mut |element| {
-                elements.extend(element.map(|element| (set.name.clone(), element, None)));
-            })?
-        };
-    }
-    elements.sort_by(|(one, a, _), (other, b, _)| (one, &a.key).cmp(&(other, &b.key)));
-    Ok(elements)
 }
 
 fn read_flows(family: IpFamily, protocol: Protocol) -> anyhow::Result<Vec<Flow>> {
