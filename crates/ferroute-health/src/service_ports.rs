@@ -49,6 +49,15 @@ pub enum PortError {
     },
 }
 
+impl PortError {
+    /// The Service whose check does not answer.
+    pub fn service(&self) -> &ServiceName {
+        match self {
+            Self::Listen { service, .. } | Self::Taken { service, .. } => service,
+        }
+    }
+}
+
 /// The servers of all health-check node ports.
 #[derive(Debug)]
 pub struct HealthCheckPorts {

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 pub use self::report::{Regarding, Report, Reported, Severity};
 use crate::{
+    Permission,
     decode::Status,
     server::{Outgoing, Server, body_of, status_of},
     trouble::{Cause, Trouble},
@@ -33,16 +34,13 @@ pub enum WriteError {
     Trouble(Trouble),
     /// The server does not allow it (403).
     #[error(
-        "not allowed to {verb} {resource}: {message}. A ClusterRole bound to this account needs the rule {{apiGroups: \
-         [\"{group}\"], resources: [\"{resource}\"], verbs: [\"{verb}\"]}}"
+        "not allowed to {} {}: {message}. A ClusterRole bound to this account needs the rule {{apiGroups: [\"{}\"], \
+         resources: [\"{}\"], verbs: [\"{}\"]}}",
+        needed.verb, needed.resource, needed.group, needed.resource, needed.verb
     )]
     Forbidden {
-        /// `get`, `create` or `patch`.
-        verb: &'static str,
-        /// The API group.
-        group: &'static str,
-        /// The plural of the kind.
-        resource: &'static str,
+        /// What a role would have to allow.
+        needed: Permission,
         /// What the server says.
         message: String,
     },
@@ -83,14 +81,6 @@ impl WriteError {
     }
 }
 
-/// What is done to what.
-#[derive(Clone, Copy, Debug)]
-struct Deed {
-    verb: &'static str,
-    group: &'static str,
-    resource: &'static str,
-}
-
 impl ApiWriter {
     pub(crate) fn new(server: Arc<Server>, node: &str) -> Self {
         Self { server, node: node.into() }
@@ -104,7 +94,7 @@ impl ApiWriter {
     /// Sends a request with a JSON body and reads the object that is answered.
     async fn exchange<T: DeserializeOwned>(
         &self,
-        deed: Deed,
+        deed: Permission,
         path: &str,
         body: Option<&serde_json::Value>,
     ) -> Result<T, WriteError> {
@@ -120,9 +110,9 @@ impl ApiWriter {
         let status = answer.status();
         if !status.is_success() {
             let Status { message, .. } = status_of(answer, patience).await;
-            let Deed { verb, group, resource } = deed;
+            let Permission { verb, resource, .. } = deed;
             return Err(match status {
-                StatusCode::FORBIDDEN => WriteError::Forbidden { verb, group, resource, message },
+                StatusCode::FORBIDDEN => WriteError::Forbidden { needed: deed, message },
                 status => WriteError::Refused { verb, resource, status, message },
             });
         }

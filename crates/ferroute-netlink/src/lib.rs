@@ -46,6 +46,8 @@ pub enum Protocol {
     Netfilter,
     /// Families that register by name, such as IPVS.
     Generic,
+    /// Sockets of any kind and their states (`sock_diag`).
+    SocketDiagnosis,
 }
 
 impl Protocol {
@@ -54,6 +56,7 @@ impl Protocol {
             Self::Route => libc::NETLINK_ROUTE,
             Self::Netfilter => libc::NETLINK_NETFILTER,
             Self::Generic => libc::NETLINK_GENERIC,
+            Self::SocketDiagnosis => libc::NETLINK_SOCK_DIAG,
         }
     }
 }
@@ -64,6 +67,7 @@ impl fmt::Display for Protocol {
             Self::Route => "route",
             Self::Netfilter => "netfilter",
             Self::Generic => "generic",
+            Self::SocketDiagnosis => "sock_diag",
         })
     }
 }

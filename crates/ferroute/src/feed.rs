@@ -16,6 +16,7 @@ use ferroute_source::{Event, ObjectName, Problem, Resource};
 use ipnet::IpNet;
 
 use crate::{
+    events::Events,
     logging::chain,
     node_wait::Missing,
     sync::{Change, Stamp},
@@ -34,6 +35,7 @@ pub(crate) struct Feed<'a> {
     /// By the names of the ServiceCIDRs.
     service_cidrs: BTreeMap<ObjectName, Vec<IpNet>>,
     unlisted: BTreeSet<Resource>,
+    events: Events,
 }
 
 impl<'a> Feed<'a> {
@@ -46,7 +48,13 @@ impl<'a> Feed<'a> {
             has_node_addresses: false,
             service_cidrs: BTreeMap::new(),
             unlisted: Resource::ALL.into(),
+            events: Events::none(),
         }
+    }
+
+    /// Objects that are wrong become Events.
+    pub(crate) fn with_events(self, events: Events) -> Self {
+        Self { events, ..self }
     }
 
     /// The node as it is known so far.
@@ -80,12 +88,12 @@ impl<'a> Feed<'a> {
         let gone = Stamp { received, version: ObjectVersion::default(), trigger: None };
         let stamp = |metadata: &ObjectMeta| Stamp { version: ObjectVersion::of(metadata), ..gone };
         match event {
-            Event::ServiceApplied(service) => match valid(parse_service(&service))? {
+            Event::ServiceApplied(service) => match self.valid(parse_service(&service))? {
                 Some(view) => Some(Change::Service(view, stamp(&service.metadata))),
                 None => Some(Change::ServiceGone(name(&ObjectName::of(&service.metadata)), gone)),
             },
             Event::ServiceDeleted(service) => Some(Change::ServiceGone(name(&service), gone)),
-            Event::SliceApplied(slice) => match valid(parse_slice(&slice, &self.node.name))? {
+            Event::SliceApplied(slice) => match self.valid(parse_slice(&slice, &self.node.name))? {
                 Some(view) => {
                     let trigger = trigger_time(&slice.metadata);
                     Some(Change::Slice(view, Stamp { trigger, ..stamp(&slice.metadata) }))
@@ -94,7 +102,7 @@ impl<'a> Feed<'a> {
             },
             Event::SliceDeleted(slice) => Some(Change::SliceGone(name(&slice), gone)),
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
-                let mut view = valid(parse_node(&node))?;
+                let mut view = self.valid(parse_node(&node))?;
                 self.has_node_addresses |= !view.addresses.is_empty();
                 if view.addresses.is_empty() {
                     view.addresses.clone_from(&self.host_addresses);
@@ -110,7 +118,7 @@ impl<'a> Feed<'a> {
             }
             Event::NodeApplied(_) | Event::NodeDeleted(_) => None,
             Event::ServiceCidrApplied(cidr) => {
-                let networks = valid(parse_service_cidr(&cidr))?;
+                let networks = self.valid(parse_service_cidr(&cidr))?;
                 self.service_cidrs.insert(ObjectName::of(&cidr.metadata), networks);
                 Some(self.service_cidrs())
             }
@@ -128,6 +136,7 @@ impl<'a> Feed<'a> {
                     Problem::Ignored { .. } => tracing::info!("{}", chain(&*problem)),
                     _ => tracing::warn!("{}", chain(&*problem)),
                 }
+                self.events.problem(&problem);
                 None
             }
             Event::Solved(problem) => {
@@ -137,13 +146,17 @@ impl<'a> Feed<'a> {
         }
     }
 
+    fn valid<T>(&self, parsed: Result<T, InvalidObject>) -> Option<T> {
+        let tell = |error: &InvalidObject| {
+            tracing::warn!("passed over, what was known before stays in force: {error}");
+            self.events.invalid(error);
+        };
+        parsed.inspect_err(tell).ok()
+    }
+
     fn service_cidrs(&self) -> Change {
         Change::ServiceCidrs(self.service_cidrs.values().flatten().copied().collect())
     }
-}
-
-fn valid<T>(parsed: Result<T, InvalidObject>) -> Option<T> {
-    parsed.inspect_err(|error| tracing::warn!("passed over, what was known before stays in force: {error}")).ok()
 }
 
 fn name(object: &ObjectName) -> ServiceName {

@@ -8,6 +8,7 @@ use ferroute_health::{
 };
 
 use crate::{
+    events::Events,
     logging::chain,
     observer::{InForce, Observer},
     sync::Change,
@@ -34,6 +35,7 @@ pub(crate) struct HealthObserver {
     health: Arc<Health>,
     ports: HealthCheckPorts,
     settings: ProxySettings,
+    events: Events,
     /// What each family's table asks for.
     checks: BTreeMap<IpFamily, BTreeMap<ServiceName, HealthCheck>>,
     /// Which addresses answer on node ports.
@@ -44,9 +46,9 @@ pub(crate) struct HealthObserver {
 
 impl HealthObserver {
     /// Nothing is in force yet.
-    pub(crate) fn new(http: Arc<HttpThread>, health: Arc<Health>, settings: ProxySettings) -> Self {
+    pub(crate) fn new(http: Arc<HttpThread>, health: Arc<Health>, settings: ProxySettings, events: Events) -> Self {
         let ports = HealthCheckPorts::new(http, health.clone(), Limits::default());
-        Self { health, ports, settings, checks: BTreeMap::new(), matches: BTreeMap::new(), unfinished: false }
+        Self { health, ports, settings, events, checks: BTreeMap::new(), matches: BTreeMap::new(), unfinished: false }
     }
 
     fn update_ports(&mut self) -> Vec<ferroute_health::PortError> {
@@ -78,6 +80,7 @@ impl Observer for HealthObserver {
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
         for error in self.update_ports() {
             tracing::warn!("{}", chain(&error));
+            self.events.no_health_check(error.service(), &chain(&error));
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Typed<RunArgs>, called_as: CalledAs) -> anyhow::Result<
     for error in &setup.failed {
         tracing::warn!("{}: going on without", chain(error));
     }
-    run::run(args, &settings)
+    run::run(args, &settings, &setup)
 }
 
 fn start_logging(args: &Typed<RunArgs>, settings: &Settings) {

@@ -21,7 +21,7 @@ use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Res
 use ferroute_core::{NodeView, Tracker};
 use ferroute_health::{Health, HealthzHandler, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
-use ferroute_kube::{ApiServer, RequestCounter};
+use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_source::{Event, FollowError, Manifests};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -31,9 +31,12 @@ use tokio::{
 use crate::{
     cli::{RunArgs, Typed},
     config_watch::{ConfigWatch, start_anew},
+    events::{Events, EventsWatcher},
     feed::Feed,
     flows::KernelFlows,
+    gate::{self, Gate},
     health::{self, HealthObserver},
+    kernel_settings::HostSetup,
     logging::{SyncLog, chain},
     node_wait::NodeWait,
     observer::Observer,
@@ -46,7 +49,7 @@ use crate::{
 };
 
 /// Runs the proxy until a signal ends it.
-pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings, setup: &HostSetup) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
     let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
     let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter());
@@ -55,7 +58,8 @@ pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings) -> anyhow::Result<
     let end = runtime.block_on(async {
         let (node, counter) = (settings::node_name(resolved)?, status.request_counter());
         let source = Source::new(&args.args, &config.client_connection, &node, counter).await?;
-        supervise(source, settings, &status, ConfigWatch::new(args, settings)).await
+        let taint = args.args.startup_taint.as_deref();
+        supervise(source, settings, setup, &status, ConfigWatch::new(args, settings), taint).await
     })?;
     match end {
         End::Signal(signal) => tracing::info!("{signal}: ending, rules stay in force"),
@@ -93,6 +97,14 @@ impl Source {
         server.context("no source of Services (give --manifests to do without an API server)")
     }
 
+    /// Writes to where it reads, where that is an API server.
+    fn writer(&self) -> Option<ApiWriter> {
+        match self {
+            Self::Manifests(_) => None,
+            Self::ApiServer(server) => Some(server.writer()),
+        }
+    }
+
     /// Each node has its Node there.
     fn has_node(&self) -> bool {
         matches!(self, Self::ApiServer(_))
@@ -112,8 +124,10 @@ impl Source {
 async fn supervise(
     source: Source,
     settings: &Settings,
+    setup: &HostSetup,
     status: &Status,
     config: ConfigWatch<'_>,
+    startup_taint: Option<&str>,
 ) -> anyhow::Result<End> {
     let resolved = &settings.resolved;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -124,7 +138,14 @@ async fn supervise(
     let healthz = Arc::new(status::counted(HealthzHandler::new(health.clone()), status.metrics()));
     let _healthz = resolved.healthz.map(|address| health::serve(&http, healthz, address, hard_fail)).transpose()?;
     let _metrics = resolved.metrics.map(|address| status.serve(&http, address, hard_fail)).transpose()?;
-    let mut feed = Feed::new(resolved, first_node(resolved)?);
+    let node = first_node(resolved)?;
+    let notices = Events::start(source.writer(), &node.name);
+    notices.starting(setup);
+    let mut feed = Feed::new(resolved, node).with_events(notices.clone());
+    let (gate, opened) = Gate::new();
+    if let Some((key, writer)) = startup_taint.zip(source.writer()) {
+        tokio::spawn(gate::remove_taint(opened, writer, key.to_owned()));
+    }
     let (events, mut batches) = mpsc::channel(QUEUE);
     let mut wait = NodeWait::new(&feed.node().name, source.has_node());
     let mut source = tokio::spawn(source.follow(events));
@@ -142,7 +163,9 @@ async fn supervise(
     let answers = tokio::spawn(recording::serve(recording.inbox(), About::of(settings)));
     let mut observers: Vec<Box<dyn Observer>> = vec![
         Box::new(SyncLog),
-        Box::new(HealthObserver::new(http, health, resolved.settings.clone())),
+        Box::new(HealthObserver::new(http, health, resolved.settings.clone(), notices.clone())),
+        Box::new(EventsWatcher::new(notices)),
+        Box::new(gate),
         Box::new(recording),
         Box::new(status.observer()),
     ];

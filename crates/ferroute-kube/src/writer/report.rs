@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::{ApiWriter, Deed, WriteError};
+use super::{ApiWriter, WriteError};
+use crate::Permission;
 
 /// Something that happened and that a person should know.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,7 +85,7 @@ impl ApiWriter {
     pub async fn report(&self, report: &Report, at: SystemTime) -> Result<Reported, WriteError> {
         let (name, event) = event(report, &self.node, at);
         let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", report.regarding.event_namespace());
-        let _: Value = self.exchange(deed("create"), &path, Some(&event)).await?;
+        let _: Value = self.exchange(Permission::on_events("create"), &path, Some(&event)).await?;
         Ok(Reported { path: format!("{path}/{name}") })
     }
 
@@ -95,13 +96,9 @@ impl ApiWriter {
     /// The server does not take it. It keeps Events for an hour only, so that this one may not be there any more.
     pub async fn report_again(&self, reported: &Reported, count: u32, at: SystemTime) -> Result<(), WriteError> {
         let series = json!({"series": {"count": count, "lastObservedTime": micro_time(at)}});
-        let _: Value = self.exchange(deed("patch"), &reported.path, Some(&series)).await?;
+        let _: Value = self.exchange(Permission::on_events("patch"), &reported.path, Some(&series)).await?;
         Ok(())
     }
-}
-
-fn deed(verb: &'static str) -> Deed {
-    Deed { verb, group: "events.k8s.io", resource: "events" }
 }
 
 /// The Event's name, and itself.

@@ -3,7 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ApiWriter, Deed, WriteError};
+use super::{ApiWriter, WriteError};
+use crate::Permission;
 
 /// What of a Node is read. Taints are kept as they are: what is not ours must come out as it went in.
 #[derive(Debug, Deserialize)]
@@ -34,8 +35,7 @@ impl ApiWriter {
     /// nothing has been written.
     pub async fn remove_taint(&self, key: &str) -> Result<bool, WriteError> {
         let path = format!("/api/v1/nodes/{}", self.node);
-        let deed = |verb| Deed { verb, group: "", resource: "nodes" };
-        let node: TaintedNode = self.exchange(deed("get"), &path, None).await?;
+        let node: TaintedNode = self.exchange(Permission::on_nodes("get"), &path, None).await?;
         let taints = node.spec.taints.unwrap_or_default();
         let rest: Vec<&Value> = taints.iter().filter(|taint| taint["key"] != key).collect();
         if rest.len() == taints.len() {
@@ -44,7 +44,7 @@ impl ApiWriter {
         // With the version, a list that is not the newest any more is not written over a newer one.
         let rest = if rest.is_empty() { Value::Null } else { json!(rest) };
         let patch = json!({"metadata": {"resourceVersion": node.metadata.resource_version}, "spec": {"taints": rest}});
-        let _: Value = self.exchange(deed("patch"), &path, Some(&patch)).await?;
+        let _: Value = self.exchange(Permission::on_nodes("patch"), &path, Some(&patch)).await?;
         Ok(true)
     }
 }

@@ -21,14 +21,17 @@ pub(crate) struct KubeProxy {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RunArgs {
     /// File or directory of YAML or JSON manifests: Services, EndpointSlices, Endpoints, Nodes, ServiceCIDRs. Without
-    /// it, an API
-    /// server tells them
+    /// it, an API server tells them
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub(crate) manifests: Option<PathBuf>,
     /// In nftables mode, count connections, and tell this many service ports, and ten times as many of their endpoints,
     /// apart in /metrics; the rest is one number. Without it nothing is counted
     #[arg(long, value_name = "COUNT")]
     pub(crate) nftables_connection_counters: Option<NonZeroUsize>,
+    /// Key of a taint to take from this node's Node once the first rules are in force, so that no pod starts before
+    /// Services work
+    #[arg(long, value_name = "KEY", conflicts_with = "manifests")]
+    pub(crate) startup_taint: Option<String>,
     /// As kube-proxy has them.
     #[command(flatten)]
     pub(crate) proxy: ProxyFlags,

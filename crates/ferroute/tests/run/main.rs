@@ -10,6 +10,7 @@ mod proxy;
 mod rules;
 mod traffic;
 
+mod api;
 mod changes;
 mod doctor;
 mod ending;

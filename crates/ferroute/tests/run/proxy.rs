@@ -68,11 +68,15 @@ impl Files {
 
     /// Replaces the manifest of the node, which has these taints.
     pub(crate) fn apply_node(&self, taints: &str) {
-        let node = format!(
+        self.put_node(&Self::node_manifest(taints));
+    }
+
+    /// The manifest of the node, which has these taints.
+    pub(crate) fn node_manifest(taints: &str) -> String {
+        format!(
             "apiVersion: v1\nkind: Node\nmetadata: {{name: node-1}}\nspec: {{taints: [{taints}]}}\nstatus:\n  addresses:\n  \
              - {{type: InternalIP, address: 192.168.0.1}}\n  - {{type: InternalIP, address: \"fd00:168::1\"}}\n"
-        );
-        self.put_node(&node);
+        )
     }
 
     /// Replaces the manifest of the node.

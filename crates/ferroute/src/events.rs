@@ -1,0 +1,157 @@
+//! What people should know, as Events on the API: `kubectl describe` shows them with the Service or Node that they are
+//! about.
+//!
+//! ```text
+//!   Feed (bad objects), sync loop ──► Events ──► a task: counts, limits ──► API server
+//!                                  (a bounded     looks at local sockets
+//!                                   queue)
+//! ```
+//!
+//! Nobody waits for any of this: what does not fit into the queue is dropped, since all of it stands in the log too.
+
+mod series;
+mod sockets;
+mod task;
+mod watcher;
+
+use std::sync::Arc;
+
+use ferroute_core::{ServiceName, parse::InvalidObject};
+use ferroute_host::SysctlError;
+use ferroute_kube::{ApiWriter, Regarding, Report, Severity, Trouble};
+use ferroute_source::{ObjectName, Problem, Resource};
+use tokio::sync::mpsc;
+
+pub(crate) use self::watcher::EventsWatcher;
+use self::{sockets::Claim, task::Task};
+use crate::{
+    kernel_settings::{CONNTRACK_BUCKETS, HostSetup},
+    logging::chain,
+};
+
+/// Takes what happened, from any thread, and never waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Events {
+    /// `None`: nobody is to know.
+    jobs: Option<mpsc::Sender<Job>>,
+    node: Arc<str>,
+}
+
+/// Something for the task to do.
+#[derive(Debug)]
+enum Job {
+    /// Write an Event.
+    Report(Report),
+    /// See whether local processes listen on these node ports, which are new.
+    Look(Vec<Claim>),
+}
+
+impl Events {
+    /// For those who only look.
+    pub(crate) fn none() -> Self {
+        Self { jobs: None, node: "".into() }
+    }
+
+    /// Starts the task, in tokio's context. Without a `writer` it only logs what it finds itself. It ends with the last
+    /// of those who could give it something to do.
+    pub(crate) fn start(writer: Option<ApiWriter>, node: &str) -> Self {
+        let (jobs, receiver) = mpsc::channel(QUEUE);
+        let events = Self { jobs: Some(jobs), node: node.into() };
+        tokio::spawn(Task::new(writer).run(receiver));
+        events
+    }
+
+    /// The proxy starts.
+    pub(crate) fn starting(&self, setup: &HostSetup) {
+        self.on_node(Severity::Normal, "Starting", START, String::new());
+        let is_read_only = |error: &SysctlError| match error {
+            SysctlError::Write { name, source, .. } => {
+                name == CONNTRACK_BUCKETS && source.kind() == std::io::ErrorKind::ReadOnlyFilesystem
+            }
+            SysctlError::Missing { .. } | SysctlError::Read { .. } => false,
+        };
+        if setup.failed.is_empty() {
+            return;
+        }
+        // kube-proxy has a reason of its own for a container runtime that lets nobody write there.
+        let reason = if setup.failed.iter().all(is_read_only) { "readOnlySysFS" } else { "FailedToSetSysctl" };
+        let told: Vec<String> = setup.failed.iter().map(|error| chain(error)).collect();
+        self.on_node(Severity::Warning, reason, START, told.join("; "));
+    }
+
+    /// An object is passed over because of its values.
+    pub(crate) fn invalid(&self, object: &InvalidObject) {
+        let (namespace, name) = object.name.split_once('/').unwrap_or(("", &object.name));
+        let regarding = |api_version| Regarding {
+            kind: object.kind,
+            api_version,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let regarding = match object.kind {
+            "Node" => Regarding::node(name),
+            "EndpointSlice" => regarding("discovery.k8s.io/v1"),
+            "ServiceCIDR" => regarding("networking.k8s.io/v1"),
+            _ => regarding("v1"),
+        };
+        let faults: Vec<String> = object.faults.iter().map(ToString::to_string).collect();
+        self.passed_over(regarding, &faults.join("; "));
+    }
+
+    /// The source has a problem; only those with objects are told.
+    pub(crate) fn problem(&self, problem: &Problem) {
+        let Problem::Other(error) = problem else { return };
+        if let Some(Trouble::BadObject { resource, name, cause }) = error.downcast_ref::<Trouble>() {
+            self.passed_over(regarding(*resource, name), &cause.to_string());
+        }
+    }
+
+    /// A health-check node port cannot be opened.
+    pub(crate) fn no_health_check(&self, service: &ServiceName, error: &str) {
+        let regarding = Regarding::service(service.namespace(), service.name());
+        let note = format!("node {}: {error}", self.node);
+        self.send(Report {
+            regarding,
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note,
+        });
+    }
+
+    fn passed_over(&self, regarding: Regarding, faults: &str) {
+        let note = format!("node {} passes it over, what was known before stays in force: {faults}", self.node);
+        self.send(Report { regarding, severity: Severity::Warning, reason: "InvalidObject", action: "Parse", note });
+    }
+
+    fn on_node(&self, severity: Severity, reason: &'static str, action: &'static str, note: String) {
+        self.send(Report { regarding: Regarding::node(&self.node), severity, reason, action, note });
+    }
+
+    fn send(&self, report: Report) {
+        self.give(Job::Report(report));
+    }
+
+    fn give(&self, job: Job) {
+        let Some(jobs) = &self.jobs else { return };
+        if let Err(error) = jobs.try_send(job) {
+            tracing::debug!("too much happens to tell it all as Events: {error}");
+        }
+    }
+}
+
+fn regarding(resource: Resource, name: &ObjectName) -> Regarding {
+    let (kind, api_version) = match resource {
+        Resource::Services => ("Service", "v1"),
+        Resource::EndpointSlices => ("EndpointSlice", "discovery.k8s.io/v1"),
+        Resource::Nodes => return Regarding::node(&name.name),
+        Resource::ServiceCidrs => ("ServiceCIDR", "networking.k8s.io/v1"),
+    };
+    Regarding { kind, api_version, namespace: name.namespace.to_string(), name: name.name.to_string() }
+}
+
+/// kube-proxy's word for what it does at its start.
+const START: &str = "StartKubeProxy";
+
+/// Jobs that may wait.
+const QUEUE: usize = 64;
