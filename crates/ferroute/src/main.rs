@@ -79,8 +79,6 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => to_stdout(|out| explain::run(args, cli.verbosity, out)),
         Command::Trace(args) => Ok(or_could_not_tell(to_stdout(|out| trace::run(args, cli.verbosity, out)))),
         Command::Doctor(args) => Ok(or_could_not_tell(to_stdout(|out| doctor::run(args, cli.verbosity, out)))),
-        Command::Trace(args) => Ok(to_stdout(|out| trace::run(args, cli.verbosity, out))
-            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
         Command::Preflight(args) => to_stdout(|out| preflight::run(args, cli.verbosity, out)),
         Command::Diff(args) => Ok(to_stdout(|out| diff::run(args, cli.verbosity, out))
             .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
