@@ -23,10 +23,29 @@ fn ask_on(node: &NetNs, path: &str) -> Answer {
     get(node, "127.0.0.1:10249".parse().unwrap(), path).unwrap()
 }
 
-/// The value of a metric with these labels; `None` if it is not there.
-fn metric(case: &Case, name: &str) -> Option<f64> {
-    let body = ask(case, "/metrics").body;
-    body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+/// All metrics at one moment.
+struct Metrics(String);
+
+impl Metrics {
+    fn of(case: &Case) -> Self {
+        Self(ask(case, "/metrics").body)
+    }
+
+    /// The value of a metric with these labels, if it is there.
+    fn find(&self, name: &str) -> Option<f64> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    #[track_caller]
+    fn get(&self, name: &str) -> f64 {
+        self.find(name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    /// Syncs of IPv4, of a kind.
+    #[track_caller]
+    fn syncs(&self, kind: &str) -> f64 {
+        self.get(&format!("kubeproxy_sync_{kind}proxy_rules_duration_seconds_count{{ip_family=\"IPv4\"}}"))
+    }
 }
 
 fn json(case: &Case, path: &str) -> Value {
@@ -35,46 +54,45 @@ fn json(case: &Case, path: &str) -> Value {
 
 fn metrics_follow_what_happens(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
-    let value = |name: &str| metric(&case, name).unwrap_or_else(|| panic!("no {name}"));
-    assert_eq!(value("ferroute_in_force{ip_family=\"IPv6\"}"), 1.0);
-    let syncs =
-        |kind: &str| value(&format!("kubeproxy_sync_{kind}proxy_rules_duration_seconds_count{{ip_family=\"IPv4\"}}"));
-    assert_eq!(syncs("full_"), 1.0);
-    let changes = value("kubeproxy_sync_proxy_rules_endpoint_changes_total");
-    assert_eq!(changes, 2.0, "a slice for each family");
+    let first = Metrics::of(&case);
+    assert_eq!(first.get("ferroute_in_force{ip_family=\"IPv6\"}"), 1.0);
+    assert!(first.syncs("full_") >= 1.0);
+    assert_eq!(first.get("kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0, "a slice for each family");
 
     case.files.apply(&web(&[1, 2]));
-    wait("the change in force", || {
-        let seen = metric(&case, "kubeproxy_sync_proxy_rules_endpoint_changes_total")? == 4.0;
-        let pending = value("kubeproxy_sync_proxy_rules_endpoint_changes_pending");
-        let done =
-            metric(&case, "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"}")? > 0.0;
-        (seen && done && pending == 0.0).then_some(())
+    let then = wait("the change in force", || {
+        let now = Metrics::of(&case);
+        let is_seen = now.get("kubeproxy_sync_proxy_rules_endpoint_changes_total") == 4.0;
+        let is_pending = now.get("kubeproxy_sync_proxy_rules_endpoint_changes_pending") > 0.0;
+        (is_seen && !is_pending).then_some(now)
     });
-    assert_eq!(syncs(""), syncs("full_") + syncs("partial_"));
-    assert!(value("process_resident_memory_bytes") > 1e6);
-    assert!(value("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "the lab has asked");
+    assert!(then.syncs("") > first.syncs(""));
+    assert_eq!(then.syncs(""), then.syncs("full_") + then.find(PARTIAL).unwrap_or_default());
+    assert!(then.get("process_resident_memory_bytes") > 1e6);
+    assert!(then.get("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "the lab has asked");
     match mode {
         Mode::Iptables => {
             let saved = ["iptables-save", "ip6tables-save"].map(|program| case.lab.node.command(program, &[])).concat();
             let rules = saved.lines().filter(|line| line.starts_with("-A KUBE-")).count();
-            let tables = ["filter", "nat"].iter().flat_map(|table| {
-                ["IPv4", "IPv6"].map(|family| {
-                    value(&format!(
-                        "kubeproxy_sync_proxy_rules_iptables_total{{ip_family=\"{family}\",table=\"{table}\"}}"
-                    ))
-                })
+            let series = ["filter", "nat"].into_iter().flat_map(|table| {
+                ["IPv4", "IPv6"].map(|family| format!("{{ip_family=\"{family}\",table=\"{table}\"}}"))
             });
-            assert_eq!(tables.sum::<f64>(), rules as f64);
-            assert_eq!(value("kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}"), 0.0);
+            let told: f64 = series.map(|of| then.get(&format!("kubeproxy_sync_proxy_rules_iptables_total{of}"))).sum();
+            assert_eq!(told, rules as f64);
+            let failures = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=\"IPv4\"}";
+            assert_eq!(then.get(failures), 0.0);
         }
         Mode::Nftables => {
-            assert_eq!(value("kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}"), 0.0);
-            let progress = value("ferroute_sync_progress_service_ports{ip_family=\"IPv4\"}");
-            assert_eq!(progress, value("ferroute_sync_progress_service_ports_wanted{ip_family=\"IPv4\"}"));
+            let failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv4\"}";
+            assert_eq!(then.get(failures), 0.0);
+            let progress = then.get("ferroute_sync_progress_service_ports{ip_family=\"IPv4\"}");
+            assert_eq!(progress, then.get("ferroute_sync_progress_service_ports_wanted{ip_family=\"IPv4\"}"));
         }
     }
 }
+
+/// Syncs of IPv4 that wrote changes only.
+const PARTIAL: &str = "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}";
 
 fn pages_tell_of_the_proxy(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
