@@ -236,7 +236,7 @@ fn run_of_mismatches(events: &[Event]) -> Vec<Met<'_>> {
     let mut run: Vec<Met<'_>> = Vec::new();
     for met in events.iter().map_while(Met::of) {
         let same_chain = run.last().is_none_or(|last| (last.chain, last.depth) == (met.chain, met.depth));
-        if met.mismatch.is_none() || met.chance.is_some() || !same_chain {
+        if met.mismatch.is_none() || !same_chain {
             break;
         }
         run.push(met);
@@ -244,12 +244,14 @@ fn run_of_mismatches(events: &[Event]) -> Vec<Met<'_>> {
     run
 }
 
-/// What a mismatch is about: `destination` of `destination is 10.0.0.1, not 10.0.0.2/32`.
+/// What a mismatch is about: `destination` of `destination is 10.0.0.1, not 10.0.0.2/32`, `chance` of `chance decides
+/// otherwise`.
 fn subject(mismatch: &str) -> &str {
-    match mismatch.split_once(" is not in ") {
-        Some((_, set)) => set,
-        None => mismatch.split_once(" is ").map_or(mismatch, |(subject, _)| subject),
+    if let Some((_, set)) = mismatch.split_once(" is not in ") {
+        return set;
     }
+    let ends = [" is ", " decides "].into_iter().filter_map(|verb| mismatch.split_once(verb));
+    ends.map(|(subject, _)| subject).next().unwrap_or(mismatch)
 }
 
 /// What all endpoints see as the source, and the way to them, if these are the same.

@@ -15,6 +15,7 @@ mod rules;
 mod scene;
 
 use std::{
+    ffi::OsStr,
     io::{IsTerminal, Write},
     process::ExitCode,
 };
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
     let mut text = String::new();
     match args.output {
         TraceOutput::Text => {
-            let style = style(args.color);
+            let style = style(args.color, std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
             write_outline_into(&mut text, &scene, &packet, &arrival, &rules)?;
             let manner = Manner { every_rule: args.all, style, names: &names };
             write_account_into(&mut text, &account, &packet, manner)?;
@@ -57,14 +58,28 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
     })
 }
 
-fn style(choice: ColorChoice) -> Style {
+fn style(choice: ColorChoice, is_terminal: bool, no_color: Option<&OsStr>) -> Style {
     let wanted = match choice {
         ColorChoice::Always => true,
         ColorChoice::Never => false,
         // An empty value does not count (no-color.org).
-        ColorChoice::Auto => {
-            std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        }
+        ColorChoice::Auto => is_terminal && no_color.is_none_or(OsStr::is_empty),
     };
     if wanted { Style::Terminal } else { Style::Plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_unless_no_color_or_the_arguments_say_otherwise() {
+        let auto = |is_terminal, no_color: Option<&str>| {
+            style(ColorChoice::Auto, is_terminal, no_color.map(OsStr::new)) == Style::Terminal
+        };
+        assert!(auto(true, None) && auto(true, Some("")));
+        assert!(!auto(true, Some("1")) && !auto(false, None));
+        assert_eq!(style(ColorChoice::Always, false, Some(OsStr::new("1"))), Style::Terminal);
+        assert_eq!(style(ColorChoice::Never, true, None), Style::Plain);
+    }
 }

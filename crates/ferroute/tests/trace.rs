@@ -154,7 +154,7 @@ fn every_mode_sends_the_packet_to_the_same_endpoints() {
         assert_eq!(ends("ipvs", arguments), iptables);
     }
     let told = text(&trace("--from web-server --to nginx-service --proxy-mode ipvs"));
-    assert!(told.contains("note: mode ipvs is not to be had"), "{told}");
+    assert!(told.contains("note: mode ipvs is told by the rules of iptables mode"), "{told}");
 }
 
 #[test]

@@ -102,6 +102,17 @@ fn of_very_many_endpoints_the_first_are_told_unless_all_are_asked_for() {
 }
 
 #[test]
+fn a_way_that_chance_seldom_takes_does_not_tell_of_every_chance_before() {
+    let client = "10.128.0.60:40000";
+    let rules = rules(&ferroute_core::testing::Cluster::uniform(1, 100));
+    let packet = Packet { source: socket(client), ..from_pod("10.96.0.1:80") };
+    let text = told(&rules, &packet, plain());
+    let (_, itself) = text.split_once("in 1.0 % of all cases:").unwrap();
+    assert!(itself.contains(" by chance)") && !itself.contains("chance decides otherwise"), "{itself}");
+    assert!(itself.contains("masqueraded, because who calls itself"), "{itself}");
+}
+
+#[test]
 fn colours_change_nothing_but_the_looks() {
     let rules = rules(&nginx(|it| it));
     let packet = from_outside("192.168.49.2:31628");
