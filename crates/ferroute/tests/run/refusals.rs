@@ -6,6 +6,7 @@ use crate::{
     Files, Lab, Mode, Proxy, in_each_mode,
     proxy::{FERROUTE, run_command},
     rules,
+    status::Metrics,
     traffic::connect,
     wait, web, web_tcp,
 };
@@ -136,6 +137,14 @@ fn while_rules_cannot_be_written_the_old_ones_serve_and_the_change_is_not_forgot
     let line = proxy.wait_log("cannot write rules: the old ones stay in force");
     assert!(line.contains("broken by a test"), "{line}");
     assert_eq!(web_tcp().map(|to| connect(&lab.client, to).unwrap()), [0, 0]);
+    let metrics = wait("both kinds of failures in the metrics", || {
+        let metrics = Metrics::on(&lab.node);
+        let failures = ["restore_failures", "partial_restore_failures"].map(|kind| {
+            metrics.get(&format!("kubeproxy_sync_proxy_rules_iptables_{kind}_total{{ip_family=\"IPv4\"}}"))
+        });
+        failures.iter().all(|count| *count >= 1.0).then_some(metrics)
+    });
+    assert_eq!(metrics.get("kubeproxy_sync_proxy_rules_endpoint_changes_pending"), 2.0);
     fs::remove_file(&broken).unwrap();
     for to in web_tcp() {
         wait("the change", || (connect(&lab.client, to).unwrap() == 1).then_some(()));

@@ -24,11 +24,16 @@ fn ask_on(node: &NetNs, path: &str) -> Answer {
 }
 
 /// All metrics at one moment.
-struct Metrics(String);
+pub(crate) struct Metrics(String);
 
 impl Metrics {
+    /// Those of the proxy on a node.
+    pub(crate) fn on(node: &NetNs) -> Self {
+        Self(ask_on(node, "/metrics").body)
+    }
+
     fn of(case: &Case) -> Self {
-        Self(ask(case, "/metrics").body)
+        Self::on(&case.lab.node)
     }
 
     /// The value of a metric with these labels, if it is there.
@@ -36,8 +41,9 @@ impl Metrics {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
+    /// The value of a metric with these labels.
     #[track_caller]
-    fn get(&self, name: &str) -> f64 {
+    pub(crate) fn get(&self, name: &str) -> f64 {
         self.find(name).unwrap_or_else(|| panic!("no {name}"))
     }
 
