@@ -43,7 +43,10 @@ pub(super) fn write_outline_into(
         false => writeln!(out, "\nthrough the rules of {} mode, planned from {}", rules.mode(), desired.origin)?,
     }
     if matches!(desired.resolved.mode, Mode::Ipvs(_)) && !rules.are_in_kernel() {
-        writeln!(out, "note: mode ipvs is told by the rules of iptables mode, which send traffic to the same endpoints")?;
+        writeln!(
+            out,
+            "note: mode ipvs is told by the rules of iptables mode, which send traffic to the same endpoints"
+        )?;
     }
     if let Some(elsewhere) = sender_elsewhere(scene, packet) {
         writeln!(
