@@ -173,7 +173,7 @@ fn every_mode_has_the_metrics_of_kube_proxy_with_their_types_and_labels() {
 }
 
 #[test]
-fn the_docs_tell_of_every_metric() {
+fn the_docs_tell_of_every_metric_and_of_no_other() {
     let (theirs, own) = (include_str!("../../../docs/compat.md"), include_str!("../../../docs/metrics.md"));
     let mut names: BTreeSet<String> = KUBE_PROXY.iter().map(|(name, ..)| format!("kubeproxy_{name}")).collect();
     for engine in [Engine::Iptables, Engine::Ipvs, Engine::Nftables] {
@@ -185,6 +185,13 @@ fn the_docs_tell_of_every_metric() {
     };
     let missing: Vec<&String> = names.iter().filter(is_missing).collect();
     assert!(missing.is_empty(), "neither in docs/compat.md nor in docs/metrics.md: {missing:?}");
+    let told = [theirs, own].into_iter().flat_map(str::lines);
+    let told = told.filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let is_metric = |name: &&str| {
+        ["ferroute_", "kubeproxy_", "kubernetes_", "process_", "rest_"].iter().any(|start| name.starts_with(start))
+    };
+    let unknown: Vec<&str> = told.filter(is_metric).filter(|name| !names.contains(*name)).collect();
+    assert!(unknown.is_empty(), "there is no such metric: {unknown:?}");
 }
 
 #[test]
