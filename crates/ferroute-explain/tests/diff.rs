@@ -75,7 +75,7 @@ impl Planned {
         let (wanted, found) = (self.rules(), found.rules());
         let compare = |wanted, found| {
             let (services, settings, host) = (&self.services, &self.settings, &self.host);
-            compare(&Wanted { services, settings, service_networks: &[], host, rules: wanted }, found)
+            compare(&Wanted { services, settings, host, rules: wanted }, found)
         };
         wanted.iter().flat_map(|wanted| found.iter().map(move |found| compare(wanted, found))).collect()
     }

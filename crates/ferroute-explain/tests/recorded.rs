@@ -41,8 +41,7 @@ fn recorded_rules_mean_what_is_planned_in_both_modes() {
         kernel.commit(&ferroute_nftables::plan::render(&services, &of_mode, &host.addresses)).unwrap();
         let table = kernel.table(&TableId { family: record.family, name: TABLE }).unwrap();
         for rules in [Rules::iptables(&planned), Rules::nftables(table)] {
-            let wanted =
-                Wanted { services: &services, settings: &settings, service_networks: &[], host: &host, rules: &rules };
+            let wanted = Wanted { services: &services, settings: &settings, host: &host, rules: &rules };
             let report = compare(&wanted, &Rules::iptables(&recorded));
             let mut text = String::new();
             write_report_into(&mut text, &report, 0).unwrap();

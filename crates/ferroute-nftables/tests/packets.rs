@@ -119,8 +119,10 @@ fn what_no_endpoint_can_answer_is_refused_or_dropped_as_policy_says() {
 
 #[test]
 fn ports_and_addresses_that_no_service_has_are_refused_or_dropped() {
-    let settings = NftablesSettings { service_networks: vec!["10.96.0.0/16".parse().unwrap()], ..settings() };
-    let case = Case::new(1, IpFamily::V4, settings, &cluster(web(), [local(0)]));
+    let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(web(), [local(0)]));
+    case.tracker.set_service_cidrs(["10.96.0.0/16".parse().unwrap()]);
+    let changes = case.tracker.update(IpFamily::V4);
+    case.dataplane.sync(case.tracker.table(IpFamily::V4), &changes).unwrap();
     for from in [&case.lab.node, &case.lab.client, &case.lab.pods[0]] {
         assert_eq!(tcp(from, "10.96.0.1:81"), Outcome::Refused);
         assert_eq!(udp(from, "10.96.0.1:80"), Outcome::Refused);

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 
 use common::{Host, SharedKernel, meaning, settings, table_id};
 use ferroute_core::{
-    Changes, Dataplane, Entry, IpFamily, NodePortAddresses, ServicePort, ServicePortName, ServiceTable,
+    Changes, Dataplane, Entry, IpFamily, NodePortAddresses, ServicePort, ServicePortName, ServiceTable, Tracker,
     testing::{arbitrary, endpoint, node, port_name, service_port},
 };
 use ferroute_nftables::{
@@ -24,8 +24,8 @@ fn dataplane<K: Kernel>(kernel: K, family: IpFamily, settings: NftablesSettings)
 }
 
 fn any_settings() -> impl Strategy<Value = NftablesSettings> {
-    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(masquerade_all, localhost, all, counters, networks)| {
+    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(masquerade_all, localhost, all, counters)| {
             let mut settings = settings();
             settings.proxy.masquerade_all = masquerade_all;
             settings.proxy.localhost_node_ports = localhost;
@@ -33,12 +33,15 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
                 settings.proxy.node_port_addresses = NodePortAddresses::All;
             }
             settings.counters = counters;
-            if networks {
-                settings.service_networks = ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse().unwrap()).into();
-            }
             settings
         },
     )
+}
+
+/// Lets the cluster tell some of the networks that it takes cluster IPs from.
+fn tell_networks(tracker: &mut Tracker, told: [bool; 2]) {
+    let networks = ["10.96.0.0/12", "fd00:96::/108"].into_iter().zip(told).filter(|(_, told)| *told);
+    tracker.set_service_cidrs(networks.map(|(net, _)| net.parse().unwrap()));
 }
 
 /// A kernel that holds what `render` prints.
@@ -58,14 +61,16 @@ proptest! {
     fn changes_one_by_one_lead_to_the_same_as_writing_everything_anew(
         mut cluster in arbitrary::cluster(),
         edits in arbitrary::edits(1..12),
+        networks in vec(any::<[bool; 2]>(), 12),
         settings in any_settings(),
     ) {
         for family in IpFamily::BOTH {
             let mut tracker = cluster.tracker();
             let mut dataplane = dataplane(MemoryKernel::new(), family, settings.clone());
             dataplane.resync(tracker.table(family)).unwrap();
-            for edit in &edits {
+            for (edit, told) in edits.iter().zip(&networks) {
                 edit.apply_to(&mut tracker);
+                tell_networks(&mut tracker, *told);
                 let changes = tracker.update(family);
                 dataplane.sync(tracker.table(family), &changes).unwrap();
                 let wanted = written_anew(tracker.table(family), &settings)?;
@@ -83,9 +88,16 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_changes_nothing(cluster in arbitrary::cluster(), edits in arbitrary::edits(0..12), settings in any_settings()) {
+    fn a_restart_changes_nothing(
+        cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(0..12),
+        told in any::<[bool; 2]>(),
+        settings in any_settings(),
+    ) {
         for family in IpFamily::BOTH {
             let mut tracker = cluster.tracker();
+            tell_networks(&mut tracker, told);
+            tracker.update(family);
             let mut before = dataplane(MemoryKernel::new(), family, settings.clone());
             before.resync(tracker.table(family)).unwrap();
             for edit in &edits {

@@ -136,12 +136,14 @@ fn world() -> World {
 }
 
 fn load_planned(world: &World, family: IpFamily, node: &NetNs) {
-    let settings = NftablesSettings {
-        proxy: world.settings.clone(),
-        service_networks: ["10.96.0.0/16", "fd00:96::/112"].map(|net| net.parse().unwrap()).into(),
-        counters: true,
+    let settings = NftablesSettings { proxy: world.settings.clone(), counters: true };
+    let mut table = cluster(family).table(family);
+    let network = match family {
+        IpFamily::V4 => "10.96.0.0/16",
+        IpFamily::V6 => "fd00:96::/112",
     };
-    let transaction = render(&cluster(family).table(family), &settings, &world.addresses());
+    table.service_cidrs = vec![network.parse().unwrap()];
+    let transaction = render(&table, &settings, &world.addresses());
     node.run(|| NetlinkKernel::open().unwrap().commit(&transaction)).unwrap();
 }
 

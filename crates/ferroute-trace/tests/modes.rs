@@ -82,14 +82,19 @@ struct Modes<'a> {
     nftables: MemoryKernel,
 }
 
+fn of_family(networks: &[IpNet], family: IpFamily) -> Vec<IpNet> {
+    networks.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect()
+}
+
 impl<'a> Modes<'a> {
     fn new(cluster: &Cluster, world: &'a World, family: IpFamily, know_networks: bool) -> Self {
-        let services = cluster.table(family);
+        let mut services = cluster.table(family);
         let facts = HostFacts { addresses: world.addresses(), random_fully: true, ..HostFacts::default() };
         let iptables = ferroute_iptables::render(&services, &PlanContext::new(&world.settings, &services, &facts));
-        let networks = if know_networks { CLUSTER_IPS.map(|net| net.parse().unwrap()).into() } else { Vec::new() };
-        let settings =
-            NftablesSettings { proxy: world.settings.clone(), service_networks: networks.clone(), counters: false };
+        let networks: Vec<IpNet> =
+            if know_networks { CLUSTER_IPS.map(|net| net.parse().unwrap()).into() } else { Vec::new() };
+        services.service_cidrs = of_family(&networks, family);
+        let settings = NftablesSettings { proxy: world.settings.clone(), counters: false };
         let mut nftables = MemoryKernel::new();
         nftables.commit(&ferroute_nftables::plan::render(&services, &settings, &world.addresses())).unwrap();
         Self { world, host: world.host(), services, networks, iptables, nftables }

@@ -88,7 +88,7 @@ fn reports_of(
     let services = desired.table(family);
     let planned = Planned::new(desired, host, family)?;
     let rules = planned.rules()?;
-    let wanted = Wanted { services, settings: &desired.resolved.settings, service_networks: &[], host, rules: &rules };
+    let wanted = Wanted { services, settings: &desired.resolved.settings, host, rules: &rules };
     // Clients that the kernel remembers are no matter of rules.
     kernel.nftables.iter_mut().for_each(|found| found.table.forget_learned());
     let proxies = kernel.proxies();

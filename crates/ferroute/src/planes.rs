@@ -117,7 +117,7 @@ pub(crate) fn probe_nftables(resolved: &Resolved) -> Result<(), String> {
 /// What decides about rules in nftables mode.
 pub(crate) fn nftables_settings(resolved: &Resolved) -> NftablesSettings {
     let counters = resolved.connection_counters.is_some();
-    NftablesSettings { proxy: resolved.settings.clone(), service_networks: Vec::new(), counters }
+    NftablesSettings { proxy: resolved.settings.clone(), counters }
 }
 
 /// Rules of both backends act on every packet, and which act first is hard to tell.

@@ -20,8 +20,6 @@ pub struct Wanted<'a> {
     pub services: &'a ServiceTable,
     /// What the operator has decided.
     pub settings: &'a ProxySettings,
-    /// Networks that cluster IPs are taken from, as far as rules know of them.
-    pub service_networks: &'a [IpNet],
     /// The node among its networks, with the addresses that the rules were planned with.
     pub host: &'a Host,
     /// The rules.
@@ -32,7 +30,7 @@ pub struct Wanted<'a> {
 pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
     let comparison = Comparison {
         surroundings: Surroundings::new(wanted.services, wanted.settings, wanted.host),
-        modes: ModeFacts::new(wanted.services, wanted.settings, wanted.service_networks, wanted.host),
+        modes: ModeFacts::new(wanted.services, wanted.settings, &wanted.services.service_cidrs, wanted.host),
         wanted,
         found,
         node: wanted.host.addresses.iter().copied().collect(),

@@ -70,7 +70,7 @@ fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
 
 fn report(services: &ServiceTable, settings: &ProxySettings, wanted: &Rules<'_>, found: &Rules<'_>) -> Report {
     let host = host();
-    compare(&Wanted { services, settings, service_networks: &[], host: &host, rules: wanted }, found)
+    compare(&Wanted { services, settings, host: &host, rules: wanted }, found)
 }
 
 /// Compares what is wanted of `wanted` with rules for `found`, in every pair of modes, and asserts that all tell the same.

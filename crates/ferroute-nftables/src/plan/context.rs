@@ -11,9 +11,6 @@ pub struct NftablesSettings {
     /// What holds for all modes. Note that kube-proxy's defaults for this mode differ from those for iptables: node ports
     /// answer on the node's primary address only, and not on localhost.
     pub proxy: ProxySettings,
-    /// Networks that cluster IPs are taken from, of both families, besides those that the cluster tells. Packets to
-    /// addresses in there that no Service has are dropped, as they would else wander off to the default gateway.
-    pub service_networks: Vec<IpNet>,
     /// Count the connections of each frontend and of each endpoint.
     pub counters: bool,
 }
@@ -35,7 +32,8 @@ pub struct Context {
     pub localhost_node_ports: bool,
     /// The node's own address; sources that come from it may use load-balancer addresses if it is within the ranges.
     pub node_ip: Option<IpAddr>,
-    /// Networks of this family that cluster IPs are taken from, none within another.
+    /// Networks of this family that cluster IPs are taken from, none within another. Packets to addresses in there that no
+    /// Service has are dropped, as they would else wander off to the default gateway.
     pub service_networks: Vec<IpNet>,
     /// Elements count.
     pub counters: bool,
@@ -52,8 +50,6 @@ impl Context {
         {
             addresses.retain(|address| !address.is_loopback());
         }
-        let networks = settings.service_networks.iter().chain(&table.service_cidrs).copied();
-        let of_family = |net: &IpNet| IpFamily::of(net.addr()) == family;
         Self {
             family,
             masquerade_mark: proxy.masquerade_mark(),
@@ -62,7 +58,7 @@ impl Context {
             node_ports,
             localhost_node_ports,
             node_ip: node.primary_address(family),
-            service_networks: IpNet::aggregate(&networks.filter(of_family).collect::<Vec<_>>()),
+            service_networks: IpNet::aggregate(&table.service_cidrs),
             counters: settings.counters,
         }
     }

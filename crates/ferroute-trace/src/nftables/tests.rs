@@ -21,10 +21,11 @@ use crate::{
 /// The nodes' kernel, with what is planned for a cluster; pods are told by their addresses.
 fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {
     let proxy = settings();
-    let service_networks = service_networks.iter().map(|net| net.parse().unwrap()).collect();
-    let settings = NftablesSettings { proxy, service_networks, counters: false };
+    let settings = NftablesSettings { proxy, counters: false };
+    let mut table = cluster.table(IpFamily::V4);
+    table.service_cidrs = service_networks.iter().map(|net| net.parse().unwrap()).collect();
     let mut kernel = MemoryKernel::new();
-    kernel.commit(&render(&cluster.table(IpFamily::V4), &settings, &host().addresses)).unwrap();
+    kernel.commit(&render(&table, &settings, &host().addresses)).unwrap();
     kernel
 }
 

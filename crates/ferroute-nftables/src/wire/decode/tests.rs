@@ -63,7 +63,7 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
             node_port_addresses,
             ..ProxySettings::default()
         };
-        NftablesSettings { proxy, counters, ..NftablesSettings::default() }
+        NftablesSettings { proxy, counters }
     })
 }
 
