@@ -1,11 +1,9 @@
 //! What the sync loop's progress means for those who ask over HTTP.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServiceName, Tracker};
-use ferroute_health::{
-    Handler, Health, HealthCheck, HealthCheckPorts, HttpThread, Limits, ListenScope, Server, listen,
-};
+use ferroute_health::{Health, HealthCheck, HealthCheckPorts, HttpThread, Limits, ListenScope};
 
 use crate::{
     events::Events,
@@ -13,22 +11,6 @@ use crate::{
     observer::{InForce, Observer},
     sync::Change,
 };
-
-/// Serves `/healthz` and `/livez` by their handler. With `hard_fail` an address that cannot be opened is an error; else it is tried again
-/// and again.
-pub(crate) fn serve(
-    http: &HttpThread,
-    handler: Arc<dyn Handler>,
-    address: SocketAddr,
-    hard_fail: bool,
-) -> anyhow::Result<Server> {
-    let scope = ListenScope::of(address.ip());
-    if hard_fail {
-        return Ok(http.serve(listen(scope, address.port())?, handler, Limits::default())?);
-    }
-    let report = |error: &ferroute_health::ListenError| tracing::warn!("cannot serve health checks: {}", chain(error));
-    Ok(http.serve_when_free(scope, address.port(), handler, Limits::default(), LISTEN_PAUSE, report))
-}
 
 /// Tells the sync loop's progress to the health servers.
 pub(crate) struct HealthObserver {
@@ -91,6 +73,3 @@ impl Observer for HealthObserver {
         }
     }
 }
-
-/// kube-proxy's pause between two tries to open the health address.
-pub(crate) const LISTEN_PAUSE: Duration = Duration::from_secs(5);

@@ -32,6 +32,7 @@ mod recording;
 mod render;
 mod replay;
 mod run;
+mod serving;
 mod settings;
 mod status;
 mod sync;

@@ -19,7 +19,7 @@ use std::{
 use anyhow::Context;
 use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved};
 use ferroute_core::{NodeView, Tracker};
-use ferroute_health::{Health, HealthzHandler, HttpThread};
+use ferroute_health::{Handler, Health, HealthzHandler, HttpThread};
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_source::{Event, FollowError, Manifests};
@@ -35,7 +35,7 @@ use crate::{
     feed::Feed,
     flows::KernelFlows,
     gate::{self, Gate},
-    health::{self, HealthObserver},
+    health::HealthObserver,
     kernel_settings::HostSetup,
     logging::{SyncLog, chain},
     node_wait::NodeWait,
@@ -43,6 +43,7 @@ use crate::{
     planes,
     preflight::SwitchNotice,
     recording::{self, About, Recording},
+    serving::serve,
     settings::{self, Settings},
     status::{self, Pages, Status},
     sync::{Change, FamilySync, Intake, Limits, SyncLoop},
@@ -136,8 +137,9 @@ async fn supervise(
     let health = Arc::new(Health::new(resolved.sync.period * 2));
     let hard_fail = resolved.bind_address_hard_fail;
     let healthz = Arc::new(status::counted(HealthzHandler::new(health.clone()), status.metrics()));
-    let _healthz = resolved.healthz.map(|address| health::serve(&http, healthz, address, hard_fail)).transpose()?;
-    let _metrics = resolved.metrics.map(|address| status.serve(&http, address, hard_fail)).transpose()?;
+    let serve = |what, handler: Arc<dyn Handler>, address| serve(&http, what, handler, address, hard_fail);
+    let _healthz = resolved.healthz.map(|address| serve("health checks", healthz, address)).transpose()?;
+    let _metrics = resolved.metrics.map(|address| serve("metrics", status.handler(), address)).transpose()?;
     let node = first_node(resolved)?;
     let notices = Events::start(source.writer(), &node.name);
     notices.starting(setup);

@@ -13,22 +13,17 @@ mod connections;
 mod pages;
 mod sample;
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
-use anyhow::Context;
 use ferroute_config::{Mode, Resolved};
 use ferroute_core::{Dataplane, IpFamily};
-use ferroute_health::{
-    Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found, text,
-};
+use ferroute_health::{Handler, Request, Response, json, not_found, text};
 use ferroute_kube::{RequestCounter, RequestEnd};
 use ferroute_metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
 
 pub(crate) use self::pages::Pages;
 use self::sample::Sampler;
 use crate::{
-    health::LISTEN_PAUSE,
-    logging::chain,
     metrics::{MetricsObserver, SharedHistory},
     version,
 };
@@ -98,15 +93,9 @@ impl Status {
         MetricsObserver::new(self.metrics.clone(), self.history.clone())
     }
 
-    /// Answers. With `hard_fail` an address that cannot be opened is an error; else it is tried again and again.
-    pub(crate) fn serve(&self, http: &HttpThread, address: SocketAddr, hard_fail: bool) -> anyhow::Result<Server> {
-        let (scope, handler) = (ListenScope::of(address.ip()), self.handler.clone());
-        if hard_fail {
-            let listener = listen(scope, address.port()).context("cannot serve metrics")?;
-            return Ok(http.serve(listener, handler, Limits::default())?);
-        }
-        let report = |error: &ListenError| tracing::warn!("cannot serve metrics: {}", chain(error));
-        Ok(http.serve_when_free(scope, address.port(), handler, Limits::default(), LISTEN_PAUSE, report))
+    /// Answers questions.
+    pub(crate) fn handler(&self) -> Arc<dyn Handler> {
+        self.handler.clone()
     }
 }
 
