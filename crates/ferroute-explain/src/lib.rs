@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Service, Tracker ──► service::explain ──► Explanation ──┬──► text for people, serde for programs
-//!   two sets of rules ─► diff::compare ─────► Report ───────┘
+//!   two sets of rules ─► diff::compare ─────► Report ───────┤
+//!   counters, twice ───► top::rates ────────► Row ──────────┘
 //! ```
 //!
 //! Everything is a pure function of its input. What is *not* here: how rules, counters and flows are read, how Services
@@ -12,6 +13,7 @@ pub mod diff;
 mod frontends;
 mod names;
 pub mod service;
+pub mod top;
 
 pub use names::near_names;
 use serde::{Serialize, Serializer};

@@ -14,6 +14,7 @@ mod render;
 mod run;
 mod settings;
 mod source;
+mod top;
 mod trace;
 mod typed;
 mod values;
@@ -35,6 +36,7 @@ pub(crate) use self::{
     run::{KubeProxy, RunArgs},
     settings::SettingsArgs,
     source::SourceArgs,
+    top::TopArgs,
     trace::{ColorChoice, TraceArgs, TraceOutput},
     typed::Typed,
     values::VersionRequest,
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     /// Compare what is in the kernel, whoever wrote it, with what should be; status 0: equal, 1: different, 2: could not
     /// tell
     Diff(DiffArgs),
+    /// Show which Services are busy: new connections per second and the shares of their endpoints
+    Top(TopArgs),
     /// Save what a running proxy did last and why, to look into it elsewhere
     Bundle(BundleArgs),
     /// Make the decisions of a saved bundle again; needs no root, no kernel and no cluster

@@ -36,6 +36,7 @@ mod serving;
 mod settings;
 mod status;
 mod sync;
+mod top;
 mod trace;
 mod version;
 
@@ -81,8 +82,8 @@ fn dispatch(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => Ok(or_could_not_tell(to_stdout(|out| trace::run(args, cli.verbosity, out)))),
         Command::Doctor(args) => Ok(or_could_not_tell(to_stdout(|out| doctor::run(args, cli.verbosity, out)))),
         Command::Preflight(args) => to_stdout(|out| preflight::run(args, cli.verbosity, out)),
-        Command::Diff(args) => Ok(to_stdout(|out| diff::run(args, cli.verbosity, out))
-            .unwrap_or_else(|error| tell(&error, ExitCode::from(COULD_NOT_TELL)))),
+        Command::Diff(args) => Ok(or_could_not_tell(to_stdout(|out| diff::run(args, cli.verbosity, out)))),
+        Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_could_not_tell(to_stdout(|out| replay::run(args, out).map(ExitCode::from)))),
         Command::Demo(args) => demo::run(args),

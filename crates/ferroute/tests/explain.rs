@@ -1,4 +1,4 @@
-//! `ferroute explain`, as a user calls it.
+//! `ferroute explain` and `ferroute top`, as a user calls them.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
 
@@ -6,17 +6,20 @@ use std::{
     io::Write,
     net::{TcpListener, TcpStream},
     process::{Command, Output},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use ferroute_testing::NetNs;
 use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ferroute");
 
 fn nginx() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/nginx.yaml").to_owned()
 }
 
 fn ferroute(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap()
+    Command::new(PROGRAM).args(arguments).output().unwrap()
 }
 
 fn stdout(output: &Output) -> &str {
@@ -80,24 +83,49 @@ fn a_service_that_is_not_there_is_an_error_with_a_hint() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("want NAMESPACE/NAME"));
 }
 
-/// Loads rules that `render` prints into a namespace, connects once, and explains with what the kernel holds then.
-fn explained_in_kernel(mode: &str, load: impl Fn(&NetNs, &str)) -> Value {
-    let [host, outside] = [NetNs::new(), NetNs::new()];
-    host.link("eth0", &outside, "eth0");
-    host.add_address("192.168.0.1/24", "eth0");
-    host.add_address("10.244.0.2/32", "lo");
-    host.command("ip", &["route", "add", "default", "dev", "eth0"]);
-    let manifests = shop();
-    let path = manifests.path().to_str().unwrap();
-    let of_node = ["--manifests", path, "--hostname-override", "node-1", "--proxy-mode", mode];
-    let rendered = ferroute(&[&["render", "--family", "ipv4"], &of_node[..]].concat());
-    load(&host, stdout(&rendered));
-    let (_listener, _client) = host.run(|| {
+/// A node with rules that `render` has printed, and what it needs.
+struct Node {
+    host: NetNs,
+    _outside: NetNs,
+    manifests: tempfile::NamedTempFile,
+    mode: &'static str,
+}
+
+impl Node {
+    fn new(mode: &'static str) -> Self {
+        let [host, outside] = [NetNs::new(), NetNs::new()];
+        host.link("eth0", &outside, "eth0");
+        host.add_address("192.168.0.1/24", "eth0");
+        host.add_address("10.244.0.2/32", "lo");
+        host.command("ip", &["route", "add", "default", "dev", "eth0"]);
+        let node = Self { host, _outside: outside, manifests: shop(), mode };
+        let rendered = ferroute(&node.with_settings(&["render", "--family", "ipv4"]));
+        match mode {
+            "nftables" => _ = node.host.feed("nft", &["-f", "-"], stdout(&rendered)),
+            _ => {
+                // The counters that some rules use are objects that somebody must make first.
+                let lines: Vec<&str> = stdout(&rendered).lines().filter(|line| !line.contains("nfacct")).collect();
+                node.host.feed("iptables-restore", &[], &(lines.join("\n") + "\n"));
+            }
+        }
+        node
+    }
+
+    fn with_settings<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        let path = self.manifests.path().to_str().unwrap();
+        [arguments, &["--manifests", path, "--hostname-override", "node-1", "--proxy-mode", self.mode]].concat()
+    }
+}
+
+/// Connects once, and explains with what the kernel holds then.
+fn explained_in_kernel(mode: &'static str) -> Value {
+    let node = Node::new(mode);
+    let (_listener, _client) = node.host.run(|| {
         let listener = TcpListener::bind("10.244.0.2:8080").unwrap();
         (listener, TcpStream::connect("10.96.0.10:80").unwrap())
     });
-    let arguments = [&["explain", "service", "shop/web", "-o", "json"], &of_node[..]].concat();
-    serde_json::from_str(&host.command(env!("CARGO_BIN_EXE_ferroute"), &arguments)).unwrap()
+    let arguments = node.with_settings(&["explain", "service", "shop/web", "-o", "json"]);
+    serde_json::from_str(&node.host.command(PROGRAM, &arguments)).unwrap()
 }
 
 fn assert_in_force(explanation: &Value, counted: (&str, &str)) {
@@ -118,12 +146,7 @@ fn assert_in_force(explanation: &Value, counted: (&str, &str)) {
 
 #[test]
 fn rules_of_iptables_are_told_with_their_counters_and_connections() {
-    let explanation = explained_in_kernel("iptables", |host, rules| {
-        // The counters that these rules use are objects that somebody must make first.
-        let rules: String =
-            rules.lines().filter(|line| !line.contains("nfacct")).map(|line| format!("{line}\n")).collect();
-        host.feed("iptables-restore", &[], &rules);
-    });
+    let explanation = explained_in_kernel("iptables");
     assert_in_force(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
     let rules = explanation["ports"][0]["inForce"]["rules"].as_array().unwrap();
     let dispatch = rules.iter().find(|rule| rule["text"].as_str().unwrap().starts_with("-d 10.96.0.10/32")).unwrap();
@@ -132,6 +155,41 @@ fn rules_of_iptables_are_told_with_their_counters_and_connections() {
 
 #[test]
 fn elements_of_nftables_are_told_with_connections() {
-    let explanation = explained_in_kernel("nftables", |host, rules| _ = host.feed("nft", &["-f", "-"], rules));
+    let explanation = explained_in_kernel("nftables");
     assert_in_force(&explanation, ("@endpoints", "10.96.0.10 . tcp . 80 . 1:1 : 10.244.0.2 . 8080"));
+}
+
+#[test]
+fn top_tells_who_is_busy_from_the_counters_of_rules() {
+    let node = Node::new("iptables");
+    let told = AtomicBool::new(false);
+    let text = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            node.host.run(|| {
+                let listener = TcpListener::bind("10.244.0.2:8080").unwrap();
+                while !told.load(Ordering::Relaxed) {
+                    drop(TcpStream::connect("10.96.0.10:80").unwrap());
+                    drop(listener.accept().unwrap());
+                }
+            });
+        });
+        let output = node.host.try_command(PROGRAM, &["top", "--once", "--interval", "200ms"]);
+        told.store(true, Ordering::Relaxed);
+        stdout(&output).to_owned()
+    });
+    let line = text.lines().nth(1).unwrap();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(words[1..], ["shop/web:http", "10.244.0.2:8080", "100", "%"], "{text}");
+    assert!(words[0].parse::<f64>().unwrap() > 0.0, "{text}");
+}
+
+#[test]
+fn top_says_how_to_make_nftables_count() {
+    let node = Node::new("nftables");
+    let output = node.host.try_command(PROGRAM, &["top", "--once"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("run the proxy with --nftables-connection-counters COUNT"), "{text}");
+    let empty = NetNs::new().try_command(PROGRAM, &["top", "--once"]);
+    assert!(String::from_utf8(empty.stderr).unwrap().contains("no rules of a service proxy"));
 }
