@@ -18,12 +18,14 @@ use std::{process::ExitCode, sync::Arc};
 use ferroute_core::IpFamily;
 use ferroute_host::KernelCounters;
 use ferroute_iptables::{
-    HostPrograms, Tools,
+    ChainName, HostPrograms, TableName, Tools,
+    plan::is_of_any_mode,
     runner::{Cleanup, Scope, Unusable, clean_up, remove_counters, search_path},
 };
 use ferroute_nftables::{
     Owner,
-    kernel::{NetlinkError, NetlinkKernel},
+    kernel::{Kernel, NetlinkError, NetlinkKernel},
+    model::TableId,
     remove_table,
 };
 
@@ -138,9 +140,17 @@ fn remove_iptables(family: IpFamily, scope: Scope, report: &mut Report) {
     let (programs, path) = (Arc::new(HostPrograms), search_path());
     let tools = match Tools::find(family, &*programs, &path) {
         Ok(tools) => tools,
-        // Without tools or tables nobody has written such rules here.
-        Err(error @ (Unusable::Missing { .. } | Unusable::Kernel { .. })) => {
+        // Without tables nobody has written such rules here.
+        Err(error @ Unusable::Kernel { .. }) => {
             tracing::debug!(%family, "no iptables rules to look for: {}", chain(&error));
+            return;
+        }
+        // Somebody else's tools may have, as in a container, and the kernel still knows of them.
+        Err(error @ Unusable::Missing { .. }) => {
+            let left = chains_in_sight(family);
+            if !left.is_empty() {
+                report.troubles.push(format!("{} of {family} iptables stay: {}", left.join(", "), chain(&error)));
+            }
             return;
         }
         Err(error) => return report.trouble(&error),
@@ -164,6 +174,19 @@ fn remove_iptables(family: IpFamily, scope: Scope, report: &mut Report) {
         Ok(_) => {}
         Err(error) => tracing::debug!(%family, "cannot look at the other backend: {}", chain(&error)),
     }
+}
+
+/// Chains of a proxy that `iptables` has written into tables of nf_tables, as far as these can be read.
+fn chains_in_sight(family: IpFamily) -> Vec<String> {
+    let Ok(mut kernel) = NetlinkKernel::open() else { return Vec::new() };
+    let mut found = Vec::new();
+    for table in TableName::OURS {
+        let id = TableId { family, name: table.as_str().to_owned().into() };
+        let Ok(Some(listing)) = kernel.listing(&id) else { continue };
+        let chains = listing.chains.iter().filter_map(|listed| listed.name.as_str().parse::<ChainName>().ok());
+        found.extend(chains.filter(|chain| is_of_any_mode(table, *chain)).map(|chain| format!("{table} {chain}")));
+    }
+    found
 }
 
 fn remove_packet_counters(report: &mut Report) {

@@ -7,6 +7,7 @@ use ferroute_testing::NetNs;
 use crate::{
     Files, Lab, Mode, Proxy, WEB, former, in_each_mode,
     proxy::{FERROUTE, run_command},
+    refusals::without_tools,
     rules::{self, Others},
     slices,
     traffic::{Connection, Traffic, connect},
@@ -255,6 +256,21 @@ fn a_cleanup_that_cannot_remove_everything_removes_the_rest_says_so_and_fails() 
     assert!(!has_kube_proxys_table(node));
     let saved = node.command("iptables-save", &[]);
     assert!(!saved.contains("KUBE-SERVICES"), "{saved}");
+}
+
+#[test]
+fn a_cleanup_without_iptables_says_which_of_its_chains_stay_and_fails() {
+    let lab = Lab::new();
+    former::iptables(&lab.node);
+    former::nftables(&lab.node);
+    let mut cleanup = Command::new(FERROUTE);
+    cleanup.args(["run", "--cleanup"]);
+    let mut proxy = Proxy::spawn(&lab.node, &mut without_tools(&cleanup));
+    assert!(!proxy.wait_end().success());
+    let log = proxy.log();
+    for part in ["nat KUBE-SERVICES", "comes with the package \"iptables\"", "removed nftables table ip kube-proxy"] {
+        assert!(log.contains(part), "{part:?} in {log}");
+    }
 }
 
 const KUBELET: &str = "*mangle

@@ -59,7 +59,7 @@ fn two_of_roots_rights_are_enough(mode: Mode) {
 }
 
 /// A mount namespace of its own, where the directories of the system's tools are empty.
-fn without_tools(command: &Command) -> Command {
+pub(crate) fn without_tools(command: &Command) -> Command {
     let hide = "for d in /sbin /usr/sbin /usr/local/sbin; do mount -t tmpfs none \"$d\" || exit 99; done; \
                 PATH=/nowhere exec \"$@\"";
     wrapped(&["unshare", "--mount", "sh", "-c", hide, "sh"], command)
