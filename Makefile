@@ -104,6 +104,7 @@ deps-demo:
 	$(call install,cc:gcc ip:iproute2 iptables:iptables curl:curl)
 
 deps-test: deps-demo
-	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps)
+	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
+	    dbus-daemon:dbus-daemon dbus-send:dbus-bin)
 
 deps: deps-test

@@ -9,7 +9,9 @@
 
 mod address_watch;
 mod addresses;
+mod bus;
 mod counters;
+mod firewalld;
 mod generation;
 mod listeners;
 mod node_name;
@@ -20,6 +22,7 @@ mod sysctl;
 pub use address_watch::AddressWatch;
 pub use addresses::{AddressError, HostAddresses, KernelAddresses};
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
+pub use firewalld::{FirewalldError, FirewalldWatch};
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
 pub use listeners::{Listener, ListenerError, Transport, listeners};
 pub use node_name::{NodeNameError, node_name};

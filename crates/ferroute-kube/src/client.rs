@@ -33,8 +33,11 @@ pub(crate) enum BuildError {
     /// The credentials, the CA or the server's name are not good.
     #[error(transparent)]
     Library(#[from] kube_client::Error),
-    /// Only proxies that are spoken to in plain text are supported.
-    #[error("proxies like {0} are not supported")]
+    /// The proxy on the way to the server is to be spoken to in a way that is not known, such as `https`.
+    #[error(
+        "cannot speak to the proxy {0}: give one as http:// (which then sees only TLS), socks5:// or socks5h://, in the \
+         kubeconfig's proxy-url or HTTPS_PROXY, or list the server in NO_PROXY"
+    )]
     Proxy(Uri),
 }
 

@@ -174,7 +174,7 @@ pub(crate) fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> 
             Change::SliceGone(name, _) => tracker.remove_slice(&name),
             Change::Node(node) => tracker.set_node(node),
             Change::ServiceCidrs(cidrs) => tracker.set_service_cidrs(cidrs),
-            Change::Listed | Change::HostAddresses => {}
+            Change::Listed | Change::Host => {}
         }
     }
     for family in IpFamily::BOTH {

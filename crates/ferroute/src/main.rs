@@ -17,6 +17,7 @@ mod documents;
 mod events;
 mod explain;
 mod feed;
+mod firewalld;
 mod flows;
 mod gate;
 mod health;

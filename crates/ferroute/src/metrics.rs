@@ -67,7 +67,7 @@ impl Observer for MetricsObserver {
             Change::ServiceGone(name, stamp) => self.changed(Subject::ServiceGone, name, stamp),
             Change::Slice(slice, stamp) => self.changed(Subject::Slice(slice.family), &slice.service, stamp),
             Change::SliceGone(name, stamp) => self.changed(Subject::SliceGone, name, stamp),
-            Change::Node(_) | Change::ServiceCidrs(_) | Change::Listed | Change::HostAddresses => {}
+            Change::Node(_) | Change::ServiceCidrs(_) | Change::Listed | Change::Host => {}
         }
     }
 

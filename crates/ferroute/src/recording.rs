@@ -88,7 +88,7 @@ impl Observer for Recording {
             Change::SliceGone(name, _) => self.recorder.slice_changes(name, before),
             Change::Node(_) => self.recorder.node_changes(before),
             // None of these is what a Service or its endpoints come from.
-            Change::ServiceCidrs(_) | Change::Listed | Change::HostAddresses => {}
+            Change::ServiceCidrs(_) | Change::Listed | Change::Host => {}
         }
     }
 

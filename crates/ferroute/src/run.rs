@@ -33,6 +33,7 @@ use crate::{
     config_watch::{ConfigWatch, start_anew},
     events::{Events, EventsWatcher},
     feed::Feed,
+    firewalld,
     flows::KernelFlows,
     gate::{self, Gate},
     health::HealthObserver,
@@ -53,7 +54,7 @@ use crate::{
 pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings, setup: &HostSetup) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
     let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
-    let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter());
+    let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter()).with_host(setup);
     let status = Status::new(resolved, pages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = runtime.block_on(async {
@@ -187,12 +188,15 @@ async fn supervise(
     let mut sync = SyncThread::start(resolved, feed.node(), intake, status)?;
     sync.send(others).await?;
     let mut addresses = AddressWatch::open()?;
+    let (reload, mut reloads) = mpsc::channel(1);
+    let firewall = tokio::spawn(firewalld::follow(reload));
     let end = loop {
         tokio::select! {
             Some(batch) = batches.recv() => sync.send(feed.take(batch)).await?,
             end = &mut source => return source_ended(end),
+            Some(()) = reloads.recv() => sync.send(vec![Change::Host]).await?,
             change = addresses.changed() => match change {
-                Ok(_) => sync.send(vec![Change::HostAddresses]).await?,
+                Ok(_) => sync.send(vec![Change::Host]).await?,
                 Err(error) => {
                     tracing::warn!("{}", chain(&error));
                     tokio::time::sleep(ADDRESS_PAUSE).await;
@@ -203,6 +207,7 @@ async fn supervise(
         }
     };
     source.abort();
+    firewall.abort();
     answers.abort();
     sync.finish();
     Ok(end)

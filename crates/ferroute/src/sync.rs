@@ -54,8 +54,9 @@ pub(crate) enum Change {
     ServiceCidrs(Vec<IpNet>),
     /// Services and endpoints have been listed once: rules may be written.
     Listed,
-    /// The addresses of the host's interfaces differ.
-    HostAddresses,
+    /// Something about the host differs that rules depend on: addresses of its interfaces, or a firewall that has started
+    /// anew and may have taken rules away.
+    Host,
 }
 
 /// When a change was received, and which version of its object it is. The rules do not depend on it.

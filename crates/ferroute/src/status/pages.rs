@@ -9,12 +9,14 @@ use hyper::{
     header::{ACCEPT, HeaderValue},
 };
 
-use crate::version;
+use crate::{kernel_settings::HostSetup, version};
 
 /// See the module's text.
 pub(crate) struct Pages {
     pub(super) configz: String,
     pub(super) flagz: String,
+    /// What has become of the host's settings, a line for each.
+    host: Vec<String>,
     started: (Instant, SystemTime),
 }
 
@@ -26,7 +28,13 @@ impl Pages {
         for (name, value) in flags {
             flagz.push_str(&format!("{name}={value}\n"));
         }
-        Self { configz: configz.to_string(), flagz, started: (Instant::now(), SystemTime::now()) }
+        let started = (Instant::now(), SystemTime::now());
+        Self { configz: configz.to_string(), flagz, host: Vec::new(), started }
+    }
+
+    /// With what has become of the host's settings.
+    pub(crate) fn with_host(self, setup: &HostSetup) -> Self {
+        Self { host: setup.lines().collect(), ..self }
     }
 
     pub(super) fn statusz(&self) -> String {
@@ -41,6 +49,7 @@ impl Pages {
         for (name, value) in lines {
             page.push_str(&format!("{name}: {value}\n"));
         }
+        self.host.iter().for_each(|line| page.push_str(&format!("Host: {line}\n")));
         page
     }
 }
@@ -89,7 +98,10 @@ pub(super) fn healthz(request: &Request) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use ferroute_host::SysctlError;
+
     use super::*;
+    use crate::kernel_settings::InForce;
 
     fn request(uri: &str, accept: Option<&'static str>) -> Request {
         let mut request = hyper::Request::new(()).into_parts().0;
@@ -119,7 +131,12 @@ mod tests {
 
     #[test]
     fn the_status_tells_since_when_it_runs() {
-        let page = Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()).statusz();
+        let in_force = InForce { name: "net/a", value: "1".to_owned(), from: Some("0".to_owned()) };
+        let failed = SysctlError::Missing { name: "net/b".to_owned() };
+        let setup = HostSetup { set: vec![in_force], failed: vec![failed] };
+        let pages = Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()).with_host(&setup);
+        let page = pages.statusz();
+        assert!(page.contains("\nHost: net/a = 1 (was 0)\nHost: sysctl net/b does not exist\n"), "{page}");
         assert!(page.contains("\nUp: 0 hr 00 min 0"), "{page}");
         assert!(page.contains("\nBinary version: v1.36.0+ferroute."), "{page}");
         assert_eq!(uptime(Duration::from_secs(93_784)), "26 hr 03 min 04 sec");

@@ -25,7 +25,7 @@ impl Intake {
 
     /// Takes a change of what is wanted and tells the observers. Gives back one that is for the sync loop to take.
     pub(crate) fn take(&mut self, change: Change) -> Option<Change> {
-        if matches!(change, Change::Listed | Change::HostAddresses) {
+        if matches!(change, Change::Listed | Change::Host) {
             return Some(change);
         }
         self.taken(&change);
@@ -36,7 +36,7 @@ impl Intake {
             Change::SliceGone(name, _) => self.tracker.remove_slice(&name),
             Change::Node(node) => self.tracker.set_node(node),
             Change::ServiceCidrs(cidrs) => self.tracker.set_service_cidrs(cidrs),
-            Change::Listed | Change::HostAddresses => {}
+            Change::Listed | Change::Host => {}
         }
         None
     }

@@ -275,5 +275,5 @@ async fn flows_go_once_the_rules_are_in_force_and_not_before() {
 #[tokio::test(start_paused = true)]
 async fn a_changed_host_address_compares_everything_again() {
     let rig = Rig::in_force(&[]).await;
-    assert_eq!(rig.after(vec![Change::HostAddresses]).await, ["resync of 1 ports", "in force: 1 ports"]);
+    assert_eq!(rig.after(vec![Change::Host]).await, ["resync of 1 ports", "in force: 1 ports"]);
 }

@@ -15,6 +15,7 @@ mod changes;
 mod doctor;
 mod ending;
 mod families;
+mod firewalld;
 mod health;
 mod manifests;
 mod modes;
