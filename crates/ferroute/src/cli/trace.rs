@@ -8,11 +8,12 @@ use super::{SettingsArgs, SourceArgs};
 /// Arguments of `ferroute trace`.
 #[derive(Args, Debug)]
 pub(crate) struct TraceArgs {
-    /// Who sends the packet: an address, or the name of a pod or node ([NAMESPACE/]NAME). With --local it can be left
-    /// out
+    /// Who sends the packet: an address, or the name of a node or pod, as NAME or NAMESPACE/NAME. With --local it can be
+    /// left out
     #[arg(long, value_name = "ADDRESS|NAME", required_unless_present = "local")]
     pub(crate) from: Option<String>,
-    /// Where to: ADDRESS:PORT, or a Service's cluster IP by its name ([NAMESPACE/]NAME[:PORT])
+    /// Where to: ADDRESS:PORT, or a Service's cluster IP by its name: NAMESPACE/NAME:PORT, of which NAMESPACE/ may be left
+    /// out for «default», and :PORT where there is but one
     #[arg(long, value_name = "ADDRESS:PORT|SERVICE")]
     pub(crate) to: String,
     /// The protocol

@@ -67,7 +67,6 @@ fn senders(from: &str, scene: &Scene) -> anyhow::Result<Vec<IpAddr>> {
     }
     let found = scene.desired.names.addresses_of(from);
     let mut owners: Vec<String> = found.iter().map(|(_, owner)| owner.to_string()).collect();
-    owners.dedup();
     owners.sort();
     owners.dedup();
     match owners.len() {
