@@ -14,6 +14,15 @@ pub enum ServerError {
     /// They cannot be listed.
     #[error("cannot list virtual servers")]
     List(#[source] Error),
+    /// Nobody can tell how many connections one has.
+    #[error("cannot count the connections of virtual server {server}")]
+    Count {
+        /// Which one.
+        server: VirtualServer,
+        /// The kernel's answer.
+        #[source]
+        source: Error,
+    },
     /// The kernel does not remove one.
     #[error("cannot remove virtual server {server}")]
     Remove {
@@ -69,6 +78,16 @@ impl VirtualServers {
     pub fn list(&mut self) -> Result<Vec<VirtualServer>, ServerError> {
         let mut request = Request::new(self.family, 0, &header(GET_SERVICE));
         self.socket.collect(&mut request, parse_server).map_err(ServerError::List)
+    }
+
+    /// How many connections are open through one. Of UDP, which has no end, those count that were used a moment ago.
+    pub fn open_connections(&mut self, server: VirtualServer) -> Result<u64, ServerError> {
+        let mut request = Request::new(self.family, 0, &header(GET_DESTINATION));
+        write_server(&mut request.attributes(), server);
+        let counted = self.socket.collect(&mut request, parse_connections);
+        let counted = counted.map_err(|source| ServerError::Count { server, source })?;
+        let is_udp = i32::from(server.protocol) == libc::IPPROTO_UDP;
+        Ok(counted.iter().map(|found| found.active + if is_udp { found.inactive } else { 0 }).sum())
     }
 
     /// Removes one with all that it hands connections to.
@@ -156,6 +175,35 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Er
     Ok(Some(VirtualServer { protocol, address: SocketAddr::new(ip, port) }))
 }
 
+/// Connections to one of those that a server hands them to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Connections {
+    /// That are open.
+    active: u64,
+    /// That are ending, and all of UDP.
+    inactive: u64,
+}
+
+fn parse_connections(message: Message<'_>) -> Result<Option<Connections>, Error> {
+    let (_, attributes) = message.split_header::<HEADER>()?;
+    let mut connections = Connections::default();
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind != DESTINATION {
+            continue;
+        }
+        for field in attribute.nested() {
+            let field = field?;
+            match field.kind {
+                destination::ACTIVE => connections.active = field.u32_ne()?.into(),
+                destination::INACTIVE => connections.inactive = field.u32_ne()?.into(),
+                _ => {}
+            }
+        }
+    }
+    Ok(Some(connections))
+}
+
 /// `struct genlmsghdr` (`include/uapi/linux/genetlink.h`): a command, a version, and two bytes that mean nothing.
 const fn header(command: u8) -> [u8; HEADER] {
     [command, 1, 0, 0]
@@ -172,7 +220,9 @@ const FAMILY_NAME: u16 = libc::CTRL_ATTR_FAMILY_NAME as u16;
 // Commands and attributes of `include/uapi/linux/ip_vs.h`.
 const DELETE_SERVICE: u8 = 3;
 const GET_SERVICE: u8 = 4;
+const GET_DESTINATION: u8 = 8;
 const SERVICE: u16 = 1;
+const DESTINATION: u16 = 2;
 
 /// Attributes within [`SERVICE`].
 mod service {
@@ -180,6 +230,12 @@ mod service {
     pub(super) const PROTOCOL: u16 = 2;
     pub(super) const ADDRESS: u16 = 3;
     pub(super) const PORT: u16 = 4;
+}
+
+/// Attributes within [`DESTINATION`].
+mod destination {
+    pub(super) const ACTIVE: u16 = 7;
+    pub(super) const INACTIVE: u16 = 8;
 }
 
 #[cfg(test)]
@@ -227,6 +283,20 @@ mod tests {
         ];
         let bytes = batch.as_bytes().unwrap();
         assert_eq!(&bytes[16..], wanted.concat());
+    }
+
+    #[test]
+    fn connections_are_read_from_what_a_server_hands_them_to() {
+        let mut batch = Batch::new();
+        let mut message = batch.message(0x20, 0, &header(GET_DESTINATION));
+        let mut destination = message.nest(DESTINATION);
+        destination.put_u16_be(2, 8080);
+        destination.put_u32_ne(destination::ACTIVE, 3);
+        destination.put_u32_ne(destination::INACTIVE, 70_000);
+        drop(destination);
+        drop(message);
+        let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
+        assert_eq!(parse_connections(message).unwrap(), Some(Connections { active: 3, inactive: 70_000 }));
     }
 
     #[test]

@@ -66,8 +66,9 @@ pub(crate) enum Traces {
     Counters,
     /// An nftables table.
     Nftables { owner: Owner, family: IpFamily },
-    /// What ipvs mode has besides iptables rules, which have to be gone before.
-    Ipvs,
+    /// What ipvs mode has besides iptables rules, which have to be gone before; with `drain`, but for what open connections
+    /// need.
+    Ipvs { drain: bool },
 }
 
 /// Those of all modes, in the order in which they can go.
@@ -76,23 +77,26 @@ pub(crate) fn of_every_mode() -> Vec<Traces> {
     traces.push(Traces::Counters);
     traces.extend(nftables(Owner::Ferroute));
     traces.extend(nftables(Owner::KubeProxy));
-    traces.push(Traces::Ipvs);
+    traces.push(Traces::Ipvs { drain: false });
     traces
 }
 
-/// Those of all modes but iptables.
+/// Those of all modes but iptables, which has taken over.
 pub(crate) fn of_all_but_iptables() -> Vec<Traces> {
     let mut traces = iptables(Scope::OtherModes);
     traces.extend(nftables(Owner::Ferroute));
     traces.extend(nftables(Owner::KubeProxy));
-    traces.push(Traces::Ipvs);
+    traces.push(Traces::Ipvs { drain: true });
     traces
 }
 
-/// Those of all modes but our nftables.
+/// Those of all modes but our nftables, which has taken over.
 pub(crate) fn of_all_but_nftables() -> Vec<Traces> {
-    let is_ours = |traces: &Traces| matches!(traces, Traces::Nftables { owner: Owner::Ferroute, .. });
-    of_every_mode().into_iter().filter(|traces| !is_ours(traces)).collect()
+    let mut traces = iptables(Scope::Everything);
+    traces.push(Traces::Counters);
+    traces.extend(nftables(Owner::KubeProxy));
+    traces.push(Traces::Ipvs { drain: true });
+    traces
 }
 
 fn iptables(scope: Scope) -> Vec<Traces> {
@@ -131,7 +135,7 @@ impl Leftovers for Traces {
             Self::Iptables { family, scope } => remove_iptables(family, scope, report),
             Self::Counters => remove_packet_counters(report),
             Self::Nftables { owner, family } => remove_nftables(owner, family, report),
-            Self::Ipvs => ipvs::remove(report),
+            Self::Ipvs { drain } => ipvs::remove(drain, report),
         }
     }
 }
@@ -218,9 +222,8 @@ mod tests {
     fn rules_go_before_what_they_look_into() {
         for traces in [of_every_mode(), of_all_but_iptables(), of_all_but_nftables()] {
             let last_iptables = traces.iter().rposition(|traces| matches!(traces, Traces::Iptables { .. })).unwrap();
-            for later in [Traces::Counters, Traces::Ipvs] {
-                assert!(traces.iter().position(|traces| *traces == later).is_none_or(|at| at > last_iptables));
-            }
+            let is_later = |traces: &Traces| matches!(traces, Traces::Counters | Traces::Ipvs { .. });
+            assert!(traces.iter().position(is_later).is_some_and(|at| at > last_iptables));
         }
     }
 
@@ -230,6 +233,8 @@ mod tests {
         assert_eq!(of_every_mode().len(), 8);
         assert!(!of_all_but_nftables().iter().any(ours));
         assert_eq!(of_all_but_nftables().len(), of_every_mode().len() - 2);
+        let drains = |traces: &[Traces]| traces.contains(&Traces::Ipvs { drain: true });
+        assert!(drains(&of_all_but_iptables()) && drains(&of_all_but_nftables()) && !drains(&of_every_mode()));
         let whole = |traces: &Traces| matches!(traces, Traces::Iptables { scope: Scope::Everything, .. });
         assert!(!of_all_but_iptables().iter().any(whole));
         assert_eq!(of_all_but_iptables().iter().filter(|traces| ours(traces)).count(), 2);

@@ -6,12 +6,13 @@ use ferroute_ipvs::{DEVICE, DEVICE_KIND, Device, Devices, IpSets, SetError, Virt
 
 use super::Report;
 
-/// Removes virtual servers at addresses of kube-proxy's device, the device, and kube-proxy's ipsets.
-pub(super) fn remove(report: &mut Report) {
+/// Removes virtual servers at addresses of kube-proxy's device, the device, and kube-proxy's ipsets. With `drain`, servers
+/// through which connections are open stay, and the device with them, until these have ended.
+pub(super) fn remove(drain: bool, report: &mut Report) {
     match Devices::open() {
         Ok(mut devices) => match devices.find(DEVICE) {
             Ok(Some(device)) if device.kind.as_deref() == Some(DEVICE_KIND) => {
-                remove_device(&mut devices, &device, report);
+                remove_device(&mut devices, &device, drain, report);
             }
             Ok(Some(device)) => {
                 let kind = device.kind.as_deref().unwrap_or("hardware");
@@ -28,13 +29,13 @@ pub(super) fn remove(report: &mut Report) {
     }
 }
 
-fn remove_device(devices: &mut Devices, device: &Device, report: &mut Report) {
+fn remove_device(devices: &mut Devices, device: &Device, drain: bool, report: &mut Report) {
     let addresses = match devices.addresses(device) {
         Ok(addresses) => addresses,
         // It is what tells kube-proxy's virtual servers from those of others, so it stays for the next try.
         Err(error) => return report.trouble(&error),
     };
-    if !remove_servers(&addresses, report) {
+    if !remove_servers(&addresses, drain, report) {
         return;
     }
     match devices.remove(device) {
@@ -44,7 +45,7 @@ fn remove_device(devices: &mut Devices, device: &Device, report: &mut Report) {
 }
 
 /// False if some may be left.
-fn remove_servers(addresses: &[IpAddr], report: &mut Report) -> bool {
+fn remove_servers(addresses: &[IpAddr], drain: bool, report: &mut Report) -> bool {
     let listed = VirtualServers::open().and_then(|servers| {
         let Some(mut servers) = servers else { return Ok(None) };
         let list = servers.list()?;
@@ -62,8 +63,13 @@ fn remove_servers(addresses: &[IpAddr], report: &mut Report) -> bool {
         list.into_iter().partition(|server| addresses.contains(&server.address.ip()));
     let mut all_gone = true;
     for server in ours {
-        match servers.remove(server) {
-            Ok(()) => report.removed(format!("virtual server {server}")),
+        let open = if drain { servers.open_connections(server) } else { Ok(0) };
+        match open.and_then(|open| if open > 0 { Ok(Some(open)) } else { servers.remove(server).map(|()| None) }) {
+            Ok(Some(open)) => {
+                all_gone = false;
+                report.troubles.push(format!("virtual server {server} stays while {open} connections are open"));
+            }
+            Ok(None) => report.removed(format!("virtual server {server}")),
             Err(error) => {
                 all_gone = false;
                 report.trouble(&error);

@@ -231,8 +231,10 @@ impl Switch<'_> {
         if self.from.mode != ModeName::Ipvs {
             return Vec::new();
         }
-        let open = "connections that are open through virtual servers end when these go; others go on";
-        let addresses = "the addresses of Services are no addresses of this host any more, so they answer to no ping";
+        let open = "virtual servers with open connections stay until these have ended, which is looked at each hour; new \
+                    connections do not use them";
+        let addresses = "once virtual servers are gone, the addresses of Services are no addresses of this host any \
+                         more, so they answer to no ping";
         vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::ServiceAddresses, addresses)]
     }
 

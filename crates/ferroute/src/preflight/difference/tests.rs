@@ -71,7 +71,7 @@ fn the_way_back_is_told_as_well() {
 }
 
 #[test]
-fn connections_through_virtual_servers_are_told_to_end() {
+fn virtual_servers_are_told_to_stay_while_connections_use_them() {
     assert_snapshot!(report(ModeName::Ipvs, ModeName::Nftables, "", &Found::default(), &table()));
 }
 
