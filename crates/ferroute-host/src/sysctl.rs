@@ -37,6 +37,15 @@ pub enum SysctlError {
     },
 }
 
+impl SysctlError {
+    /// The setting's path below the root.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Missing { name } | Self::Read { name, .. } | Self::Write { name, .. } => name,
+        }
+    }
+}
+
 /// What [`Sysctls::ensure`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ensured {

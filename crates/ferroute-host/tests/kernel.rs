@@ -1,10 +1,13 @@
 //! The host's facts in network namespaces of their own.
 
-use std::{fs, net::IpAddr};
+use std::{
+    fs,
+    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+};
 
 use ferroute_host::{
     AddressWatch, Counter, Ensured, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration, PacketCounters,
-    RuleGeneration, SysctlError, Sysctls, routes,
+    RuleGeneration, SysctlError, Sysctls, Transport, listeners, routes,
 };
 use ferroute_testing::NetNs;
 
@@ -219,4 +222,27 @@ fn the_generation_moves_when_anybody_changes_a_rule_and_at_no_other_time() {
     assert_eq!(generation.current().unwrap(), start + 3);
     namespace.command("iptables-nft-save", &[]);
     assert_eq!(generation.current().unwrap(), start + 3);
+}
+
+#[test]
+fn sockets_that_listen_are_told_and_connections_are_not() {
+    let (namespace, other) = (NetNs::new(), NetNs::new());
+    namespace.run(|| {
+        let listening = [TcpListener::bind("0.0.0.0:30080").unwrap(), TcpListener::bind("[::1]:30081").unwrap()];
+        let _connection = TcpStream::connect("127.0.0.1:30080").unwrap();
+        let bound = UdpSocket::bind("[::]:30053").unwrap();
+        let connected = UdpSocket::bind("127.0.0.1:30054").unwrap();
+        connected.connect("127.0.0.1:9").unwrap();
+        let told = |transport| {
+            let found = listeners(transport).unwrap();
+            assert!(found.iter().all(|listener| listener.user == 0), "{found:?}");
+            found.iter().map(|listener| listener.address.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Transport::Tcp), ["0.0.0.0:30080", "[::1]:30081"]);
+        assert_eq!(told(Transport::Udp), ["[::]:30053"]);
+        assert_eq!(told(Transport::Sctp), [""; 0]);
+        drop((listening, bound));
+        assert_eq!(told(Transport::Tcp), [""; 0]);
+    });
+    assert_eq!(other.run(|| listeners(Transport::Tcp)).unwrap(), []);
 }

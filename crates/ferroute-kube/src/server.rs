@@ -213,7 +213,10 @@ impl Server {
             .uri(outgoing.path_and_query)
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, USER_AGENT)
-            .body(Body::from(outgoing.body.as_bytes().to_vec()))
+            .body(match outgoing.body {
+                "" => Body::empty(),
+                body => Body::from(body.as_bytes().to_vec()),
+            })
             .map_err(|error| unprepared(&error))?;
         if let Some(content_type) = outgoing.content_type {
             request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 pub(crate) use self::watcher::EventsWatcher;
 use self::{sockets::Claim, task::Task};
 use crate::{
-    kernel_settings::{CONNTRACK_BUCKETS, HostSetup},
+    kernel_settings::{CONNTRACK_BUCKETS, HostSetup, OOM_SCORE},
     logging::chain,
 };
 
@@ -70,12 +70,15 @@ impl Events {
             }
             SysctlError::Missing { .. } | SysctlError::Read { .. } => false,
         };
-        if setup.failed.is_empty() {
+        // Not the OOM score: who gives the proxy as few rights as it needs knows that it cannot be set.
+        let is_setting = |error: &&SysctlError| error.name() != OOM_SCORE;
+        let failed: Vec<&SysctlError> = setup.failed.iter().filter(is_setting).collect();
+        if failed.is_empty() {
             return;
         }
         // kube-proxy has a reason of its own for a container runtime that lets nobody write there.
-        let reason = if setup.failed.iter().all(is_read_only) { "readOnlySysFS" } else { "FailedToSetSysctl" };
-        let told: Vec<String> = setup.failed.iter().map(|error| chain(error)).collect();
+        let reason = if failed.iter().all(|error| is_read_only(error)) { "readOnlySysFS" } else { "FailedToSetSysctl" };
+        let told: Vec<String> = failed.iter().map(|error| chain(*error)).collect();
         self.on_node(Severity::Warning, reason, START, told.join("; "));
     }
 

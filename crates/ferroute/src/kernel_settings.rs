@@ -105,7 +105,7 @@ fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
         setup.ensure(&roots.sysctls, name, value);
     }
     if let Some(score) = resolved.oom_score_adj {
-        setup.ensure(&roots.process, "oom_score_adj", score.to_string());
+        setup.ensure(&roots.process, OOM_SCORE, score.to_string());
     }
     if let Some(limit) = resolved.conntrack.limit {
         let entries = limit.entries(roots.cores);
@@ -166,6 +166,9 @@ fn count(list: &str) -> Option<usize> {
 }
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
+
+/// How readily the kernel ends this process, below `/proc/self`.
+pub(crate) const OOM_SCORE: &str = "oom_score_adj";
 
 /// Lists in the connection table, below `/sys/module`.
 pub(crate) const CONNTRACK_BUCKETS: &str = "nf_conntrack/parameters/hashsize";
