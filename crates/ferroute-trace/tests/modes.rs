@@ -1,20 +1,22 @@
 //! Both modes do the same: in every cluster, the rules of nftables and those of iptables send every new connection to
-//! the same endpoints, as often and with the same source, except where [`Difference`] says otherwise.
+//! the same endpoints, as often and with the same source, except where [`ModeDifference`] says otherwise. Node ports
+//! on other addresses than the primary one are a matter of settings; here both modes have the same ones.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests only")]
 
 mod common;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
 };
 
 use common::world::{Client, World, ip, world};
 use ferroute_core::{
-    IpFamily, NodePortMatch, Protocol, ServicePort, ServiceTable,
+    IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
+use ferroute_explain::diff::{self, End, Ends, ModeDifference, ModeFacts};
 use ferroute_iptables::{HostFacts, PlanContext, RuleSet};
 use ferroute_nftables::{
     Class, Value,
@@ -22,7 +24,7 @@ use ferroute_nftables::{
     model::{Change, Datum, Element, Name, TableId, Transaction},
     plan::{NftablesSettings, TABLE},
 };
-use ferroute_trace::{Ending, Host, Packet, Verdict, iptables, nftables};
+use ferroute_trace::{Ending, Host, Packet, iptables, nftables};
 use ipnet::IpNet;
 use proptest::{
     prelude::*,
@@ -30,54 +32,11 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 
-/// Where nftables mode does something else than iptables mode, on purpose and as kube-proxy's does. Node ports on
-/// localhost and on other addresses than the primary one are a matter of settings; here both modes have the same ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Difference {
-    /// A port of a cluster IP that its Service does not have is refused; iptables lets the packet wander off.
-    UnknownPortOfClusterIp,
-    /// An address out of the networks of cluster IPs that no Service has gets silence; iptables does not know these
-    /// networks.
-    UnassignedClusterIp,
-    /// The node itself is refused at an external address of a Service without endpoints; iptables has no such rule for
-    /// what the node sends.
-    OwnCallToExternalAddressWithoutEndpoints,
-    /// Source ranges are looked at first: strangers get silence also where there is no endpoint anyway; iptables refuses
-    /// everybody there.
-    SourceRangesWithoutEndpoints,
-    /// Source ranges also guard an address of the balancer that is an external IP of the same Service as well; in
-    /// iptables the rule of the external IP comes first.
-    SourceRangesOnExternalIp,
-    /// Where a node port does not answer because of `nodePortAddresses`, nothing is refused or dropped either; iptables
-    /// refuses on all addresses of the node.
-    NodePortBeside,
-    /// A pod of another node that calls itself through this one is seen with its own address: only this node's own
-    /// endpoints are in the set of those to masquerade. iptables masquerades for every endpoint.
-    HairpinOfAnotherNode,
-}
-
-/// What becomes of a packet, and how often.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
-    /// It gets to an address, seen as from another, through an interface.
-    Delivered { to: SocketAddr, from: IpAddr, through: Option<String> },
-    /// No rule had to do with it.
-    Untouched,
-    /// The sender is told.
-    Refused,
-    /// It vanishes.
-    Dropped,
-}
-
-type Ends = BTreeMap<End, f64>;
-
 /// What the planners make of one family of a cluster.
 struct Modes<'a> {
     world: &'a World,
     host: Host,
     services: ServiceTable,
-    /// Networks of cluster IPs.
-    networks: Vec<IpNet>,
     iptables: RuleSet,
     nftables: MemoryKernel,
 }
@@ -97,7 +56,7 @@ impl<'a> Modes<'a> {
         let settings = NftablesSettings { proxy: world.settings.clone(), counters: false };
         let mut nftables = MemoryKernel::new();
         nftables.commit(&ferroute_nftables::plan::render(&services, &settings, &world.addresses())).unwrap();
-        Self { world, host: world.host(), services, networks, iptables, nftables }
+        Self { world, host: world.host(), services, iptables, nftables }
     }
 
     fn id(&self) -> TableId {
@@ -117,9 +76,14 @@ impl<'a> Modes<'a> {
     }
 
     /// Compares the modes; tells where they are meant to differ.
-    fn check(&self, client: &Client, packet: &Packet) -> Result<Option<Difference>, TestCaseError> {
+    fn check(
+        &self,
+        facts: &ModeFacts<'_>,
+        client: &Client,
+        packet: &Packet,
+    ) -> Result<Option<ModeDifference>, TestCaseError> {
         let (iptables, nftables) = (self.through_iptables(packet), self.through_nftables(packet));
-        let (difference, expected) = match self.difference(client, packet, &iptables) {
+        let (difference, expected) = match facts.difference(packet, &iptables, |other| self.through_iptables(other)) {
             Some((difference, expected)) => (Some(difference), expected),
             None => (None, iptables.clone()),
         };
@@ -130,79 +94,6 @@ impl<'a> Modes<'a> {
             "{client:?} {packet:?}\niptables {iptables:?}\nnftables {nftables:?}\nexpected ({difference:?}) {expected:?}"
         );
         Ok(difference)
-    }
-
-    /// Whether the modes differ for a packet that ends like this in iptables mode, and how it then ends in nftables mode.
-    fn difference(&self, client: &Client, packet: &Packet, iptables: &Ends) -> Option<(Difference, Ends)> {
-        use Difference::*;
-        let (to, from) = (packet.destination, packet.source.ip());
-        let only = |end: End| Ends::from([(end, 1.0)]);
-        let is = |end: End| iptables.keys().eq([&end]);
-        let unserved = is(End::Refused) || is(End::Untouched);
-        let at_port = |service: &&ServicePort| service.port == to.port();
-        let services = || self.of_protocol(packet.protocol);
-        let vips = || services().filter(at_port).filter(|service| service.load_balancer_vips.contains(&to.ip()));
-        let shut_out = |service: &ServicePort| {
-            let ranges = &service.load_balancer_source_ranges;
-            !ranges.is_empty() && !ranges.iter().any(|range| range.contains(&from))
-        };
-        if unserved && vips().any(shut_out) {
-            return Some((SourceRangesWithoutEndpoints, only(End::Dropped)));
-        }
-        let external = |service: &ServicePort| service.external_ips.contains(&to.ip());
-        if !unserved && vips().any(|service| shut_out(service) && external(service)) {
-            return Some((SourceRangesOnExternalIp, only(End::Dropped)));
-        }
-        let calls_external = vips().count() > 0 || services().filter(at_port).any(external);
-        if matches!(client, Client::Node) && is(End::Untouched) && calls_external {
-            return Some((OwnCallToExternalAddressWithoutEndpoints, only(End::Refused)));
-        }
-        let all = || self.services.entries.values();
-        if is(End::Untouched) && all().any(|entry| entry.service.cluster_ip == to.ip()) {
-            return Some((UnknownPortOfClusterIp, only(End::Refused)));
-        }
-        if is(End::Untouched) && self.networks.iter().any(|net| net.contains(&to.ip())) {
-            return Some((UnassignedClusterIp, only(End::Dropped)));
-        }
-        let node_port = services().any(|service| service.node_port.is_some_and(|port| port.get() == to.port()));
-        let turned_away = is(End::Refused) || is(End::Dropped);
-        // What others send to the node's localhost is dropped by the kernel itself.
-        let arrives = self.host.owns(to.ip()) && (!to.ip().is_loopback() || matches!(client, Client::Node));
-        if turned_away && node_port && arrives && !self.answers_on_node_ports(to.ip()) {
-            return Some((NodePortBeside, only(End::Untouched)));
-        }
-        let itself = |end: &End| matches!(end, End::Delivered { to, .. } if to.ip() == from);
-        // What a pod beside it would be seen as tells whether there is another reason to masquerade.
-        let neighbour = ip(["10.244.1.200", "fd00:244:0:1::200"][self.services.family.index()]);
-        if matches!(client, Client::Elsewhere(_)) && from != neighbour && iptables.keys().any(itself) {
-            let source = SocketAddr::new(neighbour, packet.source.port());
-            let of_neighbour = self.through_iptables(&Packet { source, ..packet.clone() });
-            let keeps = of_neighbour
-                .keys()
-                .filter(|end| itself(end))
-                .any(|end| matches!(end, End::Delivered { from, .. } if *from == neighbour));
-            let own_source = |end: &End| match end.clone() {
-                End::Delivered { to, through, .. } if itself(end) => End::Delivered { to, from, through },
-                other => other,
-            };
-            let expected = iptables.iter().map(|(end, share)| (own_source(end), *share)).collect();
-            return keeps.then_some((HairpinOfAnotherNode, expected));
-        }
-        None
-    }
-
-    fn of_protocol(&self, protocol: Protocol) -> impl Iterator<Item = &ServicePort> {
-        let entries = self.services.entries.iter().filter(move |(name, _)| name.protocol == protocol);
-        entries.map(|(_, entry)| &*entry.service)
-    }
-
-    fn answers_on_node_ports(&self, address: IpAddr) -> bool {
-        let settings = &self.world.settings;
-        let chosen = match settings.node_ports(self.services.family, &self.services.node, &self.world.addresses()) {
-            NodePortMatch::AnyLocal => true,
-            NodePortMatch::Addresses(addresses) => addresses.contains(&address),
-        };
-        chosen && (!address.is_loopback() || settings.localhost_node_ports(self.services.family))
     }
 
     /// All addresses and ports that rules could have to do with, and some that they have not.
@@ -228,12 +119,13 @@ impl<'a> Modes<'a> {
     }
 
     /// Compares the modes for every client and destination; tells where they are meant to differ.
-    fn check_all(&self) -> Result<BTreeSet<Difference>, TestCaseError> {
+    fn check_all(&self) -> Result<BTreeSet<ModeDifference>, TestCaseError> {
         let mut met = BTreeSet::new();
+        let facts = ModeFacts::new(&self.services, &self.world.settings, &self.host);
         let destinations = self.destinations();
         for client in Client::all(self.services.family) {
             for (to, protocol) in destinations.iter().flat_map(|to| PROTOCOLS.map(|protocol| (*to, protocol))) {
-                met.extend(self.check(&client, &client.packet(self.world, protocol, to))?);
+                met.extend(self.check(&facts, &client, &client.packet(self.world, protocol, to))?);
             }
         }
         Ok(met)
@@ -307,21 +199,11 @@ impl<'a> Modes<'a> {
     }
 }
 
-/// Adds up what the endings come to.
+/// Adds up what the endings come to, of which nothing may be unknown.
 fn ends(packet: &Packet, endings: Vec<Ending>) -> Ends {
-    let mut ends = Ends::new();
-    for Ending { verdict, share, assuming } in endings {
-        assert!(assuming.is_empty(), "{packet:?} depends on {assuming:?}");
-        let end = match verdict {
-            Verdict::Delivered { to, from, .. } if (to, from) == (packet.destination, packet.source.ip()) => {
-                End::Untouched
-            }
-            Verdict::Delivered { to, from, through, .. } => End::Delivered { to, from, through },
-            Verdict::Rejected { .. } => End::Refused,
-            Verdict::Dropped => End::Dropped,
-            other => panic!("{packet:?} ends in {other:?}"),
-        };
-        *ends.entry(end).or_default() += share;
+    let ends = diff::ends(packet, endings);
+    for end in ends.keys() {
+        assert!(!matches!(end, End::NoRoute | End::Unknown { .. }), "{packet:?} ends in {end:?}");
     }
     ends
 }
@@ -378,7 +260,7 @@ fn every_difference_between_the_modes_is_met() {
             met.extend(Modes::new(&cluster, &world, family, true).check_all().unwrap());
         }
     }
-    use Difference::*;
+    use ModeDifference::*;
     let all = [
         UnknownPortOfClusterIp,
         UnassignedClusterIp,

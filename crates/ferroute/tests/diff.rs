@@ -94,6 +94,16 @@ impl Scene {
         std::fs::write(self.manifests(), manifests).unwrap();
     }
 
+    /// A configuration that tells where pods are.
+    fn configured(&self, pods: &str) -> PathBuf {
+        let path = self.folder.path().join("config.conf");
+        let text = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: {pods}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
     fn restore(&self, rules: &str) -> String {
         // The counters that some rules use are objects that somebody must make first.
         let lines: Vec<&str> = rules.lines().filter(|line| !line.contains("nfacct")).collect();
@@ -208,12 +218,7 @@ fn rules_that_kube_proxy_wrote_are_compared_in_meaning() {
     scene.host.add_address("10.180.1.1/24", "lo");
     scene.write(&[read(format!("{CASE}/manifests.yaml")), read(NODES.to_owned())].join("\n---\n"));
     scene.restore(&read(format!("{CASE}/expected/iptables-save.txt")));
-    let config = scene.folder.path().join("config.conf");
-    std::fs::write(
-        &config,
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nclusterCIDR: 10.180.0.0/16\n",
-    )
-    .unwrap();
+    let config = scene.configured("10.180.0.0/16");
     let path = scene.manifests();
     for mode in ["nftables", "iptables"] {
         let arguments = ["diff", "--manifests", path.to_str().unwrap(), "--config", config.to_str().unwrap()];
@@ -221,6 +226,80 @@ fn rules_that_kube_proxy_wrote_are_compared_in_meaning() {
         let output = scene.host.try_command(PROGRAM, &[&arguments[..], &of_node].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel against"));
+    }
+}
+
+#[test]
+fn kube_proxys_nftables_table_is_compared_in_meaning() {
+    const TABLE: &str = include_str!("../../ferroute-trace/tests/common/kube_proxy.nft");
+    let scene = Scene::without_rules("nftables");
+    // Where the node may use a balancer's address, kube-proxy lets that address itself be a source, too.
+    let table = TABLE.replace("192.168.0.0/29, 10.244.0.0/16 }", "192.168.0.0/29, 10.244.0.0/16, 198.51.100.4 }");
+    assert_ne!(table, TABLE);
+    scene.host.feed("nft", &["-f", "-"], &table);
+    let node = SHOP.split("---").next().unwrap();
+    let service = |name: &str, spec: &str| {
+        format!("---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: lab}}\n{spec}\n")
+    };
+    let slice = |name: &str, endpoints: &[(&str, &str)]| {
+        let endpoints: Vec<String> = endpoints
+            .iter()
+            .map(|(address, node)| {
+                format!("- {{addresses: [{address}], nodeName: {node}, conditions: {{ready: true}}}}")
+            })
+            .collect();
+        format!(
+            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-a, namespace: lab, \
+             labels: {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\nports: [{{port: 8080, protocol: \
+             UDP}}]\nendpoints:\n{}\n",
+            endpoints.join("\n")
+        )
+    };
+    let here = "node-1";
+    let port = |node_port: u16| format!("ports: [{{port: 80, protocol: UDP, nodePort: {node_port}}}]");
+    let manifests = [
+        node.to_owned(),
+        service(
+            "all",
+            &format!("spec: {{type: NodePort, clusterIP: 10.96.0.1, externalIPs: [203.0.113.1], {}}}", port(30001)),
+        ),
+        slice("all", &[("10.244.0.3", here), ("10.244.0.6", here), ("10.244.1.1", "node-2")]),
+        service(
+            "sticky",
+            "spec: {clusterIP: 10.96.0.2, sessionAffinity: ClientIP, ports: [{port: 80, protocol: UDP}]}",
+        ),
+        slice("sticky", &[("10.244.0.3", here), ("10.244.0.6", here)]),
+        service(
+            "empty",
+            &format!("spec: {{type: NodePort, clusterIP: 10.96.0.3, externalIPs: [203.0.113.3], {}}}", port(30003)),
+        ),
+        service(
+            "ranges",
+            &format!(
+                "spec: {{type: LoadBalancer, clusterIP: 10.96.0.4, externalTrafficPolicy: Local, \
+                 loadBalancerSourceRanges: [192.168.0.0/29, 10.244.0.0/16], {}}}\nstatus: {{loadBalancer: {{ingress: \
+                 [{{ip: 198.51.100.4}}]}}}}",
+                port(30004)
+            ),
+        ),
+        slice("ranges", &[("10.244.0.6", here)]),
+    ]
+    .concat();
+    let config = scene.configured("10.244.0.0/16");
+    let compare = |mode: &str| {
+        let Output { status, stdout, stderr } =
+            scene.ferroute_as(&[], mode, &["diff", "--config", config.to_str().unwrap()]);
+        (status.code().unwrap(), String::from_utf8([stdout, stderr].concat()).unwrap())
+    };
+    for mode in ["nftables", "iptables"] {
+        scene.write(&manifests);
+        let (status, text) = compare(mode);
+        assert_eq!(status, 0, "{mode}: {text}");
+        assert!(text.starts_with("IPv4: kube-proxy's nftables rules in the kernel against"), "{text}");
+        scene.write(&manifests.replace("10.244.1.1", "10.244.1.9"));
+        let (status, text) = compare(mode);
+        assert_eq!(status, 1, "{mode}: {text}");
+        assert!(text.contains("  lab/all\n") && !text.contains("lab/ranges"), "{text}");
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Wanted<'a> {
 pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
     let comparison = Comparison {
         surroundings: Surroundings::new(wanted.services, wanted.settings, wanted.host),
-        modes: ModeFacts::new(wanted.services, wanted.settings, &wanted.services.service_cidrs, wanted.host),
+        modes: ModeFacts::new(wanted.services, wanted.settings, wanted.host),
         wanted,
         found,
         node: wanted.host.addresses.iter().copied().collect(),

@@ -44,7 +44,6 @@ pub enum ModeDifference {
 pub struct ModeFacts<'a> {
     services: &'a ServiceTable,
     settings: &'a ProxySettings,
-    networks: &'a [IpNet],
     host: &'a Host,
     /// Which addresses answer on node ports.
     node_ports: NodePortMatch,
@@ -58,9 +57,8 @@ pub struct ModeFacts<'a> {
 }
 
 impl<'a> ModeFacts<'a> {
-    /// `settings` are those of both modes, `networks` those of cluster IPs that nftables mode was told of; `host` has
-    /// the addresses that both were planned with.
-    pub fn new(services: &'a ServiceTable, settings: &'a ProxySettings, networks: &'a [IpNet], host: &'a Host) -> Self {
+    /// `settings` are those of both modes; `host` has the addresses that both were planned with.
+    pub fn new(services: &'a ServiceTable, settings: &'a ProxySettings, host: &'a Host) -> Self {
         let mut by_external: HashMap<IpAddr, Vec<(Protocol, &ServicePort)>> = HashMap::new();
         for (name, entry) in &services.entries {
             let service = &entry.service;
@@ -86,7 +84,6 @@ impl<'a> ModeFacts<'a> {
             numbers: numbers.collect(),
             services,
             settings,
-            networks,
             host,
         }
     }
@@ -129,7 +126,7 @@ impl<'a> ModeFacts<'a> {
         if is(End::Untouched) && ports.is_some_and(|ports| !ports.contains(&(packet.protocol, to.port()))) {
             return Some((UnknownPortOfClusterIp, only(End::Refused)));
         }
-        if is(End::Untouched) && self.networks.iter().any(|net| net.contains(&to.ip())) {
+        if is(End::Untouched) && self.services.service_cidrs.iter().any(|net| net.contains(&to.ip())) {
             return Some((UnassignedClusterIp, only(End::Dropped)));
         }
         let turned_away = is(End::Refused) || is(End::Dropped);
