@@ -13,12 +13,13 @@
 //! A socket belongs to the network namespace of the thread that opened it. All calls return at once: the kernel works
 //! on a request within the `send` call, so its answer is there before the first `receive`.
 //!
-//! This is the one crate with `unsafe` code. The system calls are in `sys.rs`; beside them there is only the registration
-//! with an event loop.
+//! This is the one crate with `unsafe` code. The system calls are in `sys.rs`; beside them there are only the
+//! registration with an event loop and the settings of the C library's allocator.
 
 #[cfg(feature = "tokio")]
 mod async_subscription;
 mod error;
+mod memory;
 pub mod nfnetlink;
 mod read;
 mod reply;
@@ -30,6 +31,7 @@ mod write;
 #[cfg(feature = "tokio")]
 pub use async_subscription::AsyncSubscription;
 pub use error::{Error, Refusal, Refusals};
+pub use memory::keep_little_memory;
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 pub use socket::{Consistency, Socket};
 pub use subscription::{Subscription, Wake};

@@ -55,6 +55,7 @@ use self::{
 };
 
 fn main() -> ExitCode {
+    ferroute_netlink::keep_little_memory();
     let result = if is_called_kube_proxy() {
         proxy::run(&KubeProxy::parse().run, CalledAs::KubeProxy)
     } else {

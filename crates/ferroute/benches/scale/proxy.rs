@@ -37,6 +37,7 @@ pub(crate) struct Sync {
 #[serde(default)]
 struct Line {
     level: String,
+    #[serde(rename = "msg")]
     message: String,
     family: String,
     full: bool,
@@ -86,7 +87,7 @@ impl Proxy {
                 Err(RecvTimeoutError::Timeout) => panic!("no sync within {PATIENCE:?}"),
                 Err(RecvTimeoutError::Disconnected) => panic!("the proxy has ended"),
             };
-            assert_ne!(line.level, "ERROR", "{line:?}");
+            assert_ne!(line.level, "error", "{line:?}");
             if line.message == "synced" && line.family == "IPv4" {
                 let (took, kernel) = (duration(&line.took), duration(&line.kernel));
                 return Sync { full: line.full, waited: at.duration_since(cause), took, kernel };
