@@ -162,3 +162,72 @@ impl<'a> Feed<'a> {
 fn name(object: &ObjectName) -> ServiceName {
     ServiceName::new(&object.namespace, &object.name)
 }
+
+#[cfg(test)]
+mod tests {
+    use ferroute_api::Node;
+    use ferroute_config::KubeProxyConfiguration;
+    use ferroute_core::testing::Cluster;
+
+    use super::*;
+
+    fn resolve(mode: &str) -> Resolved {
+        let mut config = KubeProxyConfiguration::default().defaulted();
+        config.detect_local_mode = mode.into();
+        config.resolve().unwrap()
+    }
+
+    /// A feed on a host with one address.
+    fn feed(resolved: &Resolved) -> Feed<'_> {
+        let addresses = vec!["192.0.2.7".parse().unwrap()];
+        Feed::new(resolved, NodeView { name: "node-1".into(), addresses, ..NodeView::default() })
+    }
+
+    fn tell(feed: &mut Feed<'_>, change: impl FnOnce(&mut Node)) -> Vec<String> {
+        let mut node = Cluster::of_node("node-1").node;
+        change(&mut node);
+        feed.take(vec![Event::NodeApplied(Box::new(node))]);
+        feed.node().addresses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_node_without_addresses_has_those_of_the_host_until_it_has_some() {
+        let resolved = resolve("ClusterCIDR");
+        let mut feed = feed(&resolved);
+        assert_eq!(tell(&mut feed, |node| node.status.addresses.clear()), ["192.0.2.7"]);
+        assert_eq!(feed.missing(), Missing { addresses: true, pod_networks: false });
+        assert_eq!(tell(&mut feed, |_| ()), ["192.168.0.1", "fd00:168::1"]);
+        assert_eq!(feed.missing(), Missing::default());
+    }
+
+    #[test]
+    fn pod_networks_are_missed_only_where_they_tell_local_traffic() {
+        let resolved = resolve("NodeCIDR");
+        let mut feed = feed(&resolved);
+        tell(&mut feed, |_| ());
+        assert_eq!(feed.missing(), Missing { addresses: false, pod_networks: true });
+        tell(&mut feed, |node| node.spec.pod_cidrs = vec!["10.244.1.0/24".into()]);
+        assert_eq!(feed.missing(), Missing::default());
+    }
+
+    #[test]
+    fn networks_of_cluster_ips_are_told_all_together() {
+        let resolved = resolve("ClusterCIDR");
+        let mut feed = feed(&resolved);
+        let mut told = |event| match &feed.take(vec![event])[..] {
+            [Change::ServiceCidrs(networks)] => networks.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        let cidr = |name: &str, network: &str| {
+            let mut cidr = ferroute_api::ServiceCidr::default();
+            cidr.metadata.name = name.into();
+            cidr.spec.cidrs = vec![network.into()];
+            Event::ServiceCidrApplied(Box::new(cidr))
+        };
+        assert_eq!(told(cidr("a", "10.96.0.0/16")), ["10.96.0.0/16"]);
+        assert_eq!(told(cidr("b", "10.112.0.0/16")), ["10.96.0.0/16", "10.112.0.0/16"]);
+        assert_eq!(told(cidr("a", "10.100.0.0/16")), ["10.100.0.0/16", "10.112.0.0/16"]);
+        let gone = ObjectName { namespace: "".into(), name: "b".into() };
+        assert_eq!(told(Event::ServiceCidrDeleted(gone)), ["10.100.0.0/16"]);
+    }
+}
