@@ -1,6 +1,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
+    panic::resume_unwind,
+    thread,
 };
 
 use ferroute_core::{Entry, ProxySettings, ServicePortName, ServiceTable};
@@ -26,20 +29,33 @@ pub struct Wanted<'a> {
     pub rules: &'a Rules<'a>,
 }
 
-/// Compares `found` with what should be there, service port by service port.
+/// Compares `found` with what should be there, service port by service port, on all processors.
 pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
-    let comparison = Comparison {
-        surroundings: Surroundings::new(wanted.services, wanted.settings, wanted.host),
-        modes: ModeFacts::new(wanted.services, wanted.settings, wanted.host),
+    let surroundings = Surroundings::new(wanted.services, wanted.settings, wanted.host);
+    let modes = ModeFacts::new(wanted.services, wanted.settings, wanted.host);
+    let node = wanted.host.addresses.iter().copied().collect();
+    let begin = || Comparison {
         wanted,
         found,
-        node: wanted.host.addresses.iter().copied().collect(),
+        surroundings: &surroundings,
+        modes: &modes,
+        node: &node,
+        known: BTreeSet::new(),
         compared: Compared::default(),
         named: BTreeMap::new(),
         findings: Vec::new(),
         doubts: Vec::new(),
     };
-    comparison.run()
+    let entries: Vec<(&ServicePortName, &Entry)> = wanted.services.entries.iter().collect();
+    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let share = entries.len().div_ceil(processors).max(LEAST_SHARE);
+    let parts: Vec<Comparison<'_>> = thread::scope(|scope| {
+        let work = |part| scope.spawn(move || begin().over(part));
+        let running: Vec<_> = entries.chunks(share).map(work).collect();
+        let joined = running.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.collect()
+    });
+    parts.into_iter().fold(begin(), Comparison::and).report()
 }
 
 impl Report {
@@ -63,10 +79,12 @@ impl Report {
 struct Comparison<'a> {
     wanted: &'a Wanted<'a>,
     found: &'a Rules<'a>,
-    surroundings: Surroundings<'a>,
-    modes: ModeFacts<'a>,
+    surroundings: &'a Surroundings<'a>,
+    modes: &'a ModeFacts<'a>,
     /// The node's addresses.
-    node: BTreeSet<IpAddr>,
+    node: &'a BTreeSet<IpAddr>,
+    /// Frontends that Services have.
+    known: BTreeSet<Frontend>,
     compared: Compared,
     named: BTreeMap<ModeDifference, usize>,
     findings: Vec<Finding>,
@@ -80,16 +98,33 @@ struct Sides<'a> {
 }
 
 impl Comparison<'_> {
-    fn run(mut self) -> Report {
-        let mut known = BTreeSet::new();
-        for (name, entry) in &self.wanted.services.entries {
+    fn over(mut self, entries: &[(&ServicePortName, &Entry)]) -> Self {
+        for (name, entry) in entries {
             let frontends = frontends(name, &entry.service);
             self.service_port(name, entry, &frontends);
             self.compared.service_ports += 1;
             self.compared.frontends += frontends.len();
-            known.extend(frontends);
+            self.known.extend(frontends);
         }
-        let left = self.found.frontends().into_iter().filter(|(frontend, _)| !known.contains(frontend));
+        self
+    }
+
+    /// With what a later part has found.
+    fn and(mut self, later: Self) -> Self {
+        self.known.extend(later.known);
+        self.compared.service_ports += later.compared.service_ports;
+        self.compared.frontends += later.compared.frontends;
+        self.compared.packets += later.compared.packets;
+        for (difference, packets) in later.named {
+            *self.named.entry(difference).or_default() += packets;
+        }
+        self.findings.extend(later.findings);
+        self.doubts.extend(later.doubts);
+        self
+    }
+
+    fn report(self) -> Report {
+        let left = self.found.frontends().into_iter().filter(|(frontend, _)| !self.known.contains(frontend));
         Report {
             family: self.wanted.services.family,
             wanted: self.wanted.rules.mode(),
@@ -106,8 +141,8 @@ impl Comparison<'_> {
 
     fn service_port(&mut self, name: &ServicePortName, entry: &Entry, frontends: &[Frontend]) {
         let sides = Sides {
-            wanted: self.wanted.rules.about(frontends, &self.node),
-            found: self.found.about(frontends, &self.node),
+            wanted: self.wanted.rules.about(frontends, self.node),
+            found: self.found.about(frontends, self.node),
         };
         let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(frontends));
         // Without endpoints there is nothing to be remembered.
@@ -228,3 +263,6 @@ impl Comparison<'_> {
         self.findings.push(Finding { service_port: name.to_string(), frontend, clients, change });
     }
 }
+
+/// Service ports that are worth a thread.
+const LEAST_SHARE: usize = 64;
