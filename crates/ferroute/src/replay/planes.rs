@@ -1,15 +1,18 @@
 //! Dataplanes without a kernel: what they would write is kept as text.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use ferroute_config::{Mode, Resolved};
-use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, Tracker};
+use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport, Tracker};
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_iptables::{Difference, HostFacts, InForce, Ledger, PlanContext};
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, Reading},
-    model::{Element, Key, Set, TableId, Transaction},
+    kernel::{Kernel, MemoryError, MemoryKernel, Watched},
+    model::Transaction,
 };
 use ferroute_recorder::{Bundle, Outcome};
 
@@ -18,7 +21,7 @@ use crate::{desired, planes};
 /// One family's rules.
 pub(super) enum Plane {
     Iptables(Box<Iptables>),
-    Nftables(Box<NftablesDataplane<NotingKernel>>),
+    Nftables(Box<Nftables>),
 }
 
 /// What a sync comes to.
@@ -31,6 +34,13 @@ pub(super) struct Decision {
     pub(super) total: usize,
     /// What is written, as the tools read it.
     pub(super) text: String,
+}
+
+/// The dataplane of nftables mode over tables in memory.
+pub(super) struct Nftables {
+    dataplane: NftablesDataplane<NotingKernel>,
+    /// What has been written since it was last taken.
+    written: Arc<Mutex<String>>,
 }
 
 /// The planner of iptables mode with what it remembers.
@@ -48,8 +58,15 @@ impl Plane {
             Mode::Nftables => {
                 let addresses = Box::new(KnownAddresses(host_addresses));
                 let settings = planes::nftables_settings(resolved);
-                let kernel = NotingKernel::default();
-                Self::Nftables(Box::new(NftablesDataplane::with_kernel(kernel, family, settings, addresses)))
+                let written = Arc::new(Mutex::new(String::new()));
+                let taken_down = written.clone();
+                let note: Note = Box::new(move |kernel, transaction| {
+                    lock(&taken_down).push_str(&transaction.to_string());
+                    kernel.commit(transaction)
+                });
+                let kernel = Watched::new(MemoryKernel::new(), note);
+                let dataplane = NftablesDataplane::with_kernel(kernel, family, settings, addresses);
+                Self::Nftables(Box::new(Nftables { dataplane, written }))
             }
             Mode::Iptables | Mode::Ipvs(_) => {
                 Self::Iptables(Box::new(Iptables { resolved: resolved.clone(), host_addresses, ledger: None }))
@@ -61,7 +78,7 @@ impl Plane {
     pub(super) fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<Decision> {
         match self {
             Self::Iptables(plane) => plane.write(table, None),
-            Self::Nftables(plane) => noted(plane, |plane| plane.resync(table)),
+            Self::Nftables(plane) => plane.noted(|dataplane| dataplane.resync(table)),
         }
     }
 
@@ -81,22 +98,28 @@ impl Plane {
             Outcome::Unchanged | Outcome::InForce { .. } if changes.is_empty() => Ok(None),
             Outcome::Unchanged | Outcome::InForce { .. } => match self {
                 Self::Iptables(plane) => plane.write(table, Some(&changes)),
-                Self::Nftables(plane) => noted(plane, |plane| plane.sync(table, &changes)),
+                Self::Nftables(plane) => plane.noted(|dataplane| dataplane.sync(table, &changes)),
             }
             .map(Some),
         }
     }
 }
 
-/// What a call to the dataplane has written.
-fn noted(
-    plane: &mut NftablesDataplane<NotingKernel>,
-    call: impl FnOnce(&mut NftablesDataplane<NotingKernel>) -> Result<ferroute_core::SyncReport, DataplaneError>,
-) -> anyhow::Result<Decision> {
-    let before = plane.kernel().text.len();
-    let report = call(plane)?;
-    let text = plane.kernel().text[before..].to_owned();
-    Ok(Decision { written: report.written, removed: report.removed, total: report.total, text })
+impl Nftables {
+    /// What a call to the dataplane writes.
+    fn noted(
+        &mut self,
+        call: impl FnOnce(&mut dyn Dataplane) -> Result<SyncReport, DataplaneError>,
+    ) -> anyhow::Result<Decision> {
+        let report = call(&mut self.dataplane)?;
+        let text = std::mem::take(&mut *lock(&self.written));
+        Ok(Decision { written: report.written, removed: report.removed, total: report.total, text })
+    }
+}
+
+/// A text is whole, whatever happened to whoever last added to it.
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Iptables {
@@ -146,54 +169,8 @@ impl HostAddresses for KnownAddresses {
     }
 }
 
-/// Tables in memory that remember how they came to be what they are.
-#[derive(Default)]
-pub(super) struct NotingKernel {
-    kernel: MemoryKernel,
-    text: String,
-}
+/// Tables in memory, with what was written to them as text.
+type NotingKernel = Watched<MemoryKernel, Note>;
 
-impl Kernel for NotingKernel {
-    type Error = MemoryError;
-
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
-        self.text.push_str(&transaction.to_string());
-        self.kernel.commit(transaction)
-    }
-
-    fn generation(&mut self) -> Result<u32, Self::Error> {
-        self.kernel.generation()
-    }
-
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
-        self.kernel.listing(table)
-    }
-
-    fn read(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, Self::Error> {
-        self.kernel.read(table, set, each)
-    }
-
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, Self::Error> {
-        self.kernel.counts(table, set, each)
-    }
-
-    fn find(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
-    ) -> Result<(), Self::Error> {
-        self.kernel.find(table, set, keys, each)
-    }
-}
+/// Takes down a transaction and passes it on.
+type Note = Box<dyn FnMut(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> + Send>;
