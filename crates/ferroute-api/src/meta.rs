@@ -26,6 +26,22 @@ pub struct ObjectMeta {
     /// Since when somebody wants the object deleted, which others still hold up; only Nodes are asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
+    /// When the API server last wrote the object: the latest time in `managedFields`, in whole seconds, as it stands
+    /// there.
+    #[serde(rename = "managedFields", skip_serializing, deserialize_with = "latest_write")]
+    pub written: Option<String>,
+}
+
+/// Reads the latest time of `managedFields` and passes over what is much longer: who manages which field.
+fn latest_write<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    struct ManagedFields {
+        #[serde(default)]
+        time: Option<String>,
+    }
+    let managers = Option::<Vec<ManagedFields>>::deserialize(deserializer)?.unwrap_or_default();
+    // All are in UTC and of one length, so that the greatest text is the latest time.
+    Ok(managers.into_iter().filter_map(|fields| fields.time).max())
 }
 
 /// Reads an explicit `null` like a field that is left out, as the API server does.
@@ -35,4 +51,27 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(managed_fields: &serde_json::Value) -> Option<String> {
+        let metadata = serde_json::json!({"name": "web", "managedFields": managed_fields});
+        serde_json::from_value::<ObjectMeta>(metadata).expect("good metadata").written
+    }
+
+    #[test]
+    fn an_object_was_written_when_the_last_of_its_managers_wrote() {
+        let fields = serde_json::json!({"f:spec": {"f:ports": {}}});
+        let managers = serde_json::json!([
+            {"manager": "a", "time": "2026-01-02T15:04:05Z", "fieldsV1": fields},
+            {"manager": "b", "time": "2026-01-02T15:04:07Z"},
+            {"manager": "c"},
+        ]);
+        assert_eq!(written(&managers).as_deref(), Some("2026-01-02T15:04:07Z"));
+        assert_eq!(written(&serde_json::json!([])), None);
+        assert_eq!(written(&serde_json::Value::Null), None);
+    }
 }

@@ -22,7 +22,7 @@ pub use node::parse_node;
 pub use service::parse_service;
 pub use service_cidr::parse_service_cidr;
 pub use slice::parse_slice;
-pub use stamp::{ObjectVersion, trigger_time};
+pub use stamp::{ObjectVersion, trigger_time, write_time};
 pub use unproxied::Unproxied;
 
 /// One thing that is wrong with an object.

@@ -47,6 +47,8 @@ pub struct ObjectChange {
     pub received: Instant,
     /// When that happened in the cluster which has made the slice change, if somebody has told.
     pub trigger: Option<SystemTime>,
+    /// When the API server wrote the object, cut to whole seconds, if that is known.
+    pub written: Option<SystemTime>,
 }
 
 /// A sync of one family that has succeeded.
@@ -199,9 +201,21 @@ impl Pending {
 impl Finished {
     /// From what happened in the cluster until it was received. Two computers' clocks are compared, so it is only as
     /// good as they agree.
-    pub fn watch(&self) -> Option<Duration> {
+    fn known(&self) -> Option<Duration> {
         let trigger = self.change.trigger?;
         Some(self.received().duration_since(trigger).unwrap_or_default())
+    }
+
+    /// From what happened in the cluster until the API server had it: the time of controllers. It is up to a second too
+    /// short, because the API server tells whole seconds.
+    pub fn api(&self) -> Option<Duration> {
+        let took = self.change.written?.duration_since(self.change.trigger?).unwrap_or_default();
+        Some(took.min(self.known()?))
+    }
+
+    /// From the API server, or where it does not tell, from what happened, until it was received.
+    pub fn watch(&self) -> Option<Duration> {
+        Some(self.known()? - self.api().unwrap_or_default())
     }
 
     /// From the receipt until its sync began.
@@ -216,7 +230,7 @@ impl Finished {
 
     /// From what happened in the cluster, or else from the receipt, until it was in force.
     pub fn total(&self) -> Duration {
-        self.watch().unwrap_or_default() + self.queue() + self.sync()
+        self.known().unwrap_or_default() + self.queue() + self.sync()
     }
 
     /// What `kubeproxy_network_programming_duration_seconds` measures, of the changes that it counts: of slices, since

@@ -53,7 +53,7 @@ impl Own {
             ),
             stages: make.histograms(
                 "ferroute_change_duration_seconds",
-                "Where the time of changes goes: to be told of it (watch), until its sync begins (queue), the sync.",
+                "Where the time of changes goes: until the API server has it (api), to be told of it (watch), until its sync begins (queue), the sync.",
                 buckets::sync(),
                 &["stage", "ip_family"],
             ),
@@ -99,6 +99,7 @@ impl Own {
         let observe = |stage, took: Duration| {
             self.stages.with_label_values(&[stage, family]).observe(took.as_secs_f64());
         };
+        finished.api().into_iter().for_each(|took| observe("api", took));
         finished.watch().into_iter().for_each(|took| observe("watch", took));
         observe("queue", finished.queue());
         observe("sync", finished.sync());

@@ -35,6 +35,9 @@ struct ChangeBody {
     /// In the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     triggered: Option<String>,
+    /// By the API server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written: Option<String>,
     received: String,
     sync_began: String,
     in_force: String,
@@ -44,6 +47,8 @@ struct ChangeBody {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Seconds {
     total: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     watch: Option<f64>,
     queue: f64,
@@ -98,11 +103,13 @@ impl From<&Finished> for ChangeBody {
             version: change.version.into(),
             ip_family: finished.family.as_str(),
             triggered: change.trigger.map(|trigger| rfc3339(Some(trigger))),
+            written: change.written.map(|written| rfc3339(Some(written))),
             received: rfc3339(Some(finished.received())),
             sync_began: rfc3339(Some(finished.wall(finished.began))),
             in_force: rfc3339(Some(finished.ended.wall)),
             seconds: Seconds {
                 total: finished.total().as_secs_f64(),
+                api: finished.api().map(|took| took.as_secs_f64()),
                 watch: finished.watch().map(|took| took.as_secs_f64()),
                 queue: finished.queue().as_secs_f64(),
                 sync: finished.sync().as_secs_f64(),

@@ -109,6 +109,7 @@ fn slow_change(metrics: &Metrics, family: IpFamily) {
         version: ObjectVersion::default(),
         received: at(4).instant,
         trigger: Some(time(3)),
+        written: None,
     });
     history.begins(family, at(4).instant);
     let sync = InForce { now: at(5), full: false, changed: &changed, kernel: Duration::ZERO };

@@ -10,7 +10,10 @@ use ferroute_api::ObjectMeta;
 use ferroute_config::Resolved;
 use ferroute_core::{
     LocalTrafficDetector, NodeView, ServiceName,
-    parse::{InvalidObject, ObjectVersion, parse_node, parse_service, parse_service_cidr, parse_slice, trigger_time},
+    parse::{
+        InvalidObject, ObjectVersion, parse_node, parse_service, parse_service_cidr, parse_slice, trigger_time,
+        write_time,
+    },
 };
 use ferroute_source::{Event, ObjectName, Problem, Resource};
 use ipnet::IpNet;
@@ -85,7 +88,7 @@ impl<'a> Feed<'a> {
     }
 
     fn translate(&mut self, event: Event, received: Instant) -> Option<Change> {
-        let gone = Stamp { received, version: ObjectVersion::default(), trigger: None };
+        let gone = Stamp { received, version: ObjectVersion::default(), trigger: None, written: None };
         let stamp = |metadata: &ObjectMeta| Stamp { version: ObjectVersion::of(metadata), ..gone };
         match event {
             Event::ServiceApplied(service) => match self.valid(parse_service(&service))? {
@@ -96,7 +99,8 @@ impl<'a> Feed<'a> {
             Event::SliceApplied(slice) => match self.valid(parse_slice(&slice, &self.node.name))? {
                 Some(view) => {
                     let trigger = trigger_time(&slice.metadata);
-                    Some(Change::Slice(view, Stamp { trigger, ..stamp(&slice.metadata) }))
+                    let written = write_time(&slice.metadata);
+                    Some(Change::Slice(view, Stamp { trigger, written, ..stamp(&slice.metadata) }))
                 }
                 None => Some(Change::SliceGone(name(&ObjectName::of(&slice.metadata)), gone)),
             },

@@ -49,9 +49,9 @@ impl MetricsObserver {
             Subject::Service(_) | Subject::ServiceGone => self.metrics.service_changed(),
             Subject::Slice(_) | Subject::SliceGone => self.metrics.endpoints_changed(),
         }
-        let Stamp { received, version, trigger } = *stamp;
+        let Stamp { received, version, trigger, written } = *stamp;
         let mut history = self.history.lock();
-        history.changed(ObjectChange { subject, name: name.clone(), version, received, trigger });
+        history.changed(ObjectChange { subject, name: name.clone(), version, received, trigger, written });
         let (services, slices) = history.pending();
         self.metrics.pending(services, slices);
     }

@@ -69,6 +69,8 @@ pub(crate) struct Stamp {
     /// When that happened in the cluster which has made the slice change; see
     /// [`ferroute_core::parse::trigger_time`]. Nothing else tells.
     pub(crate) trigger: Option<std::time::SystemTime>,
+    /// When the API server wrote it, if that is known.
+    pub(crate) written: Option<std::time::SystemTime>,
 }
 
 /// See the module's text.

@@ -24,7 +24,15 @@ impl ObjectVersion {
 /// When that happened which made a slice change, as the annotation [`labels::LAST_CHANGE_TRIGGER_TIME`] says: a pod
 /// became ready, say. `None` where there is none, or one that is no time.
 pub fn trigger_time(slice: &ObjectMeta) -> Option<SystemTime> {
-    let text = slice.annotations.get(labels::LAST_CHANGE_TRIGGER_TIME)?;
+    parse_time(slice.annotations.get(labels::LAST_CHANGE_TRIGGER_TIME)?)
+}
+
+/// When the API server last wrote an object, cut to whole seconds. `None` where it does not tell, as in files.
+pub fn write_time(metadata: &ObjectMeta) -> Option<SystemTime> {
+    parse_time(metadata.written.as_ref()?)
+}
+
+fn parse_time(text: &str) -> Option<SystemTime> {
     Some(text.parse::<jiff::Timestamp>().ok()?.into())
 }
 

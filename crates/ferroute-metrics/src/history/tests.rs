@@ -46,7 +46,14 @@ impl Rig {
         let Now { instant: received, wall } = self.now();
         let version = ObjectVersion { resource: Some(version), generation: None };
         let trigger = triggered.map(|before| wall - Duration::from_millis(before));
-        self.history.changed(ObjectChange { subject, name: service_name(name), version, received, trigger });
+        self.history.changed(ObjectChange {
+            subject,
+            name: service_name(name),
+            version,
+            received,
+            trigger,
+            written: None,
+        });
     }
 
     /// A sync of half a second, in which these Services differ; returns what came into force.
@@ -174,6 +181,29 @@ fn a_slow_change_tells_where_its_time_went() {
     assert_eq!(rig.slow(), [slow]);
     rig.pass(3_600_001);
     assert_eq!(rig.slow(), [Value::Null; 0], "an hour later");
+}
+
+#[test]
+fn the_time_of_controllers_is_told_apart_where_the_api_server_tells_when_it_wrote() {
+    let seconds = |triggered_before: u64, written_before: u64| {
+        let mut rig = Rig::in_force();
+        rig.pass(5000);
+        let Now { instant: received, wall } = rig.now();
+        rig.history.changed(ObjectChange {
+            subject: Subject::Slice(IpFamily::V4),
+            name: service_name("shop/web"),
+            version: ObjectVersion::default(),
+            received,
+            trigger: Some(wall - Duration::from_millis(triggered_before)),
+            written: Some(wall - Duration::from_millis(written_before)),
+        });
+        let finished = rig.sync(&[IpFamily::V4], &["shop/web"]).remove(0);
+        (finished.api(), finished.watch(), finished.total())
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(seconds(2000, 500), (Some(ms(1500)), Some(ms(500)), ms(2500)));
+    // Cut to whole seconds, it seems to have been written before it happened.
+    assert_eq!(seconds(300, 900), (Some(ms(0)), Some(ms(300)), ms(800)));
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Rig {
 }
 
 fn stamp() -> Stamp {
-    Stamp { received: std::time::Instant::now(), version: ObjectVersion::default(), trigger: None }
+    Stamp { received: std::time::Instant::now(), version: ObjectVersion::default(), trigger: None, written: None }
 }
 
 fn web() -> Change {
