@@ -1,5 +1,7 @@
 //! What operators ask over HTTP.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::Value;
 
 use ferroute_testing::NetNs;
@@ -159,4 +161,20 @@ fn connections_are_counted_by_service_port_and_endpoint_where_that_is_asked_for(
         let body = ask_on(&lab.node, "/metrics").body;
         lines.iter().all(|line| body.lines().any(|found| found == line)).then_some(())
     });
+    // Another program reads the same counters, from the kernel.
+    let told = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !told.load(Ordering::Relaxed) {
+                traffic::connect(&lab.client, web_tcp()[0]).unwrap();
+            }
+        });
+        let output = lab.node.try_command(FERROUTE, &["top", "--once", "--interval", "300ms"]);
+        told.store(true, Ordering::Relaxed);
+        output
+    });
+    let text = String::from_utf8(output.stdout).unwrap();
+    let busy = text.lines().nth(1).unwrap_or_default();
+    let words: Vec<&str> = busy.split_whitespace().collect();
+    assert_eq!(words.get(1..5).unwrap_or_default(), ["default/web:tcp", "10.244.0.2:8080", "100", "%"], "{text}");
 }
