@@ -74,8 +74,11 @@ pub(super) fn endpoints(facts: &Facts) -> Verdict {
         let lost: Vec<&&EndpointProbe> = probes.iter().filter(|probe| probe.reached != Reached::Yes).collect();
         let Some(first) = lost.first() else { continue };
         let (severity, share) = match probes.len() == lost.len() {
-            true => (Severity::Problem, "every connection".to_owned()),
-            false => (Severity::Warning, format!("about {} of {} connections", lost.len(), probes.len())),
+            true => (Severity::Problem, format!("every connection to {service} fails")),
+            false => {
+                let share = format!("about {} of {} connections to {service} fail", lost.len(), probes.len());
+                (Severity::Warning, share)
+            }
         };
         let (how, mend) = match &first.reached {
             Reached::Yes | Reached::Refused => (
@@ -101,7 +104,7 @@ pub(super) fn endpoints(facts: &Facts) -> Verdict {
         flaws.push(Flaw::new(
             severity,
             format!("endpoint {} of {service} {how} from this host{why}{more}", first.endpoint),
-            format!("{share} to {service} fail, from this host and probably from its pods"),
+            format!("{share}, from this host and probably from its pods"),
             mend,
         ));
     }
