@@ -150,6 +150,7 @@ pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
         meaning.chains.push(format!("{:?}", chain.chain));
         meaning.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
     }
+    let owners = owners(table);
     for set in table.sets() {
         let name = &set.name;
         meaning.sets.push(format!("{name} {:?}", set.properties()));
@@ -165,11 +166,30 @@ pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
                 let list = (name.clone(), element.key.clone(), class.major());
                 meaning.indexes.entry(list).or_default().insert(class.minor());
             }
-            elements.push(element.to_string());
+            let mut text = element.to_string();
+            // Where two owners would have the same number, the one that came first has it.
+            for (owner, place) in &owners {
+                text = text.replace(&format!("{owner:x}:"), &format!("owner-{place}:"));
+            }
+            elements.push(text);
         }
         elements.sort_unstable();
     }
     meaning
+}
+
+/// The owners of slots by their places among the lists, which do not depend on what was there before.
+fn owners(table: &MemoryTable) -> BTreeMap<u16, usize> {
+    let mut owners = BTreeMap::new();
+    for element in table.elements(&SetId::Slots.name()) {
+        if let Some(Datum::Fields(fields)) = &element.datum
+            && let Some(Value::Class(slot)) = fields.last()
+        {
+            let place = owners.len();
+            owners.entry(slot.major()).or_insert(place);
+        }
+    }
+    owners
 }
 
 /// The chains that packets can get to, sorted by name.
