@@ -31,6 +31,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// The user whose process has made it.
     pub user: u32,
+    /// Its inode, by which `/proc/PID/fd` names it.
+    pub inode: u32,
 }
 
 /// Every socket of the calling thread's network namespace that takes what comes to a port, sorted. Only those are gone
@@ -77,8 +79,9 @@ fn parse(message: Message<'_>) -> Result<Option<Listener>, Error> {
         libc::AF_INET6 => IpAddr::from(Ipv6Addr::from(bytes)),
         _ => return Ok(None),
     };
-    let user = u32::from_ne_bytes([header[64], header[65], header[66], header[67]]);
-    Ok((port != 0).then(|| Listener { address: SocketAddr::new(address, port), user }))
+    let number = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (user, inode) = (number(64), number(68));
+    Ok((port != 0).then(|| Listener { address: SocketAddr::new(address, port), user, inode }))
 }
 
 /// `SOCK_DIAG_BY_FAMILY` of `include/uapi/linux/sock_diag.h`.
@@ -88,7 +91,7 @@ const BY_FAMILY: u16 = 20;
 /// empty (`include/uapi/linux/inet_diag.h`).
 const REQUEST: usize = 56;
 
-/// Bytes of `struct inet_diag_msg`: family at 0, source port at 4, source address at 8, user at 64.
+/// Bytes of `struct inet_diag_msg`: family at 0, source port at 4, source address at 8, user at 64, inode at 68.
 const ANSWER: usize = 72;
 
 // States of `include/net/tcp_states.h`.

@@ -31,6 +31,8 @@ impl Default for Limits {
 pub struct Recorder {
     limits: Limits,
     syncs: VecDeque<Recorded>,
+    /// What they take, so that a sync costs the same however many are kept.
+    bytes: usize,
     /// Replaced since the last sync.
     pending: Vec<Before>,
     /// Families whose first rules are in force; what follows after them is recorded.
@@ -71,7 +73,7 @@ pub struct Snapshot {
 impl Recorder {
     /// A recorder with nothing in it.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, syncs: VecDeque::new(), pending: Vec::new(), started: Vec::new(), begun: false }
+        Self { limits, syncs: VecDeque::new(), bytes: 0, pending: Vec::new(), started: Vec::new(), begun: false }
     }
 
     /// A Service is about to change, or to go.
@@ -108,17 +110,18 @@ impl Recorder {
             Some(last) => last.families.push(family),
             None => {
                 let replaced = std::mem::take(&mut self.pending);
-                self.syncs.push_back(Recorded { at, replaced, families: vec![family] });
+                let sync = Recorded { at, replaced, families: vec![family] };
+                self.bytes += sync.size();
+                self.syncs.push_back(sync);
+                self.forget();
             }
         }
-        self.forget();
     }
 
     fn forget(&mut self) {
-        let mut bytes: usize = self.syncs.iter().map(Recorded::size).sum();
-        while self.syncs.len() > self.limits.syncs || (bytes > self.limits.bytes && self.syncs.len() > 1) {
+        while self.syncs.len() > self.limits.syncs || (self.bytes > self.limits.bytes && self.syncs.len() > 1) {
             let Some(oldest) = self.syncs.pop_front() else { break };
-            bytes -= oldest.size();
+            self.bytes -= oldest.size();
         }
     }
 

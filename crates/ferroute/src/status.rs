@@ -111,7 +111,7 @@ impl RequestCounter for ApiRequests {
 }
 
 /// How rules are really written: ipvs is not to be had, and iptables takes its place.
-fn in_force(mode: &Mode) -> (Engine, &'static str) {
+pub(crate) fn in_force(mode: &Mode) -> (Engine, &'static str) {
     match mode {
         Mode::Iptables | Mode::Ipvs(_) => (Engine::Iptables, Mode::Iptables.as_str()),
         Mode::Nftables => (Engine::Nftables, Mode::Nftables.as_str()),

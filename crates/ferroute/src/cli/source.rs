@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use ferroute_config::ClientConnectionConfiguration;
 
 /// Where Services are told from.
 #[derive(Args, Clone, Debug, Default)]
@@ -16,6 +17,16 @@ pub(crate) struct SourceArgs {
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL", conflicts_with = "manifests")]
     pub(crate) master: Option<String>,
+}
+
+impl SourceArgs {
+    /// How to reach the API server: as it is configured, but for what was typed.
+    pub(crate) fn connection(&self, mut configured: ClientConnectionConfiguration) -> ClientConnectionConfiguration {
+        if let Some(path) = &self.kubeconfig {
+            configured.kubeconfig.clone_from(path);
+        }
+        configured
+    }
 }
 
 impl SourceArgs {

@@ -13,12 +13,10 @@ use crate::{cli::SourceArgs, settings};
 /// Everything that an API server lists, and no changes after that.
 pub(super) fn list(
     source: &SourceArgs,
-    mut connection: ClientConnectionConfiguration,
+    configured: ClientConnectionConfiguration,
     resolved: &Resolved,
 ) -> anyhow::Result<Vec<Event>> {
-    if let Some(path) = &source.kubeconfig {
-        connection.kubeconfig.clone_from(path);
-    }
+    let connection = source.connection(configured);
     let node = settings::node_name(resolved)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -19,10 +19,7 @@ pub(super) fn look(args: &DoctorArgs, settings: &Settings) -> Option<Looked<Cloc
     if args.source.manifests.is_some() || !has_api_server(args, settings) {
         return None;
     }
-    let mut connection = settings.config.client_connection.clone();
-    if let Some(path) = &args.source.kubeconfig {
-        connection.kubeconfig.clone_from(path);
-    }
+    let connection = args.source.connection(settings.config.client_connection.clone());
     let ask = async {
         let server = ApiServer::new(&connection, args.source.master.as_deref(), "").await;
         let theirs = server.map_err(|error| chain(&error))?.clock().await.map_err(|error| chain(&error))?;

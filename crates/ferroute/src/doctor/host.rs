@@ -8,10 +8,9 @@ use std::{
 
 use ferroute_core::Protocol;
 use ferroute_doctor::{Conntrack, Listener, Looked, Process};
-use ferroute_host::{SysctlError, Sysctls};
+use ferroute_host::{ListenerError, SysctlError, Sysctls, Transport};
 use procfs::{
     ProcError,
-    net::TcpState,
     process::{FDTarget, all_processes},
 };
 
@@ -32,7 +31,7 @@ pub(super) fn look() -> Host {
         sysctls: sysctls(),
         bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
         conntrack: conntrack(),
-        listeners: listeners().map_err(|error| error.to_string()),
+        listeners: listeners().map_err(|error| chain(&error)),
         proxies: proxies().map_err(|error| error.to_string()),
     }
 }
@@ -114,31 +113,18 @@ fn dropped(text: &str) -> u64 {
     lines.map(of_line).sum()
 }
 
-/// Sockets that take connections or datagrams from anybody.
-fn listeners() -> Result<Vec<Listener>, ProcError> {
+/// Sockets that take connections or datagrams from anybody, with their processes.
+fn listeners() -> Result<Vec<Listener>, ListenerError> {
     let owners = owners();
     let mut found = Vec::new();
-    for socket in procfs::net::tcp()?.into_iter().chain(found_or_none(procfs::net::tcp6())?) {
-        if socket.state == TcpState::Listen {
-            let process = owners.get(&socket.inode).cloned();
-            found.push(Listener { address: socket.local_address, protocol: Protocol::Tcp, process });
-        }
-    }
-    for socket in procfs::net::udp()?.into_iter().chain(found_or_none(procfs::net::udp6())?) {
-        if socket.remote_address.port() == 0 {
-            let process = owners.get(&socket.inode).cloned();
-            found.push(Listener { address: socket.local_address, protocol: Protocol::Udp, process });
-        }
+    for (transport, protocol) in [(Transport::Tcp, Protocol::Tcp), (Transport::Udp, Protocol::Udp)] {
+        found.extend(ferroute_host::listeners(transport)?.into_iter().map(|socket| Listener {
+            address: socket.address,
+            protocol,
+            process: owners.get(&u64::from(socket.inode)).cloned(),
+        }));
     }
     Ok(found)
-}
-
-/// A kernel without IPv6 has no files about its sockets.
-fn found_or_none<T>(listed: Result<Vec<T>, ProcError>) -> Result<Vec<T>, ProcError> {
-    match listed {
-        Err(ProcError::NotFound(_)) => Ok(Vec::new()),
-        listed => listed,
-    }
 }
 
 /// Processes by the sockets that they hold, as far as we may see them.

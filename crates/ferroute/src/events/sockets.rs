@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_port_is_in_use_only_in_its_protocol_and_not_on_loopback() {
         let claim = |service, port| Claim { service, port: NonZeroU16::new(port).unwrap() };
-        let listener = |address: &str| Listener { address: address.parse().unwrap(), user: 1000 };
+        let listener = |address: &str| Listener { address: address.parse().unwrap(), user: 1000, inode: 0 };
         let tcp = vec![listener("0.0.0.0:30080"), listener("127.0.0.1:30081"), listener("[::1]:30081")];
         let used = BTreeMap::from([(Transport::Tcp, tcp), (Transport::Udp, vec![])]);
         let claims = vec![

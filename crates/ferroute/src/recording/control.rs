@@ -9,7 +9,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ferroute_config::Mode;
 use ferroute_recorder::Bundle;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,7 +16,7 @@ use tokio::{
 };
 
 use super::Inbox;
-use crate::{logging::chain, settings::Settings};
+use crate::{logging::chain, settings::Settings, status::in_force};
 
 /// What a bundle says about the proxy that it comes from.
 #[derive(Clone, Debug)]
@@ -31,11 +30,7 @@ pub(crate) struct About {
 impl About {
     /// About a proxy with these settings.
     pub(crate) fn of(settings: &Settings) -> Self {
-        let mode = match &settings.resolved.mode {
-            // Where there are no virtual servers, the rules are those of iptables mode.
-            Mode::Ipvs(_) => Mode::Iptables.as_str(),
-            mode => mode.as_str(),
-        };
+        let (_, mode) = in_force(&settings.resolved.mode);
         Self { mode, configuration: settings.config.to_yaml() }
     }
 }
