@@ -147,14 +147,16 @@ proptest! {
         }
         for family in IpFamily::BOTH {
             let (wanted, found) = (Planned::new(&cluster, &settings, family), Planned::new(&edited, &settings, family));
-            // Names do not matter to packets.
+            // Names do not matter to packets. A port without endpoints is rejected, as nftables rules do to all other
+            // ports of a cluster IP: whether it is there may make no difference.
             let routes = |planned: &Planned| -> BTreeMap<_, BTreeSet<SocketAddr>> {
                 let of_entry = |(name, entry): (&ServicePortName, _)| {
                     let routes = planned.services.routes(entry);
                     let at = (entry.service.cluster_ip, entry.service.port, name.protocol);
-                    (at, routes.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect())
+                    (at, routes.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
                 };
-                planned.services.entries.iter().map(of_entry).collect()
+                let of_entries = planned.services.entries.iter().map(of_entry);
+                of_entries.filter(|(_, endpoints)| !endpoints.is_empty()).collect()
             };
             if routes(&wanted) != routes(&found) {
                 for report in wanted.against(&found) {

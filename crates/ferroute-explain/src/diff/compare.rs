@@ -144,22 +144,24 @@ impl Comparison<'_> {
             wanted: self.wanted.rules.about(frontends, self.node),
             found: self.found.about(frontends, self.node),
         };
-        let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(frontends));
-        // Without endpoints there is nothing to be remembered.
-        let reachable = !self.wanted.services.routes(entry).reachable.is_empty();
-        if let [Some(wanted), Some(found)] = affinities
-            && wanted != found
-            && reachable
-        {
-            self.note(name, None, Vec::new(), Change::Affinity { wanted, found });
-        }
         let mut ranges = sides.wanted.source_ranges(frontends);
         ranges.extend(sides.found.source_ranges(frontends));
-        for frontend in frontends {
-            self.frontend(name, entry, frontend, &ranges, &sides);
+        let first = self.findings.len();
+        let mut used = frontends.to_vec();
+        used.retain(|frontend| self.frontend(name, entry, frontend, &ranges, &sides));
+        // Where nobody gets to an endpoint there is nothing to be remembered, whatever the rules say.
+        let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(&used));
+        if let [Some(wanted), Some(found)] = affinities
+            && wanted != found
+        {
+            // What is about the whole service port is told before what is about one frontend.
+            let change = Change::Affinity { wanted, found };
+            self.findings
+                .insert(first, Finding { service_port: name.to_string(), frontend: None, clients: Vec::new(), change });
         }
     }
 
+    /// Compares what becomes of packets to a frontend. Tells whether some get to an endpoint on both sides.
     fn frontend(
         &mut self,
         name: &ServicePortName,
@@ -167,7 +169,7 @@ impl Comparison<'_> {
         frontend: &Frontend,
         ranges: &[IpNet],
         sides: &Sides<'_>,
-    ) {
+    ) -> bool {
         let is_balancer = frontend.address.is_some_and(|address| entry.service.load_balancer_vips.contains(&address));
         let clients = self.surroundings.clients(entry, if is_balancer { ranges } else { &[] });
         let addresses = match frontend.address {
@@ -176,7 +178,7 @@ impl Comparison<'_> {
         };
         // Clients that meet the same differences are told together.
         let mut met: Vec<(Change, Vec<Client>)> = Vec::new();
-        let mut doubt = None;
+        let (mut doubt, mut used) = (None, false);
         let mut asked: Vec<&Client> = Vec::new();
         for (address, client) in addresses.iter().flat_map(|address| clients.iter().map(move |it| (*address, it))) {
             let to = SocketAddr::new(address, frontend.port);
@@ -186,6 +188,8 @@ impl Comparison<'_> {
                 asked.push(client);
             }
             let (wanted, found) = self.both(&packet, sides);
+            used |=
+                [&wanted, &found].into_iter().all(|ends| ends.keys().any(|end| matches!(end, End::Delivered { .. })));
             let unknown = [&wanted, &found].into_iter().flat_map(BTreeMap::keys).find_map(|end| match end {
                 End::Unknown { why } => Some(why.clone()),
                 _ => None,
@@ -204,9 +208,11 @@ impl Comparison<'_> {
         }
         for (change, clients) in met {
             let clients = if clients.len() == asked.len() { Vec::new() } else { clients };
-            self.note(name, Some(*frontend), clients, change);
+            let finding = Finding { service_port: name.to_string(), frontend: Some(*frontend), clients, change };
+            self.findings.push(finding);
         }
         self.doubts.extend(doubt.map(|why| Doubt { service_port: Some(name.to_string()), why }));
+        used
     }
 
     /// What becomes of a packet where everything is as wanted, said in terms of the other side's mode, and what becomes
@@ -257,10 +263,6 @@ impl Comparison<'_> {
             Mode::Iptables => services.node.primary_address(services.family) != Some(address),
         };
         self.wanted.host.owns(address) && may_lack && nftables.keys().eq([&End::Untouched])
-    }
-
-    fn note(&mut self, name: &ServicePortName, frontend: Option<Frontend>, clients: Vec<Client>, change: Change) {
-        self.findings.push(Finding { service_port: name.to_string(), frontend, clients, change });
     }
 }
 

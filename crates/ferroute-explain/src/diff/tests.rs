@@ -154,7 +154,6 @@ fn services_that_are_gone_are_left_over_and_new_ones_are_missing() {
     IPv4: iptables rules in the kernel against iptables rules as they should be
       3 service ports, 6 frontends, 36 packets
       shop/cart:http
-        clients keep their endpoint not at all, should for 600 s
         10.96.0.2:80/tcp: is refused, should be served by 2 endpoints
         198.51.100.1:80/tcp from a pod, outside, endpoint 10.244.0.2, endpoint 10.244.1.2, source 203.0.112.255, source 203.0.114.0: is refused, should be dropped
         198.51.100.1:80/tcp from the node: is left alone by all rules, should be dropped
