@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall unit conformance fmt lint doc bench deps deps-demo deps-test rust clean
+.PHONY: demo test build release install uninstall unit soak conformance fmt lint doc bench deps deps-demo deps-test rust clean
 
 demo: deps-demo release
 	$(SUDO) $(FERROUTE) demo
@@ -23,6 +23,15 @@ test: deps-test unit conformance
 # Everything that needs no second program: pure tests, golden rules, properties, packets in namespaces.
 unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
+
+# The tests of all libraries, each time with other generated inputs: `make soak SEEDS="1 2 3"`. A seed that fails is tried again by
+# `make soak SEEDS=SEED`.
+SEEDS ?= $(shell seq 1000 1009)
+soak: rust
+	@set -e; for seed in $(SEEDS); do \
+	    echo "== seed $$seed"; \
+	    PROPTEST_RNG_SEED=$$seed $(AS_ROOT) $(CARGO) test -q --workspace --exclude ferroute; \
+	done
 
 # Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, RUNS some runs.
 # It is told what there is by files, and once more by a double of an API server (SOURCE-MODE).
