@@ -226,7 +226,7 @@ fn service_requests(double: &ApiDouble) -> Vec<String> {
 }
 
 /// Only a test that fails waits for this long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const STREAM: &str = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
 

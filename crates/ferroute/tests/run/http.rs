@@ -28,4 +28,4 @@ pub(crate) fn get(from: &NetNs, at: SocketAddr, path: &str) -> io::Result<Answer
     Ok(Answer { status, body: body.to_owned() })
 }
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
