@@ -4,14 +4,16 @@
 //!   /metrics    numbers, as Prometheus reads them        /services  which version of each Service is in force
 //!   /healthz    ok                                        /changes   the slowest changes of the last hour
 //!   /proxyMode  the mode's name
-//!   /configz    the configuration                         /statusz, /flagz  for people
+//!   /configz    the configuration                         /statusz, /flagz  the program itself
 //! ```
 //!
 //! Answers are made on the HTTP thread from what is at hand, so that no sync waits for a reader.
 
+mod accept;
 mod connections;
 mod pages;
 mod sample;
+mod zpage;
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,7 +24,7 @@ use ferroute_kube::{RequestCounter, RequestEnd};
 use ferroute_metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
 
 pub(crate) use self::pages::Pages;
-use self::sample::Sampler;
+use self::{sample::Sampler, zpage::ZPage};
 use crate::{
     metrics::{MetricsObserver, SharedHistory},
     version,
@@ -139,8 +141,8 @@ impl Handler for StatusHandler {
             "/healthz" | "/healthz/ping" => pages::healthz(request),
             "/proxyMode" => text(hyper::StatusCode::OK, self.mode),
             "/configz" => json(hyper::StatusCode::OK, self.pages.configz.clone()),
-            "/statusz" => pages::readable(request, || self.pages.statusz()),
-            "/flagz" => pages::readable(request, || self.pages.flagz.clone()),
+            "/statusz" => self.pages.statusz().answer(request),
+            "/flagz" => self.pages.flagz.answer(request),
             "/services" => {
                 let filter = filter(request);
                 let page = self.history.lock().receipts(&filter);

@@ -1,20 +1,22 @@
 //! Pages of text: what does not change while the proxy runs, and what changes with the time only.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant, SystemTime},
+};
 
 use ferroute_config::KubeProxyConfiguration;
 use ferroute_health::{Request, Response, rfc3339, text};
-use hyper::{
-    StatusCode,
-    header::{ACCEPT, HeaderValue},
-};
+use hyper::StatusCode;
+use serde::Serialize;
 
+use super::zpage::{ZPage, heading};
 use crate::{kernel_settings::HostSetup, version};
 
 /// See the module's text.
 pub(crate) struct Pages {
     pub(super) configz: String,
-    pub(super) flagz: String,
+    pub(super) flagz: Flagz,
     /// What has become of the host's settings, a line for each.
     host: Vec<String>,
     started: (Instant, SystemTime),
@@ -24,12 +26,9 @@ impl Pages {
     /// Of a proxy that starts now with this configuration and these flags, by name.
     pub(crate) fn new<'a>(config: &KubeProxyConfiguration, flags: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let configz = serde_json::json!({ "kubeproxy.config.k8s.io": config });
-        let mut flagz = heading("flags");
-        for (name, value) in flags {
-            flagz.push_str(&format!("{name}={value}\n"));
-        }
-        let started = (Instant::now(), SystemTime::now());
-        Self { configz: configz.to_string(), flagz, host: Vec::new(), started }
+        let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let started = (Instant::now(), whole_seconds(SystemTime::now()));
+        Self { configz: configz.to_string(), flagz: Flagz { flags }, host: Vec::new(), started }
     }
 
     /// With what has become of the host's settings.
@@ -37,14 +36,48 @@ impl Pages {
         Self { host: setup.lines().collect(), ..self }
     }
 
-    pub(super) fn statusz(&self) -> String {
+    pub(super) fn statusz(&self) -> Statusz<'_> {
         let (instant, wall) = self.started;
+        Statusz {
+            start_time: rfc3339(Some(wall)),
+            uptime_seconds: instant.elapsed().as_secs(),
+            go_version: "",
+            binary_version: version::GIT_VERSION.trim_start_matches('v'),
+            emulation_version: EMULATED,
+            paths: &PATHS,
+            host: &self.host,
+        }
+    }
+}
+
+/// The fields of Kubernetes' `Statusz`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Statusz<'a> {
+    /// In whole seconds, as Kubernetes tells moments.
+    start_time: String,
+    uptime_seconds: u64,
+    /// Nothing here is made with Go. Programs that look for the field find it.
+    go_version: &'static str,
+    binary_version: &'static str,
+    emulation_version: &'static str,
+    paths: &'static [&'static str],
+    /// For people only: the object has no such field.
+    #[serde(skip)]
+    host: &'a [String],
+}
+
+impl ZPage for Statusz<'_> {
+    const KIND: &'static str = "Statusz";
+
+    fn text(&self) -> String {
         let mut page = heading("statusz");
         let lines = [
-            ("Started", rfc3339(Some(wall))),
-            ("Up", uptime(instant.elapsed())),
+            ("Started", self.start_time.clone()),
+            ("Up", uptime(self.uptime_seconds)),
             ("Binary version", version::GIT_VERSION.to_owned()),
-            ("Paths", PATHS.join(" ")),
+            ("Emulation version", self.emulation_version.to_owned()),
+            ("Paths", self.paths.join(" ")),
         ];
         for (name, value) in lines {
             page.push_str(&format!("{name}: {value}\n"));
@@ -54,30 +87,34 @@ impl Pages {
     }
 }
 
+/// The fields of Kubernetes' `Flagz`: what was typed, and defaults.
+#[derive(Serialize)]
+pub(super) struct Flagz {
+    flags: BTreeMap<String, String>,
+}
+
+impl ZPage for Flagz {
+    const KIND: &'static str = "Flagz";
+
+    fn text(&self) -> String {
+        self.flags.iter().fold(heading("flagz"), |page, (name, value)| page + &format!("{name}={value}\n"))
+    }
+}
+
+/// The release whose kube-proxy this program behaves like.
+const EMULATED: &str = "1.36";
+
 /// The paths that tell something.
 const PATHS: [&str; 8] =
     ["/changes", "/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/services", "/statusz"];
 
-fn heading(what: &str) -> String {
-    format!("\nkube-proxy {what}\nThis page is for people: its form may change, so programs should not read it.\n\n")
-}
-
-fn uptime(time: Duration) -> String {
-    let seconds = time.as_secs();
+fn uptime(seconds: u64) -> String {
     format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// A page for people, unless plain text is not what is asked for: kube-proxy has other forms too.
-pub(super) fn readable(request: &Request, page: impl FnOnce() -> String) -> Response {
-    let accepts = |header: &HeaderValue| {
-        let kinds = header.to_str().unwrap_or_default().split(',');
-        let mut kinds = kinds.map(|kind| kind.split(';').next().unwrap_or_default().trim());
-        kinds.any(|kind| matches!(kind, "" | "*/*" | "text/*" | "text/plain"))
-    };
-    match request.headers.get(ACCEPT) {
-        Some(header) if !accepts(header) => text(StatusCode::NOT_ACCEPTABLE, "there is this page in text/plain only\n"),
-        _ => text(StatusCode::OK, page()),
-    }
+fn whole_seconds(time: SystemTime) -> SystemTime {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_secs(since.as_secs())
 }
 
 /// Go programs serve profiles of their memory and threads there.
@@ -103,13 +140,6 @@ mod tests {
     use super::*;
     use crate::kernel_settings::InForce;
 
-    fn request(uri: &str, accept: Option<&'static str>) -> Request {
-        let mut request = hyper::Request::new(()).into_parts().0;
-        request.uri = uri.parse().unwrap();
-        request.headers.extend(accept.map(|kinds| (ACCEPT, HeaderValue::from_static(kinds))));
-        request
-    }
-
     #[test]
     fn the_configuration_is_shown_under_its_group_as_a_file_has_it() {
         let pages = Pages::new(&KubeProxyConfiguration::default().defaulted(), std::iter::empty());
@@ -123,10 +153,10 @@ mod tests {
 
     #[test]
     fn flags_are_listed_with_their_values() {
-        let flags = [("cleanup", "false"), ("proxy-mode", "nftables")];
-        let pages = Pages::new(&KubeProxyConfiguration::default(), flags.into_iter());
-        assert!(pages.flagz.starts_with("\nkube-proxy flags\n"), "{}", pages.flagz);
-        assert!(pages.flagz.ends_with("\n\ncleanup=false\nproxy-mode=nftables\n"), "{}", pages.flagz);
+        let flags = [("proxy-mode", "nftables"), ("cleanup", "false")];
+        let text = Pages::new(&KubeProxyConfiguration::default(), flags.into_iter()).flagz.text();
+        assert!(text.starts_with("\nkube-proxy flagz\n"), "{text}");
+        assert!(text.ends_with("\n\ncleanup=false\nproxy-mode=nftables\n"), "{text}");
     }
 
     #[test]
@@ -135,19 +165,16 @@ mod tests {
         let failed = SysctlError::Missing { name: "net/b".to_owned() };
         let setup = HostSetup { set: vec![in_force], failed: vec![failed] };
         let pages = Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()).with_host(&setup);
-        let page = pages.statusz();
+        let page = pages.statusz().text();
         assert!(page.contains("\nHost: net/a = 1 (was 0)\nHost: sysctl net/b does not exist\n"), "{page}");
         assert!(page.contains("\nUp: 0 hr 00 min 0"), "{page}");
         assert!(page.contains("\nBinary version: v1.36.0+ferroute."), "{page}");
-        assert_eq!(uptime(Duration::from_secs(93_784)), "26 hr 03 min 04 sec");
+        assert_eq!(uptime(93_784), "26 hr 03 min 04 sec");
     }
 
     #[test]
-    fn pages_for_people_are_plain_text_or_nothing() {
-        let status = |accept| readable(&request("/statusz", accept), String::new).status();
-        for accept in [None, Some("*/*"), Some("text/plain;q=0.9, application/json"), Some("application/json, */*")] {
-            assert_eq!(status(accept), StatusCode::OK, "{accept:?}");
-        }
-        assert_eq!(status(Some("application/json;v=v1beta1;g=config.k8s.io;as=Statusz")), StatusCode::NOT_ACCEPTABLE);
+    fn moments_are_told_in_whole_seconds() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_366_245_999);
+        assert_eq!(rfc3339(Some(whole_seconds(time))), "2026-01-02T15:04:05Z");
     }
 }

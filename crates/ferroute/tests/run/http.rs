@@ -17,9 +17,14 @@ pub(crate) struct Answer {
 
 /// Asks for a path.
 pub(crate) fn get(from: &NetNs, at: SocketAddr, path: &str) -> io::Result<Answer> {
+    get_as(from, at, path, "*/*")
+}
+
+/// Asks for a path in a form.
+pub(crate) fn get_as(from: &NetNs, at: SocketAddr, path: &str, accept: &str) -> io::Result<Answer> {
     let mut stream = from.run(|| TcpStream::connect_timeout(&at, PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let no_http = || io::Error::other(format!("no HTTP: {text:?}"));

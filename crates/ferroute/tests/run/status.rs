@@ -1,6 +1,9 @@
 //! What operators ask over HTTP.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::Value;
 
@@ -8,7 +11,7 @@ use ferroute_testing::NetNs;
 
 use crate::{
     Case, Mode,
-    http::{Answer, get},
+    http::{Answer, get, get_as},
     in_each_mode,
     lab::Lab,
     proxy::{FERROUTE, Files, Proxy, run_command},
@@ -22,8 +25,11 @@ fn ask(case: &Case, path: &str) -> Answer {
 }
 
 fn ask_on(node: &NetNs, path: &str) -> Answer {
-    get(node, "127.0.0.1:10249".parse().unwrap(), path).unwrap()
+    get(node, METRICS, path).unwrap()
 }
+
+/// Where operators ask.
+const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
 /// All metrics at one moment.
 pub(crate) struct Metrics(String);
@@ -113,6 +119,10 @@ fn pages_tell_of_the_proxy(mode: Mode) {
     assert_eq!(json(&case, "/configz")["kubeproxy.config.k8s.io"]["mode"], name);
     assert!(body("/statusz").starts_with("\nkube-proxy statusz\n"));
     assert!(body("/flagz").lines().any(|line| line.starts_with("config=/")), "{}", body("/flagz"));
+    let accept = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
+    let flagz: Value = serde_json::from_str(&get_as(&case.lab.node, METRICS, "/flagz", accept).unwrap().body).unwrap();
+    assert!(flagz["flags"]["config"].as_str().is_some_and(|path| path.starts_with('/')), "{flagz}");
+    assert_eq!(get_as(&case.lab.node, METRICS, "/statusz", accept).unwrap().status, 406);
     let profiles = ask(&case, "/debug/pprof/heap");
     assert!(profiles.status == 404 && profiles.body.starts_with("no profiles"), "{profiles:?}");
     assert_eq!(ask(&case, "/nothing").status, 404);
