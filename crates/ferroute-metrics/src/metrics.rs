@@ -45,6 +45,8 @@ pub enum Probe {
 pub struct Sampled {
     /// What the process uses.
     pub process: Option<Process>,
+    /// Tasks of asynchronous runtimes that are alive.
+    pub tasks: Option<u64>,
     /// Packets that iptables rules have dropped because the kernel could not place them in a connection.
     pub invalid_dropped: Option<u64>,
     /// Packets to node ports on loopback addresses that iptables rules have accepted.
@@ -144,6 +146,7 @@ impl Metrics {
     /// All metrics in Prometheus' classic text form, of the type [`Metrics::CONTENT_TYPE`].
     pub fn render(&self, sampled: &Sampled) -> String {
         sampled.process.iter().for_each(|process| self.platform.process(process));
+        sampled.tasks.iter().for_each(|tasks| self.platform.tasks(*tasks));
         sampled.progress.iter().for_each(|progress| self.own.progress(progress));
         self.connections.set(&sampled.connections);
         if let Some(packets) = &self.packets {

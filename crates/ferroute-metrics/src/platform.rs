@@ -1,4 +1,8 @@
 //! Metrics that every Kubernetes program has: the process, the build, requests to the API server.
+//!
+//! Of those that Go adds to each of its programs there are the two that have a meaning here and that dashboards draw:
+//! `go_goroutines` and `go_threads`. All others tell about Go's memory manager and scheduler; a number made up for them
+//! would mislead, so they are *not* here.
 
 use std::time::{Duration, SystemTime};
 
@@ -59,6 +63,8 @@ pub(crate) struct Platform {
     open_files: Gauge,
     max_files: Gauge,
     threads: Gauge,
+    go_threads: Gauge,
+    goroutines: Gauge,
     started: Gauge,
     requests: IntCounterVec,
     request_duration: HistogramVec,
@@ -89,6 +95,11 @@ impl Platform {
             open_files: make.gauge("process_open_fds", "Open file descriptors of the process."),
             max_files: make.gauge("process_max_fds", "File descriptors that the process may have open."),
             threads: make.gauge("process_threads", "Threads of the process."),
+            go_threads: make.gauge("go_threads", "Threads of the process, under the name that Go programs have for them."),
+            goroutines: make.gauge(
+                "go_goroutines",
+                "Tasks of the asynchronous runtimes that are alive: what goroutines are in a Go program, which this is not.",
+            ),
             started: make.gauge("process_start_time_seconds", "When the process was started, as Unix time."),
             requests: make.counters(
                 "rest_client_requests_total",
@@ -111,8 +122,12 @@ impl Platform {
         self.virtual_.set(bytes(process.virtual_bytes));
         self.open_files.set(bytes(process.open_files));
         self.max_files.set(process.max_files.map_or(f64::INFINITY, bytes));
-        self.threads.set(bytes(process.threads));
+        [&self.threads, &self.go_threads].iter().for_each(|gauge| gauge.set(bytes(process.threads)));
         self.started.set(unix_seconds(process.started));
+    }
+
+    pub(crate) fn tasks(&self, alive: u64) {
+        self.goroutines.set(bytes(alive));
     }
 
     pub(crate) fn request(&self, request: &ApiRequest<'_>) {

@@ -136,6 +136,10 @@ impl Rules {
     pub(crate) fn serve(&self, families: &[IpFamily]) {
         for family in families.iter().map(|family| family.as_str()) {
             self.flows_deleted.with_label_values(&[family]);
+            // Dashboards list their instances by such a series.
+            for histograms in [&self.duration, &self.full, &self.partial, &self.programming] {
+                histograms.with_label_values(&[family]);
+            }
             self.mode.failures().for_each(|counters| drop(counters.with_label_values(&[family])));
         }
     }

@@ -55,8 +55,8 @@ pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings, setup: &HostSetup)
     let Settings { config, resolved, .. } = settings;
     let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
     let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter()).with_host(setup);
-    let status = Status::new(resolved, pages);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = Status::new(resolved, pages, runtime.handle().clone());
     let end = runtime.block_on(async {
         let (node, counter) = (settings::node_name(resolved)?, status.request_counter());
         let source = Source::new(&args.args, &config.client_connection, &node, counter).await?;

@@ -22,6 +22,7 @@ use ferroute_core::{Dataplane, IpFamily};
 use ferroute_health::{Handler, Request, Response, json, not_found, text};
 use ferroute_kube::{RequestCounter, RequestEnd};
 use ferroute_metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
+use tokio::runtime::Handle;
 
 pub(crate) use self::pages::Pages;
 use self::{sample::Sampler, zpage::ZPage};
@@ -46,8 +47,8 @@ struct StatusHandler {
 }
 
 impl Status {
-    /// Nothing has happened yet.
-    pub(crate) fn new(resolved: &Resolved, pages: Pages) -> Self {
+    /// Nothing has happened yet. The proxy will follow its source on the runtime `main`.
+    pub(crate) fn new(resolved: &Resolved, pages: Pages, main: Handle) -> Self {
         let (engine, mode) = in_force(&resolved.mode);
         let build = Build {
             version: env!("CARGO_PKG_VERSION"),
@@ -60,7 +61,7 @@ impl Status {
         let handler = StatusHandler {
             metrics: metrics.clone(),
             history: history.clone(),
-            sampler: Sampler::new(engine),
+            sampler: Sampler::new(engine, main),
             mode,
             pages,
         };

@@ -6,6 +6,7 @@ use ferroute_core::IpFamily;
 use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_iptables::NfacctCounters;
 use ferroute_metrics::{Engine, Process, Progress, Sampled};
+use tokio::runtime::Handle;
 
 use super::connections::ConnectionBoard;
 use crate::logging::chain;
@@ -17,13 +18,15 @@ pub(super) type ProgressBoard = OnceLock<Vec<(IpFamily, ferroute_core::Progress)
 pub(crate) struct Sampler {
     /// Only where rules count packets, and the kernel can.
     packets: Option<Mutex<KernelCounters>>,
+    /// The runtime that follows the source.
+    main: Handle,
     pub(super) progress: ProgressBoard,
     pub(super) connections: ConnectionBoard,
 }
 
 impl Sampler {
-    /// For the calling thread's network namespace.
-    pub(crate) fn new(engine: Engine) -> Self {
+    /// For the calling thread's network namespace, and a program that follows its source on the runtime `main`.
+    pub(crate) fn new(engine: Engine, main: Handle) -> Self {
         let packets = match engine {
             Engine::Iptables => KernelCounters::open().unwrap_or_else(|error| {
                 tracing::warn!("{}: metrics will not tell of packets", chain(&error));
@@ -33,6 +36,7 @@ impl Sampler {
         };
         Self {
             packets: packets.map(Mutex::new),
+            main,
             progress: ProgressBoard::default(),
             connections: ConnectionBoard::default(),
         }
@@ -41,11 +45,19 @@ impl Sampler {
     pub(crate) fn sample(&self) -> Sampled {
         Sampled {
             process: told(ProcessUsage::of_self()).map(process),
+            tasks: Some(self.tasks()),
             invalid_dropped: self.packets(NfacctCounters::INVALID_DROPPED),
             localhost_accepted: self.packets(NfacctCounters::LOCALHOST_ACCEPTED),
             progress: self.progress.get().into_iter().flatten().map(progress).collect(),
             connections: self.connections.get(),
         }
+    }
+
+    /// Of both runtimes: metrics are looked up on the HTTP thread, which has one of its own.
+    fn tasks(&self) -> u64 {
+        let runtimes = [Some(self.main.clone()), Handle::try_current().ok()];
+        let tasks = runtimes.iter().flatten().map(|runtime| runtime.metrics().num_alive_tasks());
+        tasks.sum::<usize>() as u64
     }
 
     fn packets(&self, counter: &str) -> Option<u64> {

@@ -83,6 +83,8 @@ fn metrics_follow_what_happens(mode: Mode) {
     assert!(then.syncs("") > first.syncs(""));
     assert_eq!(then.syncs(""), then.syncs("full_") + then.find(PARTIAL).unwrap_or_default());
     assert!(then.get("process_resident_memory_bytes") > 1e6);
+    assert!(then.get("go_goroutines") >= 2.0, "the source is followed, and this question is answered");
+    assert_eq!(then.get("go_threads"), then.get("process_threads"));
     assert!(then.get("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "the lab has asked");
     match mode {
         Mode::Iptables => {

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
+mod dashboards;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant, SystemTime},
@@ -68,6 +70,7 @@ fn eventful(engine: Engine, families: &[IpFamily]) -> String {
     let request = ApiRequest { host: "10.0.0.1:6443", method: "GET", code: Some(200), took: None };
     metrics.requested(&request);
     metrics.requested(&ApiRequest { code: None, took: Some(Duration::from_millis(20)), ..request });
+    metrics.requested(&ApiRequest { method: "POST", code: Some(500), took: Some(Duration::from_millis(9)), ..request });
     let process = Process {
         cpu: Duration::from_millis(1500),
         resident_bytes: 8_000_000,
@@ -80,6 +83,7 @@ fn eventful(engine: Engine, families: &[IpFamily]) -> String {
     let progress = families.iter().map(|family| Progress { family: *family, done: 8_120, total: 44_125 }).collect();
     metrics.render(&Sampled {
         process: Some(process),
+        tasks: Some(9),
         invalid_dropped: Some(11),
         localhost_accepted: Some(12),
         progress,
@@ -175,7 +179,7 @@ fn every_mode_has_the_metrics_of_kube_proxy_with_their_types_and_labels() {
 
 #[test]
 fn the_docs_tell_of_every_metric_and_of_no_other() {
-    let (theirs, own) = (include_str!("../../../docs/compat.md"), include_str!("../../../docs/metrics.md"));
+    let (theirs, own) = (include_str!("../../../../docs/compat.md"), include_str!("../../../../docs/metrics.md"));
     let mut names: BTreeSet<String> = KUBE_PROXY.iter().map(|(name, ..)| format!("kubeproxy_{name}")).collect();
     for engine in [Engine::Iptables, Engine::Ipvs, Engine::Nftables] {
         names.extend(parse(&eventful(engine, &IpFamily::BOTH)).into_keys());
@@ -189,7 +193,9 @@ fn the_docs_tell_of_every_metric_and_of_no_other() {
     let told = [theirs, own].into_iter().flat_map(str::lines);
     let told = told.filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let is_metric = |name: &&str| {
-        ["ferroute_", "kubeproxy_", "kubernetes_", "process_", "rest_"].iter().any(|start| name.starts_with(start))
+        ["ferroute_", "go_", "kubeproxy_", "kubernetes_", "process_", "rest_"]
+            .iter()
+            .any(|start| name.starts_with(start))
     };
     let unknown: Vec<&str> = told.filter(is_metric).filter(|name| !names.contains(*name)).collect();
     assert!(unknown.is_empty(), "there is no such metric: {unknown:?}");
@@ -248,6 +254,17 @@ impl Family {
     fn labels(&self) -> BTreeSet<&str> {
         let names = self.samples.iter().flat_map(|(_, labels, _)| labels.keys());
         names.map(String::as_str).filter(|name| *name != "le").collect()
+    }
+
+    /// A histogram's buckets in order, by its other labels.
+    fn buckets(&self) -> BTreeMap<BTreeMap<String, String>, Vec<f64>> {
+        let mut series: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+        for (_, labels, value) in self.samples.iter().filter(|(name, ..)| name.ends_with("_bucket")) {
+            let mut labels = labels.clone();
+            labels.remove("le");
+            series.entry(labels).or_default().push(*value);
+        }
+        series
     }
 
     /// The sum of all samples whose name ends so.
@@ -313,9 +330,11 @@ proptest! {
         prop_assert_eq!(partial, number(&|(full, fails, _)| *fails && !*full));
         prop_assert_eq!(count("ferroute_rules_written_total", ""), 3.0 * (all - failures));
         for family in families.values().filter(|family| family.kind == "histogram") {
-            let buckets: Vec<f64> = family.samples.iter().filter(|(name, ..)| name.ends_with("_bucket")).map(|(_, _, value)| *value).collect();
-            prop_assert!(buckets.is_sorted(), "{:?}", family);
-            prop_assert_eq!(buckets.last().copied(), Some(family.sum("_count")));
+            for (labels, buckets) in family.buckets() {
+                prop_assert!(buckets.is_sorted(), "{:?}: {:?}", labels, family);
+                let count = family.samples.iter().find(|(name, own, _)| name.ends_with("_count") && *own == labels);
+                prop_assert_eq!(buckets.last(), count.map(|(_, _, value)| value));
+            }
         }
     }
 }
