@@ -145,11 +145,7 @@ fn the_last_affinity_goes() {
     add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
     delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
     flush chain ip ferroute remember
-    add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute node-port-remember
-    add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     delete set ip ferroute sticky-300
     "#);
 }

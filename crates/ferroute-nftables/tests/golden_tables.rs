@@ -48,11 +48,7 @@ fn a_table_without_services() {
     add set ip ferroute cluster-ips { type ipv4_addr ; comment "addresses of services within the cluster" ; }
     add set ip ferroute node-port-addresses { type ipv4_addr ; comment "addresses that answer on node ports, unless all local ones do" ; }
     add chain ip ferroute remember { comment "the endpoint whose slot is the priority" ; }
-    add rule ip ferroute remember dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     add chain ip ferroute node-port-remember { comment "the endpoint whose slot is the priority" ; }
-    add rule ip ferroute node-port-remember dnat ip to ip daddr & 0.0.0.0 . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip saddr : meta priority } comment "the endpoint is gone"
     add chain ip ferroute services { comment "the choice of an endpoint" ; }
     add rule ip ferroute services ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip ferroute services meta priority set ip daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
@@ -97,10 +93,6 @@ fn a_table_without_services() {
     "#);
     let rules = |text: String| text.lines().filter(|line| line.starts_with("add rule")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(rules(text(IpFamily::V6)), @r#"
-    add rule ip6 ferroute remember dnat ip6 to ip6 daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip6 ferroute remember delete @affinity { meta priority & ffff:1 . ip6 saddr : meta priority } comment "the endpoint is gone"
-    add rule ip6 ferroute node-port-remember dnat ip6 to ip6 daddr & :: . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip6 ferroute node-port-remember delete @affinity { meta priority & ffff:1 . ip6 saddr : meta priority } comment "the endpoint is gone"
     add rule ip6 ferroute services ip6 daddr @cluster-ips ip6 saddr != fd00:244::/48 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip6 ferroute services meta priority set ip6 daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
     add rule ip6 ferroute services ip6 daddr @node-port-addresses meta priority set ip6 daddr & :: . meta l4proto . th dport map @services meta priority vmap @dispatch comment "node ports"

@@ -128,21 +128,25 @@ fn masquerading(context: &Context) -> Vec<Rule> {
     ]
 }
 
+/// Without rules while no Service has affinity: nothing leads there then, and versions of `nft` before 1.0.9, given these
+/// rules as text, put a client's IPv6 address and its slot into the same register.
 fn remember(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRules {
     let (client, frontend) = (CLIENT.to_vec(), Frontend::fields(node_port));
-    let learn = timeouts.map(|seconds| {
-        let timeout = Duration::from_secs(seconds.into());
-        Rule::new([
-            member(&frontend, SetId::Sticky(seconds), true),
-            Statement::Learn { key: client.clone(), map: MapName::AFFINITY, timeout },
-        ])
-    });
-    let translate = Rule::new([Statement::Translate { key: index_key(node_port), map: MapName::ENDPOINTS }]);
-    let forget =
-        Rule::new([Statement::Forget { key: client.clone(), map: MapName::AFFINITY }]).comment("the endpoint is gone");
-    Chain::new(remember_chain(node_port))
-        .comment("the endpoint whose slot is the priority")
-        .rules(learn.chain([translate, forget]).collect::<Vec<_>>())
+    let mut rules: Vec<Rule> = timeouts
+        .map(|seconds| {
+            let timeout = Duration::from_secs(seconds.into());
+            Rule::new([
+                member(&frontend, SetId::Sticky(seconds), true),
+                Statement::Learn { key: client.clone(), map: MapName::AFFINITY, timeout },
+            ])
+        })
+        .collect();
+    if !rules.is_empty() {
+        rules.push(Rule::new([Statement::Translate { key: index_key(node_port), map: MapName::ENDPOINTS }]));
+        let forget = Rule::new([Statement::Forget { key: client, map: MapName::AFFINITY }]);
+        rules.push(forget.comment("the endpoint is gone"));
+    }
+    Chain::new(remember_chain(node_port)).comment("the endpoint whose slot is the priority").rules(rules)
 }
 
 /// What node ports on localhost need, `route_localnet`, lets neighbours get at everything that listens on localhost

@@ -1,10 +1,14 @@
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Attribute, Attributes, Batch, Malformed, Messages, nfnetlink};
 
-use super::{constants::rule, object::Objects, userdata};
+use super::{
+    constants::{byteorder, rule},
+    object::Objects,
+    userdata,
+};
 use crate::model::{Comment, Expression, Name, Rule, TableId};
 
-/// A rule as the kernel lists it.
+/// A rule as the kernel lists it, without expressions that do nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedRule {
     expressions: Vec<Expression>,
@@ -21,6 +25,7 @@ impl EncodedRule {
                 rule::EXPRESSIONS => {
                     expressions =
                         attribute.nested().map(|entry| Self::parse_expression(&entry?)).collect::<Result<_, _>>()?;
+                    expressions.retain(|expression| !does_nothing(expression));
                 }
                 rule::USERDATA => comment = userdata::read_comment(attribute.payload),
                 _ => {}
@@ -77,6 +82,23 @@ impl EncodedRule {
         }
         Ok(Expression { name, data })
     }
+}
+
+/// Whether it turns the bytes of something around in its place that is shorter than the words that are turned.
+///
+/// `nft` writes such expressions where a key of a set with ranges has a field of one byte, such as a protocol. Those who
+/// write rules without `nft` have no reason to.
+fn does_nothing(expression: &Expression) -> bool {
+    if expression.name != "byteorder" {
+        return false;
+    }
+    let number = |kind| {
+        let attribute = Attributes::new(&expression.data).flatten().find(|attribute| attribute.kind == kind)?;
+        attribute.u32_be().ok()
+    };
+    let in_place = number(byteorder::SOURCE).is_some_and(|from| number(byteorder::DESTINATION) == Some(from));
+    let is_shorter = number(byteorder::LENGTH).zip(number(byteorder::SIZE)).is_some_and(|(length, size)| length < size);
+    in_place && is_shorter
 }
 
 /// Whether all attributes that were given are listed with the same content, at any depth.

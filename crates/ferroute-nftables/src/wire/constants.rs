@@ -106,6 +106,14 @@ pub(super) mod element {
     pub(in crate::wire) const COUNTER_PACKETS: u16 = 2;
 }
 
+/// `NFTA_BYTEORDER_*`.
+pub(super) mod byteorder {
+    pub(in crate::wire) const SOURCE: u16 = 1;
+    pub(in crate::wire) const DESTINATION: u16 = 2;
+    pub(in crate::wire) const LENGTH: u16 = 4;
+    pub(in crate::wire) const SIZE: u16 = 5;
+}
+
 /// Verdict codes: `NF_*` and `NFT_*`, the latter negative.
 pub(super) mod verdict {
     pub(in crate::wire) const DROP: i32 = 0;
