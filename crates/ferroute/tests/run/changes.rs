@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     Case, Mode, in_each_mode, rules,
-    traffic::{Connection, Traffic, connect},
+    traffic::{Connection, Flow, Traffic, connect},
     web, web_tcp, web_udp,
 };
 
@@ -61,9 +61,9 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
 
 fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
-    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
-    let flow = crate::traffic::Flow::open(&case.lab.client, web_udp()[0]);
-    let pod = flow.pod();
+    let traffic = Traffic::start_all(&case.lab.client);
+    let flows = web_udp().map(|to| Flow::open(&case.lab.client, to));
+    let pods = flows.each_ref().map(Flow::pod);
     let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
     for to in [mode.other(), mode] {
         assert!(case.proxy.end_by("TERM").success());
@@ -77,7 +77,7 @@ fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
         for connection in &mut connections {
             connection.echo("still here").unwrap();
         }
-        assert_eq!(flow.pod(), pod);
+        assert_eq!(flows.each_ref().map(Flow::pod), pods);
     }
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));

@@ -1,81 +1,112 @@
-//! What kube-proxy leaves on a node, mode by mode, as it writes it for the Service `web` over TCP and IPv4.
+//! What kube-proxy leaves on a node, mode by mode, as it writes it for the Service `web`.
 
-use std::fs;
+use std::{fs, net::SocketAddr};
 
 use ferroute_testing::NetNs;
 
-/// The rules of kube-proxy's iptables mode, as they were recorded for a Service with three endpoints; only addresses are
-/// others.
+use crate::{
+    lab::{PODS, PORT, pod_addresses},
+    web_tcp, web_udp,
+};
+
+/// The rules of kube-proxy's iptables mode, as they were recorded; only addresses are others. Two Services of IPv4 were
+/// recorded apart, each for one protocol.
 pub(crate) fn iptables(node: &NetNs) {
-    let recorded = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../conformance/scenarios/clusterip-three-endpoints/expected/iptables-save.txt"
-    );
-    let mut rules = fs::read_to_string(recorded).unwrap();
+    let restore = |program: &str, rules: &str| _ = node.feed(program, &["--noflush"], rules);
+    restore("iptables-restore", &recorded("clusterip-three-endpoints/expected/iptables-save.txt", |_| true));
+    // Chains that are declared are flushed, so it is those of this Service alone.
+    let of_service = |line: &str| {
+        [":KUBE-SVC-", ":KUBE-SEP-"].iter().any(|start| line.starts_with(start)) || line.contains("ns1/web")
+    };
+    let rules = recorded("clusterip-udp/expected/iptables-save.txt", of_service);
+    restore("iptables-restore", &format!("*nat\n{rules}COMMIT\n"));
+    restore("ip6tables-restore", &recorded("ipv6-only/expected/ip6tables-save.txt", |_| true));
+}
+
+/// Such lines of what was recorded.
+fn recorded(path: &str, keeps: impl Fn(&str) -> bool) -> String {
+    let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../conformance/scenarios");
+    let mut rules = fs::read_to_string(format!("{scenarios}/{path}")).unwrap();
     for (theirs, ours) in [
         ("10.96.1.1/", "10.96.0.1/"),
         ("10.180.1.2", "10.244.0.2"),
         ("10.180.1.3", "10.244.0.3"),
         ("10.180.2.2", "10.244.0.4"),
         ("10.180.0.0/16", "10.244.0.0/16"),
+        ("fd00:10:96::11/", "fd00:96::1/"),
+        ("fd00:10:180:1::2", "fd00:244::2"),
+        ("fd00:10:180:2::2", "fd00:244::3"),
+        ("fd00:10:180::/48", "fd00:244::/64"),
+        (":53", ":8080"),
         // The packet counter that the rule names is not there, and not what this is about.
         ("-m nfacct --nfacct-name  ct_state_invalid_dropped_pkts ", ""),
     ] {
-        assert!(rules.contains(theirs), "{theirs} is not recorded");
         rules = rules.replace(theirs, ours);
     }
     // The kubelet's as well, and there already.
-    let rules: String =
-        rules.lines().filter(|line| !line.contains("KUBE-FIREWALL")).map(|line| format!("{line}\n")).collect();
-    node.feed("iptables-restore", &["--noflush"], &rules);
+    let is_ours = |line: &&str| !line.contains("KUBE-FIREWALL") && keeps(line);
+    rules.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
 }
 
-/// The table of kube-proxy's nftables mode in its shape: verdicts in maps, a chain for the Service and one for each
-/// endpoint.
+/// The tables of kube-proxy's nftables mode in their shape: verdicts in maps, a chain for each port of the Service and
+/// one for each endpoint.
 pub(crate) fn nftables(node: &NetNs) {
-    let mut endpoints = String::new();
-    for pod in 2..5 {
-        let chain = format!("endpoint-ABCDEFG{pod}-default/web/tcp/tcp__10.244.0.{pod}/8080");
-        endpoints.push_str(&format!(
-            "add chain ip kube-proxy {chain}\n\
-             add rule ip kube-proxy {chain} ip saddr 10.244.0.{pod} jump mark-for-masquerade\n\
-             add rule ip kube-proxy {chain} meta l4proto tcp dnat to 10.244.0.{pod}:8080\n"
-        ));
+    for (index, (family, pods)) in [("ip", "10.244.0.0/16"), ("ip6", "fd00:244::/64")].into_iter().enumerate() {
+        let mut rules = nftables_without_ports(family, &web_tcp()[index]);
+        for (protocol, to) in [("tcp", web_tcp()[index]), ("udp", web_udp()[index])] {
+            let mut choice = Vec::new();
+            for pod in 0..PODS {
+                let endpoint = SocketAddr::from((pod_addresses(pod)[index], PORT));
+                let address = endpoint.ip();
+                let in_name = address.to_string().replace(':', ".");
+                let chain = format!("endpoint-ABCDEFG{pod}-default/web/{protocol}/{protocol}__{in_name}/{PORT}");
+                rules.push_str(&format!(
+                    "add chain {family} kube-proxy {chain}
+                    add rule {family} kube-proxy {chain} {family} saddr {address} jump mark-for-masquerade
+                    add rule {family} kube-proxy {chain} meta l4proto {protocol} dnat to {endpoint}\n"
+                ));
+                choice.push(format!("{pod} : goto {chain}"));
+            }
+            let chain = format!("service-ABCDEFGH-default/web/{protocol}/{protocol}");
+            let (count, choice, address, port) = (choice.len(), choice.join(", "), to.ip(), to.port());
+            rules.push_str(&format!(
+                "add chain {family} kube-proxy {chain}
+                add rule {family} kube-proxy {chain} {family} daddr {address} {protocol} dport {port} {family} saddr != {pods} jump mark-for-masquerade
+                add rule {family} kube-proxy {chain} numgen random mod {count} vmap {{ {choice} }}
+                add element {family} kube-proxy service-ips {{ {address} . {protocol} . {port} : goto {chain} }}\n"
+            ));
+        }
+        node.feed("nft", &["-f", "-"], &rules);
     }
-    let goto =
-        |n: u8| format!("{n} : goto endpoint-ABCDEFG{pod}-default/web/tcp/tcp__10.244.0.{pod}/8080", pod = n + 2);
-    let choice = [0, 1, 2].map(goto).join(", ");
-    let rules = format!(
+}
+
+fn nftables_without_ports(family: &str, to: &SocketAddr) -> String {
+    let (address, kind) = (to.ip(), if to.is_ipv4() { "ipv4_addr" } else { "ipv6_addr" });
+    format!(
         "
-        add table ip kube-proxy {{ comment \"rules for kube-proxy\"; }}
-        add chain ip kube-proxy mark-for-masquerade
-        add rule ip kube-proxy mark-for-masquerade mark set mark or 0x4000
-        add chain ip kube-proxy masquerading
-        add rule ip kube-proxy masquerading mark and 0x4000 == 0 return
-        add rule ip kube-proxy masquerading mark set mark xor 0x4000
-        add rule ip kube-proxy masquerading masquerade fully-random
-        add map ip kube-proxy service-ips {{ type ipv4_addr . inet_proto . inet_service : verdict; }}
-        add set ip kube-proxy cluster-ips {{ type ipv4_addr; elements = {{ 10.96.0.1 }}; }}
-        add chain ip kube-proxy services
-        add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service-ips
-        add chain ip kube-proxy cluster-ips-check
-        add rule ip kube-proxy cluster-ips-check ip daddr @cluster-ips reject
-        add chain ip kube-proxy filter-forward {{ type filter hook forward priority 0; }}
-        add rule ip kube-proxy filter-forward ct state new jump cluster-ips-check
-        add chain ip kube-proxy nat-prerouting {{ type nat hook prerouting priority -100; }}
-        add rule ip kube-proxy nat-prerouting jump services
-        add chain ip kube-proxy nat-output {{ type nat hook output priority -100; }}
-        add rule ip kube-proxy nat-output jump services
-        add chain ip kube-proxy nat-postrouting {{ type nat hook postrouting priority 100; }}
-        add rule ip kube-proxy nat-postrouting jump masquerading
-        {endpoints}
-        add chain ip kube-proxy service-ABCDEFGH-default/web/tcp/tcp
-        add rule ip kube-proxy service-ABCDEFGH-default/web/tcp/tcp ip daddr 10.96.0.1 tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade
-        add rule ip kube-proxy service-ABCDEFGH-default/web/tcp/tcp numgen random mod 3 vmap {{ {choice} }}
-        add element ip kube-proxy service-ips {{ 10.96.0.1 . tcp . 80 : goto service-ABCDEFGH-default/web/tcp/tcp }}
+        add table {family} kube-proxy {{ comment \"rules for kube-proxy\"; }}
+        add chain {family} kube-proxy mark-for-masquerade
+        add rule {family} kube-proxy mark-for-masquerade mark set mark or 0x4000
+        add chain {family} kube-proxy masquerading
+        add rule {family} kube-proxy masquerading mark and 0x4000 == 0 return
+        add rule {family} kube-proxy masquerading mark set mark xor 0x4000
+        add rule {family} kube-proxy masquerading masquerade fully-random
+        add map {family} kube-proxy service-ips {{ type {kind} . inet_proto . inet_service : verdict; }}
+        add set {family} kube-proxy cluster-ips {{ type {kind}; elements = {{ {address} }}; }}
+        add chain {family} kube-proxy services
+        add rule {family} kube-proxy services {family} daddr . meta l4proto . th dport vmap @service-ips
+        add chain {family} kube-proxy cluster-ips-check
+        add rule {family} kube-proxy cluster-ips-check {family} daddr @cluster-ips reject
+        add chain {family} kube-proxy filter-forward {{ type filter hook forward priority 0; }}
+        add rule {family} kube-proxy filter-forward ct state new jump cluster-ips-check
+        add chain {family} kube-proxy nat-prerouting {{ type nat hook prerouting priority -100; }}
+        add rule {family} kube-proxy nat-prerouting jump services
+        add chain {family} kube-proxy nat-output {{ type nat hook output priority -100; }}
+        add rule {family} kube-proxy nat-output jump services
+        add chain {family} kube-proxy nat-postrouting {{ type nat hook postrouting priority 100; }}
+        add rule {family} kube-proxy nat-postrouting jump masquerading
         "
-    );
-    node.feed("nft", &["-f", "-"], &rules);
+    )
 }
 
 /// The sets and rules of kube-proxy's ipvs mode. Few kernels have virtual servers, so nothing answers by these.

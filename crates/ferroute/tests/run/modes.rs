@@ -10,8 +10,8 @@ use crate::{
     refusals::without_tools,
     rules::{self, Others},
     slices,
-    traffic::{Connection, Traffic, connect},
-    wait, web, web_tcp,
+    traffic::{Connection, Flow, Traffic, connect},
+    wait, web, web_tcp, web_udp,
 };
 
 in_each_mode!(
@@ -46,29 +46,36 @@ fn nftables_is_taken_when_no_mode_is_asked_for_and_iptables_under_the_name_of_ku
     }
 }
 
-/// From rules that kube-proxy has left, a proxy takes over while connections are made all the time.
+/// From rules that kube-proxy has left, a proxy takes over while requests are made all the time.
 fn check_takeover(mode: Mode, lay: fn(&NetNs), is_left: fn(&NetNs) -> bool) {
     let (lab, files) = (Lab::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
     lay(&lab.node);
-    let [to, _] = web_tcp();
-    let traffic = Traffic::start(&lab.client, to);
-    let mut connections: Vec<_> = (0..6).map(|_| Connection::open(&lab.client, to).unwrap()).collect();
+    let traffic = Traffic::start_all(&lab.client);
+    let open = |to| Connection::open(&lab.client, to).unwrap();
+    let mut connections: Vec<_> = [web_tcp(); 3].concat().into_iter().map(open).collect();
+    let flows = web_udp().map(|to| Flow::open(&lab.client, to));
+    let pods = flows.each_ref().map(Flow::pod);
     let proxy = Proxy::start(&lab.node, &files, mode);
     wait("the end of kube-proxy's rules", || (!is_left(&lab.node)).then_some(()));
-    traffic.go_on();
+    traffic.iter().for_each(Traffic::go_on);
     for connection in &mut connections {
         connection.echo("still here").unwrap();
     }
-    assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    assert_eq!(flows.each_ref().map(Flow::pod), pods);
+    for traffic in traffic {
+        assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
+    }
     assert_ne!(rules::ours(&lab.node, mode), Vec::<String>::new());
     drop(proxy);
 }
 
 fn no_request_fails_while_kube_proxys_rules_are_taken_over(mode: Mode) {
-    // A chain of its own, which none of our Services has.
+    // Chains of its own, which none of our Services has.
     check_takeover(mode, former::iptables, |node| {
-        node.command("iptables-save", &[]).contains("KUBE-SVC-4LVCYZMTA5CQO6SX")
+        ["iptables-save", "ip6tables-save"]
+            .iter()
+            .any(|program| node.command(program, &[]).contains("KUBE-SVC-4LVCYZMTA5CQO6SX"))
     });
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use ferroute_testing::NetNs;
 
-use crate::{lab::pod_at, wait};
+use crate::{lab::pod_at, wait, web_tcp, web_udp};
 
 /// A connection that stays open.
 pub(crate) struct Connection {
@@ -80,10 +80,15 @@ pub(crate) enum Answer {
 
 impl Flow {
     pub(crate) fn open(from: &NetNs, to: SocketAddr) -> Self {
+        from.run(|| Self::open_here(to, SILENCE))
+    }
+
+    /// From this thread's namespace; it waits so long for an answer.
+    fn open_here(to: SocketAddr, patience: Duration) -> Self {
         let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
-        let socket = from.run(|| UdpSocket::bind(any)).unwrap();
+        let socket = UdpSocket::bind(any).unwrap();
         socket.connect(to).unwrap();
-        socket.set_read_timeout(Some(SILENCE)).unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
         Self { socket, asked: Cell::new(0) }
     }
 
@@ -126,7 +131,14 @@ impl Flow {
     }
 }
 
-/// New connections one after the other, and several at a time, until it is dropped.
+/// A datagram from a new port and its answer; tells the pod that took it.
+fn ask_here(to: SocketAddr) -> io::Result<u8> {
+    let flow = Flow::open_here(to, PATIENCE);
+    let address = flow.question_and_answer("are you there?")?;
+    pod_at(&address).ok_or_else(|| io::Error::other(format!("no pod says {address:?}")))
+}
+
+/// New connections, or flows of UDP, one after the other, and several at a time, until it is dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -139,9 +151,21 @@ struct Shared {
 }
 
 impl Traffic {
-    /// Starts and waits for the first connections.
+    /// Starts with TCP and waits for the first connections.
     #[track_caller]
     pub(crate) fn start(from: &NetNs, to: SocketAddr) -> Self {
+        Self::repeat(from, move || connect_here(to))
+    }
+
+    /// The same with all addresses of [`crate::web`], by TCP and by UDP.
+    #[track_caller]
+    pub(crate) fn start_all(from: &NetNs) -> Vec<Self> {
+        let udp = web_udp().map(|to| Self::repeat(from, move || ask_here(to)));
+        web_tcp().map(|to| Self::start(from, to)).into_iter().chain(udp).collect()
+    }
+
+    #[track_caller]
+    fn repeat(from: &NetNs, request: impl Fn() -> io::Result<u8> + Copy + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared::default());
         let threads = (0..AT_A_TIME).map(|_| {
             let shared = shared.clone();
@@ -149,7 +173,7 @@ impl Traffic {
             from.run(|| {
                 std::thread::spawn(move || {
                     while !shared.stop.load(Ordering::Relaxed) {
-                        let outcome = connect_here(to).map_err(|error| error.to_string());
+                        let outcome = request().map_err(|error| error.to_string());
                         shared.outcomes.lock().unwrap().push(outcome);
                         std::thread::sleep(PAUSE);
                     }
@@ -169,7 +193,7 @@ impl Traffic {
         wait("more connections", || (count() >= before + MORE).then_some(()));
     }
 
-    /// Ends it, and sees that not one connection has failed. Tells which pods have answered.
+    /// Ends it, and sees that not one request has failed. Tells which pods have answered.
     #[track_caller]
     pub(crate) fn assert_no_failure(self) -> std::collections::BTreeSet<u8> {
         let shared = self.shared.clone();
@@ -178,7 +202,7 @@ impl Traffic {
         let total = outcomes.len();
         let (pods, failures): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
         let failures: Vec<String> = failures.into_iter().filter_map(Result::err).collect();
-        assert!(failures.is_empty(), "{} of {total} connections failed: {failures:?}", failures.len());
+        assert!(failures.is_empty(), "{} of {total} requests failed: {failures:?}", failures.len());
         pods.into_iter().flatten().collect()
     }
 }
