@@ -1,4 +1,4 @@
-use crate::{Changes, Progress, ServiceTable};
+use crate::{Changes, Progress, RulesDigest, ServiceTable};
 
 /// Why rules could not be written. Old rules are still in force; trying again in full is always right.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +61,13 @@ pub trait Dataplane: Send {
 
     /// How far a sync is, in modes that can tell on the way.
     fn progress(&self) -> Option<Progress> {
+        None
+    }
+
+    /// Stands for the rules that the Services of `table` come to, which is in force; for records of what was decided.
+    /// It costs about what planning all of them costs, so it is for after a sync that has done so anyway. `None` while
+    /// it is not known what is in force, and in modes that cannot tell.
+    fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {
         None
     }
 

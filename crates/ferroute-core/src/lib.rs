@@ -9,6 +9,7 @@
 //! Everything here is a pure function of its input: no I/O, no clock, no async, no randomness, no rule syntax.
 
 mod dataplane;
+mod digest;
 mod endpoint;
 mod family;
 mod local_traffic;
@@ -28,6 +29,7 @@ pub mod testing;
 pub mod tracker;
 
 pub use dataplane::{Dataplane, DataplaneError, SyncReport, TableReport};
+pub use digest::{InvalidDigest, RulesDigest};
 pub use endpoint::{Endpoint, Hints};
 pub use family::{IpFamily, Protocol, UnknownProtocol};
 pub use local_traffic::{LocalTraffic, LocalTrafficDetector};

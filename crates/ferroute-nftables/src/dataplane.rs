@@ -13,7 +13,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Progress, ServicePortName, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
 };
 use ferroute_host::{AddressError, HostAddresses};
 
@@ -230,6 +230,10 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
 
     fn progress(&self) -> Option<Progress> {
         Some(self.progress.clone())
+    }
+
+    fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {
+        self.in_force.as_ref().map(|in_force| in_force.planner.digest())
     }
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {

@@ -9,6 +9,7 @@
 mod backends;
 mod context;
 mod counts;
+mod digest;
 mod elements;
 mod fixed;
 mod frontend;

@@ -81,6 +81,9 @@ proptest! {
                 );
                 prop_assert!(!dataplane.was_disturbed().unwrap());
             }
+            let mut anew = self::dataplane(MemoryKernel::new(), family, settings.clone());
+            anew.resync(tracker.table(family)).unwrap();
+            prop_assert_eq!(dataplane.digest(tracker.table(family)), anew.digest(tracker.table(family)));
         }
         for edit in &edits {
             cluster.apply(edit);

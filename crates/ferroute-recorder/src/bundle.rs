@@ -1,3 +1,5 @@
+mod spelled;
+
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -6,7 +8,7 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, Node, Service};
-use ferroute_core::{Changes, IpFamily, NodeView, ServiceName, SyncReport, tracker::SliceView};
+use ferroute_core::{Changes, IpFamily, NodeView, RulesDigest, ServiceName, SyncReport, tracker::SliceView};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -27,7 +29,7 @@ pub struct Bundle {
     /// Version of the program that made it.
     pub version: String,
     /// When it was made.
-    #[serde(with = "time")]
+    #[serde(with = "spelled::time")]
     pub made: SystemTime,
     /// Mode whose rules were in force.
     pub mode: String,
@@ -57,7 +59,7 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncRecord {
     /// When it ended.
-    #[serde(with = "time")]
+    #[serde(with = "spelled::time")]
     pub at: SystemTime,
     /// What has changed since the one before, in order.
     pub changes: Vec<Change>,
@@ -85,7 +87,7 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyRecord {
     /// The family.
-    #[serde(with = "family")]
+    #[serde(with = "spelled::family")]
     pub family: IpFamily,
     /// What came of it.
     #[serde(flatten)]
@@ -102,7 +104,7 @@ pub enum Outcome {
     InForce {
         /// Services that had changed.
         services: usize,
-        /// Everything was compared with the kernel, not only what had changed.
+        /// Everything was gone through or compared with the kernel, not only what had changed.
         full: bool,
         /// Rules or elements written.
         written: usize,
@@ -116,6 +118,9 @@ pub enum Outcome {
         took_us: u64,
         /// How long of it the kernel or the program that talks to it took, in microseconds.
         kernel_us: u64,
+        /// What all rules together came to; of a full sync only, and not in bundles of the first versions.
+        #[serde(default, with = "spelled::digest", skip_serializing_if = "Option::is_none")]
+        rules: Option<RulesDigest>,
     },
     /// The old rules stayed in force.
     Failed {
@@ -157,8 +162,19 @@ impl FamilyRecord {
             stale_flows,
             took_us: micros(took),
             kernel_us: micros(report.kernel_time),
+            rules: None,
         });
         Self { family, outcome }
+    }
+
+    /// The same of a sync that went through everything, which has come to these rules.
+    #[must_use]
+    pub fn of_everything(mut self, of_all: Option<RulesDigest>) -> Self {
+        if let Outcome::InForce { full, rules, .. } = &mut self.outcome {
+            *full = true;
+            *rules = of_all;
+        }
+        self
     }
 }
 
@@ -263,36 +279,5 @@ fn replace<T>(map: &mut BTreeMap<ServiceName, T>, name: ServiceName, value: Opti
     match value {
         Some(value) => map.insert(name, value),
         None => map.remove(&name),
-    }
-}
-
-/// Times in a file, in UTC as in RFC 3339.
-mod time {
-    use std::time::SystemTime;
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_rfc3339_micros(*time))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
-        humantime::parse_rfc3339(&String::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-/// Families in a file.
-mod family {
-    use ferroute_core::IpFamily;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(family: &IpFamily, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(family.as_str())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpFamily, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let known = IpFamily::BOTH.into_iter().find(|family| family.as_str() == text);
-        known.ok_or_else(|| D::Error::custom(format_args!("unknown IP family {text:?}")))
     }
 }

@@ -98,9 +98,14 @@ impl Recorder {
         }
     }
 
+    /// Whether the next sync of a family will be in the record.
+    pub fn records(&self, family: IpFamily) -> bool {
+        self.begun || self.started.contains(&family)
+    }
+
     /// What has come of a family's sync. The families of one sync are told one after another, with no change in between.
     pub fn synced(&mut self, at: SystemTime, family: FamilyRecord) {
-        self.begun |= self.started.contains(&family.family);
+        self.begun = self.records(family.family);
         if !self.begun {
             self.started.extend(matches!(family.outcome, Outcome::InForce { .. }).then_some(family.family));
             return;

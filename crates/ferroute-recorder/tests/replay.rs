@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use ferroute_core::{
-    IpFamily, ServiceTable, SyncReport, Tracker,
+    Changes, IpFamily, RulesDigest, ServiceTable, SyncReport, Tracker,
     testing::{Cluster, Edit, arbitrary, pod, service, service_name, slice},
 };
 use ferroute_recorder::{Bundle, Change, FamilyRecord, Limits, Outcome, ReadError, Recorder, Replay};
@@ -175,4 +175,35 @@ fn other_files_are_refused() {
     later.write(&mut text).unwrap();
     let error = Bundle::read(text.as_slice()).unwrap_err();
     assert_eq!(error.to_string(), r#"the bundle's format is "ferroute-bundle/2" (want "ferroute-bundle/1")"#);
+}
+
+#[test]
+fn a_full_sync_is_recorded_with_its_rules_and_a_bundle_without_them_is_read() {
+    let mut rig = Rig::new(web(), Limits::default());
+    assert!(rig.recorder.records(IpFamily::V4));
+    let rules = RulesDigest::of(|out| out.write_str("-A KUBE-SERVICES -j RETURN"));
+    for family in IpFamily::BOTH {
+        let record =
+            FamilyRecord::in_force(family, &Changes::default(), Some(&SyncReport::default()), 0, Duration::ZERO);
+        rig.recorder.synced(rig.now, record.of_everything((family == IpFamily::V4).then_some(rules)));
+    }
+    let told = |bundle: &Bundle| {
+        let families = bundle.syncs[0].families.iter();
+        families
+            .map(|family| match family.outcome {
+                Outcome::InForce { full, rules, .. } => (full, rules),
+                _ => (false, None),
+            })
+            .collect::<Vec<_>>()
+    };
+    let mut text = Vec::new();
+    rig.bundle().write(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(told(&Bundle::read(text.as_bytes()).unwrap()), [(true, Some(rules)), (true, None)]);
+    let older = text.replace(&format!(",\"rules\":\"{rules}\""), "");
+    assert_eq!(told(&Bundle::read(older.as_bytes()).unwrap()), [(true, None), (true, None)]);
+    let spoilt = text.replace(&rules.to_string(), "none");
+    let error = Bundle::read(spoilt.as_bytes()).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("a digest has 4 characters (want 32)"), "{source}");
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroute_core::{DataplaneError, IpFamily, ServiceTable, Tracker};
+use ferroute_core::{Dataplane, DataplaneError, IpFamily, ServiceTable, Tracker};
 
 use crate::sync::{Change, FamilyOutcome};
 
@@ -25,7 +25,7 @@ pub(crate) trait Observer: Send {
 }
 
 /// One family's successful sync.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct InForce<'a> {
     /// What is in force now.
     pub(crate) table: &'a ServiceTable,
@@ -33,4 +33,6 @@ pub(crate) struct InForce<'a> {
     pub(crate) outcome: &'a FamilyOutcome,
     /// The addresses of the host's interfaces.
     pub(crate) host_addresses: &'a [IpAddr],
+    /// Who has written it.
+    pub(crate) dataplane: &'a dyn Dataplane,
 }

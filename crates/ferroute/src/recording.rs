@@ -31,6 +31,8 @@ use crate::{
 pub(crate) struct Recording {
     recorder: Recorder,
     host_addresses: Vec<IpAddr>,
+    /// The sync that runs compares everything with the kernel.
+    compares: bool,
     inbox: Inbox,
 }
 
@@ -50,7 +52,8 @@ pub(crate) struct Answer {
 impl Recording {
     /// Nothing has happened yet.
     pub(crate) fn new() -> Self {
-        Self { recorder: Recorder::new(Limits::default()), host_addresses: Vec::new(), inbox: Inbox::default() }
+        let (recorder, inbox) = (Recorder::new(Limits::default()), Inbox::default());
+        Self { recorder, host_addresses: Vec::new(), compares: false, inbox }
     }
 
     /// Where to ask for the record.
@@ -92,16 +95,25 @@ impl Observer for Recording {
         }
     }
 
+    fn begins(&mut self, _: IpFamily, full: bool) {
+        self.compares = full;
+    }
+
     fn in_force(&mut self, sync: &InForce<'_>) {
-        let outcome = sync.outcome;
+        let (outcome, family) = (sync.outcome, sync.table.family);
         self.host_addresses = sync.host_addresses.to_vec();
-        let record = FamilyRecord::in_force(
-            sync.table.family,
+        let mut record = FamilyRecord::in_force(
+            family,
             &outcome.changes,
             outcome.report.as_ref(),
             outcome.flows_removed,
             outcome.took,
         );
+        // One that wrote everything anew without reading what there was goes through everything, too.
+        let full = self.compares || outcome.report.as_ref().is_some_and(|report| report.full);
+        if full && self.recorder.records(family) {
+            record = record.of_everything(sync.dataplane.digest(sync.table));
+        }
         self.recorder.synced(SystemTime::now(), record);
     }
 

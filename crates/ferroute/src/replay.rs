@@ -156,20 +156,32 @@ fn write_outcome(
             writeln!(out, "failed: {error}")?;
             Ok(true)
         }
-        Outcome::InForce { services, full, written, removed, total, stale_flows, took_us, kernel_us } => {
+        Outcome::InForce { services, full, written, removed, total, stale_flows, took_us, kernel_us, rules } => {
             let took = |micros: u64| humantime::format_duration(std::time::Duration::from_micros(micros));
             write!(out, "{services} services, {written} written, {removed} removed, {total} in force")?;
             if *stale_flows > 0 {
                 write!(out, ", {stale_flows} stale flows removed")?;
             }
             write!(out, " in {} (kernel {})", took(*took_us), took(*kernel_us))?;
-            // What a comparison with the kernel found to be mended is the kernel's doing, not a decision.
-            let differs = decision.filter(|now| !full && (now.written, now.removed) != (*written, *removed));
-            match differs {
-                Some(now) => writeln!(out, "; now {} written, {} removed", now.written, now.removed)?,
-                None => writeln!(out, "{}", if *full { ", compared with the kernel" } else { "" })?,
+            let Some(now) = decision else {
+                writeln!(out, "; now there is nothing to do")?;
+                return Ok(false);
+            };
+            // How much a comparison with the kernel found to be mended is the kernel's doing, and no decision; what the
+            // rules were to be is one.
+            let same = match (full, rules) {
+                (true, Some(_)) => now.rules == *rules,
+                (true, None) => true,
+                (false, _) => (now.written, now.removed) == (*written, *removed),
+            };
+            match (full, rules) {
+                (true, Some(_)) if same => writeln!(out, ", in full: the same rules")?,
+                (true, Some(_)) => writeln!(out, ", in full; now there are other rules")?,
+                (true, None) => writeln!(out, ", in full")?,
+                (false, _) if same => writeln!(out)?,
+                (false, _) => writeln!(out, "; now {} written, {} removed", now.written, now.removed)?,
             }
-            Ok(differs.is_none() && decision.is_some())
+            Ok(same)
         }
     }
 }

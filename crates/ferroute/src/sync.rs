@@ -200,7 +200,8 @@ impl SyncLoop {
                 Ok(outcome) => {
                     failed |= outcome.flows_error.is_some();
                     let table = tracker.table(family.family());
-                    let sync = InForce { table, outcome: &outcome, host_addresses: &host_addresses };
+                    let dataplane = family.dataplane();
+                    let sync = InForce { table, outcome: &outcome, host_addresses: &host_addresses, dataplane };
                     observers.iter_mut().for_each(|observer| observer.in_force(&sync));
                 }
                 Err(error) => {

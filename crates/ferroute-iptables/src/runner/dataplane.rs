@@ -1,7 +1,8 @@
 use std::{error::Error, io::Write, sync::Arc, time::Duration};
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, ServicePortName, ServiceTable, SyncReport, TableReport,
+    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
+    SyncReport, TableReport,
 };
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     ChainName, Difference, InForce, InForceReader, Ledger, PlanContext, TableName,
-    plan::{Written, chains},
+    plan::{Written, chains, rules_digest},
 };
 
 /// Keeps one family's rules in force by means of `iptables-save` and `iptables-restore`.
@@ -218,6 +219,10 @@ impl Dataplane for IptablesDataplane {
             return Ok(gone);
         }
         Ok(false)
+    }
+
+    fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {
+        self.ledger.as_ref().map(|_| rules_digest(table, &self.context(table)))
     }
 
     fn cleanup(&mut self) -> Result<(), DataplaneError> {

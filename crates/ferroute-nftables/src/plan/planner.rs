@@ -152,6 +152,16 @@ impl Planner {
         self.records.keys()
     }
 
+    /// What is in force for each service port, in no particular order.
+    pub(super) fn records(&self) -> impl Iterator<Item = (&ServicePortName, &Record)> {
+        self.records.iter().map(|(name, record)| (name, &**record))
+    }
+
+    /// Whose rules a frontend has.
+    pub(super) fn owner(&self, frontend: Frontend) -> Option<&ServicePortName> {
+        self.owners.get(&frontend)
+    }
+
     /// All sets and maps.
     pub fn sets(&self) -> Vec<Set> {
         let sticky = self.shared.timeouts().map(SetId::Sticky);

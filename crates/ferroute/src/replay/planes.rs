@@ -6,9 +6,9 @@ use std::{
 };
 
 use ferroute_config::{Mode, Resolved};
-use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport, Tracker};
+use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, RulesDigest, ServiceTable, SyncReport, Tracker};
 use ferroute_host::{AddressError, HostAddresses};
-use ferroute_iptables::{Difference, HostFacts, InForce, Ledger, PlanContext};
+use ferroute_iptables::{Difference, HostFacts, InForce, Ledger, PlanContext, plan::rules_digest};
 use ferroute_nftables::{
     NftablesDataplane,
     kernel::{Kernel, MemoryError, MemoryKernel, Watched},
@@ -32,6 +32,8 @@ pub(super) struct Decision {
     pub(super) removed: usize,
     /// Rules or elements in force afterwards.
     pub(super) total: usize,
+    /// What all rules come to, where all were gone through.
+    pub(super) rules: Option<RulesDigest>,
     /// What is written, as the tools read it.
     pub(super) text: String,
 }
@@ -76,10 +78,11 @@ impl Plane {
 
     /// Brings everything into force.
     pub(super) fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<Decision> {
-        match self {
-            Self::Iptables(plane) => plane.write(table, None),
-            Self::Nftables(plane) => plane.noted(|dataplane| dataplane.resync(table)),
-        }
+        let (decision, rules) = match self {
+            Self::Iptables(plane) => (plane.write(table, None)?, Some(rules_digest(table, &plane.context(table)))),
+            Self::Nftables(plane) => (plane.noted(|dataplane| dataplane.resync(table))?, plane.dataplane.digest(table)),
+        };
+        Ok(Decision { rules, ..decision })
     }
 
     /// Decides again what was decided when `recorded` came of it; `None` when there is nothing to do.
@@ -113,7 +116,7 @@ impl Nftables {
     ) -> anyhow::Result<Decision> {
         let report = call(&mut self.dataplane)?;
         let text = std::mem::take(&mut *lock(&self.written));
-        Ok(Decision { written: report.written, removed: report.removed, total: report.total, text })
+        Ok(Decision { written: report.written, removed: report.removed, total: report.total, rules: None, text })
     }
 }
 
@@ -156,7 +159,7 @@ impl Iptables {
         let total = ledger.tally().rules.total();
         self.ledger = Some(ledger);
         let text = String::from_utf8(text).expect("rules are printed as text");
-        Ok(Decision { written: written.rules.total(), removed, total, text })
+        Ok(Decision { written: written.rules.total(), removed, total, rules: None, text })
     }
 }
 

@@ -56,6 +56,11 @@ impl FamilySync {
         self.family
     }
 
+    /// Who writes the rules, to be asked about them.
+    pub(crate) fn dataplane(&self) -> &dyn Dataplane {
+        &*self.dataplane
+    }
+
     /// The next sync compares with what the kernel holds and repairs it.
     pub(crate) fn distrust(&mut self) {
         self.needs_resync = true;

@@ -4,7 +4,11 @@ use std::process::{Command, Output};
 
 use crate::{Case, Mode, in_each_mode, lab::pod_addresses, wait, web};
 
-in_each_mode!(the_decisions_of_a_running_proxy_are_made_again, a_repair_is_in_the_record_and_no_difference);
+in_each_mode!(
+    the_decisions_of_a_running_proxy_are_made_again,
+    a_repair_is_in_the_record_and_no_difference,
+    what_a_full_sync_decided_is_held_against_what_is_decided_now,
+);
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
 
@@ -55,9 +59,43 @@ fn a_repair_is_in_the_record_and_no_difference(mode: Mode) {
     let text = wait("the repair in the record", || {
         let output = replay(&bundle(&case), &[]);
         let text = String::from_utf8(output.stdout).unwrap();
-        text.contains("compared with the kernel").then_some((output.status.code(), text))
+        text.contains("in full: the same rules").then_some((output.status.code(), text))
     });
     assert_eq!(text.0, Some(0), "{}", text.1);
+}
+
+fn what_a_full_sync_decided_is_held_against_what_is_decided_now(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1]));
+    // Nothing is to be mended: it is compared because rules may depend on the address.
+    case.lab.node.command("ip", &["address", "add", "192.0.2.77/32", "dev", "lo"]);
+    let (file, lines) = wait("the comparison in the record", || {
+        let file = bundle(&case);
+        let output = replay(&file, &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let of_both = text.matches("in full: the same rules").count() >= 2;
+        of_both.then(|| (file, text.lines().map(str::to_owned).collect::<Vec<_>>()))
+    });
+    let full = lines.iter().position(|line| line.contains("in full")).unwrap();
+    let [number, change, v4] = &lines[full - 2..=full] else { unreachable!() };
+    assert!(number.starts_with("1: ") && change.contains("no change"), "{lines:?}");
+    assert!(v4.contains("0 services, 0 written, 0 removed"), "{v4}");
+
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let rules = |value: &serde_json::Value| value["syncs"][0]["families"][0]["rules"].as_str().unwrap().to_owned();
+    let mut other_decision: serde_json::Value = serde_json::from_str(&text).unwrap();
+    other_decision["syncs"][0]["families"][0]["rules"] =
+        rules(&other_decision).chars().rev().collect::<String>().into();
+    let mut other_input: serde_json::Value = serde_json::from_str(&text).unwrap();
+    other_input["base"]["endpointSlices"][0]["endpoints"].as_array_mut().unwrap().pop().unwrap();
+    for tampered in [other_decision, other_input] {
+        std::fs::write(file.path(), tampered.to_string()).unwrap();
+        let output = replay(&file, &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let told: Vec<&str> = text.lines().filter(|line| line.contains("in full; now there are other rules")).collect();
+        assert_eq!(told.len(), 1, "{text}");
+    }
 }
 
 #[test]
