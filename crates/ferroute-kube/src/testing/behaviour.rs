@@ -28,8 +28,8 @@ pub struct Behaviour {
     pub refused_writes: Vec<u16>,
     /// It is away: every connection breaks.
     pub away: bool,
-    /// The token that requests must show.
-    pub token: Option<String>,
+    /// The header `authorization` that requests must have.
+    pub authorization: Option<String>,
 }
 
 /// What the double does when asked for a streaming list.
@@ -74,7 +74,7 @@ impl Default for Behaviour {
             service_cidrs: 200,
             refused_writes: Vec::new(),
             away: false,
-            token: None,
+            authorization: None,
         }
     }
 }

@@ -75,9 +75,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> i
         (fault, state.behaviour.clone())
     };
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if let Some(token) = &behaviour.token
-        && shown != Some(&format!("Bearer {token}"))
-    {
+    if behaviour.authorization.as_deref().is_some_and(|authorization| shown != Some(authorization)) {
         return Ok(status(401, None));
     }
     if behaviour.away {

@@ -10,7 +10,7 @@ use crate::{NODE, connection, timing};
 async fn the_time_is_told_also_to_those_who_are_refused() {
     let double = ApiDouble::start().await;
     // Nobody may ask for anything without it.
-    double.behave(|behaviour| behaviour.token = Some("secret".to_owned()));
+    double.behave(|behaviour| behaviour.authorization = Some("Bearer secret".to_owned()));
     let server = ApiServer::new(&connection(), Some(&double.url()), NODE).await.unwrap().with_timing(timing());
     let theirs = server.clock().await.unwrap();
     // Both are this machine's; a day is more than any test takes.

@@ -28,8 +28,30 @@ async fn follow(connection: &ClientConnectionConfiguration) -> Following {
 
 async fn double_for(token: &str) -> ApiDouble {
     let double = ApiDouble::start().await;
-    double.behave(|behaviour| behaviour.token = Some(token.to_owned()));
+    want(&double, token);
     double
+}
+
+/// From now on the double wants this token and no other.
+fn want(double: &ApiDouble, token: &str) {
+    double.behave(|behaviour| behaviour.authorization = Some(format!("Bearer {token}")));
+}
+
+/// A program that runs this line of shell, as the `exec` of a kubeconfig's user.
+fn program(directory: &TempDir, line: &str) -> String {
+    let program = write(&directory.path().join("plugin"), &format!("#!/bin/sh\n{line}\n"));
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    format!(
+        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, command: {}, interactiveMode: IfAvailable}}}}",
+        program.display()
+    )
+}
+
+/// What a program prints that gives a token.
+fn credential(token: &str) -> String {
+    format!(
+        r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#
+    )
 }
 
 fn write(path: &Path, text: &str) -> PathBuf {
@@ -46,6 +68,16 @@ async fn a_token_in_the_kubeconfig_is_shown() {
 }
 
 #[tokio::test]
+async fn a_name_and_a_password_are_shown() {
+    let (directory, double) = (tempfile::tempdir().unwrap(), ApiDouble::start().await);
+    // `admin:open sesame`.
+    double.behave(|behaviour| behaviour.authorization = Some("Basic YWRtaW46b3BlbiBzZXNhbWU=".to_owned()));
+    let mut following = follow(&kubeconfig(&directory, &double, "{username: admin, password: open sesame}")).await;
+    following.until_synced().await;
+    assert_eq!(following.news(), [""; 0]);
+}
+
+#[tokio::test]
 async fn a_token_in_a_file_goes_before_it_and_is_followed_when_it_changes() {
     let (directory, double) = (tempfile::tempdir().unwrap(), double_for("first").await);
     let file = write(&directory.path().join("token"), "first\n");
@@ -53,7 +85,7 @@ async fn a_token_in_a_file_goes_before_it_and_is_followed_when_it_changes() {
     let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
     following.until_synced().await;
     write(&file, "second\n");
-    double.behave(|behaviour| behaviour.token = Some("second".to_owned()));
+    want(&double, "second");
     double.end_watches();
     following.settle(&double).await;
     assert_eq!(following.news(), [""; 0]);
@@ -96,7 +128,7 @@ async fn a_kubeconfig_that_changes_is_read_again_when_its_credentials_fail() {
     let mut following = follow(&kubeconfig(&directory, &double, "{token: old}")).await;
     following.until_synced().await;
     kubeconfig(&directory, &double, "{token: new}");
-    double.behave(|behaviour| behaviour.token = Some("new".to_owned()));
+    want(&double, "new");
     double.end_watches();
     following.settle(&double).await;
     assert_eq!(following.news(), [""; 0], "nobody needs to hear of that");
@@ -105,16 +137,24 @@ async fn a_kubeconfig_that_changes_is_read_again_when_its_credentials_fail() {
 #[tokio::test]
 async fn a_program_gives_the_token() {
     let (directory, double) = (tempfile::tempdir().unwrap(), double_for("from-a-program").await);
-    let credential = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"from-a-program"}}"#;
-    let program = write(&directory.path().join("plugin"), &format!("#!/bin/sh\necho '{credential}'\n"));
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let user = format!(
-        "{{exec: {{apiVersion: client.authentication.k8s.io/v1, command: {}, interactiveMode: IfAvailable}}}}",
-        program.display()
-    );
+    let user = program(&directory, &format!("echo '{}'", credential("from-a-program")));
     let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
     following.until_synced().await;
     assert_eq!(following.news(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_program_is_asked_again_when_its_token_is_not_accepted_any_more() {
+    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("first").await);
+    let answer = write(&directory.path().join("answer"), &credential("first"));
+    let user = program(&directory, &format!("cat {}", answer.display()));
+    let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
+    following.until_synced().await;
+    write(&answer, &credential("second"));
+    want(&double, "second");
+    double.end_watches();
+    following.settle(&double).await;
+    assert_eq!(following.news(), [""; 0], "nobody needs to hear of that");
 }
 
 #[tokio::test]

@@ -87,11 +87,11 @@ async fn without_the_right_to_see_service_cidrs_all_else_goes_on_and_the_rule_is
 #[tokio::test]
 async fn credentials_that_are_not_accepted_are_told_once_for_all_kinds() {
     let double = with_a_service().await;
-    double.behave(|behaviour| behaviour.token = Some("right".to_owned()));
+    double.behave(|behaviour| behaviour.authorization = Some("Bearer right".to_owned()));
     let mut following = Following::start(&double).await;
     let problem = format!("the API server at {} does not accept the credentials: the double says 401", double.url());
     following.until("a problem", |told| told.problems.contains(&problem)).await;
-    double.behave(|behaviour| behaviour.token = None);
+    double.behave(|behaviour| behaviour.authorization = None);
     following.until_synced().await;
     following.settle(&double).await;
     let about = |line: &String| line.contains("credentials");
