@@ -3,7 +3,7 @@
 //!
 //! As in kube-proxy, a Node that does not come is waited for in vain for half a minute, then the proxy goes on with what
 //! the host tells itself; but without pod networks that the configuration asks for there are no right rules, so after
-//! five minutes the proxy ends. What is *not* here: changes of the Node later on, which are like any other change.
+//! five more minutes the proxy ends. What is *not* here: changes of the Node later on, which are like any other change.
 
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(crate) struct NodeWait {
     node: String,
     /// When waiting has begun; `None` before that.
     start: Option<Instant>,
+    /// Since when only pod networks are waited for.
+    networks: Option<Instant>,
     /// Nothing is waited for.
     is_over: bool,
 }
@@ -40,7 +42,7 @@ pub(crate) struct NodeWait {
 impl NodeWait {
     /// For the Node of this name; `is_told`: the source has Nodes, so that it is worth waiting.
     pub(crate) fn new(node: &str, is_told: bool) -> Self {
-        Self { node: node.to_owned(), start: None, is_over: !is_told }
+        Self { node: node.to_owned(), start: None, networks: None, is_over: !is_told }
     }
 
     /// Whether to wait on.
@@ -66,12 +68,13 @@ impl NodeWait {
             );
             Instant::now()
         });
-        let waited = start.elapsed();
-        if missing.pod_networks {
-            return if waited < POD_NETWORKS { Ok(true) } else { Err(NoPodNetworks { node: self.node.clone() }) };
-        }
-        if waited < ADDRESSES {
+        if missing.addresses && self.networks.is_none() && start.elapsed() < ADDRESSES {
             return Ok(true);
+        }
+        if missing.pod_networks {
+            let since = *self.networks.get_or_insert_with(Instant::now);
+            let is_late = since.elapsed() >= POD_NETWORKS;
+            return if is_late { Err(NoPodNetworks { node: self.node.clone() }) } else { Ok(true) };
         }
         let node = &self.node;
         tracing::warn!(
@@ -84,18 +87,18 @@ impl NodeWait {
 
     /// Waits until [`NodeWait::is_on`] may give another answer with nothing told.
     pub(crate) async fn time_is_up(&self) {
-        match self.start {
-            Some(start) if start.elapsed() < ADDRESSES => sleep_until(start + ADDRESSES).await,
-            Some(start) => sleep_until(start + POD_NETWORKS).await,
-            None => std::future::pending().await,
+        match (self.start, self.networks) {
+            (_, Some(since)) => sleep_until(since + POD_NETWORKS).await,
+            (Some(start), None) => sleep_until(start + ADDRESSES).await,
+            (None, None) => std::future::pending().await,
         }
     }
 }
 
-/// About as long as kube-proxy asks again for a Node with addresses.
+/// As long as kube-proxy 1.36 waits for a Node with addresses.
 const ADDRESSES: Duration = Duration::from_secs(30);
 
-/// As long as kube-proxy waits for pod networks.
+/// As long as kube-proxy 1.36 then waits for pod networks.
 const POD_NETWORKS: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -119,10 +122,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pod_networks_are_waited_for_longer_and_not_done_without() {
         let mut wait = NodeWait::new("node-1", true);
+        let start = Instant::now();
         assert_eq!(wait.is_on(Missing { addresses: true, pod_networks: true }), Ok(true));
         wait.time_is_up().await;
         assert_eq!(wait.is_on(NO_NETWORKS), Ok(true));
         wait.time_is_up().await;
+        let waited = start.elapsed();
+        assert!((ADDRESSES + POD_NETWORKS..ADDRESSES + POD_NETWORKS * 2).contains(&waited), "{waited:?}");
         let error = wait.is_on(NO_NETWORKS).unwrap_err().to_string();
         assert!(error.starts_with("Node node-1 has had no spec.podCIDRs for 300 s"), "{error}");
     }
