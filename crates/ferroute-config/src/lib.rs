@@ -18,6 +18,7 @@ mod defaults;
 mod duration;
 mod families;
 mod field_error;
+mod media_type;
 mod quantity;
 mod resolve;
 mod types;
@@ -28,6 +29,7 @@ pub use decode::{DecodeError, Decoded, StrictDecodingError, Violation};
 pub use duration::{GoDuration, ParseDurationError};
 pub use families::{Families, FamilyError, FamilySupport};
 pub use field_error::{FieldError, FieldErrors};
+pub use media_type::MediaType;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use resolve::{
     Conntrack, ConntrackLimit, IpvsSettings, LogFormat, Logging, Mode, Resolved, SyncPeriods, canonical_node_name,

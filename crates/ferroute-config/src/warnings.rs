@@ -1,6 +1,4 @@
-use std::ops::Not;
-
-use crate::{GoDuration, KubeProxyConfiguration};
+use crate::{GoDuration, KubeProxyConfiguration, MediaType};
 
 /// A field that is set and has no effect in Ferroute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +18,8 @@ impl KubeProxyConfiguration {
         let default_flush = [GoDuration::ZERO, GoDuration::from_secs(5)];
         let default_resync = [GoDuration::ZERO, GoDuration::from_secs(15 * 60)];
         let ipvs = &self.ipvs;
+        let accepts_none = !client.accept_content_types.is_empty() && client.listed().is_empty();
+        let type_is_other = !client.content_type.is_empty() && MediaType::of(&client.content_type).is_none();
         // Sections of modes that are not asked for may hold anything.
         let ipvs_is = |is_set: bool| self.mode == "ipvs" && is_set;
         let fields = [
@@ -30,8 +30,8 @@ impl KubeProxyConfiguration {
             ("ipvs.tcpFinTimeout", ipvs_is(!ipvs.tcp_fin_timeout.is_zero()), IPVS),
             ("ipvs.tcpTimeout", ipvs_is(!ipvs.tcp_timeout.is_zero()), IPVS),
             ("ipvs.udpTimeout", ipvs_is(!ipvs.udp_timeout.is_zero()), IPVS),
-            ("clientConnection.acceptContentTypes", client.accept_content_types.is_empty().not(), JSON),
-            ("clientConnection.contentType", !MEDIA_TYPES.contains(&client.content_type.as_str()), JSON),
+            ("clientConnection.acceptContentTypes", accepts_none, MEDIA_TYPES),
+            ("clientConnection.contentType", type_is_other, MEDIA_TYPES),
             ("enableProfiling", self.enable_profiling, "profiles are those of the Go runtime"),
             ("logging.flushFrequency", !default_flush.contains(&logging.flush_frequency.duration()), LOG_BUFFER),
             ("logging.options.json.infoBufferSize", !logging.options.json.info_buffer_size.is_zero(), LOG_BUFFER),
@@ -63,12 +63,9 @@ impl KubeProxyConfiguration {
     }
 }
 
-/// What `contentType` may be without a warning: not set, the default, and what is spoken.
-const MEDIA_TYPES: [&str; 3] = ["", "application/vnd.kubernetes.protobuf", "application/json"];
-
 const RESYNC: &str = "no change gets lost that would have to be looked for";
 const IPVS: &str = "mode ipvs is taken as iptables, which has no virtual servers";
-const JSON: &str = "the API server is always spoken to in JSON";
+const MEDIA_TYPES: &str = "the API server is understood in protobuf and JSON only";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines go to one stream";
 const WINDOWS: &str = "it is for Windows";

@@ -1,7 +1,7 @@
 //! What it costs to follow a large cluster: 10,000 Services of 10 endpoints, or as many as the arguments say.
 //!
 //! ```text
-//! cargo run --release -p ferroute-kube --example cost -- [SERVICES [ENDPOINTS [stream|pages|whole]]]
+//! cargo run --release -p ferroute-kube --example cost -- [SERVICES [ENDPOINTS [stream|pages|whole [protobuf|json]]]]
 //! ```
 //!
 //! The double runs in a process of its own, so that the memory shown is that of the source alone. What the source tells
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_config::ClientConnectionConfiguration;
+use ferroute_config::{ClientConnectionConfiguration, MediaType};
 use ferroute_kube::{
     ApiServer,
     testing::{ApiDouble, Streaming},
@@ -36,7 +36,11 @@ fn main() -> Result<(), Error> {
     }
     let (services, endpoints) = (number(0, 10_000)?, number(1, 10)?);
     let mut double = Double::start(services, endpoints, arguments.get(2).map_or("stream", String::as_str))?;
-    runtime.block_on(follow(&double.url()?))
+    let media_type = match arguments.get(3).map(String::as_str) {
+        Some("json") => MediaType::Json,
+        _ => MediaType::Protobuf,
+    };
+    runtime.block_on(follow(&double.url()?, media_type))
 }
 
 /// The double in another process.
@@ -129,10 +133,12 @@ fn address(first: u8, number: usize) -> String {
     format!("{first}.{}.{}.{}", number >> 16 & 0xff, number >> 8 & 0xff, number & 0xff)
 }
 
-async fn follow(url: &str) -> Result<(), Error> {
+async fn follow(url: &str, media_type: MediaType) -> Result<(), Error> {
     println!("before:   {}", memory()?);
     let start = Instant::now();
-    let connection = ClientConnectionConfiguration { qps: 5.0, burst: 10, ..ClientConnectionConfiguration::default() };
+    let content_type = media_type.as_str().to_owned();
+    let connection =
+        ClientConnectionConfiguration { qps: 5.0, burst: 10, content_type, ..ClientConnectionConfiguration::default() };
     let source = ApiServer::new(&connection, Some(url), "node").await?;
     let (sender, mut batches) = mpsc::channel(64);
     tokio::spawn(source.follow(sender));

@@ -20,7 +20,8 @@ impl ApiServer {
     /// The API server that the configuration's `clientConnection` and `--master` (which goes before the address in the
     /// kubeconfig) name; the pod's own service account where neither does. `node` is the name of this node's Node.
     ///
-    /// Media types are not looked at: it is JSON that is spoken, always.
+    /// What is listed and watched comes in the form that the configuration asks for, if the server has it, or in JSON. What
+    /// is written is JSON, always.
     ///
     /// # Errors
     ///
@@ -34,7 +35,7 @@ impl ApiServer {
         // Only to tell mistakes at once: the files are read again when the first request is made.
         access.load().await?;
         let throttle = Throttle::new(connection.qps, connection.burst);
-        let server = Server::new(access, throttle, Timing::default(), Arc::new(Uncounted));
+        let server = Server::new(access, throttle, connection.accepted(), Timing::default(), Arc::new(Uncounted));
         Ok(Self { server: Arc::new(server), node: node.to_owned() })
     }
 

@@ -1,24 +1,37 @@
 //! From what the API server sends to events.
 
+mod json;
+mod protobuf;
+
 use std::borrow::Cow;
 
 use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr};
+use ferroute_config::MediaType;
 use ferroute_source::{Event, ObjectName, Resource};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::{
     kinds::Followed,
     known::{Known, Version},
+    protobuf::NotProtobuf,
 };
 
+/// An object as it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Raw<'a> {
+    /// As text.
+    Json(&'a str),
+    /// As its own message, out of its envelopes.
+    Protobuf(&'a [u8]),
+}
+
 /// One message of a watch.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     /// An object is new or changed.
-    Applied(&'a str),
+    Applied(Raw<'a>),
     /// An object is gone; this is what it was.
-    Deleted(&'a str),
+    Deleted(Raw<'a>),
     /// Everything up to a version has been sent.
     Bookmark {
         /// The version.
@@ -40,14 +53,6 @@ pub(crate) struct Status {
     pub(crate) message: String,
     /// The HTTP status, also where it comes within a watch.
     pub(crate) code: u16,
-}
-
-/// What surrounds the items of a list.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct ListShell {
-    /// Version and the way on.
-    pub(crate) metadata: ListMeta,
 }
 
 /// `metadata` of a list.
@@ -88,33 +93,92 @@ pub(crate) struct ObjectError {
     message: String,
 }
 
+/// What was sent cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    /// It should be JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// It should be UTF-8.
+    #[error(transparent)]
+    Text(#[from] std::str::Utf8Error),
+    /// It should be a message of protobuf.
+    #[error(transparent)]
+    Message(#[from] prost::DecodeError),
+    /// It should be in one of the envelopes of Kubernetes.
+    #[error(transparent)]
+    Envelope(#[from] NotProtobuf),
+}
+
 /// An object does not even tell its name.
 #[derive(Debug, thiserror::Error)]
 #[error("an object has no name")]
-pub(crate) struct Nameless(#[source] Option<serde_json::Error>);
+pub(crate) struct Nameless(#[source] Option<ReadError>);
+
+impl<'a> Raw<'a> {
+    fn metadata(self) -> Result<ObjectMeta, ReadError> {
+        match self {
+            Self::Json(text) => json::metadata(text),
+            Self::Protobuf(message) => protobuf::metadata(message),
+        }
+    }
+
+    fn status(self) -> Result<Status, ReadError> {
+        match self {
+            Self::Json(text) => json::status(text.as_bytes()),
+            Self::Protobuf(message) => protobuf::status(message),
+        }
+    }
+
+    fn object<T: Followed>(self) -> Result<T, ObjectError> {
+        match self {
+            Self::Json(text) => json::object(text),
+            Self::Protobuf(message) => protobuf::object(message),
+        }
+    }
+}
 
 /// Reads a message of a watch.
-pub(crate) fn message(json: &[u8]) -> serde_json::Result<Message<'_>> {
-    #[derive(Deserialize)]
-    struct Envelope<'a> {
-        #[serde(borrow)]
-        r#type: Cow<'a, str>,
-        #[serde(borrow)]
-        object: &'a RawValue,
-    }
-    let Envelope { r#type, object } = serde_json::from_slice(json)?;
-    let object = object.get();
-    Ok(match &*r#type {
+pub(crate) fn message(media_type: MediaType, bytes: &[u8]) -> Result<Message<'_>, ReadError> {
+    let (kind, object) = match media_type {
+        MediaType::Json => json::open(bytes)?,
+        MediaType::Protobuf => protobuf::open(bytes)?,
+    };
+    Ok(match &*kind {
         "ADDED" | "MODIFIED" => Message::Applied(object),
         "DELETED" => Message::Deleted(object),
         "BOOKMARK" => {
-            let HeadOnly { metadata } = serde_json::from_str(object)?;
+            let metadata = object.metadata()?;
             let ends_listing = metadata.annotations.get(END_OF_LIST).is_some_and(|value| value == "true");
             Message::Bookmark { version: metadata.resource_version.unwrap_or_default(), ends_listing }
         }
-        "ERROR" => Message::Error(serde_json::from_str(object)?),
-        _ => Message::Unknown(r#type),
+        "ERROR" => Message::Error(object.status()?),
+        _ => Message::Unknown(kind),
     })
+}
+
+/// An item of a list.
+pub(crate) fn item(media_type: MediaType, bytes: &[u8]) -> Result<Raw<'_>, ReadError> {
+    Ok(match media_type {
+        MediaType::Json => Raw::Json(std::str::from_utf8(bytes)?),
+        MediaType::Protobuf => Raw::Protobuf(bytes),
+    })
+}
+
+/// Reads what surrounds the items of a list, as a splitter gives it.
+pub(crate) fn list_meta(media_type: MediaType, shell: &[u8]) -> Result<ListMeta, ReadError> {
+    match media_type {
+        MediaType::Json => json::list_meta(shell),
+        MediaType::Protobuf => protobuf::list_meta(shell),
+    }
+}
+
+/// Reads a status that is a whole answer.
+pub(crate) fn status(media_type: MediaType, answer: &[u8]) -> Result<Status, ReadError> {
+    match media_type {
+        MediaType::Json => json::status(answer),
+        MediaType::Protobuf => protobuf::status(crate::protobuf::open(answer)?),
+    }
 }
 
 /// Reads an object.
@@ -122,12 +186,12 @@ pub(crate) fn message(json: &[u8]) -> serde_json::Result<Message<'_>> {
 /// # Errors
 ///
 /// Not even its name can be read.
-pub(crate) fn object(resource: Resource, json: &str, known: &mut Known) -> Result<Sent, Nameless> {
+pub(crate) fn object(resource: Resource, raw: Raw<'_>, known: &mut Known) -> Result<Sent, Nameless> {
     match resource {
-        Resource::Services => read::<Service>(json, known),
-        Resource::EndpointSlices => read::<EndpointSlice>(json, known),
-        Resource::Nodes => read::<Node>(json, known),
-        Resource::ServiceCidrs => read::<ServiceCidr>(json, known),
+        Resource::Services => read::<Service>(raw, known),
+        Resource::EndpointSlices => read::<EndpointSlice>(raw, known),
+        Resource::Nodes => read::<Node>(raw, known),
+        Resource::ServiceCidrs => read::<ServiceCidr>(raw, known),
     }
 }
 
@@ -136,16 +200,19 @@ pub(crate) fn object(resource: Resource, json: &str, known: &mut Known) -> Resul
 /// # Errors
 ///
 /// They cannot be read.
-pub(crate) fn name(json: &str, known: &mut Known) -> Result<(ObjectName, String), Nameless> {
-    let HeadOnly { metadata } = serde_json::from_str(json).map_err(|error| Nameless(Some(error)))?;
+pub(crate) fn name(raw: Raw<'_>, known: &mut Known) -> Result<(ObjectName, String), Nameless> {
+    let metadata = raw.metadata().map_err(|error| Nameless(Some(error)))?;
     let name = named(&metadata, known)?;
     Ok((name, metadata.resource_version.unwrap_or_default()))
 }
 
-fn read<T: Followed>(json: &str, known: &mut Known) -> Result<Sent, Nameless> {
-    let Ok(mut object) = serde_json::from_str::<T>(json) else {
-        let (name, version) = name(json, known)?;
-        return Ok(Sent { name, version, applied: Err(fault::<T>(json)) });
+fn read<T: Followed>(raw: Raw<'_>, known: &mut Known) -> Result<Sent, Nameless> {
+    let mut object: T = match raw.object() {
+        Ok(object) => object,
+        Err(error) => {
+            let (name, version) = name(raw, known)?;
+            return Ok(Sent { name, version, applied: Err(error) });
+        }
     };
     let metadata = object.metadata();
     // People keep whole copies of the object in annotations; they are not to wait in queues with it.
@@ -159,33 +226,8 @@ fn named(metadata: &ObjectMeta, known: &mut Known) -> Result<ObjectName, Nameles
     if metadata.name.is_empty() { Err(Nameless(None)) } else { Ok(known.name(metadata)) }
 }
 
-/// Reads a bad object once more, slower, to tell where it is bad.
-fn fault<T: Followed>(json: &str) -> ObjectError {
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Ok(_) => ObjectError { path: ".".to_owned(), message: "it cannot be read".to_owned() },
-        Err(error) => {
-            let path = error.path().to_string();
-            let text = error.into_inner().to_string();
-            // Places in a text that nobody has seen help nobody.
-            let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned();
-            ObjectError { path, message }
-        }
-    }
-}
-
-/// An object of which only the metadata matters.
-#[derive(Deserialize)]
-struct HeadOnly {
-    #[serde(default)]
-    metadata: ObjectMeta,
-}
-
 /// Annotation on the bookmark that ends the list of a streaming list (KEP-3157).
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
 /// Annotation on endpoint slices: when the pods changed that made the slice change.
 const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-
-#[cfg(test)]
-mod tests;

@@ -4,6 +4,8 @@ use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr, labels
 use ferroute_source::{Event, ObjectName, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::protobuf;
+
 /// One kind of objects as the API server serves it.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -99,7 +101,10 @@ pub(crate) fn deleted(resource: Resource, name: ObjectName) -> Event {
 }
 
 /// An object that can be followed.
-pub(crate) trait Followed: DeserializeOwned {
+pub(crate) trait Followed: DeserializeOwned + From<Self::Wire> {
+    /// Its message in protobuf.
+    type Wire: prost::Message + Default;
+
     /// Its name, labels and version.
     fn metadata(&mut self) -> &mut ObjectMeta;
 
@@ -108,6 +113,8 @@ pub(crate) trait Followed: DeserializeOwned {
 }
 
 impl Followed for Service {
+    type Wire = protobuf::Service;
+
     fn metadata(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
@@ -118,6 +125,8 @@ impl Followed for Service {
 }
 
 impl Followed for EndpointSlice {
+    type Wire = protobuf::EndpointSlice;
+
     fn metadata(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
@@ -128,6 +137,8 @@ impl Followed for EndpointSlice {
 }
 
 impl Followed for Node {
+    type Wire = protobuf::Node;
+
     fn metadata(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
@@ -138,6 +149,8 @@ impl Followed for Node {
 }
 
 impl Followed for ServiceCidr {
+    type Wire = protobuf::ServiceCidr;
+
     fn metadata(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }

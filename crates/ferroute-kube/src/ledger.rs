@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use ferroute_source::{Event, ObjectName, Problem, Resource};
 
 use crate::{
-    decode::{self, Nameless, ObjectError},
+    decode::{self, Nameless, ObjectError, Raw},
     kinds,
     known::{Gone, Known, Version},
     trouble::{Cause, Trouble},
@@ -49,8 +49,8 @@ impl Ledger {
     }
 
     /// An object is there, or has changed. Gives its version if it has one.
-    pub(crate) fn applied(&mut self, json: &str, events: &mut Vec<Event>) -> Option<String> {
-        let sent = match decode::object(self.resource, json, &mut self.known) {
+    pub(crate) fn applied(&mut self, object: Raw<'_>, events: &mut Vec<Event>) -> Option<String> {
+        let sent = match decode::object(self.resource, object, &mut self.known) {
             Ok(sent) => sent,
             Err(error) => return self.without_name(&error, events),
         };
@@ -71,8 +71,8 @@ impl Ledger {
     }
 
     /// An object is gone. Gives the version of that if it has one.
-    pub(crate) fn deleted(&mut self, json: &str, events: &mut Vec<Event>) -> Option<String> {
-        let (name, version) = match decode::name(json, &mut self.known) {
+    pub(crate) fn deleted(&mut self, object: Raw<'_>, events: &mut Vec<Event>) -> Option<String> {
+        let (name, version) = match decode::name(object, &mut self.known) {
             Ok(named) => named,
             Err(error) => return self.without_name(&error, events),
         };

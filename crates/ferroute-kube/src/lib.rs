@@ -9,12 +9,13 @@
 //!
 //! One follower for each kind lists and then watches, and lists again only when it must. What comes is cut
 //! into objects while it comes in and told object by object, so that no list is ever held in memory, here or as text;
-//! what stays are names and versions. Streaming lists are used where the server has them, lists in pages elsewhere.
+//! what stays are names and versions. That holds for both forms that servers are read in, protobuf and JSON. Streaming lists are used where the server has them, lists in pages elsewhere.
 //!
 //! The library `kube-client` does the rest: kubeconfig, credentials, TLS. Beside that an [`ApiWriter`] takes a taint from
 //! the Node and writes Events. What is *not* here: what objects mean, and when to write.
 
 mod access;
+mod answer;
 mod api_server;
 mod backoff;
 mod client;
@@ -27,6 +28,7 @@ mod known;
 mod ledger;
 mod outlet;
 mod permission;
+mod protobuf;
 mod proxy;
 mod requests;
 mod server;

@@ -1,14 +1,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use ferroute_config::MediaType;
 use ferroute_source::Resource;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::BodyExt;
 use kube_client::{
     Client,
     client::{AuthError, Body},
@@ -17,8 +17,8 @@ use tokio::{sync::Mutex, task, time::timeout};
 
 use crate::{
     access::{Access, AccessError, Loaded},
+    answer::{media_type, retry_after, status_of},
     client::{self, TokenFile},
-    decode::Status,
     requests::{RequestCounter, RequestEnd},
     throttle::Throttle,
     timing::Timing,
@@ -33,6 +33,10 @@ pub(crate) struct Server {
     /// How long to wait for what.
     pub(crate) timing: Timing,
     counter: Arc<dyn RequestCounter>,
+    /// In which forms the server may answer, the preferred one first.
+    accepted: Vec<MediaType>,
+    /// The server has none of these, so JSON is asked for.
+    json_only: AtomicBool,
     link: Mutex<Option<Link>>,
     links: AtomicU64,
 }
@@ -61,6 +65,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) method: Method,
     /// Its target.
     pub(crate) path_and_query: &'a str,
+    /// The media types that it may be answered in.
+    pub(crate) accept: &'a str,
     /// The media type of the body, if it has one.
     pub(crate) content_type: Option<&'static str>,
     /// The body.
@@ -85,6 +91,8 @@ pub(crate) struct Question<'a> {
 pub(crate) struct Answer {
     /// What comes.
     pub(crate) body: Body,
+    /// In which form it comes.
+    pub(crate) media_type: MediaType,
     /// Who sends it, for messages.
     pub(crate) url: Arc<str>,
 }
@@ -107,18 +115,29 @@ impl From<Trouble> for Failure {
 }
 
 impl Server {
-    pub(crate) fn new(access: Access, throttle: Throttle, timing: Timing, counter: Arc<dyn RequestCounter>) -> Self {
-        Self { access, throttle, timing, counter, link: Mutex::new(None), links: AtomicU64::new(0) }
+    pub(crate) fn new(
+        access: Access,
+        throttle: Throttle,
+        accepted: Vec<MediaType>,
+        timing: Timing,
+        counter: Arc<dyn RequestCounter>,
+    ) -> Self {
+        let (json_only, link, links) = (AtomicBool::new(false), Mutex::new(None), AtomicU64::new(0));
+        Self { access, throttle, timing, counter, accepted, json_only, link, links }
     }
 
     /// The same server with other times to wait, and nothing sent yet.
     pub(crate) fn with_timing(&self, timing: Timing) -> Self {
-        Self::new(self.access.clone(), self.throttle.afresh(), timing, Arc::clone(&self.counter))
+        self.again(timing, Arc::clone(&self.counter))
     }
 
     /// The same server with somebody who counts requests, and nothing sent yet.
     pub(crate) fn with_counter(&self, counter: Arc<dyn RequestCounter>) -> Self {
-        Self::new(self.access.clone(), self.throttle.afresh(), self.timing.clone(), counter)
+        self.again(self.timing.clone(), counter)
+    }
+
+    fn again(&self, timing: Timing, counter: Arc<dyn RequestCounter>) -> Self {
+        Self::new(self.access.clone(), self.throttle.afresh(), self.accepted.clone(), timing, counter)
     }
 
     /// Asks the server and waits for its answer to begin.
@@ -130,16 +149,34 @@ impl Server {
     pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
         let Question { verb, resource, path_and_query } = *question;
         let is_watch = verb == WATCH;
-        let outgoing = Outgoing { method: Method::GET, path_and_query, content_type: None, body: "", is_watch };
-        let (answer, url) = self.deliver(&outgoing).await?;
+        let accept = self.accept();
+        let mut outgoing =
+            Outgoing { method: Method::GET, path_and_query, accept: &accept, content_type: None, body: "", is_watch };
+        let (mut answer, mut url) = self.deliver(&outgoing).await?;
+        if answer.status() == StatusCode::NOT_ACCEPTABLE && accept != JSON {
+            outgoing.accept = JSON;
+            (answer, url) = self.deliver(&outgoing).await?;
+            if answer.status() != StatusCode::NOT_ACCEPTABLE && !self.json_only.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%url, accept, "the API server has no such media type: asking for JSON from now on");
+            }
+        }
         if answer.status().is_success() {
-            return Ok(Answer { body: answer.into_body(), url });
+            let media_type = media_type(&answer);
+            return Ok(Answer { body: answer.into_body(), media_type, url });
         }
         let code = answer.status();
         let retry_after = retry_after(&answer);
         let status = status_of(answer, self.timing.answer).await;
         let trouble = Trouble::answered(&url, verb, resource, code, status);
         Err(Failure { trouble, status: Some(code), retry_after })
+    }
+
+    /// The header `accept` of questions.
+    fn accept(&self) -> String {
+        if self.json_only.load(Ordering::Relaxed) {
+            return JSON.to_owned();
+        }
+        self.accepted.iter().map(|media_type| media_type.as_str()).collect::<Vec<_>>().join(",")
     }
 
     /// Sends a request and waits for its answer to begin, whatever its status; gives also who it comes from.
@@ -211,7 +248,7 @@ impl Server {
         let mut request = Request::builder()
             .method(outgoing.method.clone())
             .uri(outgoing.path_and_query)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, outgoing.accept)
             .header(header::USER_AGENT, USER_AGENT)
             .body(match outgoing.body {
                 "" => Body::empty(),
@@ -260,86 +297,11 @@ pub(crate) fn unsent(url: &str, error: &kube_client::Error) -> Trouble {
     }
 }
 
-/// As seconds only: the API server sends no dates.
-fn retry_after<B>(answer: &Response<B>) -> Option<Duration> {
-    let seconds = answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// What the body says went wrong; the start of its text where it is not the API server's form.
-pub(crate) async fn status_of(answer: Response<Body>, patience: Duration) -> Status {
-    let mut body = answer.into_body();
-    let mut text = Vec::new();
-    let read = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
-            if text.len() > LONGEST_STATUS {
-                break;
-            }
-        }
-    };
-    // What has come by then must do.
-    let _ = timeout(patience, read).await;
-    let status = serde_json::from_slice::<Status>(&text).ok().filter(|status| !status.message.is_empty());
-    status.unwrap_or_else(|| {
-        let text = String::from_utf8_lossy(&text);
-        let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it says nothing more");
-        Status { message: line.chars().take(LONGEST_LINE).collect(), code: 0 }
-    })
-}
-
-/// The whole body of an answer that is one object.
-///
-/// # Errors
-///
-/// It breaks off, does not go on, or is longer than any object.
-pub(crate) async fn body_of(answer: Response<Body>, url: &str, patience: Duration) -> Result<Vec<u8>, Trouble> {
-    let mut body = answer.into_body();
-    let mut text = Vec::new();
-    let read = async {
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Some(Cause::innermost(&error)))?;
-            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
-            if text.len() > LONGEST_OBJECT {
-                return Err(Some(Cause::text("the object is longer than any that the API server keeps".to_owned())));
-            }
-        }
-        Ok(())
-    };
-    match timeout(patience, read).await {
-        Ok(Ok(())) => Ok(text),
-        Ok(Err(cause)) => Err(Trouble::Broken { url: url.to_owned(), cause }),
-        Err(_) => Err(Trouble::Silent { url: url.to_owned(), waited: patience }),
-    }
-}
-
-/// Bytes of an object. The API server's store takes 1.5 MiB of a denser form.
-const LONGEST_OBJECT: usize = 8 << 20;
+/// The media type that every server has.
+pub(crate) const JSON: &str = "application/json";
 
 /// The verb of watches.
 const WATCH: &str = "watch";
 
 /// Names us in the API server's audit log and priority rules.
 pub(crate) const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
-
-/// Bytes of an answer without success that are read.
-const LONGEST_STATUS: usize = 64 << 10;
-
-/// Characters of a message that is not the API server's.
-const LONGEST_LINE: usize = 200;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_wish_to_wait_is_read_as_seconds() {
-        let asked = |value| {
-            let answer = Response::builder().header("Retry-After", value).body(()).unwrap();
-            retry_after(&answer).map(|wait| wait.as_secs())
-        };
-        assert_eq!([asked("7"), asked(" 0 ")], [Some(7), Some(0)]);
-        assert_eq!([asked("-1"), asked("Wed, 21 Oct 2015 07:28:00 GMT"), asked("")], [None; 3]);
-        assert_eq!(retry_after(&Response::new(())), None);
-    }
-}

@@ -1,10 +1,12 @@
-//! A double of an API server, for tests: it speaks list and watch over HTTP, as the real one does, and fails on demand.
+//! A double of an API server, for tests: it speaks list and watch over HTTP, as the real one does, in JSON and protobuf,
+//! and fails on demand.
 //!
 //! It keeps objects as they are given, checks nothing, and remembers every change, so that it can show any state of the
 //! past. It knows just the requests that a proxy makes, writing among them.
 
 mod behaviour;
 mod body;
+pub(crate) mod encode;
 mod serve;
 mod store;
 mod write;
@@ -48,6 +50,7 @@ struct State {
     behaviour: Behaviour,
     faults: Vec<Fault>,
     requests: Vec<String>,
+    accepted: Vec<String>,
     writes: Vec<(String, Value)>,
 }
 
@@ -159,14 +162,20 @@ impl ApiDouble {
         self.shared.signals.send_modify(|signals| signals.bookmarks += 1);
     }
 
-    /// Sends all watches this text as it is.
-    pub fn send_raw(&self, text: &str) {
-        self.shared.signals.send_modify(|signals| (signals.raws, signals.raw) = (signals.raws + 1, text.into()));
+    /// Sends all watches a message of this type with an object that it does not keep.
+    pub fn send(&self, kind: &str, object: Value) {
+        let message = Arc::new((kind.to_owned(), object));
+        self.shared.signals.send_modify(|signals| (signals.sent, signals.message) = (signals.sent + 1, message));
     }
 
     /// The targets of all requests so far, in their order.
     pub fn requests(&self) -> Vec<String> {
         self.shared.state().requests.clone()
+    }
+
+    /// The header `accept` of all requests so far that had it, in their order.
+    pub fn accepted(&self) -> Vec<String> {
+        self.shared.state().accepted.clone()
     }
 
     /// What has been written and taken, in order: method and target, and the body.

@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 pub use self::report::{Regarding, Report, Reported, Severity};
 use crate::{
     Permission,
+    answer::{body_of, status_of},
     decode::Status,
-    server::{Outgoing, Server, body_of, status_of},
+    server::{JSON, Outgoing, Server},
     trouble::{Cause, Trouble},
 };
 
@@ -99,12 +100,13 @@ impl ApiWriter {
         body: Option<&serde_json::Value>,
     ) -> Result<T, WriteError> {
         let (method, content_type) = match deed.verb {
-            "create" => (Method::POST, Some("application/json")),
+            "create" => (Method::POST, Some(JSON)),
             "patch" => (Method::PATCH, Some("application/merge-patch+json")),
             _ => (Method::GET, None),
         };
         let body = body.map(ToString::to_string).unwrap_or_default();
-        let outgoing = Outgoing { method, path_and_query: path, content_type, body: &body, is_watch: false };
+        let outgoing =
+            Outgoing { method, path_and_query: path, accept: JSON, content_type, body: &body, is_watch: false };
         let (answer, url) = self.server.deliver(&outgoing).await.map_err(WriteError::Trouble)?;
         let patience = self.server.timing.answer;
         let status = answer.status();

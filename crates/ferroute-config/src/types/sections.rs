@@ -13,7 +13,7 @@ pub struct ClientConnectionConfiguration {
     /// Requests that may go out at once before `qps` holds.
     #[serde(deserialize_with = "null_default")]
     pub burst: i32,
-    /// Media type of requests.
+    /// Media type of answers, where `acceptContentTypes` says nothing.
     #[serde(deserialize_with = "null_default")]
     pub content_type: String,
     /// Path of a kubeconfig file; empty for the pod's own service account.

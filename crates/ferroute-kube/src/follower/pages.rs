@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use super::{Follower, Setback};
 use crate::{
-    decode::{ListMeta, ListShell},
+    decode::{self, ListMeta},
     server::Answer,
     split::Splitter,
     trouble::{Cause, Trouble},
@@ -46,11 +46,11 @@ impl Follower {
     }
 
     async fn page(&mut self, answer: Answer) -> Result<ListMeta, Setback> {
-        let Answer { mut body, url } = answer;
+        let Answer { mut body, url, media_type } = answer;
         let waited = self.server.timing.answer;
         let resource = self.wanted.resource;
         let senseless = |cause| Trouble::Senseless { url: url.to_string(), resource, cause };
-        let mut splitter = Splitter::list();
+        let mut splitter = Splitter::list(media_type);
         loop {
             let frame = match timeout(waited, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
@@ -61,9 +61,9 @@ impl Follower {
                 Ok(None) => break,
                 Err(_) => return Err(Trouble::Silent { url: url.to_string(), waited }.into()),
             };
-            let mut text = frame.data_ref().map_or(&[][..], |data| data);
-            while let Some(item) = splitter.next(&mut text).map_err(|error| senseless(Cause::whole(&error)))? {
-                let item = std::str::from_utf8(item).map_err(|error| senseless(Cause::whole(&error)))?;
+            let mut bytes = frame.data_ref().map_or(&[][..], |data| data);
+            while let Some(item) = splitter.next(&mut bytes).map_err(|error| senseless(Cause::whole(&error)))? {
+                let item = decode::item(media_type, item).map_err(|error| senseless(Cause::whole(&error)))?;
                 self.ledger.applied(item, self.out.batch());
                 self.out.relieve().await?;
             }
@@ -72,8 +72,7 @@ impl Follower {
         let Some(shell) = splitter.shell() else {
             return Err(Trouble::Broken { url: url.to_string(), cause: None }.into());
         };
-        let ListShell { metadata } = serde_json::from_slice(shell).map_err(|error| senseless(Cause::whole(&error)))?;
-        Ok(metadata)
+        Ok(decode::list_meta(media_type, shell).map_err(|error| senseless(Cause::whole(&error)))?)
     }
 }
 

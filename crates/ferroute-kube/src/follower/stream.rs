@@ -61,9 +61,9 @@ impl Follower {
     }
 
     async fn read(&mut self, answer: Answer, deadline: Instant) -> Result<(), Setback> {
-        let Answer { mut body, url } = answer;
+        let Answer { mut body, url, media_type } = answer;
         let start = Instant::now();
-        let mut splitter = Splitter::stream();
+        let mut splitter = Splitter::stream(media_type);
         let mut has_brought = false;
         loop {
             let listing = self.ledger.is_listing();
@@ -101,8 +101,9 @@ impl Follower {
                     };
                 }
             };
-            let mut text = frame.data_ref().map_or(&[][..], |data| data);
-            while let Some(message) = splitter.next(&mut text).map_err(|error| self.senseless(&url, &error))? {
+            let mut bytes = frame.data_ref().map_or(&[][..], |data| data);
+            while let Some(message) = splitter.next(&mut bytes).map_err(|error| self.senseless(&url, &error))? {
+                let message = decode::message(media_type, message).map_err(|error| self.senseless(&url, &error))?;
                 self.message(message, &url)?;
                 has_brought = true;
                 self.out.relieve().await?;
@@ -111,9 +112,9 @@ impl Follower {
         }
     }
 
-    fn message(&mut self, json: &[u8], url: &str) -> Result<(), Setback> {
+    fn message(&mut self, message: Message<'_>, url: &str) -> Result<(), Setback> {
         let listing = self.ledger.is_listing();
-        let version = match decode::message(json).map_err(|error| self.senseless(url, &error))? {
+        let version = match message {
             Message::Applied(object) => self.ledger.applied(object, self.out.batch()),
             Message::Deleted(object) => self.ledger.deleted(object, self.out.batch()),
             Message::Bookmark { version, ends_listing } => {

@@ -1,5 +1,8 @@
-/// Cuts a stream of JSON text into the objects in it, while it comes in, so that no more than one object needs to be
-/// held at a time. It looks at strings and brackets only; whether an object is good is its reader's to say.
+//! JSON text.
+
+use super::{LONGEST, SplitError, recycle};
+
+/// Looks at strings and brackets only.
 #[derive(Debug)]
 pub(crate) struct Splitter {
     form: Form,
@@ -19,17 +22,6 @@ enum Form {
     Stream,
     /// In the field `items` of one object; the rest of that object is kept here.
     List { shell: Vec<u8>, in_items: bool },
-}
-
-/// The text cannot be cut into objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SplitError {
-    /// There is something where an object should begin, or a bracket too many.
-    #[error("it is no JSON")]
-    NotJson,
-    /// An object, or what surrounds the items of a list, has no end.
-    #[error("an object is longer than {LONGEST} bytes")]
-    TooLong,
 }
 
 impl Splitter {
@@ -55,8 +47,7 @@ impl Splitter {
     pub(crate) fn next(&mut self, text: &mut &[u8]) -> Result<Option<&[u8]>, SplitError> {
         // An object that was given out before has been used by now.
         if self.depth == self.base() {
-            self.object.clear();
-            self.object.shrink_to(KEPT);
+            recycle(&mut self.object);
         }
         while let Some((&byte, rest)) = text.split_first() {
             *text = rest;
@@ -139,12 +130,6 @@ fn ends_with_items(shell: &[u8]) -> bool {
     // A backslash before it would make it the tail of another name.
     key.and_then(|key| key.strip_suffix(br#""items""#)).is_some_and(|before| !before.ends_with(b"\\"))
 }
-
-/// Bytes that one object may have. The API server takes no object of more than 3 MiB (etcd not even of half that).
-const LONGEST: usize = 16 << 20;
-
-/// Bytes that are kept for objects to come, so that one large object does not cost memory for ever.
-const KEPT: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests;

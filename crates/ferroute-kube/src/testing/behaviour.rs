@@ -1,5 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
+use serde_json::Value;
+
 /// How the double answers.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
@@ -9,6 +11,8 @@ pub struct Behaviour {
     pub pages: bool,
     /// Most objects in a page, whatever the request says.
     pub most_in_page: usize,
+    /// It answers in protobuf where it is asked for that, not only in JSON.
+    pub protobuf: bool,
     /// Objects have fields that nobody knows.
     pub unknown_fields: bool,
     /// A version that is too old is answered with a message within a watch instead of a status.
@@ -65,6 +69,7 @@ impl Default for Behaviour {
             streaming: Streaming::Yes,
             pages: true,
             most_in_page: usize::MAX,
+            protobuf: true,
             unknown_fields: false,
             expires_in_watch: false,
             repeats: false,
@@ -89,7 +94,7 @@ pub(super) struct Signals {
     /// The status of the last of the errors.
     pub(super) code: u16,
     pub(super) bookmarks: u64,
-    pub(super) raws: u64,
-    /// The last of the raw texts.
-    pub(super) raw: Arc<str>,
+    pub(super) sent: u64,
+    /// Type and object of the last message that was sent.
+    pub(super) message: Arc<(String, Value)>,
 }

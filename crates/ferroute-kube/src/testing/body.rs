@@ -27,8 +27,8 @@ impl Writer {
         (Self { sender: Some(sender), piece: behaviour.piece.max(1), pause: behaviour.pause, left: cut }, body)
     }
 
-    pub(super) async fn write(&mut self, text: &str) -> Result<(), Over> {
-        for piece in text.as_bytes().chunks(self.piece) {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Over> {
+        for piece in bytes.chunks(self.piece) {
             let length = self.left.map_or(piece.len(), |left| left.min(piece.len()));
             self.send(&piece[..length]).await?;
             if let Some(left) = &mut self.left {

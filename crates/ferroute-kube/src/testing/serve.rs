@@ -1,5 +1,6 @@
 use std::{borrow::Cow, collections::BTreeMap, io, sync::Arc, time::Duration};
 
+use ferroute_config::MediaType;
 use ferroute_source::Resource;
 use http_body_util::channel::Channel;
 use hyper::{
@@ -14,6 +15,7 @@ use super::{
     Behaviour, Fault, Shared, Streaming,
     behaviour::Signals,
     body::{Over, Writer},
+    encode,
     store::{self, Change},
     write,
 };
@@ -24,6 +26,7 @@ pub(super) type Answer = Response<Channel<Bytes, io::Error>>;
 struct Asked {
     resource: Resource,
     parameters: BTreeMap<String, String>,
+    media_type: MediaType,
     behaviour: Behaviour,
     fault: Option<Fault>,
 }
@@ -58,6 +61,18 @@ impl Asked {
         Cow::Owned(object)
     }
 
+    fn event(&self, kind: &str, object: &Value) -> Vec<u8> {
+        encode::event(self.media_type, self.resource, kind, object)
+    }
+
+    fn error(&self, code: u16) -> Vec<u8> {
+        self.event("ERROR", &status_object(code))
+    }
+
+    fn status(&self, code: u16) -> Answer {
+        status(code, self.media_type, None)
+    }
+
     fn cut(&self) -> Option<usize> {
         match self.fault {
             Some(Fault::Cut(bytes)) => Some(bytes),
@@ -68,24 +83,29 @@ impl Asked {
 
 pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Answer> {
     let target = request.uri().to_string();
+    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (fault, behaviour) = {
         let mut state = shared.state();
         state.requests.push(target);
+        state.accepted.extend(accept.clone());
         let fault = (!state.faults.is_empty()).then(|| state.faults.remove(0));
         (fault, state.behaviour.clone())
     };
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if behaviour.authorization.as_deref().is_some_and(|authorization| shown != Some(authorization)) {
-        return Ok(status(401, None));
+        return Ok(status(401, MediaType::Json, None));
     }
     if behaviour.away {
         return Err(io::Error::other("away on demand"));
     }
+    let Some(media_type) = acceptable(accept.as_deref(), &behaviour) else {
+        return Ok(status(406, MediaType::Json, None));
+    };
     match fault {
         Some(Fault::Silence) => return std::future::pending().await,
-        Some(Fault::Status(code)) => return Ok(status(code, None)),
-        Some(Fault::Wait(seconds)) => return Ok(status(429, Some(seconds))),
-        Some(Fault::Html) => return Ok(whole(StatusCode::OK, "<html>log in, please</html>")),
+        Some(Fault::Status(code)) => return Ok(status(code, media_type, None)),
+        Some(Fault::Wait(seconds)) => return Ok(status(429, media_type, Some(seconds))),
+        Some(Fault::Html) => return Ok(whole(StatusCode::OK, "text/html", "<html>log in, please</html>".into())),
         Some(Fault::Cut(_)) | None => {}
     }
     if request.method() != Method::GET || request.uri().path().starts_with("/api/v1/nodes/") {
@@ -97,13 +117,13 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> i
         "/api/v1/nodes" => Resource::Nodes,
         "/apis/networking.k8s.io/v1/servicecidrs" => match behaviour.service_cidrs {
             200 => Resource::ServiceCidrs,
-            code => return Ok(status(code, None)),
+            code => return Ok(status(code, media_type, None)),
         },
-        _ => return Ok(status(404, None)),
+        _ => return Ok(status(404, media_type, None)),
     };
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-    let asked = Asked { resource, parameters, behaviour, fault };
+    let asked = Asked { resource, parameters, media_type, behaviour, fault };
     Ok(if asked.parameter("watch") == "true" { begin_watch(shared, asked) } else { list(&shared, &asked) })
 }
 
@@ -115,11 +135,11 @@ fn list(shared: &Shared, asked: &Asked) -> Answer {
         let least = asked.number("resourceVersion");
         let (version, offset) = match asked.parameter("continue").split_once(':') {
             Some((version, offset)) => (version.parse().unwrap_or(0), offset.parse().unwrap_or(0)),
-            None if least.is_some_and(|least| least > now) => return status(504, None),
+            None if least.is_some_and(|least| least > now) => return asked.status(504),
             None => (least.map_or(now, |least| now.saturating_sub(lag).max(least).max(forgotten)), 0_usize),
         };
         if version < forgotten {
-            return status(410, None);
+            return asked.status(410);
         }
         let all = state.store.at(version, asked.resource).into_values().filter(|object| asked.sees(object));
         let mut items: Vec<Value> = all.skip(offset).collect();
@@ -130,14 +150,12 @@ fn list(shared: &Shared, asked: &Asked) -> Answer {
             .inspect(|_| items.truncate(limit));
         (items, version, token)
     };
-    let items: Vec<_> = items.iter().map(|object| asked.dressed(object)).collect();
-    // As in Go, nothing is null.
-    let items = if items.is_empty() { Value::Null } else { json!(items) };
+    let items: Vec<_> = items.iter().map(|object| asked.dressed(object).into_owned()).collect();
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token.unwrap_or_default()});
-    let text = json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string();
+    let list = encode::list(asked.media_type, asked.resource, &metadata, &items);
     let (mut writer, body) = Writer::new(&asked.behaviour, asked.cut());
-    tokio::spawn(async move { writer.write(&text).await });
-    Response::new(body)
+    tokio::spawn(async move { writer.write(&list).await });
+    answer_of(StatusCode::OK, asked.media_type.as_str(), body)
 }
 
 fn begin_watch(shared: Arc<Shared>, asked: Asked) -> Answer {
@@ -149,19 +167,21 @@ fn begin_watch(shared: Arc<Shared>, asked: Asked) -> Answer {
     };
     let version = asked.number("resourceVersion").filter(|version| *version > 0);
     let starts_with_all = match asked.behaviour.streaming {
-        Streaming::Refused if asks_for_list => return status(422, None),
-        Streaming::Yes if asks_for_list && version > Some(now) => return status(504, None),
+        Streaming::Refused if asks_for_list => return asked.status(422),
+        Streaming::Yes if asks_for_list && version > Some(now) => return asked.status(504),
         Streaming::Yes if asks_for_list => true,
         Streaming::Yes | Streaming::Refused | Streaming::Ignored => version.is_none(),
     };
     let ends_list = starts_with_all && asks_for_list && asked.behaviour.streaming == Streaming::Yes;
     let (mut writer, body) = Writer::new(&asked.behaviour, asked.cut());
+    let answer = answer_of(StatusCode::OK, &format!("{};stream=watch", asked.media_type.as_str()), body);
     if !starts_with_all && version.is_some_and(|version| version < forgotten) {
         if !asked.behaviour.expires_in_watch {
-            return status(410, None);
+            return asked.status(410);
         }
-        tokio::spawn(async move { writer.write(&error(410)).await });
-        return Response::new(body);
+        let error = asked.error(410);
+        tokio::spawn(async move { writer.write(&error).await });
+        return answer;
     }
     let mut watch = Watch { shared, asked, writer, version: version.unwrap_or(now) };
     tokio::spawn(async move {
@@ -170,7 +190,7 @@ fn begin_watch(shared: Arc<Shared>, asked: Asked) -> Answer {
         }
         watch.go_on(signals).await
     });
-    Response::new(body)
+    answer
 }
 
 /// A watch that goes on.
@@ -190,8 +210,8 @@ impl Watch {
             state.store.at(self.version, self.asked.resource)
         };
         for object in objects.values().filter(|object| self.asked.sees(object)) {
-            let text = event("ADDED", &self.asked.dressed(object));
-            self.writer.write(&text).await?;
+            let message = self.asked.event("ADDED", &self.asked.dressed(object));
+            self.writer.write(&message).await?;
         }
         if ends_list { self.write_bookmark(true).await } else { Ok(()) }
     }
@@ -205,21 +225,23 @@ impl Watch {
         }
         loop {
             if self.write_changes().await?.is_none() {
-                return self.writer.write(&error(410)).await;
+                return self.writer.write(&self.asked.error(410)).await;
             }
             tokio::select! {
                 changed = signals.changed() => changed.map_err(|_| Over)?,
                 () = &mut end => return Ok(()),
             }
             let now = signals.borrow_and_update().clone();
-            if now.raws > seen.raws {
-                self.writer.write(&now.raw).await?;
+            if now.sent > seen.sent {
+                let (kind, object) = &*now.message;
+                self.writer.write(&self.asked.event(kind, object)).await?;
             }
             if now.errors > seen.errors {
-                return self.writer.write(&error(now.code)).await;
+                return self.writer.write(&self.asked.error(now.code)).await;
             }
             if now.cuts > seen.cuts {
-                self.writer.write(r#"{"type":"MODIFIED","object":{"metadata":{"name":"cut""#).await?;
+                let message = self.asked.event("MODIFIED", &json!({"metadata": {"name": "cut"}}));
+                self.writer.write(&message[..message.len() / 2]).await?;
                 self.writer.cut().await;
                 return Err(Over);
             }
@@ -255,17 +277,17 @@ impl Watch {
 
     async fn write_change(&mut self, change: &Change) -> Result<(), Over> {
         let visible = |object: &Option<Arc<Value>>| object.clone().filter(|object| self.asked.sees(object));
-        let text = match (visible(&change.before), visible(&change.after)) {
+        let message = match (visible(&change.before), visible(&change.after)) {
             (None, None) => return Ok(()),
-            (None, Some(object)) => event("ADDED", &self.asked.dressed(&object)),
-            (Some(_), Some(object)) => event("MODIFIED", &self.asked.dressed(&object)),
+            (None, Some(object)) => self.asked.event("ADDED", &self.asked.dressed(&object)),
+            (Some(_), Some(object)) => self.asked.event("MODIFIED", &self.asked.dressed(&object)),
             (Some(object), None) => {
                 let mut object = Value::clone(&object);
                 object["metadata"]["resourceVersion"] = change.version.to_string().into();
-                event("DELETED", &self.asked.dressed(&object))
+                self.asked.event("DELETED", &self.asked.dressed(&object))
             }
         };
-        self.writer.write(&text).await
+        self.writer.write(&message).await
     }
 
     /// Sends some of the old news up to a version again, in any order.
@@ -284,17 +306,15 @@ impl Watch {
         if ends_list {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        self.writer.write(&event("BOOKMARK", &json!({"metadata": metadata, "spec": {}}))).await
+        let message = self.asked.event("BOOKMARK", &json!({"metadata": metadata, "spec": {}}));
+        self.writer.write(&message).await
     }
 }
 
-fn event(kind: &str, object: &Value) -> String {
-    // In the order in which Go writes it.
-    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
-}
-
-fn error(code: u16) -> String {
-    event("ERROR", &status_object(code))
+/// The form in which to answer; `None` where the request takes none that the double has.
+fn acceptable(accept: Option<&str>, behaviour: &Behaviour) -> Option<MediaType> {
+    let mut accepted = accept.unwrap_or(MediaType::Json.as_str()).split(',').filter_map(MediaType::of);
+    accepted.find(|media_type| behaviour.protobuf || *media_type == MediaType::Json)
 }
 
 fn status_object(code: u16) -> Value {
@@ -302,20 +322,22 @@ fn status_object(code: u16) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
 }
 
-pub(super) fn status(code: u16, retry_after: Option<u64>) -> Answer {
+pub(super) fn status(code: u16, media_type: MediaType, retry_after: Option<u64>) -> Answer {
     let code_type = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = whole(code_type, &status_object(code).to_string());
+    let mut answer = whole(code_type, media_type.as_str(), encode::status(media_type, &status_object(code)));
     if let Some(seconds) = retry_after {
         answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     answer
 }
 
-pub(super) fn whole(code: StatusCode, text: &str) -> Answer {
+pub(super) fn whole(code: StatusCode, content_type: &str, bytes: Vec<u8>) -> Answer {
     let (mut writer, body) = Writer::new(&Behaviour::default(), None);
-    let text = text.to_owned();
-    tokio::spawn(async move { writer.write(&text).await });
-    let mut answer = Response::new(body);
-    *answer.status_mut() = code;
-    answer
+    tokio::spawn(async move { writer.write(&bytes).await });
+    answer_of(code, content_type, body)
+}
+
+fn answer_of(code: StatusCode, content_type: &str, body: Channel<Bytes, io::Error>) -> Answer {
+    let answer = Response::builder().status(code).header(header::CONTENT_TYPE, content_type);
+    answer.body(body).expect("media types make good headers")
 }

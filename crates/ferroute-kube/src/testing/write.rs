@@ -1,5 +1,6 @@
 //! What a proxy writes: its Node, and Events.
 
+use ferroute_config::MediaType;
 use ferroute_source::Resource;
 use http_body_util::BodyExt;
 use hyper::{Method, Request, StatusCode, body::Incoming};
@@ -15,7 +16,7 @@ pub(super) async fn answer(shared: &Shared, request: Request<Incoming>) -> Answe
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let text = match request.into_body().collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => return status(400, None),
+        Err(_) => return status(400, MediaType::Json, None),
     };
     let body: Value = serde_json::from_slice(&text).unwrap_or_default();
     let outcome = shared.change(|state| {
@@ -29,8 +30,8 @@ pub(super) async fn answer(shared: &Shared, request: Request<Incoming>) -> Answe
         Ok(outcome)
     });
     match outcome {
-        Ok(object) => whole(StatusCode::OK, &object.to_string()),
-        Err(code) => status(code, None),
+        Ok(object) => whole(StatusCode::OK, MediaType::Json.as_str(), object.to_string().into()),
+        Err(code) => status(code, MediaType::Json, None),
     }
 }
 

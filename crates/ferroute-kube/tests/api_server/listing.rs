@@ -6,7 +6,7 @@ use ferroute_kube::{
 };
 use ferroute_source::Resource;
 
-use crate::{Following, STREAM, node, service, service_requests, slice, timing, watch_from};
+use crate::{FORMS, Following, STREAM, node, service, service_requests, slice, timing, watch_from};
 
 async fn small_cluster() -> ApiDouble {
     let double = ApiDouble::start().await;
@@ -31,25 +31,29 @@ const ALL: [&str; 7] = [
 
 #[tokio::test]
 async fn a_streaming_list_tells_everything_once_and_becomes_the_watch() {
-    let double = small_cluster().await;
-    let mut following = Following::start(&double).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), ALL);
-    double.apply(Resource::Services, service("s6", "10.0.0.6"));
-    following.until_service("s6", "10.0.0.6").await;
-    assert_eq!(service_requests(&double), [STREAM]);
+    for media_type in FORMS {
+        let double = small_cluster().await;
+        let mut following = Following::start_in(media_type, &double).await;
+        following.until_synced().await;
+        assert_eq!(following.news(), ALL);
+        double.apply(Resource::Services, service("s6", "10.0.0.6"));
+        following.until_service("s6", "10.0.0.6").await;
+        assert_eq!(service_requests(&double), [STREAM]);
+    }
 }
 
 #[tokio::test]
 async fn a_server_without_streaming_lists_is_asked_for_pages() {
-    let double = small_cluster().await;
-    double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
-    let mut following = Following::start(&double).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), ALL);
-    following.settle(&double).await;
-    let pages = ["limit=500&resourceVersion=0", "limit=500&continue=8%3A2", "limit=500&continue=8%3A4"];
-    assert_eq!(service_requests(&double), [&[STREAM], &pages[..], &[watch_from(8).as_str()]].concat());
+    for media_type in FORMS {
+        let double = small_cluster().await;
+        double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
+        let mut following = Following::start_in(media_type, &double).await;
+        following.until_synced().await;
+        assert_eq!(following.news(), ALL);
+        following.settle(&double).await;
+        let pages = ["limit=500&resourceVersion=0", "limit=500&continue=8%3A2", "limit=500&continue=8%3A4"];
+        assert_eq!(service_requests(&double), [&[STREAM], &pages[..], &[watch_from(8).as_str()]].concat());
+    }
 }
 
 #[tokio::test]
@@ -65,22 +69,26 @@ async fn a_server_that_does_not_see_the_wish_for_a_streaming_list_is_asked_for_p
 
 #[tokio::test]
 async fn a_server_that_gives_all_at_once_is_fine() {
-    let double = small_cluster().await;
-    double.behave(|behaviour| (behaviour.streaming, behaviour.pages) = (Streaming::Refused, false));
-    let mut following = Following::start(&double).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), ALL);
+    for media_type in FORMS {
+        let double = small_cluster().await;
+        double.behave(|behaviour| (behaviour.streaming, behaviour.pages) = (Streaming::Refused, false));
+        let mut following = Following::start_in(media_type, &double).await;
+        following.until_synced().await;
+        assert_eq!(following.news(), ALL);
+    }
 }
 
 #[tokio::test]
 async fn every_kind_is_synced_where_there_is_nothing() {
-    for streaming in [Streaming::Yes, Streaming::Refused] {
-        let double = ApiDouble::start().await;
-        double.behave(|behaviour| behaviour.streaming = streaming);
-        let mut following = Following::start(&double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), [""; 0]);
-        following.settle(&double).await;
+    for media_type in FORMS {
+        for streaming in [Streaming::Yes, Streaming::Refused] {
+            let double = ApiDouble::start().await;
+            double.behave(|behaviour| behaviour.streaming = streaming);
+            let mut following = Following::start_in(media_type, &double).await;
+            following.until_synced().await;
+            assert_eq!(following.news(), [""; 0]);
+            following.settle(&double).await;
+        }
     }
 }
 
@@ -102,56 +110,64 @@ async fn objects_that_another_proxy_takes_care_of_are_not_told() {
 
 #[tokio::test]
 async fn unknown_fields_mean_nothing() {
-    for streaming in [Streaming::Yes, Streaming::Refused] {
-        let double = small_cluster().await;
-        double.behave(|behaviour| (behaviour.streaming, behaviour.unknown_fields) = (streaming, true));
-        let mut following = Following::start(&double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), ALL);
+    for media_type in FORMS {
+        for streaming in [Streaming::Yes, Streaming::Refused] {
+            let double = small_cluster().await;
+            double.behave(|behaviour| (behaviour.streaming, behaviour.unknown_fields) = (streaming, true));
+            let mut following = Following::start_in(media_type, &double).await;
+            following.until_synced().await;
+            assert_eq!(following.news(), ALL);
+        }
     }
 }
 
 #[tokio::test]
 async fn a_list_may_come_a_few_bytes_at_a_time() {
-    for streaming in [Streaming::Yes, Streaming::Refused] {
-        let double = small_cluster().await;
-        double.behave(|behaviour| {
-            (behaviour.streaming, behaviour.piece, behaviour.pause) = (streaming, 7, Duration::from_micros(10));
-        });
-        let mut following = Following::start(&double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), ALL);
+    for media_type in FORMS {
+        for streaming in [Streaming::Yes, Streaming::Refused] {
+            let double = small_cluster().await;
+            double.behave(|behaviour| {
+                (behaviour.streaming, behaviour.piece, behaviour.pause) = (streaming, 7, Duration::from_micros(10));
+            });
+            let mut following = Following::start_in(media_type, &double).await;
+            following.until_synced().await;
+            assert_eq!(following.news(), ALL);
+        }
     }
 }
 
 #[tokio::test]
 async fn a_list_that_breaks_off_tells_nothing_twice() {
-    for streaming in [Streaming::Yes, Streaming::Refused] {
-        let double = small_cluster().await;
-        double.behave(|behaviour| behaviour.streaming = streaming);
-        for bytes in [1, 150, 300, 450] {
-            Resource::ALL.iter().for_each(|_| double.fault(Fault::Cut(bytes)));
+    for media_type in FORMS {
+        for streaming in [Streaming::Yes, Streaming::Refused] {
+            let double = small_cluster().await;
+            double.behave(|behaviour| behaviour.streaming = streaming);
+            for bytes in [1, 150, 300, 450] {
+                Resource::ALL.iter().for_each(|_| double.fault(Fault::Cut(bytes)));
+            }
+            let mut following = Following::start_in(media_type, &double).await;
+            following.until_synced().await;
+            following.settle(&double).await;
+            let news: Vec<_> = following.news().into_iter().filter(|line| line.starts_with("Services")).collect();
+            assert_eq!(news, ALL[2..]);
         }
-        let mut following = Following::start(&double).await;
-        following.until_synced().await;
-        following.settle(&double).await;
-        let news: Vec<_> = following.news().into_iter().filter(|line| line.starts_with("Services")).collect();
-        assert_eq!(news, ALL[2..]);
     }
 }
 
 #[tokio::test]
 async fn pages_that_expire_are_asked_for_as_a_whole() {
-    let double = small_cluster().await;
-    double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
-    double.behave(|behaviour| behaviour.lag = 3);
-    // Each reading of the state of the past meets with a past that has just been forgotten.
-    let mut following = Following::start(&double).await;
-    double.forget();
-    following.until_synced().await;
-    following.settle(&double).await;
-    let told = |name: &str, ip: &str| following.told.has(Resource::Services, name, ip);
-    assert!((1..=5).all(|number| told(&format!("default/s{number}"), &format!("10.0.0.{number}"))));
+    for media_type in FORMS {
+        let double = small_cluster().await;
+        double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
+        double.behave(|behaviour| behaviour.lag = 3);
+        // Each reading of the state of the past meets with a past that has just been forgotten.
+        let mut following = Following::start_in(media_type, &double).await;
+        double.forget();
+        following.until_synced().await;
+        following.settle(&double).await;
+        let told = |name: &str, ip: &str| following.told.has(Resource::Services, name, ip);
+        assert!((1..=5).all(|number| told(&format!("default/s{number}"), &format!("10.0.0.{number}"))));
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod clock;
 mod credentials;
 mod faults;
 mod listing;
+mod media_types;
 mod properties;
 mod requests;
 mod tls;
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_config::ClientConnectionConfiguration;
+use ferroute_config::{ClientConnectionConfiguration, MediaType};
 use ferroute_kube::{ApiServer, Timing, testing::ApiDouble};
 use ferroute_source::{Event, ObjectName, Resource};
 use serde_json::{Value, json};
@@ -40,9 +41,18 @@ fn timing() -> Timing {
     }
 }
 
+/// In protobuf, as it is where nobody configures anything else.
 fn connection() -> ClientConnectionConfiguration {
-    ClientConnectionConfiguration { qps: -1.0, ..ClientConnectionConfiguration::default() }
+    connection_in(MediaType::Protobuf)
 }
+
+fn connection_in(media_type: MediaType) -> ClientConnectionConfiguration {
+    let content_type = media_type.as_str().to_owned();
+    ClientConnectionConfiguration { qps: -1.0, content_type, ..ClientConnectionConfiguration::default() }
+}
+
+/// The forms that answers come in.
+const FORMS: [MediaType; 2] = [MediaType::Protobuf, MediaType::Json];
 
 fn service(name: &str, ip: &str) -> Value {
     json!({"metadata": {"namespace": "default", "name": name}, "spec": {"clusterIP": ip}})
@@ -146,7 +156,16 @@ impl Following {
     }
 
     async fn start_with(double: &ApiDouble, timing: Timing) -> Self {
-        Self::of(ApiServer::new(&connection(), Some(&double.url()), NODE).await.unwrap().with_timing(timing))
+        Self::start_by(double, &connection(), timing).await
+    }
+
+    /// Follows the double, which answers in this form.
+    async fn start_in(media_type: MediaType, double: &ApiDouble) -> Self {
+        Self::start_by(double, &connection_in(media_type), timing()).await
+    }
+
+    async fn start_by(double: &ApiDouble, connection: &ClientConnectionConfiguration, timing: Timing) -> Self {
+        Self::of(ApiServer::new(connection, Some(&double.url()), NODE).await.unwrap().with_timing(timing))
     }
 
     fn of(source: ApiServer) -> Self {

@@ -5,7 +5,7 @@ use ferroute_source::Resource;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{Following, NODE, node, service, service_cidr, slice};
+use crate::{FORMS, Following, NODE, node, service, service_cidr, slice};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -177,11 +177,14 @@ proptest! {
 
     /// `Told` checks on the way that nothing is told twice, and nothing deleted that was not told.
     #[test]
-    fn whatever_happens_the_end_is_as_the_server_has_it(steps in prop::collection::vec(step(), 0..80)) {
+    fn whatever_happens_the_end_is_as_the_server_has_it(
+        media_type in prop::sample::select(FORMS.to_vec()),
+        steps in prop::collection::vec(step(), 0..80),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let double = ApiDouble::start().await;
-            let mut following = Following::start(&double).await;
+            let mut following = Following::start_in(media_type, &double).await;
             if let [.., Step::Wait(_)] = *steps {
                 following.until_synced().await;
             }

@@ -1,9 +1,14 @@
+use ferroute_config::MediaType;
+use ferroute_source::{Event, Resource};
 use serde_json::json;
 
-use super::*;
+use crate::{
+    decode::{Nameless, Raw, Sent, message, object},
+    known::Known,
+};
 
 fn read(resource: Resource, json: &serde_json::Value) -> Result<Sent, Nameless> {
-    object(resource, &json.to_string(), &mut Known::default())
+    object(resource, Raw::Json(&json.to_string()), &mut Known::default())
 }
 
 fn error_of(resource: Resource, json: &serde_json::Value) -> String {
@@ -12,10 +17,10 @@ fn error_of(resource: Resource, json: &serde_json::Value) -> String {
 
 #[test]
 fn messages_of_all_types_are_read() {
-    let kind = |text: &str| format!("{:?}", message(text.as_bytes()).unwrap());
-    assert_eq!(kind(r#"{"type":"ADDED","object":{"a":1}}"#), r#"Applied("{\"a\":1}")"#);
-    assert_eq!(kind(r#"{"object":{},"type":"MODIFIED"}"#), r#"Applied("{}")"#);
-    assert_eq!(kind(r#"{"type":"DELETED","object":{}}"#), r#"Deleted("{}")"#);
+    let kind = |text: &str| format!("{:?}", message(MediaType::Json, text.as_bytes()).unwrap());
+    assert_eq!(kind(r#"{"type":"ADDED","object":{"a":1}}"#), r#"Applied(Json("{\"a\":1}"))"#);
+    assert_eq!(kind(r#"{"object":{},"type":"MODIFIED"}"#), r#"Applied(Json("{}"))"#);
+    assert_eq!(kind(r#"{"type":"DELETED","object":{}}"#), r#"Deleted(Json("{}"))"#);
     assert_eq!(
         kind(r#"{"type":"BOOKMARK","object":{"kind":"Service","metadata":{"resourceVersion":"7"}}}"#),
         r#"Bookmark { version: "7", ends_listing: false }"#
@@ -37,7 +42,7 @@ fn messages_of_all_types_are_read() {
 #[test]
 fn what_is_no_message_is_an_error() {
     for text in [r#"{"kind":"Status","code":500}"#, r#"{"type":"ADDED"}"#, r#"{"type":1,"object":{}}"#, "{"] {
-        assert!(message(text.as_bytes()).is_err(), "{text}");
+        assert!(message(MediaType::Json, text.as_bytes()).is_err(), "{text}");
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct ClientFlags {
     /// Address of the API server, in place of the kubeconfig's
     #[arg(long, value_name = "URL", default_value = "")]
     pub(crate) master: String,
-    /// Media type of requests to the API server; they are JSON in any case
+    /// Media type that the API server is asked to answer in: protobuf or JSON
     #[arg(long, value_name = "TYPE", default_value = "application/vnd.kubernetes.protobuf")]
     pub(crate) kube_api_content_type: String,
     /// Requests to the API server per second
