@@ -1,8 +1,4 @@
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use ferroute_core::Protocol;
 
@@ -156,9 +152,7 @@ impl Facts {
 impl Listener {
     /// It takes what comes to this host on all addresses, or on those that others can reach.
     pub(crate) fn is_reachable(&self) -> bool {
-        match self.address.ip() {
-            IpAddr::V4(address) => !address.is_loopback(),
-            IpAddr::V6(address) => !address.is_loopback(),
-        }
+        // A socket of IPv6 that waits for IPv4 has its address within that of IPv6.
+        !self.address.ip().to_canonical().is_loopback()
     }
 }

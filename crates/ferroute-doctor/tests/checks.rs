@@ -35,7 +35,11 @@ fn well() -> Facts {
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         bridges: Ok(vec!["cni0".to_owned()]),
         conntrack: Ok(Some(Conntrack { count: 100, max: 262_144, dropped: 0 })),
-        listeners: Ok(vec![listener("0.0.0.0:22", "sshd"), listener("127.0.0.1:30080", "debugger")]),
+        listeners: Ok(vec![
+            listener("0.0.0.0:22", "sshd"),
+            listener("127.0.0.1:30080", "debugger"),
+            listener("[::ffff:127.0.0.1]:30080", "debugger"),
+        ]),
         proxies: Ok(vec![process("ferroute")]),
         clock: Some(Ok(Clock { difference: Duration::from_millis(900), ahead: true })),
         node_ports: Some(vec![NodePort { port: 30_080, protocol: Protocol::Tcp, service: "shop/web:http".to_owned() }]),
