@@ -117,6 +117,11 @@ impl Tracker {
         }
     }
 
+    /// The networks that cluster IPs are taken from.
+    pub fn service_cidrs(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.service_cidrs.iter().flatten().copied()
+    }
+
     /// The table of a family as [`Tracker::update`] left it.
     pub fn table(&self, family: IpFamily) -> &ServiceTable {
         &self.tables[family.index()]

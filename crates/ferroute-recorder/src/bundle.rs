@@ -7,8 +7,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ferroute_api::{EndpointSlice, Node, Service};
+use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
 use ferroute_core::{Changes, IpFamily, NodeView, RulesDigest, ServiceName, SyncReport, tracker::SliceView};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -53,6 +54,9 @@ pub struct State {
     pub services: Vec<Service>,
     /// All slices that it uses.
     pub endpoint_slices: Vec<EndpointSlice>,
+    /// The networks that cluster IPs are taken from, where the cluster tells them.
+    #[serde(default, rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub service_cidrs: Vec<ServiceCidr>,
 }
 
 /// One sync, or what a next one would bring into force.
@@ -81,6 +85,9 @@ pub enum Change {
     EndpointSliceGone(String),
     /// The node differs.
     Node(Node),
+    /// The networks that cluster IPs are taken from differ; all of them.
+    #[serde(rename = "serviceCIDRs")]
+    ServiceCidrs(Vec<ServiceCidr>),
 }
 
 /// One family's part of a sync.
@@ -188,11 +195,12 @@ impl Bundle {
         configuration: String,
         host_addresses: Vec<IpAddr>,
     ) -> Self {
-        let Snapshot { node, services, slices, syncs, pending } = snapshot;
+        let Snapshot { node, services, slices, service_cidrs, syncs, pending } = snapshot;
         let mut wanted = Wanted {
             node,
             services: services.into_iter().collect(),
             slices: slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect(),
+            service_cidrs,
         };
         let waiting = (!pending.is_empty()).then_some(Recorded { at: made, replaced: pending, families: Vec::new() });
         let mut records: Vec<SyncRecord> =
@@ -237,6 +245,7 @@ struct Wanted {
     node: NodeView,
     services: BTreeMap<ServiceName, Ports>,
     slices: BTreeMap<ServiceName, SliceView>,
+    service_cidrs: Vec<IpNet>,
 }
 
 impl Wanted {
@@ -259,6 +268,9 @@ impl Wanted {
                 None => Change::EndpointSliceGone(name.to_string()),
             },
             Before::Node(node) => Change::Node(objects::node(&std::mem::replace(&mut self.node, node))),
+            Before::ServiceCidrs(networks) => {
+                Change::ServiceCidrs(objects::service_cidrs(std::mem::replace(&mut self.service_cidrs, networks)))
+            }
         }
     }
 
@@ -270,6 +282,7 @@ impl Wanted {
                 .map(|(name, ports)| objects::service(name, ports.each_ref().map(AsRef::as_ref)))
                 .collect(),
             endpoint_slices: self.slices.values().map(|slice| objects::slice(slice, &self.node.name)).collect(),
+            service_cidrs: objects::service_cidrs(self.service_cidrs.iter().copied()),
         }
     }
 }

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 
 use ferroute_api::{
     ClientIpConfig, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, LoadBalancerIngress, Node,
-    NodeAddress, ObjectMeta, Service, ServicePort, ServiceSpec, SessionAffinityConfig, SliceEndpoint, Taint, labels,
+    NodeAddress, ObjectMeta, Service, ServiceCidr, ServiceCidrSpec, ServicePort, ServiceSpec, SessionAffinityConfig,
+    SliceEndpoint, Taint, labels,
 };
 use ferroute_core::{
     Hints, IpFamily, NodeView, ServiceName, TrafficPolicy,
     tracker::{Candidate, NamedPort, SliceView},
 };
+use ipnet::IpNet;
 
 /// A Service from its name and its ports by [`IpFamily::index`].
 ///
@@ -130,6 +132,15 @@ pub fn node(view: &NodeView) -> Node {
     node.status.addresses =
         addresses.map(|address| NodeAddress { type_: "InternalIP".to_owned(), address: address.to_string() }).collect();
     node
+}
+
+/// ServiceCIDRs, of which each can name one network of a family only.
+pub fn service_cidrs(networks: impl IntoIterator<Item = IpNet>) -> Vec<ServiceCidr> {
+    let object = |(i, network): (usize, IpNet)| ServiceCidr {
+        metadata: ObjectMeta { name: format!("service-cidr-{}", i + 1), ..ObjectMeta::default() },
+        spec: ServiceCidrSpec { cidrs: vec![network.to_string()] },
+    };
+    networks.into_iter().enumerate().map(object).collect()
 }
 
 fn metadata(name: &ServiceName) -> ObjectMeta {

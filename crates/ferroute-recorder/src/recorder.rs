@@ -5,6 +5,8 @@ use ferroute_core::{
     tracker::{NamedPort, SliceView},
 };
 
+use ipnet::IpNet;
+
 use crate::{FamilyRecord, Outcome};
 
 /// How much a [`Recorder`] keeps. Whatever comes first makes it forget the oldest sync.
@@ -54,6 +56,7 @@ pub(crate) enum Before {
     Service(ServiceName, Option<Ports>),
     Slice(ServiceName, Option<SliceView>),
     Node(NodeView),
+    ServiceCidrs(Vec<IpNet>),
 }
 
 /// A Service's ports by [`IpFamily::index`].
@@ -66,6 +69,7 @@ pub struct Snapshot {
     pub(crate) node: NodeView,
     pub(crate) services: Vec<(ServiceName, Ports)>,
     pub(crate) slices: Vec<SliceView>,
+    pub(crate) service_cidrs: Vec<IpNet>,
     pub(crate) syncs: Vec<Recorded>,
     pub(crate) pending: Vec<Before>,
 }
@@ -89,6 +93,11 @@ impl Recorder {
     /// The node is about to change.
     pub fn node_changes(&mut self, tracker: &Tracker) {
         self.note(|| Before::Node(tracker.node().clone()));
+    }
+
+    /// The networks that cluster IPs are taken from are about to change.
+    pub fn service_cidrs_change(&mut self, tracker: &Tracker) {
+        self.note(|| Before::ServiceCidrs(tracker.service_cidrs().collect()));
     }
 
     fn note(&mut self, before: impl FnOnce() -> Before) {
@@ -137,6 +146,7 @@ impl Recorder {
             node: tracker.node().clone(),
             services: services.collect(),
             slices: tracker.slices().filter_map(|name| tracker.slice(name)).collect(),
+            service_cidrs: tracker.service_cidrs().collect(),
             syncs: self.syncs.iter().cloned().collect(),
             pending: self.pending.clone(),
         }
@@ -165,6 +175,7 @@ impl Before {
                     name.as_str().len() + slice
                 }
                 Self::Node(node) => node.name.len() + size_of_val(node.addresses.as_slice()),
+                Self::ServiceCidrs(networks) => size_of_val(networks.as_slice()),
             }
     }
 }

@@ -1,7 +1,9 @@
+use ferroute_api::ServiceCidr;
 use ferroute_core::{
     NodeView, ServiceName, Tracker,
-    parse::{InvalidObject, parse_node, parse_service, parse_slice},
+    parse::{InvalidObject, parse_node, parse_service, parse_service_cidr, parse_slice},
 };
+use ipnet::IpNet;
 
 use crate::{Bundle, Change, SyncRecord};
 
@@ -53,6 +55,7 @@ impl Replay {
         for view in bundle.base.endpoint_slices.iter().map(|slice| parse_slice(slice, &node.name)) {
             view?.into_iter().for_each(|view| tracker.set_slice(view));
         }
+        tracker.set_service_cidrs(parse_networks(&bundle.base.service_cidrs)?);
         Ok(Self { tracker, node })
     }
 
@@ -76,10 +79,19 @@ impl Replay {
                     self.node = parse_node(node)?;
                     self.tracker.set_node(self.node.clone());
                 }
+                Change::ServiceCidrs(cidrs) => self.tracker.set_service_cidrs(parse_networks(cidrs)?),
             }
         }
         Ok(())
     }
+}
+
+fn parse_networks(cidrs: &[ServiceCidr]) -> Result<Vec<IpNet>, InvalidBundle> {
+    let mut networks = Vec::new();
+    for cidr in cidrs {
+        networks.append(&mut parse_service_cidr(cidr)?);
+    }
+    Ok(networks)
 }
 
 fn parse_name(name: &str) -> Result<ServiceName, InvalidBundle> {

@@ -178,6 +178,23 @@ fn other_files_are_refused() {
 }
 
 #[test]
+fn networks_of_cluster_ips_are_in_the_record_before_and_after_they_change() {
+    let mut rig = Rig::new(web(), Limits::default());
+    for networks in [&["10.96.0.0/16", "fd00:96::/112"][..], &["10.96.0.0/16", "10.112.0.0/16"], &[]] {
+        rig.recorder.service_cidrs_change(&rig.tracker);
+        rig.tracker.set_service_cidrs(networks.iter().map(|network| network.parse().unwrap()));
+        rig.sync();
+    }
+    let mut text = Vec::new();
+    rig.bundle().write(&mut text).unwrap();
+    let bundle = Bundle::read(text.as_slice()).unwrap();
+    assert_eq!(bundle.base.service_cidrs, []);
+    assert_eq!(replayed(&bundle), rig.tables);
+    let counts = rig.tables.iter().map(|tables| tables.each_ref().map(|table| table.service_cidrs.len()));
+    assert_eq!(counts.collect::<Vec<_>>(), [[0, 0], [1, 1], [2, 0], [0, 0]]);
+}
+
+#[test]
 fn a_full_sync_is_recorded_with_its_rules_and_a_bundle_without_them_is_read() {
     let mut rig = Rig::new(web(), Limits::default());
     assert!(rig.recorder.records(IpFamily::V4));

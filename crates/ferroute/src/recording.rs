@@ -90,8 +90,9 @@ impl Observer for Recording {
             Change::Slice(slice, _) => self.recorder.slice_changes(&slice.name, before),
             Change::SliceGone(name, _) => self.recorder.slice_changes(name, before),
             Change::Node(_) => self.recorder.node_changes(before),
-            // None of these is what a Service or its endpoints come from.
-            Change::ServiceCidrs(_) | Change::Listed | Change::Host => {}
+            Change::ServiceCidrs(_) => self.recorder.service_cidrs_change(before),
+            // These are not about what is wanted.
+            Change::Listed | Change::Host => {}
         }
     }
 

@@ -130,6 +130,10 @@ fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::
             }
             Change::EndpointSliceGone(name) => writeln!(out, "   EndpointSlice {name} is gone")?,
             Change::Node(node) => writeln!(out, "   Node {}", node.metadata.name)?,
+            Change::ServiceCidrs(cidrs) => {
+                let networks: Vec<&str> = cidrs.iter().flat_map(|cidr| &cidr.spec.cidrs).map(String::as_str).collect();
+                writeln!(out, "   ServiceCIDRs {}", networks.join(" "))?;
+            }
         }
     }
     if sync.changes.is_empty() {
@@ -205,8 +209,10 @@ fn manifests(bundle: &Bundle, syncs: &[SyncRecord], out: &mut impl Write) -> any
     services.sort();
     let mut slices: Vec<_> = tracker.slices().collect();
     slices.sort();
+    let service_cidrs = objects::service_cidrs(tracker.service_cidrs());
     let objects = [Object::Node(objects::node(node))]
         .into_iter()
+        .chain(service_cidrs.into_iter().map(Object::ServiceCidr))
         .chain(services.into_iter().filter_map(|name| {
             let ports = tracker.ports_of(name)?;
             Some(Object::Service(objects::service(name, ports.each_ref().map(AsRef::as_ref))))
@@ -228,6 +234,7 @@ fn write_manifest(object: &Object, out: &mut impl Write) -> anyhow::Result<()> {
         Object::Service(service) => serde_json::to_value(service)?,
         Object::EndpointSlice(slice) => serde_json::to_value(slice)?,
         Object::Node(node) => serde_json::to_value(node)?,
+        Object::ServiceCidr(cidr) => serde_json::to_value(cidr)?,
         _ => anyhow::bail!("a bundle holds no object of kind {}", object.kind()),
     };
     let kind: Kind = object.kind();

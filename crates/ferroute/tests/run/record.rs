@@ -8,6 +8,7 @@ in_each_mode!(
     the_decisions_of_a_running_proxy_are_made_again,
     a_repair_is_in_the_record_and_no_difference,
     what_a_full_sync_decided_is_held_against_what_is_decided_now,
+    networks_of_cluster_ips_are_part_of_what_was_decided_from,
 );
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
@@ -96,6 +97,26 @@ fn what_a_full_sync_decided_is_held_against_what_is_decided_now(mode: Mode) {
         let told: Vec<&str> = text.lines().filter(|line| line.contains("in full; now there are other rules")).collect();
         assert_eq!(told.len(), 1, "{text}");
     }
+}
+
+fn networks_of_cluster_ips_are_part_of_what_was_decided_from(mode: Mode) {
+    let case = Case::new(mode, &web(&[0]));
+    let networks = "{cidrs: [10.96.0.0/16, \"fd00:96::/112\"]}";
+    case.files.apply(&format!(
+        "{}---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\nmetadata: {{name: kubernetes}}\nspec: {networks}\n",
+        web(&[0])
+    ));
+    let (file, text) = wait("the networks in the record", || {
+        let file = bundle(&case);
+        let output = replay(&file, &[]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{text}");
+        let is_in_force = !text.contains("not in force yet");
+        (is_in_force && text.contains("   ServiceCIDRs 10.96.0.0/16 fd00:96::/112\n")).then_some((file, text))
+    });
+    assert_eq!(text.matches("0 services").count(), 2, "{text}");
+    let manifests = String::from_utf8(replay(&file, &["--manifests"]).stdout).unwrap();
+    assert_eq!(manifests.matches("\"kind\":\"ServiceCIDR\"").count(), 2, "{manifests}");
 }
 
 #[test]
