@@ -2,6 +2,7 @@
 //!
 //! Each subcommand's arguments have a file of their own.
 
+mod desired;
 mod diff;
 mod doctor;
 mod documents;
@@ -24,6 +25,7 @@ use clap::{Parser, Subcommand};
 use crate::version;
 
 pub(crate) use self::{
+    desired::DesiredArgs,
     diff::DiffArgs,
     doctor::DoctorArgs,
     documents::{CompletionsArgs, ManArgs},

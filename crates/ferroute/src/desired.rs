@@ -29,7 +29,7 @@ pub(crate) use self::{
     network::of_demo as demo_host,
 };
 use crate::{
-    cli::{SettingsArgs, SourceArgs},
+    cli::{DesiredArgs, SettingsArgs, SourceArgs},
     feed::Feed,
     logging,
     settings::{self, Settings},
@@ -60,8 +60,8 @@ impl Desired {
     /// The objects of a cluster as `kubectl get -o yaml` prints it are taken as they are. Deployments, and Pods with no
     /// address, are what the demo takes: they become what the demo makes of them, on the demo's nodes and with the
     /// demo's settings, unless there is a configuration file.
-    pub(crate) fn load(source: &SourceArgs, args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        Self::load_quietly(source, args, |resolved| {
+    pub(crate) fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        Self::load_quietly(&args.source, &args.settings, |resolved| {
             logging::start(verbosity.unwrap_or(resolved.logging.verbosity), resolved.logging.format);
         })
     }

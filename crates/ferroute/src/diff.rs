@@ -28,7 +28,7 @@ use crate::{
 
 /// Does what `ferroute diff` was asked for. Nothing is changed.
 pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<Comparison> {
-    let desired = Desired::load(&args.source, &args.settings, verbosity)?;
+    let desired = Desired::load(&args.desired, verbosity)?;
     let addresses = KernelAddresses::open()?.list()?;
     // Where things are is as the objects say; the addresses are those that a proxy would find here.
     let host = Host { addresses, ..desired.host.clone() };

@@ -24,7 +24,7 @@ use crate::{
 /// Looks and tells. The exit status is 0 when there is nothing worse than a note, 1 when there is, 2 when there is not
 /// and some check could not tell.
 pub(crate) fn run(args: &DoctorArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let settings = settings::load(&args.settings)?;
+    let settings = settings::load(&args.desired.settings)?;
     let desired = desired(args, &settings, verbosity)?;
     let examination = examine(&facts(args, &settings, desired.as_ref()));
     match args.output {
@@ -53,8 +53,8 @@ fn status(examination: &Examination) -> ExitCode {
 /// The cluster, if one is named; a cluster that cannot be asked is one more thing that is wrong, and no reason not to
 /// look at the host.
 fn desired(args: &DoctorArgs, settings: &Settings, verbosity: Option<u32>) -> anyhow::Result<Option<Desired>> {
-    if args.source.manifests.is_some() {
-        return Desired::load(&args.source, &args.settings, verbosity).map(Some);
+    if args.desired.source.manifests.is_some() {
+        return Desired::load(&args.desired, verbosity).map(Some);
     }
     if !clock::has_api_server(args, settings) {
         let Resolved { logging, .. } = &settings.resolved;
@@ -62,7 +62,7 @@ fn desired(args: &DoctorArgs, settings: &Settings, verbosity: Option<u32>) -> an
         tracing::info!("only the host is looked at: give --manifests or --kubeconfig for Services too");
         return Ok(None);
     }
-    match Desired::load(&args.source, &args.settings, verbosity) {
+    match Desired::load(&args.desired, verbosity) {
         Ok(desired) => Ok(Some(desired)),
         Err(error) => {
             tracing::warn!("only the host is looked at: {error:#}");

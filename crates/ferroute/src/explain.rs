@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Wri
 }
 
 fn service(args: &ExplainServiceArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
-    let desired = Desired::load(&args.source, &args.settings, verbosity)?;
+    let desired = Desired::load(&args.desired, verbosity)?;
     let Some(object) = desired.services.get(&args.service) else { bail!(unknown(&args.service, &desired)) };
     let name = ServiceName::new(&object.metadata.namespace, &object.metadata.name);
     let addresses = addresses(&desired);

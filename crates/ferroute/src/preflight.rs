@@ -35,8 +35,8 @@ use crate::{
 
 /// Does what `ferroute preflight` was asked for.
 pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
-    let desired = Desired::load(&args.source, &args.settings, verbosity)?;
-    let config = settings::load(&args.settings)?.config;
+    let desired = Desired::load(&args.desired, verbosity)?;
+    let config = settings::load(&args.desired.settings)?.config;
     let found = found::read();
     if let Some(trouble) = &found.trouble {
         tracing::warn!("rules in the kernel are not looked at, so rules of others are not told: {trouble}");

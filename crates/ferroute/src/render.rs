@@ -11,7 +11,7 @@ use crate::{cli::RenderArgs, desired::Desired, planes};
 /// Writes the rules to `out`. The host is not looked at: its addresses are those of its Node, its tools and its kernel can
 /// do all that rules may ask for.
 pub(crate) fn render(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
-    let desired = Desired::load(&args.source, &args.settings, verbosity)?;
+    let desired = Desired::load(&args.desired, verbosity)?;
     for family in IpFamily::BOTH {
         if args.family.is_none_or(|wanted| IpFamily::from(wanted) == family) {
             write_rules(&desired, family, args.family.is_none(), out)?;

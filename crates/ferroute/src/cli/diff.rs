@@ -1,16 +1,13 @@
 use clap::Args;
 
-use super::{Output, SettingsArgs, SourceArgs};
+use super::{DesiredArgs, Output};
 
 /// Arguments of `ferroute diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// Where Services are told from.
+    /// What should be true.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) desired: DesiredArgs,
     /// How to write the answer
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) output: Output,

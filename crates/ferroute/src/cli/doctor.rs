@@ -1,16 +1,13 @@
 use clap::Args;
 
-use super::{Output, SettingsArgs, SourceArgs};
+use super::{DesiredArgs, Output};
 
 /// Arguments of `ferroute doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Where Services are told from; without it, and outside of a cluster, only the host is looked at.
+    /// What should be true; without a source, and outside of a cluster, only the host is looked at.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) desired: DesiredArgs,
     /// Do not try to connect to endpoints
     #[arg(long)]
     pub(crate) no_connect: bool,

@@ -1,6 +1,6 @@
 use clap::{Args, Subcommand};
 
-use super::{Output, SettingsArgs, SourceArgs};
+use super::{DesiredArgs, Output};
 
 /// Arguments of `ferroute explain`.
 #[derive(Args, Debug)]
@@ -24,12 +24,9 @@ pub(crate) struct ExplainServiceArgs {
     /// NAMESPACE/NAME of the Service
     #[arg(value_name = "NAMESPACE/NAME", value_parser = parse_name)]
     pub(crate) service: String,
-    /// Where Services are told from.
+    /// What should be true.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) desired: DesiredArgs,
     /// How to write the answer
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) output: Output,

@@ -1,17 +1,14 @@
 use clap::{Args, ValueEnum};
 use ferroute_core::IpFamily;
 
-use super::{SettingsArgs, SourceArgs};
+use super::DesiredArgs;
 
 /// Arguments of `ferroute render`.
 #[derive(Args, Debug)]
 pub(crate) struct RenderArgs {
-    /// Where Services are told from.
+    /// What should be true.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) desired: DesiredArgs,
     /// Print the rules of one IP family only
     #[arg(long, value_enum)]
     pub(crate) family: Option<Family>,

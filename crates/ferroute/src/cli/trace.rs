@@ -3,7 +3,7 @@ use std::num::NonZeroU16;
 use clap::{Args, ValueEnum};
 use ferroute_core::Protocol;
 
-use super::{SettingsArgs, SourceArgs};
+use super::DesiredArgs;
 
 /// Arguments of `ferroute trace`.
 #[derive(Args, Debug)]
@@ -28,12 +28,9 @@ pub(crate) struct TraceArgs {
     /// The port that the sender sends from; hardly any rule looks at it
     #[arg(long, value_name = "PORT", default_value = "50000")]
     pub(crate) source_port: NonZeroU16,
-    /// Where Services are told from.
+    /// What should be true.
     #[command(flatten)]
-    pub(crate) source: SourceArgs,
-    /// How to treat them.
-    #[command(flatten)]
-    pub(crate) settings: SettingsArgs,
+    pub(crate) desired: DesiredArgs,
     /// Walk through the rules that are in this machine's kernel now, whoever wrote them, in place of those that the proxy
     /// would write. Services then only give names
     #[arg(long)]

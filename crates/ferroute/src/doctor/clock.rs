@@ -9,19 +9,19 @@ use crate::{cli::DoctorArgs, logging::chain, settings::Settings};
 
 /// An API server is named by somebody, or this is a pod of a cluster.
 pub(super) fn has_api_server(args: &DoctorArgs, settings: &Settings) -> bool {
-    let named = args.source.kubeconfig.is_some() || args.source.master.is_some();
+    let named = args.desired.source.kubeconfig.is_some() || args.desired.source.master.is_some();
     let configured = !settings.config.client_connection.kubeconfig.is_empty();
     named || configured || Path::new(SERVICE_ACCOUNT).exists()
 }
 
 /// Asks for the time; `None` where there is nobody to ask.
 pub(super) fn look(args: &DoctorArgs, settings: &Settings) -> Option<Looked<Clock>> {
-    if args.source.manifests.is_some() || !has_api_server(args, settings) {
+    if args.desired.source.manifests.is_some() || !has_api_server(args, settings) {
         return None;
     }
-    let connection = args.source.connection(settings.config.client_connection.clone());
+    let connection = args.desired.source.connection(settings.config.client_connection.clone());
     let ask = async {
-        let server = ApiServer::new(&connection, args.source.master.as_deref(), "").await;
+        let server = ApiServer::new(&connection, args.desired.source.master.as_deref(), "").await;
         let theirs = server.map_err(|error| chain(&error))?.clock().await.map_err(|error| chain(&error))?;
         let ours = SystemTime::now();
         Ok(match theirs.duration_since(ours) {

@@ -22,10 +22,10 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn load(args: &TraceArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
         // The kernel's rules need no Services, so nobody has to say where they are told.
-        let desired = if args.kernel && args.source.is_empty() {
-            Desired::without_services(&args.settings, verbosity)?
+        let desired = if args.kernel && args.desired.source.is_empty() {
+            Desired::without_services(&args.desired.settings, verbosity)?
         } else {
-            Desired::load(&args.source, &args.settings, verbosity)?
+            Desired::load(&args.desired, verbosity)?
         };
         let here = args.kernel || (!desired.is_demo && is_this_machine(desired.node()));
         let host = if here { of_kernel()? } else { desired.host.clone() };
