@@ -12,7 +12,10 @@ use humantime::parse_rfc3339;
 use serde_json::{Value, json};
 
 use self::schema::{Field, LIST_META, STATUS, Shape};
-use crate::{kinds::kind, protobuf::MAGIC};
+use crate::{
+    kinds::{group, kind},
+    protobuf::MAGIC,
+};
 
 /// A message of a watch. Its object is of the kind, or a Status where the message is an `ERROR`.
 pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, object: &Value) -> Vec<u8> {
@@ -21,8 +24,8 @@ pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, obje
         return format!("{{\"type\":\"{event}\",\"object\":{object}}}\n").into_bytes();
     }
     let object = match event {
-        "ERROR" => enveloped("Status", &message(STATUS, object)),
-        _ => enveloped(kind(resource), &message(schema::of(resource), object)),
+        "ERROR" => enveloped("v1", "Status", &message(STATUS, object)),
+        _ => enveloped(&api_version(resource), kind(resource), &message(schema::of(resource), object)),
     };
     let mut message = Vec::new();
     bytes(1, event.as_bytes(), &mut message);
@@ -34,25 +37,27 @@ pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, obje
 }
 
 /// A list.
-pub(super) fn list(media_type: MediaType, resource: Resource, metadata: &Value, items: &[Value]) -> Vec<u8> {
+pub(crate) fn list(media_type: MediaType, resource: Resource, metadata: &Value, items: &[Value]) -> Vec<u8> {
+    let (api_version, kind) = (api_version(resource), format!("{}List", kind(resource)));
     if media_type == MediaType::Json {
         // As in Go, nothing is null.
         let items = if items.is_empty() { Value::Null } else { json!(items) };
-        return json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string().into();
+        let list = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items});
+        return list.to_string().into();
     }
     let mut list = Vec::new();
     bytes(1, &message(LIST_META, metadata), &mut list);
     for item in items {
         bytes(2, &message(schema::of(resource), item), &mut list);
     }
-    enveloped("List", &list)
+    enveloped(&api_version, &kind, &list)
 }
 
 /// A Status that is a whole answer.
 pub(super) fn status(media_type: MediaType, status: &Value) -> Vec<u8> {
     match media_type {
         MediaType::Json => status.to_string().into(),
-        MediaType::Protobuf => enveloped("Status", &message(STATUS, status)),
+        MediaType::Protobuf => enveloped("v1", "Status", &message(STATUS, status)),
     }
 }
 
@@ -62,9 +67,16 @@ pub(crate) fn object(resource: Resource, object: &Value) -> Vec<u8> {
     message(schema::of(resource), object)
 }
 
-fn enveloped(kind: &str, raw: &[u8]) -> Vec<u8> {
+fn api_version(resource: Resource) -> String {
+    match group(resource) {
+        "" => "v1".to_owned(),
+        group => format!("{group}/v1"),
+    }
+}
+
+fn enveloped(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     let mut type_meta = Vec::new();
-    bytes(1, b"v1", &mut type_meta);
+    bytes(1, api_version.as_bytes(), &mut type_meta);
     bytes(2, kind.as_bytes(), &mut type_meta);
     let mut unknown = MAGIC.to_vec();
     bytes(1, &type_meta, &mut unknown);

@@ -4,7 +4,7 @@ use ferroute_config::MediaType;
 use ferroute_source::{Event, Resource};
 use k8s_pb::{
     api::{core::v1 as core, discovery::v1 as discovery, networking::v1 as networking},
-    apimachinery::pkg::{apis::meta::v1 as meta, util::intstr::IntOrString},
+    apimachinery::pkg::{apis::meta::v1 as meta, runtime::Unknown, util::intstr::IntOrString},
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -264,6 +264,30 @@ fn messages_of_all_types_are_read() {
     let status = json!({"kind": "Status", "message": "too old", "reason": "Expired", "code": 410});
     assert_eq!(read("ERROR", status), r#"Error(Status { message: "too old", code: 410 })"#);
     assert_eq!(read("NEW", json!({})), r#"Unknown("NEW")"#);
+}
+
+#[test]
+fn envelopes_are_those_of_kubernetes() {
+    let service = json!({"metadata": {"name": "a"}});
+    let frame = encode::event(MediaType::Protobuf, Resource::EndpointSlices, "ADDED", &service);
+    let (length, event) = frame.split_at(4);
+    assert_eq!(length, u32::try_from(event.len()).unwrap().to_be_bytes());
+    let event = meta::WatchEvent::decode(event).unwrap();
+    let object = event.object.unwrap().raw.unwrap();
+    let unknown = Unknown::decode(object.strip_prefix(b"k8s\0").unwrap()).unwrap();
+    let type_meta = unknown.type_meta.unwrap();
+    assert_eq!(
+        [event.r#type, type_meta.api_version, type_meta.kind],
+        ["ADDED", "discovery.k8s.io/v1", "EndpointSlice"].map(text)
+    );
+    assert_eq!(unknown.raw.unwrap(), encode::object(Resource::EndpointSlices, &service));
+
+    let list = encode::list(MediaType::Protobuf, Resource::EndpointSlices, &json!({"continue": "more"}), &[service]);
+    let unknown = Unknown::decode(list.strip_prefix(b"k8s\0").unwrap()).unwrap();
+    assert_eq!(unknown.type_meta.unwrap().kind, text("EndpointSliceList"));
+    let list = discovery::EndpointSliceList::decode(&*unknown.raw.unwrap()).unwrap();
+    assert_eq!(list.metadata.unwrap().r#continue, text("more"));
+    assert_eq!(list.items[0].metadata.as_ref().unwrap().name, text("a"));
 }
 
 #[test]
