@@ -54,7 +54,7 @@ use crate::{
 pub(crate) fn run(args: &Typed<RunArgs>, settings: &Settings, setup: &HostSetup) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
     let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
-    let pages = Pages::new(&in_force.platform_defaulted(), args.flags.iter()).with_host(setup);
+    let pages = Pages::new(&in_force, args.flags.iter()).with_host(setup);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = Status::new(resolved, pages, runtime.handle().clone());
     let end = runtime.block_on(async {

@@ -25,7 +25,7 @@ pub(crate) struct Pages {
 impl Pages {
     /// Of a proxy that starts now with this configuration and these flags, by name.
     pub(crate) fn new<'a>(config: &KubeProxyConfiguration, flags: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
-        let configz = serde_json::json!({ "kubeproxy.config.k8s.io": config });
+        let configz = config.to_configz();
         let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let started = (Instant::now(), whole_seconds(SystemTime::now()));
         Self { configz: configz.to_string(), flagz: Flagz { flags }, host: Vec::new(), started }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(config["metricsBindAddress"], "127.0.0.1:10249");
         assert_eq!(config["iptables"]["syncPeriod"], "30s");
         let decoded = KubeProxyConfiguration::from_text(&config.to_string()).unwrap();
-        assert_eq!(decoded.config, KubeProxyConfiguration::default().defaulted());
+        assert_eq!(decoded.config, KubeProxyConfiguration::default().defaulted().platform_defaulted());
     }
 
     #[test]
