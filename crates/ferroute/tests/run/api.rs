@@ -257,8 +257,7 @@ fn people_are_told_by_events_what_is_wrong() {
         json!({"metadata": {"namespace": "shop", "name": name},
                "spec": {"clusterIP": "10.96.0.300", "ports": [{"port": port}]}})
     };
-    for (name, port, fault) in [("values", json!(80), "spec.clusterIP"), ("form", json!("http"), "spec.ports[0].port")]
-    {
+    for (name, port, fault) in [("values", json!(80), "spec.clusterIP"), ("form", json!("http"), "spec.ports.port")] {
         case.double.apply(Resource::Services, bad(name, port));
         let event = wait(&format!("an Event for {name}"), || {
             let bodies = case.double.writes().into_iter().map(|(_, body)| body);
