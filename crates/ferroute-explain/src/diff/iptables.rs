@@ -20,6 +20,8 @@ use ipnet::IpNet;
 /// A proxy's rules with an index of the long chains.
 pub(super) struct IndexedRules<'a> {
     rules: &'a RuleSet,
+    /// Where walks begin, found once among all the chains of Services.
+    builtin: Vec<(TableName, ChainName)>,
     dispatch: HashMap<(TableName, ChainName), Index>,
     /// Chains that builtin chains lead to; what else is in builtin chains is not a proxy's.
     entries: HashSet<ChainName>,
@@ -47,7 +49,11 @@ impl<'a> IndexedRules<'a> {
             }
             dispatch.insert((shared.table(), shared.chain()), index);
         }
-        Self { rules, dispatch, entries: jumps().iter().filter_map(|jump| jump.rule.next_chain()).collect() }
+        let chains =
+            rules.tables.iter().flat_map(|(name, table)| table.chains.keys().map(move |chain| (*name, *chain)));
+        let builtin = chains.filter(|(_, chain)| chain.is_builtin()).collect();
+        let entries = jumps().iter().filter_map(|jump| jump.rule.next_chain()).collect();
+        Self { rules, builtin, dispatch, entries }
     }
 
     /// The rules without the index.
@@ -99,9 +105,12 @@ impl<'a> IndexedRules<'a> {
 
     /// Copies what can be reached in a table by packets to these addresses and ports.
     fn copy(&self, table: TableName, addresses: &BTreeSet<IpAddr>, ports: &BTreeSet<u16>, into: &mut RuleSet) {
-        let Some(whole) = self.rules.tables.get(&table) else { return };
+        if !self.rules.tables.contains_key(&table) {
+            return;
+        }
         let part = into.table_mut(table);
-        let mut waiting: Vec<ChainName> = whole.chains.keys().copied().filter(ChainName::is_builtin).collect();
+        let builtin = self.builtin.iter().filter(|(of, _)| *of == table);
+        let mut waiting: Vec<ChainName> = builtin.map(|(_, chain)| *chain).collect();
         while let Some(name) = waiting.pop() {
             if part.chains.contains_key(&name) {
                 continue;

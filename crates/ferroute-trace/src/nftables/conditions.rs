@@ -139,7 +139,11 @@ impl State<'_> {
     }
 
     fn key(&self, fields: &[Field], chosen: Chosen) -> Result<Key, String> {
-        fields.iter().map(|field| self.value(*field, chosen)).collect()
+        let mut key = Key::new();
+        for field in fields {
+            key.push(self.value(*field, chosen)?);
+        }
+        Ok(key)
     }
 
     /// What the packet has, or what it is that cannot be told.
