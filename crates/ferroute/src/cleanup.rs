@@ -20,7 +20,7 @@ use ferroute_host::KernelCounters;
 use ferroute_iptables::{
     ChainName, HostPrograms, TableName, Tools,
     plan::is_of_any_mode,
-    runner::{Cleanup, Scope, Unusable, clean_up, remove_counters, search_path},
+    runner::{Backend, Cleanup, Scope, Unusable, clean_up, remove_counters, search_path},
 };
 use ferroute_nftables::{
     Owner,
@@ -60,8 +60,9 @@ pub(crate) trait Leftovers: Send {
 /// What a proxy may have left in the kernel, part by part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traces {
-    /// iptables rules of a family; those of the backend that the host does not use go as a whole in any case.
-    Iptables { family: IpFamily, scope: Scope },
+    /// iptables rules of a family, of both backends; but where iptables mode is in force, what belongs to it stays in its
+    /// backend.
+    Iptables { family: IpFamily, in_force: Option<Backend> },
     /// The counters that iptables rules named.
     Counters,
     /// An nftables table.
@@ -73,7 +74,7 @@ pub(crate) enum Traces {
 
 /// Those of all modes, in the order in which they can go.
 pub(crate) fn of_every_mode() -> Vec<Traces> {
-    let mut traces = iptables(Scope::Everything);
+    let mut traces = iptables(&[]);
     traces.push(Traces::Counters);
     traces.extend(nftables(Owner::Ferroute));
     traces.extend(nftables(Owner::KubeProxy));
@@ -81,9 +82,9 @@ pub(crate) fn of_every_mode() -> Vec<Traces> {
     traces
 }
 
-/// Those of all modes but iptables, which has taken over.
-pub(crate) fn of_all_but_iptables() -> Vec<Traces> {
-    let mut traces = iptables(Scope::OtherModes);
+/// Those of all modes but iptables, which has taken over in these families, with these backends.
+pub(crate) fn of_all_but_iptables(in_force: &[(IpFamily, Backend)]) -> Vec<Traces> {
+    let mut traces = iptables(in_force);
     traces.extend(nftables(Owner::Ferroute));
     traces.extend(nftables(Owner::KubeProxy));
     traces.push(Traces::Ipvs { drain: true });
@@ -92,15 +93,16 @@ pub(crate) fn of_all_but_iptables() -> Vec<Traces> {
 
 /// Those of all modes but our nftables, which has taken over.
 pub(crate) fn of_all_but_nftables() -> Vec<Traces> {
-    let mut traces = iptables(Scope::Everything);
+    let mut traces = iptables(&[]);
     traces.push(Traces::Counters);
     traces.extend(nftables(Owner::KubeProxy));
     traces.push(Traces::Ipvs { drain: true });
     traces
 }
 
-fn iptables(scope: Scope) -> Vec<Traces> {
-    IpFamily::BOTH.map(|family| Traces::Iptables { family, scope }).into()
+fn iptables(in_force: &[(IpFamily, Backend)]) -> Vec<Traces> {
+    let backend_of = |family| in_force.iter().find(|(served, _)| *served == family).map(|(_, backend)| *backend);
+    IpFamily::BOTH.map(|family| Traces::Iptables { family, in_force: backend_of(family) }).into()
 }
 
 fn nftables(owner: Owner) -> [Traces; 2] {
@@ -132,7 +134,7 @@ pub(crate) fn cleanup() -> ExitCode {
 impl Leftovers for Traces {
     fn remove(&mut self, report: &mut Report) {
         match *self {
-            Self::Iptables { family, scope } => remove_iptables(family, scope, report),
+            Self::Iptables { family, in_force } => remove_iptables(family, in_force, report),
             Self::Counters => remove_packet_counters(report),
             Self::Nftables { owner, family } => remove_nftables(owner, family, report),
             Self::Ipvs { drain } => ipvs::remove(drain, report),
@@ -140,9 +142,13 @@ impl Leftovers for Traces {
     }
 }
 
-fn remove_iptables(family: IpFamily, scope: Scope, report: &mut Report) {
+fn remove_iptables(family: IpFamily, in_force: Option<Backend>, report: &mut Report) {
     let (programs, path) = (Arc::new(HostPrograms), search_path());
-    let tools = match Tools::find(family, &*programs, &path) {
+    let (found, scope) = match in_force {
+        Some(backend) => (Tools::find_backend(family, backend, &*programs, &path), Scope::OtherModes),
+        None => (Tools::find(family, &*programs, &path), Scope::Everything),
+    };
+    let tools = match found {
         Ok(tools) => tools,
         // Without tables nobody has written such rules here.
         Err(error @ Unusable::Kernel { .. }) => {
@@ -218,9 +224,11 @@ fn remove_nftables(owner: Owner, family: IpFamily, report: &mut Report) {
 mod tests {
     use super::*;
 
+    const LEGACY: [(IpFamily, Backend); 1] = [(IpFamily::V4, Backend::Legacy)];
+
     #[test]
     fn rules_go_before_what_they_look_into() {
-        for traces in [of_every_mode(), of_all_but_iptables(), of_all_but_nftables()] {
+        for traces in [of_every_mode(), of_all_but_iptables(&LEGACY), of_all_but_nftables()] {
             let last_iptables = traces.iter().rposition(|traces| matches!(traces, Traces::Iptables { .. })).unwrap();
             let is_later = |traces: &Traces| matches!(traces, Traces::Counters | Traces::Ipvs { .. });
             assert!(traces.iter().position(is_later).is_some_and(|at| at > last_iptables));
@@ -230,13 +238,19 @@ mod tests {
     #[test]
     fn a_switch_removes_all_modes_but_the_one_that_has_taken_over() {
         let ours = |traces: &Traces| matches!(traces, Traces::Nftables { owner: Owner::Ferroute, .. });
+        let but_iptables = of_all_but_iptables(&LEGACY);
         assert_eq!(of_every_mode().len(), 8);
         assert!(!of_all_but_nftables().iter().any(ours));
         assert_eq!(of_all_but_nftables().len(), of_every_mode().len() - 2);
         let drains = |traces: &[Traces]| traces.contains(&Traces::Ipvs { drain: true });
-        assert!(drains(&of_all_but_iptables()) && drains(&of_all_but_nftables()) && !drains(&of_every_mode()));
-        let whole = |traces: &Traces| matches!(traces, Traces::Iptables { scope: Scope::Everything, .. });
-        assert!(!of_all_but_iptables().iter().any(whole));
-        assert_eq!(of_all_but_iptables().iter().filter(|traces| ours(traces)).count(), 2);
+        assert!(drains(&but_iptables) && drains(&of_all_but_nftables()) && !drains(&of_every_mode()));
+        assert_eq!(
+            but_iptables[..2],
+            [
+                Traces::Iptables { family: IpFamily::V4, in_force: Some(Backend::Legacy) },
+                Traces::Iptables { family: IpFamily::V6, in_force: None },
+            ]
+        );
+        assert_eq!(but_iptables.iter().filter(|traces| ours(traces)).count(), 2);
     }
 }

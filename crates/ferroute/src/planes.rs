@@ -42,14 +42,14 @@ pub(crate) fn open(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Plane
             tracing::warn!("mode ipvs is not to be had: taking iptables, which sends traffic to the same endpoints");
         }
     }
-    Ok(Planes { served: iptables(resolved, node)?, predecessors: predecessors(cleanup::of_all_but_iptables()) })
+    iptables(resolved, node)
 }
 
 fn predecessors(traces: Vec<Traces>) -> Vec<Box<dyn Leftovers>> {
     traces.into_iter().map(|traces| Box::new(traces) as Box<dyn Leftovers>).collect()
 }
 
-fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {
+fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Planes> {
     let programs = Arc::new(HostPrograms);
     let path = search_path();
     let [ipv4, ipv6] = IpFamily::BOTH.map(|family| Tools::find_beside_kubelet(family, &*programs, &path));
@@ -65,7 +65,8 @@ fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
         }
     };
     let generations = Generations::of_kernel().context("cannot ask the kernel for its count of rule changes")?;
-    let mut planes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+    let mut served: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+    let mut backends = Vec::new();
     for (family, tools) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
         if !families.iter().any(|served| served == family) {
             tracing::info!(%family, "not served: {}", tools.err().map_or("the kernel has none".to_owned(), |e| chain(&e)));
@@ -74,6 +75,7 @@ fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
         let tools = tools?;
         tracing::info!(%family, iptables = %tools.iptables.display(), release = %tools.release, "using iptables");
         warn_of_other_backend(&tools, &programs);
+        backends.push((family, tools.release.backend));
         let plane = IptablesDataplane::new(
             tools,
             resolved.settings.clone(),
@@ -81,9 +83,9 @@ fn iptables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamil
             Host::of_kernel()?,
             generations.clone(),
         );
-        planes.push((family, Box::new(plane)));
+        served.push((family, Box::new(plane)));
     }
-    Ok(planes)
+    Ok(Planes { served, predecessors: predecessors(cleanup::of_all_but_iptables(&backends)) })
 }
 
 fn nftables(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Vec<(IpFamily, Box<dyn Dataplane>)>> {

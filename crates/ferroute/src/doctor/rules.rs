@@ -15,7 +15,7 @@ use crate::{logging::chain, planes};
 /// Looks at a family.
 pub(super) fn look(family: IpFamily, resolved: &Resolved, wanted: Option<bool>) -> FamilyFacts {
     let (programs, path) = (HostPrograms, search_path());
-    let tools = Tools::find(family, &programs, &path);
+    let tools = Tools::find_beside_kubelet(family, &programs, &path);
     let nftables = NetlinkKernel::open()
         .and_then(|mut kernel| probe(&mut kernel, family, &planes::nftables_settings(resolved)))
         .map_err(|error| chain(&error));

@@ -59,7 +59,7 @@ pub(super) fn other_mode(to: ModeName) -> Option<ModeName> {
     let programs = Arc::new(HostPrograms);
     for family in IpFamily::BOTH {
         // What cannot be looked at cannot be told of; whoever needs it says why.
-        if let Ok(tools) = Tools::find(family, &*programs, &search_path())
+        if let Ok(tools) = Tools::find_beside_kubelet(family, &*programs, &search_path())
             && let Ok(glance) = modes_at_a_glance(&tools, programs.clone())
         {
             modes.extend(glance.into_iter().map(|mode| match mode {

@@ -87,6 +87,30 @@ fn has_kube_proxys_table(node: &NetNs) -> bool {
     node.command("nft", &["list", "tables"]).contains("kube-proxy")
 }
 
+#[test]
+fn rules_that_were_written_beside_the_kubelets_stay_when_those_of_other_modes_go() {
+    let (lab, files) = (Lab::new(), Files::new());
+    files.apply(&web(&[0, 1, 2]));
+    let version = lab.node.command("iptables", &["--version"]);
+    // Not the one that `iptables` leads to.
+    let backend = if version.contains("legacy") { "nft" } else { "legacy" };
+    for iptables in ["iptables", "ip6tables"] {
+        lab.node.command(&format!("{iptables}-{backend}"), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
+    }
+    // Goes after all that is in iptables.
+    former::nftables(&lab.node);
+    let proxy = Proxy::start(&lab.node, &files, Mode::Iptables);
+    wait("the end of kube-proxy's table", || (!has_kube_proxys_table(&lab.node)).then_some(()));
+    for iptables in ["iptables", "ip6tables"] {
+        let saved = lab.node.command(&format!("{iptables}-{backend}-save"), &["-t", "nat"]);
+        assert!(saved.contains("-A PREROUTING") && saved.contains("KUBE-SVC-"), "{saved}");
+    }
+    for to in web_tcp() {
+        connect(&lab.client, to).unwrap();
+    }
+    drop(proxy);
+}
+
 fn what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force(mode: Mode) {
     let (lab, files) = (Lab::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
