@@ -2,13 +2,15 @@
 //! addresses, and ipsets.
 //!
 //! ```text
-//!   kube-ipvs0 ──► its addresses ──► virtual servers at them go ──► the device goes
-//!   KUBE-* ──► ipsets of these names go, once no rule looks into them
+//!   kube-ipvs0 ──► its addresses ──┐
+//!                                  ├──► virtual servers at them go ──► the device goes ──► the ipsets go,
+//!   KUBE-* ──► addresses and ports ┘                                                      once no rule looks into them
 //! ```
 //!
 //! The device is the sign that the mode was here: without it no virtual server is touched, and with it only those at its
-//! addresses. kube-proxy takes all virtual servers for its own; but other programs, such as those that move a virtual
-//! address between machines, have theirs in the same table.
+//! addresses and those that the ipsets name: node ports, and external addresses that another device of the host has.
+//! kube-proxy takes all virtual servers for its own; but other programs, such as those that move a virtual address between
+//! machines, have theirs in the same table.
 //!
 //! Everything is asked of the kernel by netlink, no program is run. What is *not* here: iptables chains of the mode, which
 //! `ferroute-iptables` removes, and the mode itself.

@@ -1,7 +1,7 @@
 //! Against the kernel, in network namespaces of each test's own. No kernel that is at hand has virtual servers; what is
 //! said about them is tested beside the code.
 
-use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServers, kube_proxy_sets};
+use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServer, VirtualServers, kube_proxy_sets};
 use ferroute_testing::NetNs;
 
 #[test]
@@ -74,4 +74,49 @@ fn virtual_servers_are_asked_for_by_the_name_of_their_family() {
     if let Some(mut servers) = servers {
         assert_eq!(host.run(|| servers.list()).unwrap(), []);
     }
+}
+
+#[test]
+fn virtual_servers_are_told_from_others_by_what_is_in_the_sets() {
+    let host = NetNs::new();
+    for (set, kind) in [
+        ("KUBE-CLUSTER-IP", "hash:ip,port"),
+        ("KUBE-6-EXTERNAL-IP", "hash:ip,port family inet6"),
+        ("KUBE-NODE-PORT-SCTP-HASH", "hash:ip,port"),
+        ("KUBE-NODE-PORT-TCP", "bitmap:port range 0-65535"),
+        ("KUBE-6-NODE-PORT-UDP", "bitmap:port range 0-65535"),
+    ] {
+        host.command("ipset", &[&["create", set], &kind.split(' ').collect::<Vec<_>>()[..]].concat());
+    }
+    for (set, element) in [
+        ("KUBE-CLUSTER-IP", "10.96.0.1,tcp:443"),
+        ("KUBE-6-EXTERNAL-IP", "2001:db8::1,udp:53"),
+        ("KUBE-NODE-PORT-SCTP-HASH", "192.0.2.1,sctp:30132"),
+        ("KUBE-NODE-PORT-TCP", "30080"),
+        ("KUBE-6-NODE-PORT-UDP", "30053"),
+    ] {
+        host.command("ipset", &["add", set, element]);
+    }
+    let asked = [
+        (libc::IPPROTO_TCP, "10.96.0.1:443", true, false),
+        (libc::IPPROTO_UDP, "10.96.0.1:443", false, false),
+        (libc::IPPROTO_TCP, "10.96.0.1:80", false, false),
+        (libc::IPPROTO_TCP, "10.96.0.2:443", false, false),
+        (libc::IPPROTO_UDP, "[2001:db8::1]:53", true, false),
+        (libc::IPPROTO_TCP, "[2001:db8::1]:53", false, false),
+        (libc::IPPROTO_SCTP, "192.0.2.1:30132", true, false),
+        (libc::IPPROTO_TCP, "192.0.2.1:30080", false, true),
+        (libc::IPPROTO_UDP, "192.0.2.1:30080", false, false),
+        (libc::IPPROTO_TCP, "192.0.2.1:30081", false, false),
+        (libc::IPPROTO_TCP, "[2001:db8::1]:30080", false, false),
+        (libc::IPPROTO_UDP, "[2001:db8::1]:30053", false, true),
+    ];
+    host.run(|| {
+        let mut sets = IpSets::open().unwrap();
+        for (protocol, address, is_service, is_node_port) in asked {
+            let server = VirtualServer { protocol: protocol as u16, address: address.parse().unwrap() };
+            let found = (sets.name_service(server).unwrap(), sets.name_node_port(server).unwrap());
+            assert_eq!(found, (is_service, is_node_port), "{server}");
+        }
+    });
 }

@@ -2,67 +2,73 @@
 
 use std::{net::IpAddr, thread, time::Duration};
 
-use ferroute_ipvs::{DEVICE, DEVICE_KIND, Device, Devices, IpSets, SetError, VirtualServers, kube_proxy_sets};
+use ferroute_host::{HostAddresses, KernelAddresses};
+use ferroute_ipvs::{DEVICE, DEVICE_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_sets};
 
 use super::Report;
 
-/// Removes virtual servers at addresses of kube-proxy's device, the device, and kube-proxy's ipsets. With `drain`, servers
-/// through which connections are open stay, and the device with them, until these have ended.
+/// Removes kube-proxy's virtual servers, its device and its ipsets. With `drain`, servers through which connections are
+/// open stay until these have ended, and with them what tells them from those of others: the device and the ipsets.
 pub(super) fn remove(drain: bool, report: &mut Report) {
-    match Devices::open() {
-        Ok(mut devices) => match devices.find(DEVICE) {
-            Ok(Some(device)) if device.kind.as_deref() == Some(DEVICE_KIND) => {
-                remove_device(&mut devices, &device, drain, report);
-            }
-            Ok(Some(device)) => {
-                let kind = device.kind.as_deref().unwrap_or("hardware");
-                tracing::warn!("device {DEVICE} is no {DEVICE_KIND} device but {kind}, so it is somebody else's");
-            }
-            Ok(None) => {}
-            Err(error) => report.trouble(&error),
-        },
-        Err(error) => report.trouble(&error),
-    }
-    match IpSets::open() {
-        Ok(mut sets) => kube_proxy_sets().for_each(|name| remove_set(&mut sets, &name, report)),
-        Err(error) => report.trouble(&error),
+    let mut sets = match IpSets::open() {
+        Ok(sets) => sets,
+        Err(error) => return report.trouble(&error),
+    };
+    let all_gone = match remove_mode(&mut sets, drain, report) {
+        Ok(all_gone) => all_gone,
+        Err(error) => {
+            report.trouble(error.as_ref());
+            false
+        }
+    };
+    if all_gone {
+        kube_proxy_sets().for_each(|name| remove_set(&mut sets, &name, report));
     }
 }
 
-fn remove_device(devices: &mut Devices, device: &Device, drain: bool, report: &mut Report) {
-    let addresses = match devices.addresses(device) {
-        Ok(addresses) => addresses,
-        // It is what tells kube-proxy's virtual servers from those of others, so it stays for the next try.
-        Err(error) => return report.trouble(&error),
+/// Removes virtual servers and then the device; false if a virtual server stays.
+fn remove_mode(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
+    let mut devices = Devices::open()?;
+    let device = match devices.find(DEVICE)? {
+        Some(device) if device.kind.as_deref() == Some(DEVICE_KIND) => device,
+        Some(device) => {
+            let kind = device.kind.as_deref().unwrap_or("hardware");
+            tracing::warn!("device {DEVICE} is no {DEVICE_KIND} device but {kind}, so it is somebody else's");
+            return Ok(true);
+        }
+        None => return Ok(true),
     };
-    if !remove_servers(&addresses, drain, report) {
-        return;
+    let addresses = devices.addresses(&device)?;
+    if !remove_servers(&addresses, sets, drain, report)? {
+        return Ok(false);
     }
-    match devices.remove(device) {
+    match devices.remove(&device) {
         Ok(()) => report.removed(format!("device {DEVICE} with {} addresses", addresses.len())),
         Err(error) => report.trouble(&error),
     }
+    Ok(true)
 }
 
 /// False if some may be left.
-fn remove_servers(addresses: &[IpAddr], drain: bool, report: &mut Report) -> bool {
-    let listed = VirtualServers::open().and_then(|servers| {
-        let Some(mut servers) = servers else { return Ok(None) };
-        let list = servers.list()?;
-        Ok(Some((servers, list)))
-    });
-    let (mut servers, list) = match listed {
-        Ok(Some(found)) => found,
-        Ok(None) => return true,
-        Err(error) => {
-            report.trouble(&error);
-            return false;
-        }
-    };
-    let (ours, others): (Vec<_>, Vec<_>) =
-        list.into_iter().partition(|server| addresses.contains(&server.address.ip()));
+fn remove_servers(
+    device_addresses: &[IpAddr],
+    sets: &mut IpSets,
+    drain: bool,
+    report: &mut Report,
+) -> anyhow::Result<bool> {
+    let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
+    let host_addresses = KernelAddresses::open()?.list()?;
     let mut all_gone = true;
-    for server in ours {
+    for server in servers.list()? {
+        let address = server.address.ip();
+        // A node port has a server at each address of the node; at other addresses the same port is not kube-proxy's.
+        let is_ours = device_addresses.contains(&address)
+            || sets.name_service(server)?
+            || host_addresses.contains(&address) && sets.name_node_port(server)?;
+        if !is_ours {
+            tracing::info!("virtual server {server} is not kube-proxy's and stays");
+            continue;
+        }
         let open = if drain { servers.open_connections(server) } else { Ok(0) };
         match open.and_then(|open| if open > 0 { Ok(Some(open)) } else { servers.remove(server).map(|()| None) }) {
             Ok(Some(open)) => {
@@ -76,12 +82,7 @@ fn remove_servers(addresses: &[IpAddr], drain: bool, report: &mut Report) -> boo
             }
         }
     }
-    for server in others {
-        tracing::warn!(
-            "virtual server {server} is not at an address of {DEVICE} and stays; if it is one of a node port, remove it with ipvsadm"
-        );
-    }
-    all_gone
+    Ok(all_gone)
 }
 
 /// The kernel lets go of a set a moment after the last rule that looked into it is gone.
