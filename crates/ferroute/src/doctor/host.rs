@@ -1,7 +1,7 @@
 //! What `/proc` and `/sys` tell about this host.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs,
     path::Path,
 };
@@ -151,10 +151,16 @@ fn proxies() -> Result<Vec<Process>, ProcError> {
         // Where that cannot be seen, a proxy too many is better than one too few.
         let elsewhere = there.is_some() && there != here;
         if !elsewhere && is_proxy(&arguments) {
-            found.push(Process { pid: process.pid, name: stat.comm });
+            found.push((stat.ppid, Process { pid: process.pid, name: stat.comm }));
         }
     }
-    Ok(found)
+    Ok(without_children(found))
+}
+
+/// Without those whose parent is another one: what a proxy starts looks like itself until it is another program.
+fn without_children(found: Vec<(i32, Process)>) -> Vec<Process> {
+    let pids: HashSet<i32> = found.iter().map(|(_, process)| process.pid).collect();
+    found.into_iter().filter(|(parent, _)| !pids.contains(parent)).map(|(_, process)| process).collect()
 }
 
 fn is_proxy(arguments: &[String]) -> bool {
@@ -190,5 +196,12 @@ mod tests {
         assert!(!is("vim kube-proxy"));
         assert!(is("/usr/local/bin/kube-router --run-router=true"));
         assert!(!is("/usr/local/bin/kube-router --run-service-proxy=false"));
+    }
+
+    #[test]
+    fn what_a_proxy_is_about_to_start_is_no_other_proxy() {
+        let process = |pid, name: &str| Process { pid, name: name.to_owned() };
+        let found = vec![(1, process(7, "ferroute")), (7, process(8, "sync")), (2, process(9, "kube-proxy"))];
+        assert_eq!(without_children(found), [process(7, "ferroute"), process(9, "kube-proxy")]);
     }
 }
