@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall unit soak conformance fmt lint doc bench deps deps-demo deps-test rust clean
+.PHONY: demo test build release install uninstall image unit soak conformance fmt lint doc bench deps deps-demo deps-test rust clean
 
 demo: deps-demo release
 	$(SUDO) $(FERROUTE) demo
@@ -75,6 +75,20 @@ uninstall:
 	rm -f $(BIN_DIR)/ferroute $(BIN_DIR)/kube-proxy $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
 	cd $(DESTDIR)$(PREFIX)/share && rm -f \
 	    $(foreach name,ferroute kube-proxy,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
+
+# The image that deploy/ is about, by the first of the builders that works here:
+# `make image IMAGE=registry.example.org/ferroute:0.1.0`.
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+IMAGE ?= ferroute:$(VERSION)
+BUILDERS ?= docker podman buildah
+
+image:
+	@set -e; for builder in $(BUILDERS); do \
+	    $$builder info >/dev/null 2>&1 || continue; \
+	    echo "building $(IMAGE) with $$builder"; \
+	    exec $$builder build -f deploy/Dockerfile -t $(IMAGE) .; \
+	done; \
+	echo "none of these works here: $(BUILDERS)" >&2; exit 1
 
 build: rust
 	$(CARGO) build --workspace --all-targets
