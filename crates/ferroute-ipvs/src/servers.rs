@@ -80,14 +80,13 @@ impl VirtualServers {
         self.socket.collect(&mut request, parse_server).map_err(ServerError::List)
     }
 
-    /// How many connections are open through one. Of UDP, which has no end, those count that were used a moment ago.
-    pub fn open_connections(&mut self, server: VirtualServer) -> Result<u64, ServerError> {
+    /// How many connections through one the kernel knows of: those that are open, being made or half closed, and for two
+    /// minutes those that have ended, which it does not tell from the latter.
+    pub fn connections(&mut self, server: VirtualServer) -> Result<u64, ServerError> {
         let mut request = Request::new(self.family, 0, &header(GET_DESTINATION));
         write_server(&mut request.attributes(), server);
         let counted = self.socket.collect(&mut request, parse_connections);
-        let counted = counted.map_err(|source| ServerError::Count { server, source })?;
-        let is_udp = i32::from(server.protocol) == libc::IPPROTO_UDP;
-        Ok(counted.iter().map(|found| found.active + if is_udp { found.inactive } else { 0 }).sum())
+        counted.map(|counts| counts.iter().sum()).map_err(|source| ServerError::Count { server, source })
     }
 
     /// Removes one with all that it hands connections to.
@@ -176,17 +175,9 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Er
 }
 
 /// Connections to one of those that a server hands them to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Connections {
-    /// That are open.
-    active: u64,
-    /// That are ending, and all of UDP.
-    inactive: u64,
-}
-
-fn parse_connections(message: Message<'_>) -> Result<Option<Connections>, Error> {
+fn parse_connections(message: Message<'_>) -> Result<Option<u64>, Error> {
     let (_, attributes) = message.split_header::<HEADER>()?;
-    let mut connections = Connections::default();
+    let mut connections = 0;
     for attribute in attributes {
         let attribute = attribute?;
         if attribute.kind != DESTINATION {
@@ -194,10 +185,8 @@ fn parse_connections(message: Message<'_>) -> Result<Option<Connections>, Error>
         }
         for field in attribute.nested() {
             let field = field?;
-            match field.kind {
-                destination::ACTIVE => connections.active = field.u32_ne()?.into(),
-                destination::INACTIVE => connections.inactive = field.u32_ne()?.into(),
-                _ => {}
+            if [destination::ESTABLISHED, destination::OTHERS].contains(&field.kind) {
+                connections += u64::from(field.u32_ne()?);
             }
         }
     }
@@ -234,8 +223,10 @@ mod service {
 
 /// Attributes within [`DESTINATION`].
 mod destination {
-    pub(super) const ACTIVE: u16 = 7;
-    pub(super) const INACTIVE: u16 = 8;
+    /// Connections that are open; none of UDP are.
+    pub(super) const ESTABLISHED: u16 = 7;
+    /// Those that are being made, half closed or ended, and all of UDP.
+    pub(super) const OTHERS: u16 = 8;
 }
 
 #[cfg(test)]
@@ -291,12 +282,12 @@ mod tests {
         let mut message = batch.message(0x20, 0, &header(GET_DESTINATION));
         let mut destination = message.nest(DESTINATION);
         destination.put_u16_be(2, 8080);
-        destination.put_u32_ne(destination::ACTIVE, 3);
-        destination.put_u32_ne(destination::INACTIVE, 70_000);
+        destination.put_u32_ne(destination::ESTABLISHED, 3);
+        destination.put_u32_ne(destination::OTHERS, 70_000);
         drop(destination);
         drop(message);
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
-        assert_eq!(parse_connections(message).unwrap(), Some(Connections { active: 3, inactive: 70_000 }));
+        assert_eq!(parse_connections(message).unwrap(), Some(70_003));
     }
 
     #[test]

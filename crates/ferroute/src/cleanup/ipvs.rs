@@ -7,8 +7,9 @@ use ferroute_ipvs::{DEVICE, DEVICE_KIND, Devices, IpSets, SetError, VirtualServe
 
 use super::Report;
 
-/// Removes kube-proxy's virtual servers, its device and its ipsets. With `drain`, servers through which connections are
-/// open stay until these have ended, and with them what tells them from those of others: the device and the ipsets.
+/// Removes kube-proxy's virtual servers, its device and its ipsets. With `drain`, servers stay for the connections that
+/// they have, and with them what tells them from those of others: the device and the ipsets. Without their server the kernel
+/// would drop the packets of connections, also of those that are just being made.
 pub(super) fn remove(drain: bool, report: &mut Report) {
     let mut sets = match IpSets::open() {
         Ok(sets) => sets,
@@ -69,11 +70,11 @@ fn remove_servers(
             tracing::info!("virtual server {server} is not kube-proxy's and stays");
             continue;
         }
-        let open = if drain { servers.open_connections(server) } else { Ok(0) };
-        match open.and_then(|open| if open > 0 { Ok(Some(open)) } else { servers.remove(server).map(|()| None) }) {
-            Ok(Some(open)) => {
+        let in_use = if drain { servers.connections(server) } else { Ok(0) };
+        match in_use.and_then(|count| if count > 0 { Ok(Some(count)) } else { servers.remove(server).map(|()| None) }) {
+            Ok(Some(count)) => {
                 all_gone = false;
-                report.troubles.push(format!("virtual server {server} stays while {open} connections are open"));
+                report.troubles.push(format!("virtual server {server} stays for the {count} connections that it has"));
             }
             Ok(None) => report.removed(format!("virtual server {server}")),
             Err(error) => {
