@@ -1,4 +1,7 @@
-use std::{borrow::Cow, fmt};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
 /// The name of a chain, set or map. Fixed names cost nothing to copy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +35,7 @@ impl Comment {
     pub fn new(text: &str) -> Self {
         let mut clean = String::with_capacity(text.len().min(COMMENT_LENGTH));
         for c in text.chars() {
-            let c = if c == '"' || c.is_control() { '?' } else { c };
+            let c = printable(c);
             if clean.len() + c.len_utf8() > COMMENT_LENGTH {
                 break;
             }
@@ -61,8 +64,25 @@ impl From<&str> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        Printable(&self.0).fmt(f)
     }
+}
+
+/// A text out of the kernel, which takes any: what would end a line or a quoted text becomes a question mark.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Printable<'a>(pub(super) &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.chars().all(|c| printable(c) == c) {
+            return f.write_str(self.0);
+        }
+        self.0.chars().try_for_each(|c| f.write_char(printable(c)))
+    }
+}
+
+fn printable(c: char) -> char {
+    if c == '"' || c.is_control() { '?' } else { c }
 }
 
 impl fmt::Display for Comment {
@@ -84,5 +104,12 @@ mod tests {
         assert_eq!(Comment::new("shop/web:http").to_string(), "comment \"shop/web:http\"");
         assert_eq!(Comment::new("a\"; flush ruleset\n").as_str(), "a?; flush ruleset?");
         assert_eq!(Comment::new(&"é".repeat(100)).as_str(), "é".repeat(64));
+    }
+
+    #[test]
+    fn a_name_is_printed_on_one_line_and_stays_what_it_is() {
+        let strange = Name::from("a\n\"b");
+        assert_eq!((strange.to_string().as_str(), strange.as_str()), ("a??b", "a\n\"b"));
+        assert_eq!(Name::fixed("services-é").to_string(), "services-é");
     }
 }

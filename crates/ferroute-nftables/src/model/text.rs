@@ -8,7 +8,7 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-use super::{Class, Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value};
+use super::{Class, Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value, name::Printable};
 
 /// A rule that is to be printed.
 pub(super) struct RuleText<'a> {
@@ -97,10 +97,10 @@ impl RuleText<'_> {
             Match::Source { net, is } => write!(f, "{ip} saddr {}{}", sense(is), Value::Network(*net)),
             Match::Destination { net, is } => write!(f, "{ip} daddr {}{}", sense(is), Value::Network(*net)),
             Match::Interface { name: InterfaceName::Exact(name), is } => {
-                write!(f, "iifname {}\"{name}\"", sense(is))
+                write!(f, "iifname {}\"{}\"", sense(is), Printable(name))
             }
             Match::Interface { name: InterfaceName::Prefix(prefix), is } => {
-                write!(f, "iifname {}\"{prefix}*\"", sense(is))
+                write!(f, "iifname {}\"{}*\"", sense(is), Printable(prefix))
             }
             Match::SourceIsLocal => f.write_str("fib saddr type local"),
             Match::DestinationIsLocal => f.write_str("fib daddr type local"),

@@ -4,6 +4,8 @@ use arrayvec::ArrayVec;
 use ferroute_core::{IpFamily, Protocol};
 use ipnet::IpNet;
 
+use super::name::Printable;
+
 /// What one field of a key or of a datum holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataType {
@@ -173,7 +175,7 @@ impl Interface {
 
 impl fmt::Display for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.text()))
+        Printable(&String::from_utf8_lossy(self.text())).fmt(f)
     }
 }
 
