@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit soak conformance fmt lint doc bench deps deps-demo deps-test rust clean
+.PHONY: demo test build release install uninstall image unit soak conformance vm fmt lint doc bench deps deps-demo deps-test deps-vm rust clean
 
 demo: deps-demo release
 	$(SUDO) $(FERROUTE) demo
@@ -90,6 +90,12 @@ image:
 	done; \
 	echo "none of these works here: $(BUILDERS)" >&2; exit 1
 
+# What takes a kernel with ipvs, in an emulated machine of its own; about six minutes, on x86_64 only.
+VM_DIR := $(abspath $(TARGET_DIR))/vm
+vm: deps-vm release
+	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) \
+	    conformance/vm/kube-proxy-rules.txt conformance/vm/kube-proxy-sets.txt conformance/vm/web.yaml
+
 build: rust
 	$(CARGO) build --workspace --all-targets
 
@@ -129,5 +135,8 @@ deps-demo:
 deps-test: deps-demo
 	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
 	    dbus-daemon:dbus-daemon dbus-send:dbus-bin)
+
+deps-vm: deps-test
+	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)
 
 deps: deps-test

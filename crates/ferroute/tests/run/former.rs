@@ -111,63 +111,6 @@ fn nftables_without_ports(family: &str, to: &SocketAddr) -> String {
 
 /// The sets and rules of kube-proxy's ipvs mode. Few kernels have virtual servers, so nothing answers by these.
 pub(crate) fn ipvs(node: &NetNs) {
-    for (set, kind) in [
-        ("KUBE-CLUSTER-IP", "hash:ip,port"),
-        ("KUBE-LOOP-BACK", "hash:ip,port,ip"),
-        ("KUBE-LOAD-BALANCER", "hash:ip,port"),
-        ("KUBE-LOAD-BALANCER-FW", "hash:ip,port"),
-        ("KUBE-NODE-PORT-TCP", "bitmap:port range 0-65535"),
-        ("KUBE-HEALTH-CHECK-NODE-PORT", "bitmap:port range 0-65535"),
-        ("KUBE-IPVS-IPS", "hash:ip"),
-        ("KUBE-6-CLUSTER-IP", "hash:ip,port family inet6"),
-    ] {
-        node.command("ipset", &[&["create", set], &kind.split(' ').collect::<Vec<_>>()[..]].concat());
-    }
-    node.command("ipset", &["add", "KUBE-CLUSTER-IP", "10.96.0.1,tcp:80"]);
-    node.feed("iptables-restore", &["--noflush"], IPVS);
+    node.feed("ipset", &["restore"], include_str!("../../../../conformance/vm/kube-proxy-sets.txt"));
+    node.feed("iptables-restore", &["--noflush"], include_str!("../../../../conformance/vm/kube-proxy-rules.txt"));
 }
-
-const IPVS: &str = r#"*nat
-:KUBE-SERVICES - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-NODE-PORT - [0:0]
-:KUBE-LOAD-BALANCER - [0:0]
-:KUBE-MARK-MASQ - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
--A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -j MASQUERADE --random-fully
--A KUBE-SERVICES -m set --match-set KUBE-LOAD-BALANCER dst,dst -j KUBE-LOAD-BALANCER
--A KUBE-SERVICES ! -s 10.244.0.0/16 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
--A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
--A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
-COMMIT
-*filter
-:KUBE-FORWARD - [0:0]
-:KUBE-NODE-PORT - [0:0]
-:KUBE-PROXY-FIREWALL - [0:0]
-:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
-:KUBE-IPVS-FILTER - [0:0]
-:KUBE-IPVS-OUT-FILTER - [0:0]
--A INPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-FILTER
--A INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
--A INPUT -m comment --comment "kubernetes health check rules" -j KUBE-NODE-PORT
--A FORWARD -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
--A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
--A OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER
--A KUBE-NODE-PORT -m set --match-set KUBE-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
--A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL
--A KUBE-SOURCE-RANGES-FIREWALL -j DROP
--A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
--A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN
--A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT
--A KUBE-IPVS-OUT-FILTER -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j RETURN
-COMMIT
-"#;

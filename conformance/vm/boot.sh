@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Runs a script in a virtual machine with a kernel of Debian, for what the kernel at hand lacks, such as ipvs:
+#
+#     conformance/vm/boot.sh STATE_DIR SCRIPT [FILE...]
+#
+# The script is one of bash and runs as root in an initramfs that holds busybox, the tools named below, the kernel's
+# network modules, and in /files the files. Its output is printed, and its exit status is ours. Kernel and initramfs are kept in STATE_DIR.
+# The machine is emulated, so neither root nor /dev/kvm is needed, and programs take about ten times as long.
+set -euo pipefail
+
+TOOLS="bash ip ipset ipvsadm nft xtables-nft-multi xtables-legacy-multi"
+# A boot takes three seconds and a script some minutes; on machines under load all takes longer.
+TIMEOUT=1200
+
+state=$1 script=$2
+shift 2
+[ "$(uname -m)" = x86_64 ] || { echo "the virtual machine is one of x86_64, and this host is none" >&2; exit 1; }
+export PATH="$PATH:/usr/sbin:/sbin"
+mkdir -p "$state"
+
+# The newest kernel: packages of older ones vanish from Debian's servers. It is only unpacked, for installing it would
+# bring boot loaders and the like. What is there from an earlier run will do.
+if ! ls "$state"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
+    package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/ {print $2; exit}')
+    [ -n "$package" ] || { echo "apt knows no linux-image-cloud-amd64, a package of Debian: is its list of packages fresh?" >&2; exit 1; }
+    (cd "$state" && apt-get download -q "$package")
+    rm -rf "$state/unpacked"
+    dpkg -x "$state/$package"_*.deb "$state/unpacked"
+    rm "$state/$package"_*.deb
+    mv "$state/unpacked" "$state/kernel"
+fi
+kernel=$(ls "$state"/kernel/boot/vmlinuz-*)
+release=${kernel##*/vmlinuz-}
+
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+mkdir -p "$root"/{bin,dev,etc,files,proc,run,sbin,sys,tmp,usr/sbin}
+cp "$(command -v busybox)" "$root/bin/busybox"
+ln -s ../bin/busybox "$root/sbin/modprobe"
+cp /etc/protocols /etc/services "$root/etc/"
+cp "$script" "$root/files/script"
+[ $# = 0 ] || cp "$@" "$root/files/"
+for tool in $TOOLS; do
+    cp "$(command -v "$tool")" "$root/usr/sbin/$tool"
+done
+for backend in nft legacy; do
+    for name in iptables ip6tables; do
+        for verb in "" -save -restore; do
+            ln -s xtables-$backend-multi "$root/usr/sbin/$name-$backend$verb"
+            [ $backend = legacy ] || ln -s xtables-nft-multi "$root/usr/sbin/$name$verb"
+        done
+    done
+done
+extensions=$(ls -d /usr/lib/*/xtables)
+for file in "$root"/bin/busybox "$root"/usr/sbin/* "$root"/files/* "$extensions"/*.so; do
+    [ -h "$file" ] || ldd "$file" 2>/dev/null | grep -o '/[^ ]*' || true
+done | sort -u | while read -r library; do
+    [ -e "$library" ] && cp -L --parents "$library" "$root"
+done
+cp -r --parents "$extensions" "$root"
+
+modules=lib/modules/$release
+for part in net lib crypto arch/x86/crypto drivers/net/dummy.ko drivers/net/veth.ko; do
+    (cd "$state/kernel" && cp -r --parents "$modules/kernel/$part" "$root")
+done
+cp "$state/kernel/$modules"/modules.{builtin,order} "$root/$modules/"
+busybox depmod -b "$root" "$release"
+
+cat > "$root/init" <<'END'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/usr/sbin:/sbin:/bin HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs run /run
+ip link set lo up
+cd /tmp
+bash /files/script
+echo "script: status $?"
+poweroff -f
+END
+chmod +x "$root/init"
+(cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$state/initramfs.gz"
+
+timeout "$TIMEOUT" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 1 -m 512 -nodefaults -no-user-config \
+    -display none -no-reboot -serial stdio -monitor none -kernel "$kernel" -initrd "$state/initramfs.gz" \
+    -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable" </dev/null |
+    sed -u 's/\r//g' | tee "$state/log"
+status=$(sed -n 's/^script: status //p' "$state/log")
+# A machine that has not come to the end of its script has said nothing of it.
+exit "${status:-1}"

@@ -1,0 +1,286 @@
+# Runs in a virtual machine (boot.sh): what becomes of what kube-proxy's ipvs mode has left, with real virtual servers.
+#
+# This machine is a node with three pods and a client. The Service `web` is served by virtual servers as kube-proxy makes
+# them; beside them there are things of other programs.
+set -eu # No pipefail: grep -q ends before it has read all.
+
+POD_NET=10.244.0. POD_NET6=fd00:10:244::
+# From whom to where.
+FLOWS="client,10.96.0.1:80 client,fd00:96::1:80 client,192.0.2.1:30080 client,2001:db8::1:30080 client,192.0.2.1:80
+    node,10.96.0.1:80 node,fd00:96::1:80"
+failures=0
+
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+inside() { ip netns exec "$@"; }
+# wait_for WHAT COMMAND...: until the command succeeds.
+wait_for() {
+    local what=$1 tries=1500
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        if [ $tries = 0 ]; then
+            fail "$what: this did not happen"
+            [ ! -e proxy.log ] || tail -n 20 proxy.log
+            ipvsadm -Lnc
+            return
+        fi
+        sleep 0.1
+    done
+}
+
+make_network() {
+    modprobe dummy numdummies=0
+    modprobe -a ip_vs br_netfilter
+    sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.vs.conntrack=1
+    ip link add cni0 type bridge
+    ip link set cni0 up
+    ip address add ${POD_NET}1/24 dev cni0
+    ip address add ${POD_NET6}1/64 dev cni0 nodad
+    for pod in 2 3 4; do
+        join pod-$pod pod$pod
+        ip link set pod$pod master cni0
+        inside pod-$pod ip address add $POD_NET$pod/24 dev eth0
+        inside pod-$pod ip address add $POD_NET6$pod/64 dev eth0 nodad
+        inside pod-$pod ip route add default via ${POD_NET}1
+        inside pod-$pod ip route add default via ${POD_NET6}1
+        inside pod-$pod busybox nc -ll -p 8080 -e busybox sh -c "echo pod-$pod; exec cat" 2>/dev/null &
+    done
+    join client lan
+    ip address add 192.0.2.1/24 dev lan
+    ip address add 2001:db8::1/64 dev lan nodad
+    # Without a route nothing on the node could call a Service once its address is none of the node's any more.
+    ip route add default via 192.0.2.2
+    ip route add default via 2001:db8::2
+    inside client ip address add 192.0.2.2/24 dev eth0
+    inside client ip address add 2001:db8::2/64 dev eth0 nodad
+    inside client ip route add default via 192.0.2.1
+    inside client ip route add default via 2001:db8::1
+}
+
+join() {
+    ip netns add "$1"
+    ip link add "$2" type veth peer name eth0 netns "$1"
+    ip link set "$2" up
+    inside "$1" ip link set lo up
+    inside "$1" ip link set eth0 up
+}
+
+# What is not kube-proxy's, even where it looks like it.
+add_others() {
+    for iptables in iptables ip6tables; do
+        for table in filter nat mangle; do $iptables -t $table -N THEIRS; done
+        $iptables -A INPUT -j THEIRS
+    done
+    ipset create theirs hash:net
+    ipset add theirs 203.0.113.0/24
+    ip link add theirs0 type dummy
+    ip address add 203.0.113.1/32 dev theirs0
+    # On an address of this host, on one that another machine has at the moment with the port of a node port, by mark.
+    for server in "-t 192.0.2.1:8888" "-t 203.0.113.1:80" "-t 203.0.113.9:30080" "-t [2001:db8::9]:30080" "-f 7"; do
+        ipvsadm -A $server -s rr
+    done
+    ipvsadm -a -t 203.0.113.9:30080 -r 192.0.2.2:30080 -g
+    # The kubelet's, which kube-proxy leaves alone as well.
+    for restore in iptables-restore ip6tables-restore; do
+        printf '*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A OUTPUT -j KUBE-FIREWALL\nCOMMIT\n' |
+            $restore --noflush
+    done
+    iptables -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment \
+        --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+}
+
+everything() {
+    for save in iptables-save ip6tables-save; do $save | sed -e '/^#/d' -e 's/ \[.*//'; done
+    nft list tables | grep -v ' \(filter\|nat\|mangle\)$' || true
+    ipset save | sort
+    ipvsadm -Sn | sort
+    ip -o address | awk '{print $2, $4}' | sort
+}
+
+lay_ipvs() {
+    ip link add kube-ipvs0 type dummy
+    ip address add 10.96.0.1/32 dev kube-ipvs0
+    ip address add fd00:96::1/128 dev kube-ipvs0 nodad
+    ipset restore </files/kube-proxy-sets.txt
+    iptables-restore --noflush </files/kube-proxy-rules.txt
+    sed -e 's/--match-set KUBE-/&6-/' -e "s/10.244.0.0\/16/fd00:10:244::\/64/" </files/kube-proxy-rules.txt |
+        ip6tables-restore --noflush
+    for address in 10.96.0.1:80 192.0.2.1:80 192.0.2.1:30080 ${POD_NET}1:30080; do
+        add_server -t $address ${POD_NET}{2,3,4}:8080
+    done
+    for address in [fd00:96::1]:80 [2001:db8::1]:80 [2001:db8::1]:30080 [${POD_NET6}1]:30080; do
+        add_server -t $address [${POD_NET6}{2,3,4}]:8080
+    done
+    add_server -u 10.96.0.1:53 ${POD_NET}{2,3,4}:5353
+    add_server -u 192.0.2.1:30053 ${POD_NET}{2,3,4}:5353
+    add_server -u [fd00:96::1]:53 [${POD_NET6}{2,3,4}]:5353
+}
+
+add_server() {
+    local kind=$1 address=$2
+    shift 2
+    ipvsadm -A $kind $address -s rr
+    for real in "$@"; do ipvsadm -a $kind $address -r $real -m; done
+}
+
+# request ADDRESS:PORT: who answers. Nothing is started for it, for in this machine every process takes its time.
+request() {
+    local answer=none
+    { read -r -t 10 answer <&3 || true; } 3<>"/dev/tcp/${1%:*}/${1##*:}"
+    echo "$answer"
+}
+requests() {
+    while [ ! -e stop ]; do
+        request "$1" || true
+        sleep 0.3
+    done
+}
+export -f request requests
+# from FLOW FUNCTION: calls the function where the flow comes from, with where it goes to.
+from() {
+    case $1 in
+        node,*) $2 "${1#*,}" ;;
+        *) inside "${1%%,*}" bash -c "$2 ${1#*,}" ;;
+    esac
+}
+
+check_flows() {
+    for flow in $FLOWS; do
+        case $(from $flow request || true) in
+            pod-*) ;;
+            *) fail "$1: $flow gets no answer" ;;
+        esac
+    done
+}
+
+start_traffic() {
+    rm -f stop traffic-*
+    traffic=
+    for flow in $FLOWS; do
+        from $flow requests >"traffic-$flow" 2>&1 &
+        traffic="$traffic $!"
+    done
+}
+
+# Waits until each has gone on for a while, and holds every answer against what it should be.
+end_traffic() {
+    local flow wanted answers bad
+    for flow in $FLOWS; do
+        wanted=$(($(wc -l <"traffic-$flow") + 5))
+        wait_for "traffic of $flow" eval "[ \$(wc -l <'traffic-$flow') -ge $wanted ]"
+    done
+    touch stop
+    wait $traffic
+    for flow in $FLOWS; do
+        answers=$(wc -l <"traffic-$flow")
+        bad=$(grep -cv '^pod-[234]$' "traffic-$flow" || true)
+        echo "  $flow: $answers requests, $bad failed"
+        [ "$bad" = 0 ] || fail "$bad requests of $flow"
+    done
+}
+
+# open_connection NAME ADDRESS:PORT: one that stays open. `close_connection NAME` ends it.
+declare -A connections
+open_connection() {
+    local descriptor
+    rm -f "in-$1" "out-$1"
+    mkfifo "in-$1"
+    inside client busybox nc "${2%:*}" "${2##*:}" <"in-$1" >"out-$1" &
+    exec {descriptor}>"in-$1"
+    connections[$1]=$descriptor
+    say "$1" hello
+}
+say() {
+    echo "$2" >&"${connections[$1]}"
+    wait_for "an answer to '$2' on connection $1" grep -qx "$2" "out-$1"
+}
+close_connection() {
+    local descriptor=${connections[$1]}
+    exec {descriptor}>&-
+    unset "connections[$1]"
+}
+
+start_proxy() {
+    sed "s/MODE/$1/" >config.yaml <<'END'
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: MODE
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/64
+END
+    (
+        # What has a hand on our end of a connection keeps it open.
+        for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
+        exec /files/ferroute run --config config.yaml --manifests manifests --hostname-override node-1
+    ) >proxy.log 2>&1 &
+    proxy=$!
+}
+
+end_proxy() {
+    kill $proxy
+    wait $proxy || fail "the proxy's end"
+}
+
+no_servers_of() { ! ipvsadm -Sn | grep -qF -- "$1"; }
+
+# What a cleanup has to leave is what was there before.
+check_clean() {
+    everything >after
+    diff before after || fail "$1: not what was there before"
+}
+
+check_cleanup() {
+    echo "== kube-proxy --cleanup"
+    lay_ipvs
+    check_flows "kube-proxy's rules"
+    ./kube-proxy --cleanup >cleanup.log 2>&1 || fail "kube-proxy --cleanup: $(cat cleanup.log)"
+    check_clean "after the cleanup"
+    ./kube-proxy --cleanup 2>&1 | grep -q "there was nothing to clean up" || fail "a second cleanup finds something"
+}
+
+check_takeover() {
+    echo "== ferroute takes over, mode $1"
+    lay_ipvs
+    /files/ferroute preflight --proxy-mode "$1" --hostname-override node-1 --manifests manifests >preflight.log 2>&1 ||
+        fail "preflight ends with status $?"
+    grep -q "from mode ipvs to mode $1" preflight.log || fail "preflight: $(cat preflight.log)"
+    open_connection service 10.96.0.1:80
+    open_connection service6 fd00:96::1:80
+    open_connection node-port 192.0.2.1:30080
+    start_traffic
+    start_proxy "$1"
+    wait_for "the end of kube-proxy's rules" eval "! iptables-save | grep -q KUBE-IPVS-FILTER"
+    wait_for "the end of servers without connections" no_servers_of 10.96.0.1:53
+    end_traffic
+    for name in service service6 node-port; do say $name "still here"; done
+    for address in 10.96.0.1:80 [fd00:96::1]:80 192.0.2.1:30080; do
+        no_servers_of "$address" && fail "the server $address is gone although a connection is open"
+    done
+    ip link show kube-ipvs0 >/dev/null || fail "the device is gone although connections are open"
+    # Once they have ended and the kernel has forgotten them, which takes it two minutes, nothing has to stay.
+    for name in service service6 node-port; do close_connection $name; done
+    wait_for "the end of all connections through virtual servers" eval "! ipvsadm -Ln | awk '\$1 == \"->\" && \$5 + \$6 > 0' | grep -q ."
+    end_proxy
+    start_proxy "$1"
+    wait_for "the end of the device" eval "! ip link show kube-ipvs0"
+    wait_for "the end of the sets" eval "! ipset list -n | grep -q KUBE-"
+    check_flows "mode $1"
+    everything | grep -e '^-A -[tuf] ' -e kube-ipvs0 -e theirs >after
+    grep -e '^-A -[tuf] ' -e theirs before | diff - after || fail "what others have is not what it was"
+    /files/ferroute doctor --config config.yaml --manifests manifests --hostname-override node-1 >doctor.log 2>&1 ||
+        fail "doctor: $(cat doctor.log)"
+    end_proxy
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+    check_clean "after mode $1"
+}
+
+ln -s /files/ferroute kube-proxy
+mkdir manifests
+cp /files/web.yaml manifests/
+make_network
+add_others
+everything >before
+check_cleanup
+check_takeover iptables
+check_takeover nftables
+echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
+[ $failures = 0 ]
