@@ -1,7 +1,7 @@
 //! Services and endpoints as a proxy sees them.
 //!
 //! ```text
-//!   api objects ──► Tracker ──► ServiceTable ──► Routes (which endpoints a frontend uses) ──► planners
+//!   api objects ──► Tracker ──► ServiceTable ──► EndpointSets (which endpoints a frontend uses) ──► planners
 //!                    (what        (what should
 //!                     changed)     be true)
 //! ```
@@ -18,11 +18,11 @@ mod node;
 mod node_ports;
 pub mod parse;
 mod progress;
-mod routes;
+mod endpoint_sets;
 mod service_port;
 mod settings;
-mod stale_flows;
-mod standing;
+mod stale_conntrack;
+mod eligibility;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -33,14 +33,14 @@ pub use digest::{InvalidDigest, RulesDigest};
 pub use endpoint::{Endpoint, Hints};
 pub use family::{IpFamily, Protocol, UnknownProtocol};
 pub use local_traffic::{LocalTraffic, LocalTrafficDetector};
-pub use name::{ServiceName, ServicePortName};
+pub use name::{NamespacedName, ServicePortName};
 pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};
 pub use progress::Progress;
-pub use routes::Standings;
+pub use endpoint_sets::EndpointEligibility;
 pub use service_port::{Affinity, ServicePort, TrafficPolicy};
 pub use settings::ProxySettings;
-pub use stale_flows::StaleFlows;
-pub use standing::Standing;
-pub use table::{Changes, Entry, Routes, ServiceTable};
+pub use stale_conntrack::StaleConntrackEntries;
+pub use eligibility::Eligibility;
+pub use table::{Changes, ServicePortEntry, EndpointSets, ServiceTable};
 pub use tracker::Tracker;

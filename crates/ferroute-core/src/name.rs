@@ -4,14 +4,14 @@ use crate::Protocol;
 
 /// `namespace/name` of a Service. Cheap to clone: all clones share one text.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServiceName {
+pub struct NamespacedName {
     /// `namespace/name`.
     full: Arc<str>,
     /// Where the slash is in `full`. Part of every comparison, because nothing here keeps slashes out of names.
     slash: usize,
 }
 
-impl ServiceName {
+impl NamespacedName {
     /// Puts a name together.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { full: format!("{namespace}/{name}").into(), slash: namespace.len() }
@@ -33,13 +33,13 @@ impl ServiceName {
     }
 }
 
-impl fmt::Display for ServiceName {
+impl fmt::Display for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.full)
     }
 }
 
-impl fmt::Debug for ServiceName {
+impl fmt::Debug for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.full, f)
     }
@@ -50,7 +50,7 @@ impl fmt::Debug for ServiceName {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePortName {
     /// The Service.
-    pub service: ServiceName,
+    pub service: NamespacedName,
     /// Name of the port; empty where the Service's only port has none.
     pub port: Arc<str>,
     /// Its protocol.

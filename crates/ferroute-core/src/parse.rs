@@ -11,7 +11,7 @@ mod service;
 mod service_cidr;
 mod slice;
 mod stamp;
-mod unproxied;
+mod skip;
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub use service::parse_service;
 pub use service_cidr::parse_service_cidr;
 pub use slice::parse_slice;
 pub use stamp::{ObjectVersion, trigger_time, write_time};
-pub use unproxied::Unproxied;
+pub use skip::SkipReason;
 
 /// One thing that is wrong with an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

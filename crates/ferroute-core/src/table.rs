@@ -5,11 +5,11 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{Endpoint, IpFamily, NodeView, ServiceName, ServicePort, ServicePortName};
+use crate::{Endpoint, IpFamily, NodeView, NamespacedName, ServicePort, ServicePortName};
 
 /// One service port with all its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ServicePortEntry {
     /// The port of the Service; the tracker has the same one.
     pub service: Arc<ServicePort>,
     /// Every endpoint that any slice names for it, whatever its state, each address and port once, in the order of
@@ -27,16 +27,16 @@ pub struct ServiceTable {
     /// The networks that cluster IPs are taken from, sorted, each once; empty where the cluster does not tell.
     pub service_cidrs: Vec<IpNet>,
     /// All service ports, in the order of their names.
-    pub entries: BTreeMap<ServicePortName, Entry>,
+    pub entries: BTreeMap<ServicePortName, ServicePortEntry>,
 }
 
 /// What differs between the table as it was last applied and the table now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Services of which at least one port or endpoint differs.
-    pub services: BTreeSet<ServiceName>,
+    pub services: BTreeSet<NamespacedName>,
     /// For each service port that differs, what it was; `None` for one that is new.
-    pub previous: BTreeMap<ServicePortName, Option<Entry>>,
+    pub previous: BTreeMap<ServicePortName, Option<ServicePortEntry>>,
     /// The node differs, so that rules of any service may.
     pub node: bool,
     /// [`ServiceTable::service_cidrs`] differ.
@@ -52,12 +52,12 @@ impl Changes {
 
 /// Which endpoints a service port's frontends use on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Routes<'a> {
+pub struct EndpointSets<'a> {
     /// For traffic with policy Cluster (topology taken into account); empty if no traffic has it.
     pub cluster: Vec<&'a Endpoint>,
     /// For traffic with policy Local; empty if no traffic has it.
     pub local: Vec<&'a Endpoint>,
-    /// The two together, each endpoint once, sorted like [`Entry::endpoints`].
+    /// The two together, each endpoint once, sorted like [`ServicePortEntry::endpoints`].
     pub reachable: Vec<&'a Endpoint>,
     /// Some node of the cluster has an endpoint that could serve; with this false, connections are refused.
     pub any_anywhere: bool,
@@ -72,8 +72,8 @@ impl ServiceTable {
     /// The ports of one Service, in order.
     pub fn ports_of<'a>(
         &'a self,
-        service: &ServiceName,
-    ) -> impl Iterator<Item = (&'a ServicePortName, &'a Entry)> + use<'a> {
+        service: &NamespacedName,
+    ) -> impl Iterator<Item = (&'a ServicePortName, &'a ServicePortEntry)> + use<'a> {
         let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: crate::Protocol::Tcp };
         let service = service.clone();
         self.entries.range(first..).take_while(move |(name, _)| name.service == service)

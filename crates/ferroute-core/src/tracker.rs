@@ -16,17 +16,17 @@ use ipnet::IpNet;
 
 use self::slices::Slices;
 pub use self::view::{Candidate, NamedPort, ServiceView, SlicePort, SliceView};
-use crate::{Changes, Entry, IpFamily, NodeView, ServiceName, ServicePortName, ServiceTable};
+use crate::{Changes, ServicePortEntry, IpFamily, NodeView, NamespacedName, ServicePortName, ServiceTable};
 
 /// See the module's text.
 #[derive(Debug)]
 pub struct Tracker {
-    wanted: HashMap<ServiceName, Wanted>,
+    wanted: HashMap<NamespacedName, Wanted>,
     /// The service that each known slice belongs to: a deletion names the slice only.
-    owners: HashMap<ServiceName, ServiceName>,
+    owners: HashMap<NamespacedName, NamespacedName>,
     tables: [ServiceTable; 2],
     /// Services that may differ from the table, by family.
-    touched: [BTreeSet<ServiceName>; 2],
+    touched: [BTreeSet<NamespacedName>; 2],
     /// The node as it is now; each table has it as it was at its last update.
     node: Arc<NodeView>,
     /// Networks of cluster IPs as they are now, by family, sorted.
@@ -67,7 +67,7 @@ impl Tracker {
     }
 
     /// A Service is gone, or is none of ours any more.
-    pub fn remove_service(&mut self, name: &ServiceName) {
+    pub fn remove_service(&mut self, name: &NamespacedName) {
         let Some(wanted) = self.wanted.get_mut(name) else { return };
         let Some(old) = wanted.ports.take() else { return };
         if wanted.slices.is_empty() {
@@ -91,7 +91,7 @@ impl Tracker {
     }
 
     /// A slice, given by its namespace and name, is gone, or is none of ours any more.
-    pub fn remove_slice(&mut self, name: &ServiceName) {
+    pub fn remove_slice(&mut self, name: &NamespacedName) {
         let Some(owner) = self.owners.remove(name) else { return };
         let hash_map::Entry::Occupied(mut wanted) = self.wanted.entry(owner.clone()) else { return };
         let old = wanted.get_mut().slices.remove(name);
@@ -141,27 +141,27 @@ impl Tracker {
     }
 
     /// Names of all Services that are wanted now, in no particular order.
-    pub fn services(&self) -> impl Iterator<Item = &ServiceName> {
+    pub fn services(&self) -> impl Iterator<Item = &NamespacedName> {
         self.wanted.iter().filter(|(_, wanted)| wanted.ports.is_some()).map(|(name, _)| name)
     }
 
     /// The ports of a Service that is wanted now, by [`IpFamily::index`]; `None` if there is no such Service.
-    pub fn ports_of(&self, service: &ServiceName) -> Option<&[Box<[NamedPort]>; 2]> {
+    pub fn ports_of(&self, service: &NamespacedName) -> Option<&[Box<[NamedPort]>; 2]> {
         self.wanted.get(service)?.ports.as_ref()
     }
 
     /// The slices of a Service that are wanted now, in the order of their names.
-    pub fn slices_of<'a>(&'a self, service: &'a ServiceName) -> impl Iterator<Item = SliceView> + 'a {
+    pub fn slices_of<'a>(&'a self, service: &'a NamespacedName) -> impl Iterator<Item = SliceView> + 'a {
         self.wanted.get(service).into_iter().flat_map(|wanted| wanted.slices.views(service))
     }
 
     /// A slice that is wanted now, by its own namespace and name.
-    pub fn slice(&self, name: &ServiceName) -> Option<SliceView> {
+    pub fn slice(&self, name: &NamespacedName) -> Option<SliceView> {
         self.slices_of(self.owners.get(name)?).find(|slice| slice.name == *name)
     }
 
     /// Names of all slices that are wanted now, in no particular order.
-    pub fn slices(&self) -> impl Iterator<Item = &ServiceName> {
+    pub fn slices(&self) -> impl Iterator<Item = &NamespacedName> {
         self.owners.keys()
     }
 
@@ -178,7 +178,7 @@ impl Tracker {
     }
 
     /// `tells` says, of what was before, whether it is to be in [`Changes::previous`].
-    fn update_and(&mut self, family: IpFamily, tells: impl Fn(&Option<Entry>) -> bool) -> Changes {
+    fn update_and(&mut self, family: IpFamily, tells: impl Fn(&Option<ServicePortEntry>) -> bool) -> Changes {
         let touched = std::mem::take(&mut self.touched[family.index()]);
         let table = &mut self.tables[family.index()];
         let service_cidrs = &self.service_cidrs[family.index()];
@@ -229,7 +229,7 @@ impl Tracker {
         changes
     }
 
-    fn entries_of(&self, family: IpFamily, service: &ServiceName) -> BTreeMap<ServicePortName, Entry> {
+    fn entries_of(&self, family: IpFamily, service: &NamespacedName) -> BTreeMap<ServicePortName, ServicePortEntry> {
         let Some((service, wanted)) = self.wanted.get_key_value(service) else { return BTreeMap::new() };
         let ports = wanted.ports.iter().flat_map(|ports| &ports[family.index()]);
         ports
@@ -237,17 +237,17 @@ impl Tracker {
                 let name =
                     ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
                 let endpoints = wanted.slices.endpoints_of(family, &name);
-                (name, Entry { service: port.port.clone(), endpoints })
+                (name, ServicePortEntry { service: port.port.clone(), endpoints })
             })
             .collect()
     }
 
     /// The same name, as a clone of the one that is there already if there is one.
-    fn shared_name(&self, name: ServiceName) -> ServiceName {
+    fn shared_name(&self, name: NamespacedName) -> NamespacedName {
         self.wanted.get_key_value(&name).map_or(name, |(known, _)| known.clone())
     }
 
-    fn touch(&mut self, service: &ServiceName, families: impl IntoIterator<Item = IpFamily>) {
+    fn touch(&mut self, service: &NamespacedName, families: impl IntoIterator<Item = IpFamily>) {
         for family in families {
             let touched = &mut self.touched[family.index()];
             // Looked up first because most events touch a service that is known to be touched.

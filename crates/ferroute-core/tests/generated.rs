@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Endpoint, Entry, IpFamily, Protocol, ServicePortName, ServiceTable, TrafficPolicy,
+    Endpoint, ServicePortEntry, IpFamily, Protocol, ServicePortName, ServiceTable, TrafficPolicy,
     parse::{parse_node, parse_service, parse_slice},
     testing::{Cluster, arbitrary},
 };
@@ -17,7 +17,7 @@ use proptest::{
 };
 
 fn frontends<'a>(
-    (name, entry): (&'a ServicePortName, &'a Entry),
+    (name, entry): (&'a ServicePortName, &'a ServicePortEntry),
 ) -> impl Iterator<Item = (Option<IpAddr>, u16, Protocol)> + 'a {
     let service = &entry.service;
     let addresses = [service.cluster_ip].into_iter().chain(service.external_ips.iter().copied());
@@ -79,7 +79,7 @@ proptest! {
 /// Whether something that proxies treat in its own way is somewhere in a table.
 type Feature = (&'static str, fn(&ServiceTable) -> bool);
 
-fn any_entry(table: &ServiceTable, wanted: impl Fn(&Entry) -> bool) -> bool {
+fn any_entry(table: &ServiceTable, wanted: impl Fn(&ServicePortEntry) -> bool) -> bool {
     table.entries.values().any(wanted)
 }
 
@@ -89,8 +89,8 @@ fn any_endpoint(table: &ServiceTable, wanted: impl Fn(&Endpoint) -> bool) -> boo
 
 fn any_fallback(table: &ServiceTable, local: bool) -> bool {
     any_entry(table, |entry| {
-        let routes = table.routes(entry);
-        let chosen = if local { routes.local } else { routes.cluster };
+        let sets = table.endpoint_sets(entry);
+        let chosen = if local { sets.local } else { sets.cluster };
         chosen.iter().any(|endpoint| !endpoint.ready)
     })
 }
@@ -121,11 +121,11 @@ const FEATURES: [Feature; 30] = [
     ("cluster endpoints only", |table| any_entry(table, |e| !e.service.uses_local_endpoints())),
     ("local endpoints only", |table| any_entry(table, |e| !e.service.uses_cluster_endpoints())),
     ("no endpoints", |table| any_entry(table, |e| e.endpoints.is_empty())),
-    ("no endpoint that serves", |table| any_entry(table, |e| !e.endpoints.is_empty() && !table.routes(e).any_anywhere)),
+    ("no endpoint that serves", |table| any_entry(table, |e| !e.endpoints.is_empty() && !table.endpoint_sets(e).any_anywhere)),
     ("endpoints elsewhere only", |table| {
         any_entry(table, |e| {
-            let routes = table.routes(e);
-            e.service.uses_local_endpoints() && routes.local.is_empty() && routes.any_anywhere
+            let sets = table.endpoint_sets(e);
+            e.service.uses_local_endpoints() && sets.local.is_empty() && sets.any_anywhere
         })
     }),
     ("many endpoints", |table| any_entry(table, |e| e.endpoints.len() > 5)),
@@ -138,14 +138,14 @@ const FEATURES: [Feature; 30] = [
     ("a fallback for local traffic", |table| any_fallback(table, true)),
     ("a choice narrowed by hints", |table| {
         any_entry(table, |e| {
-            let chosen = table.routes(e).cluster.len();
+            let chosen = table.endpoint_sets(e).cluster.len();
             e.service.uses_cluster_endpoints() && chosen > 0 && chosen < e.endpoints.iter().filter(|e| e.ready).count()
         })
     }),
     ("hints that are ignored", |table| {
         any_entry(table, |e| {
             let hinted = e.endpoints.iter().any(|e| e.ready && e.hints.is_some());
-            hinted && table.routes(e).cluster.len() == e.endpoints.iter().filter(|e| e.ready).count()
+            hinted && table.endpoint_sets(e).cluster.len() == e.endpoints.iter().filter(|e| e.ready).count()
         })
     }),
     ("two targets on one address", |table| {

@@ -1,7 +1,7 @@
 //! What must hold for the tracker whatever happens in a cluster.
 
 use ferroute_core::{
-    Changes, Entry, IpFamily, ServicePortName, ServiceTable, Tracker,
+    Changes, ServicePortEntry, IpFamily, ServicePortName, ServiceTable, Tracker,
     testing::{Cluster, Edit, arbitrary, node, service_name},
 };
 use proptest::prelude::*;
@@ -126,7 +126,7 @@ proptest! {
     ) {
         for family in IpFamily::BOTH {
             let table = cluster.table(family);
-            for Entry { service, endpoints } in table.entries.values() {
+            for ServicePortEntry { service, endpoints } in table.entries.values() {
                 let outside = service.external_ips.iter().chain(&service.load_balancer_vips);
                 let addresses = outside.chain([&service.cluster_ip]).chain(endpoints.iter().map(|e| &e.address));
                 let ranges = service.load_balancer_source_ranges.iter().map(|net| net.addr());

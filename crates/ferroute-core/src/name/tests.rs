@@ -7,7 +7,7 @@ use crate::testing::{port_name, service_name, udp_port_name};
 fn a_service_name_gives_back_what_it_was_made_of() {
     let long = "é".repeat(40_000);
     for (namespace, name) in [("shop", "web"), ("", ""), ("a/b", "c"), ("a", "b/c"), (&long, "web"), ("ü", &long)] {
-        let full = ServiceName::new(namespace, name);
+        let full = NamespacedName::new(namespace, name);
         assert_eq!((full.namespace(), full.name()), (namespace, name));
         assert_eq!(full.as_str(), format!("{namespace}/{name}"));
         assert_eq!(full.to_string(), full.as_str());
@@ -16,7 +16,7 @@ fn a_service_name_gives_back_what_it_was_made_of() {
 
 #[test]
 fn names_with_the_same_text_are_different_in_sets_too() {
-    let names = [ServiceName::new("a/b", "c"), ServiceName::new("a", "b/c")];
+    let names = [NamespacedName::new("a/b", "c"), NamespacedName::new("a", "b/c")];
     assert_ne!(names[0], names[1]);
     assert_eq!(BTreeSet::from(names).len(), 2);
 }
@@ -24,8 +24,8 @@ fn names_with_the_same_text_are_different_in_sets_too() {
 #[test]
 fn service_names_are_in_the_order_of_their_texts() {
     let texts = ["a-b/c", "a/b", "a/b-c", "a/c", "b/a"];
-    let sorted: BTreeSet<ServiceName> = texts.iter().rev().map(|text| service_name(text)).collect();
-    assert_eq!(sorted.iter().map(ServiceName::as_str).collect::<Vec<_>>(), texts);
+    let sorted: BTreeSet<NamespacedName> = texts.iter().rev().map(|text| service_name(text)).collect();
+    assert_eq!(sorted.iter().map(NamespacedName::as_str).collect::<Vec<_>>(), texts);
 }
 
 #[test]

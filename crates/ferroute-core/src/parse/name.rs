@@ -1,7 +1,7 @@
 use ferroute_api::ObjectMeta;
 
 use super::Faults;
-use crate::ServiceName;
+use crate::NamespacedName;
 
 /// Reads the name of an object that lives in a namespace.
 ///
@@ -11,10 +11,10 @@ pub(super) fn parse_name(
     faults: &mut Faults,
     metadata: &ObjectMeta,
     check: impl Fn(&str) -> Result<(), String>,
-) -> ServiceName {
+) -> NamespacedName {
     faults.keep("metadata.namespace", check_label(&metadata.namespace));
     faults.keep("metadata.name", check(&metadata.name));
-    ServiceName::new(&metadata.namespace, &metadata.name)
+    NamespacedName::new(&metadata.namespace, &metadata.name)
 }
 
 /// The names of namespaces, Services and ports are labels of the domain name system (RFC 1123), in lower case.

@@ -4,7 +4,7 @@ use ferroute_api as api;
 use ipnet::IpNet;
 
 use super::{
-    Faults, InvalidObject, Unproxied,
+    Faults, InvalidObject, SkipReason,
     name::{check_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
@@ -20,8 +20,8 @@ use crate::{
 /// alone can assign a cluster IP, so a Service without one is at fault.
 pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, InvalidObject> {
     let metadata = &service.metadata;
-    let unproxied = Unproxied::of(service);
-    if unproxied.as_ref().is_some_and(Unproxied::is_by_label) {
+    let unproxied = SkipReason::for_service(service);
+    if unproxied.as_ref().is_some_and(SkipReason::is_by_label) {
         return Ok(None);
     }
     let mut faults = Faults::default();

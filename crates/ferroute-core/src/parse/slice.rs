@@ -8,7 +8,7 @@ use super::{
     parse_ip, parse_port, parse_protocol,
 };
 use crate::{
-    Hints, IpFamily, ServiceName,
+    Hints, IpFamily, NamespacedName,
     tracker::{Candidate, SlicePort, SliceView},
 };
 
@@ -51,7 +51,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
             hints: endpoint.hints.as_ref().and_then(|given| hints.share(given)),
         });
     }
-    let view = SliceView { service: ServiceName::new(&metadata.namespace, service), name, family, ports, endpoints };
+    let view = SliceView { service: NamespacedName::new(&metadata.namespace, service), name, family, ports, endpoints };
     faults.finish("EndpointSlice", metadata, Some(view))
 }
 

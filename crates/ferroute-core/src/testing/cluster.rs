@@ -4,7 +4,7 @@ use ferroute_api::{EndpointSlice, Node, NodeAddress, ObjectMeta, Service, labels
 
 use super::{pod, service, service_name, slice};
 use crate::{
-    IpFamily, ServiceName, ServiceTable, Tracker,
+    IpFamily, NamespacedName, ServiceTable, Tracker,
     parse::{parse_node, parse_service, parse_slice},
 };
 
@@ -116,11 +116,11 @@ pub enum Edit {
     /// A Service is new or has changed.
     SetService(Box<Service>),
     /// A Service is gone.
-    RemoveService(ServiceName),
+    RemoveService(NamespacedName),
     /// A slice is new or has changed.
     SetSlice(EndpointSlice),
     /// A slice, by its own name, is gone.
-    RemoveSlice(ServiceName),
+    RemoveSlice(NamespacedName),
     /// The node has changed; it keeps its name.
     SetNode(Node),
 }
@@ -151,7 +151,7 @@ fn view_of(node: &Node) -> crate::NodeView {
     parse_node(node).expect("a good Node")
 }
 
-fn name_of(metadata: &ObjectMeta) -> ServiceName {
+fn name_of(metadata: &ObjectMeta) -> NamespacedName {
     service_name(&format!("{}/{}", metadata.namespace, metadata.name))
 }
 

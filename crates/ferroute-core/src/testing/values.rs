@@ -1,7 +1,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
-    Endpoint, Entry, IpFamily, NodeView, Protocol, ServiceName, ServicePort, ServicePortName, ServiceTable,
+    Endpoint, ServicePortEntry, IpFamily, NodeView, Protocol, NamespacedName, ServicePort, ServicePortName, ServiceTable,
     TrafficPolicy,
 };
 
@@ -36,11 +36,11 @@ pub fn service_port(socket: &str) -> ServicePort {
     }
 }
 
-/// A service port with its endpoints, which are brought into the order that [`Entry`] asks for.
-pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> Entry {
+/// A service port with its endpoints, which are brought into the order that [`ServicePortEntry`] asks for.
+pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServicePortEntry {
     let mut endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
     endpoints.sort_by_key(Endpoint::to_string);
-    Entry { service: Arc::new(service), endpoints: endpoints.into() }
+    ServicePortEntry { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
 /// A node of which no more than its name is known.
@@ -49,9 +49,9 @@ pub fn node(name: &str) -> NodeView {
 }
 
 /// `namespace/name`.
-pub fn service_name(full: &str) -> ServiceName {
+pub fn service_name(full: &str) -> NamespacedName {
     let (namespace, name) = split(full);
-    ServiceName::new(namespace, name)
+    NamespacedName::new(namespace, name)
 }
 
 /// `namespace/name:port`, or `namespace/name` for a port without a name; over TCP.
@@ -69,7 +69,7 @@ pub fn udp_port_name(full: &str) -> ServicePortName {
 pub fn table(
     family: IpFamily,
     node: NodeView,
-    entries: impl IntoIterator<Item = (ServicePortName, Entry)>,
+    entries: impl IntoIterator<Item = (ServicePortName, ServicePortEntry)>,
 ) -> ServiceTable {
     ServiceTable { entries: entries.into_iter().collect(), ..ServiceTable::new(family, Arc::new(node)) }
 }

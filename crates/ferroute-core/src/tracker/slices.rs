@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Candidate, SlicePort, SliceView};
-use crate::{Endpoint, Hints, IpFamily, ServiceName, ServicePortName};
+use crate::{Endpoint, Hints, IpFamily, NamespacedName, ServicePortName};
 
 /// Slices in the order of their own names, so that the same slices always give the same endpoints. A list, because most
 /// Services have one slice only, and a map of one takes a kilobyte more.
@@ -15,7 +15,7 @@ pub(super) struct Slices(Vec<Slice>);
 
 #[derive(Debug)]
 struct Slice {
-    name: ServiceName,
+    name: NamespacedName,
     ports: Box<[SlicePort]>,
     addresses: Addresses,
     /// Of each address; nothing at all where none has hints, as is usual.
@@ -52,7 +52,7 @@ impl Slices {
     }
 
     /// Removes a slice; gives its family.
-    pub(super) fn remove(&mut self, name: &ServiceName) -> Option<IpFamily> {
+    pub(super) fn remove(&mut self, name: &NamespacedName) -> Option<IpFamily> {
         Some(self.0.remove(self.position(name).ok()?).family())
     }
 
@@ -70,7 +70,7 @@ impl Slices {
     }
 
     /// All of them, as those of this Service.
-    pub(super) fn views(&self, service: &ServiceName) -> impl Iterator<Item = SliceView> {
+    pub(super) fn views(&self, service: &NamespacedName) -> impl Iterator<Item = SliceView> {
         self.0.iter().map(|slice| SliceView {
             service: service.clone(),
             name: slice.name.clone(),
@@ -81,7 +81,7 @@ impl Slices {
     }
 
     /// Where the slice of this name is, or would be.
-    fn position(&self, name: &ServiceName) -> Result<usize, usize> {
+    fn position(&self, name: &NamespacedName) -> Result<usize, usize> {
         self.0.binary_search_by(|known| known.name.cmp(name))
     }
 }

@@ -45,7 +45,7 @@ fn settled() -> Tracker {
 /// Names of the ports that differ, each with `+` for new, `-` for gone and `~` for changed.
 fn told(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
     let entries = &tracker.table(family).entries;
-    let sign = |name: &ServicePortName, previous: &Option<Entry>| match (previous, entries.get(name)) {
+    let sign = |name: &ServicePortName, previous: &Option<ServicePortEntry>| match (previous, entries.get(name)) {
         (None, Some(_)) => '+',
         (Some(_), None) => '-',
         (Some(old), Some(new)) if old != new => '~',
@@ -57,7 +57,7 @@ fn told(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
 /// Brings IPv4 up to date and tells what changed.
 fn update(tracker: &mut Tracker) -> Vec<String> {
     let changes = tracker.update(IpFamily::V4);
-    let services: BTreeSet<ServiceName> = changes.previous.keys().map(|name| name.service.clone()).collect();
+    let services: BTreeSet<NamespacedName> = changes.previous.keys().map(|name| name.service.clone()).collect();
     assert_eq!(changes.services, services, "the services are those of the ports");
     told(tracker, &changes, IpFamily::V4)
 }
@@ -366,7 +366,7 @@ fn changed_networks_of_cluster_ips_are_told_once_to_the_family_that_has_them() {
 fn what_is_wanted_can_be_listed() {
     let mut tracker = settled();
     set_slice(&mut tracker, slice("shop/late-a", "late").pod("10.244.0.7"));
-    let names = |names: Vec<&ServiceName>| names.into_iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    let names = |names: Vec<&NamespacedName>| names.into_iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     let of = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(names(tracker.services().collect()), of(&["shop/web"]));
     assert_eq!(names(tracker.slices().collect()), of(&["shop/late-a", "shop/web-a"]));

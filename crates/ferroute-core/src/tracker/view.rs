@@ -2,13 +2,13 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::{Endpoint, Hints, IpFamily, Protocol, ServiceName, ServicePort, ServicePortName};
+use crate::{Endpoint, Hints, IpFamily, Protocol, NamespacedName, ServicePort, ServicePortName};
 
 /// A Service as the proxy sees it: its ports for each family that it has a cluster IP of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceView {
     /// Namespace and name.
-    pub name: ServiceName,
+    pub name: NamespacedName,
     /// Ports by [`IpFamily::index`].
     pub ports: [Vec<NamedPort>; 2],
 }
@@ -28,9 +28,9 @@ pub struct NamedPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceView {
     /// The Service that it belongs to.
-    pub service: ServiceName,
+    pub service: NamespacedName,
     /// The slice's own namespace and name.
-    pub name: ServiceName,
+    pub name: NamespacedName,
     /// Family of all its addresses.
     pub family: IpFamily,
     /// Ports that every endpoint has.

@@ -3,7 +3,7 @@ use std::{num::NonZeroU16, sync::Arc};
 use ferroute_api::{Service, labels};
 
 use super::{
-    super::{Unproxied, parse_service},
+    super::{SkipReason, parse_service},
     InvalidObject, assert_faults,
 };
 use crate::{
@@ -88,20 +88,20 @@ fn services_that_are_none_of_a_proxys_business_are_nothing() {
     ] {
         let service = service.build();
         assert_eq!(parse_service(&service), Ok(None));
-        assert!(Unproxied::of(&service).is_some());
+        assert!(SkipReason::for_service(&service).is_some());
     }
 }
 
 #[test]
 fn the_reason_why_a_service_is_none_of_ours_is_told() {
-    let reason = |service: ServiceBuilder| Unproxied::of(&service.build());
+    let reason = |service: ServiceBuilder| SkipReason::for_service(&service.build());
     assert_eq!(reason(web()), None);
     let other = web().label(labels::SERVICE_PROXY_NAME, "cilium").label(labels::HEADLESS, "");
-    assert_eq!(reason(other), Some(Unproxied::OtherProxy("cilium".to_owned())));
-    assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(Unproxied::HeadlessByLabel));
-    assert_eq!(reason(service("shop/web").cluster_ip("None").port("http", 80)), Some(Unproxied::Headless));
+    assert_eq!(reason(other), Some(SkipReason::OtherProxy("cilium".to_owned())));
+    assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(SkipReason::HeadlessByLabel));
+    assert_eq!(reason(service("shop/web").cluster_ip("None").port("http", 80)), Some(SkipReason::Headless));
     let name = web().with(|service| service.spec.type_ = Some("ExternalName".into()));
-    assert_eq!(reason(name), Some(Unproxied::ExternalName));
+    assert_eq!(reason(name), Some(SkipReason::ExternalName));
     // Without any cluster IP, something is wrong, which is another matter.
     assert_eq!(reason(service("shop/web").port("http", 80)), None);
 }

@@ -4,7 +4,7 @@ use ferroute_api::{Service, ServiceSpec, labels};
 
 /// Why there is nothing for this proxy to do for a Service that has nothing wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unproxied {
+pub enum SkipReason {
     /// Its label [`labels::SERVICE_PROXY_NAME`] gives it to the proxy of this name.
     OtherProxy(String),
     /// It has the label [`labels::HEADLESS`].
@@ -15,9 +15,9 @@ pub enum Unproxied {
     Headless,
 }
 
-impl Unproxied {
+impl SkipReason {
     /// The reason that holds for `service`, if there is one. Where several do, the one that is looked at first.
-    pub fn of(service: &Service) -> Option<Self> {
+    pub fn for_service(service: &Service) -> Option<Self> {
         let labels = &service.metadata.labels;
         if let Some(proxy) = labels.get(labels::SERVICE_PROXY_NAME) {
             return Some(Self::OtherProxy(proxy.clone()));
@@ -37,7 +37,7 @@ impl Unproxied {
     }
 }
 
-impl fmt::Display for Unproxied {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherProxy(name) => {

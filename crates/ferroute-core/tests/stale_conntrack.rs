@@ -7,7 +7,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Endpoint, Entry, IpFamily, Protocol, ServiceTable, StaleFlows, Tracker,
+    Endpoint, ServicePortEntry, IpFamily, Protocol, ServiceTable, StaleConntrackEntries, Tracker,
     testing::{Cluster, arbitrary},
 };
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn is_local(address: IpAddr) -> bool {
 }
 
 /// Every UDP port of a table with its frontends as a client writes them.
-fn udp(table: &ServiceTable) -> impl Iterator<Item = (Vec<SocketAddr>, &Entry)> {
+fn udp(table: &ServiceTable) -> impl Iterator<Item = (Vec<SocketAddr>, &ServicePortEntry)> {
     table.entries.iter().filter(|(name, _)| name.protocol == Protocol::Udp).map(|(_, entry)| {
         let service = &entry.service;
         let addresses = [service.cluster_ip].into_iter().chain(service.external_ips.iter().copied());
@@ -40,7 +40,7 @@ fn udp(table: &ServiceTable) -> impl Iterator<Item = (Vec<SocketAddr>, &Entry)> 
 fn flows_of(table: &ServiceTable) -> BTreeSet<Flow> {
     let mut flows = BTreeSet::new();
     for (frontends, entry) in udp(table) {
-        for endpoint in table.routes(entry).reachable.iter().filter(|endpoint| endpoint.serving) {
+        for endpoint in table.endpoint_sets(entry).reachable.iter().filter(|endpoint| endpoint.serving) {
             flows.extend(frontends.iter().map(|frontend| (*frontend, endpoint.socket())));
         }
     }
@@ -49,7 +49,7 @@ fn flows_of(table: &ServiceTable) -> BTreeSet<Flow> {
 
 /// Whether a flow may go on: its endpoint serves, for the service that has its frontend now.
 fn is_right(table: &ServiceTable, (destination, answers_from): Flow) -> bool {
-    let serves = |entry: &Entry| entry.endpoints.iter().any(|e| e.serving && e.socket() == answers_from);
+    let serves = |entry: &ServicePortEntry| entry.endpoints.iter().any(|e| e.serving && e.socket() == answers_from);
     udp(table).any(|(frontends, entry)| frontends.contains(&destination) && serves(entry))
 }
 
@@ -58,21 +58,21 @@ struct Model {
     tracker: Tracker,
     family: IpFamily,
     kernel: BTreeSet<Flow>,
-    stale: StaleFlows,
+    stale: StaleConntrackEntries,
 }
 
 impl Model {
     fn started(cluster: &Cluster, family: IpFamily) -> Self {
         let tracker = cluster.tracker();
         let kernel = flows_of(tracker.table(family));
-        Self { tracker, family, kernel, stale: StaleFlows::default() }
+        Self { tracker, family, kernel, stale: StaleConntrackEntries::default() }
     }
 
     /// A sync; the rules come into force only when it succeeds.
     fn sync(&mut self, succeeds: bool) -> Result<(), TestCaseError> {
         let changes = self.tracker.update(self.family);
         let table = self.tracker.table(self.family);
-        self.stale.merge(StaleFlows::of_changes(table, &changes));
+        self.stale.merge(StaleConntrackEntries::from_changes(table, &changes));
         if !succeeds {
             return Ok(());
         }
@@ -119,7 +119,7 @@ proptest! {
         for family in IpFamily::BOTH {
             let changes = tracker.update(family);
             let table = tracker.table(family);
-            let looked_for = [StaleFlows::of_changes(table, &changes), StaleFlows::of_table(table)];
+            let looked_for = [StaleConntrackEntries::from_changes(table, &changes), StaleConntrackEntries::from_table(table)];
             for (frontends, entry) in udp(table) {
                 for endpoint in entry.endpoints.iter().filter(|endpoint| endpoint.serving) {
                     for (frontend, stale) in frontends.iter().flat_map(|f| looked_for.iter().map(move |s| (f, s))) {
@@ -137,7 +137,7 @@ proptest! {
     ) {
         for family in IpFamily::BOTH {
             let table = cluster.table(family);
-            let stale = StaleFlows::of_table(&table);
+            let stale = StaleConntrackEntries::from_table(&table);
             for (frontends, entry) in udp(&table) {
                 let dead = entry.endpoints.iter().filter(|endpoint| !endpoint.serving).map(Endpoint::socket);
                 for answers_from in dead.chain([stranger]) {

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use ferroute_core::{Endpoint, Entry, IpFamily, Routes, ServiceTable, Standing, testing::arbitrary};
+use ferroute_core::{Endpoint, ServicePortEntry, IpFamily, EndpointSets, ServiceTable, Eligibility, testing::arbitrary};
 use proptest::prelude::*;
 
 fn sockets(endpoints: &[&Endpoint]) -> Vec<SocketAddr> {
     endpoints.iter().map(|endpoint| endpoint.socket()).collect()
 }
 
-fn all(entry: &Entry, wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
+fn all(entry: &ServicePortEntry, wanted: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
     entry.endpoints.iter().filter(|endpoint| wanted(endpoint)).map(Endpoint::socket).collect()
 }
 
@@ -20,12 +20,12 @@ fn falls_back(endpoint: &Endpoint) -> bool {
 /// For every service port of both families.
 fn for_every_entry(
     cluster: &ferroute_core::testing::Cluster,
-    check: impl Fn(&ServiceTable, &Entry, Routes<'_>) -> Result<(), TestCaseError>,
+    check: impl Fn(&ServiceTable, &ServicePortEntry, EndpointSets<'_>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     for family in IpFamily::BOTH {
         let table = cluster.table(family);
         for entry in table.entries.values() {
-            check(&table, entry, table.routes(entry))?;
+            check(&table, entry, table.endpoint_sets(entry))?;
         }
     }
     Ok(())
@@ -34,8 +34,8 @@ fn for_every_entry(
 proptest! {
     #[test]
     fn routes_hold_endpoints_of_the_entry_in_its_order(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |_, entry, routes| {
-            for chosen in [&routes.cluster, &routes.local, &routes.reachable] {
+        for_every_entry(&cluster, |_, entry, sets| {
+            for chosen in [&sets.cluster, &sets.local, &sets.reachable] {
                 let chosen = sockets(chosen);
                 prop_assert_eq!(all(entry, |endpoint| chosen.contains(&endpoint.socket())), chosen);
             }
@@ -45,33 +45,33 @@ proptest! {
 
     #[test]
     fn reachable_is_cluster_and_local_together(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |_, entry, routes| {
+        for_every_entry(&cluster, |_, entry, sets| {
             let either: BTreeSet<SocketAddr> =
-                sockets(&routes.cluster).into_iter().chain(sockets(&routes.local)).collect();
-            prop_assert_eq!(sockets(&routes.reachable), all(entry, |endpoint| either.contains(&endpoint.socket())));
+                sockets(&sets.cluster).into_iter().chain(sockets(&sets.local)).collect();
+            prop_assert_eq!(sockets(&sets.reachable), all(entry, |endpoint| either.contains(&endpoint.socket())));
             Ok(())
         })?;
     }
 
     #[test]
     fn traffic_goes_to_ready_endpoints_while_there_are_any_and_else_to_serving_ones(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |_, entry, routes| {
+        for_every_entry(&cluster, |_, entry, sets| {
             if entry.service.uses_cluster_endpoints() {
                 if entry.endpoints.iter().any(|endpoint| endpoint.ready) {
-                    prop_assert!(!routes.cluster.is_empty());
-                    prop_assert!(routes.cluster.iter().all(|endpoint| endpoint.ready));
+                    prop_assert!(!sets.cluster.is_empty());
+                    prop_assert!(sets.cluster.iter().all(|endpoint| endpoint.ready));
                 } else {
-                    prop_assert_eq!(sockets(&routes.cluster), all(entry, falls_back));
+                    prop_assert_eq!(sockets(&sets.cluster), all(entry, falls_back));
                 }
             } else {
-                prop_assert!(routes.cluster.is_empty());
+                prop_assert!(sets.cluster.is_empty());
             }
             if entry.service.uses_local_endpoints() {
                 let ready = all(entry, |endpoint| endpoint.local && endpoint.ready);
                 let fallback = all(entry, |endpoint| endpoint.local && falls_back(endpoint));
-                prop_assert_eq!(sockets(&routes.local), if ready.is_empty() { fallback } else { ready });
+                prop_assert_eq!(sockets(&sets.local), if ready.is_empty() { fallback } else { ready });
             } else {
-                prop_assert!(routes.local.is_empty());
+                prop_assert!(sets.local.is_empty());
             }
             Ok(())
         })?;
@@ -79,12 +79,12 @@ proptest! {
 
     #[test]
     fn hints_narrow_ready_endpoints_to_those_for_this_node_or_zone_or_not_at_all(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |table, entry, routes| {
+        for_every_entry(&cluster, |table, entry, sets| {
             let ready = all(entry, |endpoint| endpoint.ready);
             if !entry.service.uses_cluster_endpoints() || ready.is_empty() {
                 return Ok(());
             }
-            let chosen = sockets(&routes.cluster);
+            let chosen = sockets(&sets.cluster);
             let for_node = all(entry, |endpoint| endpoint.ready && endpoint.hints_node(&table.node.name));
             let zone = table.node.zone.as_deref();
             let for_zone =
@@ -100,27 +100,27 @@ proptest! {
 
     #[test]
     fn connections_are_refused_only_where_no_endpoint_serves_anywhere(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |_, entry, routes| {
+        for_every_entry(&cluster, |_, entry, sets| {
             let usable = |endpoint: &Endpoint| endpoint.ready || falls_back(endpoint);
-            prop_assert_eq!(routes.any_anywhere, entry.endpoints.iter().any(usable));
-            prop_assert!(routes.any_anywhere || routes.reachable.is_empty());
+            prop_assert_eq!(sets.any_anywhere, entry.endpoints.iter().any(usable));
+            prop_assert!(sets.any_anywhere || sets.reachable.is_empty());
             Ok(())
         })?;
     }
 
     #[test]
     fn the_endpoints_that_are_told_to_be_used_are_those_of_the_routes(cluster in arbitrary::cluster()) {
-        for_every_entry(&cluster, |table, entry, routes| {
-            let standings = table.standings(entry);
-            for (standings, chosen) in [(&standings.cluster, &routes.cluster), (&standings.local, &routes.local)] {
-                let used = standings.iter().flat_map(|all| {
+        for_every_entry(&cluster, |table, entry, sets| {
+            let eligibility = table.eligibility(entry);
+            for (eligibility, chosen) in [(&eligibility.cluster, &sets.cluster), (&eligibility.local, &sets.local)] {
+                let used = eligibility.iter().flat_map(|all| {
                     assert_eq!(all.len(), entry.endpoints.len());
-                    entry.endpoints.iter().zip(all).filter(|(_, standing)| standing.is_used())
+                    entry.endpoints.iter().zip(all).filter(|(_, eligibility)| eligibility.is_used())
                 });
                 prop_assert_eq!(used.map(|(endpoint, _)| endpoint.socket()).collect::<Vec<_>>(), sockets(chosen));
             }
-            prop_assert_eq!(standings.cluster.is_some(), entry.service.uses_cluster_endpoints());
-            prop_assert_eq!(standings.local.is_some(), entry.service.uses_local_endpoints());
+            prop_assert_eq!(eligibility.cluster.is_some(), entry.service.uses_cluster_endpoints());
+            prop_assert_eq!(eligibility.local.is_some(), entry.service.uses_local_endpoints());
             Ok(())
         })?;
     }
@@ -128,27 +128,27 @@ proptest! {
     #[test]
     fn the_reason_for_not_using_an_endpoint_is_true(cluster in arbitrary::cluster()) {
         for_every_entry(&cluster, |table, entry, _| {
-            let standings = table.standings(entry);
-            for (local, standings) in [(false, standings.cluster), (true, standings.local)] {
-                for (endpoint, standing) in entry.endpoints.iter().zip(standings.into_iter().flatten()) {
+            let eligibility = table.eligibility(entry);
+            for (local, eligibility) in [(false, eligibility.cluster), (true, eligibility.local)] {
+                for (endpoint, eligibility) in entry.endpoints.iter().zip(eligibility.into_iter().flatten()) {
                     let node = &table.node;
-                    let holds = match standing {
-                        Standing::Ready => endpoint.ready,
-                        Standing::LastResort => !endpoint.ready && falls_back(endpoint),
-                        Standing::NotReady => !endpoint.ready && !falls_back(endpoint) && !endpoint.terminating,
-                        Standing::Terminated => !endpoint.ready && !endpoint.serving && endpoint.terminating,
-                        Standing::Terminating => {
+                    let holds = match eligibility {
+                        Eligibility::Ready => endpoint.ready,
+                        Eligibility::LastResort => !endpoint.ready && falls_back(endpoint),
+                        Eligibility::NotReady => !endpoint.ready && !falls_back(endpoint) && !endpoint.terminating,
+                        Eligibility::Terminated => !endpoint.ready && !endpoint.serving && endpoint.terminating,
+                        Eligibility::Terminating => {
                             falls_back(endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
                         }
-                        Standing::OtherNode => local && !endpoint.local,
-                        Standing::HintedOtherNode => {
+                        Eligibility::OtherNode => local && !endpoint.local,
+                        Eligibility::HintedOtherNode => {
                             !local && endpoint.ready && !endpoint.hints_node(&node.name)
                         }
-                        Standing::HintedOtherZone => {
+                        Eligibility::HintedOtherZone => {
                             !local && endpoint.ready && !endpoint.hints_zone(node.zone.as_deref().unwrap_or_default())
                         }
                     };
-                    prop_assert!(holds, "{endpoint:?} is said to be {standing:?} on {node:?}");
+                    prop_assert!(holds, "{endpoint:?} is said to be {eligibility:?} on {node:?}");
                 }
             }
             Ok(())

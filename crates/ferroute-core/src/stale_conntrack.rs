@@ -12,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Changes, Endpoint, Entry, Protocol, ServicePort, ServiceTable};
+use crate::{Changes, Endpoint, ServicePortEntry, Protocol, ServicePort, ServiceTable};
 
 /// Tells stale flows from good ones, for the frontends that a change concerns.
 #[derive(Clone, Debug, Default)]
-pub struct StaleFlows {
+pub struct StaleConntrackEntries {
     frontends: HashMap<SocketAddr, Targets>,
     /// Node ports, whose frontend is every address of the host.
     node_ports: HashMap<u16, Targets>,
@@ -32,9 +32,9 @@ struct Targets {
     former: HashSet<SocketAddr>,
 }
 
-impl StaleFlows {
+impl StaleConntrackEntries {
     /// For all frontends of a table: what a proxy that has just started has to look for.
-    pub fn of_table(table: &ServiceTable) -> Self {
+    pub fn from_table(table: &ServiceTable) -> Self {
         let mut flows = Self::default();
         for entry in udp_entries(table) {
             flows.concern(&entry.service, |_| {});
@@ -44,7 +44,7 @@ impl StaleFlows {
     }
 
     /// For the frontends that `changes` concerns; `table` is the state after them.
-    pub fn of_changes(table: &ServiceTable, changes: &Changes) -> Self {
+    pub fn from_changes(table: &ServiceTable, changes: &Changes) -> Self {
         let mut flows = Self::default();
         for (name, previous) in changes.previous.iter().filter(|(name, _)| name.protocol == Protocol::Udp) {
             if let Some(previous) = previous {
@@ -109,7 +109,7 @@ impl StaleFlows {
     }
 
     /// Lets flows go to the entry's endpoints, on those of its frontends that are noted.
-    fn allow(&mut self, entry: &Entry) {
+    fn allow(&mut self, entry: &ServicePortEntry) {
         // Policies and topology decide about new flows only: a flow may stay on any endpoint that still answers.
         let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(Endpoint::socket);
         let mut shared = None;
@@ -150,7 +150,7 @@ impl Targets {
     }
 }
 
-fn udp_entries(table: &ServiceTable) -> impl Iterator<Item = &Entry> {
+fn udp_entries(table: &ServiceTable) -> impl Iterator<Item = &ServicePortEntry> {
     table.entries.iter().filter(|(name, _)| name.protocol == Protocol::Udp).map(|(_, entry)| entry)
 }
 

@@ -2,7 +2,7 @@ use crate::Endpoint;
 
 /// Whether traffic of one policy uses an endpoint, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub enum Eligibility {
     /// Used: it is ready.
     Ready,
     /// Used: nothing is ready, and it still serves while it terminates.
@@ -21,7 +21,7 @@ pub enum Standing {
     HintedOtherZone,
 }
 
-impl Standing {
+impl Eligibility {
     /// New connections go there.
     pub fn is_used(self) -> bool {
         matches!(self, Self::Ready | Self::LastResort)
@@ -58,16 +58,16 @@ impl<'a> Selection<'a> {
 
     /// How one of the endpoints stands in it. What keeps an endpoint from being used anywhere is told first; hints are
     /// told last, for they are about ready endpoints only.
-    pub(crate) fn standing(&self, endpoint: &Endpoint) -> Standing {
+    pub(crate) fn eligibility(&self, endpoint: &Endpoint) -> Eligibility {
         let candidate = match (endpoint.ready, endpoint.is_serving_terminating()) {
-            (true, _) => Standing::Ready,
-            (false, true) => Standing::LastResort,
-            (false, false) if endpoint.terminating => return Standing::Terminated,
-            (false, false) => return Standing::NotReady,
+            (true, _) => Eligibility::Ready,
+            (false, true) => Eligibility::LastResort,
+            (false, false) if endpoint.terminating => return Eligibility::Terminated,
+            (false, false) => return Eligibility::NotReady,
         };
         match self.scope.objection(endpoint) {
-            Some(Standing::OtherNode) => Standing::OtherNode,
-            _ if candidate == Standing::LastResort && self.any_ready => Standing::Terminating,
+            Some(Eligibility::OtherNode) => Eligibility::OtherNode,
+            _ if candidate == Eligibility::LastResort && self.any_ready => Eligibility::Terminating,
             Some(objection) => objection,
             None => candidate,
         }
@@ -75,18 +75,18 @@ impl<'a> Selection<'a> {
 
     /// Those that are used.
     pub(crate) fn choose<'e>(&self, endpoints: &'e [Endpoint]) -> Vec<&'e Endpoint> {
-        endpoints.iter().filter(|endpoint| self.standing(endpoint).is_used()).collect()
+        endpoints.iter().filter(|endpoint| self.eligibility(endpoint).is_used()).collect()
     }
 }
 
 impl Scope<'_> {
     /// Why an endpoint is out of the scope; `None` if it is within.
-    fn objection(self, endpoint: &Endpoint) -> Option<Standing> {
+    fn objection(self, endpoint: &Endpoint) -> Option<Eligibility> {
         let (within, objection) = match self {
             Self::Anywhere => return None,
-            Self::HintedNode(node) => (endpoint.hints_node(node), Standing::HintedOtherNode),
-            Self::HintedZone(zone) => (endpoint.hints_zone(zone), Standing::HintedOtherZone),
-            Self::ThisNode => (endpoint.local, Standing::OtherNode),
+            Self::HintedNode(node) => (endpoint.hints_node(node), Eligibility::HintedOtherNode),
+            Self::HintedZone(zone) => (endpoint.hints_zone(zone), Eligibility::HintedOtherZone),
+            Self::ThisNode => (endpoint.local, Eligibility::OtherNode),
         };
         (!within).then_some(objection)
     }

@@ -1,7 +1,7 @@
 use std::{num::NonZeroU16, sync::Arc};
 
 use crate::{
-    Endpoint, Entry, Hints, IpFamily, NodeView, ServicePort, ServiceTable, Standing, Standings, TrafficPolicy,
+    Endpoint, ServicePortEntry, Hints, IpFamily, NodeView, ServicePort, ServiceTable, Eligibility, EndpointEligibility, TrafficPolicy,
     testing::{endpoint, entry, node, service_port, table},
 };
 
@@ -48,7 +48,7 @@ fn in_zone(zone: &str) -> ServiceTable {
     on(NodeView { zone: Some(zone.to_owned()), ..node("node-1") })
 }
 
-/// What [`crate::Routes`] says, in texts.
+/// What [`crate::EndpointSets`] says, in texts.
 #[derive(Clone, Copy, Default)]
 struct Told<'a> {
     cluster: &'a [&'a str],
@@ -58,12 +58,12 @@ struct Told<'a> {
 }
 
 #[track_caller]
-fn assert_routes(table: &ServiceTable, entry: &Entry, expected: Told<'_>) {
-    let routes = table.routes(entry);
+fn assert_routes(table: &ServiceTable, entry: &ServicePortEntry, expected: Told<'_>) {
+    let sets = table.endpoint_sets(entry);
     let texts = |endpoints: &[&Endpoint]| endpoints.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let (cluster, local) = (texts(&routes.cluster), texts(&routes.local));
-    let reachable = texts(&routes.reachable);
-    let told = (cluster, local, reachable, routes.any_anywhere);
+    let (cluster, local) = (texts(&sets.cluster), texts(&sets.local));
+    let reachable = texts(&sets.reachable);
+    let told = (cluster, local, reachable, sets.any_anywhere);
     let expected = (owned(expected.cluster), owned(expected.local), owned(expected.reachable), expected.any_anywhere);
     assert_eq!(told, expected, "cluster, local, reachable, any anywhere");
 }
@@ -247,26 +247,26 @@ fn reachable_endpoints_keep_the_order_of_the_entry() {
 
 #[test]
 fn each_endpoint_that_is_not_used_has_its_reason() {
-    use Standing::*;
+    use Eligibility::*;
     let service = || with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
     let dying = Endpoint { serving: false, ..terminating(local(C)) };
     let entry_of = |endpoints: [Endpoint; 4]| entry(service(), endpoints);
-    let standings =
-        on(node("node-1")).standings(&entry_of([local(A), terminating(endpoint(B)), dying, unready(local(D))]));
-    let told = Standings {
+    let eligibility =
+        on(node("node-1")).eligibility(&entry_of([local(A), terminating(endpoint(B)), dying, unready(local(D))]));
+    let told = EndpointEligibility {
         cluster: Some(vec![Ready, Terminating, Terminated, NotReady]),
         local: Some(vec![Ready, OtherNode, Terminated, NotReady]),
     };
-    assert_eq!(standings, told);
+    assert_eq!(eligibility, told);
     let hints = [hinted(A, &["a"], &[]), hinted(B, &["b"], &[])];
-    let standings = in_zone("a").standings(&entry(cluster(), hints));
-    assert_eq!(standings, Standings { cluster: Some(vec![Ready, HintedOtherZone]), local: None });
+    let eligibility = in_zone("a").eligibility(&entry(cluster(), hints));
+    assert_eq!(eligibility, EndpointEligibility { cluster: Some(vec![Ready, HintedOtherZone]), local: None });
     let hints = [hinted(A, &[], &["node-1"]), hinted(B, &[], &["node-2"])];
-    let standings = in_zone("a").standings(&entry(cluster(), hints));
-    assert_eq!(standings, Standings { cluster: Some(vec![Ready, HintedOtherNode]), local: None });
-    let standings = on(node("node-1")).standings(&entry(service(), [terminating(local(A)), endpoint(B)]));
+    let eligibility = in_zone("a").eligibility(&entry(cluster(), hints));
+    assert_eq!(eligibility, EndpointEligibility { cluster: Some(vec![Ready, HintedOtherNode]), local: None });
+    let eligibility = on(node("node-1")).eligibility(&entry(service(), [terminating(local(A)), endpoint(B)]));
     assert_eq!(
-        standings,
-        Standings { cluster: Some(vec![Terminating, Ready]), local: Some(vec![LastResort, OtherNode]) }
+        eligibility,
+        EndpointEligibility { cluster: Some(vec![Terminating, Ready]), local: Some(vec![LastResort, OtherNode]) }
     );
 }

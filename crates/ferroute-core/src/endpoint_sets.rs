@@ -11,51 +11,51 @@
 //! ```
 
 use crate::{
-    Endpoint, Entry, NodeView, Routes, ServiceTable, Standing,
-    standing::{Scope, Selection},
+    Endpoint, ServicePortEntry, NodeView, EndpointSets, ServiceTable, Eligibility,
+    eligibility::{Scope, Selection},
 };
 
-/// How each endpoint of an [`Entry`] stands with both kinds of traffic, in the order of [`Entry::endpoints`].
+/// How each endpoint of an [`ServicePortEntry`] stands with both kinds of traffic, in the order of [`ServicePortEntry::endpoints`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standings {
+pub struct EndpointEligibility {
     /// With traffic of policy Cluster; `None` if the service port has no such traffic.
-    pub cluster: Option<Vec<Standing>>,
+    pub cluster: Option<Vec<Eligibility>>,
     /// With traffic of policy Local; `None` if the service port has no such traffic.
-    pub local: Option<Vec<Standing>>,
+    pub local: Option<Vec<Eligibility>>,
 }
 
 impl ServiceTable {
     /// Which endpoints `entry`'s traffic uses on this table's node.
-    pub fn routes<'a>(&self, entry: &'a Entry) -> Routes<'a> {
-        let mut routes = Routes::default();
+    pub fn endpoint_sets<'a>(&self, entry: &'a ServicePortEntry) -> EndpointSets<'a> {
+        let mut sets = EndpointSets::default();
         if entry.endpoints.is_empty() {
-            return routes;
+            return sets;
         }
         let (cluster, local) = self.selections(entry);
         if let Some(selection) = cluster {
-            routes.cluster = selection.choose(&entry.endpoints);
-            routes.any_anywhere = !routes.cluster.is_empty();
+            sets.cluster = selection.choose(&entry.endpoints);
+            sets.any_anywhere = !sets.cluster.is_empty();
         }
         let Some(selection) = local else {
-            routes.reachable.clone_from(&routes.cluster);
-            return routes;
+            sets.reachable.clone_from(&sets.cluster);
+            return sets;
         };
         let usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
-        routes.any_anywhere |= entry.endpoints.iter().any(usable);
-        routes.local = selection.choose(&entry.endpoints);
-        routes.reachable = merge(&routes.cluster, &routes.local);
-        routes
+        sets.any_anywhere |= entry.endpoints.iter().any(usable);
+        sets.local = selection.choose(&entry.endpoints);
+        sets.reachable = merge(&sets.cluster, &sets.local);
+        sets
     }
 
-    /// Why each endpoint of `entry` is among those of [`ServiceTable::routes`], or is not.
-    pub fn standings(&self, entry: &Entry) -> Standings {
+    /// Why each endpoint of `entry` is among those of [`ServiceTable::endpoint_sets`], or is not.
+    pub fn eligibility(&self, entry: &ServicePortEntry) -> EndpointEligibility {
         let (cluster, local) = self.selections(entry);
-        let of_all = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.standing(e)).collect();
-        Standings { cluster: cluster.map(of_all), local: local.map(of_all) }
+        let of_all = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.eligibility(e)).collect();
+        EndpointEligibility { cluster: cluster.map(of_all), local: local.map(of_all) }
     }
 
     /// How endpoints are chosen for policy Cluster and for policy Local, where there is such traffic.
-    fn selections(&self, entry: &Entry) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
+    fn selections(&self, entry: &ServicePortEntry) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
         let (service, endpoints) = (&entry.service, &entry.endpoints);
         // Hints are obeyed only where they leave a ready endpoint, so they never narrow the choice of terminating ones.
         let cluster = || Selection::new(endpoints, topology(endpoints, &self.node));

@@ -13,10 +13,10 @@ const EXTERNAL: &str = "203.0.113.1:53";
 const BALANCED: &str = "198.51.100.1:53";
 const NODE: &str = "192.168.0.1:30053";
 
-type Entries = Vec<(ServicePortName, Entry)>;
+type Entries = Vec<(ServicePortName, ServicePortEntry)>;
 
 /// A service port with a frontend of each kind.
-fn dns(endpoints: impl IntoIterator<Item = Endpoint>) -> (ServicePortName, Entry) {
+fn dns(endpoints: impl IntoIterator<Item = Endpoint>) -> (ServicePortName, ServicePortEntry) {
     let service = ServicePort {
         external_ips: vec!["203.0.113.1".parse().unwrap()],
         load_balancer_vips: vec!["198.51.100.1".parse().unwrap()],
@@ -27,16 +27,16 @@ fn dns(endpoints: impl IntoIterator<Item = Endpoint>) -> (ServicePortName, Entry
 }
 
 /// A UDP service port with nothing but a cluster IP.
-fn plain(name: &str, socket: &str, endpoints: &[&str]) -> (ServicePortName, Entry) {
+fn plain(name: &str, socket: &str, endpoints: &[&str]) -> (ServicePortName, ServicePortEntry) {
     (udp_port_name(name), entry(service_port(socket), endpoints.iter().map(|socket| endpoint(socket))))
 }
 
-fn with_node_port((name, mut entry): (ServicePortName, Entry), port: u16) -> (ServicePortName, Entry) {
+fn with_node_port((name, mut entry): (ServicePortName, ServicePortEntry), port: u16) -> (ServicePortName, ServicePortEntry) {
     Arc::make_mut(&mut entry.service).node_port = NonZeroU16::new(port);
     (name, entry)
 }
 
-fn with_external_ip((name, mut entry): (ServicePortName, Entry), address: &str) -> (ServicePortName, Entry) {
+fn with_external_ip((name, mut entry): (ServicePortName, ServicePortEntry), address: &str) -> (ServicePortName, ServicePortEntry) {
     Arc::make_mut(&mut entry.service).external_ips.push(address.parse().unwrap());
     (name, entry)
 }
@@ -46,23 +46,23 @@ fn table_of(entries: &Entries) -> ServiceTable {
 }
 
 /// What has to be looked for when one set of entries becomes another.
-fn change(before: &Entries, after: &Entries) -> StaleFlows {
+fn change(before: &Entries, after: &Entries) -> StaleConntrackEntries {
     let (before, after) = (table_of(before), table_of(after));
     let names: BTreeSet<&ServicePortName> = before.entries.keys().chain(after.entries.keys()).collect();
     let differs = names.into_iter().filter(|name| before.entries.get(*name) != after.entries.get(*name));
     let previous = differs.map(|name| (name.clone(), before.entries.get(name).cloned())).collect();
-    StaleFlows::of_changes(&after, &Changes { previous, ..Changes::default() })
+    StaleConntrackEntries::from_changes(&after, &Changes { previous, ..Changes::default() })
 }
 
 /// Whether a flow to `destination` that is answered from `answers_from` is stale on the host with 192.168.0.1.
-fn is_stale(flows: &StaleFlows, destination: &str, answers_from: &str) -> bool {
+fn is_stale(flows: &StaleConntrackEntries, destination: &str, answers_from: &str) -> bool {
     let is_local = |address: IpAddr| address == "192.168.0.1".parse::<IpAddr>().unwrap();
     flows.is_stale(destination.parse().unwrap(), answers_from.parse().unwrap(), is_local)
 }
 
 /// Asserts the same of flows to every frontend of [`dns`].
 #[track_caller]
-fn assert_everywhere(flows: &StaleFlows, answers_from: &str, stale: bool) {
+fn assert_everywhere(flows: &StaleConntrackEntries, answers_from: &str, stale: bool) {
     for destination in [CLUSTER, EXTERNAL, BALANCED, NODE] {
         assert_eq!(is_stale(flows, destination, answers_from), stale, "{destination} answered from {answers_from}");
     }
@@ -75,8 +75,8 @@ fn where_nothing_changed_nothing_is_stale() {
     assert!(flows.is_empty());
     assert_everywhere(&flows, A, false);
     assert_everywhere(&flows, B, false);
-    assert!(StaleFlows::default().is_empty());
-    assert!(StaleFlows::of_table(&table_of(&vec![])).is_empty());
+    assert!(StaleConntrackEntries::default().is_empty());
+    assert!(StaleConntrackEntries::from_table(&table_of(&vec![])).is_empty());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn endpoints_of_a_service_that_had_the_same_address_all_along_are_right() {
     assert!(!is_stale(&flows, EXTERNAL, A));
     assert!(!is_stale(&flows, EXTERNAL, "10.244.0.9:5353"));
     assert!(is_stale(&flows, EXTERNAL, B));
-    let flows = StaleFlows::of_table(&table_of(&vec![stays, changed]));
+    let flows = StaleConntrackEntries::from_table(&table_of(&vec![stays, changed]));
     assert!(!is_stale(&flows, EXTERNAL, A));
     assert!(!is_stale(&flows, EXTERNAL, "10.244.0.9:5353"));
     assert!(is_stale(&flows, EXTERNAL, B));
@@ -254,7 +254,7 @@ fn tcp_is_left_alone() {
         change(&tcp(&[A]), &tcp(&[B])),
         change(&tcp(&[A]), &vec![]),
         change(&vec![], &tcp(&[A])),
-        StaleFlows::of_table(&table_of(&tcp(&[A]))),
+        StaleConntrackEntries::from_table(&table_of(&tcp(&[A]))),
     ] {
         assert!(flows.is_empty());
         assert!(!is_stale(&flows, CLUSTER, A));
@@ -269,7 +269,7 @@ fn tcp_is_left_alone() {
 fn at_the_start_only_flows_to_serving_endpoints_are_good() {
     let dead = Endpoint { serving: false, ..endpoint("10.244.0.4:5353") };
     let waking = Endpoint { ready: false, ..endpoint(B) };
-    let flows = StaleFlows::of_table(&table_of(&vec![dns([endpoint(A), waking, dead])]));
+    let flows = StaleConntrackEntries::from_table(&table_of(&vec![dns([endpoint(A), waking, dead])]));
     assert_everywhere(&flows, A, false);
     assert_everywhere(&flows, B, false);
     assert_everywhere(&flows, "10.244.0.4:5353", true);
@@ -292,7 +292,7 @@ fn what_a_failed_sync_left_to_do_is_not_forgotten() {
     assert_everywhere(&flows, A, true);
     assert_everywhere(&flows, B, false);
     // The later one alone has something to say.
-    let mut flows = StaleFlows::default();
+    let mut flows = StaleConntrackEntries::default();
     flows.merge(change(&both, &one));
     assert_everywhere(&flows, A, true);
     assert_everywhere(&flows, B, false);
