@@ -1,76 +1,123 @@
-use crate::{Changes, Progress, RulesDigest, ServiceTable};
+use std::{error::Error, time::Duration};
 
-/// Why rules could not be written. Old rules are still in force; trying again in full is always right.
+use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
+
+/// A failure of a [`Dataplane`] to read or write its rules.
+///
+/// The rules applied before stay active. [`Dataplane::resync`] is always a correct way to retry.
 #[derive(Debug, thiserror::Error)]
-#[error("{attempt}")]
-pub struct DataplaneError {
-    /// What was attempted, and on what.
-    pub attempt: String,
-    /// What came in its way.
-    #[source]
-    pub source: Box<dyn std::error::Error + Send + Sync>,
+pub enum DataplaneError {
+    /// The active rules could not be read, so nothing was written.
+    #[error("cannot read {rules}")]
+    Read {
+        /// The rules: `IPv4 rules`, `table ip ferroute`.
+        rules: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// Another program kept changing the rules while they were read, so nothing was written.
+    #[error("cannot read {rules}: another program keeps changing {object}")]
+    ChangedWhileReading {
+        /// The rules, as in [`DataplaneError::Read`].
+        rules: String,
+        /// The object that never was the same for the time of one read: `set cluster-ips`.
+        object: String,
+    },
+    /// The rules could not be written.
+    #[error("cannot write {rules}")]
+    Write {
+        /// The rules, as in [`DataplaneError::Read`].
+        rules: String,
+        /// The cause.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The kernel, or the program that writes rules to it, rejected a rule of one service port.
+    #[error("cannot write {rules} of {service_port}")]
+    Rejected {
+        /// The rules, as in [`DataplaneError::Read`].
+        rules: String,
+        /// The service port that the rejected rule belongs to.
+        service_port: ServicePortName,
+        /// The cause.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
 }
 
-/// What a sync has done.
+/// The outcome of a successful sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Everything was written anew, not only the difference.
+    /// All rules were compared or written, not only those that changed.
     pub full: bool,
-    /// Rules or elements written.
+    /// Number of rules or elements written.
     pub written: usize,
-    /// Chains or elements removed.
+    /// Number of chains or elements removed.
     pub removed: usize,
-    /// Rules or elements in force afterwards.
+    /// Number of active rules or elements after the sync.
     pub total: usize,
-    /// The same by table, in modes that share tables with others; empty in the others.
+    /// The same numbers by kernel table, in modes whose tables are shared with other programs; empty in other modes.
     pub tables: Vec<TableReport>,
-    /// Removals of what is not used any more that the kernel has refused for now; harmless, and tried again.
+    /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
-    /// Service ports without an endpoint on this node although the policy of their internal traffic asks for one.
+    /// Number of service ports with internal traffic policy Local and no usable endpoint on this node.
     pub no_local_internal: usize,
-    /// The same for external traffic.
+    /// Number of service ports with external traffic policy Local and no usable endpoint on this node.
     pub no_local_external: usize,
-    /// Time that the kernel, or the program that talks to it, took.
-    pub kernel_time: std::time::Duration,
+    /// Time spent in the kernel, or in the programs that write rules to it.
+    pub kernel_time: Duration,
 }
 
-/// What a sync has done to one table of the kernel.
+/// The outcome of a sync for one kernel table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableReport {
-    /// The table's name.
+    /// Name of the table.
     pub name: &'static str,
-    /// Rules written.
+    /// Number of rules written.
     pub written: usize,
-    /// Rules of ours in force afterwards.
+    /// Number of Ferroute's active rules after the sync.
     pub total: usize,
 }
 
-/// Brings one IP family's table into force in the kernel. There is one implementation per mode.
+/// Programs the rules of one IP family into the kernel. Each proxy mode implements it.
 ///
-/// Left of it nobody knows rules; right of it nobody knows Kubernetes. A failed call leaves the old rules in force.
+/// This trait separates the Kubernetes side of the proxy, which has no rules, from the kernel side, which has no
+/// Kubernetes objects. A call that fails leaves the rules applied before active.
 pub trait Dataplane: Send {
-    /// Writes what `changes` says has changed since the last successful call; `table` is the state to reach.
+    /// Applies `changes` since the last successful call; `table` is the state to reach.
+    ///
+    /// # Errors
+    ///
+    /// The rules could not be written. The next call must be [`Dataplane::resync`].
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError>;
 
-    /// Compares with what the kernel really holds and repairs it; for the first sync, after a failure, and when
-    /// somebody else changed our rules.
+    /// Compares `table` with the rules in the kernel and fixes all differences. Used for the first sync, after a failed
+    /// one, and after another program modified the rules.
+    ///
+    /// # Errors
+    ///
+    /// The rules could not be read or written.
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError>;
 
-    /// Cheap look whether our rules are still there; true when [`Dataplane::resync`] is needed.
+    /// Reports whether another program may have modified the rules, so that [`Dataplane::resync`] is needed. This check is
+    /// much cheaper than a resync.
+    ///
+    /// # Errors
+    ///
+    /// The rules could not be read.
     fn was_disturbed(&mut self) -> Result<bool, DataplaneError>;
 
-    /// How far a sync is, in modes that can tell on the way.
+    /// Returns the progress of syncs, in modes that report it.
     fn progress(&self) -> Option<Progress> {
         None
     }
 
-    /// Stands for the rules that the Services of `table` come to, which is in force; for records of what was decided.
-    /// It costs about what planning all of them costs, so it is for after a sync that has done so anyway. `None` while
-    /// it is not known what is in force, and in modes that cannot tell.
+    /// Returns a digest of the rules that the Services of `table`, which must be applied, result in.
+    ///
+    /// It costs about as much as planning all rules, so it is meant for use after a full sync. `None` if the applied
+    /// rules are not known, and in modes without a digest.
     fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {
         None
     }
-
-    /// Removes every trace of this mode and nothing else.
-    fn cleanup(&mut self) -> Result<(), DataplaneError>;
 }

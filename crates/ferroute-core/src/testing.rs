@@ -62,4 +62,4 @@ mod values;
 
 pub use cluster::{Cluster, Edit};
 pub use objects::{PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice};
-pub use values::{endpoint, entry, node, port_name, service_name, service_port, table, udp_port_name};
+pub use values::{endpoint, entry, node, port_name, namespaced_name, service_port, table, udp_port_name};

@@ -2,7 +2,7 @@
 
 use ferroute_core::{
     Changes, ServicePortEntry, IpFamily, ServicePortName, ServiceTable, Tracker,
-    testing::{Cluster, Edit, arbitrary, node, service_name},
+    testing::{Cluster, Edit, arbitrary, node, namespaced_name},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn back_to(original: &Cluster, now: &Cluster) -> Vec<Edit> {
     let gone = known(now).into_iter().filter(|name| !known(original).contains(name));
     // Names of Services and of slices differ, so removing both ways removes the right one.
     let removals =
-        gone.flat_map(|name| [Edit::RemoveService(service_name(&name)), Edit::RemoveSlice(service_name(&name))]);
+        gone.flat_map(|name| [Edit::RemoveService(namespaced_name(&name)), Edit::RemoveSlice(namespaced_name(&name))]);
     removals.chain(original.edits()).collect()
 }
 

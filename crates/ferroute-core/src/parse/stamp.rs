@@ -4,6 +4,8 @@ use std::time::SystemTime;
 
 use ferroute_api::{ObjectMeta, labels};
 
+use crate::rfc3339;
+
 /// Which version of an object it is. Objects in files have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ObjectVersion {
@@ -24,16 +26,12 @@ impl ObjectVersion {
 /// When that happened which made a slice change, as the annotation [`labels::LAST_CHANGE_TRIGGER_TIME`] says: a pod
 /// became ready, say. `None` where there is none, or one that is no time.
 pub fn trigger_time(slice: &ObjectMeta) -> Option<SystemTime> {
-    parse_time(slice.annotations.get(labels::LAST_CHANGE_TRIGGER_TIME)?)
+    rfc3339::parse(slice.annotations.get(labels::LAST_CHANGE_TRIGGER_TIME)?)
 }
 
 /// When the API server last wrote an object, cut to whole seconds. `None` where it does not tell, as in files.
 pub fn write_time(metadata: &ObjectMeta) -> Option<SystemTime> {
-    parse_time(metadata.written.as_ref()?)
-}
-
-fn parse_time(text: &str) -> Option<SystemTime> {
-    Some(text.parse::<jiff::Timestamp>().ok()?.into())
+    rfc3339::parse(metadata.written.as_ref()?)
 }
 
 #[cfg(test)]

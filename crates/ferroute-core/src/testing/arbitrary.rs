@@ -22,7 +22,7 @@ use ferroute_api::{EndpointSlice, Node, NodeAddress, Service, Taint, labels};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
 pub use self::settings::settings;
-use super::{Cluster, Edit, service_name};
+use super::{Cluster, Edit, namespaced_name};
 use crate::Protocol;
 
 /// Name of the node that the proxy runs on, in every generated cluster.
@@ -83,14 +83,14 @@ fn step() -> impl Strategy<Value = Vec<Edit>> {
         service::of_slot(slot, name).prop_map(move |service| {
             // The slot's addresses are free only when whoever else may have them is gone.
             let others = (0..NAMES_PER_SLOT).filter(|other| *other != name);
-            let gone = others.map(|other| Edit::RemoveService(service_name(&service::full_name(slot, other))));
+            let gone = others.map(|other| Edit::RemoveService(namespaced_name(&service::full_name(slot, other))));
             gone.chain([Edit::SetService(Box::new(service))]).collect()
         })
     });
     let remove_service = (0..SLOTS, 0..NAMES_PER_SLOT)
-        .prop_map(|(slot, name)| vec![Edit::RemoveService(service_name(&service::full_name(slot, name)))]);
+        .prop_map(|(slot, name)| vec![Edit::RemoveService(namespaced_name(&service::full_name(slot, name)))]);
     let set_slice = slice().prop_map(|slice| vec![Edit::SetSlice(slice)]);
-    let remove_slice = (0..SLICES).prop_map(|number| vec![Edit::RemoveSlice(service_name(&slice::full_name(number)))]);
+    let remove_slice = (0..SLICES).prop_map(|number| vec![Edit::RemoveSlice(namespaced_name(&slice::full_name(number)))]);
     let set_node = node().prop_map(|node| vec![Edit::SetNode(node)]);
     prop_oneof![4 => set_service, 1 => remove_service, 5 => set_slice, 1 => remove_slice, 1 => set_node]
 }

@@ -2,7 +2,7 @@ use std::net::Ipv4Addr;
 
 use ferroute_api::{EndpointSlice, Node, NodeAddress, ObjectMeta, Service, labels};
 
-use super::{pod, service, service_name, slice};
+use super::{pod, service, namespaced_name, slice};
 use crate::{
     IpFamily, NamespacedName, ServiceTable, Tracker,
     parse::{parse_node, parse_service, parse_slice},
@@ -152,7 +152,7 @@ fn view_of(node: &Node) -> crate::NodeView {
 }
 
 fn name_of(metadata: &ObjectMeta) -> NamespacedName {
-    service_name(&format!("{}/{}", metadata.namespace, metadata.name))
+    namespaced_name(&format!("{}/{}", metadata.namespace, metadata.name))
 }
 
 fn nth(first: [u8; 4], n: usize) -> String {

@@ -49,7 +49,7 @@ pub fn node(name: &str) -> NodeView {
 }
 
 /// `namespace/name`.
-pub fn service_name(full: &str) -> NamespacedName {
+pub fn namespaced_name(full: &str) -> NamespacedName {
     let (namespace, name) = split(full);
     NamespacedName::new(namespace, name)
 }
@@ -57,7 +57,7 @@ pub fn service_name(full: &str) -> NamespacedName {
 /// `namespace/name:port`, or `namespace/name` for a port without a name; over TCP.
 pub fn port_name(full: &str) -> ServicePortName {
     let (service, port) = full.split_once(':').unwrap_or((full, ""));
-    ServicePortName { service: service_name(service), port: port.into(), protocol: Protocol::Tcp }
+    ServicePortName { service: namespaced_name(service), port: port.into(), protocol: Protocol::Tcp }
 }
 
 /// As [`port_name`], over UDP.

@@ -5,7 +5,7 @@ use crate::{
     Hints,
     parse::{parse_service, parse_slice},
     testing::{
-        PodBuilder, ServiceBuilder, SliceBuilder, node, pod, port_name, service, service_name, slice, udp_port_name,
+        PodBuilder, ServiceBuilder, SliceBuilder, node, pod, port_name, service, namespaced_name, slice, udp_port_name,
     },
 };
 
@@ -105,10 +105,10 @@ fn changes_carry_what_was_before() {
     let changes = tracker.update(IpFamily::V4);
     let expected = [(http.clone(), Some(before[&http].clone())), (udp_port_name("shop/web:dns"), None)];
     assert_eq!(changes.previous, BTreeMap::from(expected));
-    assert_eq!(changes.services, BTreeSet::from([service_name("shop/web")]));
+    assert_eq!(changes.services, BTreeSet::from([namespaced_name("shop/web")]));
     assert!(!changes.node);
     let now = tracker.table(IpFamily::V4).entries.clone();
-    tracker.remove_service(&service_name("shop/web"));
+    tracker.remove_service(&namespaced_name("shop/web"));
     let changes = tracker.update(IpFamily::V4);
     assert_eq!(changes.previous, now.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
     assert!(tracker.table(IpFamily::V4).entries.is_empty());
@@ -120,7 +120,7 @@ fn who_brings_everything_into_force_is_told_what_was_before_and_not_what_is_new(
     set_service(&mut tracker, web());
     let changes = tracker.update_all(IpFamily::V4);
     assert_eq!(changes.previous, BTreeMap::new());
-    assert_eq!(changes.services, BTreeSet::from([service_name("shop/web")]));
+    assert_eq!(changes.services, BTreeSet::from([namespaced_name("shop/web")]));
     let before = tracker.table(IpFamily::V4).entries.clone();
     assert_eq!(before.len(), 1);
     set_service(&mut tracker, web().port("https", 443));
@@ -146,8 +146,8 @@ fn slices_are_given_back_as_they_were_told() {
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
     let of = |name: &str, endpoints: &[Candidate]| SliceView {
-        service: service_name("shop/web"),
-        name: service_name(name),
+        service: namespaced_name("shop/web"),
+        name: namespaced_name(name),
         family: IpFamily::V4,
         ports: ports.clone(),
         endpoints: endpoints.to_vec(),
@@ -156,8 +156,8 @@ fn slices_are_given_back_as_they_were_told() {
     let mut tracker = tracker();
     tracker.set_slice(second.clone());
     tracker.set_slice(first.clone());
-    assert_eq!(tracker.slices_of(&service_name("shop/web")).collect::<Vec<_>>(), [first, second]);
-    assert_eq!(tracker.slices_of(&service_name("shop/other")).count(), 0);
+    assert_eq!(tracker.slices_of(&namespaced_name("shop/web")).collect::<Vec<_>>(), [first, second]);
+    assert_eq!(tracker.slices_of(&namespaced_name("shop/other")).count(), 0);
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn a_port_that_changes_its_name_or_protocol_is_another_port() {
 fn what_is_undone_before_the_update_leaves_no_trace() {
     let undone: [fn(&mut Tracker); 7] = [
         |tracker| {
-            tracker.remove_service(&service_name("shop/web"));
+            tracker.remove_service(&namespaced_name("shop/web"));
             set_service(tracker, web());
         },
         |tracker| {
-            tracker.remove_slice(&service_name("shop/web-a"));
+            tracker.remove_slice(&namespaced_name("shop/web-a"));
             set_slice(tracker, web_slice());
         },
         |tracker| {
@@ -206,7 +206,7 @@ fn what_is_undone_before_the_update_leaves_no_trace() {
         },
         |tracker| {
             set_service(tracker, service("shop/new").cluster_ip("10.96.0.2").port("", 80));
-            tracker.remove_service(&service_name("shop/new"));
+            tracker.remove_service(&namespaced_name("shop/new"));
         },
         |tracker| {
             tracker.set_node(NodeView { zone: Some("a".into()), ..node("node-1") });
@@ -234,7 +234,7 @@ fn a_slice_may_move_to_another_service() {
     assert_eq!(update(&mut tracker), ["~shop/new:http", "~shop/web:http"]);
     assert!(endpoints(&tracker, &port_name("shop/web:http")).is_empty());
     assert_eq!(endpoints(&tracker, &port_name("shop/new:http")), ["10.244.0.2:8080"]);
-    tracker.remove_slice(&service_name("shop/web-a"));
+    tracker.remove_slice(&namespaced_name("shop/web-a"));
     assert_eq!(update(&mut tracker), ["~shop/new:http"]);
     assert!(endpoints(&tracker, &port_name("shop/new:http")).is_empty());
 }
@@ -245,7 +245,7 @@ fn slices_of_the_same_name_in_two_namespaces_are_two() {
     set_service(&mut tracker, service("other/web").cluster_ip("10.96.0.2").port("http", 80));
     set_slice(&mut tracker, slice("other/web-a", "web").port("http", 8080).pod("10.244.0.9"));
     assert_eq!(update(&mut tracker), ["+other/web:http"]);
-    tracker.remove_slice(&service_name("other/web-a"));
+    tracker.remove_slice(&namespaced_name("other/web-a"));
     update(&mut tracker);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
 }
@@ -255,14 +255,14 @@ fn a_port_without_name_goes_with_its_service() {
     let mut tracker = settled();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("", 80));
     assert_eq!(update(&mut tracker), ["+shop/web", "-shop/web:http"]);
-    tracker.remove_service(&service_name("shop/web"));
+    tracker.remove_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web"]);
 }
 
 #[test]
 fn a_service_that_comes_back_finds_its_slices() {
     let mut tracker = settled();
-    tracker.remove_service(&service_name("shop/web"));
+    tracker.remove_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web:http"]);
     set_service(&mut tracker, web());
     assert_eq!(update(&mut tracker), ["+shop/web:http"]);
@@ -273,8 +273,8 @@ fn a_service_that_comes_back_finds_its_slices() {
 fn what_is_gone_leaves_nothing_behind() {
     let mut tracker = settled();
     set_slice(&mut tracker, slice("shop/web-a", "other").pod("10.244.0.2"));
-    tracker.remove_slice(&service_name("shop/web-a"));
-    tracker.remove_service(&service_name("shop/web"));
+    tracker.remove_slice(&namespaced_name("shop/web-a"));
+    tracker.remove_service(&namespaced_name("shop/web"));
     update(&mut tracker);
     assert!(tracker.wanted.is_empty() && tracker.owners.is_empty());
 }
@@ -282,11 +282,11 @@ fn what_is_gone_leaves_nothing_behind() {
 #[test]
 fn removing_what_is_not_known_touches_nothing() {
     let mut tracker = settled();
-    tracker.remove_service(&service_name("shop/unknown"));
-    tracker.remove_slice(&service_name("shop/unknown"));
+    tracker.remove_service(&namespaced_name("shop/unknown"));
+    tracker.remove_slice(&namespaced_name("shop/unknown"));
     // It is a slice's name, not a Service's, and the other way round.
-    tracker.remove_service(&service_name("shop/web-a"));
-    tracker.remove_slice(&service_name("shop/web"));
+    tracker.remove_service(&namespaced_name("shop/web-a"));
+    tracker.remove_slice(&namespaced_name("shop/web"));
     assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
 }
 
@@ -323,10 +323,10 @@ fn services_whose_names_start_alike_are_not_mixed_up() {
     }
     update(&mut tracker);
     let table = tracker.table(IpFamily::V4);
-    let ports: Vec<_> = table.ports_of(&service_name("shop/web")).map(|(name, _)| name.to_string()).collect();
+    let ports: Vec<_> = table.ports_of(&namespaced_name("shop/web")).map(|(name, _)| name.to_string()).collect();
     assert_eq!(ports, ["shop/web:a", "shop/web:b"]);
-    assert_eq!(table.ports_of(&service_name("shop/we")).count(), 0);
-    tracker.remove_service(&service_name("shop/web"));
+    assert_eq!(table.ports_of(&namespaced_name("shop/we")).count(), 0);
+    tracker.remove_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web:a", "-shop/web:b"]);
 }
 
@@ -370,8 +370,8 @@ fn what_is_wanted_can_be_listed() {
     let of = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(names(tracker.services().collect()), of(&["shop/web"]));
     assert_eq!(names(tracker.slices().collect()), of(&["shop/late-a", "shop/web-a"]));
-    tracker.remove_service(&service_name("shop/web"));
-    tracker.remove_slice(&service_name("shop/late-a"));
+    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.remove_slice(&namespaced_name("shop/late-a"));
     assert_eq!(names(tracker.services().collect()), of(&[]));
     assert_eq!(names(tracker.slices().collect()), of(&["shop/web-a"]));
 }

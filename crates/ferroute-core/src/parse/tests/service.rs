@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
-    testing::{ServiceBuilder, service, service_name, service_port},
+    testing::{ServiceBuilder, service, namespaced_name, service_port},
     tracker::{NamedPort, ServiceView},
 };
 
@@ -48,7 +48,7 @@ fn what_is_left_out_gets_the_apis_defaults() {
         service.spec.ports[0].protocol = None;
     });
     let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80").into() };
-    let expected = ServiceView { name: service_name("shop/web"), ports: [vec![http], vec![]] };
+    let expected = ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]] };
     assert_eq!(view(bare), expected);
     let spelled_out = web().with(|service| {
         service.spec.type_ = Some("ClusterIP".into());

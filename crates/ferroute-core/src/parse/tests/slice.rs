@@ -5,7 +5,7 @@ use ferroute_api::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoin
 use super::{super::parse_slice, assert_faults};
 use crate::{
     Hints, IpFamily, Protocol,
-    testing::{SliceBuilder, pod, service_name, slice},
+    testing::{SliceBuilder, pod, namespaced_name, slice},
     tracker::{Candidate, SlicePort, SliceView},
 };
 
@@ -51,8 +51,8 @@ fn a_slice_is_read_whole() {
     assert_eq!(
         read,
         SliceView {
-            service: service_name("shop/web"),
-            name: service_name("shop/web-a"),
+            service: namespaced_name("shop/web"),
+            name: namespaced_name("shop/web-a"),
             family: IpFamily::V4,
             ports: vec![
                 SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 },
