@@ -10,6 +10,7 @@
 mod address_watch;
 mod addresses;
 mod bus;
+pub mod conntrack;
 mod counters;
 mod firewalld;
 mod generation;

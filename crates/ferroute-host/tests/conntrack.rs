@@ -1,12 +1,12 @@
-//! Flows of real connection tables, in network namespaces of their own.
+//! Conntrack entries in network namespaces, created by real traffic and by netlink requests.
 
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
 };
 
-use ferroute_conntrack::{Flow, Removed, list_flows, remove_flows};
 use ferroute_core::{IpFamily, Protocol};
+use ferroute_host::conntrack::{self, Deleted, Entry};
 use ferroute_netlink as netlink;
 use ferroute_testing::NetNs;
 
@@ -17,10 +17,10 @@ fn address(text: &str) -> SocketAddr {
 /// All flows of a family and protocol, without removing any.
 fn flows(namespace: &NetNs, family: IpFamily, protocol: Protocol) -> BTreeSet<(SocketAddr, SocketAddr, SocketAddr)> {
     let mut flows = BTreeSet::new();
-    let note = |flow: &Flow| {
+    let note = |entry: &Entry| {
         flows.insert((flow.original_source, flow.original_destination, flow.reply_source));
     };
-    namespace.run(|| list_flows(family, protocol, note)).expect("the table can be read");
+    namespace.run(|| conntrack::list(family, protocol, note)).expect("the table can be read");
     flows
 }
 
@@ -93,15 +93,15 @@ fn flows_to_an_endpoint_that_is_gone_are_removed_and_all_others_stay() {
         flows(&namespace, IpFamily::V4, Protocol::Udp),
         BTreeSet::from([flow(2000, one), flow(2001, two), flow(2002, one), flow(2003, two)])
     );
-    let is_gone = |flow: &Flow| flow.reply_source == address(one);
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, is_gone));
-    assert_eq!(removed.unwrap(), Removed { seen: 4, removed: 2 });
+    let is_gone = |entry: &Entry| flow.reply_source == address(one);
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, is_gone));
+    assert_eq!(removed.unwrap(), Deleted { seen: 4, deleted: 2 });
     assert_eq!(flows(&namespace, IpFamily::V4, Protocol::Udp), BTreeSet::from([flow(2001, two), flow(2003, two)]));
     assert_eq!((tcp(), flows(&namespace, IpFamily::V6, Protocol::Udp)), (tcp_before, v6_before));
 
-    let is_gone = |flow: &Flow| flow.reply_source == address("[fd00::2]:5300");
-    let removed = namespace.run(|| remove_flows(IpFamily::V6, Protocol::Udp, is_gone));
-    assert_eq!(removed.unwrap(), Removed { seen: 4, removed: 2 });
+    let is_gone = |entry: &Entry| flow.reply_source == address("[fd00::2]:5300");
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V6, Protocol::Udp, is_gone));
+    assert_eq!(removed.unwrap(), Deleted { seen: 4, deleted: 2 });
     let left: Vec<u16> = flows(&namespace, IpFamily::V6, Protocol::Udp).iter().map(|flow| flow.0.port()).collect();
     assert_eq!(left, [2000, 2002]);
     drop((v4, v6));
@@ -127,9 +127,9 @@ fn the_next_packet_of_a_removed_flow_is_routed_anew() {
     let rule = "add rule inet nat output ip daddr 10.96.0.10 udp dport 53 dnat ip to 10.0.0.2:5300";
     namespace.command("nft", &[rule]);
     assert_eq!(reached(), [true, false]);
-    let is_gone = |flow: &Flow| flow.reply_source == address("10.0.0.1:5300");
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, is_gone));
-    assert_eq!(removed.unwrap(), Removed { seen: 1, removed: 1 });
+    let is_gone = |entry: &Entry| flow.reply_source == address("10.0.0.1:5300");
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, is_gone));
+    assert_eq!(removed.unwrap(), Deleted { seen: 1, deleted: 1 });
     assert_eq!(reached(), [false, true]);
 }
 
@@ -140,11 +140,11 @@ fn both_directions_of_a_flow_are_told() {
                  --reply-src 10.0.0.1 --reply-dst 10.1.0.1 --reply-port-src 5300 --reply-port-dst 61000";
     namespace.command("conntrack", &entry.split_whitespace().collect::<Vec<_>>());
     let mut told = Vec::new();
-    let note = |flow: &Flow| {
+    let note = |entry: &Entry| {
         told.push(*flow);
         true
     };
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, note));
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, note));
     let want = Flow {
         protocol: Protocol::Udp,
         original_source: address("10.1.0.9:4000"),
@@ -152,7 +152,7 @@ fn both_directions_of_a_flow_are_told() {
         reply_source: address("10.0.0.1:5300"),
         reply_destination: address("10.1.0.1:61000"),
     };
-    assert_eq!((removed.unwrap(), told), (Removed { seen: 1, removed: 1 }, vec![want]));
+    assert_eq!((removed.unwrap(), told), (Deleted { seen: 1, deleted: 1 }, vec![want]));
     assert_eq!(namespace.command("conntrack", &["-L"]), "");
 }
 
@@ -161,8 +161,8 @@ fn flows_in_a_zone_are_found_again() {
     let namespace = NetNs::new();
     let entry = "-I --zone 7 --timeout 900 --proto udp --src 10.1.0.9 --dst 10.96.0.10 --sport 4000 --dport 53";
     namespace.command("conntrack", &entry.split(' ').collect::<Vec<_>>());
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, |_| true));
-    assert_eq!(removed.unwrap(), Removed { seen: 1, removed: 1 });
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, |_| true));
+    assert_eq!(removed.unwrap(), Deleted { seen: 1, deleted: 1 });
     assert_eq!(namespace.command("conntrack", &["-L"]), "");
 }
 
@@ -170,15 +170,15 @@ fn flows_in_a_zone_are_found_again() {
 fn a_flow_that_ends_by_itself_meanwhile_is_no_error() {
     let namespace = NetNs::new();
     fill(&namespace, 3);
-    let is_stale = |flow: &Flow| {
+    let is_stale = |entry: &Entry| {
         if flow.original_source.port() == 2 {
             let arguments = ["-D", "--proto", "udp", "--sport", "2"];
             namespace.command("conntrack", &arguments);
         }
         true
     };
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, is_stale));
-    assert_eq!(removed.unwrap(), Removed { seen: 3, removed: 2 });
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, is_stale));
+    assert_eq!(removed.unwrap(), Deleted { seen: 3, deleted: 2 });
 }
 
 #[test]
@@ -186,14 +186,14 @@ fn of_many_thousands_exactly_those_that_were_selected_go() {
     let namespace = NetNs::new();
     fill(&namespace, 50_000);
     let (mut seen, mut left_midway) = (0, String::new());
-    let is_stale = |flow: &Flow| {
+    let is_stale = |entry: &Entry| {
         seen += 1;
         if seen == 25_000 {
             left_midway = namespace.command("conntrack", &["-C"]);
         }
         flow.original_source.port().is_multiple_of(3)
     };
-    let removed = namespace.run(|| remove_flows(IpFamily::V4, Protocol::Udp, is_stale)).unwrap();
+    let removed = namespace.run(|| conntrack::delete_if(IpFamily::V4, Protocol::Udp, is_stale)).unwrap();
     // They go while the table is read, so that they need not all be remembered.
     let left_midway: usize = left_midway.trim().parse().unwrap();
     assert!(left_midway < 45_000, "{left_midway}");

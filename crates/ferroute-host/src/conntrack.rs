@@ -1,0 +1,194 @@
+//! Lists and deletes entries of the kernel's connection tracking table (conntrack).
+//!
+//! ```text
+//!   list (one family, one protocol) ──► Entry ──► predicate ──► delete by tuple and id, in batches
+//! ```
+//!
+//! The caller decides which entries are stale. The table is read as a stream, so memory use does not grow with it, and
+//! entries are deleted while the dump is still running. The kernel's own "delete by filter" is not used: kernels without
+//! filter support ignore the filter and flush the whole table.
+
+mod entry;
+
+use ferroute_core::{IpFamily, Protocol};
+use ferroute_netlink::{self as netlink, Batch, Consistency, Request, Socket, nfnetlink};
+
+pub use self::entry::Entry;
+use self::entry::{CTA_PROTO_NUM, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, ListedEntry, address_family};
+
+/// The result of [`delete_if`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Entries of the family and protocol that were checked. An entry that the kernel moves during the dump may count
+    /// twice.
+    pub seen: usize,
+    /// Entries that were deleted, without those that expired before the kernel received the request.
+    pub deleted: usize,
+}
+
+/// An error of the connection tracking table. Entries may have been deleted before it occurred; the operation can be
+/// retried.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No netlink socket could be opened.
+    #[error("cannot open a netlink socket for conntrack")]
+    Open(#[source] netlink::Error),
+    /// The dump of the table failed.
+    #[error("cannot list {family} {protocol} conntrack entries")]
+    List {
+        /// The IP family of the entries.
+        family: IpFamily,
+        /// The protocol of the entries.
+        protocol: Protocol,
+        /// The kernel's error.
+        #[source]
+        source: netlink::Error,
+    },
+    /// A selected entry could not be deleted.
+    #[error("cannot delete {family} {protocol} conntrack entries")]
+    Delete {
+        /// The IP family of the entries.
+        family: IpFamily,
+        /// The protocol of the entries.
+        protocol: Protocol,
+        /// The kernel's error.
+        #[source]
+        source: netlink::Error,
+    },
+}
+
+/// Deletes the entries of one family and protocol for which `is_stale` returns `true`, in the network namespace of the
+/// calling thread.
+///
+/// An entry that is created during the dump may be missed, so apply rules that create no more stale entries first.
+/// Requires `CAP_NET_ADMIN`.
+///
+/// # Errors
+/// See [`Error`].
+pub fn delete_if(
+    family: IpFamily,
+    protocol: Protocol,
+    is_stale: impl FnMut(&Entry) -> bool,
+) -> Result<Deleted, Error> {
+    delete_listed(&mut list_request(family, Some(protocol)), family, protocol, is_stale)
+}
+
+/// Calls `each` with every entry of one family and protocol in the network namespace of the calling thread. An entry that
+/// is created, deleted or moved during the dump may be listed once, twice or not at all. Requires `CAP_NET_ADMIN`.
+///
+/// # Errors
+/// The table cannot be read; `each` may have been called for some entries.
+pub fn list(family: IpFamily, protocol: Protocol, mut each: impl FnMut(&Entry)) -> Result<(), Error> {
+    let mut socket = Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?;
+    let listed = socket.dump(&mut list_request(family, Some(protocol)), |message| {
+        // Kernels before 5.8 ignore the filter of the request, so filter again.
+        if let Some(listed) = ListedEntry::parse(message, family, protocol)? {
+            each(&listed.entry);
+        }
+        Ok::<(), netlink::Error>(())
+    });
+    listed.map(|_: Consistency| ()).map_err(|source| Error::List { family, protocol, source })
+}
+
+fn delete_listed(
+    request: &mut Request,
+    family: IpFamily,
+    protocol: Protocol,
+    mut is_stale: impl FnMut(&Entry) -> bool,
+) -> Result<Deleted, Error> {
+    let mut socket = Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?;
+    let mut deleter = Deleter {
+        // The dump occupies the first socket.
+        socket: Socket::open(netlink::Protocol::Netfilter).map_err(Error::Open)?,
+        batch: Batch::new(),
+        family,
+        deleted: 0,
+    };
+    let mut seen = 0;
+    let listed = socket.dump(request, |message| {
+        // Kernels before 5.8 ignore the filter of the request, so filter again.
+        if let Some(listed) = ListedEntry::parse(message, family, protocol).map_err(netlink::Error::from)? {
+            seen += 1;
+            if is_stale(&listed.entry) {
+                deleter.push(&listed).map_err(Failure::Delete)?;
+            }
+        }
+        Ok::<(), Failure>(())
+    });
+    // The table changes all the time; conntrack dumps do not report it, and it would not matter here.
+    match listed.and_then(|_: Consistency| deleter.flush().map_err(Failure::Delete)) {
+        Ok(()) => Ok(Deleted { seen, deleted: deleter.deleted }),
+        Err(Failure::List(source)) => Err(Error::List { family, protocol, source }),
+        Err(Failure::Delete(source)) => Err(Error::Delete { family, protocol, source }),
+    }
+}
+
+/// Builds a dump request for a family, with a filter for one protocol (kernel 5.8 and later).
+fn list_request(family: IpFamily, protocol: Option<Protocol>) -> Request {
+    let mut request = Request::new(nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_GET), 0, &header(family));
+    if let Some(protocol) = protocol {
+        let mut attributes = request.attributes();
+        attributes.nest(CTA_TUPLE_ORIG).nest(CTA_TUPLE_PROTO).put_u8(CTA_PROTO_NUM, protocol.number());
+        attributes.nest(CTA_FILTER).put_u32_ne(CTA_FILTER_ORIG_FLAGS, CTA_FILTER_F_CTA_PROTO_NUM);
+    }
+    request
+}
+
+fn header(family: IpFamily) -> [u8; nfnetlink::HEADER_LENGTH] {
+    nfnetlink::header(address_family(family), 0, 0)
+}
+
+enum Failure {
+    List(netlink::Error),
+    Delete(netlink::Error),
+}
+
+impl From<netlink::Error> for Failure {
+    fn from(error: netlink::Error) -> Self {
+        Self::List(error)
+    }
+}
+
+/// Deletes entries in batches.
+struct Deleter {
+    socket: Socket,
+    batch: Batch,
+    family: IpFamily,
+    deleted: usize,
+}
+
+impl Deleter {
+    fn push(&mut self, listed: &ListedEntry<'_>) -> Result<(), netlink::Error> {
+        let kind = nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_DELETE);
+        listed.write_key(&mut self.batch.message(kind, 0, &header(self.family)));
+        if self.batch.len() == BATCH_SIZE { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), netlink::Error> {
+        let refusals = self.socket.send_batch(&mut self.batch)?;
+        if refusals.is_overrun() {
+            return Err(netlink::Error::Overrun);
+        }
+        // ENOENT: the entry has expired meanwhile.
+        if let Some(refusal) = refusals.as_slice().iter().find(|refusal| !refusal.is_not_found()) {
+            return Err(refusal.clone().into());
+        }
+        self.deleted += self.batch.len() - refusals.as_slice().len();
+        self.batch.clear();
+        Ok(())
+    }
+}
+
+/// Deletions per batch: enough to make the system calls negligible, few enough that the error replies to all of them fit
+/// into the receive buffer.
+const BATCH_SIZE: usize = 512;
+
+// include/uapi/linux/netfilter/nfnetlink_conntrack.h; the filter's flag is from net/netfilter/nf_internals.h.
+const IPCTNL_MSG_CT_GET: u8 = 1;
+const IPCTNL_MSG_CT_DELETE: u8 = 2;
+const CTA_FILTER: u16 = 25;
+const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+
+#[cfg(test)]
+mod tests;
