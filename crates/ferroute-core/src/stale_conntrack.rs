@@ -1,10 +1,11 @@
-//! Which UDP flows point at an endpoint that must not get them any more.
+//! Which UDP entries of the connection tracking table are stale.
 //!
-//! Connection tracking sends a flow's packets where its first packet went, for as long as packets come. TCP notices
-//! when the other side is gone; UDP does not, so a flow to a frontend whose choice is no longer valid has to be removed
-//! from the kernel's table, once the rules that would choose anew are in force.
+//! Connection tracking sends all packets of a UDP flow to the endpoint that the first packet went to, for as long as
+//! the client keeps sending. Unlike TCP, UDP has no reset that would end a flow whose endpoint is gone. Entries whose
+//! endpoint may no longer serve their frontend are therefore deleted after the new rules are applied, so that the next
+//! packet is matched against these.
 //!
-//! kube-proxy does the same with one difference: when a service's last endpoint goes, it leaves the flows to it alone.
+//! kube-proxy does the same, except that it keeps the entries of a Service that loses its last endpoint.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,154 +13,142 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Changes, Endpoint, ServicePortEntry, Protocol, ServicePort, ServiceTable};
+use crate::{Changes, Endpoint, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceTable};
 
-/// Tells stale flows from good ones, for the frontends that a change concerns.
+/// A filter of stale UDP conntrack entries, for the frontends affected by a change.
 #[derive(Clone, Debug, Default)]
 pub struct StaleConntrackEntries {
-    frontends: HashMap<SocketAddr, Targets>,
-    /// Node ports, whose frontend is every address of the host.
-    node_ports: HashMap<u16, Targets>,
+    frontends: HashMap<Frontend, Backends>,
 }
 
-/// Where the flows of one frontend go.
+/// The endpoints that flows to one frontend may use or used before.
 #[derive(Clone, Debug, Default)]
-struct Targets {
-    /// The only endpoints that they may go to. `None`: no service has the frontend any more.
-    right: Option<Arc<[SocketAddr]>>,
-    /// Endpoints that they went to before. Only these count once no service has the frontend: whatever else flows there
-    /// is somebody else's.
-    former: HashSet<SocketAddr>,
+struct Backends {
+    /// The endpoints that flows may use. `None` if no service port has the frontend any more.
+    valid: Option<Arc<[SocketAddr]>>,
+    /// The endpoints before the change. Used only if `valid` is `None`: other flows to the same address are then not
+    /// Ferroute's.
+    previous: HashSet<SocketAddr>,
 }
 
 impl StaleConntrackEntries {
-    /// For all frontends of a table: what a proxy that has just started has to look for.
+    /// Returns the filter for all frontends of a table, for a proxy that has just started.
     pub fn from_table(table: &ServiceTable) -> Self {
-        let mut flows = Self::default();
+        let mut stale = Self::default();
         for entry in udp_entries(table) {
-            flows.concern(&entry.service, |_| {});
-            flows.allow(entry);
+            stale.affect(&entry.service, |_| {});
+            stale.allow(entry);
         }
-        flows
+        stale
     }
 
-    /// For the frontends that `changes` concerns; `table` is the state after them.
+    /// Returns the filter for the frontends affected by `changes`; `table` is the state after them.
     pub fn from_changes(table: &ServiceTable, changes: &Changes) -> Self {
-        let mut flows = Self::default();
+        let mut stale = Self::default();
         for (name, previous) in changes.previous.iter().filter(|(name, _)| name.protocol == Protocol::Udp) {
             if let Some(previous) = previous {
-                flows.concern(&previous.service, |targets| {
-                    targets.former.extend(previous.endpoints.iter().map(Endpoint::socket));
+                stale.affect(&previous.service, |backends| {
+                    backends.previous.extend(previous.endpoints.iter().map(Endpoint::socket));
                 });
             }
             if let Some(entry) = table.entries.get(name) {
-                flows.concern(&entry.service, |_| {});
+                stale.affect(&entry.service, |_| {});
             }
         }
-        // Not only services that changed: another one may have had the same frontend all along.
-        if !flows.frontends.is_empty() {
-            udp_entries(table).for_each(|entry| flows.allow(entry));
+        // Unchanged service ports may have the same frontends as changed ones.
+        if !stale.frontends.is_empty() {
+            udp_entries(table).for_each(|entry| stale.allow(entry));
         }
-        flows
+        stale
     }
 
-    /// Adds what a later change concerns; where both speak of a frontend, the later one is right about who has it, and
-    /// what it had before either counts.
+    /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later one and
+    /// the previous endpoints those of both.
     pub fn merge(&mut self, later: Self) {
-        for (frontend, targets) in later.frontends {
-            self.frontends.entry(frontend).or_default().merge(targets);
-        }
-        for (port, targets) in later.node_ports {
-            self.node_ports.entry(port).or_default().merge(targets);
+        for (frontend, backends) in later.frontends {
+            self.frontends.entry(frontend).or_default().merge(backends);
         }
     }
 
-    /// No flow can be stale, so the kernel's table need not be read.
+    /// Reports whether no entry can be stale, so that the kernel's table need not be read.
     pub fn is_empty(&self) -> bool {
-        !self.frontends.values().chain(self.node_ports.values()).any(Targets::can_be_missed)
+        !self.frontends.values().any(Backends::has_endpoints)
     }
 
-    /// Whether a UDP flow has to be removed. `destination` is where its client sent it, `answers_from` where its answers
-    /// really come from; `is_local` tells which addresses are the host's own.
+    /// Reports whether a UDP entry is stale and has to be deleted.
+    ///
+    /// `destination` is the original destination, `reply_source` the endpoint that replies come from. `is_local` reports
+    /// whether an address is one of the host's.
     pub fn is_stale(
         &self,
         destination: SocketAddr,
-        answers_from: SocketAddr,
+        reply_source: SocketAddr,
         is_local: impl Fn(IpAddr) -> bool,
     ) -> bool {
-        if let Some(targets) = self.frontends.get(&destination) {
-            let missed = targets.are_missed_by(answers_from);
-            // Rules look for the address before they take the port for a node port.
-            if missed || targets.right.is_some() {
-                return missed;
+        let mut frontend =
+            Frontend { address: Some(destination.ip()), protocol: Protocol::Udp, port: destination.port() };
+        if let Some(backends) = self.frontends.get(&frontend) {
+            let is_stale = backends.makes_stale(reply_source);
+            // The rules match addresses before node ports.
+            if is_stale || backends.valid.is_some() {
+                return is_stale;
             }
         }
-        let node_port = self.node_ports.get(&destination.port());
-        node_port.is_some_and(|targets| targets.are_missed_by(answers_from)) && is_local(destination.ip())
+        frontend.address = None;
+        let node_port = self.frontends.get(&frontend);
+        node_port.is_some_and(|backends| backends.makes_stale(reply_source)) && is_local(destination.ip())
     }
 
-    /// Notes all frontends of a service.
-    fn concern(&mut self, service: &ServicePort, note: impl Fn(&mut Targets)) {
-        for frontend in frontends(service) {
-            note(self.frontends.entry(frontend).or_default());
-        }
-        if let Some(port) = service.node_port {
-            note(self.node_ports.entry(port.get()).or_default());
+    /// Adds all frontends of a service port.
+    fn affect(&mut self, service: &ServicePort, update: impl Fn(&mut Backends)) {
+        for (_, frontend) in service.frontends(Protocol::Udp) {
+            update(self.frontends.entry(frontend).or_default());
         }
     }
 
-    /// Lets flows go to the entry's endpoints, on those of its frontends that are noted.
+    /// Makes the endpoints of `entry` valid for those of its frontends that are affected.
     fn allow(&mut self, entry: &ServicePortEntry) {
-        // Policies and topology decide about new flows only: a flow may stay on any endpoint that still answers.
+        // Traffic policies and topology apply to new flows only: a flow may stay on any endpoint that still serves.
         let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(Endpoint::socket);
         let mut shared = None;
-        let mut allow = |targets: &mut Targets| {
-            targets.allow(shared.get_or_insert_with(|| serving().collect::<Arc<[SocketAddr]>>()));
-        };
-        for frontend in frontends(&entry.service) {
-            self.frontends.get_mut(&frontend).into_iter().for_each(&mut allow);
+        for (_, frontend) in entry.service.frontends(Protocol::Udp) {
+            if let Some(backends) = self.frontends.get_mut(&frontend) {
+                backends.allow(shared.get_or_insert_with(|| serving().collect::<Arc<[SocketAddr]>>()));
+            }
         }
-        let node_port = entry.service.node_port.and_then(|port| self.node_ports.get_mut(&port.get()));
-        node_port.into_iter().for_each(allow);
     }
 }
 
-impl Targets {
-    /// Of two services with the same frontend one gets its new flows; those that the other has may stay with it.
+impl Backends {
+    /// Adds valid endpoints. If two service ports claim the frontend, new flows go to one of them, but existing flows of
+    /// the other one may stay.
     fn allow(&mut self, endpoints: &Arc<[SocketAddr]>) {
-        self.right = Some(match self.right.take() {
+        self.valid = Some(match self.valid.take() {
             None => endpoints.clone(),
-            Some(others) => others.iter().chain(&**endpoints).copied().collect(),
+            Some(valid) => valid.iter().chain(&**endpoints).copied().collect(),
         });
     }
 
     fn merge(&mut self, later: Self) {
-        self.right = later.right;
-        self.former.extend(later.former);
+        self.valid = later.valid;
+        self.previous.extend(later.previous);
     }
 
-    fn can_be_missed(&self) -> bool {
-        self.right.is_some() || !self.former.is_empty()
+    fn has_endpoints(&self) -> bool {
+        self.valid.is_some() || !self.previous.is_empty()
     }
 
-    fn are_missed_by(&self, answers_from: SocketAddr) -> bool {
-        match &self.right {
-            Some(right) => !right.contains(&answers_from),
-            None => self.former.contains(&answers_from),
+    /// Reports whether a flow to the frontend that `reply_source` answers is stale.
+    fn makes_stale(&self, reply_source: SocketAddr) -> bool {
+        match &self.valid {
+            Some(valid) => !valid.contains(&reply_source),
+            None => self.previous.contains(&reply_source),
         }
     }
 }
 
 fn udp_entries(table: &ServiceTable) -> impl Iterator<Item = &ServicePortEntry> {
     table.entries.iter().filter(|(name, _)| name.protocol == Protocol::Udp).map(|(_, entry)| entry)
-}
-
-/// Addresses and ports that a service port answers on, but for the node port.
-fn frontends(service: &ServicePort) -> impl Iterator<Item = SocketAddr> {
-    std::iter::once(&service.cluster_ip)
-        .chain(&service.external_ips)
-        .chain(&service.load_balancer_vips)
-        .map(|address| SocketAddr::new(*address, service.port))
 }
 
 #[cfg(test)]

@@ -1,0 +1,113 @@
+use std::{
+    fmt, iter,
+    net::{IpAddr, SocketAddr},
+};
+
+use crate::{Protocol, ServicePort};
+
+/// An address, protocol and port on which a service port accepts connections.
+///
+/// Several service ports may claim the same frontend, and one of them as an external IP, another as a load balancer's
+/// address. The [`FrontendKind`] is therefore not part of a frontend; [`ServicePort::frontends`] returns both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frontend {
+    /// The address; `None` for a node port, which is on all addresses of [`ProxySettings::node_ports`].
+    ///
+    /// [`ProxySettings::node_ports`]: crate::ProxySettings::node_ports
+    pub address: Option<IpAddr>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+/// The field of a Service that a frontend comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrontendKind {
+    /// The cluster IP.
+    ClusterIp,
+    /// An external IP.
+    ExternalIp,
+    /// A load balancer's address with `ipMode` VIP.
+    LoadBalancer,
+    /// The node port.
+    NodePort,
+}
+
+impl FrontendKind {
+    /// Returns the name for users: `cluster IP`, `external IP`, `load balancer` or `node port`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "cluster IP",
+            Self::ExternalIp => "external IP",
+            Self::LoadBalancer => "load balancer",
+            Self::NodePort => "node port",
+        }
+    }
+}
+
+impl ServicePort {
+    /// Returns the frontends with their kinds: the cluster IP, external IPs, load balancer addresses and the node port,
+    /// in this order. An address that the Service lists twice is returned twice.
+    ///
+    /// The node port's addresses depend on the host: [`ProxySettings::node_ports`] resolves them from the settings, the
+    /// Node and the addresses of the host's interfaces.
+    ///
+    /// [`ProxySettings::node_ports`]: crate::ProxySettings::node_ports
+    pub fn frontends(&self, protocol: Protocol) -> impl Iterator<Item = (FrontendKind, Frontend)> + '_ {
+        let at = move |kind, address| (kind, Frontend { address: Some(address), protocol, port: self.port });
+        let node_port =
+            self.node_port.map(|port| Frontend { address: None, protocol, port: port.get() }).into_iter();
+        iter::once(at(FrontendKind::ClusterIp, self.cluster_ip))
+            .chain(self.external_ips.iter().map(move |address| at(FrontendKind::ExternalIp, *address)))
+            .chain(self.load_balancer_vips.iter().map(move |address| at(FrontendKind::LoadBalancer, *address)))
+            .chain(node_port.map(|frontend| (FrontendKind::NodePort, frontend)))
+    }
+}
+
+impl fmt::Display for Frontend {
+    /// Writes `10.96.0.1:80/tcp`, or `node port 30080/tcp`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address {
+            Some(address) => write!(f, "{}/{}", SocketAddr::new(address, self.port), self.protocol),
+            None => write!(f, "node port {}/{}", self.port, self.protocol),
+        }
+    }
+}
+
+impl fmt::Display for FrontendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::service_port;
+
+    #[test]
+    fn frontends_are_all_addresses_and_the_node_port() {
+        let port = ServicePort {
+            node_port: std::num::NonZeroU16::new(30080),
+            external_ips: vec!["198.51.100.1".parse().unwrap()],
+            load_balancer_vips: vec!["203.0.113.1".parse().unwrap(), "198.51.100.1".parse().unwrap()],
+            ..service_port("10.96.0.1:80")
+        };
+        let frontends: Vec<String> =
+            port.frontends(Protocol::Tcp).map(|(kind, frontend)| format!("{kind} {frontend}")).collect();
+        assert_eq!(
+            frontends,
+            [
+                "cluster IP 10.96.0.1:80/tcp",
+                "external IP 198.51.100.1:80/tcp",
+                "load balancer 203.0.113.1:80/tcp",
+                "load balancer 198.51.100.1:80/tcp",
+                "node port node port 30080/tcp",
+            ]
+        );
+        let only: Vec<_> = service_port("[fd00:96::1]:53").frontends(Protocol::Udp).collect();
+        assert_eq!(only.len(), 1);
+        assert_eq!(only[0].1.to_string(), "[fd00:96::1]:53/udp");
+    }
+}
