@@ -1,27 +1,26 @@
-//! Names of labels, annotations and taints that change what a proxy does.
+//! Well-known labels, annotations and taints that affect a proxy.
 
-/// On an `EndpointSlice`: the name of the Service (in the slice's namespace) that it belongs to.
+/// Label of an EndpointSlice: the name of its Service, in the slice's namespace.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// On a Service or `EndpointSlice`, with any value: another proxy takes care of it, so this one leaves it alone.
+/// Label of a Service or EndpointSlice, with any value: another proxy implements the Service, and this one ignores it.
 pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
-/// On a Service or `EndpointSlice`, with any value: the Service is headless, there is nothing to proxy.
+/// Label of a Service or EndpointSlice, with any value: the Service is headless and needs no proxy.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// On `Endpoints`, with the value `true`: no slices are to be made of it.
+/// Label of Endpoints, with the value `true`: the object is not mirrored to EndpointSlices.
 pub const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 
-/// Annotation on `Endpoints`, with any value: the object is a lock that programs elect a leader with, and holds no
-/// endpoints.
+/// Annotation of Endpoints, with any value: the object is a leader election lock and contains no endpoints.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// Annotation on an `EndpointSlice`: when that happened which made it change, in RFC 3339.
+/// Annotation of an EndpointSlice: the time of the Pod or Service change that caused its last update, in RFC 3339.
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// On a Node: the zone that topology hints by zone are compared with.
+/// Label of a Node: its zone, which is compared with the zones in topology hints.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Key of the taint that says that the node is about to be removed; `/healthz` answers 503 while it is there, so that
-/// load balancers stop sending new connections.
+/// Key of the taint of a node that is about to be removed. While it is present, `/healthz` returns 503, so that load
+/// balancers stop sending new connections.
 pub const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";

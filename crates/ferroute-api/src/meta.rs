@@ -2,37 +2,36 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The part of an object's metadata that a proxy reads.
+/// The part of `metadata` that Ferroute reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
-    /// Name, unique per kind and namespace.
+    /// Name, unique among objects of one kind in a namespace.
     pub name: String,
-    /// Namespace; empty for cluster-wide kinds. Text that leaves it out is read as `default`.
+    /// Namespace; empty for cluster-scoped kinds. The manifest reader sets `default` where it is omitted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Labels; see [`crate::labels`] for those that matter.
+    /// Labels; see [`crate::labels`] for those that affect a proxy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "crate::meta::null_default")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations; only `endpoints.kubernetes.io/last-change-trigger-time` is read.
+    /// Annotations; see [`crate::labels`] for those that affect a proxy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "crate::meta::null_default")]
     pub annotations: BTreeMap<String, String>,
-    /// The API server's version of the object; absent in files.
+    /// Version of the object, set by the API server; absent in files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
-    /// Counts changes of the object's spec; absent in files.
+    /// Generation of the object's `spec`, set by the API server; absent in files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Since when somebody wants the object deleted, which others still hold up; only Nodes are asked for it.
+    /// Time at which deletion was requested; finalizers may delay the deletion. Used for Nodes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
-    /// When the API server last wrote the object: the latest time in `managedFields`, in whole seconds, as it stands
-    /// there.
+    /// Time of the last write: the latest time in `managedFields`, in RFC 3339 with a resolution of one second.
     #[serde(rename = "managedFields", skip_serializing, deserialize_with = "latest_write")]
     pub written: Option<String>,
 }
 
-/// Reads the latest time of `managedFields` and passes over what is much longer: who manages which field.
+/// Returns the latest time in `managedFields` and skips `fieldsV1`, by far the largest part.
 fn latest_write<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     struct ManagedFields {
@@ -40,11 +39,11 @@ fn latest_write<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Opt
         time: Option<String>,
     }
     let managers = Option::<Vec<ManagedFields>>::deserialize(deserializer)?.unwrap_or_default();
-    // All are in UTC and of one length, so that the greatest text is the latest time.
+    // All times are in UTC and of one length, so the greatest string is the latest time.
     Ok(managers.into_iter().filter_map(|fields| fields.time).max())
 }
 
-/// Reads an explicit `null` like a field that is left out, as the API server does.
+/// Decodes an explicit `null` as the default value, as the API server does.
 pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_was_written_when_the_last_of_its_managers_wrote() {
+    fn written_is_latest_time_of_all_managers() {
         let fields = serde_json::json!({"f:spec": {"f:ports": {}}});
         let managers = serde_json::json!([
             {"manager": "a", "time": "2026-01-02T15:04:05Z", "fieldsV1": fields},

@@ -2,13 +2,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ObjectMeta, meta::null_default};
 
-/// A Node (`v1`); a proxy reads only its own.
+/// A Node (`v1`). A proxy reads only the Node that it runs on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
     /// Name and labels.
     pub metadata: ObjectMeta,
-    /// Pod networks and taints.
+    /// Pod CIDRs and taints.
     #[serde(deserialize_with = "null_default")]
     pub spec: NodeSpec,
     /// Addresses.
@@ -20,10 +20,10 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// First pod network.
+    /// First pod CIDR.
     #[serde(rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<String>,
-    /// All pod networks, at most one per IP family.
+    /// All pod CIDRs, at most one per IP family.
     #[serde(rename = "podCIDRs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub pod_cidrs: Vec<String>,
     /// Taints; see [`crate::labels::TO_BE_DELETED_TAINT`].
@@ -43,7 +43,7 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// Addresses in the order that the node's provider gave them.
+    /// Addresses in the order in which the cloud provider or kubelet set them.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<NodeAddress>,
 }
@@ -52,7 +52,7 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeAddress {
-    /// `InternalIP`, `ExternalIP`, `Hostname` and others; the first two hold IP addresses.
+    /// `InternalIP`, `ExternalIP`, `Hostname` and others; only the first two contain IP addresses.
     #[serde(rename = "type")]
     pub type_: String,
     /// The address.

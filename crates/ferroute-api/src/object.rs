@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::{Deployment, EndpointSlice, Endpoints, Node, ObjectMeta, Pod, Service, ServiceCidr};
 
-/// The kinds of objects that Ferroute reads.
+/// An object kind that Ferroute reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// [`Service`].
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::Service,
         Self::EndpointSlice,
@@ -33,7 +33,7 @@ impl Kind {
         Self::Deployment,
     ];
 
-    /// As the field `kind` spells it.
+    /// Returns the value of the field `kind`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The one `apiVersion` that it is read in.
+    /// Returns the only `apiVersion` that is supported for this kind.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Service | Self::Endpoints | Self::Node | Self::Pod => "v1",
@@ -56,7 +56,7 @@ impl Kind {
         }
     }
 
-    /// Whether its objects live in namespaces.
+    /// Reports whether objects of this kind are namespaced.
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Node | Self::ServiceCidr)
     }
@@ -68,27 +68,27 @@ impl fmt::Display for Kind {
     }
 }
 
-/// An object of any kind that Ferroute reads.
+/// An object of one of the kinds that Ferroute reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Object {
     /// A Service.
     Service(Service),
-    /// Some of a Service's endpoints.
+    /// A subset of a Service's endpoints.
     EndpointSlice(EndpointSlice),
-    /// A Service's endpoints in the older form.
+    /// All endpoints of a Service, in the API that EndpointSlice replaced.
     Endpoints(Endpoints),
-    /// A node.
+    /// A Node.
     Node(Node),
-    /// Networks that cluster IPs are taken from.
+    /// The networks that cluster IPs are allocated from.
     ServiceCidr(ServiceCidr),
-    /// A pod.
+    /// A Pod.
     Pod(Pod),
-    /// A number of like pods.
+    /// A set of identical Pods.
     Deployment(Deployment),
 }
 
 impl Object {
-    /// Which kind it is of.
+    /// Returns the object's kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Service(_) => Kind::Service,
@@ -101,7 +101,7 @@ impl Object {
         }
     }
 
-    /// Its name, namespace and labels.
+    /// Returns the object's metadata.
     pub fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Service(object) => &object.metadata,

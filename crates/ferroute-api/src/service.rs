@@ -8,83 +8,83 @@ use crate::{ObjectMeta, meta::null_default};
 pub struct Service {
     /// Name, namespace and labels.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// Desired state.
     #[serde(deserialize_with = "null_default")]
     pub spec: ServiceSpec,
-    /// What a load balancer has given.
+    /// Observed state: addresses of the load balancer.
     #[serde(deserialize_with = "null_default")]
     pub status: ServiceStatus,
 }
 
-/// `spec` of a [`Service`]. Fields that are left out are empty here; the defaults are the reader's to apply.
+/// `spec` of a [`Service`]. Omitted fields are empty; `ferroute-core` applies the API's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpec {
-    /// `ClusterIP` (also when left out), `NodePort`, `LoadBalancer` or `ExternalName`.
+    /// `ClusterIP` (the default), `NodePort`, `LoadBalancer` or `ExternalName`.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<String>,
-    /// First cluster IP; `None` says headless.
+    /// First cluster IP; the string `None` for a headless Service.
     #[serde(rename = "clusterIP", skip_serializing_if = "Option::is_none")]
     pub cluster_ip: Option<String>,
-    /// All cluster IPs, at most one per IP family; the first repeats `cluster_ip`.
+    /// All cluster IPs, at most one per IP family; the first is equal to `cluster_ip`.
     #[serde(rename = "clusterIPs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub cluster_ips: Vec<String>,
-    /// Families of the cluster IPs, `IPv4` and `IPv6`, first one first. Proxies read the cluster IPs themselves; the
-    /// demo, which has no API server to assign them, needs it.
+    /// IP families of the cluster IPs, `IPv4` and `IPv6`, the primary one first. Proxies use the cluster IPs themselves;
+    /// the demo, where no API server allocates them, uses this field.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub ip_families: Vec<String>,
-    /// `SingleStack`, `PreferDualStack` or `RequireDualStack`; read only by the demo, like `ip_families`.
+    /// `SingleStack`, `PreferDualStack` or `RequireDualStack`. Used by the demo only, like `ip_families`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_family_policy: Option<String>,
-    /// Addresses that others route to this node.
+    /// Addresses that the network routes to the nodes, outside of Kubernetes' control.
     #[serde(rename = "externalIPs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<String>,
-    /// The ports that the Service listens on.
+    /// Ports of the Service.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
-    /// Labels of the pods behind it; read only by the demo, which has no controller to make slices.
+    /// Labels of the Service's pods. Used by the demo only, where no controller creates EndpointSlices.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "std::collections::BTreeMap::is_empty")]
     pub selector: std::collections::BTreeMap<String, String>,
-    /// `None` (also when left out) or `ClientIP`.
+    /// `None` (the default) or `ClientIP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_affinity: Option<String>,
-    /// How long affinity lasts.
+    /// Timeout of session affinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_affinity_config: Option<SessionAffinityConfig>,
-    /// `Cluster` (also when left out) or `Local`, for traffic to the cluster IP.
+    /// `Cluster` (the default) or `Local`, for traffic to the cluster IP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub internal_traffic_policy: Option<String>,
-    /// `Cluster` (also when left out) or `Local`, for traffic to every other address.
+    /// `Cluster` (the default) or `Local`, for traffic to all other addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_traffic_policy: Option<String>,
-    /// Which endpoints clients should prefer, by zone or node. Whoever makes slices turns it into hints, which alone count
-    /// for a proxy; here it is for those who explain a Service.
+    /// Preference for endpoints in the client's zone or on its node. The EndpointSlice controller translates it to hints,
+    /// which are all that a proxy uses; this field is shown by `explain`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<String>,
-    /// Port on each node that tells load balancers whether the node has endpoints of its own; 0 for none.
+    /// Port on each node where load balancers check for local endpoints; 0 for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_check_node_port: Option<i32>,
-    /// Sources that may use the load-balancer addresses; empty for all.
+    /// Source ranges that may use the load balancer addresses; empty allows all.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub load_balancer_source_ranges: Vec<String>,
 }
 
-/// One port of a [`Service`].
+/// A port of a [`Service`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServicePort {
-    /// Name, which ties it to the slices' ports; may be left out when there is one port only.
+    /// Name, matched with the names of EndpointSlice ports. Optional if the Service has one port.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// `TCP` (also when left out), `UDP` or `SCTP`.
+    /// `TCP` (the default), `UDP` or `SCTP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// The port of the Service's addresses.
+    /// Port on the Service's addresses.
     pub port: i32,
-    /// The port on every node; 0 or left out for none.
+    /// Port on every node; 0 or omitted for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_port: Option<i32>,
-    /// Port number or name on the pods. Proxies read the slices' ports in its place; the demo needs it.
+    /// Number or name of the pods' port. Used by the demo only; proxies use the ports of EndpointSlices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_port: Option<serde_json::Value>,
 }
@@ -93,16 +93,16 @@ pub struct ServicePort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionAffinityConfig {
-    /// For affinity by client address.
+    /// Configuration of affinity by client IP.
     #[serde(rename = "clientIP")]
     pub client_ip: Option<ClientIpConfig>,
 }
 
-/// Settings of client-IP affinity.
+/// Configuration of session affinity by client IP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIpConfig {
-    /// Seconds after its last new connection that a client is remembered; 10800 when left out.
+    /// Seconds from a client's last new connection until its affinity expires; 10800 by default.
     pub timeout_seconds: Option<i32>,
 }
 
@@ -110,7 +110,7 @@ pub struct ClientIpConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceStatus {
-    /// What the load balancer has given.
+    /// Addresses of the load balancer.
     #[serde(deserialize_with = "null_default")]
     pub load_balancer: LoadBalancerStatus,
 }
@@ -119,20 +119,40 @@ pub struct ServiceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// One entry per point of entry.
+    /// Ingress points.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
 
-/// One point of entry of a load balancer.
+/// An ingress point of a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerIngress {
-    /// Its address; empty where it has a host name only.
+    /// IP address; empty if the ingress point has only a host name.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub ip: String,
-    /// `VIP` (also when left out): packets arrive with this address as destination, so the proxy serves it.
-    /// `Proxy`: the balancer rewrites the destination, so the proxy must leave the address alone.
+    /// `VIP` (the default): packets arrive with this destination address, so the proxy serves it. `Proxy`: the load
+    /// balancer rewrites the destination, so the proxy must ignore the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ip_mode: Option<String>,
+}
+
+/// A ServiceCIDR (`networking.k8s.io/v1`): networks from which cluster IPs are allocated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidr {
+    /// Name.
+    pub metadata: ObjectMeta,
+    /// Networks.
+    #[serde(deserialize_with = "null_default")]
+    pub spec: ServiceCidrSpec,
+}
+
+/// `spec` of a [`ServiceCidr`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidrSpec {
+    /// At most one network per IP family, as `address/prefix`.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub cidrs: Vec<String>,
 }

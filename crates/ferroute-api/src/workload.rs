@@ -4,45 +4,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ObjectMeta, meta::null_default};
 
-/// A Pod (`v1`). Proxies do not read pods; the demo does, to run them and to make slices, since it has no controllers.
+/// A Pod (`v1`). Used by the demo, which runs Pods and creates EndpointSlices for them; proxies do not read Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
     /// Name, namespace and labels.
     pub metadata: ObjectMeta,
-    /// What runs in it, and where.
+    /// Containers and node.
     #[serde(deserialize_with = "null_default")]
     pub spec: PodSpec,
-    /// Its addresses.
+    /// Addresses.
     #[serde(deserialize_with = "null_default")]
     pub status: PodStatus,
 }
 
-/// `spec` of a [`Pod`], and of the pods that a [`Deployment`] makes.
+/// `spec` of a [`Pod`] or of the Pod template of a [`Deployment`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// The programs in the pod.
+    /// Containers.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub containers: Vec<Container>,
-    /// The node to run on; left out where a scheduler is to choose.
+    /// Name of the node; omitted to let the scheduler choose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// Uses the node's own network and addresses.
+    /// Uses the node's network namespace.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
 }
 
-/// One program of a [`Pod`].
+/// A container of a [`Pod`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Container {
-    /// Name within the pod.
+    /// Name, unique within the Pod.
     pub name: String,
-    /// What it runs.
+    /// Image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// The ports that it listens on, as far as it says so.
+    /// Declared ports.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ContainerPort>,
 }
@@ -51,12 +51,12 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// Name that a Service's `targetPort` can use.
+    /// Name that a Service's `targetPort` can refer to.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The port number.
+    /// Port number.
     pub container_port: i32,
-    /// `TCP` (also when left out), `UDP` or `SCTP`.
+    /// `TCP` (the default), `UDP` or `SCTP`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
 }
@@ -65,10 +65,10 @@ pub struct ContainerPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodStatus {
-    /// Its first address.
+    /// Primary IP address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
-    /// All its addresses, at most one per IP family.
+    /// All IP addresses, at most one per IP family.
     #[serde(rename = "podIPs", deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub pod_ips: Vec<PodIp>,
 }
@@ -77,17 +77,17 @@ pub struct PodStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodIp {
-    /// The address.
+    /// IP address.
     pub ip: String,
 }
 
-/// A Deployment (`apps/v1`): keeps a number of like pods running. Read by the demo only, like [`Pod`].
+/// A Deployment (`apps/v1`): a set of identical Pods. Used by the demo only, like [`Pod`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Deployment {
     /// Name, namespace and labels.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// Desired state.
     #[serde(deserialize_with = "null_default")]
     pub spec: DeploymentSpec,
 }
@@ -96,34 +96,34 @@ pub struct Deployment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeploymentSpec {
-    /// How many pods; 1 when left out.
+    /// Number of Pods; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
-    /// Which pods count as its own.
+    /// Selector of the Deployment's Pods.
     #[serde(deserialize_with = "null_default")]
     pub selector: LabelSelector,
-    /// What the pods look like.
+    /// Template of the Pods.
     #[serde(deserialize_with = "null_default")]
     pub template: PodTemplate,
 }
 
-/// Which objects a [`Deployment`] means.
+/// A selector of objects by label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
-    /// Those that have all of these labels.
+    /// Labels that an object must have.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
 }
 
-/// The pods that a [`Deployment`] makes; they get names of their own.
+/// The template of a [`Deployment`]'s Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PodTemplate {
     /// Labels.
     #[serde(deserialize_with = "null_default")]
     pub metadata: ObjectMeta,
-    /// What runs in them.
+    /// Containers and node.
     #[serde(deserialize_with = "null_default")]
     pub spec: PodSpec,
 }

@@ -1,83 +1,86 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr};
+use ferroute_api::{EndpointSlice, Kind, Node, Service, ServiceCidr};
+use ferroute_core::NamespacedName;
 
 use crate::Problem;
 
-/// What a source tells. Events come in batches (`Vec<Event>`): what changed at once is told at once, so that nobody
-/// acts on half of it.
+/// A change reported by a source.
 ///
-/// A source first lists each kind: an `Applied` for every object, in one or more batches, then [`Event::Synced`]. From
-/// then on it tells changes. It may have to list again, after it has lost touch with its server, say; then it applies
-/// again what there is, deletes what has gone in the meantime, and ends with `Synced` once more. So nobody but the
-/// source needs to know what was there before, and the source needs to keep no more than names.
+/// # Protocol
+///
+/// Events arrive in batches (`Vec<Event>`). Changes that happened together are in one batch, so that consumers never act
+/// on half of them.
+///
+/// For each [`Resource`], a source first sends its initial list: one `...Applied` event per object, in one or more
+/// batches, followed by [`Event::Synced`]. From then on it sends changes.
+///
+/// A source may list a resource again, for example after losing its connection to the API server. It then applies
+/// all objects that exist, deletes those that have disappeared meanwhile, and sends `Synced` once more. Consumers
+/// therefore need not compare a new list with an old one, and sources need to keep only names and versions.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A Service is new, or differs from what was told before. The same object may be told again.
+    /// A Service was created or changed. Consumers must accept an unchanged object.
     ServiceApplied(Box<Service>),
-    /// A Service that was told before is gone.
-    ServiceDeleted(ObjectName),
-    /// An endpoint slice is new, or differs from what was told before.
+    /// A Service that was applied before no longer exists.
+    ServiceDeleted(NamespacedName),
+    /// An EndpointSlice was created or changed. Consumers must accept an unchanged object.
     SliceApplied(Box<EndpointSlice>),
-    /// An endpoint slice that was told before is gone.
-    SliceDeleted(ObjectName),
-    /// A Node is new, or differs from what was told before.
+    /// An EndpointSlice that was applied before no longer exists.
+    SliceDeleted(NamespacedName),
+    /// A Node was created or changed. Consumers must accept an unchanged object.
     NodeApplied(Box<Node>),
-    /// A Node that was told before is gone.
-    NodeDeleted(ObjectName),
-    /// A ServiceCIDR is new, or differs from what was told before.
+    /// A Node that was applied before no longer exists.
+    NodeDeleted(NamespacedName),
+    /// A ServiceCIDR was created or changed. Consumers must accept an unchanged object.
     ServiceCidrApplied(Box<ServiceCidr>),
-    /// A ServiceCIDR that was told before is gone.
-    ServiceCidrDeleted(ObjectName),
-    /// All objects of a kind have been told. Comes at least once for each kind, also where there are none, or where
-    /// the source has none to give; before that, what is missing may just not have been told yet.
+    /// A ServiceCIDR that was applied before no longer exists.
+    ServiceCidrDeleted(NamespacedName),
+    /// The list of a resource is complete. Sent at least once for each resource, also for an empty list and for
+    /// resources that the source does not provide. Before it, a missing object may just not have been listed yet.
     Synced(Resource),
-    /// Something that a person should know. Told once, however long it lasts.
+    /// A problem that the administrator should see. Sent once, however long the problem lasts.
     Problem(Arc<Problem>),
-    /// A problem that was told before is over.
-    Solved(Arc<Problem>),
+    /// A problem that was reported before no longer exists.
+    Resolved(Arc<Problem>),
 }
 
-/// The kinds of objects that sources follow.
+impl Event {
+    /// The event for the deletion of an object.
+    pub fn deleted(resource: Resource, name: NamespacedName) -> Self {
+        match resource {
+            Resource::Services => Self::ServiceDeleted(name),
+            Resource::EndpointSlices => Self::SliceDeleted(name),
+            Resource::Nodes => Self::NodeDeleted(name),
+            Resource::ServiceCidrs => Self::ServiceCidrDeleted(name),
+        }
+    }
+}
+
+/// The resources that sources list and watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// Services.
     Services,
-    /// Endpoint slices.
+    /// EndpointSlices.
     EndpointSlices,
     /// Nodes.
     Nodes,
-    /// ServiceCIDRs. A proxy can do without: old clusters have none.
+    /// ServiceCIDRs. Optional: clusters before Kubernetes 1.33 may not serve them.
     ServiceCidrs,
 }
 
 impl Resource {
-    /// All of them.
+    /// All resources.
     pub const ALL: [Self; 4] = [Self::Services, Self::EndpointSlices, Self::Nodes, Self::ServiceCidrs];
-}
 
-/// Namespace and name of an object. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName {
-    /// The namespace; empty for Nodes and ServiceCIDRs.
-    pub namespace: Arc<str>,
-    /// The name within the namespace.
-    pub name: Arc<str>,
-}
-
-impl ObjectName {
-    /// The name of the object that this is the metadata of.
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        Self { namespace: metadata.namespace.as_str().into(), name: metadata.name.as_str().into() }
-    }
-}
-
-impl fmt::Display for ObjectName {
-    /// `namespace/name`, or the name alone.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.namespace.is_empty() {
-            write!(f, "{}/", self.namespace)?;
+    /// Returns the kind of the resource's objects.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Services => Kind::Service,
+            Self::EndpointSlices => Kind::EndpointSlice,
+            Self::Nodes => Kind::Node,
+            Self::ServiceCidrs => Kind::ServiceCidr,
         }
-        f.write_str(&self.name)
     }
 }

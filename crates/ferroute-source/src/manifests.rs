@@ -1,24 +1,22 @@
-//! Manifests on disk as a source: a file, or all manifests in a directory.
+//! The source that reads manifests from a file or a directory.
 //!
 //! ```text
-//!   kernel's notices ──► files that changed ──► Store: read ──► merge ──► diff ──► a batch of events
-//!                        (after a quiet time)          (only documents
-//!                                                       that changed)
+//!   inotify events ──► changed files ──► Store: read ──► merge ──► diff ──► a batch of events
+//!                      (after a pause)         (changed
+//!                                               documents only)
 //! ```
 //!
-//! Files are read when who writes them has closed them or moved them into place, so that nobody's half-written file
-//! counts. A file that turns bad stays in force as it last was good, as a whole; where it never was good, its good
-//! documents count. A file that vanishes has a moment to come back, because some editors and tools replace files that
-//! way; then its objects are gone. If the path itself vanishes, everything stays in force: that is rather a mishap than
-//! somebody's wish. Both come back into play when they are there again, whatever else has happened in between.
+//! A file is read after its writer has closed it or moved it into place, so that half-written files have no effect. If
+//! a file becomes invalid, the last valid version of the whole file stays applied; if it has never been valid, its valid
+//! documents are applied. If a file disappears, its objects are deleted after a short grace period, because some editors
+//! and tools replace files by removing them first. If the path itself disappears, all objects stay applied, because that
+//! is more likely an accident than an intention. Both are picked up again when they reappear.
 
 mod entry;
 mod file;
-mod follower;
 mod merge;
-mod notices;
 mod paths;
-mod state;
+mod reflector;
 mod store;
 mod text;
 mod watch;
@@ -34,47 +32,47 @@ use inotify::Inotify;
 use tokio::{sync::mpsc, task};
 
 use self::{
-    follower::Follower,
-    notices::Notices,
     paths::Plan,
+    reflector::Reflector,
     store::{Store, Work},
-    watch::{Dirty, Watched},
+    watch::{Changes, EventReader, Watches},
 };
 use crate::Event;
 
-/// A file of manifests, or a directory of them: its files `*.yaml`, `*.yml` and `*.json`, in the order of their names,
-/// without subdirectories and hidden files. Symbolic links are followed, wherever they lead.
+/// A file of manifests, or a directory of them.
+///
+/// In a directory, the files `*.yaml`, `*.yml` and `*.json` are read in the order of their names, without hidden files
+/// and subdirectories. Symbolic links are followed.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     path: PathBuf,
-    /// How long a file may be missing before its objects are gone.
-    grace: Duration,
-    /// How often to look for changes that gave no notice.
-    look_interval: Duration,
+    /// Time for which a file may be missing before its objects are deleted.
+    grace_period: Duration,
+    /// Interval of polling for changes without an inotify event.
+    poll_interval: Duration,
 }
 
-/// Following the manifests has come to an end. What was told is still right as far as it goes.
+/// An error that ends [`Manifests::watch`]. Events sent before remain valid.
 #[derive(Debug, thiserror::Error)]
-pub enum FollowError {
-    /// The kernel gives no notices at all.
-    #[error("cannot ask the kernel for notices of changed files")]
-    Notices(#[source] io::Error),
-    /// The kernel's notices cannot be read any more.
-    #[error("cannot read the kernel's notices of changed files")]
+pub enum WatchError {
+    /// inotify is not available.
+    #[error("cannot initialize inotify")]
+    Init(#[source] io::Error),
+    /// inotify events cannot be read.
+    #[error("cannot read inotify events")]
     Read(#[source] io::Error),
 }
 
-/// The events that following `path` begins with, in their order, without following it. For those who read manifests
-/// just once.
+/// Reads the manifests at `path` once and returns the events of the initial list.
 ///
 /// # Errors
 ///
-/// The path cannot be read. Faults in single files are events like any other.
+/// The path cannot be read. Errors in single files are reported as events.
 pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
-    let listing = Plan::of(path).listing?;
+    let listing = Plan::new(path).listing?;
     let work = Work { read: listing.files, complete: true, ..Work::default() };
     let mut events = Vec::new();
-    // Only the receiver could stop it.
+    // Only the callback could fail.
     let _ = Store::default().refresh(work, &mut |batch| {
         events.extend(batch);
         Ok(())
@@ -82,67 +80,67 @@ pub fn read_once(path: &Path) -> io::Result<Vec<Event>> {
     Ok(events)
 }
 
-/// The files at `path` that [`read_once`] reads.
+/// Returns the files at `path` that [`read_once`] reads.
 ///
 /// # Errors
 ///
 /// The path cannot be read.
 pub fn manifest_files(path: &Path) -> io::Result<BTreeSet<PathBuf>> {
-    Plan::of(path).listing.map(|listing| listing.files)
+    Plan::new(path).listing.map(|listing| listing.files)
 }
 
 impl Manifests {
-    /// The manifests at `path`.
+    /// Creates a source for the manifests at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), grace: GRACE, look_interval: LOOK_INTERVAL }
+        Self { path: path.into(), grace_period: GRACE_PERIOD, poll_interval: POLL_INTERVAL }
     }
 
-    /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too, though
-    /// reading that has begun goes on in the background until its batch is sent.
+    /// Sends the initial list and then all changes, until the receiver is dropped. If the future is dropped, a read that
+    /// has already started continues in the background until its batch has been sent.
     ///
-    /// A path that cannot be read is a problem to be told, and [`Event::Synced`] then comes when it can be.
+    /// If the path cannot be read, that is reported as a problem, and [`Event::Synced`] is sent once it can be read.
     ///
     /// # Errors
     ///
-    /// The kernel gives no notices of changes.
-    pub async fn follow(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), FollowError> {
-        let inotify = Inotify::init().map_err(FollowError::Notices)?;
-        let mut follower = Follower::new(self.path, self.grace, Watched::new(inotify.watches()));
-        let mut notices = Notices::new(inotify, self.look_interval).map_err(FollowError::Notices)?;
-        let mut dirty = Dirty::all();
+    /// inotify does not work.
+    pub async fn watch(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), WatchError> {
+        let inotify = Inotify::init().map_err(WatchError::Init)?;
+        let mut reflector = Reflector::new(self.path, self.grace_period, Watches::new(inotify.watches()));
+        let mut reader = EventReader::new(inotify, self.poll_interval).map_err(WatchError::Init)?;
+        let mut changes = Changes::all();
         loop {
             let sender = batches.clone();
-            let round = task::spawn_blocking(move || {
-                let next = follower.round(&dirty, &mut |batch| sender.blocking_send(batch).map_err(|_| Stopped));
-                (follower, next)
+            let sync = task::spawn_blocking(move || {
+                let next = reflector.sync(&changes, &mut |batch| sender.blocking_send(batch).map_err(|_| Closed));
+                (reflector, next)
             });
-            let (back, next) = match round.await {
-                Ok(done) => done,
+            let (returned, next) = match sync.await {
+                Ok(result) => result,
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime is being shut down.
+                    // The runtime is shutting down.
                     Err(_) => return Ok(()),
                 },
             };
-            follower = back;
+            reflector = returned;
             let Ok(next) = next else { return Ok(()) };
-            dirty = tokio::select! {
-                dirty = notices.wait(&next) => dirty.map_err(FollowError::Read)?,
+            changes = tokio::select! {
+                changes = reader.wait(&next) => changes.map_err(WatchError::Read)?,
                 () = batches.closed() => return Ok(()),
             };
         }
     }
 }
 
-/// Editors that move the old file away before they write the new one take a few milliseconds.
-const GRACE: Duration = Duration::from_millis(300);
+/// Editors that move the old file away before they write the new one need a few milliseconds.
+const GRACE_PERIOD: Duration = Duration::from_millis(300);
 
-/// Network file systems give no notices; on others looking is not needed, so it may be seldom.
-const LOOK_INTERVAL: Duration = Duration::from_secs(20);
+/// Network file systems send no inotify events. Others do not need polling, so it may be infrequent.
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Nobody takes events any more.
+/// The receiver of the events has been dropped.
 #[derive(Debug)]
-struct Stopped;
+struct Closed;
 
 #[cfg(test)]
 mod tests;

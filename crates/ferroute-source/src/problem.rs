@@ -1,84 +1,84 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 use ferroute_api::{Kind, manifest::DocumentError};
+use ferroute_core::NamespacedName;
 
-use crate::ObjectName;
-
-/// Something that a person should know about what a source reads. It prints as what is affected; causes are in its
-/// chain of sources. The source itself goes on.
+/// A problem with the input of a source, which the administrator should see. The source continues.
+///
+/// It displays what is affected; the causes are in its chain of sources.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// A file or the directory cannot be read. What was known of it stays in force.
+    /// A file or the directory cannot be read. Its last valid version stays applied.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A file is no text. What was known of it stays in force.
-    #[error("cannot read {} as text: not UTF-8 at byte {offset}", path.display())]
-    NotText {
-        /// The file.
+    /// A file is not UTF-8. Its last valid version stays applied.
+    #[error("cannot read {}: invalid UTF-8 at byte {offset}", path.display())]
+    InvalidUtf8 {
+        /// File.
         path: PathBuf,
-        /// Where, from 0.
+        /// Offset of the first invalid byte, from 0.
         offset: u64,
     },
-    /// A document in a file, or an item of a list in it, is bad.
-    #[error("cannot use all of {}{}", file.display(), if *kept { ", so its last good version stays in force" } else { "" })]
+    /// A document in a file, or an item of a list in it, is invalid.
+    #[error("invalid manifest {}{}", file.display(), if *kept { "; keeping its last valid version" } else { "" })]
     Document {
-        /// The file.
+        /// File.
         file: PathBuf,
-        /// The whole file stays in force as it was. It is false where the file never was good, so that the good ones of
-        /// its documents count.
+        /// The last valid version of the whole file stays applied. If false, the file has never been valid, and its
+        /// valid documents are applied.
         kept: bool,
-        /// The document, object and field, and what is wrong.
+        /// Location and cause.
         #[source]
         error: DocumentError,
     },
-    /// An object is there twice; the first counts, with files in the order of their names.
-    #[error("{kind} {name} is in {} already, so that in {} is passed over", used.display(), passed_over.display())]
+    /// An object is defined more than once. The first definition applies, with files sorted by path.
+    #[error("ignoring {kind} {name} in {}: already defined in {}", ignored.display(), applied.display())]
     Duplicate {
-        /// The kind of the object.
+        /// Kind of the object.
         kind: Kind,
-        /// Its name.
-        name: ObjectName,
-        /// The file whose object counts.
-        used: PathBuf,
-        /// The file whose object does not.
-        passed_over: PathBuf,
+        /// Name of the object.
+        name: NamespacedName,
+        /// File of the definition that applies.
+        applied: PathBuf,
+        /// File of the definition that is ignored.
+        ignored: PathBuf,
     },
-    /// Objects of kinds that mean nothing to a proxy. Nothing is wrong, but somebody may have meant something by them.
-    #[error("{} has objects that are not for a proxy: {}", file.display(), list(kinds))]
+    /// A file contains objects of kinds that a proxy does not read. Not an error, but possibly a mistake.
+    #[error("{} contains objects that a proxy does not use: {}", file.display(), list(kinds))]
     Ignored {
-        /// The file.
+        /// File.
         file: PathBuf,
-        /// The kinds, sorted.
+        /// Kinds, sorted.
         kinds: Vec<IgnoredKind>,
     },
-    /// Changes of a directory cannot be followed by the kernel's notices; they are found a good deal later.
-    #[error("cannot follow changes in {} at once", path.display())]
+    /// A directory cannot be watched with inotify. Changes in it are noticed only by polling.
+    #[error("cannot watch {} for changes", path.display())]
     Unwatched {
-        /// The directory.
+        /// Directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// What only another source knows, in its own words.
+    /// A problem of another source.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
 }
 
-/// How many objects of a kind were passed over.
+/// The number of ignored objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IgnoredKind {
-    /// Their `apiVersion`.
+    /// `apiVersion`.
     pub api_version: Box<str>,
-    /// Their kind.
+    /// `kind`.
     pub kind: Box<str>,
-    /// How many.
+    /// Number of objects.
     pub count: usize,
 }
 
@@ -93,7 +93,7 @@ fn list(kinds: &[IgnoredKind]) -> String {
 }
 
 impl Problem {
-    /// The problem with all its causes, on one line. Two problems with the same text are the same problem.
+    /// Returns the problem and its causes on one line. Problems with equal text are the same problem.
     pub fn text(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();

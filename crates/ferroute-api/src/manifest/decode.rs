@@ -1,7 +1,7 @@
-//! From values to objects: serde's side of reading.
+//! A serde deserializer for values.
 //!
-//! Values are taken as the API server takes them: a number is no text and a text no number, and a field that is
-//! explicitly null is a field that is left out. Faults know the way to their field.
+//! It is as strict as the API server: strings and numbers are not converted to each other, and an explicit null is
+//! equivalent to an omitted field. Errors contain the path of their field.
 
 use std::{borrow::Cow, fmt, vec};
 
@@ -12,33 +12,32 @@ use serde::{
 
 use super::{
     error::Cause,
-    scalar::{self, Number},
-    value::{Entry, Node, Value},
+    value::{Entry, Node, Number, Value, number},
 };
 
-/// A value that does not fit its field.
+/// A value that does not match its field.
 #[derive(Debug)]
 pub(super) struct FieldError {
-    /// The way to the field, its last step first.
-    path: Vec<Step>,
-    /// The line of the value within the document; 0 where it is not known.
+    /// Path of the field, last segment first.
+    path: Vec<Segment>,
+    /// Line of the value within the document; 0 if unknown.
     pub(super) line: u32,
     pub(super) cause: Cause,
 }
 
 #[derive(Debug)]
-enum Step {
+enum Segment {
     Key(String),
     Index(usize),
 }
 
-/// Makes an object of a value.
+/// Decodes an object.
 pub(super) fn decode<'t, T: Deserialize<'t>>(node: Node<'t>) -> Result<T, FieldError> {
     T::deserialize(node)
 }
 
 impl FieldError {
-    fn wanted(node: &Node<'_>, want: impl Into<Box<str>>) -> Self {
+    fn wrong_type(node: &Node<'_>, want: impl Into<Box<str>>) -> Self {
         Self::new(node.line, Cause::Type { got: node.value.describe().into(), want: want.into() })
     }
 
@@ -46,24 +45,24 @@ impl FieldError {
         Self { path: Vec::new(), line, cause }
     }
 
-    fn within(mut self, step: Step, line: u32) -> Self {
-        self.path.push(step);
+    fn within(mut self, segment: Segment, line: u32) -> Self {
+        self.path.push(segment);
         if self.line == 0 {
             self.line = line;
         }
         self
     }
 
-    /// The way to the field: `spec.ports[0].port`. Empty for the object as a whole.
+    /// Returns the path of the field: `spec.ports[0].port`. Empty for the object as a whole.
     pub(super) fn field(&self) -> String {
         let mut field = String::new();
-        for step in self.path.iter().rev() {
-            match step {
-                Step::Index(index) => field.push_str(&format!("[{index}]")),
-                // Names of labels and annotations have dots of their own.
-                Step::Key(key) if key.contains(['.', '/', '[']) => field.push_str(&format!("[{key:?}]")),
-                Step::Key(key) if field.is_empty() => field.push_str(key),
-                Step::Key(key) => {
+        for segment in self.path.iter().rev() {
+            match segment {
+                Segment::Index(index) => field.push_str(&format!("[{index}]")),
+                // Names of labels and annotations contain dots.
+                Segment::Key(key) if key.contains(['.', '/', '[']) => field.push_str(&format!("[{key:?}]")),
+                Segment::Key(key) if field.is_empty() => field.push_str(key),
+                Segment::Key(key) => {
                     field.push('.');
                     field.push_str(key);
                 }
@@ -92,21 +91,21 @@ impl de::Error for FieldError {
 }
 
 impl Node<'_> {
-    /// A whole number, where nothing is 0.
-    fn whole(&self, min: i64, max: i64) -> Result<i64, FieldError> {
-        let number = match &self.value {
+    /// Returns an integer in the given range; null is 0.
+    fn integer(&self, min: i64, max: i64) -> Result<i64, FieldError> {
+        let integer = match &self.value {
             Value::Null => Some(0),
-            Value::Number(text) => match scalar::number(text) {
+            Value::Number(text) => match number(text) {
                 Some(Number::Signed(number)) => Some(number),
-                // `80.0` and `8e1` are whole numbers too; casting cuts off what no port number comes near.
+                // `80.0` and `8e1` are integers too. The cast saturates, far outside of the ranges in use.
                 Some(Number::Float(number)) if number.fract() == 0.0 => Some(number as i64),
                 _ => None,
             },
-            _ => return Err(FieldError::wanted(self, "a number")),
+            _ => return Err(FieldError::wrong_type(self, "a number")),
         };
-        number
-            .filter(|number| (min..=max).contains(number))
-            .ok_or_else(|| FieldError::wanted(self, format!("a whole number from {min} to {max}")))
+        integer
+            .filter(|integer| (min..=max).contains(integer))
+            .ok_or_else(|| FieldError::wrong_type(self, format!("an integer from {min} to {max}")))
     }
 }
 
@@ -117,14 +116,14 @@ impl<'de> Deserializer<'de> for Node<'de> {
         match self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value, _) => visitor.visit_bool(value),
-            Value::Number(text) => match scalar::number(&text) {
+            Value::Number(text) => match number(&text) {
                 Some(Number::Signed(number)) => visitor.visit_i64(number),
                 Some(Number::Unsigned(number)) => visitor.visit_u64(number),
                 Some(Number::Float(number)) => visitor.visit_f64(number),
                 None => visitor.visit_str(&text),
             },
-            Value::Text(Cow::Borrowed(text)) => visitor.visit_borrowed_str(text),
-            Value::Text(Cow::Owned(text)) => visitor.visit_string(text),
+            Value::String(Cow::Borrowed(text)) => visitor.visit_borrowed_str(text),
+            Value::String(Cow::Owned(text)) => visitor.visit_string(text),
             Value::List(items) => visitor.visit_seq(Items { items: items.into_iter(), index: 0 }),
             Value::Map(entries) => visitor.visit_map(Entries { entries: entries.into_iter(), value: None }),
         }
@@ -134,26 +133,26 @@ impl<'de> Deserializer<'de> for Node<'de> {
         match self.value {
             Value::Null => visitor.visit_bool(false),
             Value::Bool(value, _) => visitor.visit_bool(value),
-            _ => Err(FieldError::wanted(&self, "true or false")),
+            _ => Err(FieldError::wrong_type(&self, "true or false")),
         }
     }
 
     fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        visitor.visit_i64(self.whole(i32::MIN.into(), i32::MAX.into())?)
+        visitor.visit_i64(self.integer(i32::MIN.into(), i32::MAX.into())?)
     }
 
     fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        visitor.visit_i64(self.whole(i64::MIN, i64::MAX)?)
+        visitor.visit_i64(self.integer(i64::MIN, i64::MAX)?)
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
         match &self.value {
             Value::Null => visitor.visit_borrowed_str(""),
-            Value::Text(_) => self.deserialize_any(visitor),
+            Value::String(_) => self.deserialize_any(visitor),
             Value::Bool(_, text) | Value::Number(text) => {
-                Err(FieldError::wanted(&self, format!("text (in quotes: \"{text}\")")))
+                Err(FieldError::wrong_type(&self, format!("a string (quote it: \"{text}\")")))
             }
-            Value::List(_) | Value::Map(_) => Err(FieldError::wanted(&self, "text")),
+            Value::List(_) | Value::Map(_) => Err(FieldError::wrong_type(&self, "a string")),
         }
     }
 
@@ -169,7 +168,7 @@ impl<'de> Deserializer<'de> for Node<'de> {
         match self.value {
             Value::Null => self.value = Value::List(Vec::new()),
             Value::List(_) => {}
-            _ => return Err(FieldError::wanted(&self, "a list")),
+            _ => return Err(FieldError::wrong_type(&self, "a list")),
         }
         self.deserialize_any(visitor)
     }
@@ -178,7 +177,7 @@ impl<'de> Deserializer<'de> for Node<'de> {
         match self.value {
             Value::Null => self.value = Value::Map(Vec::new()),
             Value::Map(_) => {}
-            _ => return Err(FieldError::wanted(&self, "a mapping")),
+            _ => return Err(FieldError::wrong_type(&self, "a mapping")),
         }
         self.deserialize_any(visitor)
     }
@@ -215,7 +214,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
         let Some(node) = self.items.next() else { return Ok(None) };
         let (index, line) = (self.index, node.line);
         self.index += 1;
-        seed.deserialize(node).map(Some).map_err(|error| error.within(Step::Index(index), line))
+        seed.deserialize(node).map(Some).map_err(|error| error.within(Segment::Index(index), line))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -226,7 +225,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
 /// The entries of a mapping.
 struct Entries<'t> {
     entries: vec::IntoIter<Entry<'t>>,
-    /// The entry whose key was asked for last.
+    /// The entry whose key was returned last.
     value: Option<Entry<'t>>,
 }
 
@@ -235,16 +234,16 @@ impl<'de> MapAccess<'de> for Entries<'de> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, FieldError> {
         let Some((key, node)) = self.entries.next() else { return Ok(None) };
-        let read = seed.deserialize(CowStrDeserializer::new(key.clone()));
+        let result = seed.deserialize(CowStrDeserializer::new(key.clone()));
         self.value = Some((key, node));
-        read.map(Some)
+        result.map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldError> {
         let Some((key, node)) = self.value.take() else {
-            return Err(de::Error::custom("a value was asked for before its key"));
+            return Err(de::Error::custom("value requested before its key"));
         };
         let line = node.line;
-        seed.deserialize(node).map_err(|error| error.within(Step::Key(key.into_owned()), line))
+        seed.deserialize(node).map_err(|error| error.within(Segment::Key(key.into_owned()), line))
     }
 }

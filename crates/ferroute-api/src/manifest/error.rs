@@ -1,22 +1,22 @@
 use std::fmt;
 
-/// Why a document, or an item of a list, could not be read. Trying again with the same text gives the same.
+/// An error in a document or in an item of a list. Reading the same text again returns the same error.
 ///
-/// It prints as the place, with the [`Cause`] as its source: `document 2, line 14: Service default/web:
+/// It displays its location, and has the [`Cause`] as its source: `document 2, line 14: Service default/web:
 /// spec.ports[0].port`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct DocumentError {
     /// Number of the document, from 1.
     pub document: usize,
-    /// The line of the text, from 1. JSON has it only where the text itself is wrong.
+    /// Line in the whole text, from 1. For JSON, known for syntax errors only.
     pub line: Option<usize>,
-    /// The kind, as far as it is known.
+    /// Kind of the object, if known.
     pub kind: Option<Box<str>>,
-    /// `namespace/name`, or just the name for kinds without a namespace, as far as it is known.
+    /// `namespace/name` of the object, or the name alone for cluster-scoped kinds, if known.
     pub name: Option<Box<str>>,
-    /// Path of the field, if it is about one: `spec.ports[0].port`, with `items[3].` before it in a list.
+    /// Path of the field, if the error concerns one: `spec.ports[0].port`, prefixed with `items[3].` in a list.
     pub field: Option<Box<str>>,
-    /// What is wrong.
+    /// Cause of the error.
     #[source]
     pub cause: Cause,
 }
@@ -29,60 +29,60 @@ impl fmt::Display for DocumentError {
         }
         match (&self.kind, &self.name) {
             (Some(kind), Some(name)) => write!(f, ": {kind} {name}")?,
-            (Some(one), None) | (None, Some(one)) => write!(f, ": {one}")?,
+            (Some(part), None) | (None, Some(part)) => write!(f, ": {part}")?,
             (None, None) => {}
         }
         self.field.as_ref().map_or(Ok(()), |field| write!(f, ": {field}"))
     }
 }
 
-/// What is wrong with a document.
+/// The cause of a [`DocumentError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The text begins like JSON and is none.
-    #[error("not valid JSON: {0}")]
+    /// The document starts like JSON but is not valid JSON.
+    #[error("invalid JSON: {0}")]
     Json(String),
-    /// The text is no YAML.
-    #[error("not valid YAML: {0}")]
+    /// The document is not valid YAML.
+    #[error("invalid YAML: {0}")]
     Yaml(String),
-    /// A mapping has a key twice, and only one of the values could count.
-    #[error("the key {0:?} is there twice")]
+    /// A mapping contains a key more than once.
+    #[error("duplicate key {0:?}")]
     DuplicateKey(String),
     /// The key of a mapping is a list or a mapping, as in `{{ .Values.port }}`.
-    #[error("the key of a mapping is not text")]
-    KeyNotText,
-    /// What `<<` names is neither a mapping nor a list of mappings.
-    #[error("only mappings can be merged with \"<<\"")]
+    #[error("key of a mapping is not a string")]
+    KeyNotString,
+    /// The value of the merge key `<<` is neither a mapping nor a list of mappings.
+    #[error("value of merge key \"<<\" is not a mapping or a list of mappings")]
     BadMerge,
-    /// An alias stands within what it names, so that it would never end.
-    #[error("an alias stands within its own anchor")]
-    EndlessAlias,
-    /// Aliases make a small text into a giant document.
-    #[error("aliases stand for more than {0} values")]
+    /// An alias refers to a node that contains it.
+    #[error("alias refers to an anchor that contains it")]
+    RecursiveAlias,
+    /// Aliases expand to too many values (a "billion laughs" document).
+    #[error("aliases expand to more than {0} values")]
     TooManyAliases(usize),
-    /// Lists and mappings within each other without end.
-    #[error("nested more than {0} deep")]
+    /// Lists and mappings are nested too deeply.
+    #[error("nested more than {0} levels deep")]
     TooDeep(usize),
-    /// The field must be there.
+    /// A required field is missing.
     #[error("missing")]
     Missing,
-    /// The value is of another type than the field.
+    /// The value has the wrong type.
     #[error("got {got}, want {want}")]
     Type {
-        /// What stands there.
+        /// Description of the value.
         got: Box<str>,
-        /// What the field holds.
+        /// Expected type.
         want: Box<str>,
     },
-    /// Any other fault of a value.
+    /// Any other error in a value.
     #[error("{0}")]
     Value(String),
-    /// The kind is one that is read, but not in this version.
+    /// The kind is supported, but not in this version.
     #[error("got {got:?}, want {want:?} for this kind")]
     Version {
-        /// What the object says.
+        /// Version of the object.
         got: String,
-        /// What is read.
+        /// Supported version.
         want: &'static str,
     },
 }

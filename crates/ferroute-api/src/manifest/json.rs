@@ -1,4 +1,4 @@
-//! From JSON to values. YAML's parser could read JSON too, but takes ten times as long.
+//! The JSON parser. The YAML parser accepts JSON too, but needs ten times as long.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,24 +9,24 @@ use serde::{
 
 use super::{
     error::Cause,
-    value::{Entry, Node, Root, Sink, SyntaxError, Value, duplicate_key},
+    value::{Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
 };
 
-/// The text of a document if it is meant to be JSON, without the marker before it. YAML can begin with a bracket too, but
-/// then hardly with quotation marks behind it (`{kind: Service}`, `{{ .Values }}`).
-pub(super) fn meant(text: &str) -> Option<&str> {
+/// Returns the text of a document without its `---`, if the document is JSON: it starts with a bracket followed by a
+/// quotation mark. YAML in flow style usually has no quotation mark there (`{kind: Service}`, `{{ .Values }}`).
+pub(super) fn detect(text: &str) -> Option<&str> {
     let text = text.strip_prefix("---").unwrap_or(text);
     let inside = text.trim_start().strip_prefix(['{', '['])?;
     let first = inside.trim_start_matches(|first: char| first.is_whitespace() || matches!(first, '{' | '['));
     first.starts_with(['"', '}', ']']).then_some(text)
 }
 
-/// Parses JSON values, one after the other as `jq` prints them, and gives their parts to `sink`.
-pub(super) fn parse<'t>(text: &'t str, sink: &mut dyn Sink<'t>) -> Result<(), SyntaxError> {
+/// Parses consecutive JSON values, as printed by `jq`, and passes their parts to `sink`.
+pub(super) fn parse<'t>(text: &'t str, sink: &mut Sink<'_, 't>) -> Result<(), SyntaxError> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     loop {
         RootSeed(sink).deserialize(&mut deserializer).map_err(|error| syntax_error(&error))?;
-        // This is an error as long as something follows.
+        // An error means that another value follows.
         if deserializer.end().is_ok() {
             return Ok(());
         }
@@ -34,14 +34,14 @@ pub(super) fn parse<'t>(text: &'t str, sink: &mut dyn Sink<'t>) -> Result<(), Sy
 }
 
 fn syntax_error(error: &serde_json::Error) -> SyntaxError {
-    // The place is told apart from the cause, and counted from the beginning of the whole text.
+    // `DocumentError` shows the line, counted from the start of the whole text.
     let message = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    let cause = Cause::Json(message.strip_suffix(&place).unwrap_or(&message).to_owned());
+    let location = format!(" at line {} column {}", error.line(), error.column());
+    let cause = Cause::Json(message.strip_suffix(&location).unwrap_or(&message).to_owned());
     SyntaxError { line: u32::try_from(error.line()).unwrap_or(u32::MAX), cause }
 }
 
-struct RootSeed<'s, 't>(&'s mut dyn Sink<'t>);
+struct RootSeed<'s, 't>(&'s mut Sink<'s, 't>);
 
 impl<'de> DeserializeSeed<'de> for RootSeed<'_, 'de> {
     type Value = ();
@@ -70,13 +70,13 @@ impl<'de> Visitor<'de> for RootSeed<'_, 'de> {
             is_list |= node.is_none();
             entries.extend(node.map(|node| (key, node)));
         }
-        self.0.root(Root { node: map_node(entries)?, is_list });
+        (self.0)(Part::Root { node: map_node(entries)?, is_list });
         Ok(())
     }
 }
 
-/// Gives the items of a list away, or gives back what is no list.
-struct ItemsSeed<'s, 't>(&'s mut dyn Sink<'t>);
+/// Passes the items of a list to the sink. Returns the node if it is not a list.
+struct ItemsSeed<'s, 't>(&'s mut Sink<'s, 't>);
 
 impl<'de> DeserializeSeed<'de> for ItemsSeed<'_, 'de> {
     type Value = Option<Node<'de>>;
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for ItemsSeed<'_, 'de> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut index = 0;
         while let Some(node) = items.next_element()? {
-            self.0.item(index, node);
+            (self.0)(Part::Item(index, node));
             index += 1;
         }
         Ok(None)
@@ -147,11 +147,11 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Node<'de>, E> {
-        Ok(node(Value::Text(value.into())))
+        Ok(node(Value::String(value.into())))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Node<'de>, E> {
-        Ok(node(Value::Text(value.to_owned().into())))
+        Ok(node(Value::String(value.to_owned().into())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node<'de>, A::Error> {
@@ -186,7 +186,7 @@ fn duplicate<E: de::Error>(key: &str) -> E {
     E::custom(Cause::DuplicateKey(key.to_owned()))
 }
 
-/// A key, borrowed from the text where it has no escapes.
+/// A key, borrowed from the text unless it contains escapes.
 struct Key<'t>(Cow<'t, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {

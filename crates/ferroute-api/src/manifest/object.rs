@@ -1,4 +1,4 @@
-//! From values to objects: which kind it is, whether it is read in that version, and its name.
+//! The conversion of values to objects: kind, `apiVersion`, name, and typed decoding.
 
 use serde::Deserialize;
 
@@ -7,39 +7,58 @@ use super::{
     decode::{self, FieldError},
     error::{Cause, DocumentError},
     json,
-    value::{Node, Root, Sink, SyntaxError, Value},
+    value::{Node, Part, SyntaxError, Value},
     yaml,
 };
 use crate::{Kind, Object, ObjectMeta};
 
-/// What a document, or an item of a list, holds.
+/// A document, or an item of a list, that was read without an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Parsed {
     /// An object of a kind that Ferroute reads.
     Object(Box<Object>),
     /// An object of another kind.
-    Ignored(Ignored),
+    Ignored(IgnoredObject),
 }
 
-/// An object of a kind that Ferroute does not read. Nothing in it has been looked at.
+/// An object of a kind that Ferroute does not read. Its content has not been checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ignored {
-    /// Its `apiVersion`.
+pub struct IgnoredObject {
+    /// `apiVersion`.
     pub api_version: String,
-    /// Its kind.
+    /// `kind`.
     pub kind: String,
-    /// `namespace/name`, as far as it has them.
+    /// `namespace/name`, as far as they are set.
     pub name: String,
 }
 
 pub(super) fn read_each(
     document: &Document<'_>,
-    each: &mut dyn FnMut(Result<Found, DocumentError>),
+    each: &mut dyn FnMut(Result<Parsed, DocumentError>),
 ) -> Result<(), DocumentError> {
-    let mut collector = Collector { document, each, unknown: Vec::new() };
-    let parsed = match json::meant(document.text) {
-        Some(text) => json::parse(text, &mut collector),
-        None => yaml::parse(document.text, &mut collector),
+    let mut decode = |item, node: Node<'_>, list: Option<&ListType>| {
+        if let Some(parsed) = (Location { document, item }).decode(node, list).transpose() {
+            each(parsed);
+        }
+    };
+    // Items without a type of their own: they have the type that the list implies.
+    let mut untyped = Vec::new();
+    let mut sink = |part| match part {
+        Part::Item(index, node) if node.get("kind").is_none() && node.get("apiVersion").is_none() => {
+            untyped.push((index, node));
+        }
+        Part::Item(index, node) => decode(Some(index), node, None),
+        Part::Root { node, is_list: false } => decode(None, node, None),
+        Part::Root { node, is_list: true } => {
+            let list = ListType::from_root(&node);
+            for (index, node) in std::mem::take(&mut untyped) {
+                decode(Some(index), node, list.as_ref());
+            }
+        }
+    };
+    let parsed = match json::detect(document.text) {
+        Some(text) => json::parse(text, &mut sink),
+        None => yaml::parse(document.text, &mut sink),
     };
     parsed.map_err(|SyntaxError { line, cause }| {
         let line = absolute_line(document, line);
@@ -47,67 +66,31 @@ pub(super) fn read_each(
     })
 }
 
-/// Decodes the parts of a document as they come.
-struct Collector<'c, 't> {
-    document: &'c Document<'t>,
-    each: &'c mut dyn FnMut(Result<Found, DocumentError>),
-    /// Items that do not say what they are, which the list may know.
-    unknown: Vec<(usize, Node<'t>)>,
-}
-
-impl Collector<'_, '_> {
-    fn decode(&mut self, item: Option<usize>, node: Node<'_>, list: Option<&ListType>) {
-        let place = Place { document: self.document, item };
-        if let Some(found) = place.decode(node, list).transpose() {
-            (self.each)(found);
-        }
-    }
-}
-
-impl<'t> Sink<'t> for Collector<'_, 't> {
-    fn item(&mut self, index: usize, node: Node<'t>) {
-        if node.get("kind").is_none() && node.get("apiVersion").is_none() {
-            self.unknown.push((index, node));
-        } else {
-            self.decode(Some(index), node, None);
-        }
-    }
-
-    fn root(&mut self, root: Root<'t>) {
-        if !root.is_list {
-            return self.decode(None, root.node, None);
-        }
-        let list = ListType::of(&root.node);
-        for (index, node) in std::mem::take(&mut self.unknown) {
-            self.decode(Some(index), node, list.as_ref());
-        }
-    }
-}
-
-/// What the items of a list are where they do not say so: a `ServiceList` holds Services.
+/// The type that a list implies for its items: the items of a `ServiceList` are Services.
 struct ListType {
     api_version: String,
     kind: String,
 }
 
 impl ListType {
-    fn of(root: &Node<'_>) -> Option<Self> {
-        let kind = root.get("kind").and_then(Node::text)?.strip_suffix("List").filter(|kind| !kind.is_empty())?;
-        let api_version = root.get("apiVersion").and_then(Node::text)?;
+    fn from_root(root: &Node<'_>) -> Option<Self> {
+        let kind = root.get("kind").and_then(Node::non_empty_str)?;
+        let kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty())?;
+        let api_version = root.get("apiVersion").and_then(Node::non_empty_str)?;
         Some(Self { api_version: api_version.to_owned(), kind: kind.to_owned() })
     }
 }
 
-/// Where an object stands.
-struct Place<'p> {
+/// The location of an object.
+struct Location<'p> {
     document: &'p Document<'p>,
-    /// Position in the list, if it is an item of one.
+    /// Index in the list, if the object is an item of one.
     item: Option<usize>,
 }
 
-impl Place<'_> {
-    /// `None`: nothing is there, as in an empty document.
-    fn decode(&self, node: Node<'_>, list: Option<&ListType>) -> Result<Option<Found>, DocumentError> {
+impl Location<'_> {
+    /// Decodes an object. Returns `None` for an empty document or item.
+    fn decode(&self, node: Node<'_>, list: Option<&ListType>) -> Result<Option<Parsed>, DocumentError> {
         if node.value == Value::Null {
             return Ok(None);
         }
@@ -116,24 +99,25 @@ impl Place<'_> {
             let cause = Cause::Type { got: node.value.describe().into(), want: "an object".into() };
             return Err(self.error(&identity, identity.line, "", cause));
         }
-        let name = |key| node.get("metadata").and_then(|metadata| metadata.get(key)).and_then(Node::text);
-        identity.namespace = name("namespace").map(str::to_owned);
-        identity.name = name("name").map(str::to_owned);
-        let kind = self.type_field(&identity, &node, "kind", list.map(|list| &*list.kind))?.to_owned();
-        identity.kind = Some(kind.as_str().into());
+        let metadata = |key| node.get("metadata").and_then(|metadata| metadata.get(key)).and_then(Node::non_empty_str);
+        identity.namespace = metadata("namespace").map(str::to_owned);
+        identity.name = metadata("name").map(str::to_owned);
+        let type_name = self.type_field(&identity, &node, "kind", list.map(|list| &*list.kind))?.to_owned();
+        identity.kind = Some(type_name.as_str().into());
         let api_version =
             self.type_field(&identity, &node, "apiVersion", list.map(|list| &*list.api_version))?.to_owned();
 
-        let known = Kind::ALL.into_iter().find(|known| known.as_str() == kind);
-        let Some(known) = known.filter(|known| known.api_version() == api_version || is_builtin(&api_version)) else {
-            return Ok(Some(Found::Ignored(Ignored { api_version, name: identity.full_name(), kind })));
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == type_name);
+        let Some(kind) = kind.filter(|kind| kind.api_version() == api_version || is_builtin(&api_version)) else {
+            let ignored = IgnoredObject { api_version, name: identity.full_name(), kind: type_name };
+            return Ok(Some(Parsed::Ignored(ignored)));
         };
-        identity.namespaced = known.is_namespaced();
-        if known.api_version() != api_version {
-            let cause = Cause::Version { got: api_version, want: known.api_version() };
+        identity.namespaced = kind.is_namespaced();
+        if kind.api_version() != api_version {
+            let cause = Cause::Version { got: api_version, want: kind.api_version() };
             return Err(self.error(&identity, identity.line, "apiVersion", cause));
         }
-        let object = match known {
+        let object = match kind {
             Kind::Service => self.typed(&identity, node, Object::Service, |object| &mut object.metadata),
             Kind::EndpointSlice => self.typed(&identity, node, Object::EndpointSlice, |object| &mut object.metadata),
             Kind::Endpoints => self.typed(&identity, node, Object::Endpoints, |object| &mut object.metadata),
@@ -142,10 +126,10 @@ impl Place<'_> {
             Kind::Pod => self.typed(&identity, node, Object::Pod, |object| &mut object.metadata),
             Kind::Deployment => self.typed(&identity, node, Object::Deployment, |object| &mut object.metadata),
         }?;
-        Ok(Some(Found::Object(Box::new(object))))
+        Ok(Some(Parsed::Object(Box::new(object))))
     }
 
-    /// `kind` or `apiVersion`: the object's own, or what the list says.
+    /// Returns `kind` or `apiVersion`, from the object or else from its list.
     fn type_field<'n>(
         &self,
         identity: &Identity,
@@ -154,12 +138,12 @@ impl Place<'_> {
         inherited: Option<&'n str>,
     ) -> Result<&'n str, DocumentError> {
         match node.get(field).map(|own| (own.line, &own.value)) {
-            Some((_, Value::Text(text))) if !text.is_empty() => Ok(text),
-            None | Some((_, Value::Null | Value::Text(_))) => {
+            Some((_, Value::String(text))) if !text.is_empty() => Ok(text),
+            None | Some((_, Value::Null | Value::String(_))) => {
                 inherited.ok_or_else(|| self.error(identity, identity.line, field, Cause::Missing))
             }
             Some((line, value)) => {
-                let cause = Cause::Type { got: value.describe().into(), want: "text".into() };
+                let cause = Cause::Type { got: value.describe().into(), want: "a string".into() };
                 Err(self.error(identity, line, field, cause))
             }
         }
@@ -207,10 +191,10 @@ impl Place<'_> {
     }
 }
 
-/// What is known of an object before it is decoded.
+/// The identity of an object, as far as it is known before decoding.
 #[derive(Default)]
 struct Identity {
-    /// The line that it begins on, within the document.
+    /// First line, within the document.
     line: u32,
     kind: Option<Box<str>>,
     namespaced: bool,
@@ -219,7 +203,7 @@ struct Identity {
 }
 
 impl Identity {
-    /// `namespace/name`, as far as they are known; empty if the name is not.
+    /// Returns `namespace/name`, as far as they are known; empty without a name.
     fn full_name(&self) -> String {
         let Some(name) = &self.name else { return String::new() };
         match &self.namespace {
@@ -230,8 +214,8 @@ impl Identity {
     }
 }
 
-/// Whether a version is of a group that belongs to Kubernetes itself. There, a kind that is known by name can only be
-/// the one that is meant; in other groups it is something else (`serving.knative.dev/v1` has Services too).
+/// Reports whether a version belongs to a built-in API group. A kind of the same name in another group is unrelated
+/// (`serving.knative.dev/v1` has Services too).
 fn is_builtin(api_version: &str) -> bool {
     match api_version.split_once('/') {
         Some((group, _)) => !group.contains('.') || group.ends_with(".k8s.io"),
@@ -239,10 +223,10 @@ fn is_builtin(api_version: &str) -> bool {
     }
 }
 
-/// Counted in the whole text. 0 is no line.
+/// Converts a line of the document to a line of the whole text; `None` for the unknown line 0.
 fn absolute_line(document: &Document<'_>, line: u32) -> Option<usize> {
     usize::try_from(line).ok()?.checked_sub(1).map(|before| document.line + before)
 }
 
-/// Where objects go that name no namespace.
+/// Namespace of objects that omit it.
 const DEFAULT_NAMESPACE: &str = "default";

@@ -1,68 +1,69 @@
-use super::{DocumentError, Found, object};
+use super::{DocumentError, Parsed, object};
 
-/// One document of a text, not yet parsed.
+/// A document of a text, not yet parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Document<'t> {
-    /// Its number, from 1. Empty documents are counted too, so that people can count the `---` lines.
+    /// Number, from 1. Empty documents are counted, so that the number corresponds to the `---` lines.
     pub number: usize,
-    /// The line that its text begins on, from 1.
+    /// Line on which the text starts, from 1.
     pub line: usize,
-    /// Its text, with the `---` that begins it.
+    /// Text, including its `---` line.
     pub text: &'t str,
 }
 
 impl Document<'_> {
-    /// All objects in it: none in an empty document, one for most, many in a list. Where the text is no YAML or JSON,
-    /// one error and nothing else; otherwise each item of a list succeeds or fails by itself.
-    pub fn read(&self) -> Vec<Result<Found, DocumentError>> {
+    /// Returns all objects of the document: usually one, none if it is empty, any number if it is a list.
+    ///
+    /// Invalid syntax results in a single error. Otherwise each item of a list succeeds or fails by itself.
+    pub fn read(&self) -> Vec<Result<Parsed, DocumentError>> {
         let mut all = Vec::new();
-        match self.read_each(&mut |found| all.push(found)) {
+        match self.read_each(&mut |parsed| all.push(parsed)) {
             Ok(()) => all,
             Err(error) => vec![Err(error)],
         }
     }
 
-    /// The same, but gives the objects one by one, so that a list of very many is never there as a whole.
+    /// Passes the objects to `each` one by one, so that a long list is never in memory as a whole.
     ///
     /// # Errors
     ///
-    /// The text is no YAML or JSON. What was given before must be forgotten then.
-    pub fn read_each(&self, each: &mut dyn FnMut(Result<Found, DocumentError>)) -> Result<(), DocumentError> {
+    /// The syntax is invalid. The caller must then discard all objects passed before.
+    pub fn read_each(&self, each: &mut dyn FnMut(Result<Parsed, DocumentError>)) -> Result<(), DocumentError> {
         object::read_each(self, each)
     }
 }
 
-/// How much of a text has been split.
+/// A position between two documents of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The line that the rest begins on, from 1.
+    /// Line of the next document, from 1.
     line: usize,
-    /// How many documents came before.
+    /// Number of documents before.
     documents: usize,
 }
 
 impl Position {
-    /// At the beginning.
+    /// The start of a text.
     pub const START: Self = Self { line: 1, documents: 0 };
 }
 
-/// The documents of a text, in order. Those with nothing but comments are left out.
+/// Returns an iterator over the documents of a text. Documents without content are skipped.
 ///
-/// YAML ends a document at a line that begins with `---` or `...`, wherever it stands, even in a quoted or block text;
-/// so lines can be looked at without parsing anything.
+/// A line that starts with `---` or `...` ends a document, even inside of a quoted or block scalar, so splitting does not
+/// require parsing.
 pub fn documents(text: &str) -> Documents<'_> {
-    documents_from(text, Position::START)
+    documents_at(text, Position::START)
 }
 
-/// The documents of a text of which what came before `position` has been split already. It must go on with the beginning
-/// of a document, as [`Documents::rest`] does.
-pub fn documents_from(text: &str, position: Position) -> Documents<'_> {
+/// Like [`documents`], for the part of a text from `position` on, as returned by [`Documents::rest`] and
+/// [`Documents::position`].
+pub fn documents_at(text: &str, position: Position) -> Documents<'_> {
     let at_start = position == Position::START;
     let rest = if at_start { text.strip_prefix('\u{feff}').unwrap_or(text) } else { text };
     Documents { rest, position }
 }
 
-/// Iterator over the [`documents`] of a text.
+/// An iterator over the [`documents`] of a text.
 #[derive(Clone, Debug)]
 pub struct Documents<'t> {
     rest: &'t str,
@@ -70,12 +71,12 @@ pub struct Documents<'t> {
 }
 
 impl<'t> Documents<'t> {
-    /// What has not been split yet. If it is empty, the last document may go on in text that follows.
+    /// Returns the text that has not been split yet. If it is empty, the last document may continue in text that follows.
     pub fn rest(&self) -> &'t str {
         self.rest
     }
 
-    /// Where the rest begins.
+    /// Returns the position of [`Self::rest`].
     pub fn position(&self) -> Position {
         self.position
     }
@@ -86,13 +87,13 @@ impl<'t> Iterator for Documents<'t> {
 
     fn next(&mut self) -> Option<Document<'t>> {
         while !self.rest.is_empty() {
-            let piece = Piece::cut(self.rest);
-            let (text, rest) = self.rest.split_at(piece.length);
+            let chunk = Chunk::from_start(self.rest);
+            let (text, rest) = self.rest.split_at(chunk.bytes);
             let Position { line, documents } = self.position;
             self.rest = rest;
-            let documents = documents + usize::from(piece.marked || piece.content);
-            self.position = Position { line: line + piece.lines, documents };
-            if piece.content {
+            let documents = documents + usize::from(chunk.has_marker || chunk.has_content);
+            self.position = Position { line: line + chunk.lines, documents };
+            if chunk.has_content {
                 return Some(Document { number: documents, line, text });
             }
         }
@@ -100,49 +101,48 @@ impl<'t> Iterator for Documents<'t> {
     }
 }
 
-/// What stands before the next document.
+/// The text up to the start of the next document.
 #[derive(Default)]
-struct Piece {
-    /// In bytes.
-    length: usize,
+struct Chunk {
+    bytes: usize,
     lines: usize,
-    /// It has a `---` of its own.
-    marked: bool,
-    /// It has more than comments.
-    content: bool,
+    /// The chunk contains a `---` line.
+    has_marker: bool,
+    /// The chunk contains more than comments and directives.
+    has_content: bool,
 }
 
-impl Piece {
-    fn cut(text: &str) -> Self {
-        let mut piece = Self::default();
+impl Chunk {
+    fn from_start(text: &str) -> Self {
+        let mut chunk = Self::default();
         for line in text.split_inclusive('\n') {
             let mut content = line;
             if let Some(after) = after_marker(line, "---") {
-                // Comments and directives before the marker belong to the document that it begins.
-                if piece.marked || piece.content {
+                // Comments and directives before the marker belong to the document that it starts.
+                if chunk.has_marker || chunk.has_content {
                     break;
                 }
-                piece.marked = true;
+                chunk.has_marker = true;
                 content = after;
             }
             let ends = after_marker(line, "...").is_some();
-            piece.content |= !ends && has_content(content);
-            piece.length += line.len();
-            piece.lines += 1;
+            chunk.has_content |= !ends && has_content(content);
+            chunk.bytes += line.len();
+            chunk.lines += 1;
             if ends {
                 break;
             }
         }
-        piece
+        chunk
     }
 }
 
-/// What follows a marker on its line. The marker must stand alone: `---x` is text.
+/// Returns the rest of a line after a marker. The marker must be followed by white space: `---x` is content.
 fn after_marker<'l>(line: &'l str, marker: &str) -> Option<&'l str> {
     line.strip_prefix(marker).filter(|after| after.is_empty() || after.starts_with([' ', '\t', '\r', '\n']))
 }
 
-/// More than a comment, white space, or a directive (`%YAML 1.2`).
+/// Reports whether a line contains more than a comment, white space, or a directive (`%YAML 1.2`).
 fn has_content(line: &str) -> bool {
     // YAML allows a byte order mark before each document.
     let line = line.trim_start_matches('\u{feff}');

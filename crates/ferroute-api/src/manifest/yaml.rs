@@ -1,6 +1,5 @@
-//! From YAML to values. The parser gives events; here they become mappings and lists, with aliases and merge keys
-//! (`<<`) put in place. How large aliases may make a document is limited, because a few lines of them can stand for
-//! more values than there is memory.
+//! The YAML parser: composes the parser's events to values, and resolves aliases and merge keys (`<<`). The expansion of
+//! aliases is limited, because a few lines of them can stand for more values than fit in memory.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -8,12 +7,11 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::{
     error::Cause,
-    scalar,
-    value::{Entry, Node, Root, Sink, SyntaxError, Value, duplicate_key},
+    value::{Entry, Node, Part, Sink, SyntaxError, Value, duplicate_key},
 };
 
-/// Parses one document and gives its parts to `sink`; nothing for an empty one.
-pub(super) fn parse<'t>(text: &'t str, sink: &mut dyn Sink<'t>) -> Result<(), SyntaxError> {
+/// Parses one document and passes its parts to `sink`; none if the document is empty.
+pub(super) fn parse<'t>(text: &'t str, sink: &mut Sink<'_, 't>) -> Result<(), SyntaxError> {
     let options = granit_parser::options! { emit_comments: false };
     let parser = Parser::new_from_str_with_options(text, options);
     let mut composer = Composer { parser, anchors: HashMap::new(), copies: 0 };
@@ -31,9 +29,9 @@ pub(super) fn parse<'t>(text: &'t str, sink: &mut dyn Sink<'t>) -> Result<(), Sy
 
 struct Composer<'t> {
     parser: Parser<'t, StrInput<'t>>,
-    /// What has been given a name with `&`, by the parser's number for it.
+    /// Anchored nodes, by the parser's anchor ID.
     anchors: HashMap<usize, Node<'t>>,
-    /// How many values have been copied for anchors and aliases.
+    /// Number of values copied for anchors and aliases.
     copies: usize,
 }
 
@@ -46,56 +44,56 @@ impl<'t> Composer<'t> {
         }
     }
 
-    /// Nothing may follow the document, since the text was split into documents before.
+    /// Checks that nothing follows the document, since documents were split before.
     fn end(&mut self) -> Result<(), SyntaxError> {
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(()),
                 (Event::DocumentEnd, _) => {}
-                (_, line) => return Err(SyntaxError { line, cause: Cause::Yaml("a second document".to_owned()) }),
+                (_, line) => return Err(yaml_error(line, "unexpected second document")),
             }
         }
     }
 
-    fn root(&mut self, event: Event<'t>, line: u32, sink: &mut dyn Sink<'t>) -> Result<(), SyntaxError> {
+    fn root(&mut self, event: Event<'t>, line: u32, sink: &mut Sink<'_, 't>) -> Result<(), SyntaxError> {
         if !matches!(event, Event::MappingStart(..)) {
             let node = self.node(event, line, 0)?;
-            sink.root(Root { node, is_list: false });
+            sink(Part::Root { node, is_list: false });
             return Ok(());
         }
         let mut map = Mapping::new(line);
         let mut is_list = false;
         while let Some((key, key_line)) = self.key()? {
             let (event, line) = self.next()?;
-            match (&*key.0, event) {
-                ("items", Event::SequenceStart(_, 0, _)) if !is_list => {
+            match (&*key.text, event) {
+                ("items", Event::SequenceStart(_, NO_ANCHOR, _)) if !is_list => {
                     is_list = true;
-                    self.list(1, &mut |index, node| sink.item(index, node))?;
+                    self.list(1, &mut |index, node| sink(Part::Item(index, node)))?;
                 }
-                ("items", _) if is_list => return Err(duplicate(&key.0, key_line)),
+                ("items", _) if is_list => return Err(duplicate(&key.text, key_line)),
                 (_, event) => map.add(key, key_line, self.node(event, line, 1)?)?,
             }
         }
         let mut node = map.finish()?;
-        // A list that came by an alias or a merge.
+        // The list may also come from an alias or a merge.
         if !is_list && let Value::Map(entries) = &mut node.value {
-            let listed = entries.iter().position(|(key, node)| key == "items" && matches!(node.value, Value::List(_)));
-            if let Some((_, Node { value: Value::List(items), .. })) = listed.map(|index| entries.swap_remove(index)) {
+            let index = entries.iter().position(|(key, node)| key == "items" && matches!(node.value, Value::List(_)));
+            if let Some((_, Node { value: Value::List(items), .. })) = index.map(|index| entries.swap_remove(index)) {
                 is_list = true;
-                items.into_iter().enumerate().for_each(|(index, item)| sink.item(index, item));
+                items.into_iter().enumerate().for_each(|(index, item)| sink(Part::Item(index, item)));
             }
         }
-        sink.root(Root { node, is_list });
+        sink(Part::Root { node, is_list });
         Ok(())
     }
 
-    /// The node that begins with `event`. `depth` is the number of lists and mappings around it.
+    /// Composes the node that starts with `event`. `depth` is the number of enclosing lists and mappings.
     fn node(&mut self, event: Event<'t>, line: u32, depth: usize) -> Result<Node<'t>, SyntaxError> {
         if depth > MAX_DEPTH {
             return Err(SyntaxError { line, cause: Cause::TooDeep(MAX_DEPTH) });
         }
         let (value, anchor) = match event {
-            Event::Scalar(text, style, anchor, tag) => (scalar_value(text, style, tag.as_deref()), anchor),
+            Event::Scalar(text, style, anchor, tag) => (scalar(text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => {
                 let mut items = Vec::new();
                 self.list(depth + 1, &mut |_, node| items.push(node))?;
@@ -110,7 +108,7 @@ impl<'t> Composer<'t> {
                 (map.finish()?.value, anchor)
             }
             Event::Alias(anchor) => return self.alias(anchor, line),
-            _ => return Err(SyntaxError { line, cause: Cause::Yaml("a value is missing".to_owned()) }),
+            _ => return Err(yaml_error(line, "missing value")),
         };
         let node = Node { line, value };
         if anchor != NO_ANCHOR {
@@ -120,7 +118,7 @@ impl<'t> Composer<'t> {
         Ok(node)
     }
 
-    /// The items of a list whose beginning has been read.
+    /// Composes the items of a list whose start event has been consumed.
     fn list(&mut self, depth: usize, each: &mut dyn FnMut(usize, Node<'t>)) -> Result<(), SyntaxError> {
         for index in 0.. {
             match self.next()? {
@@ -131,31 +129,31 @@ impl<'t> Composer<'t> {
         Ok(())
     }
 
-    /// The next key of a mapping with its line, or nothing at its end.
+    /// Returns the next key of a mapping and its line, or `None` at the end of the mapping.
     fn key(&mut self) -> Result<Option<(Key<'t>, u32)>, SyntaxError> {
         let (event, line) = self.next()?;
         let key = match event {
             Event::MappingEnd => return Ok(None),
-            Event::Scalar(text, style, NO_ANCHOR, _) => Key(text, style == ScalarStyle::Plain),
+            Event::Scalar(text, style, NO_ANCHOR, _) => Key { text, is_plain: style == ScalarStyle::Plain },
             Event::Scalar(text, style, anchor, tag) => {
-                let node = Node { line, value: scalar_value(text.clone(), style, tag.as_deref()) };
+                let node = Node { line, value: scalar(text.clone(), style, tag.as_deref()) };
                 self.anchors.insert(anchor, node);
-                Key(text, false)
+                Key { text, is_plain: false }
             }
             Event::Alias(anchor) => match self.alias(anchor, line)?.value {
-                Value::Text(text) | Value::Number(text) | Value::Bool(_, text) => Key(text, false),
-                _ => return Err(SyntaxError { line, cause: Cause::KeyNotText }),
+                Value::String(text) | Value::Number(text) | Value::Bool(_, text) => Key { text, is_plain: false },
+                _ => return Err(SyntaxError { line, cause: Cause::KeyNotString }),
             },
-            _ => return Err(SyntaxError { line, cause: Cause::KeyNotText }),
+            _ => return Err(SyntaxError { line, cause: Cause::KeyNotString }),
         };
         Ok(Some((key, line)))
     }
 
-    /// What an alias stands for, on the alias's own line.
+    /// Returns a copy of the anchored node, with the line of the alias.
     fn alias(&mut self, anchor: usize, line: u32) -> Result<Node<'t>, SyntaxError> {
-        // The parser knows the name, so if there is no value yet, we are still within it.
+        // The parser has already rejected unknown anchors, so a missing node is one that is still being composed.
         let Some(node) = self.anchors.remove(&anchor) else {
-            return Err(SyntaxError { line, cause: Cause::EndlessAlias });
+            return Err(SyntaxError { line, cause: Cause::RecursiveAlias });
         };
         let copy = self.copy(&node, line);
         self.anchors.insert(anchor, node);
@@ -171,14 +169,18 @@ impl<'t> Composer<'t> {
     }
 }
 
-/// The key of a mapping, and whether it stands without quotes, as `<<` must.
-struct Key<'t>(Cow<'t, str>, bool);
+/// The key of a mapping.
+struct Key<'t> {
+    text: Cow<'t, str>,
+    /// The key is not quoted, which `<<` requires to be a merge key.
+    is_plain: bool,
+}
 
-/// A mapping while it is read.
+/// A mapping that is being composed.
 struct Mapping<'t> {
     line: u32,
     entries: Vec<Entry<'t>>,
-    /// What is to be merged into it.
+    /// The values of its merge keys.
     merged: Vec<Node<'t>>,
 }
 
@@ -187,9 +189,9 @@ impl<'t> Mapping<'t> {
         Self { line, entries: Vec::new(), merged: Vec::new() }
     }
 
-    fn add(&mut self, Key(key, plain): Key<'t>, line: u32, node: Node<'t>) -> Result<(), SyntaxError> {
+    fn add(&mut self, key: Key<'t>, line: u32, node: Node<'t>) -> Result<(), SyntaxError> {
         match node.value {
-            _ if !plain || key != "<<" => self.entries.push((key, node)),
+            _ if !key.is_plain || key.text != "<<" => self.entries.push((key.text, node)),
             Value::Map(_) => self.merged.push(node),
             Value::List(nodes) if nodes.iter().all(|node| matches!(node.value, Value::Map(_))) => {
                 self.merged.extend(nodes);
@@ -199,7 +201,8 @@ impl<'t> Mapping<'t> {
         Ok(())
     }
 
-    /// The mapping's own keys go before merged ones, and earlier merged ones before later ones.
+    /// Applies the merge keys. The mapping's own keys take precedence over merged ones, and earlier merged ones over
+    /// later ones.
     fn finish(mut self) -> Result<Node<'t>, SyntaxError> {
         if let Some(key) = duplicate_key(&self.entries) {
             let last = self.entries.iter().rev().find(|(name, _)| name == key);
@@ -217,13 +220,13 @@ impl<'t> Mapping<'t> {
     }
 }
 
-fn scalar_value<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Value<'t> {
+fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Value<'t> {
     match tag {
-        // `!` and `!!str` say «text»; the other tags of YAML itself say «not just text».
-        Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.parts() == ("", "!") => Value::Text(text),
-        Some(tag) if tag.is_yaml_core_schema() => scalar::resolve(text),
-        _ if style == ScalarStyle::Plain => scalar::resolve(text),
-        _ => Value::Text(text),
+        // `!` and `!!str` make a scalar a string; the other core tags make it the type of its plain spelling.
+        Some(tag) if tag.is_yaml_core_schema_tag("str") || tag.parts() == ("", "!") => Value::String(text),
+        Some(tag) if tag.is_yaml_core_schema() => Value::from_plain_scalar(text),
+        _ if style == ScalarStyle::Plain => Value::from_plain_scalar(text),
+        _ => Value::String(text),
     }
 }
 
@@ -239,6 +242,10 @@ fn syntax_error(error: &ScanError) -> SyntaxError {
     SyntaxError { line: line(error.marker().line()), cause: Cause::Yaml(error.info()) }
 }
 
+fn yaml_error(line: u32, message: &str) -> SyntaxError {
+    SyntaxError { line, cause: Cause::Yaml(message.to_owned()) }
+}
+
 fn duplicate(key: &str, line: u32) -> SyntaxError {
     SyntaxError { line, cause: Cause::DuplicateKey(key.to_owned()) }
 }
@@ -247,11 +254,11 @@ fn line(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The parser's number for «has no name».
+/// The parser's anchor ID of nodes without an anchor.
 const NO_ANCHOR: usize = 0;
 
-/// Lists and mappings within each other; objects of Kubernetes stay far below, and so does the stack.
+/// Limit of nesting, which bounds the use of the stack. Kubernetes objects stay far below.
 const MAX_DEPTH: usize = 64;
 
-/// Values that aliases may add to a document; about 10 MB.
+/// Limit of values copied for anchors and aliases in a document; about 10 MB.
 const MAX_COPIES: usize = 100_000;

@@ -2,13 +2,13 @@ use super::*;
 use crate::{EndpointSubset, Object, manifest};
 
 fn endpoints(yaml: &str) -> Endpoints {
-    let found = manifest::read(&format!("apiVersion: v1\nkind: Endpoints\n{yaml}")).remove(0);
-    let Ok(manifest::Found::Object(object)) = found else { panic!("{found:?}") };
+    let parsed = manifest::read(&format!("apiVersion: v1\nkind: Endpoints\n{yaml}")).remove(0);
+    let Ok(manifest::Parsed::Object(object)) = parsed else { panic!("{parsed:?}") };
     let Object::Endpoints(endpoints) = *object else { panic!("{object:?}") };
     endpoints
 }
 
-/// A slice of the Service `web`, each endpoint given as address, ready, and node.
+/// Returns a slice of the Service `web`; each endpoint is given as address, readiness and node.
 fn slice(name: &str, family: &str, ports: &[(&str, i32)], endpoints: &[(&str, bool, Option<&str>)]) -> EndpointSlice {
     EndpointSlice {
         metadata: ObjectMeta {
@@ -40,7 +40,7 @@ fn slice(name: &str, family: &str, ports: &[(&str, i32)], endpoints: &[(&str, bo
 }
 
 #[test]
-fn addresses_become_slices_by_family_and_ports() {
+fn addresses_are_grouped_by_family_and_ports() {
     let endpoints = endpoints(
         "
 metadata: {name: web, namespace: shop}
@@ -80,7 +80,7 @@ subsets:
 }
 
 #[test]
-fn labels_are_kept_but_that_of_the_service_is_right() {
+fn labels_are_copied_and_service_name_is_replaced() {
     let endpoints = endpoints(
         "
 metadata:
@@ -99,7 +99,7 @@ subsets: [{addresses: [{ip: 10.0.0.1}]}]
 }
 
 #[test]
-fn locks_and_objects_that_ask_for_it_are_not_mirrored() {
+fn locks_and_objects_with_skip_label_are_not_mirrored() {
     let subsets = vec![EndpointSubset {
         addresses: vec![EndpointAddress { ip: "10.0.0.1".to_owned(), node_name: None }],
         ..EndpointSubset::default()
@@ -119,7 +119,7 @@ fn locks_and_objects_that_ask_for_it_are_not_mirrored() {
 }
 
 #[test]
-fn addresses_written_oddly_go_to_their_family_and_bad_ones_stay_to_be_seen() {
+fn addresses_are_normalized_and_invalid_ones_are_kept() {
     let endpoints = endpoints(
         "
 metadata: {name: web}

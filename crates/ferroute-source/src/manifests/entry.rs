@@ -1,101 +1,139 @@
-//! From an object to what is remembered of it and to the events that tell it.
+//! The conversion of objects to the state that is kept for them and to events.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use ferroute_api::{Kind, Object, mirror};
+use ferroute_core::NamespacedName;
 
-use super::state::{Digest, Key};
-use crate::{Event, ObjectName, Resource};
+use crate::{Event, Resource};
 
-/// What is remembered of an object in a file.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: ObjectName,
-    pub(super) holds: Holds,
+/// The identity of an object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    pub(super) resource: Resource,
+    pub(super) name: NamespacedName,
 }
 
-/// What an [`Entry`] stands for.
+/// A 128-bit hash of an object or text. Kept instead of the object, to detect changes.
+///
+/// Accidental collisions are negligible. Deliberate ones are not a concern: an attacker who can cause them can write
+/// manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Digest(u64, u64);
+
+impl Digest {
+    pub(super) fn new<T: Hash + ?Sized>(value: &T) -> Self {
+        let half = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            hasher.write_u8(salt);
+            value.hash(&mut hasher);
+            hasher.finish()
+        };
+        Self(half(0), half(1))
+    }
+}
+
+/// The state kept for an object in a file.
 #[derive(Debug)]
-pub(super) enum Holds {
-    Service(Digest),
-    Node(Digest),
-    ServiceCidr(Digest),
-    Slice {
+pub(super) enum Entry {
+    Object {
+        key: Key,
         digest: Digest,
-        /// The Service that it belongs to, in its namespace.
+        /// For an EndpointSlice: the name of its Service, in its namespace.
         service: Option<Box<str>>,
     },
-    /// The slices that it becomes, unless the Service has slices of its own.
-    Endpoints(Box<[(ObjectName, Digest)]>),
+    Endpoints {
+        name: NamespacedName,
+        /// The mirrored slices, which apply unless the Service has EndpointSlices.
+        slices: Box<[(Key, Digest)]>,
+    },
 }
 
 impl Entry {
     pub(super) fn kind(&self) -> Kind {
-        match self.holds {
-            Holds::Service(_) => Kind::Service,
-            Holds::Node(_) => Kind::Node,
-            Holds::ServiceCidr(_) => Kind::ServiceCidr,
-            Holds::Slice { .. } => Kind::EndpointSlice,
-            Holds::Endpoints(_) => Kind::Endpoints,
+        match self {
+            Self::Object { key, .. } => key.resource.kind(),
+            Self::Endpoints { .. } => Kind::Endpoints,
         }
     }
 
-    /// Whether it can tell one of these objects.
-    pub(super) fn tells(&self, keys: &BTreeSet<&Key>) -> bool {
-        let among = |resource, name: &ObjectName| keys.contains(&Key { resource, name: name.clone() });
-        match &self.holds {
-            Holds::Service(_) => among(Resource::Services, &self.name),
-            Holds::Node(_) => among(Resource::Nodes, &self.name),
-            Holds::ServiceCidr(_) => among(Resource::ServiceCidrs, &self.name),
-            Holds::Slice { .. } => among(Resource::EndpointSlices, &self.name),
-            Holds::Endpoints(slices) => slices.iter().any(|(name, _)| among(Resource::EndpointSlices, name)),
+    pub(super) fn name(&self) -> &NamespacedName {
+        match self {
+            Self::Object { key, .. } => &key.name,
+            Self::Endpoints { name, .. } => name,
+        }
+    }
+
+    /// Reports whether the object in the file defines one of `keys`.
+    pub(super) fn defines_any(&self, keys: &BTreeSet<&Key>) -> bool {
+        match self {
+            Self::Object { key, .. } => keys.contains(key),
+            Self::Endpoints { slices, .. } => slices.iter().any(|(key, _)| keys.contains(key)),
         }
     }
 }
 
-/// An event that tells an object, for when it comes into force.
+/// An object that was read from a file, and that applies unless another definition takes precedence.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct Candidate {
     pub(super) key: Key,
     pub(super) digest: Digest,
+    /// The event that applies the object.
     pub(super) event: Event,
-    /// Whether it holds whatever else there may be; not so for slices that come from Endpoints.
-    pub(super) certain: bool,
+    /// A slice that is mirrored from Endpoints, and that applies only if the Service has no EndpointSlices.
+    pub(super) is_mirrored: bool,
 }
 
-/// Takes an object apart. `None` for those that no proxy cares about.
-pub(super) fn take(object: Object) -> Option<(Entry, Vec<Telling>)> {
-    let name = ObjectName::of(object.metadata());
-    let digest = Digest::of(&object);
-    let telling =
-        |resource, event| vec![Telling { key: Key { resource, name: name.clone() }, digest, event, certain: true }];
-    let (holds, tellings) = match object {
-        Object::Service(service) => {
-            (Holds::Service(digest), telling(Resource::Services, Event::ServiceApplied(Box::new(service))))
-        }
-        Object::Node(node) => (Holds::Node(digest), telling(Resource::Nodes, Event::NodeApplied(Box::new(node)))),
-        Object::ServiceCidr(cidr) => {
-            (Holds::ServiceCidr(digest), telling(Resource::ServiceCidrs, Event::ServiceCidrApplied(Box::new(cidr))))
-        }
+/// Splits an object into the state that is kept for it and the candidates. Returns `None` for kinds that a proxy does not
+/// read.
+pub(super) fn split(object: Object) -> Option<(Entry, Vec<Candidate>)> {
+    let digest = Digest::new(&object);
+    let name = NamespacedName::from_metadata(object.metadata());
+    let (resource, service, event) = match object {
+        Object::Service(service) => (Resource::Services, None, Event::ServiceApplied(Box::new(service))),
+        Object::Node(node) => (Resource::Nodes, None, Event::NodeApplied(Box::new(node))),
+        Object::ServiceCidr(cidr) => (Resource::ServiceCidrs, None, Event::ServiceCidrApplied(Box::new(cidr))),
         Object::EndpointSlice(slice) => {
             let service = slice.service_name().map(Into::into);
-            let event = Event::SliceApplied(Box::new(slice));
-            (Holds::Slice { digest, service }, telling(Resource::EndpointSlices, event))
+            (Resource::EndpointSlices, service, Event::SliceApplied(Box::new(slice)))
         }
         Object::Endpoints(endpoints) => {
-            let tellings: Vec<Telling> = mirror(&endpoints)
+            let candidates: Vec<Candidate> = mirror(&endpoints)
                 .into_iter()
-                .map(|slice| Telling {
-                    key: Key { resource: Resource::EndpointSlices, name: ObjectName::of(&slice.metadata) },
-                    digest: Digest::of(&slice),
-                    event: Event::SliceApplied(Box::new(slice)),
-                    certain: false,
+                .map(|slice| {
+                    let name = NamespacedName::from_metadata(&slice.metadata);
+                    let digest = Digest::new(&slice);
+                    let event = Event::SliceApplied(Box::new(slice));
+                    Candidate {
+                        key: Key { resource: Resource::EndpointSlices, name },
+                        digest,
+                        event,
+                        is_mirrored: true,
+                    }
                 })
                 .collect();
-            let slices = tellings.iter().map(|telling| (telling.key.name.clone(), telling.digest)).collect();
-            (Holds::Endpoints(slices), tellings)
+            let slices = candidates.iter().map(|slice| (slice.key.clone(), slice.digest)).collect();
+            return Some((Entry::Endpoints { name, slices }, candidates));
         }
         Object::Pod(_) | Object::Deployment(_) => return None,
     };
-    Some((Entry { name, holds }, tellings))
+    let key = Key { resource, name };
+    let candidate = Candidate { key: key.clone(), digest, event, is_mirrored: false };
+    Some((Entry::Object { key, digest, service }, vec![candidate]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_of_different_values_differ() {
+        assert_eq!(Digest::new("a"), Digest::new("a"));
+        assert_ne!(Digest::new("a"), Digest::new("b"));
+        let Digest(first, second) = Digest::new("a");
+        assert_ne!(first, second);
+    }
 }

@@ -1,6 +1,6 @@
-//! What is remembered of one file, and how it is read anew.
+//! Reading a file, and the state that is kept for it.
 //!
-//! Documents whose text has not changed are not parsed again, so that changing one line of a large file costs little.
+//! Documents with unchanged text are not parsed again, so that changing one line of a large file is cheap.
 
 use std::{
     collections::HashMap,
@@ -11,53 +11,52 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_api::manifest::{Cause, Document, DocumentError, Found};
+use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed};
 use ferroute_core::parse::{InvalidObject, check};
 
 use super::{
-    Stopped,
-    entry::{Entry, Telling, take},
-    state::Digest,
+    Closed,
+    entry::{Candidate, Digest, Entry, split},
     text::{TextError, for_each_document},
 };
 use crate::{IgnoredKind, Problem};
 
-/// Takes the objects that are read, though the file may turn out to be bad later; then they do not count.
-pub(super) type Tell<'t> = dyn FnMut(Telling) -> Result<(), Stopped> + 't;
+/// A callback for objects of a file that may still turn out to be invalid, in which case they do not apply.
+pub(super) type OnCandidate<'t> = dyn FnMut(Candidate) -> Result<(), Closed> + 't;
 
-/// What is remembered of a file: its last good version, or as much as was good of it where it never was all good.
+/// The state kept for a file: its last valid version or, if it has never been valid as a whole, its valid documents.
 #[derive(Default)]
 pub(super) struct FileState {
     pub(super) documents: Vec<Arc<DocumentState>>,
-    /// What is wrong with the file as it is now.
+    /// Problems of the current version of the file.
     pub(super) problems: Vec<Arc<Problem>>,
-    /// Which version was read last, good or bad.
+    /// Stamp of the version that was read last, valid or not.
     pub(super) stamp: Option<Stamp>,
-    /// It has been good as a whole.
-    was_good: bool,
+    /// The file has been valid as a whole.
+    was_valid: bool,
 }
 
-/// What is remembered of a document.
+/// The state kept for a document.
 pub(super) struct DocumentState {
-    /// Its text; `None` where some of it was bad, so that it is to be read again, to be told again.
+    /// Digest of the text; `None` if the document has errors and must be parsed again to report them again.
     text: Option<Digest>,
     pub(super) entries: Box<[Entry]>,
-    /// Version and kind of the objects that mean nothing to a proxy.
+    /// `apiVersion` and `kind` of the objects that a proxy does not read.
     ignored: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// Tells versions of a file apart without reading it.
+/// The metadata by which versions of a file are distinguished without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
     inode: u64,
     size: u64,
-    /// Times of the last changes of its content and of anything about it, in seconds and nanoseconds.
+    /// `mtime` and `ctime`, in seconds and nanoseconds.
     changed: [(i64, i64); 2],
 }
 
 impl Stamp {
-    pub(super) fn of(metadata: &Metadata) -> Self {
+    pub(super) fn new(metadata: &Metadata) -> Self {
         Self {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -68,67 +67,53 @@ impl Stamp {
 }
 
 impl FileState {
-    /// Reads the file again and gives what is to be remembered now; `None` if there is no file. Objects of all documents
-    /// that are not remembered yet are given to `tell`.
-    pub(super) fn read(&self, path: &Path, tell: &mut Tell<'_>) -> Result<Option<Self>, Stopped> {
+    /// Reads the file and returns its new state; `None` if the file does not exist. Passes the objects of all changed
+    /// documents to `on_candidate`.
+    pub(super) fn read(&self, path: &Path, on_candidate: &mut OnCandidate<'_>) -> Result<Option<Self>, Closed> {
         let (file, stamp) = match open(path) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => {
-                return Ok(Some(self.kept(None, vec![Problem::Unreadable { path: path.to_owned(), source }])));
+                return Ok(Some(self.keep(None, vec![Problem::Unreadable { path: path.to_owned(), source }])));
             }
         };
         let path = path.to_owned();
-        let mut parsed = Parsed::default();
-        let known = self.documents.iter().filter_map(|known| Some((known.text?, known))).collect();
-        let problem = match for_each_document(file, &mut |document| parsed.add(document, &known, tell)) {
+        let unchanged: HashMap<Digest, &Arc<DocumentState>> =
+            self.documents.iter().filter_map(|document| Some((document.text?, document))).collect();
+        let (mut documents, mut errors) = (Vec::new(), Vec::new());
+        let result = for_each_document(file, &mut |document| {
+            let digest = Digest::new(document.text);
+            documents.push(match unchanged.get(&digest) {
+                Some(state) => Arc::clone(state),
+                None => Arc::new(DocumentState::read(document, digest, &mut errors, on_candidate)?),
+            });
+            Ok(())
+        });
+        let problem = match result {
             Ok(()) => None,
-            Err(TextError::Stopped) => return Err(Stopped),
+            Err(TextError::Closed) => return Err(Closed),
             Err(TextError::Read(source)) => Some(Problem::Unreadable { path: path.clone(), source }),
-            Err(TextError::NotText(offset)) => Some(Problem::NotText { path: path.clone(), offset }),
+            Err(TextError::InvalidUtf8(offset)) => Some(Problem::InvalidUtf8 { path: path.clone(), offset }),
         };
         if let Some(problem) = problem {
-            return Ok(Some(self.kept(Some(stamp), vec![problem])));
+            return Ok(Some(self.keep(Some(stamp), vec![problem])));
         }
-        let was_good = parsed.errors.is_empty();
-        let kept = self.was_good && !was_good;
-        let document = |error| Problem::Document { file: path.clone(), kept, error };
-        let problems: Vec<Problem> = parsed.errors.into_iter().map(document).collect();
+        let is_valid = errors.is_empty();
+        let kept = self.was_valid && !is_valid;
+        let problems = errors.into_iter().map(|error| Problem::Document { file: path.clone(), kept, error });
+        let problems: Vec<Problem> = problems.collect();
         if kept {
-            return Ok(Some(self.kept(Some(stamp), problems)));
+            return Ok(Some(self.keep(Some(stamp), problems)));
         }
-        let ignored = ignored(&parsed.documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
+        let ignored = ignored_kinds(&documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
         let problems = problems.into_iter().chain(ignored).map(Arc::new).collect();
-        Ok(Some(Self { documents: parsed.documents, problems, stamp: Some(stamp), was_good }))
+        Ok(Some(Self { documents, problems, stamp: Some(stamp), was_valid: is_valid }))
     }
 
-    /// What is remembered stays, with other problems.
-    fn kept(&self, stamp: Option<Stamp>, problems: Vec<Problem>) -> Self {
+    /// Returns the same documents with other problems.
+    fn keep(&self, stamp: Option<Stamp>, problems: Vec<Problem>) -> Self {
         let problems = problems.into_iter().map(Arc::new).collect();
-        Self { documents: self.documents.clone(), problems, stamp, was_good: self.was_good }
-    }
-}
-
-/// What a file holds, as far as it has been read.
-#[derive(Default)]
-struct Parsed {
-    documents: Vec<Arc<DocumentState>>,
-    errors: Vec<DocumentError>,
-}
-
-impl Parsed {
-    fn add(
-        &mut self,
-        document: &Document<'_>,
-        known: &HashMap<Digest, &Arc<DocumentState>>,
-        tell: &mut Tell<'_>,
-    ) -> Result<(), Stopped> {
-        let digest = Digest::of(document.text);
-        self.documents.push(match known.get(&digest) {
-            Some(known) => Arc::clone(known),
-            None => Arc::new(DocumentState::read(document, digest, &mut self.errors, tell)?),
-        });
-        Ok(())
+        Self { documents: self.documents.clone(), problems, stamp, was_valid: self.was_valid }
     }
 }
 
@@ -137,29 +122,29 @@ impl DocumentState {
         document: &Document<'_>,
         digest: Digest,
         errors: &mut Vec<DocumentError>,
-        tell: &mut Tell<'_>,
-    ) -> Result<Self, Stopped> {
+        on_candidate: &mut OnCandidate<'_>,
+    ) -> Result<Self, Closed> {
         let (mut entries, mut ignored) = (Vec::new(), Vec::new());
         let before = errors.len();
-        let mut told = Ok(());
-        let parsed = document.read_each(&mut |found| match found {
-            Ok(Found::Object(object)) => {
+        let mut sent = Ok(());
+        let parsed = document.read_each(&mut |parsed| match parsed {
+            Ok(Parsed::Object(object)) => {
                 let kind = object.kind();
                 if let Err(invalid) = check(&object) {
-                    return errors.extend(at(document, invalid));
+                    return errors.extend(document_errors(document, invalid));
                 }
-                let Some((entry, tellings)) = take(*object) else {
+                let Some((entry, candidates)) = split(*object) else {
                     return ignored.push((kind.api_version().into(), kind.as_str().into()));
                 };
                 entries.push(entry);
-                if told.is_ok() {
-                    told = tellings.into_iter().try_for_each(&mut *tell);
+                if sent.is_ok() {
+                    sent = candidates.into_iter().try_for_each(&mut *on_candidate);
                 }
             }
-            Ok(Found::Ignored(object)) => ignored.push((object.api_version.into(), object.kind.into())),
+            Ok(Parsed::Ignored(object)) => ignored.push((object.api_version.into(), object.kind.into())),
             Err(error) => errors.push(error),
         });
-        told?;
+        sent?;
         if let Err(error) = parsed {
             errors.truncate(before);
             errors.push(error);
@@ -171,8 +156,8 @@ impl DocumentState {
     }
 }
 
-/// Where a proxy finds fault with an object, though its text can be read.
-fn at(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = DocumentError> {
+/// Returns an error for each invalid field of an object.
+fn document_errors(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = DocumentError> {
     let (number, line) = (document.number, document.line);
     invalid.faults.into_iter().map(move |fault| DocumentError {
         document: number,
@@ -186,15 +171,15 @@ fn at(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = D
 
 fn open(path: &Path) -> io::Result<(File, Stamp)> {
     let file = File::open(path)?;
-    let stamp = Stamp::of(&file.metadata()?);
+    let stamp = Stamp::new(&file.metadata()?);
     Ok((file, stamp))
 }
 
-/// How many objects of which kinds mean nothing to a proxy, if any.
-fn ignored(documents: &[Arc<DocumentState>]) -> Option<Vec<IgnoredKind>> {
-    let mut all: Vec<_> = documents.iter().flat_map(|document| document.ignored.iter()).collect();
-    all.sort_unstable();
-    let kinds: Vec<IgnoredKind> = all
+/// Counts the objects that a proxy does not read, by kind. Returns `None` if there are none.
+fn ignored_kinds(documents: &[Arc<DocumentState>]) -> Option<Vec<IgnoredKind>> {
+    let mut ignored: Vec<_> = documents.iter().flat_map(|document| document.ignored.iter()).collect();
+    ignored.sort_unstable();
+    let kinds: Vec<IgnoredKind> = ignored
         .chunk_by(|a, b| a == b)
         .map(|same| IgnoredKind { api_version: same[0].0.clone(), kind: same[0].1.clone(), count: same.len() })
         .collect();

@@ -1,4 +1,4 @@
-//! From what all files hold to what is wanted.
+//! Merging the objects of all files to the desired state.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, hash_map},
@@ -7,51 +7,51 @@ use std::{
 };
 
 use ferroute_api::Kind;
+use ferroute_core::NamespacedName;
 
 use super::{
-    entry::{Entry, Holds},
+    entry::{Digest, Entry, Key},
     file::FileState,
-    state::{Digest, Key, State},
+    store::State,
 };
-use crate::{ObjectName, Problem, Resource};
+use crate::Problem;
 
-/// What is wanted, and the objects that are there twice. The first counts, in the order of the files' names and within
-/// each file; but files that are missing come last, since their objects may just have moved to other files. Slices that
-/// somebody has written count before Endpoints of the same Service.
+/// Returns the desired state, and the duplicate definitions.
+///
+/// Of several definitions of an object, the first applies, in the order of paths and within each file. Files that are
+/// missing come last, since their objects may have moved to other files. EndpointSlices take precedence over
+/// Endpoints of the same Service.
 pub(super) fn merge(files: &BTreeMap<PathBuf, FileState>, missing: &HashSet<PathBuf>) -> (State, Vec<Arc<Problem>>) {
-    let mut merged = Merged::new(missing);
+    let mut merge = Merge::new(missing);
     let mut endpoints = Vec::new();
-    let there = entries(files).filter(|(path, _)| !missing.contains(*path));
-    let not_there = entries(files).filter(|(path, _)| missing.contains(*path));
-    for (path, entry) in there.chain(not_there) {
-        if !merged.claim(entry.kind(), &entry.name, path) {
+    let present = entries(files).filter(|(path, _)| !missing.contains(*path));
+    let absent = entries(files).filter(|(path, _)| missing.contains(*path));
+    for (path, entry) in present.chain(absent) {
+        if !merge.define(entry.kind(), entry.name(), path) {
             continue;
         }
-        match &entry.holds {
-            Holds::Service(digest) => merged.want(Resource::Services, &entry.name, *digest),
-            Holds::Node(digest) => merged.want(Resource::Nodes, &entry.name, *digest),
-            Holds::ServiceCidr(digest) => merged.want(Resource::ServiceCidrs, &entry.name, *digest),
-            Holds::Slice { digest, service } => {
-                merged.want(Resource::EndpointSlices, &entry.name, *digest);
+        match entry {
+            Entry::Object { key, digest, service } => {
+                merge.desired.push((key.clone(), *digest));
                 if let Some(service) = service {
-                    merged.sliced.insert((&entry.name.namespace, service));
+                    merge.services_with_slices.insert((key.name.namespace(), service));
                 }
             }
-            Holds::Endpoints(slices) => endpoints.push((path, entry, slices)),
+            Entry::Endpoints { name, slices } => endpoints.push((path, name, slices)),
         }
     }
-    for (path, entry, slices) in endpoints {
-        if merged.sliced.contains(&(&*entry.name.namespace, &*entry.name.name)) {
+    for (path, name, slices) in endpoints {
+        if merge.services_with_slices.contains(&(name.namespace(), name.name())) {
             continue;
         }
-        for (name, digest) in slices {
-            if merged.claim(Kind::EndpointSlice, name, path) {
-                merged.want(Resource::EndpointSlices, name, *digest);
+        for (key, digest) in slices {
+            if merge.define(Kind::EndpointSlice, &key.name, path) {
+                merge.desired.push((key.clone(), *digest));
             }
         }
     }
-    // Made at once, it is packed more tightly than one that grows.
-    (merged.wanted.into_iter().collect(), merged.duplicates)
+    // A map that is collected at once is packed more densely than one that grows.
+    (merge.desired.into_iter().collect(), merge.duplicates)
 }
 
 fn entries(files: &BTreeMap<PathBuf, FileState>) -> impl Iterator<Item = (&Path, &Entry)> {
@@ -60,25 +60,25 @@ fn entries(files: &BTreeMap<PathBuf, FileState>) -> impl Iterator<Item = (&Path,
     })
 }
 
-struct Merged<'f> {
+struct Merge<'f> {
     missing: &'f HashSet<PathBuf>,
-    wanted: Vec<(Key, Digest)>,
+    desired: Vec<(Key, Digest)>,
     duplicates: Vec<Arc<Problem>>,
-    /// The file that each object was first in.
-    first: HashMap<(Kind, &'f ObjectName), &'f Path>,
-    /// Services that have slices of their own, by namespace and name.
-    sliced: HashSet<(&'f str, &'f str)>,
+    /// The file of each object's first definition.
+    defined: HashMap<(Kind, &'f NamespacedName), &'f Path>,
+    /// Services with EndpointSlices, by namespace and name.
+    services_with_slices: HashSet<(&'f str, &'f str)>,
 }
 
-impl<'f> Merged<'f> {
+impl<'f> Merge<'f> {
     fn new(missing: &'f HashSet<PathBuf>) -> Self {
-        let (wanted, duplicates) = (Vec::new(), Vec::new());
-        Self { missing, wanted, duplicates, first: HashMap::new(), sliced: HashSet::new() }
+        let (desired, duplicates) = (Vec::new(), Vec::new());
+        Self { missing, desired, duplicates, defined: HashMap::new(), services_with_slices: HashSet::new() }
     }
 
-    /// Whether this is the first object of its kind and name.
-    fn claim(&mut self, kind: Kind, name: &'f ObjectName, path: &'f Path) -> bool {
-        match self.first.entry((kind, name)) {
+    /// Records a definition and reports whether it is the first one of the object.
+    fn define(&mut self, kind: Kind, name: &'f NamespacedName, path: &'f Path) -> bool {
+        match self.defined.entry((kind, name)) {
             hash_map::Entry::Vacant(entry) => {
                 entry.insert(path);
                 true
@@ -88,15 +88,11 @@ impl<'f> Merged<'f> {
                 self.duplicates.push(Arc::new(Problem::Duplicate {
                     kind,
                     name: name.clone(),
-                    used: (*entry.get()).to_owned(),
-                    passed_over: path.to_owned(),
+                    applied: (*entry.get()).to_owned(),
+                    ignored: path.to_owned(),
                 }));
                 false
             }
         }
-    }
-
-    fn want(&mut self, resource: Resource, name: &ObjectName, digest: Digest) {
-        self.wanted.push((Key { resource, name: name.clone() }, digest));
     }
 }

@@ -1,8 +1,8 @@
-//! Which files there are, and which directory entries decide that.
+//! Path resolution: the files to read, and the directory entries to watch.
 //!
-//! A change can come at any symbolic link on the way to a file: Kubernetes mounts a ConfigMap as links through a
-//! directory `..data`, and changes all files at once by pointing that link elsewhere. So each link on the way is a place
-//! to watch, like the file itself.
+//! Replacing any symbolic link in a path changes the file that it resolves to. For example, the kubelet mounts a ConfigMap
+//! as links through a directory `..data`, and changes all files at once by replacing that link. Therefore each link that
+//! is traversed is watched, like the file itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,29 +11,29 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// What a path given by the user leads to at the moment.
+/// The current resolution of a configured path.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Places that decide what the path itself leads to: links, and the file or directory in the end, or the first place
-    /// where nothing is.
+    /// Directory entries that determine the resolution of the path itself: the links, then the file or directory, or the
+    /// first entry that does not exist.
     pub(super) root: Vec<PathBuf>,
-    /// What is there, or why it cannot be told.
+    /// Files at the path, or the error that prevents listing them.
     pub(super) listing: io::Result<Listing>,
 }
 
 /// The files to read.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// By the paths that people know them by.
+    /// Files, below the path as configured.
     pub(super) files: BTreeSet<PathBuf>,
-    /// The real directory, where new files can come up; none if the path is that of a file.
+    /// The resolved directory, where new files can appear; `None` if the path is a file.
     pub(super) directory: Option<PathBuf>,
-    /// Places that decide what the links in the directory lead to, by the path of the link.
+    /// For each link in the directory, the directory entries that determine its resolution.
     pub(super) links: BTreeMap<PathBuf, Vec<PathBuf>>,
 }
 
 impl Plan {
-    pub(super) fn of(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         let root = places(path);
         let listing = match (fs::metadata(path), root.last()) {
             (Ok(metadata), Some(real)) if metadata.is_dir() => list(path, real),
@@ -43,7 +43,7 @@ impl Plan {
         Self { root, listing }
     }
 
-    /// All directories that need watching.
+    /// Returns all directories to watch.
     pub(super) fn directories(&self) -> BTreeSet<&Path> {
         let mut directories: BTreeSet<&Path> = self.root.iter().filter_map(|place| place.parent()).collect();
         if let Ok(listing) = &self.listing {
@@ -54,11 +54,11 @@ impl Plan {
     }
 }
 
-/// Whether a file in a directory is taken for a manifest. Hidden files and what editors leave behind are not.
+/// Reports whether a file in a directory is a manifest, by its name. Hidden files and editors' backups are not.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension();
     !name.as_encoded_bytes().starts_with(b".")
-        && extension.is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+        && extension.is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|suffix| extension == *suffix))
 }
 
 fn list(path: &Path, real: &Path) -> io::Result<Listing> {
@@ -73,7 +73,7 @@ fn list(path: &Path, real: &Path) -> io::Result<Listing> {
         if type_.is_symlink() {
             listing.links.insert(file.clone(), places(&file));
         }
-        // What is no file at all could block who reads it.
+        // Reading anything but a regular file (a pipe, say) could block.
         if type_.is_file() || type_.is_symlink() && fs::metadata(&file).is_ok_and(|metadata| metadata.is_file()) {
             listing.files.insert(file);
         }
@@ -81,29 +81,29 @@ fn list(path: &Path, real: &Path) -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// Follows a path link by link. Each place is given by its real directory, and the last is the real path, or where the
-/// way ends because nothing is there.
+/// Resolves a path link by link. Returns each link, with the resolved path of its directory, and finally the resolved
+/// path, or the first path that does not exist.
 fn places(path: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     let mut real = PathBuf::new();
     let mut links = 0;
-    // The steps ahead, the next one last.
-    let mut ahead = Vec::new();
-    push_steps(&mut ahead, &std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
-    while let Some(step) = ahead.pop() {
-        match step {
-            Step::Root => real = PathBuf::from("/"),
-            Step::Up => drop(real.pop()),
-            Step::Down(name) => {
+    // Remaining components, the next one last.
+    let mut remaining = Vec::new();
+    push_components(&mut remaining, &std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+    while let Some(component) = remaining.pop() {
+        match component {
+            OwnedComponent::Root => real = PathBuf::from("/"),
+            OwnedComponent::Parent => drop(real.pop()),
+            OwnedComponent::Name(name) => {
                 real.push(name);
                 match fs::read_link(&real) {
                     Ok(target) if links < MAX_LINKS => {
                         links += 1;
-                        push_steps(&mut ahead, &target);
+                        push_components(&mut remaining, &target);
                         let parent = real.parent().map(Path::to_owned).unwrap_or_default();
                         places.push(std::mem::replace(&mut real, parent));
                     }
-                    // Neither a link nor missing.
+                    // It exists and is not a link.
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                     _ => break,
                 }
@@ -114,23 +114,23 @@ fn places(path: &Path) -> Vec<PathBuf> {
     places
 }
 
-/// A component of a path, to be kept while the path that it came from is not.
-enum Step {
+/// A [`Component`] that does not borrow its path.
+enum OwnedComponent {
     Root,
-    Up,
-    Down(OsString),
+    Parent,
+    Name(OsString),
 }
 
-fn push_steps(ahead: &mut Vec<Step>, path: &Path) {
-    ahead.extend(path.components().rev().filter_map(|component| match component {
-        Component::RootDir => Some(Step::Root),
-        Component::ParentDir => Some(Step::Up),
-        Component::Normal(name) => Some(Step::Down(name.to_owned())),
+fn push_components(remaining: &mut Vec<OwnedComponent>, path: &Path) {
+    remaining.extend(path.components().rev().filter_map(|component| match component {
+        Component::RootDir => Some(OwnedComponent::Root),
+        Component::ParentDir => Some(OwnedComponent::Parent),
+        Component::Normal(name) => Some(OwnedComponent::Name(name.to_owned())),
         Component::CurDir | Component::Prefix(_) => None,
     }));
 }
 
-/// Links on one way before it counts as a circle, as in the kernel.
+/// Maximum number of links in a path, as in the kernel (`ELOOP`).
 const MAX_LINKS: usize = 40;
 
 #[cfg(test)]

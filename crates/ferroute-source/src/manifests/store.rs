@@ -1,4 +1,5 @@
-//! All files and what is in force of them. No async and no waiting here: whoever follows the files says which to read.
+//! The state of all files and of the applied objects. It is synchronous and never waits; its caller decides which files
+//! to read.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -7,85 +8,88 @@ use std::{
 };
 
 use super::{
-    Stopped,
-    entry::Telling,
+    Closed,
+    entry::{Candidate, Digest, Key},
     file::FileState,
     merge::merge,
-    state::{Digest, Key, State, Step, diff},
 };
 use crate::{Event, Problem, Resource};
 
-/// See the module's text.
+/// A set of objects, by digest. The objects themselves are not kept.
+pub(super) type State = BTreeMap<Key, Digest>;
+
+/// The files, and the objects and problems that have been sent.
 #[derive(Default)]
 pub(super) struct Store {
-    /// By path, which is the order that duplicates are decided in.
+    /// By path, which is the precedence of duplicate definitions.
     files: BTreeMap<PathBuf, FileState>,
-    /// What has been told.
-    in_force: State,
-    /// Problems that have been told and last, by their text.
+    /// The objects that have been sent.
+    applied: State,
+    /// The current problems, which have been sent, by text.
     problems: BTreeMap<String, Arc<Problem>>,
-    /// `Synced` has been told.
+    /// [`Event::Synced`] has been sent.
     synced: bool,
 }
 
-/// What is to be done with the files.
+/// The changes of files to process.
 #[derive(Default)]
 pub(super) struct Work {
-    /// Files to read, again or for the first time.
+    /// Files to read.
     pub(super) read: BTreeSet<PathBuf>,
-    /// Files that are gone for good.
-    pub(super) gone: Vec<PathBuf>,
-    /// Files that are not there at the moment. Their objects stay, except where another file has them now.
+    /// Files that have been missing for longer than the grace period.
+    pub(super) deleted: Vec<PathBuf>,
+    /// Files that are currently missing. Their objects stay applied, unless another file defines them now.
     pub(super) missing: HashSet<PathBuf>,
-    /// Problems that are not of a file.
+    /// Problems that do not belong to a file.
     pub(super) problems: Vec<Arc<Problem>>,
-    /// All files that there are are known once this is done.
+    /// After this, the store contains all files.
     pub(super) complete: bool,
 }
 
-/// Takes batches of events; the error says that nobody wants any more.
-pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Stopped> + 's;
+/// A callback for batches of events.
+pub(super) type Send<'s> = dyn FnMut(Vec<Event>) -> Result<(), Closed> + 's;
 
 impl Store {
-    /// The files that are known.
     pub(super) fn files(&self) -> &BTreeMap<PathBuf, FileState> {
         &self.files
     }
 
-    /// Does the work and tells what has changed by it, all in one batch. Only the first listing takes more: nobody acts
-    /// before its end, and large ones are better told while they are read. What turns out to be bad is then taken back.
-    pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Stopped> {
-        let Work { read, gone, missing, problems, complete } = work;
+    /// Processes changes of files and sends the resulting events in one batch.
+    ///
+    /// Only the initial list is sent in several batches, while it is being read: consumers wait for its end anyway, and
+    /// a large list would need much memory. Objects in it that turn out to be invalid are deleted again.
+    pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Closed> {
+        let Work { read, deleted, missing, problems, complete } = work;
         let mut batch = Vec::new();
-        for path in gone {
+        for path in deleted {
             self.files.remove(&path);
         }
-        let mut fresh = HashMap::new();
+        let mut loaded = HashMap::new();
         for path in read {
-            let former = self.files.remove(&path).unwrap_or_default();
-            let (in_force, synced) = (&mut self.in_force, self.synced);
-            let state = former.read(&path, &mut |telling| {
-                let Telling { key, digest, event, certain } = telling;
-                if !synced && certain && !in_force.contains_key(&key) {
-                    in_force.insert(key, digest);
+            let previous = self.files.remove(&path).unwrap_or_default();
+            let (applied, synced) = (&mut self.applied, self.synced);
+            let state = previous.read(&path, &mut |candidate| {
+                let Candidate { key, digest, event, is_mirrored } = candidate;
+                if !synced && !is_mirrored && !applied.contains_key(&key) {
+                    applied.insert(key, digest);
                     batch.push(event);
-                } else if in_force.get(&key) != Some(&digest) {
-                    fresh.insert((key, digest), event);
+                } else if applied.get(&key) != Some(&digest) {
+                    loaded.insert((key, digest), event);
                 }
-                if batch.len() < LISTING_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
+                if batch.len() < INITIAL_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
             })?;
-            // A file that has just vanished stays for the time of grace.
-            self.files.insert(path, state.unwrap_or(former));
+            // A file that has just disappeared stays for the grace period.
+            self.files.insert(path, state.unwrap_or(previous));
         }
-        let (wanted, duplicates) = merge(&self.files, &missing);
-        self.step(&wanted, fresh, &mut batch)?;
-        if self.in_force == wanted {
-            // The same in less memory.
-            self.in_force = wanted;
+        let (desired, duplicates) = merge(&self.files, &missing);
+        self.apply(&desired, loaded, &mut batch)?;
+        if self.applied == desired {
+            // The same content in less memory.
+            self.applied = desired;
         }
-        let of_files = self.files.values().flat_map(|file| file.problems.iter().cloned());
-        let all = problems.into_iter().chain(of_files).chain(duplicates).collect();
-        self.tell_problems(all, &mut batch);
+        let file_problems = self.files.values().flat_map(|file| file.problems.iter().cloned());
+        let problems = problems.into_iter().chain(file_problems).chain(duplicates).collect();
+        self.update_problems(problems, &mut batch);
         if complete && !self.synced {
             self.synced = true;
             batch.extend(Resource::ALL.map(Event::Synced));
@@ -93,55 +97,54 @@ impl Store {
         if batch.is_empty() { Ok(()) } else { send(batch) }
     }
 
-    /// From what is in force to what is wanted. `fresh` holds the objects that were read just now.
-    fn step(
+    /// Changes the applied state to the desired one. `loaded` contains the objects that have just been read.
+    fn apply(
         &mut self,
-        wanted: &State,
-        mut fresh: HashMap<(Key, Digest), Event>,
+        desired: &State,
+        mut loaded: HashMap<(Key, Digest), Event>,
         batch: &mut Vec<Event>,
-    ) -> Result<(), Stopped> {
-        let steps = diff(&self.in_force, wanted);
-        self.recall(wanted, &steps, &mut fresh)?;
-        for step in steps {
-            match step {
-                Step::Delete(key) => {
-                    self.in_force.remove(&key);
-                    batch.push(deleted(key));
-                }
-                Step::Apply(key) => {
-                    let digest = wanted[&key];
-                    // The file may have been changed or spoilt since its object was read. What is in force stays until
-                    // the file can be read again.
-                    if let Some(event) = fresh.remove(&(key.clone(), digest)) {
-                        self.in_force.insert(key, digest);
-                        batch.push(event);
-                    }
-                }
+    ) -> Result<(), Closed> {
+        let changes = diff(&self.applied, desired);
+        self.reload(&changes, &mut loaded)?;
+        for (key, digest) in changes {
+            let Some(digest) = digest else {
+                self.applied.remove(&key);
+                batch.push(Event::deleted(key.resource, key.name));
+                continue;
+            };
+            // The file may have been changed or broken since the object was read. The applied version stays until the
+            // file can be read again.
+            if let Some(event) = loaded.remove(&(key.clone(), digest)) {
+                self.applied.insert(key, digest);
+                batch.push(event);
             }
         }
         Ok(())
     }
 
-    /// Reads once more the files of objects that have come into force without a change of their own: the one that was
-    /// first has gone, say. It is rare, which is why objects are not kept for it.
-    fn recall(&self, wanted: &State, steps: &[Step], fresh: &mut HashMap<(Key, Digest), Event>) -> Result<(), Stopped> {
-        let missing: BTreeSet<&Key> = steps
+    /// Reads the files again that define objects which apply now without having changed themselves, for example because
+    /// the first definition was deleted. This is rare, so objects are not kept in memory for it.
+    fn reload(
+        &self,
+        changes: &[(Key, Option<Digest>)],
+        loaded: &mut HashMap<(Key, Digest), Event>,
+    ) -> Result<(), Closed> {
+        let missing: BTreeMap<&Key, Digest> = changes
             .iter()
-            .filter_map(|step| match step {
-                Step::Apply(key) if !fresh.contains_key(&(key.clone(), wanted[key])) => Some(key),
-                _ => None,
-            })
+            .filter_map(|(key, digest)| Some((key, (*digest)?)))
+            .filter(|(key, digest)| !loaded.contains_key(&((*key).clone(), *digest)))
             .collect();
         if missing.is_empty() {
             return Ok(());
         }
+        let keys: BTreeSet<&Key> = missing.keys().copied().collect();
         let files = self.files.iter().filter(|(_, file)| {
-            file.documents.iter().flat_map(|document| &document.entries).any(|entry| entry.tells(&missing))
+            file.documents.iter().flat_map(|document| &document.entries).any(|entry| entry.defines_any(&keys))
         });
         for (path, _) in files {
-            FileState::default().read(path, &mut |telling| {
-                if missing.contains(&telling.key) && wanted.get(&telling.key) == Some(&telling.digest) {
-                    fresh.insert((telling.key, telling.digest), telling.event);
+            FileState::default().read(path, &mut |candidate| {
+                if missing.get(&candidate.key) == Some(&candidate.digest) {
+                    loaded.insert((candidate.key, candidate.digest), candidate.event);
                 }
                 Ok(())
             })?;
@@ -149,27 +152,32 @@ impl Store {
         Ok(())
     }
 
-    fn tell_problems(&mut self, all: Vec<Arc<Problem>>, batch: &mut Vec<Event>) {
-        let mut now = BTreeMap::new();
-        for problem in all {
-            now.entry(problem.text()).or_insert(problem);
+    /// Reports new problems, and those that no longer exist.
+    fn update_problems(&mut self, problems: Vec<Arc<Problem>>, batch: &mut Vec<Event>) {
+        let mut current = BTreeMap::new();
+        for problem in problems {
+            current.entry(problem.text()).or_insert(problem);
         }
-        let before = std::mem::replace(&mut self.problems, now);
-        let over = before.iter().filter(|(text, _)| !self.problems.contains_key(*text));
-        batch.extend(over.map(|(_, problem)| Event::Solved(problem.clone())));
-        let new = self.problems.iter().filter(|(text, _)| !before.contains_key(*text));
+        let previous = std::mem::replace(&mut self.problems, current);
+        let resolved = previous.iter().filter(|(text, _)| !self.problems.contains_key(*text));
+        batch.extend(resolved.map(|(_, problem)| Event::Resolved(problem.clone())));
+        let new = self.problems.iter().filter(|(text, _)| !previous.contains_key(*text));
         batch.extend(new.map(|(_, problem)| Event::Problem(problem.clone())));
     }
 }
 
-fn deleted(key: Key) -> Event {
-    match key.resource {
-        Resource::Services => Event::ServiceDeleted(key.name),
-        Resource::EndpointSlices => Event::SliceDeleted(key.name),
-        Resource::Nodes => Event::NodeDeleted(key.name),
-        Resource::ServiceCidrs => Event::ServiceCidrDeleted(key.name),
-    }
+/// Returns the changes from `old` to `new`, in the order of the keys: the new digest, or `None` for a deletion.
+fn diff(old: &State, new: &State) -> Vec<(Key, Option<Digest>)> {
+    let deleted = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
+    let applied = new.iter().filter(|(key, digest)| old.get(key) != Some(digest));
+    let applied = applied.map(|(key, digest)| (key.clone(), Some(*digest)));
+    let mut changes: Vec<_> = deleted.chain(applied).collect();
+    changes.sort_by(|(a, _), (b, _)| a.cmp(b));
+    changes
 }
 
-/// Events in one batch of the first listing. Few, because whole objects wait in them.
-const LISTING_BATCH: usize = 32;
+/// Number of events in a batch of the initial list. Small, because batches contain whole objects.
+const INITIAL_BATCH: usize = 32;
+
+#[cfg(test)]
+mod tests;

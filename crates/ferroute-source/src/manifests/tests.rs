@@ -1,6 +1,6 @@
-mod follow;
-mod round;
 mod store;
+mod sync;
+mod watch;
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::Event;
 
-/// A directory of manifests that is gone at the end of the test.
+/// A directory of manifests that is removed at the end of the test.
 struct Directory {
     _guard: TempDir,
     path: PathBuf,
@@ -29,12 +29,12 @@ impl Directory {
         self.path.join(name)
     }
 
-    /// Writes a file in place, as an editor that keeps the file does.
+    /// Writes a file in place, as some editors do.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.file(name), text).unwrap();
     }
 
-    /// Writes a file beside and moves it into place, as careful tools do.
+    /// Writes a temporary file and renames it, as tools that write atomically do.
     fn replace(&self, name: &str, text: &str) {
         self.write(".new", text);
         fs::rename(self.file(".new"), self.file(name)).unwrap();
@@ -44,7 +44,7 @@ impl Directory {
         fs::remove_file(self.file(name)).unwrap();
     }
 
-    /// Events as lines, sorted, without the path of this directory.
+    /// Returns sorted lines that describe the events, with paths relative to this directory.
     fn lines(&self, events: &[Event]) -> Vec<String> {
         let mut lines: Vec<_> = events.iter().map(|event| describe(event, &self.path)).collect();
         lines.sort_unstable();
@@ -71,19 +71,19 @@ fn describe(event: &Event, directory: &Path) -> String {
         Event::ServiceCidrDeleted(name) => format!("delete service CIDR {name}"),
         Event::Synced(resource) => format!("synced {resource:?}"),
         Event::Problem(problem) => format!("problem: {}", problem.text()),
-        Event::Solved(problem) => format!("solved: {}", problem.text()),
+        Event::Resolved(problem) => format!("resolved: {}", problem.text()),
     }
     .replace(&format!("{}/", directory.display()), "")
 }
 
-/// A Service of the name with the cluster IP, as a document of its own.
+/// Returns a document with a Service.
 fn service(name: &str, ip: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: '{name}'}}\nspec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"
     )
 }
 
-/// A slice of the name with one address.
+/// Returns a document with an EndpointSlice that contains one address.
 fn slice(name: &str, service: &str, address: &str) -> String {
     format!(
         "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
@@ -92,17 +92,17 @@ fn slice(name: &str, service: &str, address: &str) -> String {
     )
 }
 
-/// Endpoints of the Service with one address.
+/// Returns a document with Endpoints that contain one address.
 fn endpoints(service: &str, address: &str) -> String {
     format!(
         "---\napiVersion: v1\nkind: Endpoints\nmetadata: {{name: {service}}}\nsubsets: [{{addresses: [{{ip: {address}}}]}}]\n"
     )
 }
 
-/// A document with a fault.
-const BAD: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: http}]}\n";
+/// An invalid document.
+const INVALID: &str = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad}\nspec: {ports: [{port: http}]}\n";
 
-/// How its problem ends.
-const BAD_FAULT: &str = "Service default/bad: spec.ports[0].port: got the text \"http\", want a number";
+/// The object, field and cause in its error.
+const INVALID_FIELD: &str = "Service default/bad: spec.ports[0].port: got string \"http\", want a number";
 
 const SYNCED: [&str; 4] = ["synced EndpointSlices", "synced Nodes", "synced ServiceCidrs", "synced Services"];

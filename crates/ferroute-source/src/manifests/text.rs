@@ -1,50 +1,50 @@
-//! The documents of a file, while it is read: of a file with very many only some are there at a time.
+//! Splitting a file into documents while it is being read, so that a large file is never in memory as a whole.
 
 use std::io::{self, Read};
 
-use ferroute_api::manifest::{Document, Position, documents_from};
+use ferroute_api::manifest::{Document, Position, documents_at};
 
-use super::Stopped;
+use super::Closed;
 
-/// Why not all documents were given.
+/// An error that ends [`for_each_document`].
 #[derive(Debug)]
 pub(super) enum TextError {
     Read(io::Error),
-    /// The bytes from here on are no UTF-8.
-    NotText(u64),
-    Stopped,
+    /// The file is not UTF-8 from this byte on.
+    InvalidUtf8(u64),
+    Closed,
 }
 
-impl From<Stopped> for TextError {
-    fn from(Stopped: Stopped) -> Self {
-        Self::Stopped
+impl From<Closed> for TextError {
+    fn from(Closed: Closed) -> Self {
+        Self::Closed
     }
 }
 
-/// Gives each document as soon as it has been read to its end.
+/// Calls `each` for each document as soon as it has been read completely.
 pub(super) fn for_each_document(
     mut file: impl Read,
-    each: &mut dyn FnMut(&Document<'_>) -> Result<(), Stopped>,
+    each: &mut dyn FnMut(&Document<'_>) -> Result<(), Closed>,
 ) -> Result<(), TextError> {
     let mut buffer = Vec::new();
     let mut position = Position::START;
     let mut offset = 0;
     loop {
-        // At least as much as is there, so that a large document is not looked through too often.
-        let more = buffer.len().max(CHUNK);
-        let read = file.by_ref().take(more as u64).read_to_end(&mut buffer).map_err(TextError::Read)?;
-        let at_end = read < more;
-        // Whole lines only, since half of one may look like something else.
-        let lines =
+        // Doubling the buffer bounds how often a large document is scanned.
+        let want = buffer.len().max(CHUNK);
+        let read = file.by_ref().take(want as u64).read_to_end(&mut buffer).map_err(TextError::Read)?;
+        let at_end = read < want;
+        // Only complete lines can be split: a part of a line may look like a marker.
+        let complete =
             if at_end { buffer.len() } else { buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1) };
-        let text = std::str::from_utf8(&buffer[..lines])
-            .map_err(|error| TextError::NotText(offset + error.valid_up_to() as u64))?;
-        let mut documents = documents_from(text, position);
+        let text = std::str::from_utf8(&buffer[..complete])
+            .map_err(|error| TextError::InvalidUtf8(offset + error.valid_up_to() as u64))?;
+        let mut documents = documents_at(text, position);
         loop {
             let before = documents.clone();
             let document = documents.next();
             if documents.rest().is_empty() && !at_end {
-                // It may go on.
+                // The document may continue in the next chunk.
                 documents = before;
                 break;
             }
@@ -55,13 +55,13 @@ pub(super) fn for_each_document(
             return Ok(());
         }
         position = documents.position();
-        let done = lines - documents.rest().len();
-        offset += done as u64;
-        buffer.drain(..done);
+        let consumed = complete - documents.rest().len();
+        offset += consumed as u64;
+        buffer.drain(..consumed);
     }
 }
 
-/// Bytes to read at a time.
+/// Minimum number of bytes to read at once.
 const CHUNK: usize = 256 * 1024;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The kernel's notices: which directories are watched, and which files a notice is about.
+//! The inotify watches, and the mapping from inotify events to files.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -7,94 +7,100 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
-use inotify::{EventMask, WatchDescriptor, WatchMask, Watches};
+use futures_util::StreamExt;
+use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask};
+use tokio::time::{Instant, sleep_until};
 
-use super::paths::{Plan, is_manifest};
+use super::{
+    paths::{Plan, is_manifest},
+    reflector::NextSync,
+};
 use crate::Problem;
 
-/// What may have changed.
+/// The files that may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dirty {
-    /// Everything; nobody knows.
+pub(super) struct Changes {
+    /// Any file may have changed.
     pub(super) all: bool,
-    /// These files have changed, or are gone.
+    /// These files have changed or disappeared.
     pub(super) files: BTreeSet<PathBuf>,
-    /// Others may have changed without a notice.
-    pub(super) look: bool,
+    /// The other files are due for polling.
+    pub(super) poll: bool,
 }
 
-impl Dirty {
-    /// Everything may have changed.
+impl Changes {
+    /// Any file may have changed.
     pub(super) fn all() -> Self {
         Self { all: true, ..Self::default() }
     }
 }
 
-/// The directories that are watched.
-pub(super) struct Watched {
-    watches: Watches,
+/// The watched directories.
+pub(super) struct Watches {
+    inotify: inotify::Watches,
     directories: HashMap<PathBuf, WatchDescriptor>,
 }
 
-/// Tells what a notice is about.
+/// A mapping from inotify events to files.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct WatchIndex {
     directories: HashMap<WatchDescriptor, PathBuf>,
-    /// The directory of the manifests: as it is watched, and as people know it.
+    /// The directory of manifests: its watch, and the path as configured.
     manifests: Option<(WatchDescriptor, PathBuf)>,
-    /// Other places; those without a file mean everything.
+    /// Other directory entries, with the file that each affects; `None` if it affects all files.
     places: HashMap<(WatchDescriptor, OsString), Vec<Option<PathBuf>>>,
 }
 
-impl Watched {
-    pub(super) fn new(watches: Watches) -> Self {
-        Self { watches, directories: HashMap::new() }
+impl Watches {
+    pub(super) fn new(inotify: inotify::Watches) -> Self {
+        Self { inotify, directories: HashMap::new() }
     }
 
-    /// Watches every directory that decides what `path` leads to, and no other. When this returns, no change after the
-    /// plan's making goes unnoticed.
-    pub(super) fn arrange(&mut self, path: &Path) -> (Plan, Index, Vec<Arc<Problem>>) {
+    /// Watches exactly the directories that determine what `path` resolves to. No change after the returned plan was
+    /// made goes unnoticed.
+    pub(super) fn update(&mut self, path: &Path) -> (Plan, WatchIndex, Vec<Arc<Problem>>) {
         let mut problems = Vec::new();
-        let mut plan = Plan::of(path);
+        let mut plan = Plan::new(path);
         for _ in 0..MAX_ROUNDS {
             problems.clear();
             if !self.watch(&plan, &mut problems) {
                 break;
             }
-            // What happened before the watch began went unnoticed, so look once more.
-            plan = Plan::of(path);
+            // Changes before the watch was added went unnoticed.
+            plan = Plan::new(path);
         }
         let index = self.index(path, &plan);
         (plan, index, problems)
     }
 
-    /// Whether any directory has not been watched before.
+    /// Watches the directories of a plan, and reports whether any of them was not watched before.
     fn watch(&mut self, plan: &Plan, problems: &mut Vec<Arc<Problem>>) -> bool {
         let mut directories = HashMap::new();
         let mut is_new = false;
         for directory in plan.directories() {
-            match self.watches.add(directory, mask()) {
+            match self.inotify.add(directory, mask()) {
                 Ok(watch) => {
                     is_new |= self.directories.get(directory) != Some(&watch);
                     directories.insert(directory.to_owned(), watch);
                 }
-                // It has gone in the meantime, which its own directory tells.
+                // The directory has disappeared meanwhile; its parent's watch reports that.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => is_new = true,
                 Err(source) => problems.push(Arc::new(Problem::Unwatched { path: directory.to_owned(), source })),
             }
         }
-        let former = std::mem::replace(&mut self.directories, directories);
-        for watch in former.into_values().filter(|watch| !self.directories.values().any(|now| now == watch)) {
-            // The kernel has removed it by itself if the directory is gone.
-            let _ = self.watches.remove(watch);
+        let previous = std::mem::replace(&mut self.directories, directories);
+        for watch in previous.into_values().filter(|watch| !self.directories.values().any(|current| current == watch)) {
+            // Fails if the directory is gone: then the kernel has removed the watch.
+            let _ = self.inotify.remove(watch);
         }
         is_new
     }
 
-    fn index(&self, path: &Path, plan: &Plan) -> Index {
-        let mut index = Index::default();
+    fn index(&self, path: &Path, plan: &Plan) -> WatchIndex {
+        let mut index = WatchIndex::default();
         index.directories.extend(self.directories.iter().map(|(path, watch)| (watch.clone(), path.clone())));
         let mut add = |place: &Path, file: Option<&Path>| {
             let watch = place.parent().and_then(|directory| self.directories.get(directory));
@@ -113,45 +119,45 @@ impl Watched {
     }
 }
 
-impl Index {
-    /// Adds to `dirty` what a notice is about; false if it is nothing of interest.
-    pub(super) fn note(&self, notice: &inotify::EventOwned, dirty: &mut Dirty) -> bool {
-        if notice.mask.contains(EventMask::Q_OVERFLOW) {
-            dirty.all = true;
+impl WatchIndex {
+    /// Adds the files that an inotify event affects to `changes`. Reports whether the event is relevant.
+    fn add(&self, event: &inotify::EventOwned, changes: &mut Changes) -> bool {
+        if event.mask.contains(EventMask::Q_OVERFLOW) {
+            changes.all = true;
             return true;
         }
-        let Some(directory) = self.directories.get(&notice.wd) else { return false };
-        let Some(name) = &notice.name else {
-            // The directory itself has gone, or been moved or unmounted.
-            dirty.all |= !notice.mask.intersects(EventMask::ATTRIB);
-            return dirty.all;
+        let Some(directory) = self.directories.get(&event.wd) else { return false };
+        let Some(name) = &event.name else {
+            // The directory itself was deleted, moved or unmounted.
+            changes.all |= !event.mask.intersects(EventMask::ATTRIB);
+            return changes.all;
         };
-        if notice.mask.contains(EventMask::CREATE) && !is_complete(&directory.join(name)) {
+        if event.mask.contains(EventMask::CREATE) && !is_complete(&directory.join(name)) {
             return false;
         }
         let mut is_relevant = false;
-        for file in self.places.get(&(notice.wd.clone(), name.clone())).into_iter().flatten() {
+        for file in self.places.get(&(event.wd.clone(), name.clone())).into_iter().flatten() {
             is_relevant = true;
             match file {
                 Some(file) => {
-                    dirty.files.insert(file.clone());
+                    changes.files.insert(file.clone());
                 }
-                None => dirty.all = true,
+                None => changes.all = true,
             }
         }
         if let Some((watch, path)) = &self.manifests
-            && *watch == notice.wd
+            && *watch == event.wd
             && is_manifest(name)
         {
             is_relevant = true;
-            dirty.files.insert(path.join(name));
+            changes.files.insert(path.join(name));
         }
         is_relevant
     }
 }
 
-/// Whether something new is all there: links and directories are at once, and so is a second name of a file. Another
-/// file is only being written; the notice that it has been closed will come.
+/// Reports whether a new directory entry is complete: links and directories are, and so are hard links to a file. Any
+/// other file is still being written, and another event will report that it was closed.
 fn is_complete(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file() || metadata.nlink() > 1)
 }
@@ -167,5 +173,54 @@ fn mask() -> WatchMask {
         | WatchMask::ONLYDIR
 }
 
-/// How often to look again while directories come and go under our eyes. Their notices come later in any case.
+/// A reader of inotify events.
+pub(super) struct EventReader {
+    stream: EventStream<Vec<u8>>,
+    poll_interval: Duration,
+    /// Time of the next poll for changes without an inotify event.
+    poll_at: Instant,
+}
+
+impl EventReader {
+    pub(super) fn new(inotify: Inotify, poll_interval: Duration) -> io::Result<Self> {
+        let stream = inotify.into_event_stream(vec![0; BUFFER_SIZE])?;
+        Ok(Self { stream, poll_interval, poll_at: Instant::now() + poll_interval })
+    }
+
+    /// Waits for a change and then for a pause in changes, or until a synchronization is due anyway.
+    pub(super) async fn wait(&mut self, next: &NextSync) -> io::Result<Changes> {
+        let mut changes = Changes::default();
+        let mut sync_at = next.due.map_or(self.poll_at, |due| self.poll_at.min(due.into()));
+        let mut sync_by = None;
+        loop {
+            tokio::select! {
+                event = self.stream.next() => {
+                    let event = event.ok_or(io::ErrorKind::UnexpectedEof)??;
+                    if next.index.add(&event, &mut changes) {
+                        let now = Instant::now();
+                        sync_at = (now + PAUSE).min(*sync_by.get_or_insert(now + MAX_WAIT));
+                    }
+                }
+                () = sleep_until(sync_at) => break,
+            }
+        }
+        if self.poll_at <= Instant::now() {
+            self.poll_at = Instant::now() + self.poll_interval;
+            changes.poll = true;
+        }
+        Ok(changes)
+    }
+}
+
+/// Maximum number of attempts to watch directories that appear and disappear at the same time. Later events report the
+/// remaining changes.
 const MAX_ROUNDS: usize = 8;
+
+/// Time without inotify events before files are read: tools that write several files write them in quick succession.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Maximum time to wait for such a pause.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// Enough for hundreds of inotify events.
+const BUFFER_SIZE: usize = 16 * 1024;

@@ -1,7 +1,7 @@
 use super::{named, summary};
 
 #[test]
-fn a_bad_document_does_not_take_the_good_ones_with_it() {
+fn invalid_document_does_not_affect_the_others() {
     let text = format!("{}---\na: [\n---\n{}---\nkind: Service\n", named("a", ""), named("b", ""));
     let all = summary(&text);
     assert_eq!((&*all[0], &*all[2]), ("Service default/a", "Service default/b"));
@@ -11,7 +11,7 @@ fn a_bad_document_does_not_take_the_good_ones_with_it() {
 }
 
 #[test]
-fn faults_name_document_line_object_and_field() {
+fn errors_name_document_line_object_and_field() {
     let text = format!(
         "{}---\n{}",
         named("a", ""),
@@ -21,33 +21,33 @@ fn faults_name_document_line_object_and_field() {
         summary(&text),
         [
             "Service default/a",
-            "error: document 2, line 16: Service shop/b: spec.ports[1].port: got the text \"http\", want a number"
+            "error: document 2, line 16: Service shop/b: spec.ports[1].port: got string \"http\", want a number"
         ]
     );
 }
 
 #[test]
-fn each_type_of_value_is_asked_for_in_words() {
+fn type_errors_describe_value_and_expected_type() {
     for (rest, error) in [
-        ("spec: 5\n", "line 5: Service default/a: spec: got the number 5, want a mapping"),
+        ("spec: 5\n", "line 5: Service default/a: spec: got number 5, want a mapping"),
         ("spec: {ports: {port: 80}}\n", "line 5: Service default/a: spec.ports: got a mapping, want a list"),
-        ("spec: {ports: [80]}\n", "line 5: Service default/a: spec.ports[0]: got the number 80, want a mapping"),
+        ("spec: {ports: [80]}\n", "line 5: Service default/a: spec.ports[0]: got number 80, want a mapping"),
         (
             "spec: {ports: [{port: 80.5}]}\n",
-            "line 5: Service default/a: spec.ports[0].port: got the number 80.5, want a whole number from -2147483648 to 2147483647",
+            "line 5: Service default/a: spec.ports[0].port: got number 80.5, want an integer from -2147483648 to 2147483647",
         ),
         (
             "spec: {ports: [{port: 3000000000}]}\n",
-            "line 5: Service default/a: spec.ports[0].port: got the number 3000000000, want a whole number from -2147483648 to 2147483647",
+            "line 5: Service default/a: spec.ports[0].port: got number 3000000000, want an integer from -2147483648 to 2147483647",
         ),
-        ("spec: {type: [x]}\n", "line 5: Service default/a: spec.type: got a list, want text"),
+        ("spec: {type: [x]}\n", "line 5: Service default/a: spec.type: got a list, want a string"),
         (
             "spec: {externalIPs: [1]}\n",
-            "line 5: Service default/a: spec.externalIPs[0]: got the number 1, want text (in quotes: \"1\")",
+            "line 5: Service default/a: spec.externalIPs[0]: got number 1, want a string (quote it: \"1\")",
         ),
         (
             "  labels: {app.kubernetes.io/name: 1}\n",
-            "line 5: Service default/a: metadata.labels[\"app.kubernetes.io/name\"]: got the number 1, want text (in quotes: \"1\")",
+            "line 5: Service default/a: metadata.labels[\"app.kubernetes.io/name\"]: got number 1, want a string (quote it: \"1\")",
         ),
     ] {
         assert_eq!(summary(&named("a", rest)), [format!("error: document 1, {error}")]);
@@ -55,21 +55,21 @@ fn each_type_of_value_is_asked_for_in_words() {
     let pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {hostNetwork: 'yes'}}";
     assert_eq!(
         summary(pod),
-        ["error: document 1, line 1: Pod default/a: spec.hostNetwork: got the text \"yes\", want true or false"]
+        ["error: document 1, line 1: Pod default/a: spec.hostNetwork: got string \"yes\", want true or false"]
     );
 }
 
 #[test]
-fn what_an_object_is_must_be_said() {
+fn kind_version_and_name_are_required() {
     for (text, error) in [
         ("metadata: {name: a}", "line 1: a: kind: missing"),
         ("{kind: Service, metadata: {name: a}}", "line 1: Service a: apiVersion: missing"),
-        ("{kind: 5, apiVersion: v1}", "line 1: kind: got the number 5, want text"),
-        ("{kind: Service, apiVersion: 1}", "line 1: Service: apiVersion: got the number 1, want text"),
+        ("{kind: 5, apiVersion: v1}", "line 1: kind: got number 5, want a string"),
+        ("{kind: Service, apiVersion: 1}", "line 1: Service: apiVersion: got number 1, want a string"),
         ("{kind: '', apiVersion: v1}", "line 1: kind: missing"),
         ("{kind: Service, apiVersion: v1}", "line 1: Service: metadata.name: missing"),
         ("kind: Service\napiVersion: v1\nmetadata: {name: ''}\n", "line 3: Service: metadata.name: missing"),
-        ("hello", "line 1: got the text \"hello\", want an object"),
+        ("hello", "line 1: got string \"hello\", want an object"),
         ("- a\n- b", "line 1: got a list, want an object"),
     ] {
         assert_eq!(summary(text), [format!("error: document 1, {error}")]);
@@ -77,7 +77,7 @@ fn what_an_object_is_must_be_said() {
 }
 
 #[test]
-fn versions_that_are_not_served_are_errors_and_kinds_of_others_are_not() {
+fn unsupported_versions_are_errors_and_foreign_kinds_are_ignored() {
     let object = |version: &str, kind: &str| format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: a}}}}");
     for (version, kind, outcome) in [
         (
@@ -105,36 +105,36 @@ fn versions_that_are_not_served_are_errors_and_kinds_of_others_are_not() {
 }
 
 #[test]
-fn keys_that_are_there_twice_are_errors_of_the_text() {
+fn duplicate_keys_are_syntax_errors() {
     assert_eq!(
         summary(&named("a", "spec:\n  type: ClusterIP\n  ports: []\n  type: NodePort\n")),
-        ["error: document 1, line 8: the key \"type\" is there twice"]
+        ["error: document 1, line 8: duplicate key \"type\""]
     );
     let many = (0..40).map(|i| format!("k{}: v\n", i % 39)).collect::<String>();
-    assert_eq!(summary(&many), ["error: document 1, line 40: the key \"k0\" is there twice"]);
+    assert_eq!(summary(&many), ["error: document 1, line 40: duplicate key \"k0\""]);
 }
 
 #[test]
-fn templates_that_nobody_filled_in_are_errors() {
+fn unrendered_templates_are_errors() {
     assert_eq!(
         summary(&named("a", "spec:\n  type: {{ .Values.type }}\n")),
-        ["error: document 1, line 6: the key of a mapping is not text"]
+        ["error: document 1, line 6: key of a mapping is not a string"]
     );
 }
 
 #[test]
-fn tabs_for_indentation_are_errors_with_a_line() {
+fn tabs_for_indentation_are_errors() {
     let all = summary(&named("a", "spec:\n\ttype: NodePort\n"));
-    assert!(all.len() == 1 && all[0].starts_with("error: document 1, line 6: not valid YAML: "), "{all:?}");
+    assert!(all.len() == 1 && all[0].starts_with("error: document 1, line 6: invalid YAML: "), "{all:?}");
 }
 
 #[test]
-fn unknown_fields_are_passed_over() {
+fn unknown_fields_are_ignored() {
     let text = named("a", "  uid: x\n  managedFields: [{f: [1]}]\nspec: {allocateLoadBalancerNodePorts: 5}\nmore: ~\n");
     assert_eq!(summary(&text), ["Service default/a"]);
 }
 
 #[test]
-fn the_namespace_of_nodes_is_nothing() {
+fn namespace_of_nodes_is_cleared() {
     assert_eq!(summary("{apiVersion: v1, kind: Node, metadata: {name: a, namespace: x}}"), ["Node a"]);
 }

@@ -1,7 +1,7 @@
 use super::summary;
 
 #[test]
-fn a_list_gives_its_items() {
+fn items_of_a_list_are_read() {
     let text = "
 apiVersion: v1
 items:
@@ -14,7 +14,7 @@ kind: List
 }
 
 #[test]
-fn items_of_a_typed_list_need_not_say_what_they_are() {
+fn items_of_typed_lists_inherit_their_type() {
     for text in [
         "{apiVersion: v1, kind: ServiceList, items: [{metadata: {name: a}}, {metadata: {name: b}}]}",
         "{items: [{metadata: {name: a}}, {metadata: {name: b}}], kind: ServiceList, apiVersion: v1}",
@@ -30,7 +30,7 @@ fn items_of_a_typed_list_need_not_say_what_they_are() {
 }
 
 #[test]
-fn a_bad_item_does_not_take_the_good_ones_with_it() {
+fn invalid_item_does_not_affect_the_others() {
     for text in [
         "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n\
          - apiVersion: v1\n  kind: Service\n  metadata: {name: b}\n  spec: {ports: [{port: x}]}\n\
@@ -45,7 +45,7 @@ fn a_bad_item_does_not_take_the_good_ones_with_it() {
             [
                 "Service default/a".to_owned(),
                 format!(
-                    "error: document 1{line}: Service default/b: items[1].spec.ports[0].port: got the text \"x\", want a number"
+                    "error: document 1{line}: Service default/b: items[1].spec.ports[0].port: got string \"x\", want a number"
                 ),
                 "Node c".to_owned(),
             ]
@@ -54,7 +54,7 @@ fn a_bad_item_does_not_take_the_good_ones_with_it() {
 }
 
 #[test]
-fn items_that_say_nothing_in_a_list_that_says_nothing_are_errors() {
+fn untyped_items_of_untyped_lists_are_errors() {
     assert_eq!(
         summary("apiVersion: v1\nkind: List\nitems:\n- metadata: {name: a}\n"),
         ["error: document 1, line 4: a: items[0].kind: missing"]
@@ -62,20 +62,20 @@ fn items_that_say_nothing_in_a_list_that_says_nothing_are_errors() {
 }
 
 #[test]
-fn a_list_with_a_fault_in_its_text_gives_nothing() {
+fn list_with_invalid_syntax_has_no_items() {
     let text = "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Service, metadata: {name: a}}\n- {\n";
     let all = summary(text);
     assert!(all.len() == 1 && all[0].starts_with("error: document 1, line "), "{all:?}");
 }
 
 #[test]
-fn empty_lists_and_empty_items_are_nothing() {
+fn empty_lists_and_items_are_ignored() {
     assert_eq!(summary("{apiVersion: v1, kind: List, items: []}"), [""; 0]);
     assert_eq!(summary("{apiVersion: v1, kind: List, items: [null]}"), [""; 0]);
 }
 
 #[test]
-fn a_list_behind_an_alias_is_a_list() {
+fn list_in_an_alias_is_a_list() {
     let item = "[{apiVersion: v1, kind: Service, metadata: {name: a}}]";
     assert_eq!(summary(&format!("x: &x {item}\nitems: *x\nkind: List\napiVersion: v1\n")), ["Service default/a"]);
     assert_eq!(
@@ -85,7 +85,7 @@ fn a_list_behind_an_alias_is_a_list() {
 }
 
 #[test]
-fn kinds_that_only_end_like_a_list_are_no_lists() {
+fn kind_ending_in_list_without_items_is_not_a_list() {
     assert_eq!(
         summary("{apiVersion: example.com/v1, kind: AllowList, metadata: {name: a}}"),
         ["ignored example.com/v1 AllowList a"]

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, option, prelude::*};
 use serde_json::{Value, json};
 
-use crate::manifest::{Found, documents, read};
+use crate::manifest::{Parsed, documents, read};
 use crate::{
     EndpointConditions, EndpointPort, EndpointSlice, LoadBalancerIngress, LoadBalancerStatus, Node, NodeSpec, Object,
     ObjectMeta, Service, ServicePort, ServiceSpec, ServiceStatus, SliceEndpoint, Taint, TargetRef,
@@ -13,7 +13,7 @@ fn name() -> impl Strategy<Value = String> {
     "[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?"
 }
 
-/// Text of all sorts, with what YAML could take for something else.
+/// Generates strings, including those that YAML could interpret as another type.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         "[ -~]{0,12}",
@@ -89,13 +89,13 @@ fn objects() -> impl Strategy<Value = Vec<Object>> {
     vec(prop_oneof![service(), slice(), node()], 1..4)
 }
 
-/// As the API shows it, with kind and version.
+/// Returns an object as the API serves it, with `kind` and `apiVersion`.
 fn to_value(object: &Object) -> Value {
     let value = match object {
         Object::Service(object) => serde_json::to_value(object),
         Object::EndpointSlice(object) => serde_json::to_value(object),
         Object::Node(object) => serde_json::to_value(object),
-        other => panic!("no {} is made here", other.kind()),
+        other => panic!("{} is not generated", other.kind()),
     };
     let mut value = value.unwrap();
     value["kind"] = object.kind().as_str().into();
@@ -104,8 +104,8 @@ fn to_value(object: &Object) -> Value {
 }
 
 fn read_objects(text: &str) -> Vec<Object> {
-    let object = |found| match found {
-        Ok(Found::Object(object)) => *object,
+    let object = |parsed| match parsed {
+        Ok(Parsed::Object(object)) => *object,
         other => panic!("{other:?} in {text}"),
     };
     read(text).into_iter().map(object).collect()
@@ -115,8 +115,8 @@ fn to_yaml(object: &Object) -> String {
     format!("---\n{}", serde_saphyr::to_string(&to_value(object)).unwrap())
 }
 
-/// What may be put into a text to break it.
-fn splinters() -> impl Strategy<Value = String> {
+/// Generates fragments that are likely to break the syntax of a text.
+fn fragments() -> impl Strategy<Value = String> {
     let special = vec![
         "\n",
         "\r",
@@ -172,31 +172,31 @@ proptest! {
         prop_assert_eq!(read_objects(&stream), &objects[..]);
         let list = json!({"apiVersion": "v1", "kind": "List", "items": values});
         prop_assert_eq!(read_objects(&list.to_string()), &objects[..]);
-        // JSON is YAML.
+        // The comment makes the JSON a YAML document.
         prop_assert_eq!(read_objects(&format!("# a list\n{list}")), objects);
     }
 
     #[test]
-    fn texts_with_random_faults_never_panic(
+    fn corrupted_texts_never_panic(
         objects in objects(),
         json in any::<bool>(),
-        faults in vec((any::<prop::sample::Index>(), 0usize..4, splinters()), 1..6),
+        edits in vec((any::<prop::sample::Index>(), 0usize..4, fragments()), 1..6),
     ) {
         let mut text: String = if json {
             json!({"apiVersion": "v1", "kind": "List", "items": objects.iter().map(to_value).collect::<Vec<_>>()}).to_string()
         } else {
             objects.iter().map(to_yaml).collect()
         };
-        for (index, removed, splinter) in faults {
+        for (index, removed, fragment) in edits {
             let ends: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
             let first = index.index(ends.len());
             let last = (first + removed).min(ends.len() - 1);
-            text.replace_range(ends[first]..ends[last], &splinter);
+            text.replace_range(ends[first]..ends[last], &fragment);
         }
         let lines = text.split(['\n', '\r']).count();
         let count = documents(&text).count();
-        for found in read(&text) {
-            if let Err(error) = found {
+        for parsed in read(&text) {
+            if let Err(error) = parsed {
                 prop_assert!(error.document >= count.min(1));
                 prop_assert!(error.line.is_none_or(|line| (1..=lines + 1).contains(&line)), "{} in {}", error, text);
             }
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_at_all_never_panics_and_is_cut_where_the_documents_say(
+    fn arbitrary_texts_never_panic_and_documents_start_at_their_lines(
         text in "(\\PC|[\\n\\t :{}\\[\\]&*'\"-]|\n---|\n\\.\\.\\.){0,80}"
     ) {
         let _ = read(&text);

@@ -1,12 +1,12 @@
 use super::{named, service, summary};
 
-/// The value of the label `l` in YAML.
+/// Returns the value of a label that is written as `yaml`.
 #[track_caller]
 fn label(yaml: &str) -> String {
     service(&named("a", &format!("  labels:\n    l: {yaml}\n"))).metadata.labels["l"].clone()
 }
 
-/// Why it cannot be the value of a label.
+/// Returns the error for a label that is written as `yaml`.
 #[track_caller]
 fn bad_label(yaml: &str) -> String {
     let all = summary(&named("a", &format!("  labels:\n    l: {yaml}\n")));
@@ -15,24 +15,24 @@ fn bad_label(yaml: &str) -> String {
 }
 
 #[test]
-fn words_that_are_booleans_in_yaml_1_1_are_no_text() {
+fn yaml_1_1_booleans_are_not_strings() {
     for word in ["y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "n", "No", "off", "OFF", "False"] {
-        assert_eq!(bad_label(word), format!("got the boolean {word}, want text (in quotes: \"{word}\")"));
+        assert_eq!(bad_label(word), format!("got boolean {word}, want a string (quote it: \"{word}\")"));
         assert_eq!(label(&format!("'{word}'")), word);
         assert_eq!(label(&format!("!!str {word}")), word);
     }
 }
 
 #[test]
-fn numbers_are_no_text() {
+fn numbers_are_not_strings() {
     for number in ["1", "-7", "+7", "1.5", ".5", "1e3", "0x1F", "0o17", "0b11", "0777", "08", "1_000", ".inf", ".NaN"] {
-        assert_eq!(bad_label(number), format!("got the number {number}, want text (in quotes: \"{number}\")"));
+        assert_eq!(bad_label(number), format!("got number {number}, want a string (quote it: \"{number}\")"));
         assert_eq!(label(&format!("\"{number}\"")), number);
     }
 }
 
 #[test]
-fn text_that_only_resembles_other_types_needs_no_quotes() {
+fn strings_similar_to_other_types_need_no_quotes() {
     for text in [
         "10.96.0.1",
         "fd00--1",
@@ -62,7 +62,7 @@ fn text_that_only_resembles_other_types_needs_no_quotes() {
 }
 
 #[test]
-fn null_is_a_field_that_is_left_out() {
+fn null_is_equivalent_to_an_omitted_field() {
     let text = "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: ~, labels: null}, \
                 spec: {clusterIP: null, ports: , selector: {a: null}}, status: null}";
     let read = service(text);
@@ -73,21 +73,21 @@ fn null_is_a_field_that_is_left_out() {
 }
 
 #[test]
-fn ports_are_read_in_every_form_of_number() {
+fn ports_are_accepted_in_all_number_formats() {
     for (text, port) in [("80", 80), ("0x50", 80), ("0120", 80), ("8_0", 80), ("80.0", 80), ("8e1", 80), ("-1", -1)] {
         assert_eq!(service(&named("a", &format!("spec: {{ports: [{{port: {text}}}]}}\n"))).spec.ports[0].port, port);
     }
 }
 
 #[test]
-fn a_target_port_is_a_number_or_a_name() {
+fn target_port_is_a_number_or_a_name() {
     let read = service(&named("a", "spec: {ports: [{port: 1, targetPort: 8080}, {port: 2, targetPort: http}]}\n"));
     let ports: Vec<_> = read.spec.ports.iter().map(|port| port.target_port.clone().unwrap()).collect();
     assert_eq!(ports, [serde_json::json!(8080), serde_json::json!("http")]);
 }
 
 #[test]
-fn anchors_aliases_and_merge_keys_work() {
+fn anchors_aliases_and_merge_keys_are_resolved() {
     let text = named(
         "a",
         "  labels: &labels {app: web, tier: front}\nspec:\n  selector: *labels\n  ports:\n  - &port {name: a, port: 1, \
@@ -100,12 +100,12 @@ fn anchors_aliases_and_merge_keys_work() {
 }
 
 #[test]
-fn a_quoted_merge_key_is_a_key() {
+fn quoted_merge_key_is_an_ordinary_key() {
     assert_eq!(service(&named("a", "  labels: {'<<': x}\n")).metadata.labels["<<"], "x");
 }
 
 #[test]
-fn block_and_folded_text_and_escapes_are_read() {
+fn block_scalars_and_escapes_are_read() {
     let text =
         named("a", "  annotations:\n    b: |-\n      x\n       y\n    f: >\n      x\n      y\n    e: \"\\u00fc\\t\"\n");
     let annotations = service(&text).metadata.annotations;
@@ -113,28 +113,28 @@ fn block_and_folded_text_and_escapes_are_read() {
 }
 
 #[test]
-fn numbers_and_booleans_are_good_keys() {
+fn numbers_and_booleans_are_valid_keys() {
     let labels = service(&named("a", "  labels: {1: a, on: b, ~: c}\n")).metadata.labels;
     assert_eq!(labels.keys().collect::<Vec<_>>(), ["1", "on", "~"]);
 }
 
 #[test]
-fn few_aliases_that_stand_for_very_much_are_an_error() {
+fn exponential_aliases_are_an_error() {
     let mut text = named("a", "bomb:\n  l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..20 {
         let aliases = vec![format!("*l{}", level - 1); 10].join(", ");
         text.push_str(&format!("  l{level}: &l{level} [{aliases}]\n"));
     }
-    assert_eq!(summary(&text), ["error: document 1, line 10: aliases stand for more than 100000 values"]);
+    assert_eq!(summary(&text), ["error: document 1, line 10: aliases expand to more than 100000 values"]);
 }
 
 #[test]
-fn an_alias_within_its_own_anchor_is_an_error() {
-    assert_eq!(summary("a: &a [b, *a]\n"), ["error: document 1, line 1: an alias stands within its own anchor"]);
+fn recursive_alias_is_an_error() {
+    assert_eq!(summary("a: &a [b, *a]\n"), ["error: document 1, line 1: alias refers to an anchor that contains it"]);
 }
 
 #[test]
-fn nesting_without_end_is_an_error() {
+fn excessive_nesting_is_an_error() {
     let flow = format!("a: {}", "[".repeat(100_000));
     let block = format!("a:\n{}x", "- ".repeat(100));
     for text in [flow, block] {

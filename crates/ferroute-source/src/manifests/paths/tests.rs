@@ -4,9 +4,9 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// The files that are read in a directory, and the places that count for its links, all below the directory.
+/// Returns the manifests in a directory, relative to it.
 fn files(directory: &Path) -> Vec<String> {
-    let listing = Plan::of(directory).listing.unwrap();
+    let listing = Plan::new(directory).listing.unwrap();
     listing.files.iter().map(|file| below(directory, file)).collect()
 }
 
@@ -16,7 +16,7 @@ fn below(directory: &Path, path: &Path) -> String {
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    // Temporary directories may lie behind a link themselves.
+    // The path of the temporary directory may contain links.
     let path = directory.path().canonicalize().unwrap();
     (directory, path)
 }
@@ -37,17 +37,17 @@ fn only_manifests_are_listed() {
 }
 
 #[test]
-fn a_file_is_a_listing_of_itself() {
+fn file_is_listed_by_itself() {
     let (_guard, path) = directory();
     let file = path.join("any-name");
     fs::write(&file, "").unwrap();
-    let plan = Plan::of(&file);
+    let plan = Plan::new(&file);
     assert_eq!(plan.root, std::slice::from_ref(&file));
     assert_eq!(plan.listing.unwrap().files, [file].into());
 }
 
 #[test]
-fn each_link_on_the_way_is_a_place_to_watch() {
+fn each_link_in_the_path_is_watched() {
     let (_guard, path) = directory();
     fs::create_dir_all(path.join("manifests")).unwrap();
     fs::create_dir_all(path.join("store/v1")).unwrap();
@@ -56,7 +56,7 @@ fn each_link_on_the_way_is_a_place_to_watch() {
     symlink("..data/v1/a.yaml", path.join("manifests/a.yaml")).unwrap();
     symlink(path.join("manifests"), path.join("link")).unwrap();
 
-    let plan = Plan::of(&path.join("link"));
+    let plan = Plan::new(&path.join("link"));
     assert_eq!(plan.root, [path.join("link"), path.join("manifests")]);
     let listing = plan.listing.as_ref().unwrap();
     assert_eq!(listing.directory, Some(path.join("manifests")));
@@ -69,26 +69,26 @@ fn each_link_on_the_way_is_a_place_to_watch() {
 }
 
 #[test]
-fn what_is_missing_is_watched_for_where_the_way_ends() {
+fn missing_path_is_watched_at_its_first_missing_component() {
     let (_guard, path) = directory();
-    let plan = Plan::of(&path.join("not/there/yet.yaml"));
+    let plan = Plan::new(&path.join("not/there/yet.yaml"));
     assert_eq!(plan.root, [path.join("not")]);
     assert_eq!(plan.listing.unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
 #[test]
-fn links_in_a_circle_end() {
+fn circular_links_are_an_error() {
     let (_guard, path) = directory();
     symlink("b", path.join("a")).unwrap();
     symlink("a", path.join("b")).unwrap();
-    assert!(Plan::of(&path.join("a")).listing.is_err());
+    assert!(Plan::new(&path.join("a")).listing.is_err());
 }
 
 #[test]
-fn steps_upwards_are_taken_from_where_links_lead() {
+fn parent_components_are_resolved_after_links() {
     let (_guard, path) = directory();
     fs::create_dir_all(path.join("x/y")).unwrap();
     fs::write(path.join("x/a.yaml"), "").unwrap();
     symlink("x/y", path.join("link")).unwrap();
-    assert_eq!(Plan::of(&path.join("link/../a.yaml")).root, [path.join("link"), path.join("x/a.yaml")]);
+    assert_eq!(Plan::new(&path.join("link/../a.yaml")).root, [path.join("link"), path.join("x/a.yaml")]);
 }

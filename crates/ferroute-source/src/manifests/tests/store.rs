@@ -1,10 +1,10 @@
-//! The store by itself: which events a reading of files gives.
+//! The store alone: the events that result from reading files.
 
-use super::{BAD, BAD_FAULT, Directory, SYNCED, endpoints, service, slice};
+use super::{Directory, INVALID, INVALID_FIELD, SYNCED, endpoints, service, slice};
 use crate::{
     Event,
     manifests::{
-        Stopped, read_once,
+        Closed, read_once,
         store::{Store, Work},
     },
 };
@@ -16,8 +16,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A store that has listed the files once.
-    fn listed(files: &[(&str, &str)]) -> Self {
+    /// Creates a store that has sent the initial list of the files.
+    fn synced(files: &[(&str, &str)]) -> Self {
         let mut fixture = Self { directory: Directory::new(), store: Store::default() };
         files.iter().for_each(|(name, text)| fixture.directory.write(name, text));
         let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
@@ -26,16 +26,16 @@ impl Fixture {
         fixture
     }
 
-    /// What reading the files again tells, in one batch.
+    /// Reads files and returns the resulting events, which must be one batch.
     fn read(&mut self, names: &[&str]) -> Vec<String> {
         let read = names.iter().map(|name| self.directory.file(name)).collect();
         self.refresh(Work { read, complete: true, ..Work::default() })
     }
 
-    /// What it tells that files are gone.
-    fn gone(&mut self, names: &[&str]) -> Vec<String> {
-        let gone = names.iter().map(|name| self.directory.file(name)).collect();
-        self.refresh(Work { gone, complete: true, ..Work::default() })
+    /// Deletes files from the store and returns the resulting events.
+    fn delete(&mut self, names: &[&str]) -> Vec<String> {
+        let deleted = names.iter().map(|name| self.directory.file(name)).collect();
+        self.refresh(Work { deleted, complete: true, ..Work::default() })
     }
 
     fn refresh(&mut self, work: Work) -> Vec<String> {
@@ -50,7 +50,7 @@ impl Fixture {
         self.directory.lines(&batches.concat_all())
     }
 
-    /// Writes a file and reads it.
+    /// Writes a file, reads it and returns the resulting events.
     fn change(&mut self, name: &str, text: &str) -> Vec<String> {
         self.directory.write(name, text);
         self.read(&[name])
@@ -68,7 +68,7 @@ impl ConcatAll for Vec<Vec<Event>> {
 }
 
 #[test]
-fn the_first_listing_tells_everything_and_ends_with_synced() {
+fn initial_list_contains_all_objects_and_ends_with_synced() {
     let directory = Directory::new();
     directory.write("a.yaml", &format!("{}{}", service("web", "10.0.0.1"), slice("web-1", "web", "10.1.0.1")));
     directory.write("b.json", r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}"#);
@@ -90,14 +90,14 @@ fn the_first_listing_tells_everything_and_ends_with_synced() {
 }
 
 #[test]
-fn an_empty_directory_is_synced_too() {
+fn empty_directory_is_synced() {
     let directory = Directory::new();
     assert_eq!(directory.lines(&read_once(&directory.path).unwrap()), SYNCED);
     assert!(read_once(&directory.file("missing")).is_err());
 }
 
 #[test]
-fn a_large_first_listing_comes_in_parts() {
+fn large_initial_list_is_sent_in_several_batches() {
     let directory = Directory::new();
     let text: String = (0..1000).map(|i| service(&format!("s{i}"), "10.0.0.1")).collect();
     directory.write("a.yaml", &text);
@@ -113,23 +113,23 @@ fn a_large_first_listing_comes_in_parts() {
 }
 
 #[test]
-fn what_was_told_of_a_list_that_turns_out_to_be_cut_off_is_taken_back() {
+fn objects_of_truncated_list_are_deleted_again() {
     let directory = Directory::new();
     let item = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 80}]}}"#;
     directory.write("a.json", &format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{item},"#));
     let events = read_once(&directory.path).unwrap();
-    let told = |event: &Event| matches!(event, Event::ServiceApplied(_));
-    let taken_back = |event: &Event| matches!(event, Event::ServiceDeleted(_));
-    assert!(events.iter().position(taken_back) > events.iter().position(told));
-    assert_eq!(events.iter().filter(|event| told(event)).count(), 1);
+    let applied = |event: &Event| matches!(event, Event::ServiceApplied(_));
+    let deleted = |event: &Event| matches!(event, Event::ServiceDeleted(_));
+    assert!(events.iter().position(deleted) > events.iter().position(applied));
+    assert_eq!(events.iter().filter(|event| applied(event)).count(), 1);
     assert!(directory.lines(&events).contains(
-        &"problem: cannot use all of a.json: document 1, line 1: not valid JSON: EOF while parsing a value".to_owned()
+        &"problem: invalid manifest a.json: document 1, line 1: invalid JSON: EOF while parsing a value".to_owned()
     ));
 }
 
 #[test]
-fn only_what_changed_is_told() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &[service("x", "10.0.0.1"), service("y", "10.0.0.2")].concat())]);
+fn only_changed_objects_are_sent() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &[service("x", "10.0.0.1"), service("y", "10.0.0.2")].concat())]);
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
     let text = [service("x", "10.0.0.1"), service("y", "10.0.0.3"), service("z", "10.0.0.4")].concat();
     assert_eq!(fixture.change("a.yaml", &text), ["apply service y 10.0.0.3", "apply service z 10.0.0.4"]);
@@ -140,57 +140,57 @@ fn only_what_changed_is_told() {
 }
 
 #[test]
-fn what_only_looks_different_is_not_told() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
+fn equivalent_text_is_not_a_change() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     let text = "# new\n{spec: {clusterIP: '10.0.0.1', ports: [{port: 80}], other: 1}, kind: Service, metadata: {name: x}, apiVersion: v1}\n";
     assert_eq!(fixture.change("a.yaml", text), [""; 0]);
 }
 
 #[test]
-fn an_object_may_move_from_file_to_file() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1")), ("b.yaml", "")]);
+fn object_may_move_between_files() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1")), ("b.yaml", "")]);
     fixture.directory.write("a.yaml", "");
     fixture.directory.write("b.yaml", &service("x", "10.0.0.1"));
     assert_eq!(fixture.read(&["a.yaml", "b.yaml"]), [""; 0]);
 }
 
 #[test]
-fn at_first_the_good_documents_of_a_bad_file_count() {
+fn valid_documents_of_never_valid_file_are_applied() {
     let mut fixture = Fixture { directory: Directory::new(), store: Store::default() };
-    let problem = format!("problem: cannot use all of a.yaml: document 2, line 10: {BAD_FAULT}");
-    let text = [&service("x", "10.0.0.1"), BAD].concat();
+    let problem = format!("problem: invalid manifest a.yaml: document 2, line 10: {INVALID_FIELD}");
+    let text = [&service("x", "10.0.0.1"), INVALID].concat();
     assert_eq!(fixture.change("a.yaml", &text), [&["apply service x 10.0.0.1", &*problem][..], &SYNCED].concat());
-    // Told once, however often it is read.
+    // Sent once, however often the file is read.
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
-    // There is no good version yet that could stay in force.
-    let text = [&service("y", "10.0.0.2"), BAD].concat();
+    // There is no valid version yet that could stay applied.
+    let text = [&service("y", "10.0.0.2"), INVALID].concat();
     assert_eq!(fixture.change("a.yaml", &text), ["apply service y 10.0.0.2", "delete service default/x"]);
-    assert_eq!(fixture.change("a.yaml", &service("y", "10.0.0.2")), [problem.replace("problem", "solved")]);
+    assert_eq!(fixture.change("a.yaml", &service("y", "10.0.0.2")), [problem.replace("problem", "resolved")]);
 }
 
 #[test]
-fn a_file_that_turns_bad_stays_in_force_as_a_whole_until_it_is_good_again() {
-    let mut fixture = Fixture::listed(&[
+fn last_valid_version_of_invalid_file_stays_applied_as_a_whole() {
+    let mut fixture = Fixture::synced(&[
         ("a.yaml", &[service("x", "10.0.0.1"), service("y", "10.0.0.2")].concat()),
         ("b.yaml", &service("z", "10.0.0.3")),
     ]);
-    let text = [&service("x", "10.0.0.9"), BAD].concat();
+    let text = [&service("x", "10.0.0.9"), INVALID].concat();
     let problem =
-        format!("cannot use all of a.yaml, so its last good version stays in force: document 2, line 10: {BAD_FAULT}");
+        format!("invalid manifest a.yaml; keeping its last valid version: document 2, line 10: {INVALID_FIELD}");
     assert_eq!(fixture.change("a.yaml", &text), [format!("problem: {problem}")]);
-    // Other files are not held up.
+    // Other files are not affected.
     assert_eq!(fixture.change("b.yaml", &service("z", "10.0.0.4")), ["apply service z 10.0.0.4"]);
     assert_eq!(
         fixture.change("a.yaml", &service("x", "10.0.0.9")),
-        ["apply service x 10.0.0.9".to_owned(), "delete service default/y".to_owned(), format!("solved: {problem}")]
+        ["apply service x 10.0.0.9".to_owned(), "delete service default/y".to_owned(), format!("resolved: {problem}")]
     );
 }
 
 #[test]
-fn a_value_that_no_proxy_can_use_makes_a_file_bad_like_text_that_cannot_be_read() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
+fn invalid_field_value_makes_a_file_invalid() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     let text = [service("y", "10.0.0.2"), service("x", "10.0.0.300")].concat();
-    let problem = "cannot use all of a.yaml, so its last good version stays in force: document 2, line 6: \
+    let problem = "invalid manifest a.yaml; keeping its last valid version: document 2, line 6: \
                    Service default/x: spec.clusterIP: invalid IP address \"10.0.0.300\"";
     assert_eq!(fixture.change("a.yaml", &text), [format!("problem: {problem}")]);
     let slice = slice("x-1", "x", "fd00::1");
@@ -202,72 +202,69 @@ fn a_value_that_no_proxy_can_use_makes_a_file_bad_like_text_that_cannot_be_read(
 }
 
 #[test]
-fn a_file_that_is_no_text_any_more_stays_in_force() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
+fn last_valid_version_of_non_utf8_file_stays_applied() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     std::fs::write(fixture.directory.file("a.yaml"), b"kind: \xff").unwrap();
-    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml as text: not UTF-8 at byte 6"]);
+    assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml: invalid UTF-8 at byte 6"]);
     assert_eq!(
         fixture.change("a.yaml", ""),
-        ["delete service default/x", "solved: cannot read a.yaml as text: not UTF-8 at byte 6"]
+        ["delete service default/x", "resolved: cannot read a.yaml: invalid UTF-8 at byte 6"]
     );
 }
 
 #[test]
-fn a_file_that_cannot_be_read_stays_in_force() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1"))]);
+fn last_valid_version_of_unreadable_file_stays_applied() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1"))]);
     fixture.directory.remove("a.yaml");
     std::fs::create_dir(fixture.directory.file("a.yaml")).unwrap();
     assert_eq!(fixture.read(&["a.yaml"]), ["problem: cannot read a.yaml: Is a directory (os error 21)"]);
     std::fs::remove_dir(fixture.directory.file("a.yaml")).unwrap();
     assert_eq!(fixture.read(&["a.yaml"]), [""; 0]);
     assert_eq!(
-        fixture.gone(&["a.yaml"]),
-        ["delete service default/x", "solved: cannot read a.yaml: Is a directory (os error 21)"]
+        fixture.delete(&["a.yaml"]),
+        ["delete service default/x", "resolved: cannot read a.yaml: Is a directory (os error 21)"]
     );
 }
 
 #[test]
-fn of_an_object_that_is_there_twice_the_first_counts() {
+fn first_of_duplicate_definitions_applies() {
     let mut fixture = Fixture { directory: Directory::new(), store: Store::default() };
     fixture.directory.write("a.yaml", &service("x", "10.0.0.1"));
     fixture.directory.write("b.yaml", &[service("x", "10.0.0.2"), service("y", "10.0.0.3")].concat());
-    let duplicate = "Service default/x is in a.yaml already, so that in b.yaml is passed over";
+    let duplicate = "ignoring Service default/x in b.yaml: already defined in a.yaml";
     let lines = fixture.read(&["a.yaml", "b.yaml"]);
     assert_eq!(lines[..3], ["apply service x 10.0.0.1", "apply service y 10.0.0.3", &format!("problem: {duplicate}")]);
-    // It does not matter which file is read when.
+    // The order of reading does not matter.
     assert_eq!(fixture.read(&["b.yaml"]), [""; 0]);
-    assert_eq!(fixture.change("a.yaml", ""), ["apply service x 10.0.0.2".to_owned(), format!("solved: {duplicate}")]);
+    assert_eq!(fixture.change("a.yaml", ""), ["apply service x 10.0.0.2".to_owned(), format!("resolved: {duplicate}")]);
     assert_eq!(
         fixture.change("a.yaml", &service("x", "10.0.0.1")),
         ["apply service x 10.0.0.1".to_owned(), format!("problem: {duplicate}")]
     );
-    assert_eq!(fixture.gone(&["a.yaml"]), ["apply service x 10.0.0.2".to_owned(), format!("solved: {duplicate}")]);
+    assert_eq!(fixture.delete(&["a.yaml"]), ["apply service x 10.0.0.2".to_owned(), format!("resolved: {duplicate}")]);
 }
 
 #[test]
-fn an_object_that_is_twice_in_one_file_is_told_of_too() {
-    let mut fixture = Fixture::listed(&[("a.yaml", "")]);
+fn duplicate_definitions_in_one_file_are_reported() {
+    let mut fixture = Fixture::synced(&[("a.yaml", "")]);
     assert_eq!(
         fixture.change("a.yaml", &[service("x", "10.0.0.1"), service("x", "10.0.0.2")].concat()),
-        [
-            "apply service x 10.0.0.1",
-            "problem: Service default/x is in a.yaml already, so that in a.yaml is passed over"
-        ]
+        ["apply service x 10.0.0.1", "problem: ignoring Service default/x in a.yaml: already defined in a.yaml"]
     );
 }
 
 #[test]
-fn while_the_second_cannot_be_read_the_first_stays_in_force() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &service("x", "10.0.0.1")), ("b.yaml", &service("x", "10.0.0.2"))]);
-    fixture.change("b.yaml", BAD);
-    let lines = fixture.gone(&["a.yaml"]);
-    assert!(lines.len() == 1 && lines[0].starts_with("solved: "), "{lines:?}");
+fn first_definition_stays_applied_while_second_is_unreadable() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &service("x", "10.0.0.1")), ("b.yaml", &service("x", "10.0.0.2"))]);
+    fixture.change("b.yaml", INVALID);
+    let lines = fixture.delete(&["a.yaml"]);
+    assert!(lines.len() == 1 && lines[0].starts_with("resolved: "), "{lines:?}");
     assert!(fixture.change("b.yaml", &service("x", "10.0.0.2")).contains(&"apply service x 10.0.0.2".to_owned()));
 }
 
 #[test]
-fn endpoints_are_told_as_slices_unless_the_service_has_its_own() {
-    let mut fixture = Fixture::listed(&[("a.yaml", &endpoints("other", "10.1.0.9")), ("b.yaml", "")]);
+fn endpoints_are_mirrored_unless_service_has_slices() {
+    let mut fixture = Fixture::synced(&[("a.yaml", &endpoints("other", "10.1.0.9")), ("b.yaml", "")]);
     assert_eq!(
         fixture.change("a.yaml", &endpoints("web", "10.1.0.1")),
         ["apply slice web-mirrored-ipv4 10.1.0.1", "delete slice default/other-mirrored-ipv4"]
@@ -277,11 +274,11 @@ fn endpoints_are_told_as_slices_unless_the_service_has_its_own() {
         ["apply slice web-1 10.1.0.2", "delete slice default/web-mirrored-ipv4"]
     );
     assert_eq!(fixture.change("a.yaml", &endpoints("web", "10.1.0.3")), [""; 0]);
-    assert_eq!(fixture.gone(&["b.yaml"]), ["apply slice web-mirrored-ipv4 10.1.0.3", "delete slice default/web-1"]);
+    assert_eq!(fixture.delete(&["b.yaml"]), ["apply slice web-mirrored-ipv4 10.1.0.3", "delete slice default/web-1"]);
 }
 
 #[test]
-fn endpoints_are_listed_at_first_too() {
+fn initial_list_contains_mirrored_endpoints() {
     let directory = Directory::new();
     directory.write("a.yaml", &[endpoints("web", "10.1.0.1"), endpoints("db", "10.1.0.2")].concat());
     directory.write("b.yaml", &slice("db-1", "db", "10.1.0.3"));
@@ -291,7 +288,7 @@ fn endpoints_are_listed_at_first_too() {
 }
 
 #[test]
-fn kinds_that_are_not_for_a_proxy_are_told_of_once_for_each_file() {
+fn ignored_kinds_are_reported_once_per_file() {
     let object = |version: &str, kind: &str, name: &str| {
         format!("---\n{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}}}}}\n")
     };
@@ -302,18 +299,17 @@ fn kinds_that_are_not_for_a_proxy_are_told_of_once_for_each_file() {
         object("example.com/v1", "Thing", "d"),
     ]
     .concat();
-    let mut fixture = Fixture::listed(&[("a.yaml", "")]);
-    let problem =
-        "a.yaml has objects that are not for a proxy: 1 Deployment (apps/v1), 1 Thing (example.com/v1), 2 Pod (v1)";
+    let mut fixture = Fixture::synced(&[("a.yaml", "")]);
+    let problem = "a.yaml contains objects that a proxy does not use: 1 Deployment (apps/v1), 1 Thing (example.com/v1), 2 Pod (v1)";
     assert_eq!(fixture.change("a.yaml", &text), [format!("problem: {problem}")]);
     assert_eq!(fixture.change("a.yaml", &[&text, &*service("x", "10.0.0.1")].concat()), ["apply service x 10.0.0.1"]);
-    assert_eq!(fixture.change("a.yaml", &service("x", "10.0.0.1")), [format!("solved: {problem}")]);
+    assert_eq!(fixture.change("a.yaml", &service("x", "10.0.0.1")), [format!("resolved: {problem}")]);
 }
 
 #[test]
-fn nothing_more_is_read_when_nobody_listens() {
+fn reading_ends_when_receiver_is_dropped() {
     let directory = Directory::new();
     directory.write("a.yaml", &service("x", "10.0.0.1"));
     let work = Work { read: [directory.file("a.yaml")].into(), complete: true, ..Work::default() };
-    assert!(Store::default().refresh(work, &mut |_| Err(Stopped)).is_err());
+    assert!(Store::default().refresh(work, &mut |_| Err(Closed)).is_err());
 }

@@ -2,20 +2,20 @@ use ferroute_api::manifest::documents;
 
 use super::*;
 
-/// A reader that gives its bytes in small parts, however much is asked for.
-struct Slow<'b>(&'b [u8]);
+/// A reader that returns at most 1000 bytes at a time.
+struct ShortReads<'b>(&'b [u8]);
 
-impl Read for Slow<'_> {
+impl Read for ShortReads<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let part = buffer.len().min(1000);
         self.0.read(&mut buffer[..part])
     }
 }
 
-/// Number, line and text of each document.
+/// Returns number, line and text of each document.
 fn read(bytes: &[u8]) -> Result<Vec<(usize, usize, String)>, TextError> {
     let mut all = Vec::new();
-    for_each_document(Slow(bytes), &mut |document| {
+    for_each_document(ShortReads(bytes), &mut |document| {
         all.push((document.number, document.line, document.text.to_owned()));
         Ok(())
     })?;
@@ -23,8 +23,8 @@ fn read(bytes: &[u8]) -> Result<Vec<(usize, usize, String)>, TextError> {
 }
 
 #[test]
-fn documents_are_the_same_as_of_the_text_at_once() {
-    // Some are larger than what is read at a time, some have ends that fall together with its ends.
+fn documents_do_not_depend_on_chunks() {
+    // Some documents are larger than a chunk, some end where a chunk ends.
     let sizes = [0, 1, 10, CHUNK - 20, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 5, 100_000];
     let mut text = "\u{feff}# first\n".to_owned();
     for (i, size) in sizes.into_iter().enumerate() {
@@ -41,7 +41,7 @@ fn documents_are_the_same_as_of_the_text_at_once() {
 }
 
 #[test]
-fn markers_on_the_edge_of_what_is_read_are_seen() {
+fn markers_at_chunk_boundaries_are_recognized() {
     for marker in ["---\n", "--- \n", "---x\n", "----\n", "...\n---\n"] {
         for shift in 0..8 {
             let text = format!("a: 1\n{}{marker}b: 2\n", "#\n".repeat((CHUNK - shift) / 2));
@@ -52,19 +52,19 @@ fn markers_on_the_edge_of_what_is_read_are_seen() {
 }
 
 #[test]
-fn where_a_file_is_no_text_is_told_from_its_beginning() {
+fn offset_of_invalid_utf8_counts_from_start_of_file() {
     for good in [0, 10, CHUNK + 10] {
         let mut bytes = "a: 1\n---\n".repeat(good / 9).into_bytes();
         let place = bytes.len() as u64;
         bytes.extend(b"\xffrest\n");
         match read(&bytes) {
-            Err(TextError::NotText(offset)) => assert_eq!(offset, place),
+            Err(TextError::InvalidUtf8(offset)) => assert_eq!(offset, place),
             other => panic!("{other:?}"),
         }
     }
 }
 
 #[test]
-fn nothing_is_in_an_empty_file() {
+fn empty_file_has_no_documents() {
     assert_eq!(read(b"").unwrap(), []);
 }

@@ -1,0 +1,109 @@
+//! One synchronization: determine which files exist and which to read, then read them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Closed,
+    file::Stamp,
+    paths::Listing,
+    store::{Send, Store, Work},
+    watch::{Changes, WatchIndex, Watches},
+};
+use crate::Problem;
+
+/// The state that is kept between two synchronizations.
+pub(super) struct Reflector {
+    path: PathBuf,
+    /// Time for which a file may be missing before its objects are deleted.
+    grace_period: Duration,
+    watches: Watches,
+    store: Store,
+    /// Files in the store that are missing, and since when.
+    missing: HashMap<PathBuf, Instant>,
+    /// Files that have changed without an inotify event, with their stamp at the last poll.
+    unsettled: HashMap<PathBuf, Stamp>,
+}
+
+/// The conditions for the next synchronization.
+pub(super) struct NextSync {
+    /// Maps inotify events to files.
+    pub(super) index: WatchIndex,
+    /// Time of the next synchronization if there is no inotify event.
+    pub(super) due: Option<Instant>,
+}
+
+impl Reflector {
+    pub(super) fn new(path: PathBuf, grace_period: Duration, watches: Watches) -> Self {
+        let (missing, unsettled) = (HashMap::new(), HashMap::new());
+        Self { path, grace_period, watches, store: Store::default(), missing, unsettled }
+    }
+
+    /// Reads the changed files and sends the resulting events.
+    pub(super) fn sync(&mut self, changes: &Changes, send: &mut Send<'_>) -> Result<NextSync, Closed> {
+        let (plan, index, mut problems) = self.watches.update(&self.path);
+        let (work, due) = match plan.listing {
+            Ok(listing) => {
+                let read = self.files_to_read(&listing, changes);
+                let (deleted, due) = self.deleted_files(&listing, Instant::now());
+                let missing = self.missing.keys().cloned().collect();
+                (Work { read, deleted, missing, problems, complete: true }, due)
+            }
+            Err(source) => {
+                problems.push(Arc::new(Problem::Unreadable { path: self.path.clone(), source }));
+                self.missing.clear();
+                (Work { problems, ..Work::default() }, None)
+            }
+        };
+        self.store.refresh(work, send)?;
+        Ok(NextSync { index, due })
+    }
+
+    fn files_to_read(&mut self, listing: &Listing, changes: &Changes) -> BTreeSet<PathBuf> {
+        if changes.all {
+            self.unsettled.clear();
+            return listing.files.clone();
+        }
+        let mut read: BTreeSet<PathBuf> = listing.files.intersection(&changes.files).cloned().collect();
+        if changes.poll {
+            let unchanged: Vec<_> = listing.files.difference(&read).cloned().collect();
+            read.extend(unchanged.into_iter().filter(|file| self.has_settled(file)));
+        }
+        read
+    }
+
+    /// Reports whether a file has changed without an inotify event and is unchanged since the last poll, so that it is
+    /// no longer being written.
+    fn has_settled(&mut self, file: &Path) -> bool {
+        let current = fs::metadata(file).ok().map(|metadata| Stamp::new(&metadata));
+        let read = self.store.files().get(file).and_then(|state| state.stamp);
+        let polled = self.unsettled.remove(file);
+        match current {
+            Some(current) if Some(current) != read => {
+                if polled == Some(current) {
+                    return true;
+                }
+                self.unsettled.insert(file.to_owned(), current);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the files whose grace period has expired, and the time at which the next one expires.
+    fn deleted_files(&mut self, listing: &Listing, now: Instant) -> (Vec<PathBuf>, Option<Instant>) {
+        self.missing.retain(|file, _| !listing.files.contains(file));
+        for file in self.store.files().keys().filter(|file| !listing.files.contains(*file)) {
+            self.missing.entry(file.clone()).or_insert(now);
+        }
+        let expired = self.missing.extract_if(|_, since| *since + self.grace_period <= now);
+        let deleted = expired.map(|(file, _)| file).collect();
+        let due = self.missing.values().min().map(|since| *since + self.grace_period);
+        (deleted, due)
+    }
+}
