@@ -34,13 +34,25 @@ pub enum FrontendKind {
     NodePort,
 }
 
+impl Frontend {
+    /// Reports whether packets to `destination` are for this frontend, if their protocol is the same. `is_local` reports
+    /// whether an address is one of the host's.
+    pub fn matches(&self, destination: SocketAddr, is_local: impl FnOnce(IpAddr) -> bool) -> bool {
+        self.port == destination.port()
+            && match self.address {
+                Some(address) => address == destination.ip(),
+                None => is_local(destination.ip()),
+            }
+    }
+}
+
 impl FrontendKind {
-    /// Returns the name for users: `cluster IP`, `external IP`, `load balancer` or `node port`.
+    /// Returns the name for users: `cluster IP`, `external IP`, `load balancer IP` or `node port`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClusterIp => "cluster IP",
             Self::ExternalIp => "external IP",
-            Self::LoadBalancer => "load balancer",
+            Self::LoadBalancer => "load balancer IP",
             Self::NodePort => "node port",
         }
     }
@@ -101,13 +113,28 @@ mod tests {
             [
                 "cluster IP 10.96.0.1:80/tcp",
                 "external IP 198.51.100.1:80/tcp",
-                "load balancer 203.0.113.1:80/tcp",
-                "load balancer 198.51.100.1:80/tcp",
+                "load balancer IP 203.0.113.1:80/tcp",
+                "load balancer IP 198.51.100.1:80/tcp",
                 "node port node port 30080/tcp",
             ]
         );
+    }
+
+    #[test]
+    fn ipv6_frontends_have_brackets() {
         let only: Vec<_> = service_port("[fd00:96::1]:53").frontends(Protocol::Udp).collect();
         assert_eq!(only.len(), 1);
         assert_eq!(only[0].1.to_string(), "[fd00:96::1]:53/udp");
+    }
+
+    #[test]
+    fn node_ports_match_local_addresses_only() {
+        let destination = "192.168.0.1:30080".parse().unwrap();
+        let node_port = Frontend { address: None, protocol: Protocol::Tcp, port: 30080 };
+        assert!(node_port.matches(destination, |_| true) && !node_port.matches(destination, |_| false));
+        let address = Frontend { address: Some(destination.ip()), ..node_port };
+        assert!(address.matches(destination, |_| false));
+        assert!(!address.matches("192.168.0.2:30080".parse().unwrap(), |_| true));
+        assert!(!Frontend { port: 80, ..address }.matches(destination, |_| true));
     }
 }

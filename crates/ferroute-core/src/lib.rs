@@ -26,6 +26,7 @@ mod endpoint_sets;
 mod service_port;
 mod settings;
 mod stale_conntrack;
+mod style;
 mod eligibility;
 mod table;
 #[cfg(any(test, feature = "testing"))]
@@ -49,6 +50,7 @@ pub use endpoint_sets::EndpointEligibility;
 pub use service_port::{Affinity, ServicePort, TrafficPolicy};
 pub use settings::ProxySettings;
 pub use stale_conntrack::StaleConntrackEntries;
+pub use style::Style;
 pub use eligibility::Eligibility;
 pub use table::{Changes, ServicePortEntry, EndpointSets, ServiceTable};
 pub use token_bucket::TokenBucket;

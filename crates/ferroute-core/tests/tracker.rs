@@ -100,7 +100,7 @@ proptest! {
             let services: BTreeSet<_> = changes.previous.keys().map(|name| name.service.clone()).collect();
             prop_assert_eq!(&changes.services, &services);
             prop_assert_eq!(changes.node, old.node != new.node);
-            prop_assert!(!tracker.is_touched(family));
+            prop_assert!(!tracker.has_pending_changes(family));
         }
     }
 

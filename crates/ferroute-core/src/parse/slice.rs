@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Hints, IpFamily, NamespacedName,
-    tracker::{Candidate, SlicePort, SliceView},
+    tracker::{EndpointView, SlicePort, SliceView},
 };
 
 /// Reads an `EndpointSlice` from the point of view of the node called `node`. `None`: there is nothing for this proxy in
@@ -42,7 +42,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
         let Some(address) = faults.keep(format!("endpoints[{i}].addresses[0]"), parse_endpoint_ip(text, family)) else {
             continue;
         };
-        endpoints.push(Candidate {
+        endpoints.push(EndpointView {
             address,
             ready: endpoint.conditions.ready.unwrap_or(true),
             serving: endpoint.conditions.serving.unwrap_or(true),

@@ -2,10 +2,11 @@ use std::net::Ipv4Addr;
 
 use ferroute_api::{EndpointSlice, Node, NodeAddress, ObjectMeta, Service, labels};
 
-use super::{pod, service, namespaced_name, slice};
+use super::{pod, service, slice};
 use crate::{
     IpFamily, NamespacedName, ServiceTable, Tracker,
-    parse::{parse_node, parse_service, parse_slice},
+    parse::parse_node,
+    tracker::TrackerEvent,
 };
 
 /// All objects that a proxy sees.
@@ -72,15 +73,15 @@ impl Cluster {
     pub fn apply(&mut self, edit: &Edit) {
         match edit {
             Edit::SetService(service) => {
-                self.services.retain(|old| name_of(&old.metadata) != name_of(&service.metadata));
+                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&service.metadata));
                 self.services.push((**service).clone());
             }
-            Edit::RemoveService(name) => self.services.retain(|old| name_of(&old.metadata) != *name),
+            Edit::RemoveService(name) => self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name),
             Edit::SetSlice(slice) => {
-                self.slices.retain(|old| name_of(&old.metadata) != name_of(&slice.metadata));
+                self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&slice.metadata));
                 self.slices.push(slice.clone());
             }
-            Edit::RemoveSlice(name) => self.slices.retain(|old| name_of(&old.metadata) != *name),
+            Edit::RemoveSlice(name) => self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name),
             Edit::SetNode(node) => self.node.clone_from(node),
         }
     }
@@ -126,33 +127,26 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// Tells a tracker of it, as the proxy does: an object that is none of ours is removed.
-    pub fn apply_to(&self, tracker: &mut Tracker) {
+    /// Returns the event for the tracker of the node called `node`.
+    pub fn event(&self, node: &str) -> TrackerEvent {
         match self {
-            Self::SetService(service) => match parse_service(service).expect("a good Service") {
-                Some(view) => tracker.set_service(view),
-                None => tracker.remove_service(&name_of(&service.metadata)),
-            },
-            Self::RemoveService(name) => tracker.remove_service(name),
-            Self::SetSlice(slice) => {
-                let node = tracker.table(IpFamily::V4).node.name.clone();
-                match parse_slice(slice, &node).expect("a good slice") {
-                    Some(view) => tracker.set_slice(view),
-                    None => tracker.remove_slice(&name_of(&slice.metadata)),
-                }
-            }
-            Self::RemoveSlice(name) => tracker.remove_slice(name),
-            Self::SetNode(node) => tracker.set_node(view_of(node)),
+            Self::SetService(service) => TrackerEvent::from_service(service).expect("a valid Service"),
+            Self::RemoveService(name) => TrackerEvent::ServiceDeleted(name.clone()),
+            Self::SetSlice(slice) => TrackerEvent::from_slice(slice, node).expect("a valid slice"),
+            Self::RemoveSlice(name) => TrackerEvent::SliceDeleted(name.clone()),
+            Self::SetNode(node) => TrackerEvent::NodeApplied(view_of(node)),
         }
+    }
+
+    /// Applies the event to a tracker.
+    pub fn apply_to(&self, tracker: &mut Tracker) {
+        let event = self.event(&tracker.node().name);
+        tracker.apply(event);
     }
 }
 
 fn view_of(node: &Node) -> crate::NodeView {
     parse_node(node).expect("a good Node")
-}
-
-fn name_of(metadata: &ObjectMeta) -> NamespacedName {
-    namespaced_name(&format!("{}/{}", metadata.namespace, metadata.name))
 }
 
 fn nth(first: [u8; 4], n: usize) -> String {

@@ -24,11 +24,11 @@ fn web_slice() -> SliceBuilder {
 }
 
 fn set_service(tracker: &mut Tracker, service: ServiceBuilder) {
-    tracker.set_service(parse_service(&service.build()).unwrap().unwrap());
+    tracker.apply_service(parse_service(&service.build()).unwrap().unwrap());
 }
 
 fn set_slice(tracker: &mut Tracker, slice: SliceBuilder) {
-    tracker.set_slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap());
+    tracker.apply_slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap());
 }
 
 /// A tracker that knows of `shop/web` with one endpoint and has nothing left to update.
@@ -72,7 +72,7 @@ fn endpoints(tracker: &Tracker, name: &ServicePortName) -> Vec<String> {
 fn a_new_tracker_has_nothing_to_update() {
     let mut tracker = tracker();
     for family in BOTH {
-        assert!(!tracker.is_touched(family));
+        assert!(!tracker.has_pending_changes(family));
         assert!(tracker.update(family).is_empty());
         assert_eq!(*tracker.table(family), ServiceTable::new(family, Arc::new(node("node-1"))));
     }
@@ -88,7 +88,7 @@ fn a_service_and_its_slice_are_found_in_either_order() {
     assert_eq!(update(&mut first), ["~shop/web:http"]);
     let mut second = tracker();
     set_slice(&mut second, web_slice());
-    assert!(second.is_touched(IpFamily::V4));
+    assert!(second.has_pending_changes(IpFamily::V4));
     assert_eq!(update(&mut second), [] as [&str; 0]);
     set_service(&mut second, web());
     assert_eq!(update(&mut second), ["+shop/web:http"]);
@@ -108,7 +108,7 @@ fn changes_carry_what_was_before() {
     assert_eq!(changes.services, BTreeSet::from([namespaced_name("shop/web")]));
     assert!(!changes.node);
     let now = tracker.table(IpFamily::V4).entries.clone();
-    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.delete_service(&namespaced_name("shop/web"));
     let changes = tracker.update(IpFamily::V4);
     assert_eq!(changes.previous, now.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
     assert!(tracker.table(IpFamily::V4).entries.is_empty());
@@ -118,14 +118,14 @@ fn changes_carry_what_was_before() {
 fn who_brings_everything_into_force_is_told_what_was_before_and_not_what_is_new() {
     let mut tracker = tracker();
     set_service(&mut tracker, web());
-    let changes = tracker.update_all(IpFamily::V4);
+    let changes = tracker.update_for_resync(IpFamily::V4);
     assert_eq!(changes.previous, BTreeMap::new());
     assert_eq!(changes.services, BTreeSet::from([namespaced_name("shop/web")]));
     let before = tracker.table(IpFamily::V4).entries.clone();
     assert_eq!(before.len(), 1);
     set_service(&mut tracker, web().port("https", 443));
     set_slice(&mut tracker, web_slice());
-    let changes = tracker.update_all(IpFamily::V4);
+    let changes = tracker.update_for_resync(IpFamily::V4);
     assert_eq!(changes.previous, before.into_iter().map(|(name, entry)| (name, Some(entry))).collect());
     assert_eq!(tracker.table(IpFamily::V4).entries.len(), 2);
 }
@@ -142,10 +142,10 @@ fn slices_are_given_back_as_they_were_told() {
         let address = std::net::Ipv4Addr::new(10, 244, 0, bits).into();
         let hints = zoned(if bits.is_multiple_of(3) { &["a"] } else { &[] });
         let (ready, serving, terminating, local) = (is(1), is(2), is(4), is(8));
-        candidates.push(Candidate { address, ready, serving, terminating, local, hints });
+        candidates.push(EndpointView { address, ready, serving, terminating, local, hints });
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
-    let of = |name: &str, endpoints: &[Candidate]| SliceView {
+    let of = |name: &str, endpoints: &[EndpointView]| SliceView {
         service: namespaced_name("shop/web"),
         name: namespaced_name(name),
         family: IpFamily::V4,
@@ -154,8 +154,8 @@ fn slices_are_given_back_as_they_were_told() {
     };
     let (first, second) = (of("shop/web-a", &candidates), of("shop/web-b", &candidates[1..2]));
     let mut tracker = tracker();
-    tracker.set_slice(second.clone());
-    tracker.set_slice(first.clone());
+    tracker.apply_slice(second.clone());
+    tracker.apply_slice(first.clone());
     assert_eq!(tracker.slices_of(&namespaced_name("shop/web")).collect::<Vec<_>>(), [first, second]);
     assert_eq!(tracker.slices_of(&namespaced_name("shop/other")).count(), 0);
 }
@@ -185,11 +185,11 @@ fn a_port_that_changes_its_name_or_protocol_is_another_port() {
 fn what_is_undone_before_the_update_leaves_no_trace() {
     let undone: [fn(&mut Tracker); 7] = [
         |tracker| {
-            tracker.remove_service(&namespaced_name("shop/web"));
+            tracker.delete_service(&namespaced_name("shop/web"));
             set_service(tracker, web());
         },
         |tracker| {
-            tracker.remove_slice(&namespaced_name("shop/web-a"));
+            tracker.delete_slice(&namespaced_name("shop/web-a"));
             set_slice(tracker, web_slice());
         },
         |tracker| {
@@ -206,11 +206,11 @@ fn what_is_undone_before_the_update_leaves_no_trace() {
         },
         |tracker| {
             set_service(tracker, service("shop/new").cluster_ip("10.96.0.2").port("", 80));
-            tracker.remove_service(&namespaced_name("shop/new"));
+            tracker.delete_service(&namespaced_name("shop/new"));
         },
         |tracker| {
-            tracker.set_node(NodeView { zone: Some("a".into()), ..node("node-1") });
-            tracker.set_node(node("node-1"));
+            tracker.apply_node(NodeView { zone: Some("a".into()), ..node("node-1") });
+            tracker.apply_node(node("node-1"));
         },
     ];
     for (i, undone) in undone.into_iter().enumerate() {
@@ -219,7 +219,7 @@ fn what_is_undone_before_the_update_leaves_no_trace() {
         undone(&mut tracker);
         for family in BOTH {
             assert_eq!(tracker.update(family), Changes::default(), "case {i}");
-            assert!(!tracker.is_touched(family), "case {i}");
+            assert!(!tracker.has_pending_changes(family), "case {i}");
             assert_eq!(*tracker.table(family), before[family.index()], "case {i}");
         }
     }
@@ -234,7 +234,7 @@ fn a_slice_may_move_to_another_service() {
     assert_eq!(update(&mut tracker), ["~shop/new:http", "~shop/web:http"]);
     assert!(endpoints(&tracker, &port_name("shop/web:http")).is_empty());
     assert_eq!(endpoints(&tracker, &port_name("shop/new:http")), ["10.244.0.2:8080"]);
-    tracker.remove_slice(&namespaced_name("shop/web-a"));
+    tracker.delete_slice(&namespaced_name("shop/web-a"));
     assert_eq!(update(&mut tracker), ["~shop/new:http"]);
     assert!(endpoints(&tracker, &port_name("shop/new:http")).is_empty());
 }
@@ -245,7 +245,7 @@ fn slices_of_the_same_name_in_two_namespaces_are_two() {
     set_service(&mut tracker, service("other/web").cluster_ip("10.96.0.2").port("http", 80));
     set_slice(&mut tracker, slice("other/web-a", "web").port("http", 8080).pod("10.244.0.9"));
     assert_eq!(update(&mut tracker), ["+other/web:http"]);
-    tracker.remove_slice(&namespaced_name("other/web-a"));
+    tracker.delete_slice(&namespaced_name("other/web-a"));
     update(&mut tracker);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
 }
@@ -255,14 +255,14 @@ fn a_port_without_name_goes_with_its_service() {
     let mut tracker = settled();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("", 80));
     assert_eq!(update(&mut tracker), ["+shop/web", "-shop/web:http"]);
-    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.delete_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web"]);
 }
 
 #[test]
 fn a_service_that_comes_back_finds_its_slices() {
     let mut tracker = settled();
-    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.delete_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web:http"]);
     set_service(&mut tracker, web());
     assert_eq!(update(&mut tracker), ["+shop/web:http"]);
@@ -273,21 +273,21 @@ fn a_service_that_comes_back_finds_its_slices() {
 fn what_is_gone_leaves_nothing_behind() {
     let mut tracker = settled();
     set_slice(&mut tracker, slice("shop/web-a", "other").pod("10.244.0.2"));
-    tracker.remove_slice(&namespaced_name("shop/web-a"));
-    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.delete_slice(&namespaced_name("shop/web-a"));
+    tracker.delete_service(&namespaced_name("shop/web"));
     update(&mut tracker);
-    assert!(tracker.wanted.is_empty() && tracker.owners.is_empty());
+    assert!(tracker.services.is_empty() && tracker.owners.is_empty());
 }
 
 #[test]
 fn removing_what_is_not_known_touches_nothing() {
     let mut tracker = settled();
-    tracker.remove_service(&namespaced_name("shop/unknown"));
-    tracker.remove_slice(&namespaced_name("shop/unknown"));
+    tracker.delete_service(&namespaced_name("shop/unknown"));
+    tracker.delete_slice(&namespaced_name("shop/unknown"));
     // It is a slice's name, not a Service's, and the other way round.
-    tracker.remove_service(&namespaced_name("shop/web-a"));
-    tracker.remove_slice(&namespaced_name("shop/web"));
-    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+    tracker.delete_service(&namespaced_name("shop/web-a"));
+    tracker.delete_slice(&namespaced_name("shop/web"));
+    assert!(BOTH.iter().all(|family| !tracker.has_pending_changes(*family)));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn families_are_updated_each_for_itself() {
     set_slice(&mut tracker, slice("shop/web-6", "web").port("http", 8080).pod("fd00:244::2"));
     assert_eq!(update(&mut tracker), ["+shop/web:http"]);
     assert!(tracker.table(IpFamily::V6).entries.is_empty());
-    assert_eq!(BOTH.map(|family| tracker.is_touched(family)), [false, true]);
+    assert_eq!(BOTH.map(|family| tracker.has_pending_changes(family)), [false, true]);
     let changes = tracker.update(IpFamily::V6);
     assert_eq!(told(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
     let v6 = &tracker.table(IpFamily::V6).entries[&port_name("shop/web:http")];
@@ -326,7 +326,7 @@ fn services_whose_names_start_alike_are_not_mixed_up() {
     let ports: Vec<_> = table.ports_of(&namespaced_name("shop/web")).map(|(name, _)| name.to_string()).collect();
     assert_eq!(ports, ["shop/web:a", "shop/web:b"]);
     assert_eq!(table.ports_of(&namespaced_name("shop/we")).count(), 0);
-    tracker.remove_service(&namespaced_name("shop/web"));
+    tracker.delete_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web:a", "-shop/web:b"]);
 }
 
@@ -334,16 +334,16 @@ fn services_whose_names_start_alike_are_not_mixed_up() {
 fn a_changed_node_is_told_once_to_each_family_and_seen_from_then_on() {
     let mut tracker = settled();
     let moved = NodeView { zone: Some("a".into()), ..node("node-1") };
-    tracker.set_node(moved.clone());
+    tracker.apply_node(moved.clone());
     for family in BOTH {
         assert_eq!(*tracker.table(family).node, node("node-1"), "the table is as the last update left it");
-        assert!(tracker.is_touched(family));
+        assert!(tracker.has_pending_changes(family));
         assert_eq!(tracker.update(family), Changes { node: true, ..Changes::default() });
-        assert!(!tracker.is_touched(family));
+        assert!(!tracker.has_pending_changes(family));
         assert_eq!(*tracker.table(family).node, moved);
     }
-    tracker.set_node(moved);
-    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+    tracker.apply_node(moved);
+    assert!(BOTH.iter().all(|family| !tracker.has_pending_changes(*family)));
 }
 
 #[test]
@@ -351,15 +351,15 @@ fn changed_networks_of_cluster_ips_are_told_once_to_the_family_that_has_them() {
     let mut tracker = settled();
     let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<ipnet::IpNet>>();
     let told = Changes { service_cidrs: true, ..Changes::default() };
-    tracker.set_service_cidrs(nets(&["10.112.0.0/16", "10.96.0.0/16", "10.96.0.0/16"]));
-    assert_eq!(BOTH.map(|family| tracker.is_touched(family)), [true, false]);
+    tracker.apply_service_cidrs(nets(&["10.112.0.0/16", "10.96.0.0/16", "10.96.0.0/16"]));
+    assert_eq!(BOTH.map(|family| tracker.has_pending_changes(family)), [true, false]);
     assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), Changes::default()]);
     assert_eq!(tracker.table(IpFamily::V4).service_cidrs, nets(&["10.96.0.0/16", "10.112.0.0/16"]));
-    tracker.set_service_cidrs(nets(&["10.96.0.0/16", "fd00:96::/112", "10.112.0.0/16"]));
+    tracker.apply_service_cidrs(nets(&["10.96.0.0/16", "fd00:96::/112", "10.112.0.0/16"]));
     assert_eq!(BOTH.map(|family| tracker.update(family)), [Changes::default(), told.clone()]);
-    tracker.set_service_cidrs([]);
+    tracker.apply_service_cidrs(Vec::new());
     assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), told]);
-    assert!(BOTH.iter().all(|family| !tracker.is_touched(*family)));
+    assert!(BOTH.iter().all(|family| !tracker.has_pending_changes(*family)));
 }
 
 #[test]
@@ -370,8 +370,8 @@ fn what_is_wanted_can_be_listed() {
     let of = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(names(tracker.services().collect()), of(&["shop/web"]));
     assert_eq!(names(tracker.slices().collect()), of(&["shop/late-a", "shop/web-a"]));
-    tracker.remove_service(&namespaced_name("shop/web"));
-    tracker.remove_slice(&namespaced_name("shop/late-a"));
+    tracker.delete_service(&namespaced_name("shop/web"));
+    tracker.delete_slice(&namespaced_name("shop/late-a"));
     assert_eq!(names(tracker.services().collect()), of(&[]));
     assert_eq!(names(tracker.slices().collect()), of(&["shop/web-a"]));
 }

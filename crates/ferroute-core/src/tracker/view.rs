@@ -1,10 +1,10 @@
-//! Services and slices as they are told to the tracker.
+//! Services and endpoint slices after validation.
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::{Endpoint, Hints, IpFamily, Protocol, NamespacedName, ServicePort, ServicePortName};
+use crate::{Endpoint, Hints, IpFamily, NamespacedName, Protocol, ServicePort, ServicePortName};
 
-/// A Service as the proxy sees it: its ports for each family that it has a cluster IP of.
+/// A validated Service: its ports in each IP family in which it has a cluster IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceView {
     /// Namespace and name.
@@ -16,27 +16,27 @@ pub struct ServiceView {
 /// A port of a [`ServiceView`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPort {
-    /// Its name, by which slices' ports are matched.
+    /// Name; ports of slices are matched by name and protocol.
     pub name: Arc<str>,
-    /// Its protocol, by which they are matched too.
+    /// Protocol.
     pub protocol: Protocol,
-    /// Everything else. Shared with the table, which has the same.
+    /// All other fields, shared with the entry of the service table.
     pub port: Arc<ServicePort>,
 }
 
-/// An endpoint slice as the proxy sees it.
+/// A validated endpoint slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceView {
-    /// The Service that it belongs to.
+    /// The Service that the slice belongs to.
     pub service: NamespacedName,
-    /// The slice's own namespace and name.
+    /// Namespace and name of the slice itself.
     pub name: NamespacedName,
-    /// Family of all its addresses.
+    /// Family of all addresses.
     pub family: IpFamily,
-    /// Ports that every endpoint has.
+    /// Ports, which all endpoints have.
     pub ports: Vec<SlicePort>,
-    /// Its endpoints.
-    pub endpoints: Vec<Candidate>,
+    /// Endpoints.
+    pub endpoints: Vec<EndpointView>,
 }
 
 /// A port of a [`SliceView`].
@@ -44,22 +44,22 @@ pub struct SliceView {
 pub struct SlicePort {
     /// Name of the service port.
     pub name: Box<str>,
-    /// Its protocol.
+    /// Protocol.
     pub protocol: Protocol,
-    /// The port on the endpoints.
+    /// Port number on the endpoints.
     pub port: u16,
 }
 
-/// An endpoint of a [`SliceView`]; the fields mean the same as in [`Endpoint`].
+/// An endpoint of a [`SliceView`], on all ports of the slice. The fields are those of [`Endpoint`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct EndpointView {
     /// Address of the pod or host.
     pub address: IpAddr,
-    /// Takes new connections.
+    /// Accepts new connections.
     pub ready: bool,
-    /// Answers, even while it terminates.
+    /// Responds, possibly while terminating.
     pub serving: bool,
-    /// Is on its way out.
+    /// Is being terminated.
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
@@ -68,21 +68,21 @@ pub struct Candidate {
 }
 
 impl SliceView {
-    /// The ports that are meant by a service port: those of its name and protocol.
+    /// Returns the ports that match a service port by name and protocol.
     pub fn ports_for<'a>(&'a self, name: &'a ServicePortName) -> impl Iterator<Item = &'a SlicePort> {
-        self.ports.iter().filter(|port| port.is_for(name))
+        self.ports.iter().filter(|port| port.matches(name))
     }
 }
 
 impl SlicePort {
-    /// Whether a service port means it: one of its name and protocol.
-    pub(super) fn is_for(&self, name: &ServicePortName) -> bool {
+    /// Reports whether the name and protocol are those of a service port.
+    pub(super) fn matches(&self, name: &ServicePortName) -> bool {
         *self.name == *name.port && self.protocol == name.protocol
     }
 }
 
-impl Candidate {
-    /// The endpoint at a port of its slice.
+impl EndpointView {
+    /// Returns the endpoint at a port of the slice.
     pub fn at(&self, port: u16) -> Endpoint {
         let Self { address, ready, serving, terminating, local, ref hints } = *self;
         Endpoint { address, port, ready, serving, terminating, local, hints: hints.clone() }

@@ -6,7 +6,7 @@ use super::{super::parse_slice, assert_faults};
 use crate::{
     Hints, IpFamily, Protocol,
     testing::{SliceBuilder, pod, namespaced_name, slice},
-    tracker::{Candidate, SlicePort, SliceView},
+    tracker::{EndpointView, SlicePort, SliceView},
 };
 
 fn web() -> SliceBuilder {
@@ -18,8 +18,8 @@ fn view(slice: SliceBuilder) -> SliceView {
 }
 
 /// The only endpoint of a slice.
-fn candidate(endpoint: impl Into<crate::testing::PodBuilder>) -> Candidate {
-    let [candidate] = <[Candidate; 1]>::try_from(view(web().pod(endpoint)).endpoints).unwrap();
+fn candidate(endpoint: impl Into<crate::testing::PodBuilder>) -> EndpointView {
+    let [candidate] = <[EndpointView; 1]>::try_from(view(web().pod(endpoint)).endpoints).unwrap();
     candidate
 }
 
@@ -40,7 +40,7 @@ fn fault_of(change: impl FnOnce(&mut EndpointSlice)) -> Result<Option<SliceView>
 #[test]
 fn a_slice_is_read_whole() {
     let read = view(web().udp("dns", 5353).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2")));
-    let candidate = |address: &str, local| Candidate {
+    let candidate = |address: &str, local| EndpointView {
         address: address.parse().unwrap(),
         ready: true,
         serving: true,

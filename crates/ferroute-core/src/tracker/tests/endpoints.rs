@@ -76,7 +76,7 @@ fn an_endpoint_that_moves_between_slices_is_there_all_the_time() {
     let mut tracker = settled();
     set_slice(&mut tracker, slice("shop/web-b", "web").port("http", 8080).pod("10.244.0.2"));
     assert_eq!(update(&mut tracker), [] as [&str; 0]);
-    tracker.remove_slice(&namespaced_name("shop/web-a"));
+    tracker.delete_slice(&namespaced_name("shop/web-a"));
     assert_eq!(update(&mut tracker), [] as [&str; 0]);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
 }
