@@ -1,6 +1,6 @@
-# Ferroute's two commands are `make demo` and `make test`; the rest are their parts.
-# Everything that touches the network runs in network namespaces of its own, which takes root: with a user who is not
-# root, `sudo` is used for just that.
+# The two main targets are `make demo` and `make test`; most others are parts of them.
+# Everything that touches the network runs in separate network namespaces, which requires root: for other users, `sudo` is
+# used for that only.
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -8,7 +8,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 FERROUTE := $(abspath $(TARGET_DIR))/release/ferroute
 
-# Tests are built as the user who calls, and run as root.
+# Tests are built as the calling user and run as root.
 HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
@@ -20,12 +20,12 @@ demo: deps-demo release
 
 test: deps-test unit conformance
 
-# Everything that needs no second program: pure tests, golden rules, properties, packets in namespaces.
+# All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
 unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
 
-# The tests of all libraries, each time with other generated inputs: `make soak SEEDS="1 2 3"`. A seed that fails is tried again by
-# `make soak SEEDS=SEED`.
+# Runs the tests of all libraries with other generated inputs: `make soak SEEDS="1 2 3"`. `make soak SEEDS=SEED` repeats
+# a failed seed.
 SEEDS ?= $(shell seq 1000 1009)
 soak: rust
 	@set -e; for seed in $(SEEDS); do \
@@ -33,32 +33,32 @@ soak: rust
 	    PROPTEST_RNG_SEED=$$seed $(AS_ROOT) $(CARGO) test -q --workspace --exclude ferroute; \
 	done
 
-# Holds the release build against what kube-proxy 1.36 did, rules and traffic. CASES names some cases, RUNS some runs.
-# It is told what there is by files, and once more by a double of an API server (SOURCE-MODE).
-RUNS ?= files-iptables files-nftables double-iptables
+# Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
+# runs, each as SOURCE-MODE: the objects come from files or from a fake API server.
+RUNS ?= files-iptables files-nftables fake-api-iptables
 CASES ?=
-API_DOUBLE := $(abspath $(TARGET_DIR))/release/examples/double
+FAKE_API_SERVER := $(abspath $(TARGET_DIR))/release/examples/fake_api_server
 conformance: deps-test release
-	$(CARGO) build --release -p ferroute-kube --features testing --example double
+	$(CARGO) build --release -p ferroute-kube --features testing --example fake_api_server
 	@set -e; for run in $(RUNS); do \
-	    source=$${run%-*} mode=$${run#*-}; \
+	    source=$${run%-*} mode=$${run##*-}; \
 	    echo "== conformance, mode $$mode, source $$source"; \
 	    manifests=; [ $$source != files ] || manifests="--manifests {manifests}"; \
-	    $(SUDO) env API_DOUBLE=$(API_DOUBLE) python3 conformance/check.py --mode $$mode --source $$source \
+	    $(SUDO) env FAKE_API_SERVER=$(FAKE_API_SERVER) python3 conformance/check.py --mode $$mode --source $$source \
 	        --proxy-cmd "$(FERROUTE) run --config {config} $$manifests" $(CASES); \
 	done
 
 release: rust
 	$(CARGO) build --release --bin ferroute
 
-# Puts what `make release` has built where a system looks for it: `make release && sudo make install PREFIX=/usr/local`.
+# Installs the result of `make release`: `make release && sudo make install PREFIX=/usr/local`.
 PREFIX ?= /usr/local
 DESTDIR ?=
 BIN_DIR := $(DESTDIR)$(PREFIX)/bin
 MAN_DIR := $(DESTDIR)$(PREFIX)/share/man/man1
 
 install:
-	@[ -x $(FERROUTE) ] || { echo "there is no $(FERROUTE): call make release first" >&2; exit 1; }
+	@[ -x $(FERROUTE) ] || { echo "$(FERROUTE) does not exist: run make release first" >&2; exit 1; }
 	install -D -m 755 $(FERROUTE) $(BIN_DIR)/ferroute
 	ln -sf ferroute $(BIN_DIR)/kube-proxy
 	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
@@ -70,13 +70,13 @@ install:
 	    done; \
 	done
 
-# Removes what `install` has put there.
+# Removes the files of `make install`.
 uninstall:
 	rm -f $(BIN_DIR)/ferroute $(BIN_DIR)/kube-proxy $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
 	cd $(DESTDIR)$(PREFIX)/share && rm -f \
 	    $(foreach name,ferroute kube-proxy,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
 
-# The image that deploy/ is about, by the first of the builders that works here:
+# Builds the image for deploy/ with the first available builder:
 # `make image IMAGE=registry.example.org/ferroute:0.1.0`.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 IMAGE ?= ferroute:$(VERSION)
@@ -88,9 +88,9 @@ image:
 	    echo "building $(IMAGE) with $$builder"; \
 	    exec $$builder build -f deploy/Dockerfile -t $(IMAGE) .; \
 	done; \
-	echo "none of these works here: $(BUILDERS)" >&2; exit 1
+	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
-# What takes a kernel with ipvs, in an emulated machine of its own; about six minutes, on x86_64 only.
+# Tests that require a kernel with ipvs, in an emulated machine; about six minutes, x86_64 only.
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: deps-vm release
 	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) \
@@ -108,7 +108,7 @@ lint: rust
 doc: rust
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
-# Figures for docs/performance.md.
+# Measurements for docs/performance.md.
 bench: deps-test release
 	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections
 
@@ -118,7 +118,7 @@ clean:
 rust:
 	@command -v $(CARGO) >/dev/null || { echo "Rust is missing: install it from https://rustup.rs or your distribution" >&2; exit 1; }
 
-# What a fresh Debian or Ubuntu lacks: $(call install,PROGRAM:PACKAGE ...)
+# Installs packages of missing programs on Debian or Ubuntu: $(call install,PROGRAM:PACKAGE ...)
 define install
 	@missing=; for pair in $(1); do \
 	    PATH="$$PATH:/usr/sbin:/sbin" command -v "$${pair%%:*}" >/dev/null || missing="$$missing $${pair##*:}"; \

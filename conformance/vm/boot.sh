@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Runs a script in a virtual machine with a kernel of Debian, for what the kernel at hand lacks, such as ipvs:
+# Runs a script in a virtual machine with a Debian kernel, for features that the host's kernel may lack, such as ipvs:
 #
 #     conformance/vm/boot.sh STATE_DIR SCRIPT [FILE...]
 #
-# The script is one of bash and runs as root in an initramfs that holds busybox, the tools named below, the kernel's
-# network modules, and in /files the files. Its output is printed, and its exit status is ours. Kernel and initramfs are kept in STATE_DIR.
-# The machine is emulated, so neither root nor /dev/kvm is needed, and programs take about ten times as long.
+# The bash script runs as root in an initramfs with busybox, the tools listed below, the kernel's network modules, and the
+# files in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs in STATE_DIR.
+# The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
 set -euo pipefail
 
 TOOLS="bash ip ipset ipvsadm nft xtables-nft-multi xtables-legacy-multi"
-# A boot takes three seconds and a script some minutes; on machines under load all takes longer.
+# In seconds. Booting takes three seconds and a script a few minutes, on an idle machine.
 TIMEOUT=1200
 
 state=$1 script=$2
 shift 2
-[ "$(uname -m)" = x86_64 ] || { echo "the virtual machine is one of x86_64, and this host is none" >&2; exit 1; }
+[ "$(uname -m)" = x86_64 ] || { echo "the virtual machine requires an x86_64 host" >&2; exit 1; }
 export PATH="$PATH:/usr/sbin:/sbin"
 mkdir -p "$state"
 
-# The newest kernel: packages of older ones vanish from Debian's servers. It is only unpacked, for installing it would
-# bring boot loaders and the like. What is there from an earlier run will do.
+# Uses the kernel of an earlier run, or else the newest package, because older ones disappear from Debian's servers. The
+# package is only unpacked: installing it would install boot loaders and the like.
 if ! ls "$state"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
     package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/ {print $2; exit}')
-    [ -n "$package" ] || { echo "apt knows no linux-image-cloud-amd64, a package of Debian: is its list of packages fresh?" >&2; exit 1; }
+    [ -n "$package" ] || { echo "apt does not find the Debian package linux-image-cloud-amd64 (run apt-get update?)" >&2; exit 1; }
     (cd "$state" && apt-get download -q "$package")
     rm -rf "$state/unpacked"
     dpkg -x "$state/$package"_*.deb "$state/unpacked"
@@ -88,5 +88,5 @@ timeout "$TIMEOUT" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 1 -m
     -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable" </dev/null |
     sed -u 's/\r//g' | tee "$state/log"
 status=$(sed -n 's/^script: status //p' "$state/log")
-# A machine that has not come to the end of its script has said nothing of it.
+# Without a status, the machine did not reach the end of the script.
 exit "${status:-1}"

@@ -1,25 +1,25 @@
-# Runs in a virtual machine (boot.sh): what becomes of what kube-proxy's ipvs mode has left, with real virtual servers.
+# Runs in a virtual machine (boot.sh) and tests the migration from kube-proxy's ipvs mode, with real virtual servers.
 #
-# This machine is a node with three pods and a client. The Service `web` is served by virtual servers as kube-proxy makes
-# them; beside them there are things of other programs.
-set -eu # No pipefail: grep -q ends before it has read all.
+# The machine is a node with three pods and a client. The Service `web` is implemented by virtual servers like those of
+# kube-proxy; rules, sets, addresses and virtual servers of other programs must not be changed.
+set -eu # No pipefail: grep -q exits before reading all input.
 
 POD_NET=10.244.0. POD_NET6=fd00:10:244::
-# From whom to where.
+# Client and destination of each flow.
 FLOWS="client,10.96.0.1:80 client,fd00:96::1:80 client,192.0.2.1:30080 client,2001:db8::1:30080 client,192.0.2.1:80
     node,10.96.0.1:80 node,fd00:96::1:80"
 failures=0
 
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 inside() { ip netns exec "$@"; }
-# wait_for WHAT COMMAND...: until the command succeeds.
+# wait_for DESCRIPTION COMMAND...: waits until the command succeeds.
 wait_for() {
-    local what=$1 tries=1500
+    local description=$1 tries=1500
     shift
     until "$@" >/dev/null 2>&1; do
         tries=$((tries - 1))
         if [ $tries = 0 ]; then
-            fail "$what: this did not happen"
+            fail "timed out waiting for $description"
             [ ! -e proxy.log ] || tail -n 20 proxy.log
             ipvsadm -Lnc
             return
@@ -48,7 +48,7 @@ make_network() {
     join client lan
     ip address add 192.0.2.1/24 dev lan
     ip address add 2001:db8::1/64 dev lan nodad
-    # Without a route nothing on the node could call a Service once its address is none of the node's any more.
+    # Without a route, the node cannot connect to a Service whose address is no longer on kube-ipvs0.
     ip route add default via 192.0.2.2
     ip route add default via 2001:db8::2
     inside client ip address add 192.0.2.2/24 dev eth0
@@ -65,8 +65,8 @@ join() {
     inside "$1" ip link set eth0 up
 }
 
-# What is not kube-proxy's, even where it looks like it.
-add_others() {
+# Adds objects of other programs, some of them similar to those of kube-proxy.
+add_foreign_objects() {
     for iptables in iptables ip6tables; do
         for table in filter nat mangle; do $iptables -t $table -N THEIRS; done
         $iptables -A INPUT -j THEIRS
@@ -75,12 +75,12 @@ add_others() {
     ipset add theirs 203.0.113.0/24
     ip link add theirs0 type dummy
     ip address add 203.0.113.1/32 dev theirs0
-    # On an address of this host, on one that another machine has at the moment with the port of a node port, by mark.
+    # On an address of this host; on addresses of other machines, one with the port of a node port; by firewall mark.
     for server in "-t 192.0.2.1:8888" "-t 203.0.113.1:80" "-t 203.0.113.9:30080" "-t [2001:db8::9]:30080" "-f 7"; do
         ipvsadm -A $server -s rr
     done
     ipvsadm -a -t 203.0.113.9:30080 -r 192.0.2.2:30080 -g
-    # The kubelet's, which kube-proxy leaves alone as well.
+    # The kubelet's rules, which kube-proxy does not change either.
     for restore in iptables-restore ip6tables-restore; do
         printf '*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A OUTPUT -j KUBE-FIREWALL\nCOMMIT\n' |
             $restore --noflush
@@ -89,7 +89,7 @@ add_others() {
         --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
 }
 
-everything() {
+dump_state() {
     for save in iptables-save ip6tables-save; do $save | sed -e '/^#/d' -e 's/ \[.*//'; done
     nft list tables | grep -v ' \(filter\|nat\|mangle\)$' || true
     ipset save | sort
@@ -97,7 +97,7 @@ everything() {
     ip -o address | awk '{print $2, $4}' | sort
 }
 
-lay_ipvs() {
+add_ipvs_rules() {
     ip link add kube-ipvs0 type dummy
     ip address add 10.96.0.1/32 dev kube-ipvs0
     ip address add fd00:96::1/128 dev kube-ipvs0 nodad
@@ -123,7 +123,7 @@ add_server() {
     for real in "$@"; do ipvsadm -a $kind $address -r $real -m; done
 }
 
-# request ADDRESS:PORT: who answers. Nothing is started for it, for in this machine every process takes its time.
+# request ADDRESS:PORT: prints the name of the pod that answers. Starts no process, since that is slow in this machine.
 request() {
     local answer=none
     { read -r -t 10 answer <&3 || true; } 3<>"/dev/tcp/${1%:*}/${1##*:}"
@@ -136,7 +136,7 @@ requests() {
     done
 }
 export -f request requests
-# from FLOW FUNCTION: calls the function where the flow comes from, with where it goes to.
+# from FLOW FUNCTION: calls the function in the client's namespace, with the destination as its argument.
 from() {
     case $1 in
         node,*) $2 "${1#*,}" ;;
@@ -148,7 +148,7 @@ check_flows() {
     for flow in $FLOWS; do
         case $(from $flow request || true) in
             pod-*) ;;
-            *) fail "$1: $flow gets no answer" ;;
+            *) fail "$1: no answer on $flow" ;;
         esac
     done
 }
@@ -162,9 +162,9 @@ start_traffic() {
     done
 }
 
-# Waits until each has gone on for a while, and holds every answer against what it should be.
+# Waits for some more requests on each flow, ends the traffic, and checks all answers.
 end_traffic() {
-    local flow wanted answers bad
+    local flow wanted answers failed
     for flow in $FLOWS; do
         wanted=$(($(wc -l <"traffic-$flow") + 5))
         wait_for "traffic of $flow" eval "[ \$(wc -l <'traffic-$flow') -ge $wanted ]"
@@ -173,13 +173,13 @@ end_traffic() {
     wait $traffic
     for flow in $FLOWS; do
         answers=$(wc -l <"traffic-$flow")
-        bad=$(grep -cv '^pod-[234]$' "traffic-$flow" || true)
-        echo "  $flow: $answers requests, $bad failed"
-        [ "$bad" = 0 ] || fail "$bad requests of $flow"
+        failed=$(grep -cv '^pod-[234]$' "traffic-$flow" || true)
+        echo "  $flow: $answers requests, $failed failed"
+        [ "$failed" = 0 ] || fail "$failed requests of $flow"
     done
 }
 
-# open_connection NAME ADDRESS:PORT: one that stays open. `close_connection NAME` ends it.
+# open_connection NAME ADDRESS:PORT: opens a connection that stays open until `close_connection NAME`.
 declare -A connections
 open_connection() {
     local descriptor
@@ -188,9 +188,9 @@ open_connection() {
     inside client busybox nc "${2%:*}" "${2##*:}" <"in-$1" >"out-$1" &
     exec {descriptor}>"in-$1"
     connections[$1]=$descriptor
-    say "$1" hello
+    send_line "$1" hello
 }
-say() {
+send_line() {
     echo "$2" >&"${connections[$1]}"
     wait_for "an answer to '$2' on connection $1" grep -qx "$2" "out-$1"
 }
@@ -208,7 +208,7 @@ mode: MODE
 clusterCIDR: 10.244.0.0/16,fd00:10:244::/64
 END
     (
-        # What has a hand on our end of a connection keeps it open.
+        # An inherited descriptor would keep a connection open.
         for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
         exec /files/ferroute run --config config.yaml --manifests manifests --hostname-override node-1
     ) >proxy.log 2>&1 &
@@ -217,55 +217,55 @@ END
 
 end_proxy() {
     kill $proxy
-    wait $proxy || fail "the proxy's end"
+    wait $proxy || fail "exit status of the proxy"
 }
 
-no_servers_of() { ! ipvsadm -Sn | grep -qF -- "$1"; }
+has_no_server() { ! ipvsadm -Sn | grep -qF -- "$1"; }
 
-# What a cleanup has to leave is what was there before.
+# check_clean DESCRIPTION: checks that the state is the same as before the test.
 check_clean() {
-    everything >after
-    diff before after || fail "$1: not what was there before"
+    dump_state >after
+    diff before after || fail "$1: state differs from before"
 }
 
 check_cleanup() {
     echo "== kube-proxy --cleanup"
-    lay_ipvs
+    add_ipvs_rules
     check_flows "kube-proxy's rules"
     ./kube-proxy --cleanup >cleanup.log 2>&1 || fail "kube-proxy --cleanup: $(cat cleanup.log)"
     check_clean "after the cleanup"
-    ./kube-proxy --cleanup 2>&1 | grep -q "there was nothing to clean up" || fail "a second cleanup finds something"
+    ./kube-proxy --cleanup 2>&1 | grep -q "there was nothing to clean up" || fail "a second cleanup finds leftovers"
 }
 
 check_takeover() {
     echo "== ferroute takes over, mode $1"
-    lay_ipvs
+    add_ipvs_rules
     /files/ferroute preflight --proxy-mode "$1" --hostname-override node-1 --manifests manifests >preflight.log 2>&1 ||
-        fail "preflight ends with status $?"
+        fail "preflight exits with status $?"
     grep -q "from mode ipvs to mode $1" preflight.log || fail "preflight: $(cat preflight.log)"
     open_connection service 10.96.0.1:80
     open_connection service6 fd00:96::1:80
     open_connection node-port 192.0.2.1:30080
     start_traffic
     start_proxy "$1"
-    wait_for "the end of kube-proxy's rules" eval "! iptables-save | grep -q KUBE-IPVS-FILTER"
-    wait_for "the end of servers without connections" no_servers_of 10.96.0.1:53
+    wait_for "removal of kube-proxy's rules" eval "! iptables-save | grep -q KUBE-IPVS-FILTER"
+    wait_for "removal of virtual servers without connections" has_no_server 10.96.0.1:53
     end_traffic
-    for name in service service6 node-port; do say $name "still here"; done
+    for name in service service6 node-port; do send_line $name "still here"; done
     for address in 10.96.0.1:80 [fd00:96::1]:80 192.0.2.1:30080; do
-        no_servers_of "$address" && fail "the server $address is gone although a connection is open"
+        has_no_server "$address" && fail "virtual server $address is removed although a connection is open"
     done
-    ip link show kube-ipvs0 >/dev/null || fail "the device is gone although connections are open"
-    # Once they have ended and the kernel has forgotten them, which takes it two minutes, nothing has to stay.
+    ip link show kube-ipvs0 >/dev/null || fail "kube-ipvs0 is removed although connections are open"
+    # Everything is removed once they are closed and their entries have expired, which takes two minutes.
     for name in service service6 node-port; do close_connection $name; done
-    wait_for "the end of all connections through virtual servers" eval "! ipvsadm -Ln | awk '\$1 == \"->\" && \$5 + \$6 > 0' | grep -q ."
+    wait_for "end of all connections through virtual servers" eval "! ipvsadm -Ln | awk '\$1 == \"->\" && \$5 + \$6 > 0' | grep -q ."
     end_proxy
     start_proxy "$1"
-    wait_for "the end of the device" eval "! ip link show kube-ipvs0"
-    wait_for "the end of the sets" eval "! ipset list -n | grep -q KUBE-"
+    wait_for "removal of kube-ipvs0" eval "! ip link show kube-ipvs0"
+    wait_for "removal of the sets" eval "! ipset list -n | grep -q KUBE-"
     check_flows "mode $1"
-    everything | grep -e '^-A -[tuf] ' -e kube-ipvs0 -e theirs >after
-    grep -e '^-A -[tuf] ' -e theirs before | diff - after || fail "what others have is not what it was"
+    dump_state | grep -e '^-A -[tuf] ' -e kube-ipvs0 -e theirs >after
+    grep -e '^-A -[tuf] ' -e theirs before | diff - after || fail "objects of other programs have changed"
     /files/ferroute doctor --config config.yaml --manifests manifests --hostname-override node-1 >doctor.log 2>&1 ||
         fail "doctor: $(cat doctor.log)"
     end_proxy
@@ -277,8 +277,8 @@ ln -s /files/ferroute kube-proxy
 mkdir manifests
 cp /files/web.yaml manifests/
 make_network
-add_others
-everything >before
+add_foreign_objects
+dump_state >before
 check_cleanup
 check_takeover iptables
 check_takeover nftables

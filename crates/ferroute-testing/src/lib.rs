@@ -1,8 +1,23 @@
-//! Network namespaces for tests that need a kernel: packets, rules, addresses and sysctls of their own.
+//! Network namespaces for tests that exercise the kernel: packets, rules, addresses and sysctls.
 //!
-//! A [`NetNs`] has no name. It lives as long as its file descriptor (or a process inside), so nothing is left behind
-//! when a test fails or is killed, and two tests can never meet in the same one. Only for tests: everything here panics
-//! with the reason instead of returning an error.
+//! A [`NetNs`] has no name. It exists as long as its file descriptor or a process in it, so that a failed or killed test
+//! leaves nothing behind, and concurrent tests never share a namespace. This crate is for tests only: its functions panic
+//! instead of returning errors.
+//!
+//! # Examples
+//!
+//! ```
+//! use ferroute_testing::NetNs;
+//!
+//! let (node, client) = (NetNs::new(), NetNs::new());
+//! node.link("client", &client, "eth0");
+//! node.add_address("192.0.2.1/24", "client");
+//! client.add_address("192.0.2.2/24", "eth0");
+//! let listener = node.run(|| std::net::TcpListener::bind("192.0.2.1:80"))?;
+//! client.run(|| std::net::TcpStream::connect("192.0.2.1:80"))?;
+//! assert_eq!(listener.accept()?.1.ip().to_string(), "192.0.2.2");
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod net_ns;
 

@@ -10,24 +10,24 @@ use std::{
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// A network namespace of its own, with `lo` up; gone with the last value or process that uses it.
+/// A new network namespace with `lo` up. It is removed when this value is dropped and no process or socket uses it.
 #[derive(Debug)]
 pub struct NetNs {
     handle: File,
 }
 
 impl NetNs {
-    /// Makes a namespace.
+    /// Creates a namespace.
     ///
     /// # Panics
     ///
-    /// Without the right to do so: such a test must fail, for nobody sees a test that skips itself. An ordinary user
+    /// Panics without the required privileges. A test that skipped itself would look like a passed one. Unprivileged users
     /// can run tests under `unshare --map-root-user`.
-    #[expect(clippy::new_without_default, reason = "it asks the kernel for something and can panic")]
+    #[expect(clippy::new_without_default, reason = "it has a side effect and can panic")]
     pub fn new() -> Self {
         let handle = on_new_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)
-                .unwrap_or_else(|error| panic!("cannot make a network namespace (this test needs root): {error}"));
+                .unwrap_or_else(|error| panic!("cannot create a network namespace (this test requires root): {error}"));
             File::open("/proc/thread-self/ns/net").expect("every thread has a network namespace")
         });
         let namespace = Self { handle };
@@ -35,8 +35,8 @@ impl NetNs {
         namespace
     }
 
-    /// Runs `work` inside, on a thread of its own. Sockets that it opens stay inside for ever, wherever they are used
-    /// later. A panic inside goes on outside.
+    /// Runs `work` in the namespace, on a new thread. Sockets that it opens remain in the namespace, wherever they are
+    /// used later. A panic in `work` is propagated.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         on_new_thread(|| {
             setns(&self.handle, CloneFlags::CLONE_NEWNET)
@@ -45,21 +45,21 @@ impl NetNs {
         })
     }
 
-    /// Runs a program inside and returns what it printed.
+    /// Runs a program in the namespace and returns its standard output.
     ///
     /// # Panics
     ///
-    /// When it cannot be started or fails, with what it wrote to its standard error.
+    /// Panics if the program cannot be started or fails, with its standard error.
     pub fn command(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.try_command(program, arguments);
         successful(output, &format!("{program} {}", arguments.join(" ")))
     }
 
-    /// Runs a program inside and returns how it ended, well or not.
+    /// Runs a program in the namespace and returns its output and exit status.
     ///
     /// # Panics
     ///
-    /// When it cannot be started.
+    /// Panics if the program cannot be started.
     pub fn try_command(&self, program: &str, arguments: &[&str]) -> Output {
         self.run(|| {
             Command::new(program)
@@ -69,11 +69,11 @@ impl NetNs {
         })
     }
 
-    /// Runs a program inside with `input` as its standard input and returns what it printed.
+    /// Runs a program in the namespace with `input` as its standard input, and returns its standard output.
     ///
     /// # Panics
     ///
-    /// When it cannot be started or fails, with what it wrote to its standard error.
+    /// Panics if the program cannot be started or fails, with its standard error.
     pub fn feed(&self, program: &str, arguments: &[&str], input: &str) -> String {
         let output = self.run(|| {
             let mut child = Command::new(program)
@@ -84,9 +84,9 @@ impl NetNs {
                 .spawn()
                 .unwrap_or_else(|error| panic!("cannot start {program}: {error}"));
             let mut stdin = child.stdin.take().expect("stdin is piped");
-            // On a thread of its own: a program that prints before it has read everything would block both sides.
+            // On a separate thread: a program that prints before it has read all input would block both sides.
             thread::scope(|scope| {
-                // A program that ends without reading its input tells why by its exit status.
+                // Ignores the error of a program that exits without reading its input: its exit status is checked.
                 scope.spawn(move || _ = stdin.write_all(input.as_bytes()));
                 child.wait_with_output().unwrap_or_else(|error| panic!("cannot wait for {program}: {error}"))
             })
@@ -94,7 +94,7 @@ impl NetNs {
         successful(output, &format!("{program} {}", arguments.join(" ")))
     }
 
-    /// Joins two namespaces by a pair of virtual Ethernet devices, both up: `name` in this one, `peer_name` in `peer`.
+    /// Connects two namespaces with a veth pair, both ends up: `name` in this namespace, `peer_name` in `peer`.
     pub fn link(&self, name: &str, peer: &Self, peer_name: &str) {
         let peer_path = peer.path();
         let peer_path = peer_path.to_str().expect("the path is ASCII");
@@ -104,8 +104,8 @@ impl NetNs {
         peer.command("ip", &["link", "set", peer_name, "up"]);
     }
 
-    /// Gives a device an address (`192.0.2.1/24`) that can be used at once: the kernel gets IPv6 addresses ready in the
-    /// background, and without this packets to or from a new one may vanish.
+    /// Adds an address (`192.0.2.1/24`) to a device and waits until it is usable: the kernel activates IPv6 addresses
+    /// asynchronously, and drops packets from or to an address before that.
     pub fn add_address(&self, address: &str, device: &str) {
         let ip = address.split('/').next().unwrap_or(address);
         if !ip.contains(':') {
@@ -122,7 +122,7 @@ impl NetNs {
         panic!("{address} on {device} is not ready after {:?}", READY_PAUSE * READY_TRIES);
     }
 
-    /// A path that leads other processes to this namespace while this value lives (`nsenter --net=…`).
+    /// Returns a path to this namespace for other processes (`nsenter --net=…`), valid until this value is dropped.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.handle.as_raw_fd()))
     }
@@ -134,11 +134,11 @@ fn successful(output: Output, command: &str) -> String {
     String::from_utf8(output.stdout).unwrap_or_else(|_| panic!("{command}: output is not UTF-8"))
 }
 
-/// The kernel keeps the namespace per thread, so a thread that changes its own must not be anybody else's.
+/// Runs `work` on a new thread, because the network namespace is an attribute of the thread.
 fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// How long an address may take to get ready: a long time, for a machine under load.
+/// An address may take ten seconds, which suffices on a busy machine.
 const READY_TRIES: u32 = 5_000;
 const READY_PAUSE: Duration = Duration::from_millis(2);

@@ -1,4 +1,4 @@
-//! The helper itself.
+//! Tests of [`NetNs`].
 
 use std::{
     fs,
@@ -8,17 +8,17 @@ use std::{
 use ferroute_testing::NetNs;
 
 #[test]
-fn two_namespaces_have_nothing_but_loopback_and_nothing_in_common() {
+fn namespaces_are_separate_and_have_only_loopback() {
     let (one, two) = (NetNs::new(), NetNs::new());
     one.command("ip", &["address", "add", "192.0.2.1/32", "dev", "lo"]);
     assert!(one.command("ip", &["-brief", "address"]).contains("192.0.2.1/32"));
-    let others = two.command("ip", &["-brief", "address"]);
-    assert!(others.starts_with("lo ") && others.lines().count() == 1, "{others}");
-    assert!(!others.contains("192.0.2.1"), "{others}");
+    let addresses = two.command("ip", &["-brief", "address"]);
+    assert!(addresses.starts_with("lo ") && addresses.lines().count() == 1, "{addresses}");
+    assert!(!addresses.contains("192.0.2.1"), "{addresses}");
 }
 
 #[test]
-fn the_thread_that_asks_stays_where_it_was() {
+fn calling_thread_stays_in_its_namespace() {
     let before = fs::read_link("/proc/thread-self/ns/net").unwrap();
     let inside = NetNs::new().run(|| fs::read_link("/proc/thread-self/ns/net").unwrap());
     assert_ne!(inside, before);
@@ -42,13 +42,13 @@ fn packets_cross_a_link() {
 }
 
 #[test]
-fn a_program_gets_its_input_and_its_output_comes_back() {
+fn program_receives_input_and_output_is_returned() {
     let text = "x".repeat(1 << 20);
     assert_eq!(NetNs::new().feed("cat", &[], &text), text);
 }
 
 #[test]
 #[should_panic(expected = "\"nowhere\" does not exist")]
-fn a_program_that_fails_fails_the_test_and_says_why() {
+fn failing_program_fails_the_test_with_its_error() {
     NetNs::new().command("ip", &["link", "show", "nowhere"]);
 }
