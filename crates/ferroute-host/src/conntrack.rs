@@ -65,11 +65,7 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`].
-pub fn delete_if(
-    family: IpFamily,
-    protocol: Protocol,
-    is_stale: impl FnMut(&Entry) -> bool,
-) -> Result<Deleted, Error> {
+pub fn delete_if(family: IpFamily, protocol: Protocol, is_stale: impl FnMut(&Entry) -> bool) -> Result<Deleted, Error> {
     delete_listed(&mut list_request(family, Some(protocol)), family, protocol, is_stale)
 }
 
@@ -125,7 +121,8 @@ fn delete_listed(
 
 /// Builds a dump request for a family, with a filter for one protocol (kernel 5.8 and later).
 fn list_request(family: IpFamily, protocol: Option<Protocol>) -> Request {
-    let mut request = Request::new(nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_GET), 0, &header(family));
+    let mut request =
+        Request::new(nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET), 0, &header(family));
     if let Some(protocol) = protocol {
         let mut attributes = request.attributes();
         attributes.nest(CTA_TUPLE_ORIG).nest(CTA_TUPLE_PROTO).put_u8(CTA_PROTO_NUM, protocol.number());
@@ -159,7 +156,7 @@ struct Deleter {
 
 impl Deleter {
     fn push(&mut self, listed: &ListedEntry<'_>) -> Result<(), netlink::Error> {
-        let kind = nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_DELETE);
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE);
         listed.write_key(&mut self.batch.message(kind, 0, &header(self.family)));
         if self.batch.len() == BATCH_SIZE { self.flush() } else { Ok(()) }
     }

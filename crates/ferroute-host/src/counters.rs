@@ -1,73 +1,73 @@
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket, flags, nfnetlink};
 
-/// The kernel's packet counters cannot be used.
+/// An error of the kernel's packet accounting (nfacct).
 #[derive(Debug, thiserror::Error)]
 pub enum CounterError {
-    /// Whether the kernel has any cannot be told.
-    #[error("cannot ask the kernel for packet counters")]
+    /// The kernel's support for packet accounting could not be determined.
+    #[error("cannot open packet accounting")]
     Open(#[source] Error),
-    /// A counter is not there and cannot be made. The kernel takes names of 1 to 31 bytes.
-    #[error("cannot create the packet counter {name:?}")]
+    /// A counter could not be created. The kernel accepts names of 1 to 31 bytes.
+    #[error("cannot create packet counter {name:?}")]
     Create {
-        /// Its name.
+        /// The counter's name.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Error,
     },
-    /// A counter is there and cannot be removed, maybe because rules use it.
-    #[error("cannot remove the packet counter {name:?}")]
+    /// A counter could not be removed, for example because rules refer to it.
+    #[error("cannot remove packet counter {name:?}")]
     Remove {
-        /// Its name.
+        /// The counter's name.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Error,
     },
-    /// A counter cannot be read.
-    #[error("cannot read the packet counter {name:?}")]
+    /// A counter could not be read.
+    #[error("cannot read packet counter {name:?}")]
     Read {
-        /// Its name.
+        /// The counter's name.
         name: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Error,
     },
 }
 
-/// What a counter has counted since it was made.
+/// The values of a counter since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Packets.
+    /// The number of packets.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// The number of bytes in these packets.
     pub bytes: u64,
 }
 
-/// Named counters that rules refer to (`-m nfacct --nfacct-name …`) and that outlive these rules.
+/// Named counters that rules refer to (`-m nfacct --nfacct-name ...`) and that outlive these rules.
 pub trait PacketCounters: Send {
-    /// Makes a counter unless there is one of this name, which then keeps its numbers.
+    /// Creates a counter unless it exists. An existing counter keeps its values.
     fn ensure(&mut self, name: &str) -> Result<(), CounterError>;
 
-    /// Reads a counter; `None` if there is none of this name.
+    /// Reads a counter; returns `None` if it does not exist.
     fn read(&mut self, name: &str) -> Result<Option<Counter>, CounterError>;
 
-    /// Removes a counter, if there is one of this name. The kernel keeps one that a rule uses.
+    /// Removes a counter if it exists. The kernel refuses to remove a counter that a rule refers to.
     fn remove(&mut self, name: &str) -> Result<(), CounterError>;
 }
 
-/// The counters of a network namespace, from the kernel's packet accounting (nfacct).
+/// The nfacct counters of a network namespace.
 #[derive(Debug)]
 pub struct KernelCounters {
     socket: Socket,
 }
 
 impl KernelCounters {
-    /// Those of the calling thread's network namespace; `None` where the kernel has no packet accounting.
+    /// Opens the counters of the calling thread's network namespace; returns `None` if the kernel lacks packet accounting.
     pub fn open() -> Result<Option<Self>, CounterError> {
         let socket = Socket::open(Protocol::Netfilter).map_err(CounterError::Open)?;
         let mut counters = Self { socket };
-        match counters.get("any name at all") {
+        match counters.get("probe") {
             Ok(_) => Ok(Some(counters)),
             Err(error) if nfnetlink::is_subsystem_missing(&error) => Ok(None),
             Err(error) => Err(CounterError::Open(error)),
@@ -75,7 +75,7 @@ impl KernelCounters {
     }
 
     fn get(&mut self, name: &str) -> Result<Option<Counter>, Error> {
-        match self.socket.get(&mut request(GET, 0, name), parse) {
+        match self.socket.get(&mut request(NFNL_MSG_ACCT_GET, 0, name), parse) {
             Err(error) if error.is_not_found() => Ok(None),
             result => result,
         }
@@ -84,7 +84,7 @@ impl KernelCounters {
 
 impl PacketCounters for KernelCounters {
     fn ensure(&mut self, name: &str) -> Result<(), CounterError> {
-        let mut request = request(NEW, flags::CREATE | flags::EXCLUSIVE, name);
+        let mut request = request(NFNL_MSG_ACCT_NEW, flags::NLM_F_CREATE | flags::NLM_F_EXCL, name);
         match self.socket.request_ack(&mut request) {
             Err(error) if !error.is_exists() => Err(CounterError::Create { name: name.to_owned(), source: error }),
             _ => Ok(()),
@@ -96,7 +96,7 @@ impl PacketCounters for KernelCounters {
     }
 
     fn remove(&mut self, name: &str) -> Result<(), CounterError> {
-        match self.socket.request_ack(&mut request(DELETE, 0, name)) {
+        match self.socket.request_ack(&mut request(NFNL_MSG_ACCT_DEL, 0, name)) {
             Err(error) if !error.is_not_found() => Err(CounterError::Remove { name: name.to_owned(), source: error }),
             _ => Ok(()),
         }
@@ -104,9 +104,9 @@ impl PacketCounters for KernelCounters {
 }
 
 fn request(command: u8, flags: u16, name: &str) -> Request {
-    let kind = nfnetlink::kind(nfnetlink::ACCOUNTING, command);
+    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_ACCT, command);
     let mut request = Request::new(kind, flags, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
-    request.attributes().put_str(NAME, name);
+    request.attributes().put_str(NFACCT_NAME, name);
     request
 }
 
@@ -116,18 +116,21 @@ fn parse(message: Message<'_>) -> Result<Counter, Error> {
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            PACKETS => packets = Some(attribute.u64_be()?),
-            BYTES => bytes = Some(attribute.u64_be()?),
+            NFACCT_PKTS => packets = Some(attribute.u64_be()?),
+            NFACCT_BYTES => bytes = Some(attribute.u64_be()?),
             _ => {}
         }
     }
-    Ok(Counter { packets: packets.ok_or(message.missing(PACKETS))?, bytes: bytes.ok_or(message.missing(BYTES))? })
+    Ok(Counter {
+        packets: packets.ok_or(message.missing(NFACCT_PKTS))?,
+        bytes: bytes.ok_or(message.missing(NFACCT_BYTES))?,
+    })
 }
 
-// Commands and attributes of `include/uapi/linux/netfilter/nfnetlink_acct.h`.
-const NEW: u8 = 0;
-const GET: u8 = 1;
-const DELETE: u8 = 3;
-const NAME: u16 = 1;
-const PACKETS: u16 = 2;
-const BYTES: u16 = 3;
+// include/uapi/linux/netfilter/nfnetlink_acct.h
+const NFNL_MSG_ACCT_NEW: u8 = 0;
+const NFNL_MSG_ACCT_GET: u8 = 1;
+const NFNL_MSG_ACCT_DEL: u8 = 3;
+const NFACCT_NAME: u16 = 1;
+const NFACCT_PKTS: u16 = 2;
+const NFACCT_BYTES: u16 = 3;

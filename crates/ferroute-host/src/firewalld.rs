@@ -1,96 +1,135 @@
-use std::io;
+//! Detects starts and reloads of firewalld, which can remove rules of other programs.
 
-use crate::bus::{BUS, Bus, Signal, Value};
+use std::{io, time::Duration};
 
-/// Hears when firewalld starts or reloads, which may take away rules of others.
+use tokio::sync::mpsc;
+
+use crate::bus::{BUS, Connection, METHOD_RETURN, Message, SIGNAL};
+
+/// Sends a message for each start and reload of firewalld until the receiver is dropped.
 ///
-/// It says so on the system's message bus, a signal each; kube-proxy listens to the same two.
-#[derive(Debug)]
-pub struct FirewalldWatch {
-    bus: Bus,
+/// Most hosts have no firewalld and many containers no system bus, so a missing bus is not reported. The bus may start
+/// after the proxy and may be restarted; connecting is retried at an interval.
+pub async fn watch_firewalld(reloads: mpsc::Sender<()>) {
+    while !reloads.is_closed() {
+        match FirewalldWatch::open().await {
+            Ok(mut watch) => loop {
+                match watch.reloaded().await {
+                    Ok(()) => {
+                        tracing::info!("firewalld started or reloaded; checking all rules");
+                        if reloads.send(()).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::debug!("lost the connection to the system bus: {error}");
+                        break;
+                    }
+                }
+            },
+            Err(error) if error.is_no_bus() => tracing::trace!("{error}: {}", error.source),
+            Err(error) => tracing::debug!("{error}: {}", error.source),
+        }
+        tokio::time::sleep(RECONNECT_INTERVAL).await;
+    }
 }
 
-/// The bus cannot be listened to.
+/// A connection to the system bus that receives firewalld's signals.
+///
+/// Like kube-proxy, it watches for a new owner of firewalld's name and for the signal `Reloaded`.
+#[derive(Debug)]
+struct FirewalldWatch {
+    bus: Connection,
+    /// The unique name of firewalld's connection, while firewalld is running.
+    owner: Option<String>,
+    /// The serial number of the call of `GetNameOwner`.
+    owner_query: u32,
+}
+
+/// The system bus cannot be watched.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen to firewalld on the message bus at {address}")]
-pub struct FirewalldError {
-    /// The bus.
+#[error("cannot watch firewalld on the message bus at {address}")]
+struct FirewalldError {
     address: String,
-    /// Why.
     #[source]
     source: io::Error,
 }
 
 impl FirewalldError {
-    /// There is no bus there, as on most hosts without firewalld and in most containers.
-    pub fn is_no_bus(&self) -> bool {
+    /// Reports whether there is no bus at the address.
+    fn is_no_bus(&self) -> bool {
         [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&self.source.kind())
     }
 }
 
 impl FirewalldWatch {
-    /// Listens on the system's bus: that of the environment variable `DBUS_SYSTEM_BUS_ADDRESS`, else the usual one.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it does not let us in.
-    pub async fn open() -> Result<Self, FirewalldError> {
+    /// Connects to the bus at `DBUS_SYSTEM_BUS_ADDRESS`, by default the system bus.
+    async fn open() -> Result<Self, FirewalldError> {
         let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").ok().filter(|address| !address.is_empty());
-        Self::at(address.as_deref().unwrap_or(SYSTEM_BUS)).await
+        Self::connect(address.as_deref().unwrap_or(SYSTEM_BUS)).await
     }
 
-    /// The same on the bus at this address.
-    ///
-    /// # Errors
-    ///
-    /// As above.
-    pub async fn at(address: &str) -> Result<Self, FirewalldError> {
-        let listen = async {
-            let mut bus = Bus::connect(address).await?;
-            for rule in [RELOADED, STARTED] {
-                bus.call("AddMatch", &[Value::Text(rule)]).await?;
-            }
-            Ok(Self { bus })
+    async fn connect(address: &str) -> Result<Self, FirewalldError> {
+        let connect = async {
+            let mut bus = Connection::open(address).await?;
+            bus.call("AddMatch", Some(OWNER_CHANGED_RULE)).await?;
+            let owner_query = bus.call("GetNameOwner", Some(FIREWALLD)).await?;
+            // Last, so that the owner is known before the first `Reloaded`.
+            bus.call("AddMatch", Some(RELOADED_RULE)).await?;
+            Ok(Self { bus, owner: None, owner_query })
         };
-        listen.await.map_err(|source| FirewalldError { address: address.to_owned(), source })
+        connect.await.map_err(|source| FirewalldError { address: address.to_owned(), source })
     }
 
-    /// Waits until firewalld has started or reloaded. May be cancelled and called again.
+    /// Waits until firewalld has started or reloaded. This method is cancel safe.
     ///
     /// # Errors
     ///
-    /// The bus has gone. Nothing is heard any more: open another one, after a while.
-    pub async fn reloaded(&mut self) -> io::Result<()> {
+    /// The connection to the bus is lost.
+    async fn reloaded(&mut self) -> io::Result<()> {
         loop {
-            if has_reloaded(&self.bus.signal().await?) {
+            let message = self.bus.receive().await?;
+            if self.handle(&message) {
                 return Ok(());
             }
         }
     }
-}
 
-fn has_reloaded(signal: &Signal) -> bool {
-    let Signal { interface, member, texts } = signal;
-    match (&**interface, &**member) {
-        (FIREWALLD, "Reloaded") => true,
-        // Name, former owner, new owner; it has started if there is one now.
-        (BUS, "NameOwnerChanged") => {
-            matches!(texts.as_slice(), [name, _, new] if name == FIREWALLD && !new.is_empty())
+    /// Updates the owner and reports whether firewalld has started or reloaded.
+    fn handle(&mut self, message: &Message) -> bool {
+        let Message { kind, sender, interface, member, reply_serial, arguments } = message;
+        match (*kind, &**interface, &**member) {
+            (METHOD_RETURN, ..) if *reply_serial == self.owner_query => {
+                self.owner = arguments.first().cloned();
+                false
+            }
+            (SIGNAL, BUS, "NameOwnerChanged") if sender == BUS => match arguments.as_slice() {
+                [name, _, owner] if name == FIREWALLD => {
+                    self.owner = Some(owner.clone()).filter(|owner| !owner.is_empty());
+                    self.owner.is_some()
+                }
+                _ => false,
+            },
+            // A match rule does not filter unicast signals, which every client may send.
+            (SIGNAL, FIREWALLD, "Reloaded") => self.owner.as_ref() == Some(sender),
+            _ => false,
         }
-        _ => false,
     }
 }
 
+/// firewalld's well-known name, and its interface.
 const FIREWALLD: &str = "org.fedoraproject.FirewallD1";
 
-/// Only from firewalld itself: anybody on the host may send signals.
-const RELOADED: &str = "type='signal',sender='org.fedoraproject.FirewallD1',path='/org/fedoraproject/FirewallD1',\
-                        interface='org.fedoraproject.FirewallD1',member='Reloaded'";
-const STARTED: &str = "type='signal',sender='org.freedesktop.DBus',path='/org/freedesktop/DBus',\
-                       interface='org.freedesktop.DBus',member='NameOwnerChanged',arg0='org.fedoraproject.FirewallD1'";
+const RELOADED_RULE: &str = "type='signal',sender='org.fedoraproject.FirewallD1',path='/org/fedoraproject/FirewallD1',\
+                             interface='org.fedoraproject.FirewallD1',member='Reloaded'";
+const OWNER_CHANGED_RULE: &str = "type='signal',sender='org.freedesktop.DBus',path='/org/freedesktop/DBus',\
+                                  interface='org.freedesktop.DBus',member='NameOwnerChanged',\
+                                  arg0='org.fedoraproject.FirewallD1'";
 
-/// The specification's own default, and the place that the older one is a link to.
+/// The specification's default address and its predecessor, usually a link to it.
 const SYSTEM_BUS: &str = "unix:path=/run/dbus/system_bus_socket;unix:path=/var/run/dbus/system_bus_socket";
+
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests;

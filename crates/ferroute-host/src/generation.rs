@@ -1,27 +1,27 @@
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket, nfnetlink};
 
-/// The generation of the rules could not be told.
+/// The ruleset's generation could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot ask the kernel for the generation of its rules")]
+#[error("cannot read the nf_tables generation")]
 pub struct GenerationError(#[from] Error);
 
-/// Tells whether somebody has changed any rule, without looking at rules.
+/// Detects rule changes without reading rules.
 pub trait RuleGeneration: Send {
-    /// A number that each committed nf_tables transaction in this network namespace makes another one, usually greater
-    /// by one.
+    /// Returns the generation of the network namespace's nf_tables ruleset. Each committed transaction changes it,
+    /// usually by incrementing it.
     ///
-    /// What `iptables-nft` writes counts as well, one transaction per table; what `iptables-legacy` writes does not.
+    /// `iptables-nft` commits one transaction per table; changes by `iptables-legacy` are not counted.
     fn current(&mut self) -> Result<u32, GenerationError>;
 }
 
-/// The generation of a network namespace's nf_tables rules, from the kernel.
+/// The kernel's nf_tables generation of a network namespace.
 #[derive(Debug)]
 pub struct KernelGeneration {
     socket: Socket,
 }
 
 impl KernelGeneration {
-    /// That of the calling thread's network namespace; `None` where the kernel has no nf_tables.
+    /// Opens a socket in the calling thread's network namespace; returns `None` if the kernel lacks nf_tables.
     pub fn open() -> Result<Option<Self>, GenerationError> {
         let mut generation = Self { socket: Socket::open(Protocol::Netfilter)? };
         match generation.current() {
@@ -34,10 +34,10 @@ impl KernelGeneration {
 
 impl RuleGeneration for KernelGeneration {
     fn current(&mut self) -> Result<u32, GenerationError> {
-        let kind = nfnetlink::kind(nfnetlink::NFTABLES, GET_GENERATION);
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN);
         let mut request = Request::new(kind, 0, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
         let generation = self.socket.get(&mut request, parse)?;
-        // Done, but without the one thing that was asked for.
+        // The kernel acknowledged the request without a reply message.
         generation.ok_or(GenerationError(Error::Unanswered { kind }))
     }
 }
@@ -46,13 +46,13 @@ fn parse(message: Message<'_>) -> Result<u32, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == ID {
+        if attribute.kind == NFTA_GEN_ID {
             return Ok(attribute.u32_be()?);
         }
     }
-    Err(message.missing(ID).into())
+    Err(message.missing(NFTA_GEN_ID).into())
 }
 
-/// `NFT_MSG_GETGEN` and `NFTA_GEN_ID` of `include/uapi/linux/netfilter/nf_tables.h`.
-const GET_GENERATION: u8 = 16;
-const ID: u16 = 1;
+// include/uapi/linux/netfilter/nf_tables.h
+const NFT_MSG_GETGEN: u8 = libc::NFT_MSG_GETGEN as u8;
+const NFTA_GEN_ID: u16 = 1;

@@ -1,13 +1,21 @@
-//! What a proxy asks of its host: addresses, routes, sysctls, packet counters, the generation of the rules, its name,
-//! what the process uses.
+//! The proxy's interface to its host: addresses, routes, sysctls, listening sockets, packet counters, connection tracking,
+//! the generation of the nf_tables ruleset, the node name, firewalld, and the resource usage of the process.
 //!
-//! Each of them stands behind a narrow seam, so that the sync loop can be tested without a kernel: a trait of one or two
-//! methods, or a value that is told where its files are. What the answers mean for Services is not known here.
+//! Each of them can be replaced in tests of the sync loop: by another implementation of a small trait, or by a value with
+//! another root directory. What the values mean for Services is not decided here.
 //!
 //! Everything belongs to the network namespace of the thread that calls `open`; sysctls to that of the thread that reads
 //! or writes them.
+//!
+//! ```
+//! use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
+//!
+//! let addresses = KernelAddresses::open()?.list()?;
+//! let forwarding = Sysctls::from_kernel().read("net/ipv4/ip_forward")?;
+//! println!("{addresses:?}, ip_forward = {forwarding}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod address_watch;
 mod addresses;
 mod bus;
 pub mod conntrack;
@@ -20,12 +28,11 @@ mod process;
 mod routes;
 mod sysctl;
 
-pub use address_watch::AddressWatch;
-pub use addresses::{AddressError, HostAddresses, KernelAddresses};
+pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses};
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
-pub use firewalld::{FirewalldError, FirewalldWatch};
+pub use firewalld::watch_firewalld;
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
-pub use listeners::{Listener, ListenerError, Transport, listeners};
+pub use listeners::{Listener, ListenerError, listeners};
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
 pub use routes::{HostRoute, RouteError, routes};

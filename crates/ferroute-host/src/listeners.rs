@@ -1,76 +1,67 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
+use ferroute_core::Protocol;
+use ferroute_netlink::{self as netlink, Error, Message, Request, Socket};
 
-/// It could not be told which ports are listened on.
+/// Listening sockets could not be listed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot list the sockets that listen for {protocol:?}")]
+#[error("cannot list listening {protocol} sockets")]
 pub struct ListenerError {
-    /// The protocol that was asked about.
-    protocol: Transport,
-    /// The kernel's answer.
+    /// The protocol.
+    protocol: Protocol,
+    /// The kernel's error.
     #[source]
     source: Error,
 }
 
-/// A protocol whose sockets have ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
-    /// TCP: sockets in state LISTEN.
-    Tcp,
-    /// UDP: sockets that are bound and not connected.
-    Udp,
-    /// SCTP: sockets in state LISTEN; none where the kernel has no SCTP.
-    Sctp,
-}
-
-/// A socket that takes what comes to a port.
+/// A socket that receives packets or connections on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listener {
-    /// Where it listens; the unspecified address for all addresses.
+    /// The local address; unspecified for all addresses.
     pub address: SocketAddr,
-    /// The user whose process has made it.
+    /// The user id of the socket's owner.
     pub user: u32,
-    /// Its inode, by which `/proc/PID/fd` names it.
+    /// The socket's inode, as shown in `/proc/PID/fd`.
     pub inode: u32,
 }
 
-/// Every socket of the calling thread's network namespace that takes what comes to a port, sorted. Only those are gone
-/// through by the kernel, so that a host with many connections costs no more.
+/// Returns the listening sockets of a protocol in the calling thread's network namespace, sorted: TCP and SCTP sockets in
+/// state LISTEN, bound and unconnected UDP sockets. The kernel filters by state, so the cost does not depend on the number
+/// of connections.
 ///
 /// # Errors
 ///
-/// The kernel does not tell: it may be built without `sock_diag`.
-pub fn listeners(transport: Transport) -> Result<Vec<Listener>, ListenerError> {
-    let mut found = Vec::new();
+/// The kernel refuses the request, for example because it was built without `sock_diag`. A kernel without SCTP has no
+/// SCTP listeners; that is not an error.
+pub fn listeners(protocol: Protocol) -> Result<Vec<Listener>, ListenerError> {
+    let mut listeners = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        match list(transport, family) {
-            Ok(listed) => found.extend(listed),
-            // Most kernels load it with the first socket.
-            Err(error) if transport == Transport::Sctp && error.is_not_found() => {}
-            Err(source) => return Err(ListenerError { protocol: transport, source }),
+        match list(protocol, family) {
+            Ok(listed) => listeners.extend(listed),
+            // Most kernels load the sctp module with the first SCTP socket.
+            Err(error) if protocol == Protocol::Sctp && error.is_not_found() => {}
+            Err(source) => return Err(ListenerError { protocol, source }),
         }
     }
-    found.sort_unstable();
-    Ok(found)
+    listeners.sort_unstable();
+    Ok(listeners)
 }
 
-fn list(transport: Transport, family: libc::c_int) -> Result<Vec<Listener>, Error> {
-    let (number, state) = match transport {
-        Transport::Tcp => (libc::IPPROTO_TCP, LISTEN),
-        Transport::Udp => (libc::IPPROTO_UDP, CLOSE),
-        Transport::Sctp => (libc::IPPROTO_SCTP, LISTEN),
+fn list(protocol: Protocol, family: libc::c_int) -> Result<Vec<Listener>, Error> {
+    let state = match protocol {
+        Protocol::Tcp | Protocol::Sctp => TCP_LISTEN,
+        Protocol::Udp => TCP_CLOSE,
     };
-    let mut header = [0; REQUEST];
+    let mut header = [0; INET_DIAG_REQ_V2_LENGTH];
     header[0] = family.to_le_bytes()[0];
-    header[1] = number.to_le_bytes()[0];
+    header[1] = protocol.number();
     header[4..8].copy_from_slice(&(1_u32 << state).to_ne_bytes());
-    let mut request = Request::new(BY_FAMILY, 0, &header);
-    Socket::open(Protocol::SocketDiagnosis)?.collect(&mut request, parse)
+    let mut request = Request::new(SOCK_DIAG_BY_FAMILY, 0, &header);
+    Socket::open(netlink::Protocol::SocketDiagnosis)?.collect(&mut request, parse)
 }
 
 fn parse(message: Message<'_>) -> Result<Option<Listener>, Error> {
-    let (header, _) = message.split_header::<ANSWER>()?;
+    let (header, _) = message.split_header::<INET_DIAG_MSG_LENGTH>()?;
     let port = u16::from_be_bytes([header[4], header[5]]);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&header[8..24]);
@@ -79,21 +70,21 @@ fn parse(message: Message<'_>) -> Result<Option<Listener>, Error> {
         libc::AF_INET6 => IpAddr::from(Ipv6Addr::from(bytes)),
         _ => return Ok(None),
     };
-    let number = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let (user, inode) = (number(64), number(68));
+    let u32_at = |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (user, inode) = (u32_at(64), u32_at(68));
     Ok((port != 0).then(|| Listener { address: SocketAddr::new(address, port), user, inode }))
 }
 
-/// `SOCK_DIAG_BY_FAMILY` of `include/uapi/linux/sock_diag.h`.
-const BY_FAMILY: u16 = 20;
+/// `include/uapi/linux/sock_diag.h`
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 
-/// Bytes of `struct inet_diag_req_v2`: family, protocol, two more, the wanted states as bits, and a socket that stays
-/// empty (`include/uapi/linux/inet_diag.h`).
-const REQUEST: usize = 56;
+/// `sizeof(struct inet_diag_req_v2)`: family at offset 0, protocol at 1, state bits at 4, then a socket id that stays zero
+/// (`include/uapi/linux/inet_diag.h`).
+const INET_DIAG_REQ_V2_LENGTH: usize = 56;
 
-/// Bytes of `struct inet_diag_msg`: family at 0, source port at 4, source address at 8, user at 64, inode at 68.
-const ANSWER: usize = 72;
+/// `sizeof(struct inet_diag_msg)`: family at offset 0, source port at 4, source address at 8, user at 64, inode at 68.
+const INET_DIAG_MSG_LENGTH: usize = 72;
 
-// States of `include/net/tcp_states.h`.
-const CLOSE: u32 = 7;
-const LISTEN: u32 = 10;
+// include/net/tcp_states.h
+const TCP_CLOSE: u32 = 7;
+const TCP_LISTEN: u32 = 10;

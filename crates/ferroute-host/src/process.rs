@@ -4,106 +4,110 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What a process uses.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// Time that it has run on a CPU, in user mode and in the kernel.
+    /// User and system CPU time.
     pub cpu: Duration,
-    /// Memory that is resident, in bytes.
+    /// Resident memory, in bytes.
     pub resident_bytes: u64,
-    /// Address space, in bytes.
+    /// Virtual memory, in bytes.
     pub virtual_bytes: u64,
-    /// File descriptors that are open.
+    /// The number of open file descriptors.
     pub open_files: u64,
-    /// File descriptors that may be open; `None` for no limit.
+    /// The soft limit of open file descriptors; `None` if unlimited.
     pub max_files: Option<u64>,
-    /// Threads.
+    /// The number of threads.
     pub threads: u64,
-    /// When it was started.
+    /// The start time.
     pub started: SystemTime,
 }
 
-/// What the process uses cannot be told.
+/// The resource usage of a process cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// A file of the kernel cannot be read.
+    /// A file below `/proc` cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What came in the way.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A file of the kernel does not hold what it should.
-    #[error("cannot understand {}: it does not tell {what}", path.display())]
+    /// A field of a file below `/proc` is missing or malformed.
+    #[error("cannot parse {}: no valid field {field:?}", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
-        what: &'static str,
+        /// The field's name.
+        field: &'static str,
     },
 }
 
 impl ProcessUsage {
-    /// Of this process.
-    pub fn of_self() -> Result<Self, ProcessError> {
+    /// Returns the usage of the calling process.
+    pub fn current() -> Result<Self, ProcessError> {
         Self::read(Path::new("/proc"), "self")
     }
 
     fn read(proc: &Path, process: &str) -> Result<Self, ProcessError> {
-        let of_process = |file: &str| proc.join(process).join(file);
-        let text = |path: PathBuf| match fs::read_to_string(&path) {
-            Ok(text) => Ok(File { path, text }),
-            Err(source) => Err(ProcessError::Read { path, source }),
-        };
-        let (stat, status) = (text(of_process("stat"))?, text(of_process("status"))?);
-        let (limits, system) = (text(of_process("limits"))?, text(proc.join("stat"))?);
-        let descriptors = of_process("fd");
+        let process = proc.join(process);
+        let (stat, status) = (ProcFile::read(process.join("stat"))?, ProcFile::read(process.join("status"))?);
+        let (limits, system) = (ProcFile::read(process.join("limits"))?, ProcFile::read(proc.join("stat"))?);
+        let descriptors = process.join("fd");
         let open_files = match fs::read_dir(&descriptors) {
-            // The one that the directory is read by is not counted.
+            // Without the descriptor of the directory itself.
             Ok(entries) => (entries.count() as u64).saturating_sub(1),
             Err(source) => return Err(ProcessError::Read { path: descriptors, source }),
         };
-        let booted = SystemTime::UNIX_EPOCH + Duration::from_secs(system.number("btime ", "the time of the start")?);
+        let boot_time = SystemTime::UNIX_EPOCH + Duration::from_secs(system.number("btime")?);
         Ok(Self {
-            cpu: ticks(stat.field(14)? + stat.field(15)?),
-            resident_bytes: status.number("VmRSS:", "resident memory")? * 1024,
-            virtual_bytes: status.number("VmSize:", "the address space")? * 1024,
+            cpu: ticks(stat.stat_field(14, "utime")? + stat.stat_field(15, "stime")?),
+            resident_bytes: status.number("VmRSS:")? * 1024,
+            virtual_bytes: status.number("VmSize:")? * 1024,
             open_files,
-            max_files: limits.number("Max open files", "the limit of open files").ok(),
-            threads: status.number("Threads:", "threads")?,
-            started: booted + ticks(stat.field(22)?),
+            max_files: limits.number("Max open files").ok(),
+            threads: status.number("Threads:")?,
+            started: boot_time + ticks(stat.stat_field(22, "starttime")?),
         })
     }
 }
 
-struct File {
+struct ProcFile {
     path: PathBuf,
     text: String,
 }
 
-impl File {
-    /// The number that follows a name at the start of a line.
-    fn number(&self, name: &str, what: &'static str) -> Result<u64, ProcessError> {
-        let line = self.text.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-        number.ok_or_else(|| self.missing(what))
+impl ProcFile {
+    fn read(path: PathBuf) -> Result<Self, ProcessError> {
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Self { path, text }),
+            Err(source) => Err(ProcessError::Read { path, source }),
+        }
     }
 
-    /// A field of `stat`, numbered as in proc_pid_stat(5). The second is a name in parentheses, which may hold anything.
-    fn field(&self, number: usize) -> Result<u64, ProcessError> {
+    /// Returns the number after a field's name at the start of a line.
+    fn number(&self, field: &'static str) -> Result<u64, ProcessError> {
+        let line = self.text.lines().find_map(|line| line.strip_prefix(field));
+        let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        number.ok_or_else(|| self.missing(field))
+    }
+
+    /// Returns a field of `/proc/PID/stat`, numbered as in proc_pid_stat(5). The second field is the command name in
+    /// parentheses, which may contain any character.
+    fn stat_field(&self, number: usize, name: &'static str) -> Result<u64, ProcessError> {
         let after_name = self.text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace());
         let field = after_name.and_then(|mut fields| fields.nth(number - 3)?.parse().ok());
-        field.ok_or_else(|| self.missing("times"))
+        field.ok_or_else(|| self.missing(name))
     }
 
-    fn missing(&self, what: &'static str) -> ProcessError {
-        ProcessError::Parse { path: self.path.clone(), what }
+    fn missing(&self, field: &'static str) -> ProcessError {
+        ProcessError::Parse { path: self.path.clone(), field }
     }
 }
 
-/// Hundredths of a second: the kernel's unit for programs (`USER_HZ`) on every architecture that Rust is built for.
+/// Converts clock ticks. `USER_HZ` is 100 on every architecture that Rust supports.
 fn ticks(count: u64) -> Duration {
     Duration::from_millis(count.saturating_mul(10))
 }
@@ -112,22 +116,22 @@ fn ticks(count: u64) -> Duration {
 mod tests {
     use super::*;
 
-    /// Files of a process with a nasty name.
-    fn files(status: &str) -> tempfile::TempDir {
+    /// Creates `/proc` files of a process with a tricky command name.
+    fn proc_files(status: &str) -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
-        let put = |file: &str, text: &str| fs::write(proc.path().join(file), text).unwrap();
+        let write = |file: &str, text: &str| fs::write(proc.path().join(file), text).unwrap();
         fs::create_dir_all(proc.path().join("7/fd")).unwrap();
-        put("7/stat", "7 (kube) 9 (x) R 1 7 7 0 -1 0 100 0 0 0 250 50 0 0 20 0 4 0 1234 9 9 9\n");
-        put("7/status", status);
-        put("7/limits", "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024    4096   files\n");
-        put("stat", "cpu  1 2 3\nbtime 1767366000\n");
-        ["0", "1", "2", "3"].iter().for_each(|file| put(&format!("7/fd/{file}"), ""));
+        write("7/stat", "7 (kube) 9 (x) R 1 7 7 0 -1 0 100 0 0 0 250 50 0 0 20 0 4 0 1234 9 9 9\n");
+        write("7/status", status);
+        write("7/limits", "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024    4096   files\n");
+        write("stat", "cpu  1 2 3\nbtime 1767366000\n");
+        ["0", "1", "2", "3"].iter().for_each(|file| write(&format!("7/fd/{file}"), ""));
         proc
     }
 
     #[test]
-    fn the_kernels_files_are_understood() {
-        let proc = files("Name:\tkube\nVmSize:\t    2048 kB\nVmRSS:\t     512 kB\nThreads:\t4\n");
+    fn usage_is_read_from_proc() {
+        let proc = proc_files("Name:\tkube\nVmSize:\t    2048 kB\nVmRSS:\t     512 kB\nThreads:\t4\n");
         let usage = ProcessUsage {
             cpu: Duration::from_secs(3),
             resident_bytes: 524_288,
@@ -141,17 +145,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
-        let proc = files("VmSize:\t2048 kB\nThreads:\t4\n");
-        let error = ProcessUsage::read(proc.path(), "7").unwrap_err().to_string();
-        assert!(error.ends_with("7/status: it does not tell resident memory"), "{error}");
-        let error = ProcessUsage::read(proc.path(), "8").unwrap_err().to_string();
-        assert!(error.starts_with("cannot read") && error.ends_with("8/stat"), "{error}");
+    fn errors_name_file_and_field() {
+        let proc = proc_files("VmSize:\t2048 kB\nThreads:\t4\n");
+        let error = ProcessUsage::read(proc.path(), "7").unwrap_err();
+        assert!(
+            matches!(&error, ProcessError::Parse { path, field: "VmRSS:" } if path.ends_with("7/status")),
+            "{error:?}"
+        );
+        let error = ProcessUsage::read(proc.path(), "8").unwrap_err();
+        assert!(matches!(&error, ProcessError::Read { path, .. } if path.ends_with("8/stat")), "{error:?}");
     }
 
     #[test]
-    fn this_process_is_alive() {
-        let usage = ProcessUsage::of_self().unwrap();
+    fn usage_of_this_process_is_plausible() {
+        let usage = ProcessUsage::current().unwrap();
         assert!(usage.resident_bytes > 0 && usage.threads > 0 && usage.started < SystemTime::now(), "{usage:?}");
     }
 }

@@ -7,79 +7,82 @@ use std::{
 
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
 
-/// The routes could not be told. Worth another try.
+use crate::addresses::{self, IFADDRMSG_LENGTH};
+
+/// The host's routes could not be listed. Worth a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// There is no way to ask for them.
-    #[error("cannot ask the kernel for the host's routes")]
+    /// No netlink socket could be opened.
+    #[error("cannot open a netlink socket for routes")]
     Open(#[source] Error),
-    /// They could not be listed.
+    /// The routes could not be listed.
     #[error("cannot list the host's routes")]
     Routes(#[source] Error),
-    /// The interfaces that they lead through could not be listed.
+    /// The interfaces could not be listed.
     #[error("cannot list the host's interfaces")]
     Links(#[source] Error),
-    /// The addresses of these interfaces could not be listed.
+    /// The addresses of the interfaces could not be listed.
     #[error("cannot list the addresses of the host's interfaces")]
     Addresses(#[source] Error),
 }
 
-/// A route of the main table that leads out of the host.
+/// A unicast route of the main table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRoute {
-    /// The network.
-    pub to: IpAddr,
-    /// Bits of `to` that count, 0 for the default route.
+    /// The destination network's address.
+    pub destination: IpAddr,
+    /// The prefix length of `destination`; 0 for the default route.
     pub prefix_len: u8,
-    /// The interface that packets leave through; of several, the first.
+    /// The outgoing interface; the first one of a multipath route.
     pub interface: String,
-    /// What the host's own packets have as their source there.
+    /// The source address of the host's own packets on this route.
     pub source: IpAddr,
-    /// Which of two routes to one network is taken: the lower one.
+    /// The metric; of several routes to one destination, the kernel uses the one with the lowest metric.
     pub metric: u32,
 }
 
-/// The routes in the main table of the calling thread's network namespace, both families', in the kernel's order.
-/// Routes with no usable source address are left out, and so are those that lead nowhere.
+/// Returns the routes of both families in the main table of the calling thread's network namespace, in the kernel's
+/// order. Omits routes without a usable source address and those without an interface (`unreachable`, `blackhole`).
 ///
 /// # Errors
 /// See [`RouteError`].
 pub fn routes() -> Result<Vec<HostRoute>, RouteError> {
     let mut socket = Socket::open(Protocol::Route).map_err(RouteError::Open)?;
-    let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEADER]);
+    let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
     let links: BTreeMap<u32, String> =
-        socket.collect(&mut request, link).map_err(RouteError::Links)?.into_iter().collect();
-    let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; ADDRESS_HEADER]);
-    let addresses = socket.collect(&mut request, address).map_err(RouteError::Addresses)?;
-    let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; ROUTE_HEADER]);
-    let found = socket.collect(&mut request, route).map_err(RouteError::Routes)?;
-    let source_at = |index: u32, like: IpAddr| {
-        // Link-local addresses are of use on their own link alone.
-        let usable = |address: &IpAddr| match address {
+        socket.collect(&mut request, parse_link).map_err(RouteError::Links)?.into_iter().collect();
+    let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; IFADDRMSG_LENGTH]);
+    let addresses = socket.collect(&mut request, addresses::parse).map_err(RouteError::Addresses)?;
+    let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
+    let routes = socket.collect(&mut request, parse_route).map_err(RouteError::Routes)?;
+
+    let default_source = |index: u32, destination: IpAddr| {
+        // Link-local addresses are valid on their own link only.
+        let is_usable = |address: &IpAddr| match address {
             IpAddr::V4(_) => true,
             IpAddr::V6(address) => !address.is_unicast_link_local(),
         };
-        let own = addresses.iter().filter(|(link, ip)| *link == index && ip.is_ipv4() == like.is_ipv4());
-        own.map(|(_, ip)| *ip).find(usable)
+        let candidates = addresses.iter().filter(|(link, ip)| *link == index && ip.is_ipv4() == destination.is_ipv4());
+        candidates.map(|(_, ip)| *ip).find(is_usable)
     };
-    let complete = |Found { to, prefix_len, link, source, metric }: Found| {
-        let source = source.or_else(|| source_at(link, to))?;
-        Some(HostRoute { to, prefix_len, interface: links.get(&link)?.clone(), source, metric })
+    let complete = |RawRoute { destination, prefix_len, link, source, metric }: RawRoute| {
+        let source = source.or_else(|| default_source(link, destination))?;
+        Some(HostRoute { destination, prefix_len, interface: links.get(&link)?.clone(), source, metric })
     };
-    Ok(found.into_iter().filter_map(complete).collect())
+    Ok(routes.into_iter().filter_map(complete).collect())
 }
 
-/// A route as the kernel tells it.
-struct Found {
-    to: IpAddr,
+/// A route as listed by the kernel.
+struct RawRoute {
+    destination: IpAddr,
     prefix_len: u8,
     link: u32,
     source: Option<IpAddr>,
     metric: u32,
 }
 
-fn link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
-    let (header, attributes) = message.split_header::<LINK_HEADER>()?;
+fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
+    let (header, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
     if message.kind != libc::RTM_NEWLINK {
         return Ok(None);
     }
@@ -93,63 +96,39 @@ fn link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
     Ok(None)
 }
 
-fn address(message: Message<'_>) -> Result<Option<(u32, IpAddr)>, Error> {
-    let (header, attributes) = message.split_header::<ADDRESS_HEADER>()?;
-    if message.kind != libc::RTM_NEWADDR || !is_ip(header[0]) {
-        return Ok(None);
-    }
-    let index = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
-    let (mut local, mut address) = (None, None);
-    for attribute in attributes {
-        let attribute = attribute?;
-        match attribute.kind {
-            libc::IFA_LOCAL => local = Some(attribute.ip()?),
-            libc::IFA_ADDRESS => address = Some(attribute.ip()?),
-            _ => {}
-        }
-    }
-    Ok(local.or(address).map(|ip| (index, ip)))
-}
-
-fn route(message: Message<'_>) -> Result<Option<Found>, Error> {
-    let (header, attributes) = message.split_header::<ROUTE_HEADER>()?;
+fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Error> {
+    let (header, attributes) = message.split_header::<RTMSG_LENGTH>()?;
     let [family, prefix_len, _, _, table, _, _, kind, ..] = *header;
-    if message.kind != libc::RTM_NEWROUTE || !is_ip(family) || table != libc::RT_TABLE_MAIN || kind != libc::RTN_UNICAST
-    {
+    if message.kind != libc::RTM_NEWROUTE || table != libc::RT_TABLE_MAIN || kind != libc::RTN_UNICAST {
         return Ok(None);
     }
-    let nowhere: IpAddr = match libc::c_int::from(family) {
+    // The default route has no RTA_DST.
+    let unspecified: IpAddr = match libc::c_int::from(family) {
         libc::AF_INET => Ipv4Addr::UNSPECIFIED.into(),
-        _ => Ipv6Addr::UNSPECIFIED.into(),
+        libc::AF_INET6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => return Ok(None),
     };
-    let mut found = Found { to: nowhere, prefix_len, link: 0, source: None, metric: 0 };
+    let mut route = RawRoute { destination: unspecified, prefix_len, link: 0, source: None, metric: 0 };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            libc::RTA_DST => found.to = attribute.ip()?,
-            libc::RTA_OIF => found.link = attribute.u32_ne()?,
-            libc::RTA_PREFSRC => found.source = Some(attribute.ip()?),
-            libc::RTA_PRIORITY => found.metric = attribute.u32_ne()?,
-            // Of several ways the first: `struct rtnexthop` has its interface after 4 other bytes.
+            libc::RTA_DST => route.destination = attribute.ip()?,
+            libc::RTA_OIF => route.link = attribute.u32_ne()?,
+            libc::RTA_PREFSRC => route.source = Some(attribute.ip()?),
+            libc::RTA_PRIORITY => route.metric = attribute.u32_ne()?,
+            // Take the first next hop: `rtnh_ifindex` is at offset 4 of `struct rtnexthop`.
             libc::RTA_MULTIPATH => {
                 if let Some(index) = attribute.payload.get(4..8).and_then(|bytes| bytes.try_into().ok()) {
-                    found.link = u32::from_ne_bytes(index);
+                    route.link = u32::from_ne_bytes(index);
                 }
             }
             _ => {}
         }
     }
-    Ok(Some(found))
+    Ok(Some(route))
 }
 
-fn is_ip(family: u8) -> bool {
-    [libc::AF_INET, libc::AF_INET6].contains(&family.into())
-}
-
-/// Bytes of `struct ifinfomsg`, with the interface's index after 4 others.
-const LINK_HEADER: usize = 16;
-/// Bytes of `struct ifaddrmsg`, whose first is the address family and whose last 4 the interface's index.
-const ADDRESS_HEADER: usize = 8;
-/// Bytes of `struct rtmsg`: address family, bits of the destination and the source, type of service, table, who made the
-/// route, scope, kind.
-const ROUTE_HEADER: usize = 12;
+/// `sizeof(struct ifinfomsg)`: interface index at offset 4.
+const IFINFOMSG_LENGTH: usize = 16;
+/// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
+const RTMSG_LENGTH: usize = 12;

@@ -37,7 +37,7 @@ impl<'a> ListedEntry<'a> {
     /// Returns `None` for other messages and for entries of another family or protocol.
     pub(super) fn parse(message: Message<'a>, family: IpFamily, protocol: Protocol) -> Result<Option<Self>, Malformed> {
         let (header, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-        let kind = nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_NEW);
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW);
         if message.kind != kind || header[0] != address_family(family) {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl<'a> ListedEntry<'a> {
     /// Writes the attributes that identify the entry. The tuple is essential: a delete request without one flushes the
     /// whole table.
     pub(super) fn write_key(&self, writer: &mut Writer<'_>) {
-        writer.put_bytes(CTA_TUPLE_ORIG | ferroute_netlink::attribute_flags::NESTED, self.tuple);
+        writer.put_bytes(CTA_TUPLE_ORIG | ferroute_netlink::attribute_flags::NLA_F_NESTED, self.tuple);
         writer.put_bytes(CTA_ID, self.id);
         if let Some(zone) = self.zone {
             writer.put_bytes(CTA_ZONE, zone);

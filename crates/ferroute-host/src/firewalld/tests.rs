@@ -1,18 +1,17 @@
-//! With a real bus of the test's own, and somebody on it who plays firewalld.
+//! With a private bus, and test clients in the place of firewalld.
 
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
 use tempfile::TempDir;
 use tokio::time::timeout;
 
 use super::*;
-use crate::bus::{Kind, Outgoing};
+use crate::bus::tests::{request_name, send_signal};
 
-/// A bus that ends with the test.
+/// A dbus-daemon that is killed on drop.
 struct Daemon {
     child: Child,
     address: String,
@@ -43,65 +42,108 @@ impl Daemon {
         Self { child, address: address.trim().to_owned(), _directory: directory }
     }
 
-    /// Somebody who has a name.
-    async fn guest(&self, name: &str) -> Bus {
-        let mut bus = Bus::connect(&self.address).await.unwrap();
-        bus.call("RequestName", &[Value::Text(name), Value::Number(0)]).await.unwrap();
+    /// Connects a client that owns a name.
+    async fn client(&self, name: &str) -> Connection {
+        let mut bus = Connection::open(&self.address).await.unwrap();
+        let request = request_name(&mut bus, name).await;
+        while bus.receive().await.unwrap().reply_serial != request {}
         bus
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-async fn emit(bus: &mut Bus, member: &str) {
-    let (path, interface) = ("/org/fedoraproject/FirewallD1", FIREWALLD);
-    bus.send(&Outgoing { kind: Kind::Signal, path, interface, member, destination: None, body: &[] }).await.unwrap();
-}
-
-async fn hear(watch: &mut FirewalldWatch) {
-    timeout(Duration::from_secs(30), watch.reloaded()).await.expect("firewalld is heard").unwrap();
-}
-
-#[tokio::test]
-async fn its_start_and_its_reloads_are_heard_and_nothing_else() {
-    let mut daemon = Daemon::start();
-    let mut watch = FirewalldWatch::at(&daemon.address).await.unwrap();
-    // Others, and somebody who is not firewalld but says the same.
-    let mut stranger = daemon.guest("org.example.Stranger").await;
-    emit(&mut stranger, "Reloaded").await;
-    let mut firewalld = daemon.guest(FIREWALLD).await;
-    hear(&mut watch).await;
-    emit(&mut firewalld, "DefaultZoneChanged").await;
-    for _ in 0..3 {
-        emit(&mut firewalld, "Reloaded").await;
-        hear(&mut watch).await;
+/// Returns the unique name that the bus has assigned, from the reply to `Hello`.
+async fn unique_name(bus: &mut Connection) -> String {
+    loop {
+        let message = bus.receive().await.unwrap();
+        if message.kind == METHOD_RETURN && message.reply_serial == 1 {
+            return message.arguments[0].clone();
+        }
     }
-    // Its end is no reason to look.
-    drop(firewalld);
-    let _again = daemon.guest(FIREWALLD).await;
-    hear(&mut watch).await;
-    // Had there been more, it would come before the end of the bus.
-    daemon.child.kill().unwrap();
-    timeout(Duration::from_secs(30), watch.reloaded()).await.expect("it is noticed").unwrap_err();
+}
+
+async fn expect_reload(watch: &mut FirewalldWatch) {
+    timeout(Duration::from_secs(30), watch.reloaded()).await.expect("a reload is reported").unwrap();
 }
 
 #[tokio::test]
-async fn a_bus_that_goes_is_told() {
+async fn starts_and_reloads_are_reported_and_nothing_else() {
     let mut daemon = Daemon::start();
-    let mut watch = FirewalldWatch::at(&daemon.address).await.unwrap();
+    let mut watch = FirewalldWatch::connect(&daemon.address).await.unwrap();
+    let mut firewalld = daemon.client(FIREWALLD).await;
+    expect_reload(&mut watch).await;
+    send_signal(&mut firewalld, FIREWALLD, "DefaultZoneChanged", None).await;
+    for _ in 0..3 {
+        send_signal(&mut firewalld, FIREWALLD, "Reloaded", None).await;
+        expect_reload(&mut watch).await;
+    }
+    // firewalld's end is not reported.
+    drop(firewalld);
+    let _restarted = daemon.client(FIREWALLD).await;
+    expect_reload(&mut watch).await;
+    // An unexpected report would arrive before the end of the bus.
     daemon.child.kill().unwrap();
-    let error = timeout(Duration::from_secs(30), watch.reloaded()).await.expect("it is noticed").unwrap_err();
+    timeout(Duration::from_secs(30), watch.reloaded()).await.expect("the bus's end is noticed").unwrap_err();
+}
+
+#[tokio::test]
+async fn reloads_of_a_running_firewalld_are_reported() {
+    let daemon = Daemon::start();
+    let mut firewalld = daemon.client(FIREWALLD).await;
+    let mut watch = FirewalldWatch::connect(&daemon.address).await.unwrap();
+    assert_eq!(watch.owner, None);
+    // Sent until the bus has processed the match rule.
+    let send = async {
+        loop {
+            send_signal(&mut firewalld, FIREWALLD, "Reloaded", None).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        () = expect_reload(&mut watch) => {}
+        () = send => {}
+    }
+}
+
+#[tokio::test]
+async fn reloaded_from_another_sender_is_ignored() {
+    let mut daemon = Daemon::start();
+    let mut watch = FirewalldWatch::connect(&daemon.address).await.unwrap();
+    let name = unique_name(&mut watch.bus).await;
+    let mut other = daemon.client("org.example.Other").await;
+    let mut firewalld = daemon.client(FIREWALLD).await;
+    expect_reload(&mut watch).await;
+    // The bus delivers a signal with a destination whatever the match rules are.
+    for destination in [None, Some(&*name)] {
+        send_signal(&mut other, FIREWALLD, "Reloaded", destination).await;
+    }
+    // The other client's signals have been processed once its last call is answered.
+    let query = other.call("GetNameOwner", Some(FIREWALLD)).await.unwrap();
+    while other.receive().await.unwrap().reply_serial != query {}
+    send_signal(&mut firewalld, FIREWALLD, "Reloaded", None).await;
+    expect_reload(&mut watch).await;
+    daemon.child.kill().unwrap();
+    timeout(Duration::from_secs(30), watch.reloaded()).await.expect("the bus's end is noticed").unwrap_err();
+}
+
+#[tokio::test]
+async fn end_of_the_bus_is_an_error() {
+    let mut daemon = Daemon::start();
+    let mut watch = FirewalldWatch::connect(&daemon.address).await.unwrap();
+    daemon.child.kill().unwrap();
+    let error = timeout(Duration::from_secs(30), watch.reloaded()).await.expect("the end is noticed").unwrap_err();
     assert!([io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset].contains(&error.kind()), "{error}");
 }
 
 #[tokio::test]
-async fn where_there_is_no_bus_that_is_told_apart() {
-    let error = FirewalldWatch::at("unix:path=/nonexistent/bus").await.unwrap_err();
+async fn missing_bus_is_a_separate_error() {
+    let error = FirewalldWatch::connect("unix:path=/nonexistent/bus").await.unwrap_err();
     assert!(error.is_no_bus(), "{error:?}");
 }

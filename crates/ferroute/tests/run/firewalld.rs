@@ -1,4 +1,4 @@
-//! firewalld takes rules away when it reloads. A real message bus tells of it; somebody else plays firewalld.
+//! firewalld removes rules when it reloads. The test has a message bus of its own and takes firewalld's name on it.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,9 +12,9 @@ use crate::{
     wait, web, web_tcp,
 };
 
-in_each_mode!(rules_are_there_again_after_firewalld_has_started);
+in_each_mode!(rules_are_restored_after_firewalld_has_started);
 
-/// A bus that ends with the test.
+/// A message bus that is killed on drop.
 struct Bus {
     child: Child,
     address: String,
@@ -39,7 +39,7 @@ impl Bus {
         Self { child, address: address.trim().to_owned() }
     }
 
-    /// Somebody takes firewalld's name, as it does when it starts.
+    /// Takes firewalld's name for a moment, as firewalld does when it starts.
     fn start_firewalld(&self) {
         let to_bus = ["--system", "--print-reply", "--dest=org.freedesktop.DBus", "/org/freedesktop/DBus"];
         let call = ["org.freedesktop.DBus.RequestName", "string:org.fedoraproject.FirewallD1", "uint32:0"];
@@ -51,13 +51,13 @@ impl Bus {
 
 impl Drop for Bus {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn rules_are_there_again_after_firewalld_has_started(mode: Mode) {
+fn rules_are_restored_after_firewalld_has_started(mode: Mode) {
     let (lab, files) = (Lab::new(), Files::new());
     files.apply(&web(&[0]));
     let bus = Bus::start(&files);
@@ -67,12 +67,12 @@ fn rules_are_there_again_after_firewalld_has_started(mode: Mode) {
     let case = Case { proxy, files, lab, mode };
     let before = case.rules();
     case.lab.node.command("nft", &["flush", "ruleset"]);
-    // It may not listen yet.
-    wait("firewalld is heard", || {
+    // The proxy may not have subscribed to the signals yet.
+    wait("firewalld's start is reported", || {
         bus.start_firewalld();
-        case.proxy.log().contains("firewalld has started or reloaded").then_some(())
+        case.proxy.log().contains("firewalld started or reloaded").then_some(())
     });
-    wait("the old rules", || (case.rules() == before).then_some(()));
+    wait("the rules are restored", || (case.rules() == before).then_some(()));
     for to in web_tcp() {
         assert_eq!(case.connect(to).unwrap(), 0);
     }

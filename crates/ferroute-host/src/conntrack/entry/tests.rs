@@ -2,7 +2,7 @@ use ferroute_netlink::{Attributes, Batch, Messages};
 
 use super::*;
 
-const KIND: u16 = nfnetlink::kind(nfnetlink::CONNTRACK, IPCTNL_MSG_CT_NEW);
+const KIND: u16 = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW);
 
 /// Builds messages for the entry of a UDP client 10.1.0.9:4000 that uses Service 10.96.0.10:53 and reaches 10.0.0.1:5300.
 #[derive(Clone, Copy)]
