@@ -1,19 +1,19 @@
-//! Addresses and networks as Kubernetes reads them in old APIs: leading zeros in IPv4 are decimal, not an error.
+//! Addresses and networks in the form of Kubernetes' older APIs, which accept leading zeros in IPv4 octets as decimal.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// Why a text is not `ip:port`; both parts are looked at.
+/// An error of [`parse_host_port`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostPortError {
-    /// Cannot be taken apart.
+    /// The text cannot be split into host and port.
     Form,
-    /// Taken apart, but the parts are wrong: the host, the port, or both.
+    /// The host, the port or both are invalid.
     Parts { host: Option<String>, port: Option<String> },
 }
 
-/// Reads an address. An IPv4 address within IPv6 (`::ffff:10.0.0.1`) is an IPv4 address.
+/// Parses an address. An IPv4-mapped IPv6 address (`::ffff:10.0.0.1`) becomes an IPv4 address.
 pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
@@ -22,7 +22,7 @@ pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Reads a network in CIDR form and drops its host bits.
+/// Parses a network in CIDR notation and clears its host bits.
 pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     let address = if address.contains(':') { address.parse().ok()? } else { IpAddr::V4(parse_ipv4(address)?) };
@@ -30,7 +30,7 @@ pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     IpNet::new(address, u8::try_from(length).ok()?).ok().map(|network| network.trunc())
 }
 
-/// Reads `ip:port` or `[ip]:port` with a port from 1 to 65535.
+/// Parses `ip:port` or `[ip]:port` with a port from 1 to 65535.
 pub(crate) fn parse_host_port(text: &str) -> Result<SocketAddr, HostPortError> {
     let (host, port) = split_host_port(text).ok_or(HostPortError::Form)?;
     let address = parse_ip(host);
@@ -44,8 +44,8 @@ pub(crate) fn parse_host_port(text: &str) -> Result<SocketAddr, HostPortError> {
     }
 }
 
-/// Adds the port where there is only an address, and brackets where the address needs them. What is no address is left
-/// as it is, for [`KubeProxyConfiguration::resolve`](crate::KubeProxyConfiguration::resolve) to refuse.
+/// Appends the port to a bare address, with brackets around an IPv6 address. Leaves other text unchanged; if it is
+/// invalid, [`KubeProxyConfiguration::resolve`](crate::KubeProxyConfiguration::resolve) rejects it.
 pub fn append_port(text: &mut String, port: u16) {
     if split_host_port(text).is_some() {
         return;
@@ -55,7 +55,7 @@ pub fn append_port(text: &mut String, port: u16) {
     }
 }
 
-/// Takes apart at the last colon; an IPv6 address has to stand in brackets.
+/// Splits at the last colon. An IPv6 address must be in brackets.
 fn split_host_port(text: &str) -> Option<(&str, &str)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
@@ -75,7 +75,7 @@ fn parse_ipv4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-/// Digits only, however many leading zeros.
+/// Parses digits with any number of leading zeros.
 fn parse_decimal(text: &str) -> Option<u32> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leading_zeros_are_decimal_and_mapped_addresses_are_ipv4() {
+    fn leading_zeros_are_decimal_and_mapped_addresses_become_ipv4() {
         for (text, expected) in [
             ("10.0.0.1", Some("10.0.0.1")),
             ("010.000.00.09", Some("10.0.0.9")),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_lose_their_host_bits() {
+    fn host_bits_of_networks_are_cleared() {
         for (text, expected) in [
             ("10.1.2.3/8", Some("10.0.0.0/8")),
             ("010.1.2.3/08", Some("10.0.0.0/8")),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_part_of_host_and_port_is_told() {
+    fn each_invalid_part_of_host_and_port_is_reported() {
         let parts = |host: Option<&str>, port: Option<&str>| {
             Err(HostPortError::Parts { host: host.map(str::to_owned), port: port.map(str::to_owned) })
         };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_appended_only_to_a_bare_address() {
+    fn port_is_appended_only_to_a_bare_address() {
         for (text, expected) in [
             ("10.0.0.1", "10.0.0.1:99"),
             ("fd00::1", "[fd00::1]:99"),

@@ -1,8 +1,8 @@
-//! From text to [`KubeProxyConfiguration`], and back.
+//! Decodes and encodes [`KubeProxyConfiguration`].
 //!
-//! The text is first read into a tree, because only there is seen that a name stands twice, and then the tree into the
-//! types, where is seen that a name is unknown. Both are violations of the strict form, but not the end: kube-proxy
-//! itself falls back to reading leniently, so the caller gets the configuration and the violations, and decides.
+//! The text is decoded into a tree, which detects duplicate fields, and the tree into the types, which detects unknown
+//! fields. Both violate strict decoding but are not fatal: kube-proxy falls back to lenient decoding. So the caller gets
+//! the configuration and the violations, and decides.
 
 mod tree;
 
@@ -14,79 +14,79 @@ use serde_saphyr::DuplicateKeyPolicy;
 use self::tree::Tree;
 use crate::{ApiVersion, Kind, KubeProxyConfiguration};
 
-/// What a text says, and how it breaks the strict form.
+/// A decoded configuration and its violations of strict decoding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The configuration, without defaults; unknown names are left out, and of a name that stands twice the last counts.
+    /// The configuration without defaults. Unknown fields are ignored; the last of several duplicate fields applies.
     pub config: KubeProxyConfiguration,
-    /// Duplicates first, then unknown names, each in the order of the text.
+    /// Duplicate fields, then unknown fields, each in the order of the text.
     pub violations: Vec<Violation>,
 }
 
-/// How a text breaks the strict form.
+/// A violation of strict decoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A name stands twice in one mapping.
+    /// A field that occurs more than once in a mapping.
     #[error("duplicate field {0:?}")]
     Duplicate(String),
-    /// A name that the API does not have.
+    /// A field that the API does not define.
     #[error("unknown field {0:?}")]
     Unknown(String),
-    /// More YAML documents than one; only the first counts.
-    #[error("{found} YAML documents (want 1)")]
+    /// More than one YAML document; only the first is decoded.
+    #[error("{count} YAML documents (want 1)")]
     Documents {
-        /// How many there are.
-        found: usize,
+        /// The number of documents.
+        count: usize,
     },
 }
 
-/// All violations of the strict form, worded as Kubernetes words them.
+/// All violations of strict decoding, formatted as by Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct StrictDecodingError(pub Vec<Violation>);
 
-/// Why a text holds no `KubeProxyConfiguration`.
+/// The text is not a `KubeProxyConfiguration`.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Neither YAML nor JSON.
+    /// The text is neither YAML nor JSON.
     #[error("failed to decode configuration: not valid YAML or JSON")]
     Syntax(#[source] Box<serde_saphyr::Error>),
-    /// Not a mapping at all, or none of this version and kind.
+    /// The document is not a mapping or has another version or kind.
     #[error(
         "failed to decode configuration: got apiVersion {api_version:?}, kind {kind:?} (want {:?}, {:?})",
         ApiVersion::TEXT,
         Kind::TEXT
     )]
     WrongKind {
-        /// `apiVersion` as it is written; empty where there is none.
+        /// The value of `apiVersion`; empty if missing.
         api_version: String,
-        /// `kind` as it is written; empty where there is none.
+        /// The value of `kind`; empty if missing.
         kind: String,
     },
-    /// A field holds a value of the wrong type.
+    /// A field's value has the wrong type.
     #[error("failed to decode configuration: field {field:?}")]
     Field {
-        /// Path of the field.
+        /// The field's path.
         field: String,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl Decoded {
-    /// Takes the configuration only if the text keeps to the strict form.
+    /// Returns the configuration if there are no violations.
     pub fn strict(self) -> Result<KubeProxyConfiguration, StrictDecodingError> {
         if self.violations.is_empty() { Ok(self.config) } else { Err(StrictDecodingError(self.violations)) }
     }
 }
 
 impl KubeProxyConfiguration {
-    /// Reads YAML or JSON text.
+    /// Decodes YAML or JSON.
     pub fn from_text(text: &str) -> Result<Decoded, DecodeError> {
         let (tree, documents) = read_tree(text)?;
         let mut violations = Vec::new();
         if documents > 1 {
-            violations.push(Violation::Documents { found: documents });
+            violations.push(Violation::Documents { count: documents });
         }
         let value = tree.into_value(&mut |path| violations.push(Violation::Duplicate(path)));
         check_kind(&value)?;
@@ -98,18 +98,18 @@ impl KubeProxyConfiguration {
         Ok(Decoded { config, violations })
     }
 
-    /// Prints YAML text that reads back as the same configuration.
+    /// Encodes the configuration as YAML that decodes to an equal configuration.
     pub fn to_yaml(&self) -> String {
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
         serde_saphyr::to_string_with_options(self, options)
-            .expect("maps with text keys, and writing to a string, cannot fail")
+            .expect("string keys can be encoded, and writing to a string cannot fail")
     }
 
-    /// What `/configz` shows: the configuration, with the platform's defaults, under the name of its API group. Unlike
-    /// kube-proxy's, its fields have the names that they have in a file.
+    /// Returns the JSON of `/configz`: the configuration with the platform's defaults, below the name of its API group.
+    /// Unlike kube-proxy's, its fields are named as in a configuration file.
     pub fn to_configz(&self) -> Value {
         let config = serde_json::to_value(self.clone().platform_defaulted());
-        let config = config.expect("maps with text keys cannot fail to become JSON");
+        let config = config.expect("string keys can be encoded as JSON");
         serde_json::json!({ API_GROUP: config })
     }
 }
@@ -127,26 +127,26 @@ impl fmt::Display for StrictDecodingError {
     }
 }
 
-/// The first document, and how many there are.
+/// Returns the first document and the number of documents.
 fn read_tree(text: &str) -> Result<(Tree, usize), DecodeError> {
-    // JSON is nearly, but not quite, YAML: tabs and surrogate pairs differ. What merely looks like JSON may still be
-    // YAML in flow style.
+    // JSON is not quite a subset of YAML: tabs and surrogate pairs differ. Text that starts like JSON may still be YAML in
+    // flow style.
     if text.trim_start().starts_with('{')
         && let Ok(tree) = serde_json::from_str(text)
     {
         return Ok((tree, 1));
     }
-    // YAML 1.1's booleans and octal numbers, because that is what Kubernetes' YAML library reads.
+    // Kubernetes' YAML library accepts YAML 1.1 booleans and octal numbers.
     let options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         legacy_octal_numbers: true,
-        // An excerpt of the file would make many lines of one error.
+        // Keep the error on one line.
         with_snippet: false,
     };
     let documents: Vec<Tree> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|source| DecodeError::Syntax(Box::new(source)))?;
-    let found = documents.len();
-    Ok((documents.into_iter().next().unwrap_or_default(), found))
+    let count = documents.len();
+    Ok((documents.into_iter().next().unwrap_or_default(), count))
 }
 
 fn check_kind(value: &Value) -> Result<(), DecodeError> {
@@ -159,10 +159,10 @@ fn check_kind(value: &Value) -> Result<(), DecodeError> {
     }
 }
 
-/// The group in [`ApiVersion::TEXT`].
+/// The API group of [`ApiVersion::TEXT`].
 const API_GROUP: &str = "kubeproxy.config.k8s.io";
 
-/// The path as Kubernetes writes it: `logging.vmodule[0].foo`.
+/// Formats a path as Kubernetes does: `logging.vmodule[0].foo`.
 fn join(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     match path {

@@ -1,23 +1,23 @@
-//! The defaults of the API, which are not those of the platform: an empty `mode` stays empty here.
+//! The defaults of the API and, separately, those of the platform: for the API, an empty `mode` stays empty.
 //!
-//! Values are kube-proxy 1.36's (`SetDefaults_KubeProxyConfiguration` in `pkg/proxy/apis/config/v1alpha1`).
+//! The values are those of kube-proxy 1.36 (`SetDefaults_KubeProxyConfiguration` in `pkg/proxy/apis/config/v1alpha1`).
 
 use std::net::IpAddr;
 
 use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, address};
 
-/// Default port of `/healthz`.
+/// The default port of `/healthz`.
 pub(crate) const HEALTHZ_PORT: u16 = 10256;
-/// Default port of `/metrics`.
+/// The default port of `/metrics`.
 pub(crate) const METRICS_PORT: u16 = 10249;
-/// Default for both `masqueradeBit` fields.
+/// The default of both `masqueradeBit` fields.
 pub(crate) const MASQUERADE_BIT: i32 = 14;
 
 impl KubeProxyConfiguration {
-    /// Fills in what is not set. Doing it twice changes nothing more.
+    /// Returns the configuration with the API's defaults for unset fields. This operation is idempotent.
     ///
-    /// A command line is laid over the *result* of this: `--bind-address=::` alone, for instance, does not move the
-    /// health check to IPv6, while the same in a file does.
+    /// Flags are merged into the *result*: the flag `--bind-address=::` does not change the default address of the health
+    /// check to IPv6, while the field in a file does.
     pub fn defaulted(mut self) -> Self {
         fill(&mut self.bind_address, "0.0.0.0");
         let ipv4 = matches!(address::parse_ip(&self.bind_address), Some(IpAddr::V4(_)));
@@ -42,7 +42,7 @@ impl KubeProxyConfiguration {
         self.iptables.localhost_node_ports.get_or_insert(true);
         fill_duration(&mut self.iptables.sync_period, 30);
         fill_duration(&mut self.iptables.min_sync_period, 1);
-        // No least period in ipvs mode: a change costs little there.
+        // ipvs mode has no default for minSyncPeriod.
         fill_duration(&mut self.ipvs.sync_period, 30);
         self.nftables.masquerade_bit.get_or_insert(MASQUERADE_BIT);
         fill_duration(&mut self.nftables.sync_period, 30);
@@ -60,8 +60,8 @@ impl KubeProxyConfiguration {
         self
     }
 
-    /// Fills in the platform's defaults too: what an empty field means on Linux. This is what people are shown;
-    /// [`KubeProxyConfiguration::resolve`] knows it by itself.
+    /// Returns the configuration with the platform's defaults: the meaning of empty fields on Linux. Only output needs
+    /// them; [`KubeProxyConfiguration::resolve`] applies them itself.
     pub fn platform_defaulted(mut self) -> Self {
         fill(&mut self.mode, "iptables");
         fill(&mut self.detect_local_mode, "ClusterCIDR");

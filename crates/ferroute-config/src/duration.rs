@@ -1,35 +1,34 @@
-//! Durations as Go's `time` package reads and prints them, which is how Kubernetes writes them into JSON and YAML.
+//! Durations in the format of Go's `time` package, which Kubernetes uses in JSON and YAML.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A signed number of nanoseconds, Go's `time.Duration` and Kubernetes' `metav1.Duration`; its text form is `1h30m0s`.
+/// A signed number of nanoseconds: Go's `time.Duration` and Kubernetes' `metav1.Duration`, formatted as `1h30m0s`.
 ///
-/// Negative values can be written into a configuration, so they can be held here; [`GoDuration::to_std`] is the way to
-/// a duration that can be waited for.
+/// A configuration may contain negative durations, so this type does; [`GoDuration::to_std`] converts those that are not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(i64);
 
-/// Why a text is not a duration.
+/// A text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
-    /// Not of the form, or more than 292 years.
+    /// The format is invalid or the duration exceeds 292 years.
     #[error("invalid duration {text:?} (want a form such as 1h30m or 500ms)")]
     Invalid {
         /// The whole text.
         text: String,
     },
-    /// A number without a unit; only `0` may stand alone.
+    /// A number other than `0` has no unit.
     #[error("missing unit in duration {text:?}")]
     MissingUnit {
         /// The whole text.
         text: String,
     },
-    /// A unit other than ns, us, ms, s, m and h.
+    /// The unit is not one of ns, us, ms, s, m and h.
     #[error("unknown unit {unit:?} in duration {text:?}")]
     UnknownUnit {
-        /// What stands in the unit's place.
+        /// The unknown unit.
         unit: String,
         /// The whole text.
         text: String,
@@ -37,30 +36,30 @@ pub enum ParseDurationError {
 }
 
 impl GoDuration {
-    /// No time at all.
+    /// The zero duration.
     pub const ZERO: Self = Self(0);
 
-    /// From nanoseconds.
+    /// Creates a duration of nanoseconds.
     pub const fn from_nanos(nanoseconds: i64) -> Self {
         Self(nanoseconds)
     }
 
-    /// From whole seconds, which fit for 292 years.
+    /// Creates a duration of whole seconds.
     pub const fn from_secs(seconds: u32) -> Self {
         Self(seconds as i64 * NANOS_PER_SECOND as i64)
     }
 
-    /// In nanoseconds.
+    /// Returns the number of nanoseconds.
     pub const fn as_nanos(self) -> i64 {
         self.0
     }
 
-    /// Is exactly zero, which in most fields means «not set».
+    /// Reports whether the duration is zero, which means "not set" in most fields.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The same as a standard duration; `None` for a negative one.
+    /// Converts to a standard duration; returns `None` for a negative one.
     pub fn to_std(self) -> Option<Duration> {
         u64::try_from(self.0).ok().map(Duration::from_nanos)
     }
@@ -69,8 +68,8 @@ impl GoDuration {
 impl FromStr for GoDuration {
     type Err = ParseDurationError;
 
-    /// Reads a sign and then one or more numbers with units, such as `1.5h`, `-2m0.5s` or `300ms`; `0` needs no unit.
-    /// Digits beyond the nanosecond are dropped.
+    /// Parses an optional sign and one or more numbers with units, such as `1.5h`, `-2m0.5s` or `300ms`; `0` needs no unit.
+    /// Fractions of a nanosecond are truncated.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let invalid = || ParseDurationError::Invalid { text: text.to_owned() };
         let (negative, mut rest) = match text.strip_prefix(['-', '+']) {
@@ -97,7 +96,7 @@ impl FromStr for GoDuration {
             let (unit, after_unit) = after_number.split_at(unit_end);
             let unit = match unit {
                 "ns" => 1,
-                // Both the micro sign and the Greek letter.
+                // The micro sign and the Greek letter.
                 "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
                 "ms" => 1_000_000,
                 "s" => NANOS_PER_SECOND,
@@ -109,7 +108,7 @@ impl FromStr for GoDuration {
                 }
             };
             let unit = i128::from(unit);
-            // Nineteen digits or fewer always fit, and more than that of whole hours or seconds never do.
+            // A number that overflows u64 overflows the duration in any unit.
             let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().map_err(|_| invalid())? };
             let fraction = &fraction[..fraction.len().min(MAX_FRACTION_DIGITS)];
             let scale = fraction.bytes().fold(1_i128, |scale, _| scale * 10);
@@ -125,7 +124,7 @@ impl FromStr for GoDuration {
 }
 
 impl fmt::Display for GoDuration {
-    /// As Go prints it: `0s`, `1.5ms`, `15m0s`, `1h30m0.25s`.
+    /// Formats as Go does: `0s`, `1.5ms`, `15m0s`, `1h30m0.25s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.0.unsigned_abs();
         if self.0 < 0 {
@@ -157,7 +156,7 @@ impl Serialize for GoDuration {
 }
 
 impl<'de> Deserialize<'de> for GoDuration {
-    /// Reads the text form; `null` is zero. A plain number is refused, as Kubernetes refuses it.
+    /// Accepts a string, and `null` for zero. Like Kubernetes, rejects a plain number.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
@@ -183,7 +182,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// Writes `value` / 10^`places` with as few places as it needs.
+/// Writes `value` / 10^`places` without trailing zeros.
 fn write_fraction(f: &mut fmt::Formatter<'_>, value: u64, places: u32, unit: &str) -> fmt::Result {
     let scale = 10_u64.pow(places);
     write!(f, "{}", value / scale)?;
@@ -196,7 +195,7 @@ fn write_fraction(f: &mut fmt::Formatter<'_>, value: u64, places: u32, unit: &st
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// More digits after the point than this change nothing: an hour has 3.6e12 nanoseconds.
+/// Further fraction digits have no effect: an hour has 3.6e12 nanoseconds.
 const MAX_FRACTION_DIGITS: usize = 18;
 
 #[cfg(test)]

@@ -1,51 +1,51 @@
 use std::{collections::BTreeSet, fmt};
 
-/// What is wrong with one field.
+/// A validation error of one field.
 ///
-/// The texts are those of Kubernetes, capitals and all, and so are the paths: they follow kube-proxy's internal types,
-/// as people know them from its log.
+/// Messages and paths are those of kube-proxy, including capitalization: the paths follow its internal types, as users
+/// know them from its log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     /// The value is malformed or out of range.
     #[error("{field}: Invalid value: {value}: {detail}")]
     Invalid {
-        /// Path of the field.
+        /// The field's path.
         field: String,
-        /// The value as it is shown: text in quotes, numbers and durations without.
+        /// The formatted value: strings in quotes, numbers and durations without.
         value: String,
-        /// What would be right.
+        /// The requirement.
         detail: String,
     },
-    /// The value is none of those that the field knows.
+    /// The value is not one of the supported values.
     #[error("{field}: Unsupported value: {value:?}: supported values: {}", quoted(supported))]
     Unsupported {
-        /// Path of the field.
+        /// The field's path.
         field: String,
         /// The value.
         value: String,
-        /// The values that it knows.
+        /// The supported values.
         supported: &'static [&'static str],
     },
-    /// The value is well formed but may not be set here.
+    /// The field must not be set.
     #[error("{field}: Forbidden: {detail}")]
     Forbidden {
-        /// Path of the field.
+        /// The field's path.
         field: String,
-        /// What stands against it.
+        /// The reason.
         detail: String,
     },
-    /// There has to be a value.
+    /// The value is missing.
     #[error("{field}: Required value: {detail}")]
     Required {
-        /// Path of the field.
+        /// The field's path.
         field: String,
-        /// What it has to be.
+        /// The requirement.
         detail: String,
     },
 }
 
 impl FieldError {
-    /// Path of the field.
+    /// Returns the field's path.
     pub fn field(&self) -> &str {
         match self {
             Self::Invalid { field, .. }
@@ -56,16 +56,16 @@ impl FieldError {
     }
 }
 
-/// Everything that is wrong with a configuration; never empty where it is an error.
+/// The validation errors of a configuration; not empty when returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct FieldErrors(pub Vec<FieldError>);
 
 impl fmt::Display for FieldErrors {
-    /// One error stands alone; several stand in brackets, and those that read alike only once, as in Kubernetes.
+    /// Formats like Kubernetes' aggregated errors: several errors are in brackets, without duplicates.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let mut texts: Vec<String> = self.0.iter().map(FieldError::to_string).collect();
-        texts.retain(|text| told.insert(text.clone()));
+        texts.retain(|text| seen.insert(text.clone()));
         match texts.as_slice() {
             [only] => f.write_str(only),
             several => write!(f, "[{}]", several.join(", ")),
@@ -73,9 +73,8 @@ impl fmt::Display for FieldErrors {
     }
 }
 
-/// Collects errors while a configuration is resolved.
 impl FieldErrors {
-    /// A value that is shown without quotes.
+    /// Adds an error about a value that is formatted without quotes.
     pub(crate) fn invalid(&mut self, field: &str, value: impl fmt::Display, detail: &str) {
         self.0.push(FieldError::Invalid {
             field: field.to_owned(),
@@ -84,12 +83,12 @@ impl FieldErrors {
         });
     }
 
-    /// A text.
+    /// Adds an error about a string.
     pub(crate) fn invalid_text(&mut self, field: &str, value: &str, detail: &str) {
         self.invalid(field, format_args!("{value:?}"), detail);
     }
 
-    /// A list of texts.
+    /// Adds an error about a list of strings.
     pub(crate) fn invalid_list(&mut self, field: &str, values: &[&str], detail: &str) {
         self.invalid(field, format_args!("[{}]", quoted(values).replace(", ", ",")), detail);
     }

@@ -1,18 +1,18 @@
-//! In which form the API server is asked to answer.
+//! Media types for responses of the API server.
 
 use crate::ClientConnectionConfiguration;
 
-/// A form in which Ferroute reads what the API server sends.
+/// A media type that Ferroute decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MediaType {
     /// `application/json`.
     Json,
-    /// `application/vnd.kubernetes.protobuf`, which is shorter and costs the server less.
+    /// `application/vnd.kubernetes.protobuf`, which is more compact and cheaper for the API server.
     Protobuf,
 }
 
 impl MediaType {
-    /// As headers and the configuration spell it.
+    /// Returns the name in headers and in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -20,35 +20,37 @@ impl MediaType {
         }
     }
 
-    /// Reads it; parameters, such as in `application/json;stream=watch`, are passed over. `None`: it is another one.
-    pub fn of(text: &str) -> Option<Self> {
+    /// Parses a media type and ignores its parameters, as in `application/json;stream=watch`. Returns `None` for
+    /// unsupported types.
+    pub fn parse(text: &str) -> Option<Self> {
         let name = text.split(';').next().unwrap_or_default().trim();
-        [Self::Json, Self::Protobuf].into_iter().find(|known| name.eq_ignore_ascii_case(known.as_str()))
+        [Self::Json, Self::Protobuf].into_iter().find(|media_type| name.eq_ignore_ascii_case(media_type.as_str()))
     }
 }
 
 impl ClientConnectionConfiguration {
-    /// The forms that the API server may answer in, the preferred one first; there is at least one.
+    /// Returns the media types to accept in responses, the preferred one first. There is at least one.
     ///
-    /// As in client-go, `acceptContentTypes` goes before `contentType`, and with protobuf alone JSON is taken too.
+    /// As in client-go, `acceptContentTypes` takes precedence over `contentType`, and a `contentType` of protobuf also
+    /// accepts JSON.
     pub fn accepted(&self) -> Vec<MediaType> {
-        let listed = self.listed();
+        let listed = self.listed_media_types();
         if !listed.is_empty() {
             return listed;
         }
-        match MediaType::of(&self.content_type) {
+        match MediaType::parse(&self.content_type) {
             Some(MediaType::Protobuf) => vec![MediaType::Protobuf, MediaType::Json],
             Some(MediaType::Json) | None => vec![MediaType::Json],
         }
     }
 
-    /// What `acceptContentTypes` has of the forms that are read.
-    pub(crate) fn listed(&self) -> Vec<MediaType> {
+    /// Returns the supported media types of `acceptContentTypes`.
+    pub(crate) fn listed_media_types(&self) -> Vec<MediaType> {
         let mut listed = Vec::new();
         for text in self.accept_content_types.split(',') {
-            // Servers answer in JSON where anything will do.
+            // The API server responds to a wildcard with JSON.
             let is_any = ["*/*", "application/*"].contains(&text.split(';').next().unwrap_or_default().trim());
-            let media_type = if is_any { Some(MediaType::Json) } else { MediaType::of(text) };
+            let media_type = if is_any { Some(MediaType::Json) } else { MediaType::parse(text) };
             listed.extend(media_type.filter(|media_type| !listed.contains(media_type)));
         }
         listed
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_asks_for_its_own_form_and_protobuf_for_json_too() {
+    fn content_type_is_accepted_and_protobuf_implies_json() {
         assert_eq!(accepted("", "application/vnd.kubernetes.protobuf"), [Protobuf, Json]);
         assert_eq!(accepted("", "application/json"), [Json]);
         assert_eq!(accepted("", ""), [Json]);
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_goes_before_the_content_type_in_its_order() {
+    fn accept_content_types_take_precedence_in_their_order() {
         let protobuf = "application/vnd.kubernetes.protobuf";
         assert_eq!(accepted("application/json", protobuf), [Json]);
         assert_eq!(accepted("application/json, application/vnd.kubernetes.protobuf;q=0.5", ""), [Json, Protobuf]);
@@ -88,15 +90,15 @@ mod tests {
     }
 
     #[test]
-    fn forms_that_are_not_read_are_not_asked_for() {
+    fn unsupported_media_types_are_not_accepted() {
         assert_eq!(accepted("application/cbor,application/json", ""), [Json]);
         assert_eq!(accepted("application/cbor", "application/vnd.kubernetes.protobuf"), [Protobuf, Json]);
     }
 
     #[test]
-    fn parameters_and_the_case_of_letters_do_not_matter() {
-        assert_eq!(MediaType::of("application/vnd.kubernetes.protobuf;stream=watch"), Some(Protobuf));
-        assert_eq!(MediaType::of("Application/JSON; charset=utf-8"), Some(Json));
-        assert_eq!(MediaType::of("text/html"), None);
+    fn parameters_and_case_are_ignored() {
+        assert_eq!(MediaType::parse("application/vnd.kubernetes.protobuf;stream=watch"), Some(Protobuf));
+        assert_eq!(MediaType::parse("Application/JSON; charset=utf-8"), Some(Json));
+        assert_eq!(MediaType::parse("text/html"), None);
     }
 }

@@ -2,27 +2,27 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A Kubernetes quantity such as `512`, `4Ki` or `1.5M`, kept as it was written.
+/// A Kubernetes quantity such as `512`, `4Ki` or `1.5M`, kept as text.
 ///
-/// Only log buffers are given so, and Ferroute has none: it needs to know whether one was asked for, not its size.
+/// Only sizes of log buffers are quantities. Ferroute has no such buffers and only checks whether the size is zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantity(String);
 
-/// The text is not a quantity.
+/// A text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid quantity {text:?} (want a number, perhaps with a suffix such as Ki, Mi, k or M)")]
+#[error("invalid quantity {text:?} (want a number with an optional suffix such as Ki, Mi, k or M)")]
 pub struct ParseQuantityError {
     /// The whole text.
     pub text: String,
 }
 
 impl Quantity {
-    /// As it was written.
+    /// Returns the original text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Is nothing, whatever its suffix.
+    /// Reports whether the number is zero, whatever its suffix.
     pub fn is_zero(&self) -> bool {
         let number = self.0.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
         number.bytes().all(|byte| !matches!(byte, b'1'..=b'9'))
@@ -63,7 +63,7 @@ impl Serialize for Quantity {
 }
 
 impl<'de> Deserialize<'de> for Quantity {
-    /// Reads text or a plain number; `null` is zero.
+    /// Accepts a string or a number, and `null` for zero.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
         impl de::Visitor<'_> for Visitor {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_kept_as_written_and_zero_is_seen_through_its_suffix() {
+    fn quantities_keep_their_text_and_zero_is_recognized_with_any_suffix() {
         for (text, zero) in [
             ("0", true),
             ("0Ki", true),
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn invalid_quantities_are_rejected() {
         for text in ["", ".", "-", "Ki", "1 Ki", "1KiB", "1.2.3", "1e", "1ex"] {
             assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError { text: text.to_owned() }));
         }
     }
 
     #[test]
-    fn a_plain_number_is_a_quantity() {
+    fn plain_number_is_a_quantity() {
         assert_eq!(serde_json::from_str::<Quantity>("1024").expect("a number").as_str(), "1024");
         assert_eq!(serde_json::from_str::<Quantity>("null").expect("null"), Quantity::default());
     }

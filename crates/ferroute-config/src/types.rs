@@ -1,8 +1,7 @@
-//! The shape of the API object.
+//! The types of the API object.
 //!
-//! Fields stand in the order of their YAML names, because that is the order in which Kubernetes prints them. Where
-//! upstream has a pointer there is an `Option` here; everything else has a zero value that stands for «not set», and
-//! `null` reads as that too.
+//! Fields are sorted by their YAML names, the order in which Kubernetes prints them. Upstream pointers are `Option`s;
+//! in other fields the zero value means "not set", and `null` decodes to the zero value.
 
 mod logging;
 mod sections;
@@ -20,105 +19,104 @@ pub use self::{
 };
 use crate::GoDuration;
 
-/// Everything that an operator can tell kube-proxy in a file; `Default` is an empty file, with no defaults applied.
+/// The configuration of kube-proxy. `Default` is an empty file, without defaults applied.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct KubeProxyConfiguration {
     /// Always `kubeproxy.config.k8s.io/v1alpha1`.
     pub api_version: ApiVersion,
-    /// The node's own IP address, where the Node object does not tell the right one; `0.0.0.0` or `::` for «take the
-    /// Node's». In spite of its name nothing is bound to it, but its family decides the defaults of the two addresses
-    /// below.
+    /// Overrides the node's IP address; `0.0.0.0` or `::` for the Node object's. In spite of its name nothing is bound to
+    /// it, but its family determines the defaults of `healthzBindAddress` and `metricsBindAddress`.
     #[serde(deserialize_with = "null_default")]
     pub bind_address: String,
     /// Exit when `healthzBindAddress` or `metricsBindAddress` cannot be bound.
     #[serde(deserialize_with = "null_default")]
     pub bind_address_hard_fail: bool,
-    /// How to reach the API server.
+    /// The connection to the API server.
     #[serde(deserialize_with = "null_default")]
     pub client_connection: ClientConnectionConfiguration,
-    /// The cluster's pod networks, one or, with a comma, one per IP family; for `detectLocalMode: ClusterCIDR`.
+    /// The cluster's pod network, or two of them separated by a comma, one per IP family; for `detectLocalMode:
+    /// ClusterCIDR`.
     #[serde(rename = "clusterCIDR", deserialize_with = "null_default")]
     pub cluster_cidr: String,
-    /// How often everything is read again from the API server.
+    /// The interval of resyncs with the API server.
     #[serde(deserialize_with = "null_default")]
     pub config_sync_period: GoDuration,
-    /// The kernel's connection table.
+    /// Connection tracking.
     #[serde(deserialize_with = "null_default")]
     pub conntrack: ConntrackConfiguration,
-    /// Details for two of the modes of `detectLocalMode`.
+    /// Interfaces for `detectLocalMode`.
     #[serde(deserialize_with = "null_default")]
     pub detect_local: DetectLocalConfiguration,
-    /// How to tell the packets of this node's pods: `ClusterCIDR`, `NodeCIDR`, `BridgeInterface` or
-    /// `InterfaceNamePrefix`.
+    /// How to detect packets of this node's pods: `ClusterCIDR`, `NodeCIDR`, `BridgeInterface` or `InterfaceNamePrefix`.
     #[serde(deserialize_with = "null_default")]
     pub detect_local_mode: String,
     /// Serve Go profiles.
     #[serde(deserialize_with = "null_default")]
     pub enable_profiling: bool,
-    /// Switches of Kubernetes' own features, by name.
+    /// Kubernetes' feature gates.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub feature_gates: BTreeMap<String, bool>,
-    /// Where `/healthz` and `/livez` are served: `ip:port`, or an address without a port.
+    /// The address of `/healthz` and `/livez`, with or without a port.
     #[serde(deserialize_with = "null_default")]
     pub healthz_bind_address: String,
-    /// Name of the Node, where it is not the host's name.
+    /// The Node's name, if it differs from the host name.
     #[serde(deserialize_with = "null_default")]
     pub hostname_override: String,
-    /// For iptables mode, and in part for ipvs mode.
+    /// Settings of iptables mode, some of which apply to ipvs mode.
     #[serde(deserialize_with = "null_default")]
     pub iptables: IpTablesConfiguration,
-    /// For ipvs mode.
+    /// Settings of ipvs mode.
     #[serde(deserialize_with = "null_default")]
     pub ipvs: IpvsConfiguration,
     /// Always `KubeProxyConfiguration`.
     pub kind: Kind,
-    /// What is logged, and how.
+    /// Level and format of log lines.
     #[serde(deserialize_with = "null_default")]
     pub logging: LoggingConfiguration,
-    /// Where `/metrics` and its companions are served: `ip:port`, or an address without a port.
+    /// The address of `/metrics`, `/configz` and other status pages, with or without a port.
     #[serde(deserialize_with = "null_default")]
     pub metrics_bind_address: String,
     /// `iptables`, `ipvs` or `nftables`; empty for iptables.
     #[serde(deserialize_with = "null_default")]
     pub mode: String,
-    /// For nftables mode.
+    /// Settings of nftables mode.
     #[serde(deserialize_with = "null_default")]
     pub nftables: NfTablesConfiguration,
-    /// Networks whose addresses answer on node ports, or `primary` alone; empty for the mode's default.
+    /// The networks of the addresses that accept node port traffic, or `primary`; empty for the mode's default.
     #[serde(deserialize_with = "null_default", serialize_with = "empty_as_null")]
     pub node_port_addresses: Vec<String>,
     /// The process's `oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: Option<i32>,
-    /// Without effect since the userspace mode is gone.
+    /// Without effect; it belongs to the removed userspace mode.
     #[serde(deserialize_with = "null_default")]
     pub port_range: String,
-    /// Show metrics that were hidden in this version.
+    /// Show the metrics that this version hides.
     #[serde(deserialize_with = "null_default")]
     pub show_hidden_metrics_for_version: String,
     /// Run as a Windows service.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "std::ops::Not::not")]
     pub windows_run_as_service: bool,
-    /// For the Windows kernel.
+    /// Settings for Windows.
     #[serde(deserialize_with = "null_default")]
     pub winkernel: WinkernelConfiguration,
 }
 
-/// The one version of the API that is read; it has no value of its own.
+/// The supported version of the API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApiVersion;
 
-/// The one kind that is read; it has no value of its own.
+/// The supported kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind;
 
 impl ApiVersion {
-    /// As it is written.
+    /// The value of `apiVersion`.
     pub const TEXT: &'static str = "kubeproxy.config.k8s.io/v1alpha1";
 }
 
 impl Kind {
-    /// As it is written.
+    /// The value of `kind`.
     pub const TEXT: &'static str = "KubeProxyConfiguration";
 }
 
@@ -146,7 +144,7 @@ impl<'de> Deserialize<'de> for Kind {
     }
 }
 
-/// Accepts one text only.
+/// Accepts exactly one string.
 struct Exactly(&'static str);
 
 impl de::Visitor<'_> for Exactly {
@@ -161,7 +159,7 @@ impl de::Visitor<'_> for Exactly {
     }
 }
 
-/// Reads `null` as the zero value, as Go does.
+/// Decodes `null` as the zero value, as Go does.
 fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -170,7 +168,7 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Prints a list without items as `null`, as Go prints a list that was never set.
+/// Encodes an empty list as `null`, as Go encodes a nil slice.
 fn empty_as_null<S: Serializer>(list: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     if list.is_empty() { serializer.serialize_none() } else { list.serialize(serializer) }
 }

@@ -1,26 +1,26 @@
 use crate::{GoDuration, KubeProxyConfiguration, MediaType};
 
-/// A field that is set and has no effect in Ferroute.
+/// A configured field without effect in Ferroute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} has no effect: {reason}")]
 pub struct Warning {
-    /// Path of the field as it is written in the file, such as `winkernel.enableDSR`.
+    /// The field's path in the file, such as `winkernel.enableDSR`.
     pub field: String,
-    /// Why it has none.
+    /// The reason.
     pub reason: &'static str,
 }
 
 impl KubeProxyConfiguration {
-    /// What is set and will have no effect, in the order of the fields; defaults are not told.
+    /// Returns the configured fields without effect, in alphabetical order. Fields with default values are omitted.
     pub fn warnings(&self) -> Vec<Warning> {
         let client = &self.client_connection;
         let logging = &self.logging;
         let default_flush = [GoDuration::ZERO, GoDuration::from_secs(5)];
         let default_resync = [GoDuration::ZERO, GoDuration::from_secs(15 * 60)];
         let ipvs = &self.ipvs;
-        let accepts_none = !client.accept_content_types.is_empty() && client.listed().is_empty();
-        let type_is_other = !client.content_type.is_empty() && MediaType::of(&client.content_type).is_none();
-        // Sections of modes that are not asked for may hold anything.
+        let accepts_none = !client.accept_content_types.is_empty() && client.listed_media_types().is_empty();
+        let type_is_other = !client.content_type.is_empty() && MediaType::parse(&client.content_type).is_none();
+        // Sections of other modes are ignored.
         let ipvs_is = |is_set: bool| self.mode == "ipvs" && is_set;
         let fields = [
             ("configSyncPeriod", !default_resync.contains(&self.config_sync_period), RESYNC),
@@ -32,14 +32,14 @@ impl KubeProxyConfiguration {
             ("ipvs.udpTimeout", ipvs_is(!ipvs.udp_timeout.is_zero()), IPVS),
             ("clientConnection.acceptContentTypes", accepts_none, MEDIA_TYPES),
             ("clientConnection.contentType", type_is_other, MEDIA_TYPES),
-            ("enableProfiling", self.enable_profiling, "profiles are those of the Go runtime"),
+            ("enableProfiling", self.enable_profiling, "it enables profiles of the Go runtime"),
             ("logging.flushFrequency", !default_flush.contains(&logging.flush_frequency.duration()), LOG_BUFFER),
             ("logging.options.json.infoBufferSize", !logging.options.json.info_buffer_size.is_zero(), LOG_BUFFER),
             ("logging.options.json.splitStream", logging.options.json.split_stream, LOG_STREAM),
             ("logging.options.text.infoBufferSize", !logging.options.text.info_buffer_size.is_zero(), LOG_BUFFER),
             ("logging.options.text.splitStream", logging.options.text.split_stream, LOG_STREAM),
-            ("logging.vmodule", !logging.vmodule.is_empty(), "it names source files of kube-proxy"),
-            ("portRange", !self.port_range.is_empty(), "the userspace mode that used it is gone"),
+            ("logging.vmodule", !logging.vmodule.is_empty(), "it refers to source files of kube-proxy"),
+            ("portRange", !self.port_range.is_empty(), "it belongs to the removed userspace mode"),
             ("showHiddenMetricsForVersion", !self.show_hidden_metrics_for_version.is_empty(), "no metric is hidden"),
             ("windowsRunAsService", self.windows_run_as_service, WINDOWS),
             ("winkernel.enableDSR", self.winkernel.enable_dsr, WINDOWS),
@@ -50,7 +50,7 @@ impl KubeProxyConfiguration {
         ];
         let gates = self.feature_gates.keys().map(|name| Warning {
             field: format!("featureGates.{name}"),
-            reason: "feature gates are those of Kubernetes' own code",
+            reason: "Ferroute has no feature gates",
         });
         let mut warnings: Vec<Warning> = fields
             .into_iter()
@@ -63,9 +63,9 @@ impl KubeProxyConfiguration {
     }
 }
 
-const RESYNC: &str = "no change gets lost that would have to be looked for";
-const IPVS: &str = "mode ipvs is taken as iptables, which has no virtual servers";
-const MEDIA_TYPES: &str = "the API server is understood in protobuf and JSON only";
+const RESYNC: &str = "watches lose no changes, so there is no periodic resync";
+const IPVS: &str = "mode ipvs falls back to iptables, which has no virtual servers";
+const MEDIA_TYPES: &str = "only protobuf and JSON are supported";
 const LOG_BUFFER: &str = "log lines are not buffered";
-const LOG_STREAM: &str = "all log lines go to one stream";
-const WINDOWS: &str = "it is for Windows";
+const LOG_STREAM: &str = "all log lines are written to one stream";
+const WINDOWS: &str = "it applies to Windows only";

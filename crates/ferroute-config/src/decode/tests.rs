@@ -10,12 +10,11 @@ use crate::{
     OutputRoutingOptions, Quantity, VModuleItem, WinkernelConfiguration,
 };
 
-/// `text` with the two lines that every file has.
+/// Prepends apiVersion and kind.
 fn file(text: &str) -> String {
     format!("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n{text}")
 }
 
-/// What a whole file says.
 #[track_caller]
 fn read(text: &str) -> Decoded {
     KubeProxyConfiguration::from_text(text).expect("a configuration")
@@ -25,8 +24,8 @@ fn decode(text: &str) -> Decoded {
     read(&file(text))
 }
 
-/// A configuration from a text in which nothing is wrong.
-fn exactly(config: KubeProxyConfiguration) -> Decoded {
+/// Returns a configuration without violations.
+fn without_violations(config: KubeProxyConfiguration) -> Decoded {
     Decoded { config, violations: Vec::new() }
 }
 
@@ -43,8 +42,8 @@ fn violations(text: &str) -> String {
 }
 
 #[test]
-fn a_file_that_says_nothing_is_empty() {
-    assert_eq!(decode(""), exactly(KubeProxyConfiguration::default()));
+fn file_without_fields_decodes_to_the_default() {
+    assert_eq!(decode(""), without_violations(KubeProxyConfiguration::default()));
 }
 
 #[test]
@@ -57,7 +56,7 @@ fn null_means_not_set_for_every_field() {
     let printed = serde_json::to_value(every_field()).expect("a value");
     let mut texts = vec![nulls(&printed)];
     for (name, section) in printed.as_object().expect("an object") {
-        // The names of feature gates are no fields.
+        // The keys of featureGates are not fields.
         if section.is_object() && name != "featureGates" {
             texts.push(serde_json::json!({ name: nulls(section) }));
         }
@@ -67,12 +66,12 @@ fn null_means_not_set_for_every_field() {
         value["apiVersion"] = ApiVersion::TEXT.into();
         value["kind"] = Kind::TEXT.into();
         let text = value.to_string();
-        assert_eq!(read(&text), exactly(KubeProxyConfiguration::default()), "{text}");
+        assert_eq!(read(&text), without_violations(KubeProxyConfiguration::default()), "{text}");
     }
 }
 
 #[test]
-fn what_kubeadm_writes_is_read_without_violations() {
+fn kubeadms_configuration_is_decoded_without_violations() {
     // Another test starts a proxy with this file.
     let decoded = read(include_str!("tests/kubeadm.yaml"));
     let expected = KubeProxyConfiguration {
@@ -89,26 +88,26 @@ fn what_kubeadm_writes_is_read_without_violations() {
 }
 
 #[test]
-fn every_field_is_read_from_json_too() {
+fn every_field_is_decoded_from_json() {
     let text = serde_json::to_string_pretty(&every_field()).expect("JSON").replace("  ", "\t");
     assert_eq!(read(&text), exactly(every_field()));
 }
 
 #[test]
-fn what_looks_like_json_may_be_yaml() {
+fn yaml_flow_style_is_not_mistaken_for_json() {
     let text = "{apiVersion: kubeproxy.config.k8s.io/v1alpha1, kind: KubeProxyConfiguration, mode: ipvs,}";
     assert_eq!(read(text).config.mode, "ipvs");
 }
 
 #[test]
-fn scalars_are_those_of_yaml_1_1_because_kubernetes_reads_them_so() {
+fn scalars_follow_yaml_1_1_as_in_kubernetes() {
     let config = decode("iptables: {masqueradeAll: yes, masqueradeBit: 010}\nenableProfiling: off").config;
     assert!(config.iptables.masquerade_all && !config.enable_profiling);
     assert_eq!(config.iptables.masquerade_bit, Some(8));
 }
 
 #[test]
-fn unknown_and_duplicate_names_are_told_by_path_and_the_rest_is_read() {
+fn unknown_and_duplicate_fields_are_reported_by_path() {
     let text = "mode: ipvs
 Mode: nftables
 iptables:
@@ -133,7 +132,7 @@ mode: iptables
 }
 
 #[test]
-fn duplicates_are_seen_in_json_too() {
+fn duplicate_fields_in_json_are_reported() {
     let text = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
         "ipvs": {"scheduler": "rr", "scheduler": "lc"}}"#;
     let decoded = read(text);
@@ -142,13 +141,13 @@ fn duplicates_are_seen_in_json_too() {
 }
 
 #[test]
-fn only_the_first_document_counts_and_empty_ones_do_not() {
+fn only_the_first_document_is_decoded_and_empty_ones_are_ignored() {
     assert_eq!(violations("mode: ipvs\n---\nmode: nftables\n"), "strict decoding error: 2 YAML documents (want 1)");
     assert_eq!(decode("mode: ipvs\n---\n---\n# nothing\n").violations, []);
 }
 
 #[test]
-fn version_and_kind_have_to_be_right() {
+fn other_versions_and_kinds_are_rejected() {
     let found = |api_version, kind| {
         format!(
             "failed to decode configuration: got apiVersion {api_version:?}, kind {kind:?} (want \
@@ -171,7 +170,7 @@ fn version_and_kind_have_to_be_right() {
 }
 
 #[test]
-fn a_value_of_the_wrong_type_is_told_with_its_field() {
+fn type_error_names_the_field() {
     for (text, message) in [
         ("mode: 7", "field \"mode\": invalid type: integer `7`, expected a string"),
         (
@@ -195,14 +194,14 @@ fn a_value_of_the_wrong_type_is_told_with_its_field() {
 }
 
 #[test]
-fn what_is_no_yaml_is_told_with_its_place() {
+fn syntax_error_has_a_position() {
     let message = decode_error("mode: [ipvs\nkind: x");
     assert!(message.starts_with("failed to decode configuration: not valid YAML or JSON: "), "{message}");
     assert!(message.contains("line 2"), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
 }
 
-/// A configuration in which nothing has its zero value.
+/// Returns a configuration with nonzero values in all fields.
 fn every_field() -> KubeProxyConfiguration {
     let seconds = GoDuration::from_secs;
     KubeProxyConfiguration {

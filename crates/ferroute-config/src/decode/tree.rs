@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, fmt};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Number, Value};
 
-/// YAML or JSON as it was written, with names that stand twice.
+/// A YAML or JSON document, including duplicate fields.
 #[derive(Debug, PartialEq)]
 pub(super) enum Tree {
     Leaf(Value),
@@ -12,7 +12,7 @@ pub(super) enum Tree {
 }
 
 impl Tree {
-    /// Leaves only the last of the values that a name has, and tells the path of each such name once.
+    /// Keeps the last value of each field and calls `duplicate` once with the path of each duplicate field.
     pub(super) fn into_value(self, duplicate: &mut impl FnMut(String)) -> Value {
         self.collapse("", duplicate)
     }
@@ -27,10 +27,10 @@ impl Tree {
                 .collect(),
             Self::Mapping(entries) => {
                 let mut values = Map::new();
-                let mut told = BTreeSet::new();
+                let mut reported = BTreeSet::new();
                 for (name, tree) in entries {
                     let path = child(path, &name);
-                    if values.contains_key(&name) && told.insert(name.clone()) {
+                    if values.contains_key(&name) && reported.insert(name.clone()) {
                         duplicate(path.clone());
                     }
                     values.insert(name, tree.collapse(&path, duplicate));
@@ -108,12 +108,12 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-/// Path of a name within a mapping.
+/// Returns the path of a field of a mapping.
 pub(super) fn child(parent: &str, name: &str) -> String {
     if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") }
 }
 
-/// Path of an item within a list.
+/// Returns the path of an item of a list.
 pub(super) fn item(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
 }

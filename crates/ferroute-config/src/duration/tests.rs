@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn durations_are_read_as_go_reads_them() {
+fn durations_are_parsed_like_go() {
     for (text, nanoseconds) in [
         ("0", 0),
         ("+0", 0),
@@ -33,7 +33,7 @@ fn durations_are_read_as_go_reads_them() {
 }
 
 #[test]
-fn what_is_no_duration_is_named() {
+fn parse_errors_name_the_text() {
     for (text, message) in [
         ("", "invalid duration \"\" (want a form such as 1h30m or 500ms)"),
         ("-", "invalid duration \"-\" (want a form such as 1h30m or 500ms)"),
@@ -54,7 +54,7 @@ fn what_is_no_duration_is_named() {
 }
 
 #[test]
-fn durations_are_printed_as_go_prints_them() {
+fn durations_are_formatted_like_go() {
     for (nanoseconds, text) in [
         (0, "0s"),
         (1, "1ns"),
@@ -77,27 +77,27 @@ fn durations_are_printed_as_go_prints_them() {
 }
 
 #[test]
-fn a_plain_number_is_no_duration_but_null_is_zero() {
+fn plain_number_is_rejected_and_null_is_zero() {
     assert!(serde_json::from_str::<GoDuration>("5000").is_err());
     assert_eq!(serde_json::from_str::<GoDuration>("null").ok(), Some(GoDuration::ZERO));
     assert_eq!(serde_json::from_str::<GoDuration>("\"1m\"").ok(), Some(GoDuration::from_secs(60)));
 }
 
 #[test]
-fn only_what_is_not_negative_can_be_waited_for() {
+fn negative_duration_has_no_standard_duration() {
     assert_eq!(GoDuration::from_secs(2).to_std(), Some(Duration::from_secs(2)));
     assert_eq!(GoDuration::from_nanos(-1).to_std(), None);
 }
 
 proptest! {
     #[test]
-    fn every_duration_is_read_back_from_its_text(nanoseconds: i64) {
+    fn formatted_duration_is_parsed_again(nanoseconds: i64) {
         let duration = GoDuration::from_nanos(nanoseconds);
         prop_assert_eq!(duration.to_string().parse(), Ok(duration));
     }
 
     #[test]
-    fn no_text_makes_reading_panic(text in "[-+0-9.a-zµ ]{0,24}") {
+    fn parsing_never_panics(text in "[-+0-9.a-zµ ]{0,24}") {
         let _ = text.parse::<GoDuration>();
     }
 }

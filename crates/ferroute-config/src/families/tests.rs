@@ -8,18 +8,18 @@ const IPV6: FamilySupport = FamilySupport { ipv4: false, ipv6: true };
 fn resolved(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Resolved {
     let mut config = KubeProxyConfiguration::default().defaulted();
     change(&mut config);
-    config.resolve().expect("a good configuration")
+    config.resolve().expect("the configuration is valid")
 }
 
 fn node(addresses: &[&str], pod_cidrs: &[&str]) -> NodeView {
     NodeView {
-        addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
-        pod_cidrs: pod_cidrs.iter().map(|text| text.parse().expect("a network")).collect(),
+        addresses: addresses.iter().map(|text| text.parse().expect("valid test address")).collect(),
+        pod_cidrs: pod_cidrs.iter().map(|text| text.parse().expect("valid test network")).collect(),
         ..NodeView::default()
     }
 }
 
-/// The families to serve, the primary one first.
+/// Returns the families to serve, the primary one first.
 fn served(config: &Resolved, node: &NodeView, support: FamilySupport) -> Result<Vec<IpFamily>, FamilyError> {
     let families = config.families(node, support)?;
     assert_eq!(families.iter().count() == 2, families.is_dual_stack());
@@ -30,7 +30,7 @@ fn served(config: &Resolved, node: &NodeView, support: FamilySupport) -> Result<
 }
 
 #[test]
-fn both_families_are_served_where_the_host_can_whatever_the_node_has() {
+fn both_families_are_served_if_the_host_supports_them_whatever_the_node_has() {
     let config = resolved(|_| {});
     let (v4, v6) = (IpFamily::V4, IpFamily::V6);
     assert_eq!(served(&config, &node(&["10.0.0.1"], &[]), BOTH), Ok(vec![v4, v6]));
@@ -41,7 +41,7 @@ fn both_families_are_served_where_the_host_can_whatever_the_node_has() {
 }
 
 #[test]
-fn the_bind_address_decides_on_the_primary_family_and_becomes_the_best_address() {
+fn bind_address_determines_the_primary_family_and_becomes_the_first_address() {
     let config = resolved(|config| config.bind_address = "fd00::9".into());
     let node = node(&["10.0.0.1", "fd00::1"], &[]);
     assert_eq!(served(&config, &node, BOTH), Ok(vec![IpFamily::V6, IpFamily::V4]));
@@ -51,14 +51,14 @@ fn the_bind_address_decides_on_the_primary_family_and_becomes_the_best_address()
 }
 
 #[test]
-fn the_primary_family_has_to_be_supported() {
+fn unsupported_primary_family_is_an_error() {
     let config = resolved(|_| {});
     assert_eq!(served(&config, &node(&["10.0.0.1"], &[]), IPV6), Err(FamilyError::Unsupported(IpFamily::V4)));
     assert_eq!(served(&config, &node(&["fd00::1"], &[]), IPV4), Err(FamilyError::Unsupported(IpFamily::V6)));
 }
 
 #[test]
-fn a_cluster_cidr_of_the_wrong_family_alone_is_an_error_on_a_host_with_one_family() {
+fn cluster_cidr_of_the_other_family_is_an_error_on_a_single_stack_host() {
     let config = resolved(|config| config.cluster_cidr = "fd00:1::/48".into());
     let node = node(&["10.0.0.1"], &[]);
     assert_eq!(served(&config, &node, IPV4), Err(FamilyError::ClusterCidr(IpFamily::V4)));
@@ -68,7 +68,7 @@ fn a_cluster_cidr_of_the_wrong_family_alone_is_an_error_on_a_host_with_one_famil
 }
 
 #[test]
-fn pod_networks_of_the_wrong_family_alone_are_an_error_where_they_count() {
+fn pod_cidrs_of_the_other_family_are_an_error_if_they_detect_local_traffic() {
     let node = node(&["10.0.0.1"], &["fd00:1::/64"]);
     let config = resolved(|config| config.detect_local_mode = "NodeCIDR".into());
     assert_eq!(served(&config, &node, BOTH), Err(FamilyError::PodCidrs(IpFamily::V4)));

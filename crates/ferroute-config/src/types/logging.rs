@@ -5,34 +5,33 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use super::null_default;
 use crate::{GoDuration, Quantity};
 
-/// `logging`: what is logged, and how.
+/// `logging`: level and format of log lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LoggingConfiguration {
-    /// Longest time that a line may wait in a buffer.
+    /// The maximum time that lines are buffered.
     #[serde(deserialize_with = "null_default")]
     pub flush_frequency: FlushFrequency,
     /// `text` or `json`; empty for text.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub format: String,
-    /// Details per format.
+    /// Options of each format.
     #[serde(deserialize_with = "null_default")]
     pub options: LogFormatOptions,
-    /// Lines up to this level are logged; 0 for the most important ones only.
+    /// The log level; 0 logs only the most important lines.
     #[serde(deserialize_with = "null_default")]
     pub verbosity: u32,
-    /// Other levels for single source files.
+    /// Log levels of single source files.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub vmodule: Vec<VModuleItem>,
 }
 
-/// `logging.flushFrequency`: unlike every other duration it can be a plain number, and is printed in the form that it
-/// was read in.
+/// `logging.flushFrequency`: unlike other durations it may be a plain number; its form is preserved when encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushFrequency {
-    /// Written as a plain number of nanoseconds.
+    /// A plain number of nanoseconds.
     Nanoseconds(i64),
-    /// Written like every other duration.
+    /// A duration string.
     Text(GoDuration),
 }
 
@@ -40,22 +39,22 @@ pub enum FlushFrequency {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LogFormatOptions {
-    /// For `format: json`.
+    /// Options of `format: json`.
     #[serde(deserialize_with = "null_default")]
     pub json: OutputRoutingOptions,
-    /// For `format: text`.
+    /// Options of `format: text`.
     #[serde(deserialize_with = "null_default")]
     pub text: OutputRoutingOptions,
 }
 
-/// Where lines of one format go.
+/// Output options of a format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OutputRoutingOptions {
-    /// Bytes of buffer for lines that are not errors.
+    /// The buffer size for lines other than errors, in bytes.
     #[serde(deserialize_with = "null_default")]
     pub info_buffer_size: Quantity,
-    /// Errors go to standard error, everything else to standard output.
+    /// Write errors to standard error and other lines to standard output.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "std::ops::Not::not")]
     pub split_stream: bool,
 }
@@ -64,16 +63,16 @@ pub struct OutputRoutingOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VModuleItem {
-    /// Name of a source file without its suffix, or a pattern for such names.
+    /// The name of a source file without its suffix, or a pattern.
     #[serde(deserialize_with = "null_default")]
     pub file_pattern: String,
-    /// The level for these files.
+    /// The log level of these files.
     #[serde(deserialize_with = "null_default")]
     pub verbosity: u32,
 }
 
 impl FlushFrequency {
-    /// The duration, however it was written.
+    /// Returns the duration in either form.
     pub fn duration(self) -> GoDuration {
         match self {
             Self::Nanoseconds(nanoseconds) => GoDuration::from_nanos(nanoseconds),

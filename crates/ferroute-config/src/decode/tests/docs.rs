@@ -1,28 +1,28 @@
-//! The table of fields in the docs.
+//! The table of fields in docs/compat.md.
 
 use super::*;
 
-/// The fields that hold values, with these as texts.
-fn leaves(value: &Value, path: &str, found: &mut Vec<(String, String)>) {
+/// Collects the leaf fields and their values as text.
+fn collect_leaves(value: &Value, path: &str, leaves: &mut Vec<(String, String)>) {
     match value {
-        // Its names are not fields.
+        // The keys of featureGates are not fields.
         Value::Object(map) if path != "featureGates" => {
             for (name, value) in map {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                leaves(value, &path, found);
+                collect_leaves(value, &path, leaves);
             }
         }
-        Value::Null | Value::Object(_) | Value::Array(_) => found.push((path.to_owned(), String::new())),
-        Value::String(text) => found.push((path.to_owned(), text.clone())),
-        other => found.push((path.to_owned(), other.to_string())),
+        Value::Null | Value::Object(_) | Value::Array(_) => leaves.push((path.to_owned(), String::new())),
+        Value::String(text) => leaves.push((path.to_owned(), text.clone())),
+        other => leaves.push((path.to_owned(), other.to_string())),
     }
 }
 
 #[test]
-fn the_table_of_the_docs_has_every_field_with_its_default() {
+fn compat_table_has_every_field_with_its_default() {
     let text = include_str!("../../../../../docs/compat.md");
     let fields = text.split("## ").find(|section| section.starts_with("Fields ")).expect("a section on fields");
-    let told: Vec<(&str, &str)> = fields
+    let documented: Vec<(&str, &str)> = fields
         .lines()
         .filter_map(|line| line.strip_prefix("| `"))
         .map(|row| {
@@ -32,18 +32,18 @@ fn the_table_of_the_docs_has_every_field_with_its_default() {
         })
         .collect();
     let (mut all, mut defaults) = (Vec::new(), Vec::new());
-    leaves(&serde_json::to_value(every_field()).expect("JSON"), "", &mut all);
+    collect_leaves(&serde_json::to_value(every_field()).expect("JSON"), "", &mut all);
     let config = KubeProxyConfiguration::default().defaulted();
-    leaves(&serde_json::to_value(config).expect("JSON"), "", &mut defaults);
-    for ((field, _), (name, default)) in all.iter().zip(&told) {
+    collect_leaves(&serde_json::to_value(config).expect("JSON"), "", &mut defaults);
+    for ((field, _), (name, default)) in all.iter().zip(&documented) {
         assert_eq!(field, name);
         match defaults.iter().find(|(other, _)| other == field) {
-            // What these two hold is no default.
+            // These have no defaults.
             _ if ["apiVersion", "kind"].contains(&field.as_str()) => {}
             Some((_, value)) => assert_eq!(value, default, "{field}"),
-            // Fields that are left out where they say nothing.
+            // Fields that are omitted if empty.
             None => assert!(["", "false"].contains(default), "{field}: {default}"),
         }
     }
-    assert_eq!(all.len(), told.len());
+    assert_eq!(all.len(), documented.len());
 }

@@ -3,7 +3,7 @@ use proptest::{collection, option, prelude::*};
 use super::*;
 
 #[test]
-fn defaults_are_printed_as_kube_proxy_prints_them_but_for_two_quotes() {
+fn defaults_are_printed_like_kube_proxy_except_for_two_quotes() {
     let expected = r#"apiVersion: kubeproxy.config.k8s.io/v1alpha1
 bindAddress: "0.0.0.0"
 bindAddressHardFail: false
@@ -77,7 +77,7 @@ winkernel:
 }
 
 #[test]
-fn fields_are_printed_in_the_order_of_their_names() {
+fn fields_are_printed_in_alphabetical_order() {
     fn check(value: &serde_json::Map<String, Value>, text: &str, depth: usize) {
         let printed: Vec<&str> = text
             .lines()
@@ -105,7 +105,7 @@ fn duration() -> impl Strategy<Value = GoDuration> {
     any::<i64>().prop_map(GoDuration::from_nanos)
 }
 
-/// Any text, and often one that YAML would take for something else.
+/// Any string, often one that YAML could mistake for another type.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -123,7 +123,7 @@ fn routing() -> impl Strategy<Value = OutputRoutingOptions> {
 }
 
 #[test]
-fn configz_shows_the_fields_by_their_names_in_a_file_and_what_empty_ones_mean() {
+fn configz_has_file_field_names_and_platform_defaults() {
     let config = KubeProxyConfiguration { mode: "nftables".into(), ..Default::default() }.defaulted();
     let shown = config.to_configz();
     let shown = &shown["kubeproxy.config.k8s.io"];
@@ -202,20 +202,20 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back_unchanged(config in any_configuration()) {
+    fn printed_configuration_is_decoded_unchanged(config in any_configuration()) {
         let text = config.to_yaml();
         let decoded = KubeProxyConfiguration::from_text(&text).expect(&text);
         prop_assert_eq!(decoded, exactly(config), "{}", text);
     }
 
     #[test]
-    fn defaults_are_complete_at_once(config in any_configuration()) {
+    fn defaulting_is_idempotent(config in any_configuration()) {
         let once = config.defaulted();
         prop_assert_eq!(once.clone().defaulted(), once);
     }
 
     #[test]
-    fn no_text_makes_reading_panic(text in any::<String>()) {
+    fn decoding_never_panics(text in any::<String>()) {
         let _ = KubeProxyConfiguration::from_text(&text);
         let _ = KubeProxyConfiguration::from_text(&file(&text));
     }
