@@ -234,7 +234,7 @@ check_cleanup() {
     check_flows "kube-proxy's rules"
     ./kube-proxy --cleanup >cleanup.log 2>&1 || fail "kube-proxy --cleanup: $(cat cleanup.log)"
     check_clean "after the cleanup"
-    ./kube-proxy --cleanup 2>&1 | grep -q "there was nothing to clean up" || fail "a second cleanup finds leftovers"
+    ./kube-proxy --cleanup 2>&1 | grep -q "nothing to clean up" || fail "a second cleanup finds leftovers"
 }
 
 check_takeover() {

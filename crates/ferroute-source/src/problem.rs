@@ -1,7 +1,7 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 use ferroute_api::{Kind, manifest::DocumentError};
-use ferroute_core::NamespacedName;
+use ferroute_core::{NamespacedName, parse::FieldError};
 
 /// A problem with the input of a source, which the administrator should see. The source continues.
 ///
@@ -65,6 +65,17 @@ pub enum Problem {
         /// Cause.
         #[source]
         source: io::Error,
+    },
+    /// The API server has sent an object that cannot be decoded. Its last valid version stays applied.
+    #[error("ignoring invalid {kind} {name}; keeping its last valid version")]
+    InvalidObject {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        name: NamespacedName,
+        /// Field and cause.
+        #[source]
+        error: FieldError,
     },
     /// A problem of another source.
     #[error(transparent)]

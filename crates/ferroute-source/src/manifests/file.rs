@@ -12,7 +12,7 @@ use std::{
 };
 
 use ferroute_api::manifest::{Cause, Document, DocumentError, Parsed};
-use ferroute_core::parse::{InvalidObject, check};
+use ferroute_core::parse::{InvalidObject, validate};
 
 use super::{
     Closed,
@@ -130,7 +130,7 @@ impl DocumentState {
         let parsed = document.read_each(&mut |parsed| match parsed {
             Ok(Parsed::Object(object)) => {
                 let kind = object.kind();
-                if let Err(invalid) = check(&object) {
+                if let Err(invalid) = validate(&object) {
                     return errors.extend(document_errors(document, invalid));
                 }
                 let Some((entry, candidates)) = split(*object) else {
@@ -159,13 +159,13 @@ impl DocumentState {
 /// Returns an error for each invalid field of an object.
 fn document_errors(document: &Document<'_>, invalid: InvalidObject) -> impl Iterator<Item = DocumentError> {
     let (number, line) = (document.number, document.line);
-    invalid.faults.into_iter().map(move |fault| DocumentError {
+    invalid.errors.into_iter().map(move |error| DocumentError {
         document: number,
         line: Some(line),
         kind: Some(invalid.kind.into()),
         name: Some(invalid.name.as_str().into()),
-        field: Some(fault.field.into()),
-        cause: Cause::Value(fault.problem),
+        field: Some(error.field.into()),
+        cause: Cause::Value(error.problem),
     })
 }
 
