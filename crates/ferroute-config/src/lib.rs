@@ -18,9 +18,11 @@ mod defaults;
 mod duration;
 mod families;
 mod field_error;
+pub mod flags;
 mod media_type;
 mod quantity;
 mod resolve;
+pub mod settings;
 mod types;
 mod warnings;
 
@@ -32,7 +34,7 @@ pub use field_error::{FieldError, FieldErrors};
 pub use media_type::MediaType;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use resolve::{
-    Conntrack, ConntrackLimit, IpvsSettings, LogFormat, Logging, Mode, Resolved, SyncPeriods, canonical_node_name,
+    Conntrack, ConntrackLimit, IpvsSettings, LogFormat, Logging, ModeName, Resolved, SyncPeriods, canonical_node_name,
 };
 pub use types::{
     ApiVersion, ClientConnectionConfiguration, ConntrackConfiguration, DetectLocalConfiguration, FlushFrequency,

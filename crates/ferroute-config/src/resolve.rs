@@ -7,14 +7,15 @@
 mod sections;
 
 use std::{
-    net::IpAddr,
-    net::SocketAddr,
+    fmt,
+    net::{IpAddr, SocketAddr},
     num::{NonZeroU32, NonZeroUsize},
     time::Duration,
 };
 
 use ferroute_core::{NodePortAddresses, ProxySettings};
 use ipnet::IpNet;
+use serde::Serialize;
 
 use crate::{
     FieldErrors, GoDuration, KubeProxyConfiguration,
@@ -25,8 +26,10 @@ use crate::{
 /// A configuration as the proxy uses it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// How rules are written.
-    pub mode: Mode,
+    /// The proxy mode that is configured.
+    pub mode: ModeName,
+    /// What ipvs mode alone has; defaults in other modes.
+    pub ipvs: IpvsSettings,
     /// What decides about rules in every mode.
     pub settings: ProxySettings,
     /// When syncs happen.
@@ -55,16 +58,12 @@ pub struct Resolved {
     pub connection_counters: Option<NonZeroUsize>,
 }
 
-/// How rules are written (`mode`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// With iptables.
-    Iptables,
-    /// With the kernel's virtual servers.
-    Ipvs(IpvsSettings),
-    /// With nftables.
-    Nftables,
-}
+/// The name of a proxy mode, as the field `mode` spells it.
+///
+/// The configuration knows modes by name only: which of them this program implements is recorded in the mode registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ModeName(&'static str);
 
 /// What ipvs mode alone has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,13 +149,23 @@ impl KubeProxyConfiguration {
     /// Everything that is wrong, in kube-proxy's order. Unlike there, a feature gate that is not known is no error
     /// (see [`KubeProxyConfiguration::warnings`]): which there are changes with each release, and Ferroute has none.
     pub fn resolve(&self) -> Result<Resolved, FieldErrors> {
+        self.resolve_with(&ModeName::OF_KUBE_PROXY)
+    }
+
+    /// Does what [`KubeProxyConfiguration::resolve`] does and accepts just these modes. A mode without a section of its
+    /// own uses the `iptables` section.
+    ///
+    /// # Errors
+    ///
+    /// As for [`KubeProxyConfiguration::resolve`].
+    pub fn resolve_with(&self, modes: &[ModeName]) -> Result<Resolved, FieldErrors> {
         let mut found = FieldErrors::default();
         let errors = &mut found;
 
         let iptables_bit = masquerade_bit(errors, "KubeProxyIPTablesConfiguration", self.iptables.masquerade_bit);
         // Sections of modes that are not used may hold anything.
-        let ipvs = if self.mode == IPVS { sections::ipvs(errors, &self.ipvs) } else { IpvsSettings::default() };
-        let nftables_bit = if self.mode == NFTABLES {
+        let ipvs = if self.mode == ModeName::IPVS.as_str() { sections::ipvs(errors, &self.ipvs) } else { IpvsSettings::default() };
+        let nftables_bit = if self.mode == ModeName::NFTABLES.as_str() {
             masquerade_bit(errors, "KubeProxyNFTablesConfiguration", self.nftables.masquerade_bit)
         } else {
             iptables_bit
@@ -168,13 +177,13 @@ impl KubeProxyConfiguration {
             let field = path("KubeProxyLinuxConfiguration.OOMScoreAdj");
             errors.invalid(&field, score, "must be within the range [-1000, 1000]");
         }
-        let mode = self.resolve_mode(errors, ipvs);
+        let mode = self.resolve_mode(errors, modes);
         let burst = self.client_connection.burst;
         if burst < 0 {
             errors.invalid(&path("ClientConnection.Burst"), burst, "must be greater than or equal to 0");
         }
         let config_sync_period = positive(errors, "ConfigSyncPeriod", self.config_sync_period);
-        let sync = self.sync_periods(errors, &mode);
+        let sync = self.sync_periods(errors, mode);
         let bind_address = address::parse_ip(&self.bind_address);
         if bind_address.is_none() {
             let detail = "not a valid textual representation of an IP address";
@@ -186,21 +195,21 @@ impl KubeProxyConfiguration {
             let detail = "must be a valid port range (e.g. 300-2000)";
             errors.invalid_text(&path("PortRange"), &self.port_range, detail);
         }
-        let node_port_addresses = self.node_port_addresses(errors, &mode);
+        let node_port_addresses = self.node_port_addresses(errors, mode);
         sections::show_hidden_metrics(errors, &self.show_hidden_metrics_for_version);
         let detector = self.local_traffic_detector(errors);
         let logging = sections::logging(errors, &self.logging, &self.feature_gates);
         let node_name = self.node_name(errors);
 
         let (masquerade_all, masquerade_bit) = match mode {
-            Mode::Iptables | Mode::Ipvs(_) => (self.iptables.masquerade_all, iptables_bit),
-            Mode::Nftables => (self.nftables.masquerade_all, nftables_bit),
+            ModeName::NFTABLES => (self.nftables.masquerade_all, nftables_bit),
+            _ => (self.iptables.masquerade_all, iptables_bit),
         };
         let localhost_node_ports = match mode {
-            Mode::Iptables => self.iptables.localhost_node_ports.unwrap_or(true),
-            // kube-proxy has none in this mode, so that nothing changes for those who do not ask for them.
-            Mode::Nftables => node_port_addresses.names_ipv4_loopback(),
-            Mode::Ipvs(_) => false,
+            // kube-proxy has none in this mode: they are served only where the configuration names them.
+            ModeName::NFTABLES => node_port_addresses.has_ipv4_loopback_network(),
+            ModeName::IPVS => false,
+            _ => self.iptables.localhost_node_ports.unwrap_or(true),
         };
         let settings =
             ProxySettings { masquerade_all, masquerade_bit, localhost_node_ports, node_port_addresses, detector };
@@ -209,6 +218,7 @@ impl KubeProxyConfiguration {
         }
         Ok(Resolved {
             mode,
+            ipvs,
             settings,
             sync,
             healthz,
@@ -224,25 +234,24 @@ impl KubeProxyConfiguration {
         })
     }
 
-    fn resolve_mode(&self, errors: &mut FieldErrors, ipvs: IpvsSettings) -> Mode {
-        match self.mode.as_str() {
-            "" | IPTABLES => Mode::Iptables,
-            IPVS => Mode::Ipvs(ipvs),
-            NFTABLES => Mode::Nftables,
-            other => {
-                let detail = "must be iptables, ipvs, nftables or blank (blank means the best-available proxy \
-                              [currently iptables])";
-                errors.invalid_text(&path("Mode.ProxyMode"), other, detail);
-                Mode::Iptables
-            }
+    fn resolve_mode(&self, errors: &mut FieldErrors, modes: &[ModeName]) -> ModeName {
+        if self.mode.is_empty() {
+            return ModeName::IPTABLES;
         }
+        modes.iter().find(|mode| mode.as_str() == self.mode).copied().unwrap_or_else(|| {
+            let names = modes.iter().map(|mode| mode.as_str()).collect::<Vec<_>>().join(", ");
+            let detail =
+                format!("must be {names} or blank (blank means the best-available proxy [currently iptables])");
+            errors.invalid_text(&path("Mode.ProxyMode"), &self.mode, &detail);
+            ModeName::IPTABLES
+        })
     }
 
-    fn sync_periods(&self, errors: &mut FieldErrors, mode: &Mode) -> SyncPeriods {
+    fn sync_periods(&self, errors: &mut FieldErrors, mode: ModeName) -> SyncPeriods {
         let (period, min_period) = match mode {
-            Mode::Iptables => (self.iptables.sync_period, self.iptables.min_sync_period),
-            Mode::Ipvs(_) => (self.ipvs.sync_period, self.ipvs.min_sync_period),
-            Mode::Nftables => (self.nftables.sync_period, self.nftables.min_sync_period),
+            ModeName::IPVS => (self.ipvs.sync_period, self.ipvs.min_sync_period),
+            ModeName::NFTABLES => (self.nftables.sync_period, self.nftables.min_sync_period),
+            _ => (self.iptables.sync_period, self.iptables.min_sync_period),
         };
         let sync = SyncPeriods {
             period: positive(errors, "SyncPeriod", period),
@@ -255,9 +264,9 @@ impl KubeProxyConfiguration {
         sync
     }
 
-    fn node_port_addresses(&self, errors: &mut FieldErrors, mode: &Mode) -> NodePortAddresses {
+    fn node_port_addresses(&self, errors: &mut FieldErrors, mode: ModeName) -> NodePortAddresses {
         match self.node_port_addresses.as_slice() {
-            [] if *mode == Mode::Nftables => NodePortAddresses::Primary,
+            [] if mode == ModeName::NFTABLES => NodePortAddresses::Primary,
             [] => NodePortAddresses::All,
             [only] if only == sections::PRIMARY => NodePortAddresses::Primary,
             several => NodePortAddresses::Within(sections::node_port_networks(errors, several)),
@@ -276,14 +285,30 @@ impl KubeProxyConfiguration {
     }
 }
 
-impl Mode {
-    /// As `mode` spells it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Iptables => IPTABLES,
-            Self::Ipvs(_) => IPVS,
-            Self::Nftables => NFTABLES,
-        }
+impl ModeName {
+    /// Rules of iptables, kube-proxy's default.
+    pub const IPTABLES: Self = Self("iptables");
+    /// The kernel's virtual servers.
+    pub const IPVS: Self = Self("ipvs");
+    /// A table of nftables.
+    pub const NFTABLES: Self = Self("nftables");
+    /// The modes of kube-proxy 1.36.
+    pub const OF_KUBE_PROXY: [Self; 3] = [Self::IPTABLES, Self::IPVS, Self::NFTABLES];
+
+    /// A mode of this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// The name.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for ModeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
     }
 }
 
@@ -356,9 +381,6 @@ fn host_port(errors: &mut FieldErrors, field: &str, text: &str) -> Option<Socket
     None
 }
 
-const IPTABLES: &str = "iptables";
-const IPVS: &str = "ipvs";
-const NFTABLES: &str = "nftables";
 
 #[cfg(test)]
 mod tests;

@@ -6,33 +6,34 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Stands for the rules that a table's Services come to: the same for the same rules on every machine, by every build
-/// and whatever came before. It is the first half of the SHA-256 of their text, and prints as 32 hexadecimal digits.
+/// A digest of the rules of a service table, equal for equal rules on every machine and in every build.
+///
+/// It is the first half of the SHA-256 of their text and is written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RulesDigest(u128);
 
-/// Why a text is no digest.
+/// The error for a text that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
-    /// It is too short or too long.
-    #[error("a digest has {got} characters (want 32)")]
+    /// The length is wrong.
+    #[error("invalid digest of {got} characters (want 32)")]
     Length {
-        /// How many it has.
+        /// Number of characters.
         got: usize,
     },
-    /// It is not hexadecimal.
-    #[error("a digest is no hexadecimal number")]
+    /// A character is not a hexadecimal digit.
+    #[error("invalid digest (want 32 hexadecimal digits)")]
     Digits(#[from] ParseIntError),
 }
 
 impl RulesDigest {
-    /// Of the text that `write` writes.
-    pub fn of(write: impl FnOnce(&mut dyn Write) -> fmt::Result) -> Self {
+    /// Returns the digest of the text that `write` writes.
+    pub fn compute(write: impl FnOnce(&mut dyn Write) -> fmt::Result) -> Self {
         let mut text = Hashed(Sha256::new());
         write(&mut text)
-            .expect("bug: values that are printed fail only where their output does, and this one does not");
+            .expect("bug: hashing does not fail, so only a `Display` implementation can");
         let hash: [u8; 32] = text.0.finalize().into();
-        let (half, _) = hash.split_first_chunk().expect("half of 32 bytes is 16");
+        let (half, _) = hash.split_first_chunk().expect("32 bytes are more than 16");
         Self(u128::from_be_bytes(*half))
     }
 }
@@ -54,7 +55,7 @@ impl FromStr for RulesDigest {
     }
 }
 
-/// Takes text and keeps its hash alone.
+/// A writer that hashes the text.
 struct Hashed(Sha256);
 
 impl Write for Hashed {
@@ -69,14 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_the_first_half_of_a_known_hash() {
-        let digest = RulesDigest::of(|out| ["a", "bc"].iter().try_for_each(|text| out.write_str(text)));
+    fn digest_is_the_first_half_of_sha256() {
+        let digest = RulesDigest::compute(|out| ["a", "bc"].iter().try_for_each(|text| out.write_str(text)));
         assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(digest.to_string().parse(), Ok(digest));
     }
 
     #[test]
-    fn other_texts_are_no_digests() {
+    fn invalid_digests_are_rejected() {
         assert_eq!("ba78".parse::<RulesDigest>(), Err(InvalidDigest::Length { got: 4 }));
         assert!(matches!("x".repeat(32).parse::<RulesDigest>(), Err(InvalidDigest::Digits(_))));
     }

@@ -1,46 +1,47 @@
 use crate::Endpoint;
 
-/// Whether traffic of one policy uses an endpoint, and why.
+/// Whether traffic of one policy uses an endpoint, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Eligibility {
-    /// Used: it is ready.
+    /// Eligible: ready.
     Ready,
-    /// Used: nothing is ready, and it still serves while it terminates.
-    LastResort,
-    /// Not used: it is not ready.
+    /// Eligible: serving while terminating, and no endpoint is ready.
+    ServingTerminating,
+    /// Not eligible: not ready.
     NotReady,
-    /// Not used: it terminates and serves no more.
-    Terminated,
-    /// Not used: it terminates, and there are ready ones.
+    /// Not eligible: terminating and no longer serving.
+    TerminatingNotServing,
+    /// Not eligible: terminating, and other endpoints are ready.
     Terminating,
-    /// Not used: it runs on another node, or nobody says on which.
+    /// Not eligible: on another node, or on an unknown one.
     OtherNode,
-    /// Not used: its hints are for other nodes.
+    /// Not eligible: hinted for other nodes.
     HintedOtherNode,
-    /// Not used: its hints are for other zones.
+    /// Not eligible: hinted for other zones.
     HintedOtherZone,
 }
 
 impl Eligibility {
-    /// New connections go there.
-    pub fn is_used(self) -> bool {
-        matches!(self, Self::Ready | Self::LastResort)
+    /// Reports whether new connections use the endpoint.
+    pub fn is_eligible(self) -> bool {
+        matches!(self, Self::Ready | Self::ServingTerminating)
     }
 }
 
-/// Which endpoints may be used at all, whatever their state.
+/// The endpoints that traffic may use, whatever their conditions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
-    Anywhere,
-    /// Hints for this node are obeyed.
+    /// All endpoints.
+    Cluster,
+    /// Endpoints with a hint for this node.
     HintedNode(&'a str),
-    /// Hints for this zone are obeyed.
+    /// Endpoints with a hint for this zone.
     HintedZone(&'a str),
-    /// Policy Local.
-    ThisNode,
+    /// Endpoints on this node.
+    Local,
 }
 
-/// A choice among one list of endpoints: the one place that decides who is used.
+/// The selection of endpoints for one traffic policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selection<'a> {
     scope: Scope<'a>,
@@ -48,46 +49,47 @@ pub(crate) struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// Ready endpoints within the scope; if there are none, those that still serve while they terminate.
+    /// Returns the selection of ready endpoints within the scope or, if there are none, of those that are serving while
+    /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
         Self {
             scope,
-            any_ready: endpoints.iter().any(|endpoint| endpoint.ready && scope.objection(endpoint).is_none()),
+            any_ready: endpoints.iter().any(|endpoint| endpoint.ready && scope.excludes(endpoint).is_none()),
         }
     }
 
-    /// How one of the endpoints stands in it. What keeps an endpoint from being used anywhere is told first; hints are
-    /// told last, for they are about ready endpoints only.
+    /// Returns the eligibility of an endpoint. If several reasons exclude it, conditions come first, then the node, then
+    /// hints, because hints apply to ready endpoints only.
     pub(crate) fn eligibility(&self, endpoint: &Endpoint) -> Eligibility {
-        let candidate = match (endpoint.ready, endpoint.is_serving_terminating()) {
+        let eligible = match (endpoint.ready, endpoint.is_serving_terminating()) {
             (true, _) => Eligibility::Ready,
-            (false, true) => Eligibility::LastResort,
-            (false, false) if endpoint.terminating => return Eligibility::Terminated,
+            (false, true) => Eligibility::ServingTerminating,
+            (false, false) if endpoint.terminating => return Eligibility::TerminatingNotServing,
             (false, false) => return Eligibility::NotReady,
         };
-        match self.scope.objection(endpoint) {
+        match self.scope.excludes(endpoint) {
             Some(Eligibility::OtherNode) => Eligibility::OtherNode,
-            _ if candidate == Eligibility::LastResort && self.any_ready => Eligibility::Terminating,
-            Some(objection) => objection,
-            None => candidate,
+            _ if eligible == Eligibility::ServingTerminating && self.any_ready => Eligibility::Terminating,
+            Some(reason) => reason,
+            None => eligible,
         }
     }
 
-    /// Those that are used.
-    pub(crate) fn choose<'e>(&self, endpoints: &'e [Endpoint]) -> Vec<&'e Endpoint> {
-        endpoints.iter().filter(|endpoint| self.eligibility(endpoint).is_used()).collect()
+    /// Returns the eligible endpoints.
+    pub(crate) fn select<'e>(&self, endpoints: &'e [Endpoint]) -> Vec<&'e Endpoint> {
+        endpoints.iter().filter(|endpoint| self.eligibility(endpoint).is_eligible()).collect()
     }
 }
 
 impl Scope<'_> {
-    /// Why an endpoint is out of the scope; `None` if it is within.
-    fn objection(self, endpoint: &Endpoint) -> Option<Eligibility> {
-        let (within, objection) = match self {
-            Self::Anywhere => return None,
-            Self::HintedNode(node) => (endpoint.hints_node(node), Eligibility::HintedOtherNode),
-            Self::HintedZone(zone) => (endpoint.hints_zone(zone), Eligibility::HintedOtherZone),
-            Self::ThisNode => (endpoint.local, Eligibility::OtherNode),
+    /// Returns the reason why an endpoint is not in the scope; `None` if it is.
+    fn excludes(self, endpoint: &Endpoint) -> Option<Eligibility> {
+        let (is_within, reason) = match self {
+            Self::Cluster => return None,
+            Self::HintedNode(node) => (endpoint.is_hinted_for_node(node), Eligibility::HintedOtherNode),
+            Self::HintedZone(zone) => (endpoint.is_hinted_for_zone(zone), Eligibility::HintedOtherZone),
+            Self::Local => (endpoint.local, Eligibility::OtherNode),
         };
-        (!within).then_some(objection)
+        (!is_within).then_some(reason)
     }
 }

@@ -4,58 +4,58 @@ use std::{
     sync::Arc,
 };
 
-/// Which zones and nodes should use an endpoint.
+/// Topology hints: the zones and nodes that should use an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Names of zones; empty: no hint by zone.
+    /// Names of zones; empty without zone hints.
     pub zones: Vec<Box<str>>,
-    /// Names of nodes; empty: no hint by node.
+    /// Names of nodes; empty without node hints.
     pub nodes: Vec<Box<str>>,
 }
 
-/// One place that a service port's traffic can go to.
+/// An address and port that serves a service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Address of the pod or host.
     pub address: IpAddr,
-    /// Port there.
+    /// Port.
     pub port: u16,
-    /// Takes new connections.
+    /// Accepts new connections.
     pub ready: bool,
-    /// Answers, even while it terminates.
+    /// Responds, possibly while terminating.
     pub serving: bool,
-    /// Is on its way out.
+    /// Is being terminated.
     pub terminating: bool,
     /// Runs on this node.
     pub local: bool,
-    /// Topology hints; none on most endpoints, shared between those with the same.
+    /// Topology hints, shared between endpoints with the same hints.
     pub hints: Option<Arc<Hints>>,
 }
 
 impl Endpoint {
-    /// Address and port.
+    /// Returns the address and port.
     pub fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
 
-    /// Serves while it terminates: the fallback where nothing is ready.
+    /// Reports whether the endpoint serves while terminating: the fallback if no endpoint is ready.
     pub fn is_serving_terminating(&self) -> bool {
         self.serving && self.terminating
     }
 
-    /// Has a hint for the zone.
-    pub fn hints_zone(&self, zone: &str) -> bool {
+    /// Reports whether there is a hint for the zone.
+    pub fn is_hinted_for_zone(&self, zone: &str) -> bool {
         self.hints.as_ref().is_some_and(|hints| hints.zones.iter().any(|name| **name == *zone))
     }
 
-    /// Has a hint for the node.
-    pub fn hints_node(&self, node: &str) -> bool {
+    /// Reports whether there is a hint for the node.
+    pub fn is_hinted_for_node(&self, node: &str) -> bool {
         self.hints.as_ref().is_some_and(|hints| hints.nodes.iter().any(|name| **name == *node))
     }
 }
 
 impl fmt::Display for Endpoint {
-    /// `10.0.0.1:80` or `[fd00::1]:80`: the form that is hashed into chain names and that endpoints are sorted by.
+    /// Writes `10.0.0.1:80` or `[fd00::1]:80`, the form that is hashed into chain names and that endpoints are sorted by.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.socket().fmt(f)
     }
@@ -73,12 +73,13 @@ mod tests {
     }
 
     #[test]
-    fn hints_are_for_the_names_that_they_hold_and_no_others() {
+    fn hints_match_their_own_names_only() {
         let hints = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node-1".into()] };
         let hinted = Endpoint { hints: Some(Arc::new(hints)), ..endpoint("10.244.0.2:80") };
-        assert!(hinted.hints_zone("a") && hinted.hints_zone("b") && hinted.hints_node("node-1"));
-        assert!(!hinted.hints_zone("node-1") && !hinted.hints_zone("") && !hinted.hints_node("a"));
+        assert!(hinted.is_hinted_for_zone("a") && hinted.is_hinted_for_zone("b"));
+        assert!(hinted.is_hinted_for_node("node-1") && !hinted.is_hinted_for_node("a"));
+        assert!(!hinted.is_hinted_for_zone("node-1") && !hinted.is_hinted_for_zone(""));
         let plain = endpoint("10.244.0.2:80");
-        assert!(!plain.hints_zone("a") && !plain.hints_node("node-1"));
+        assert!(!plain.is_hinted_for_zone("a") && !plain.is_hinted_for_node("node-1"));
     }
 }

@@ -1,31 +1,44 @@
-//! Which endpoints a service port's traffic uses on this node.
+//! The endpoints that the traffic of a service port uses on this node.
 //!
 //! ```text
-//!   ready endpoints, narrowed by topology hints ──┐ none?
-//!                                                 ├──► cluster
-//!   serving endpoints that terminate ─────────────┘
+//!   ready endpoints, restricted by topology hints ──┐ none?
+//!                                                   ├──► cluster
+//!   serving, terminating endpoints ─────────────────┘
 //!
-//!   ready endpoints of this node ─────────────────┐ none?
-//!                                                 ├──► local
-//!   serving, terminating endpoints of this node ──┘
+//!   ready endpoints on this node ───────────────────┐ none?
+//!                                                   ├──► local
+//!   serving, terminating endpoints on this node ────┘
 //! ```
 
 use crate::{
-    Endpoint, ServicePortEntry, NodeView, EndpointSets, ServiceTable, Eligibility,
+    Eligibility, Endpoint, Hints, NodeView, ServicePortEntry, ServiceTable,
     eligibility::{Scope, Selection},
 };
 
-/// How each endpoint of an [`ServicePortEntry`] stands with both kinds of traffic, in the order of [`ServicePortEntry::endpoints`].
+/// The sets of endpoints that the traffic of a service port uses on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointSets<'a> {
+    /// Endpoints for traffic with policy Cluster, restricted by topology; empty without such traffic.
+    pub cluster: Vec<&'a Endpoint>,
+    /// Endpoints for traffic with policy Local; empty without such traffic.
+    pub local: Vec<&'a Endpoint>,
+    /// The union of both sets, in the order of [`ServicePortEntry::endpoints`].
+    pub reachable: Vec<&'a Endpoint>,
+    /// Some node of the cluster has a usable endpoint. If false, connections are rejected.
+    pub has_any_endpoints: bool,
+}
+
+/// The eligibility of all endpoints of a [`ServicePortEntry`], in the order of [`ServicePortEntry::endpoints`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointEligibility {
-    /// With traffic of policy Cluster; `None` if the service port has no such traffic.
+    /// For traffic with policy Cluster; `None` without such traffic.
     pub cluster: Option<Vec<Eligibility>>,
-    /// With traffic of policy Local; `None` if the service port has no such traffic.
+    /// For traffic with policy Local; `None` without such traffic.
     pub local: Option<Vec<Eligibility>>,
 }
 
 impl ServiceTable {
-    /// Which endpoints `entry`'s traffic uses on this table's node.
+    /// Returns the endpoints that the traffic of `entry` uses on the node of this table.
     pub fn endpoint_sets<'a>(&self, entry: &'a ServicePortEntry) -> EndpointSets<'a> {
         let mut sets = EndpointSets::default();
         if entry.endpoints.is_empty() {
@@ -33,56 +46,58 @@ impl ServiceTable {
         }
         let (cluster, local) = self.selections(entry);
         if let Some(selection) = cluster {
-            sets.cluster = selection.choose(&entry.endpoints);
-            sets.any_anywhere = !sets.cluster.is_empty();
+            sets.cluster = selection.select(&entry.endpoints);
+            sets.has_any_endpoints = !sets.cluster.is_empty();
         }
         let Some(selection) = local else {
             sets.reachable.clone_from(&sets.cluster);
             return sets;
         };
-        let usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
-        sets.any_anywhere |= entry.endpoints.iter().any(usable);
-        sets.local = selection.choose(&entry.endpoints);
-        sets.reachable = merge(&sets.cluster, &sets.local);
+        let is_usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
+        sets.has_any_endpoints |= entry.endpoints.iter().any(is_usable);
+        sets.local = selection.select(&entry.endpoints);
+        sets.reachable = union(&sets.cluster, &sets.local);
         sets
     }
 
-    /// Why each endpoint of `entry` is among those of [`ServiceTable::endpoint_sets`], or is not.
+    /// Returns the reason why each endpoint of `entry` is, or is not, in the sets of [`ServiceTable::endpoint_sets`].
     pub fn eligibility(&self, entry: &ServicePortEntry) -> EndpointEligibility {
         let (cluster, local) = self.selections(entry);
-        let of_all = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.eligibility(e)).collect();
-        EndpointEligibility { cluster: cluster.map(of_all), local: local.map(of_all) }
+        let each = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.eligibility(e)).collect();
+        EndpointEligibility { cluster: cluster.map(each), local: local.map(each) }
     }
 
-    /// How endpoints are chosen for policy Cluster and for policy Local, where there is such traffic.
+    /// Returns the selections for policy Cluster and for policy Local; `None` without such traffic.
     fn selections(&self, entry: &ServicePortEntry) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
         let (service, endpoints) = (&entry.service, &entry.endpoints);
-        // Hints are obeyed only where they leave a ready endpoint, so they never narrow the choice of terminating ones.
+        // Hints apply only if they leave a ready endpoint, so they never restrict the terminating ones.
         let cluster = || Selection::new(endpoints, topology(endpoints, &self.node));
-        let local = || Selection::new(endpoints, Scope::ThisNode);
+        let local = || Selection::new(endpoints, Scope::Local);
         (service.uses_cluster_endpoints().then(cluster), service.uses_local_endpoints().then(local))
     }
 }
 
-/// Hints count only when every ready endpoint has one and at least one is for us; otherwise the hints are taken to be
-/// out of date, and obeying them could overload few endpoints or reach none. Node hints come before zone hints.
+/// Returns the scope that topology hints result in. Node hints take precedence over zone hints.
+///
+/// Hints apply only if every ready endpoint has one and at least one is for this node or zone. Otherwise they are out of
+/// date, and following them could overload few endpoints or reach none.
 fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Scope<'a> {
     let ready = || endpoints.iter().filter(|endpoint| endpoint.ready);
-    let all_have = |has: fn(&crate::Hints) -> bool| ready().all(|e| e.hints.as_ref().is_some_and(|h| has(h)));
-    if all_have(|hints| !hints.nodes.is_empty()) && ready().any(|endpoint| endpoint.hints_node(&node.name)) {
+    let all_have = |has: fn(&Hints) -> bool| ready().all(|e| e.hints.as_ref().is_some_and(|hints| has(hints)));
+    if all_have(|hints| !hints.nodes.is_empty()) && ready().any(|endpoint| endpoint.is_hinted_for_node(&node.name)) {
         return Scope::HintedNode(&node.name);
     }
     if let Some(zone) = node.zone.as_deref()
         && all_have(|hints| !hints.zones.is_empty())
-        && ready().any(|endpoint| endpoint.hints_zone(zone))
+        && ready().any(|endpoint| endpoint.is_hinted_for_zone(zone))
     {
         return Scope::HintedZone(zone);
     }
-    Scope::Anywhere
+    Scope::Cluster
 }
 
-/// Both lists are parts of one list and in its order, so their addresses in memory tell which comes first.
-fn merge<'a>(a: &[&'a Endpoint], b: &[&'a Endpoint]) -> Vec<&'a Endpoint> {
+/// Returns the union of two ordered subsets of one slice, in the order of the slice, which is that of memory addresses.
+fn union<'a>(a: &[&'a Endpoint], b: &[&'a Endpoint]) -> Vec<&'a Endpoint> {
     let mut all: Vec<&Endpoint> = a.iter().chain(b).copied().collect();
     all.sort_unstable_by_key(|endpoint| std::ptr::from_ref(*endpoint));
     all.dedup_by_key(|endpoint| std::ptr::from_ref(*endpoint));

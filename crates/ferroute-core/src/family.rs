@@ -1,6 +1,6 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
-/// IPv4 or IPv6. A dual-stack proxy is two proxies side by side, one per family.
+/// An IP family. A dual-stack proxy runs one dataplane per family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpFamily {
     /// IPv4.
@@ -13,12 +13,12 @@ impl IpFamily {
     /// Both families, IPv4 first.
     pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The family that `address` belongs to.
+    /// Returns the family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// As Kubernetes spells it: `IPv4` or `IPv6`.
+    /// Returns `IPv4` or `IPv6`, as in the Kubernetes API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -26,7 +26,7 @@ impl IpFamily {
         }
     }
 
-    /// Position in an array that holds one value per family.
+    /// Returns the index into arrays with one element per family.
     pub fn index(self) -> usize {
         self as usize
     }
@@ -38,10 +38,10 @@ impl fmt::Display for IpFamily {
     }
 }
 
-/// Transport protocol of a service port.
+/// A transport protocol of a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// TCP, the default.
+    /// TCP, the default of the API.
     Tcp,
     /// UDP.
     Udp,
@@ -50,7 +50,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Lower case, as rules and chain hashes spell it.
+    /// Returns the name in lower case, as in rules and chain hashes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -59,7 +59,7 @@ impl Protocol {
         }
     }
 
-    /// IANA protocol number.
+    /// Returns the IANA protocol number.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -75,7 +75,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The text is not the name of a protocol that Services know.
+/// The error for a text that is not a protocol of Services.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unsupported protocol {0:?} (want TCP, UDP or SCTP)")]
 pub struct UnknownProtocol(pub String);
@@ -83,7 +83,7 @@ pub struct UnknownProtocol(pub String);
 impl FromStr for Protocol {
     type Err = UnknownProtocol;
 
-    /// Reads `TCP`, `UDP` and `SCTP` in either case.
+    /// Parses `TCP`, `UDP` and `SCTP` in upper or lower case.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "TCP" | "tcp" => Ok(Self::Tcp),

@@ -1,17 +1,50 @@
-//! Services and endpoints as a proxy sees them.
+//! Domain types of a Kubernetes service proxy: Services and endpoints as rules need them.
 //!
 //! ```text
-//!   api objects ──► Tracker ──► ServiceTable ──► EndpointSets (which endpoints a frontend uses) ──► planners
-//!                    (what        (what should
-//!                     changed)     be true)
+//!   API objects ──► parse ──► Tracker ──► ServiceTable ──► EndpointSets ──► planners of the modes
+//!                              │  changes   desired state   endpoints of a
+//!                              │            of a family     service port
+//!                              └──► Changes ──► StaleConntrackEntries
 //! ```
 //!
+//! [`parse`] validates API objects, [`Tracker`] computes the desired state and what changed in it, and
+//! [`ServiceTable::endpoint_sets`] applies traffic policies and topology hints. [`Dataplane`] is the interface of the
+//! proxy modes, each of which turns tables into kernel rules.
+//!
 //! Everything here is a pure function of its input: no I/O, no clock, no async, no randomness, no rule syntax.
+//!
+//! # Example
+//!
+//! ```
+//! use ferroute_core::{IpFamily, NodeView, Tracker, tracker::TrackerEvent};
+//! # use ferroute_core::testing::{pod, service as service_builder, slice as slice_builder};
+//! # let service = service_builder("shop/web").cluster_ip("10.96.0.1").port("http", 80).build();
+//! # let slice = slice_builder("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).build();
+//!
+//! let mut tracker = Tracker::new(NodeView { name: "node-1".into(), ..NodeView::default() });
+//! tracker.apply(TrackerEvent::from_service(&service)?);
+//! tracker.apply(TrackerEvent::from_slice(&slice, "node-1")?);
+//!
+//! let changes = tracker.update(IpFamily::V4);
+//! assert_eq!(changes.services.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["shop/web"]);
+//!
+//! let table = tracker.table(IpFamily::V4);
+//! for (name, entry) in &table.entries {
+//!     assert_eq!(name.to_string(), "shop/web:http");
+//!     for (kind, frontend) in entry.service.frontends(name.protocol) {
+//!         assert_eq!(format!("{kind} {frontend}"), "cluster IP 10.96.0.1:80/tcp");
+//!     }
+//!     assert_eq!(table.endpoint_sets(entry).cluster[0].to_string(), "10.244.0.2:8080");
+//! }
+//! # Ok::<(), ferroute_core::parse::InvalidObject>(())
+//! ```
 
 mod backoff;
 mod dataplane;
 mod digest;
+mod eligibility;
 mod endpoint;
+mod endpoint_sets;
 mod family;
 mod frontend;
 mod host_state;
@@ -22,12 +55,10 @@ mod node_ports;
 pub mod parse;
 mod progress;
 pub mod rfc3339;
-mod endpoint_sets;
 mod service_port;
 mod settings;
 mod stale_conntrack;
 mod style;
-mod eligibility;
 mod table;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -37,7 +68,9 @@ pub mod tracker;
 pub use backoff::Backoff;
 pub use dataplane::{Dataplane, DataplaneError, SyncReport, TableReport};
 pub use digest::{InvalidDigest, RulesDigest};
+pub use eligibility::Eligibility;
 pub use endpoint::{Endpoint, Hints};
+pub use endpoint_sets::{EndpointEligibility, EndpointSets};
 pub use family::{IpFamily, Protocol, UnknownProtocol};
 pub use frontend::{Frontend, FrontendKind};
 pub use host_state::{HostState, NfacctCounters};
@@ -46,12 +79,10 @@ pub use name::{NamespacedName, ServicePortName};
 pub use node::NodeView;
 pub use node_ports::{NodePortAddresses, NodePortMatch};
 pub use progress::Progress;
-pub use endpoint_sets::EndpointEligibility;
 pub use service_port::{Affinity, ServicePort, TrafficPolicy};
 pub use settings::ProxySettings;
 pub use stale_conntrack::StaleConntrackEntries;
 pub use style::Style;
-pub use eligibility::Eligibility;
-pub use table::{Changes, ServicePortEntry, EndpointSets, ServiceTable};
+pub use table::{Changes, ServicePortEntry, ServiceTable};
 pub use token_bucket::TokenBucket;
 pub use tracker::Tracker;

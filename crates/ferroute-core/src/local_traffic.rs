@@ -2,42 +2,42 @@ use ipnet::IpNet;
 
 use crate::{IpFamily, NodeView};
 
-/// How to tell packets of this cluster's pods from others (`detectLocalMode`).
+/// The method of recognising packets from local pods (`detectLocalMode`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalTrafficDetector {
-    /// Cannot be told; nothing that depends on it is done.
+    /// None; rules that depend on it are not written.
     #[default]
     None,
-    /// By source address in the cluster's pod networks (`ClusterCIDR`), at most one per family.
+    /// Source address in the cluster's pod networks (`ClusterCIDR`), at most one per family.
     ClusterCidr(Vec<IpNet>),
-    /// By source address in this node's pod networks (`NodeCIDR`).
+    /// Source address in this node's pod networks (`NodeCIDR`).
     NodeCidr,
-    /// By the bridge that they come through (`BridgeInterface`).
+    /// Name of the bridge that packets arrive on (`BridgeInterface`).
     BridgeInterface(String),
-    /// By the first letters of the interface that they come through (`InterfaceNamePrefix`).
+    /// Prefix of the name of the interface that packets arrive on (`InterfaceNamePrefix`).
     InterfaceNamePrefix(String),
 }
 
-/// [`LocalTrafficDetector`] as one family's rules need it: what a packet of a local pod has.
+/// [`LocalTrafficDetector`] resolved for one family: a match for packets from local pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalTraffic {
-    /// A source address in this network.
-    From(IpNet),
-    /// This input interface.
+    /// Source address in this network.
+    Source(IpNet),
+    /// Input interface with this name.
     Interface(String),
-    /// An input interface that starts so.
+    /// Input interface whose name has this prefix.
     InterfacePrefix(String),
 }
 
 impl LocalTrafficDetector {
-    /// What to look for in this family's packets; `None` where it cannot be told.
+    /// Returns the match for packets of a family; `None` if they cannot be recognised.
     pub fn resolve(&self, family: IpFamily, node: &NodeView) -> Option<LocalTraffic> {
         match self {
             Self::None => None,
             Self::ClusterCidr(networks) => {
-                networks.iter().copied().find(|net| IpFamily::of(net.addr()) == family).map(LocalTraffic::From)
+                networks.iter().copied().find(|net| IpFamily::of(net.addr()) == family).map(LocalTraffic::Source)
             }
-            Self::NodeCidr => node.pod_cidr(family).map(LocalTraffic::From),
+            Self::NodeCidr => node.pod_cidr(family).map(LocalTraffic::Source),
             Self::BridgeInterface(name) => Some(LocalTraffic::Interface(name.clone())),
             Self::InterfaceNamePrefix(prefix) => Some(LocalTraffic::InterfacePrefix(prefix.clone())),
         }

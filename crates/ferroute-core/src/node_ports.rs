@@ -4,62 +4,62 @@ use ipnet::IpNet;
 
 use crate::{IpFamily, NodeView};
 
-/// Which of a node's addresses answer on node ports (`nodePortAddresses`).
+/// The node's addresses that accept connections to node ports (`nodePortAddresses`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// All of them.
+    /// All addresses.
     #[default]
     All,
-    /// The node's primary address of each family.
+    /// The primary address of each family.
     Primary,
-    /// Those within one of these networks.
+    /// The addresses within these networks.
     Within(Vec<IpNet>),
 }
 
-/// [`NodePortAddresses`] as one family's rules need it.
+/// [`NodePortAddresses`] resolved for one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortMatch {
-    /// Every address that is local to the host.
+    /// All local addresses of the host.
     AnyLocal,
-    /// Just these, sorted; none at all when empty.
+    /// These addresses only, sorted.
     Addresses(Vec<IpAddr>),
 }
 
 impl NodePortAddresses {
-    /// Picks this family's addresses. `host` holds all addresses of the host's interfaces, of both families.
+    /// Returns the addresses of a family. `host` contains all addresses of the host's interfaces, of both families.
     ///
-    /// As in kube-proxy, an address that no interface has is not taken, not even the primary one; a network that holds
-    /// every address (`0.0.0.0/0`) counts as «all»; and so does a choice that says nothing about this family: a list
-    /// without any network of it, a node without any address of it.
+    /// As in kube-proxy, only addresses of interfaces are returned, even for the primary address. The result is
+    /// [`NodePortMatch::AnyLocal`] if a network contains all addresses (`0.0.0.0/0`), and if the setting does not apply
+    /// to this family: no network, or no address of the node, is of this family.
     pub fn resolve(&self, family: IpFamily, node: &NodeView, host: &[IpAddr]) -> NodePortMatch {
         let networks = self.networks(family, node);
         if networks.is_empty() || networks.iter().any(|net| net.prefix_len() == 0) {
             return NodePortMatch::AnyLocal;
         }
-        // No network holds an address of the other family.
-        let within = |address: &&IpAddr| networks.iter().any(|net| net.contains(*address));
-        let mut addresses: Vec<IpAddr> = host.iter().filter(within).copied().collect();
+        // Networks contain no addresses of the other family.
+        let is_within = |address: &&IpAddr| networks.iter().any(|net| net.contains(*address));
+        let mut addresses: Vec<IpAddr> = host.iter().filter(is_within).copied().collect();
         addresses.sort_unstable();
         addresses.dedup();
         NodePortMatch::Addresses(addresses)
     }
 
-    /// Whether 127.0.0.0/8 can be among the addresses, so that node ports on localhost make sense.
-    pub fn may_hold_ipv4_loopback(&self) -> bool {
+    /// Reports whether addresses in 127.0.0.0/8 may be included, so that node ports on localhost are possible.
+    pub fn may_include_ipv4_loopback(&self) -> bool {
         match self {
             Self::All => true,
             Self::Primary => false,
             Self::Within(networks) => {
                 let mut ipv4 = networks.iter().filter(|net| net.addr().is_ipv4()).peekable();
-                // Of two networks that have an address in common, one holds the first address of the other.
+                // If two networks overlap, one contains the first address of the other.
                 let first = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
                 ipv4.peek().is_none() || ipv4.any(|net| net.addr().is_loopback() || net.contains(&first))
             }
         }
     }
 
-    /// Whether somebody has asked for 127.0.0.0/8, or a part of it, in particular.
-    pub fn names_ipv4_loopback(&self) -> bool {
+    /// Reports whether 127.0.0.0/8, or a part of it, is listed explicitly.
+    pub fn has_ipv4_loopback_network(&self) -> bool {
         match self {
             Self::All | Self::Primary => false,
             Self::Within(networks) => networks.iter().any(
@@ -68,7 +68,7 @@ impl NodePortAddresses {
         }
     }
 
-    /// The networks of this family that the choice is narrowed to; none when it is not narrowed.
+    /// Returns the networks of a family that addresses are restricted to; empty without a restriction.
     fn networks(&self, family: IpFamily, node: &NodeView) -> Vec<IpNet> {
         match self {
             Self::All => Vec::new(),

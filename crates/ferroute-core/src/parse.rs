@@ -1,99 +1,128 @@
-//! From the API's objects, which anybody may have written, to values that are right by their type.
+//! Validation of API objects.
 //!
-//! An object is taken whole or not at all, and all that is wrong with it is told at once, by field. The API server
-//! checks most of this too, but files never went through one, and a proxy must not trust its input to be right.
+//! Each function converts an object into a value that is valid by its type, or returns all errors of the object at once,
+//! by field. An object is accepted or rejected as a whole. The API server validates most of this too, but manifest files
+//! never passed through one, and rules are built from these values as text.
 
 mod address;
-mod check;
+mod metadata;
 mod name;
 mod node;
 mod service;
-mod service_cidr;
 mod slice;
-mod stamp;
-mod skip;
 
-use std::fmt;
+use std::{fmt, num::NonZeroU16};
+
+use ferroute_api::{Object, ObjectMeta, ServiceCidr, mirror};
+use ipnet::IpNet;
 
 pub use address::{parse_ip, parse_network};
-pub use check::check;
-pub use name::{check_label, check_subdomain};
+pub use metadata::{ObjectVersion, trigger_time, write_time};
+pub use name::{check_dns_label, check_dns_subdomain};
 pub use node::parse_node;
-pub use service::parse_service;
-pub use service_cidr::parse_service_cidr;
+pub use service::{SkipReason, parse_service};
 pub use slice::parse_slice;
-pub use stamp::{ObjectVersion, trigger_time, write_time};
-pub use skip::SkipReason;
 
-/// One thing that is wrong with an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldFault {
-    /// Where: `spec.ports[0].nodePort`.
+use crate::{NamespacedName, Protocol, UnknownProtocol};
+
+/// An invalid field of an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct FieldError {
+    /// Path of the field: `spec.ports[0].nodePort`.
     pub field: String,
-    /// What is wrong there, and what would be right.
+    /// The problem, and where it helps the valid values.
     pub problem: String,
 }
 
-impl fmt::Display for FieldFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.problem)
-    }
-}
-
-/// An object that cannot be used, with everything that is wrong with it.
+/// An invalid object, with all of its errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} {name}: {}", join(.faults))]
+#[error("{kind} {name}: {}", join(.errors))]
 pub struct InvalidObject {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: &'static str,
-    /// `namespace/name`, or just the name for kinds without a namespace.
-    pub name: String,
-    /// What is wrong; never empty.
-    pub faults: Vec<FieldFault>,
+    /// Name of the object.
+    pub name: NamespacedName,
+    /// The invalid fields; never empty.
+    pub errors: Vec<FieldError>,
 }
 
-fn join(faults: &[FieldFault]) -> String {
-    faults.iter().map(FieldFault::to_string).collect::<Vec<_>>().join("; ")
+fn join(errors: &[FieldError]) -> String {
+    errors.iter().map(FieldError::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Gathers faults while an object is read to its end.
+/// Checks whether a proxy can use an object, on any node. Kinds that proxies do not read are always valid.
+///
+/// # Errors
+///
+/// The same as for the function that parses the kind. Errors of Endpoints refer to the slices that they are mirrored to.
+pub fn validate(object: &Object) -> Result<(), InvalidObject> {
+    // The errors of a slice do not depend on the node.
+    let node = "";
+    match object {
+        Object::Service(service) => parse_service(service).map(drop),
+        Object::EndpointSlice(slice) => parse_slice(slice, node).map(drop),
+        Object::Endpoints(endpoints) => {
+            mirror(endpoints).iter().try_for_each(|slice| parse_slice(slice, node).map(drop))
+        }
+        Object::Node(node) => parse_node(node).map(drop),
+        Object::ServiceCidr(cidr) => parse_service_cidr(cidr).map(drop),
+        Object::Pod(_) | Object::Deployment(_) => Ok(()),
+    }
+}
+
+/// Parses a ServiceCIDR into the networks that cluster IPs are allocated from.
+pub fn parse_service_cidr(cidr: &ServiceCidr) -> Result<Vec<IpNet>, InvalidObject> {
+    let mut errors = Errors::default();
+    let networks = errors.parse_list("spec.cidrs", &cidr.spec.cidrs, parse_network);
+    errors.finish("ServiceCIDR", &cidr.metadata, networks)
+}
+
+/// The errors of an object that is being parsed.
 #[derive(Default)]
-struct Faults(Vec<FieldFault>);
+struct Errors(Vec<FieldError>);
 
-impl Faults {
+impl Errors {
     fn add(&mut self, field: impl Into<String>, problem: impl fmt::Display) {
-        self.0.push(FieldFault { field: field.into(), problem: problem.to_string() });
+        self.0.push(FieldError { field: field.into(), problem: problem.to_string() });
     }
 
-    /// The value of a field, or nothing with its fault noted.
+    /// Returns the parsed value of a field, or adds its error.
     fn keep<T, E: fmt::Display>(&mut self, field: impl Into<String>, value: Result<T, E>) -> Option<T> {
         value.map_err(|problem| self.add(field, problem)).ok()
     }
 
-    /// The object when nothing was wrong.
-    fn finish<T>(self, kind: &'static str, metadata: &ferroute_api::ObjectMeta, value: T) -> Result<T, InvalidObject> {
-        if self.0.is_empty() {
-            return Ok(value);
+    /// Parses all elements of a list and returns the valid ones.
+    fn parse_list<T>(
+        &mut self,
+        field: &str,
+        texts: &[String],
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let elements = texts.iter().enumerate();
+        elements.filter_map(|(i, text)| self.keep(format!("{field}[{i}]"), parse(text))).collect()
+    }
+
+    /// Returns `value` if there are no errors.
+    fn finish<T>(self, kind: &'static str, metadata: &ObjectMeta, value: T) -> Result<T, InvalidObject> {
+        match self.0 {
+            errors if errors.is_empty() => Ok(value),
+            errors => Err(InvalidObject { kind, name: NamespacedName::from_metadata(metadata), errors }),
         }
-        let name = match metadata.namespace.as_str() {
-            "" => metadata.name.clone(),
-            namespace => format!("{namespace}/{}", metadata.name),
-        };
-        Err(InvalidObject { kind, name, faults: self.0 })
     }
 }
 
-/// A port number that connections can be made to.
-fn parse_port(number: i32) -> Result<std::num::NonZeroU16, String> {
+/// Parses a port number that is not zero.
+fn parse_port(number: i32) -> Result<NonZeroU16, String> {
     u16::try_from(number)
         .ok()
-        .and_then(std::num::NonZeroU16::new)
+        .and_then(NonZeroU16::new)
         .ok_or_else(|| format!("invalid port {number} (want 1 to 65535)"))
 }
 
-/// A protocol, TCP where none is given.
-fn parse_protocol(text: Option<&str>) -> Result<crate::Protocol, crate::UnknownProtocol> {
-    text.filter(|text| !text.is_empty()).map_or(Ok(crate::Protocol::Tcp), str::parse)
+/// Parses a protocol. TCP if there is none.
+fn parse_protocol(text: Option<&str>) -> Result<Protocol, UnknownProtocol> {
+    text.filter(|text| !text.is_empty()).map_or(Ok(Protocol::Tcp), str::parse)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// How far a sync is, for those who look on from other threads. All clones see the same.
+/// The progress of the current or last sync, readable from other threads. Clones share the same counters.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Counters>);
 
@@ -14,18 +14,18 @@ struct Counters {
 }
 
 impl Progress {
-    /// Service ports that are in force and that shall be, of the sync that runs or ran last.
+    /// Returns the numbers of applied and of all service ports in the current or last sync.
     pub fn get(&self) -> (usize, usize) {
         (self.0.done.load(Relaxed), self.0.total.load(Relaxed))
     }
 
-    /// A sync of so many service ports begins.
+    /// Starts a sync of `total` service ports.
     pub fn start(&self, total: usize) {
         self.0.done.store(0, Relaxed);
         self.0.total.store(total, Relaxed);
     }
 
-    /// So many of them are in force by now.
+    /// Sets the number of applied service ports.
     pub fn advance(&self, done: usize) {
         self.0.done.store(done, Relaxed);
     }

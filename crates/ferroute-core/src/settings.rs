@@ -2,23 +2,23 @@ use std::net::IpAddr;
 
 use crate::{IpFamily, LocalTraffic, LocalTrafficDetector, NodePortAddresses, NodePortMatch, NodeView};
 
-/// What the operator has decided, apart from how rules are written and when.
+/// The settings that rules of every mode depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
-    /// Bit (0 to 31) of the packet mark that says «masquerade».
+    /// Bit (0 to 31) of the packet mark of packets to masquerade.
     pub masquerade_bit: u8,
-    /// Let node ports answer on 127.0.0.1 (IPv4 only).
+    /// Accept connections to node ports on 127.0.0.1 (IPv4 only).
     pub localhost_node_ports: bool,
-    /// Which addresses answer on node ports.
+    /// Addresses that accept connections to node ports.
     pub node_port_addresses: NodePortAddresses,
-    /// How to tell pods' packets.
+    /// Method of recognising packets from local pods.
     pub detector: LocalTrafficDetector,
 }
 
 impl Default for ProxySettings {
-    /// kube-proxy's defaults in iptables mode.
+    /// Returns the defaults of kube-proxy's iptables mode.
     fn default() -> Self {
         Self {
             masquerade_all: false,
@@ -31,24 +31,26 @@ impl Default for ProxySettings {
 }
 
 impl ProxySettings {
-    /// The mark that says «masquerade».
+    /// Returns the mark of packets to masquerade.
     pub fn masquerade_mark(&self) -> u32 {
         1 << u32::from(self.masquerade_bit)
     }
 
-    /// How this family's packets of local pods look.
+    /// Returns the match for packets from local pods. See [`LocalTrafficDetector::resolve`].
     pub fn local_traffic(&self, family: IpFamily, node: &NodeView) -> Option<LocalTraffic> {
         self.detector.resolve(family, node)
     }
 
-    /// Which addresses of this family answer on node ports; `host` holds those of all the host's interfaces.
+    /// Returns the addresses of a family that accept connections to node ports; `host` contains the addresses of all
+    /// interfaces. See [`NodePortAddresses::resolve`].
     pub fn node_ports(&self, family: IpFamily, node: &NodeView, host: &[IpAddr]) -> NodePortMatch {
         self.node_port_addresses.resolve(family, node, host)
     }
 
-    /// Whether node ports answer on localhost in this family: never in IPv6, where the kernel has no `route_localnet`.
+    /// Reports whether node ports accept connections on localhost in a family: never in IPv6, for which the kernel has no
+    /// `route_localnet`.
     pub fn localhost_node_ports(&self, family: IpFamily) -> bool {
-        family == IpFamily::V4 && self.localhost_node_ports && self.node_port_addresses.may_hold_ipv4_loopback()
+        family == IpFamily::V4 && self.localhost_node_ports && self.node_port_addresses.may_include_ipv4_loopback()
     }
 }
 

@@ -5,76 +5,63 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{Endpoint, IpFamily, NodeView, NamespacedName, ServicePort, ServicePortName};
+use crate::{Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
 
-/// One service port with all its endpoints.
+/// A service port with all of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePortEntry {
-    /// The port of the Service; the tracker has the same one.
+    /// The service port, shared with the tracker.
     pub service: Arc<ServicePort>,
-    /// Every endpoint that any slice names for it, whatever its state, each address and port once, in the order of
-    /// their texts (`10.0.0.10:80` before `10.0.0.2:80`), which is kube-proxy's.
+    /// All endpoints in slices of the Service, whatever their conditions. Each address and port occurs once. They are
+    /// sorted by text (`10.0.0.10:80` before `10.0.0.2:80`), as in kube-proxy.
     pub endpoints: Box<[Endpoint]>,
 }
 
-/// What should be true for one IP family: every service port and its endpoints.
+/// The desired state of one IP family: all service ports and their endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceTable {
-    /// The family that all addresses in here are of.
+    /// The family of all addresses in this table.
     pub family: IpFamily,
     /// The node that the rules are for.
     pub node: Arc<NodeView>,
-    /// The networks that cluster IPs are taken from, sorted, each once; empty where the cluster does not tell.
+    /// The networks that cluster IPs are allocated from, sorted and distinct; empty if the cluster has no ServiceCIDRs.
     pub service_cidrs: Vec<IpNet>,
-    /// All service ports, in the order of their names.
+    /// All service ports.
     pub entries: BTreeMap<ServicePortName, ServicePortEntry>,
 }
 
-/// What differs between the table as it was last applied and the table now.
+/// The difference between a table as it was last applied and its current state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Services of which at least one port or endpoint differs.
+    /// Services with at least one changed port or endpoint.
     pub services: BTreeSet<NamespacedName>,
-    /// For each service port that differs, what it was; `None` for one that is new.
+    /// The previous entries of all changed service ports; `None` for new ones.
     pub previous: BTreeMap<ServicePortName, Option<ServicePortEntry>>,
-    /// The node differs, so that rules of any service may.
+    /// The node changed, so that rules of every Service may have changed.
     pub node: bool,
-    /// [`ServiceTable::service_cidrs`] differ.
+    /// [`ServiceTable::service_cidrs`] changed.
     pub service_cidrs: bool,
 }
 
 impl Changes {
-    /// Nothing differs.
+    /// Reports whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && self.previous.is_empty() && !self.node && !self.service_cidrs
     }
 }
 
-/// Which endpoints a service port's frontends use on this node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EndpointSets<'a> {
-    /// For traffic with policy Cluster (topology taken into account); empty if no traffic has it.
-    pub cluster: Vec<&'a Endpoint>,
-    /// For traffic with policy Local; empty if no traffic has it.
-    pub local: Vec<&'a Endpoint>,
-    /// The two together, each endpoint once, sorted like [`ServicePortEntry::endpoints`].
-    pub reachable: Vec<&'a Endpoint>,
-    /// Some node of the cluster has an endpoint that could serve; with this false, connections are refused.
-    pub any_anywhere: bool,
-}
-
 impl ServiceTable {
-    /// A table with nothing in it.
+    /// Returns a table without service ports.
     pub fn new(family: IpFamily, node: Arc<NodeView>) -> Self {
         Self { family, node, service_cidrs: Vec::new(), entries: BTreeMap::new() }
     }
 
-    /// The ports of one Service, in order.
+    /// Returns the entries of one Service.
     pub fn ports_of<'a>(
         &'a self,
         service: &NamespacedName,
     ) -> impl Iterator<Item = (&'a ServicePortName, &'a ServicePortEntry)> + use<'a> {
-        let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: crate::Protocol::Tcp };
+        let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: Protocol::Tcp };
         let service = service.clone();
         self.entries.range(first..).take_while(move |(name, _)| name.service == service)
     }

@@ -22,7 +22,7 @@
 //! ```
 //! use ferroute_core::{IpFamily, testing::*};
 //!
-//! let cluster = Cluster::of_node("node-1")
+//! let cluster = Cluster::new("node-1")
 //!     .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
 //!     .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
 //! assert_eq!(cluster.table(IpFamily::V4).entries.len(), 1);

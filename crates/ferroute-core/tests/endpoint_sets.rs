@@ -85,10 +85,10 @@ proptest! {
                 return Ok(());
             }
             let chosen = sockets(&sets.cluster);
-            let for_node = all(entry, |endpoint| endpoint.ready && endpoint.hints_node(&table.node.name));
+            let for_node = all(entry, |endpoint| endpoint.ready && endpoint.is_hinted_for_node(&table.node.name));
             let zone = table.node.zone.as_deref();
             let for_zone =
-                all(entry, |endpoint| endpoint.ready && zone.is_some_and(|zone| endpoint.hints_zone(zone)));
+                all(entry, |endpoint| endpoint.ready && zone.is_some_and(|zone| endpoint.is_hinted_for_zone(zone)));
             prop_assert!(chosen == ready || chosen == for_node || chosen == for_zone, "{chosen:?} of {ready:?}");
             let unhinted = |endpoint: &Endpoint| endpoint.ready && endpoint.hints.is_none();
             if entry.endpoints.iter().any(unhinted) {
@@ -102,8 +102,8 @@ proptest! {
     fn connections_are_refused_only_where_no_endpoint_serves_anywhere(cluster in arbitrary::cluster()) {
         for_every_entry(&cluster, |_, entry, sets| {
             let usable = |endpoint: &Endpoint| endpoint.ready || falls_back(endpoint);
-            prop_assert_eq!(sets.any_anywhere, entry.endpoints.iter().any(usable));
-            prop_assert!(sets.any_anywhere || sets.reachable.is_empty());
+            prop_assert_eq!(sets.has_any_endpoints, entry.endpoints.iter().any(usable));
+            prop_assert!(sets.has_any_endpoints || sets.reachable.is_empty());
             Ok(())
         })?;
     }
@@ -134,18 +134,18 @@ proptest! {
                     let node = &table.node;
                     let holds = match eligibility {
                         Eligibility::Ready => endpoint.ready,
-                        Eligibility::LastResort => !endpoint.ready && falls_back(endpoint),
+                        Eligibility::ServingTerminating => !endpoint.ready && falls_back(endpoint),
                         Eligibility::NotReady => !endpoint.ready && !falls_back(endpoint) && !endpoint.terminating,
-                        Eligibility::Terminated => !endpoint.ready && !endpoint.serving && endpoint.terminating,
+                        Eligibility::TerminatingNotServing => !endpoint.ready && !endpoint.serving && endpoint.terminating,
                         Eligibility::Terminating => {
                             falls_back(endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
                         }
                         Eligibility::OtherNode => local && !endpoint.local,
                         Eligibility::HintedOtherNode => {
-                            !local && endpoint.ready && !endpoint.hints_node(&node.name)
+                            !local && endpoint.ready && !endpoint.is_hinted_for_node(&node.name)
                         }
                         Eligibility::HintedOtherZone => {
-                            !local && endpoint.ready && !endpoint.hints_zone(node.zone.as_deref().unwrap_or_default())
+                            !local && endpoint.ready && !endpoint.is_hinted_for_zone(node.zone.as_deref().unwrap_or_default())
                         }
                     };
                     prop_assert!(holds, "{endpoint:?} is said to be {eligibility:?} on {node:?}");

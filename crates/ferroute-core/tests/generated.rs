@@ -121,11 +121,11 @@ const FEATURES: [Feature; 30] = [
     ("cluster endpoints only", |table| any_entry(table, |e| !e.service.uses_local_endpoints())),
     ("local endpoints only", |table| any_entry(table, |e| !e.service.uses_cluster_endpoints())),
     ("no endpoints", |table| any_entry(table, |e| e.endpoints.is_empty())),
-    ("no endpoint that serves", |table| any_entry(table, |e| !e.endpoints.is_empty() && !table.endpoint_sets(e).any_anywhere)),
+    ("no endpoint that serves", |table| any_entry(table, |e| !e.endpoints.is_empty() && !table.endpoint_sets(e).has_any_endpoints)),
     ("endpoints elsewhere only", |table| {
         any_entry(table, |e| {
             let sets = table.endpoint_sets(e);
-            e.service.uses_local_endpoints() && sets.local.is_empty() && sets.any_anywhere
+            e.service.uses_local_endpoints() && sets.local.is_empty() && sets.has_any_endpoints
         })
     }),
     ("many endpoints", |table| any_entry(table, |e| e.endpoints.len() > 5)),

@@ -1,4 +1,4 @@
-//! Whatever an object holds, reading it gives a value or names the fields that are wrong.
+//! Property tests of the parser: every object results in a value or in errors that name its invalid fields.
 
 use ferroute_api::{
     ClientIpConfig, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, LoadBalancerIngress,
@@ -11,9 +11,9 @@ use ferroute_core::{
 };
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
-/// Anything at all, but often something that is right in one field or another.
+/// Any text; often one that is valid in some field.
 fn text() -> impl Strategy<Value = String> {
-    let known = vec![
+    let valid = vec![
         "",
         "None",
         "ClusterIP",
@@ -44,7 +44,7 @@ fn text() -> impl Strategy<Value = String> {
         "web",
         "node-1",
     ];
-    prop_oneof![6 => select(known).prop_map(str::to_owned), 1 => any::<String>(), 1 => "[0-9a-f:./]{0,20}"]
+    prop_oneof![6 => select(valid).prop_map(str::to_owned), 1 => any::<String>(), 1 => "[0-9a-f:./]{0,20}"]
 }
 
 fn number() -> impl Strategy<Value = i32> {
@@ -147,24 +147,24 @@ fn any_node() -> impl Strategy<Value = Node> {
     )
 }
 
-/// Every fault says where it is and what it is, and the error repeats each.
-fn assert_named<T>(result: Result<T, InvalidObject>, kind: &str) -> Result<(), TestCaseError> {
+/// Asserts that each error has a field and a problem, and that the display of the object's error contains them.
+fn check_errors<T>(result: Result<T, InvalidObject>, kind: &str) -> Result<(), TestCaseError> {
     let Err(error) = result else { return Ok(()) };
     prop_assert_eq!(error.kind, kind);
-    prop_assert!(!error.faults.is_empty());
-    for fault in &error.faults {
+    prop_assert!(!error.errors.is_empty());
+    for field_error in &error.errors {
         let roots = ["metadata.", "spec.", "status.", "addressType", "ports[", "endpoints["];
-        prop_assert!(roots.iter().any(|root| fault.field.starts_with(root)), "{}", fault.field);
-        prop_assert!(!fault.problem.is_empty());
-        prop_assert!(error.to_string().contains(&fault.to_string()));
+        prop_assert!(roots.iter().any(|root| field_error.field.starts_with(root)), "{}", field_error.field);
+        prop_assert!(!field_error.problem.is_empty());
+        prop_assert!(error.to_string().contains(&field_error.to_string()));
     }
     Ok(())
 }
 
-/// A way to spoil a Service: the field, and what puts a text into it.
-type Spoil<T> = (&'static str, fn(&mut T, String));
+/// A field of an object, with its setter.
+type Field<T> = (&'static str, fn(&mut T, String));
 
-const SERVICE_FIELDS: [Spoil<Service>; 14] = [
+const SERVICE_FIELDS: [Field<Service>; 14] = [
     ("metadata.name", |service, text| service.metadata.name = text),
     ("metadata.namespace", |service, text| service.metadata.namespace = text),
     ("spec.type", |service, text| service.spec.type_ = Some(text)),
@@ -194,7 +194,7 @@ const SERVICE_FIELDS: [Spoil<Service>; 14] = [
     }),
 ];
 
-const SLICE_FIELDS: [Spoil<EndpointSlice>; 5] = [
+const SLICE_FIELDS: [Field<EndpointSlice>; 5] = [
     ("metadata.name", |slice, text| slice.metadata.name = text),
     ("metadata.namespace", |slice, text| slice.metadata.namespace = text),
     ("addressType", |slice, text| slice.address_type = text),
@@ -206,56 +206,56 @@ const SLICE_FIELDS: [Spoil<EndpointSlice>; 5] = [
     }),
 ];
 
-/// No field has a right value that looks like this.
-fn nonsense() -> impl Strategy<Value = String> {
+/// Text that is not valid in any field.
+fn invalid_text() -> impl Strategy<Value = String> {
     prop_oneof!["[A-Z]{2,10}!", "[ \"'\n;|$]{1,5}", "[a-z]{1,5}[ \"\n][a-z]{1,5}"]
 }
 
 proptest! {
     #[test]
-    fn reading_any_service_never_panics_and_names_what_is_wrong(service in any_service()) {
-        assert_named(parse_service(&service), "Service")?;
+    fn any_service_is_parsed_or_rejected_with_its_fields(service in any_service()) {
+        check_errors(parse_service(&service), "Service")?;
     }
 
     #[test]
-    fn reading_any_slice_never_panics_and_names_what_is_wrong(slice in any_slice(), node in text()) {
-        assert_named(parse_slice(&slice, &node), "EndpointSlice")?;
+    fn any_slice_is_parsed_or_rejected_with_its_fields(slice in any_slice(), node in text()) {
+        check_errors(parse_slice(&slice, &node), "EndpointSlice")?;
     }
 
     #[test]
-    fn reading_any_node_never_panics_and_names_what_is_wrong(node in any_node()) {
-        assert_named(parse_node(&node), "Node")?;
+    fn any_node_is_parsed_or_rejected_with_its_fields(node in any_node()) {
+        check_errors(parse_node(&node), "Node")?;
     }
 
     #[test]
-    fn a_good_service_that_is_spoilt_in_one_field_is_refused_for_that_field(
-        service in arbitrary::service().prop_filter("one that is ours", |service| {
-            parse_service(service).is_ok_and(|read| read.is_some())
+    fn service_with_one_invalid_field_is_rejected_for_that_field(
+        service in arbitrary::service().prop_filter("a Service for this proxy", |service| {
+            parse_service(service).is_ok_and(|view| view.is_some())
         }),
-        (field, spoil) in select(SERVICE_FIELDS.to_vec()),
-        nonsense in nonsense(),
+        (field, set) in select(SERVICE_FIELDS.to_vec()),
+        text in invalid_text(),
     ) {
-        let mut spoilt = service;
-        spoil(&mut spoilt, nonsense);
-        let error = parse_service(&spoilt).expect_err("nonsense is refused");
-        prop_assert_eq!(&error.faults[0].field, field, "{}", error);
+        let mut invalid = service;
+        set(&mut invalid, text);
+        let error = parse_service(&invalid).expect_err("an invalid field");
+        prop_assert_eq!(&error.errors[0].field, field, "{}", error);
     }
 
     #[test]
-    fn a_good_slice_that_is_spoilt_in_one_field_is_refused_for_that_field(
+    fn slice_with_one_invalid_field_is_rejected_for_that_field(
         slice in arbitrary::slice(),
-        (field, spoil) in select(SLICE_FIELDS.to_vec()),
-        nonsense in nonsense(),
+        (field, set) in select(SLICE_FIELDS.to_vec()),
+        text in invalid_text(),
     ) {
-        let mut spoilt = slice;
-        spoil(&mut spoilt, nonsense);
-        let error = parse_slice(&spoilt, arbitrary::NODE).expect_err("nonsense is refused");
-        let fields: Vec<&str> = error.faults.iter().map(|fault| fault.field.as_str()).collect();
+        let mut invalid = slice;
+        set(&mut invalid, text);
+        let error = parse_slice(&invalid, arbitrary::NODE).expect_err("an invalid field");
+        let fields: Vec<&str> = error.errors.iter().map(|error| error.field.as_str()).collect();
         prop_assert_eq!(fields, [field], "{}", error);
     }
 
     #[test]
-    fn what_is_read_as_an_address_or_network_is_written_in_a_form_that_reads_the_same(text in text()) {
+    fn parsed_addresses_and_networks_are_unchanged_by_formatting_and_parsing(text in text()) {
         if let Ok(address) = parse_ip(&text) {
             prop_assert_eq!(parse_ip(&address.to_string()), Ok(address));
         }

@@ -1,4 +1,4 @@
-//! `ferroute demo`: its arguments, and what each of its commands does.
+//! The arguments and commands of `ferroute demo`.
 
 use std::{
     ffi::OsString,
@@ -12,19 +12,19 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use ferroute_core::Style;
 use nix::{sys::signal::Signal, unistd::Uid};
 
 use crate::{
     instance::Instance,
-    keeper::{self, Health, ProxyMode, Task},
     layout::{LAN, NodeId, OUTSIDE},
     net::{self, Namespace, check_programs, search_path},
     overview,
     pod::{self, Listen},
     session::Session,
     state::{StateDirectory, Status},
-    story::{self, PathTeller},
-    text::Style,
+    supervisor::{self, ClusterSpec, Health, ProxyMode},
+    tour::{self, TracePath},
 };
 
 /// Arguments of `ferroute demo`.
@@ -34,65 +34,65 @@ pub struct DemoArgs {
     #[command(subcommand)]
     command: Option<DemoCommand>,
     #[command(flatten)]
-    story: StoryArgs,
-    /// Another demo than the machine's one; for tests
+    tour: TourArgs,
+    /// The name of a separate demo, for tests
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     instance: Option<Instance>,
 }
 
-/// Arguments of `ferroute demo` without a command: it plays a story.
+/// Arguments of `ferroute demo` without a subcommand: the guided tour.
 #[derive(Args, Clone, Debug)]
-struct StoryArgs {
-    /// Deployments, Pods and Services to bring to life, in place of the example with nginx
+struct TourArgs {
+    /// YAML file with Deployments, Pods and Services, in place of the nginx example
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Connections of each kind, at least; there are always enough to tell whether every pod gets its share
+    /// Minimum number of connections to each address; more where needed to reach every pod
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     connections: usize,
     #[command(flatten)]
     mode: ModeArgs,
 }
 
-/// How the proxies write rules.
+/// The proxy mode of the nodes.
 #[derive(Args, Clone, Copy, Debug)]
 struct ModeArgs {
-    /// How the proxies write rules
+    /// Proxy mode of the nodes
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     proxy_mode: ProxyMode,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum DemoCommand {
-    /// Bring the cluster up and leave it up; edit the file, and the cluster follows
+    /// Create the cluster and keep it running; edits of the file are applied
     Up {
-        /// Deployments, Pods and Services, in place of the example with nginx
+        /// YAML file with Deployments, Pods and Services, in place of the nginx example
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         #[command(flatten)]
         mode: ModeArgs,
     },
-    /// Run a command in a pod or on a machine: POD, node, node2 or outside
+    /// Run a command in a pod or on a machine (POD, node, node2 or outside)
     Exec {
-        /// Where
+        /// Pod or machine
         #[arg(value_name = "POD")]
         machine: String,
-        /// What; without it, a shell
+        /// Command to run [default: a shell]
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },
-    /// Show pods, addresses, Services, and how the proxies are
+    /// Show pods, addresses, Services and proxies
     Status,
-    /// Take the cluster down, and remove what a demo that crashed has left behind
+    /// Remove the cluster, or the leftovers of a demo that crashed
     Down,
-    /// Hold a cluster together; started by the other commands
+    /// Create and supervise a cluster; started by the other commands
     #[command(hide = true)]
-    Keeper {
+    Supervisor {
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
         #[command(flatten)]
         mode: ModeArgs,
     },
-    /// Be a pod; started by the keeper
+    /// Run a pod; started by the supervisor
     #[command(hide = true)]
     Pod {
         name: String,
@@ -103,37 +103,36 @@ enum DemoCommand {
     },
 }
 
-/// Does what `ferroute demo` was asked for. `teller` knows the way of a connection through the rules.
+/// Runs `ferroute demo`. `trace_path` describes the path of a connection through the rules.
 ///
-/// Needs to be called from a thread that is in no async runtime, and from a program whose `demo` and `run` commands are
-/// those of Ferroute, because the demo starts pods and proxies as processes of the same program.
+/// Must be called outside of an async runtime, from a program with Ferroute's `demo` and `run` commands: the demo starts
+/// pods and proxies as processes of the same program.
 ///
 /// # Errors
 ///
-/// Everything that keeps a command from being carried out. That connections of the story failed is no error but an exit
-/// code.
-pub fn run(args: DemoArgs, teller: &dyn PathTeller) -> anyhow::Result<ExitCode> {
-    let DemoArgs { command, story, instance } = args;
+/// If the command fails. Failed connections of the tour are reported by the exit code instead.
+pub fn run(args: DemoArgs, trace_path: TracePath<'_>) -> anyhow::Result<ExitCode> {
+    let DemoArgs { command, tour, instance } = args;
     let instance = instance.unwrap_or_default();
-    // Being a pod is the one thing that takes no root: it only opens ports.
+    // Only pods run without root: they just open ports.
     if !matches!(command, Some(DemoCommand::Pod { .. })) && !Uid::effective().is_root() {
-        bail!("the demo makes network namespaces, and that takes root: call it with sudo");
+        bail!("the demo requires root to create network namespaces: run it with sudo");
     }
     match command {
         None => {
             check_programs()?;
-            let task = Task::new(instance, story.file.as_deref(), story.mode.proxy_mode)?;
-            story::play(&task, story.connections, teller, style(), &mut io::stdout())
+            let spec = ClusterSpec::new(instance, tour.file.as_deref(), tour.mode.proxy_mode)?;
+            tour::run(&spec, tour.connections, trace_path, style(), &mut io::stdout())
         }
         Some(DemoCommand::Up { file, mode }) => {
             check_programs()?;
-            up(&Task::new(instance, file.as_deref(), mode.proxy_mode)?)
+            up(&ClusterSpec::new(instance, file.as_deref(), mode.proxy_mode)?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
-        Some(DemoCommand::Keeper { file, mode }) => {
-            Ok(keeper::run(&Task::new(instance, file.as_deref(), mode.proxy_mode)?))
+        Some(DemoCommand::Supervisor { file, mode }) => {
+            Ok(supervisor::run(&ClusterSpec::new(instance, file.as_deref(), mode.proxy_mode)?))
         }
         Some(DemoCommand::Pod { name, address, listen }) => {
             Ok(pod::run(&name, &address, &listen).map(|()| ExitCode::SUCCESS)?)
@@ -141,11 +140,11 @@ pub fn run(args: DemoArgs, teller: &dyn PathTeller) -> anyhow::Result<ExitCode> 
     }
 }
 
-fn up(task: &Task) -> anyhow::Result<ExitCode> {
+fn up(spec: &ClusterSpec) -> anyhow::Result<ExitCode> {
     let style = style();
-    let session = Session::start(task, |step| _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}"))))?;
-    let status = StateDirectory::of(&task.instance).read_status()?;
-    session.keep()?;
+    let session = Session::start(spec, |step| _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}"))))?;
+    let status = StateDirectory::new(&spec.instance).read_status()?;
+    session.detach()?;
     print(&overview::all(&status, &[], style))
 }
 
@@ -158,40 +157,40 @@ fn exec(instance: &Instance, machine: &str, command: &[OsString]) -> anyhow::Res
     };
     let mut command = Command::new(&program);
     command.args(arguments).env("PATH", search_path());
-    // The command takes this process's place, with its terminal and its exit status.
+    // The command replaces this process and keeps its terminal and exit status.
     let error = namespace.run_as_machine(machine, || command.exec())?;
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
 fn status(instance: &Instance) -> anyhow::Result<ExitCode> {
     let status = current_status(instance)?;
-    let healthy = NodeId::ALL.map(|node| (node, Health::ask(instance, node).is_some_and(|health| health.healthy)));
+    let healthy = NodeId::ALL.map(|node| (node, Health::fetch(instance, node).is_some_and(|health| health.healthy)));
     print(&overview::all(&status, &healthy, style()))
 }
 
 fn down(instance: &Instance) -> anyhow::Result<ExitCode> {
-    let directory = StateDirectory::of(instance);
+    let directory = StateDirectory::new(instance);
     let owner = directory.current_owner()?;
     if let Some(owner) = &owner {
-        owner.keeper.signal(Signal::SIGTERM).context("cannot stop the demo's keeper")?;
-        if !owner.keeper.wait(PATIENCE) {
-            owner.keeper.signal(Signal::SIGKILL).context("cannot end the demo's keeper")?;
-            owner.keeper.wait(PATIENCE);
+        owner.supervisor.signal(Signal::SIGTERM).context("cannot stop the demo's supervisor")?;
+        if !owner.supervisor.wait(STOP_TIMEOUT) {
+            owner.supervisor.signal(Signal::SIGKILL).context("cannot kill the demo's supervisor")?;
+            owner.supervisor.wait(STOP_TIMEOUT);
         }
     }
-    let left = keeper::remove_leftovers(instance)?;
-    print(match (owner, left) {
-        (Some(_), _) => "the demo is down\n",
-        (None, true) => "removed what an earlier demo had left behind\n",
-        (None, false) => "no demo is up\n",
+    let removed = supervisor::remove_leftovers(instance)?;
+    print(match (owner, removed) {
+        (Some(_), _) => "removed the demo\n",
+        (None, true) => "removed leftovers of an earlier demo\n",
+        (None, false) => "no demo is running\n",
     })
 }
 
 fn current_status(instance: &Instance) -> anyhow::Result<Status> {
-    let directory = StateDirectory::of(instance);
+    let directory = StateDirectory::new(instance);
     match directory.current_owner()? {
-        Some(_) => directory.read_status().context("the demo is on its way up or down"),
-        None => bail!("no demo is up (ferroute demo up brings one up)"),
+        Some(_) => directory.read_status().context("the demo is starting or stopping"),
+        None => bail!("no demo is running (start one with `ferroute demo up`)"),
     }
 }
 
@@ -204,7 +203,7 @@ fn namespace(instance: &Instance, status: &Status, machine: &str) -> anyhow::Res
         Some(pod) => Ok(net::pod_namespace(instance, pod)),
         None => {
             let names = pods.iter().map(|pod| pod.short_name()).collect::<Vec<_>>().join(", ");
-            bail!("there is no {machine:?} (there are node, node2, outside, {names})")
+            bail!("no pod or machine {machine:?} (there are node, node2, outside, {names})")
         }
     }
 }
@@ -215,9 +214,8 @@ fn print(text: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn style() -> Style {
-    let wants_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if io::stdout().is_terminal() && wants_colour { Style::Terminal } else { Style::Plain }
+    Style::for_output(io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref())
 }
 
-/// How long a keeper may take to take everything down.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The time for the supervisor to remove the cluster.
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);

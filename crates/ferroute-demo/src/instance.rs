@@ -1,35 +1,35 @@
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Which demo is meant: there is one per machine, except where tests ask for more by name.
+/// A demo on this machine. There is one unnamed instance; tests use named ones.
 ///
-/// Its directory and its network namespaces begin with a word that no other instance's begin with.
+/// The names of its directory and network namespaces start with a prefix of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instance {
     name: Option<String>,
 }
 
-/// Not a name for an instance.
+/// An invalid instance name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid name {0:?} (want letters and digits)")]
 pub(crate) struct InvalidInstance(String);
 
 impl Instance {
-    /// Where this demo keeps its files while it is up.
+    /// Returns the directory of the running demo.
     pub(crate) fn directory(&self) -> PathBuf {
         PathBuf::from("/run").join(self.to_string())
     }
 
-    /// The network namespace of a machine or pod.
+    /// Returns the network namespace of a machine or pod.
     pub(crate) fn namespace(&self, machine: &str) -> String {
         format!("{}{machine}", self.prefix())
     }
 
-    /// What the names of all its network namespaces begin with.
+    /// Returns the prefix of all its network namespaces.
     pub(crate) fn prefix(&self) -> String {
         format!("{self}-")
     }
 
-    /// The name, where it has one.
+    /// Returns the name; `None` for the unnamed instance.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_instance_mistakes_anothers_namespaces_for_its_own() {
+    fn prefixes_of_instances_are_distinct() {
         let (unnamed, named): (_, Instance) = (Instance::default(), "test".parse().unwrap());
         assert_eq!(unnamed.namespace("node"), "ferroute-demo-node");
         assert_eq!(named.namespace("node"), "ferroute-demo@test-node");

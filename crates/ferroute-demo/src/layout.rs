@@ -1,8 +1,8 @@
-//! Where everything in the demo's cluster is: machines, networks, addresses.
+//! The machines, networks and addresses of the demo's cluster.
 //!
 //! ```text
 //!   outside 192.168.49.100 ──┐
-//!                            │ lan 192.168.49.1   (a switch, and the gateway to nowhere)
+//!                            │ lan 192.168.49.1   (a switch, and a gateway that rejects)
 //!   node    192.168.49.2 ────┤
 //!     └ cni0 172.17.0.1      │
 //!         ├ pod 172.17.0.4   │
@@ -12,8 +12,7 @@
 //!         └ pod 172.17.1.4 …
 //! ```
 //!
-//! Every machine and every pod has an IPv6 address too, which ends in the same digits: `172.17.0.14` goes with
-//! `fd00:172:17::14`. Nothing here touches the machine that the demo runs on.
+//! Every machine and pod also has an IPv6 address with the same digits: `172.17.0.14` and `fd00:172:17::14`.
 
 use std::{
     fmt,
@@ -23,11 +22,11 @@ use std::{
 use ferroute_core::IpFamily;
 use serde::{Deserialize, Serialize};
 
-/// A machine of the demo's cluster that runs pods and a proxy.
+/// A node: a machine that runs pods and a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeId {
-    /// The node that pods run on when they do not ask for another.
+    /// The first node, the default for pods.
     #[default]
     Node,
     /// The second node.
@@ -37,9 +36,9 @@ pub enum NodeId {
 /// The addresses of a machine or pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Addresses {
-    /// IPv4; everything has one.
+    /// The IPv4 address.
     pub v4: Ipv4Addr,
-    /// IPv6; nothing has one where the kernel has no IPv6.
+    /// The IPv6 address; `None` without IPv6 support.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub v6: Option<Ipv6Addr>,
 }
@@ -48,7 +47,7 @@ impl NodeId {
     /// All nodes.
     pub const ALL: [Self; 2] = [Self::Node, Self::Node2];
 
-    /// The name of the Node object, and the one that `ferroute demo exec` takes.
+    /// Returns the name of the Node object, also used by `ferroute demo exec`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -56,22 +55,22 @@ impl NodeId {
         }
     }
 
-    /// The node with that name.
+    /// Returns the node with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|node| node.name() == name)
     }
 
-    /// Its addresses on the network between the machines.
+    /// Returns the node's addresses on the network between the machines.
     pub fn addresses(self, ipv6: bool) -> Addresses {
         lan_addresses(2 + self.index(), ipv6)
     }
 
-    /// The addresses of its bridge for pods: what pods have as their gateway.
+    /// Returns the addresses of the node's bridge, which is the gateway of its pods.
     pub fn bridge_addresses(self, ipv6: bool) -> Addresses {
         self.pod_addresses(1, ipv6)
     }
 
-    /// The addresses of the pod with the given number on this node.
+    /// Returns the addresses of the pod with host number `host` on this node.
     pub fn pod_addresses(self, host: u8, ipv6: bool) -> Addresses {
         let net = self.index();
         Addresses {
@@ -80,7 +79,7 @@ impl NodeId {
         }
     }
 
-    /// Its pod network of one family, as `spec.podCIDRs` of the Node object has it.
+    /// Returns the node's pod network, as in `spec.podCIDRs` of the Node object.
     pub fn pod_network(self, family: IpFamily) -> String {
         match family {
             IpFamily::V4 => format!("172.17.{}.0/24", self.index()),
@@ -102,15 +101,15 @@ impl fmt::Display for NodeId {
 }
 
 impl Addresses {
-    /// The address of one family.
-    pub fn of(&self, family: IpFamily) -> Option<IpAddr> {
+    /// Returns the address of an IP family.
+    pub fn get(&self, family: IpFamily) -> Option<IpAddr> {
         match family {
             IpFamily::V4 => Some(self.v4.into()),
             IpFamily::V6 => self.v6.map(IpAddr::from),
         }
     }
 
-    /// All of them, IPv4 first.
+    /// Returns all addresses, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> + use<> {
         [Some(IpAddr::from(self.v4)), self.v6.map(IpAddr::from)].into_iter().flatten()
     }
@@ -124,12 +123,12 @@ impl fmt::Display for Addresses {
     }
 }
 
-/// The addresses of the client outside the cluster.
+/// Returns the addresses of the external client.
 pub fn outside_addresses(ipv6: bool) -> Addresses {
     lan_addresses(100, ipv6)
 }
 
-/// The addresses of the gateway that machines send to what they do not know; it answers «unreachable».
+/// Returns the addresses of the machines' default gateway, which rejects all packets as unreachable.
 pub(crate) fn gateway_addresses(ipv6: bool) -> Addresses {
     lan_addresses(1, ipv6)
 }
@@ -141,22 +140,22 @@ fn lan_addresses(host: u8, ipv6: bool) -> Addresses {
     }
 }
 
-/// The hexadecimal number that reads like the decimal one: 14 gives 0x14.
+/// Returns the number whose hexadecimal digits are the decimal digits of `number`: 0x14 for 14.
 fn digits_as_hex(number: u8) -> u16 {
     let number = u16::from(number);
     number / 100 * 0x100 + number / 10 % 10 * 0x10 + number % 10
 }
 
-/// Name of the client outside the cluster.
+/// The name of the external client.
 pub const OUTSIDE: &str = "outside";
 
-/// Name of the switch between the machines.
+/// The name of the switch between the machines.
 pub(crate) const LAN: &str = "lan";
 
-/// The bridge on each node that its pods are attached to.
+/// The bridge of each node's pods.
 pub const BRIDGE: &str = "cni0";
 
-/// All pod networks, for the proxies' `clusterCIDR`.
+/// Returns the networks of all pods, for the proxies' `clusterCIDR`.
 pub fn cluster_networks(ipv6: bool) -> &'static str {
     if ipv6 { "172.17.0.0/16,fd00:172:17::/48" } else { "172.17.0.0/16" }
 }
@@ -166,20 +165,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_addresses_of_a_pod_end_in_the_same_digits() {
+    fn both_addresses_of_pod_have_same_digits() {
         let addresses = NodeId::Node2.pod_addresses(214, true);
         assert_eq!(addresses.to_string(), "172.17.1.214, fd00:172:17:1::214");
     }
 
     #[test]
-    fn no_two_pods_of_a_node_share_an_ipv6_address() {
+    fn ipv6_addresses_of_pods_are_unique() {
         let all: std::collections::BTreeSet<_> =
             (1..=254).map(|host| NodeId::Node.pod_addresses(host, true).v6).collect();
         assert_eq!(all.len(), 254);
     }
 
     #[test]
-    fn without_ipv6_nothing_has_an_ipv6_address() {
+    fn there_are_no_ipv6_addresses_without_ipv6() {
         assert_eq!(outside_addresses(false).iter().collect::<Vec<_>>(), [IpAddr::from([192, 168, 49, 100])]);
     }
 }

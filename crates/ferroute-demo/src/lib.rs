@@ -1,19 +1,31 @@
-//! A small cluster of network namespaces on one machine: a node with a bridge and pods, a second node, a client outside.
+//! A small cluster of network namespaces on one machine: two nodes with pods behind a bridge, and an external client.
 //!
 //! ```text
-//!   command ──► session ──leash──► keeper ──► net (namespaces, wires)
-//!      │                             │  └───► pods, proxies (processes of this same program)
-//!      └──► story ──► connections    └── plan (pure: YAML ──► pods, Services, slices, Nodes)
+//!   command ──► session ──stdin──► supervisor ──► net (namespaces, veth pairs)
+//!      │                               │   └────► pods, proxies (processes of the same program)
+//!      └──► tour ──► connections       └── plan (pure: YAML ──► pods, Services, EndpointSlices, Nodes)
 //! ```
 //!
-//! Whoever asks for a cluster starts a keeper and holds it by a leash; what the keeper made goes with it. The plan is
-//! pure and of use without a cluster too, to see what would be. What is *not* here: rules. The proxies on the nodes are
-//! `ferroute run`, fed with manifests like any other.
+//! A command that needs a cluster starts a supervisor process and holds the other end of its standard input. When that
+//! closes, the supervisor removes everything that it created. The plan is a pure function and useful on its own.
+//!
+//! This crate knows no rules. The proxies on the nodes are `ferroute run --manifests`, and the description of a
+//! connection's path through the rules comes from the caller of [`run`].
+//!
+//! # Example
+//!
+//! ```
+//! use ferroute_demo::plan::{ClusterPlan, Objects};
+//!
+//! let objects = Objects::parse("{apiVersion: v1, kind: Pod, metadata: {name: web}}")?;
+//! let plan = ClusterPlan::new(&objects, None, false)?;
+//! assert_eq!(plan.pods[0].addresses.to_string(), "172.17.0.4");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod command;
 mod http;
 mod instance;
-mod keeper;
 pub mod layout;
 mod net;
 mod overview;
@@ -22,8 +34,9 @@ mod pod;
 mod process;
 mod session;
 mod state;
-mod story;
+mod supervisor;
 mod text;
+mod tour;
 
 pub use command::{DemoArgs, run};
-pub use story::{FlowSpec, PathTeller};
+pub use tour::{Connection, TracePath};

@@ -1,10 +1,10 @@
-//! The cluster's networks in the kernel: network namespaces, bridges, wires, addresses, routes, sysctls.
+//! The cluster's networks: network namespaces, bridges, veth pairs, addresses, routes, sysctls.
 //!
 //! ```text
-//!   topology (pure: what to do) ──► apply ──► ip (iproute2), sysctls
+//!   topology (pure: a list of steps) ──► apply ──► ip (iproute2), sysctls
 //! ```
 //!
-//! Everything is inside namespaces of the demo's own. The machine's own network is neither changed nor joined.
+//! Everything is in the demo's own network namespaces, which are not connected to the host's network.
 
 mod namespace;
 mod program;
@@ -23,13 +23,13 @@ use topology::{Step, Sysctl};
 
 use crate::{instance::Instance, plan::PlannedPod};
 
-/// The cluster's networks could not be made or removed.
+/// An error while creating or removing networks.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetError {
-    /// A namespace would not do.
+    /// A network namespace could not be used.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A device, address or route would not do.
+    /// A device, address or route could not be created.
     #[error("cannot set up a network")]
     Program(#[from] ProgramError),
     /// A sysctl could not be written.
@@ -39,13 +39,13 @@ pub(crate) enum NetError {
         namespace: String,
         /// The file below `/proc/sys`.
         path: PathBuf,
-        /// What should be in it.
+        /// The value.
         value: &'static str,
-        /// Why it could not be.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Processes do not go although they were killed.
+    /// Processes did not end after SIGKILL.
     #[error("processes {pids:?} in the network namespace {namespace} cannot be killed")]
     Unkillable {
         /// The namespace.
@@ -55,46 +55,46 @@ pub(crate) enum NetError {
     },
 }
 
-/// Whether the kernel has IPv6 at all.
+/// Reports whether the kernel supports IPv6.
 pub(crate) fn has_ipv6() -> bool {
     fs::exists("/proc/sys/net/ipv6").unwrap_or(false)
 }
 
-/// Makes the machines and what joins them.
+/// Creates the machines and the network between them.
 pub(crate) fn add_machines(instance: &Instance, ipv6: bool) -> Result<(), NetError> {
     apply(&topology::machines(instance, ipv6))
 }
 
-/// Makes a pod's network; one on the host network needs none.
+/// Creates a pod's network, unless it uses the host network.
 pub(crate) fn add_pod(instance: &Instance, pod: &PlannedPod) -> Result<(), NetError> {
     if pod.host_network { Ok(()) } else { apply(&topology::pod(instance, pod)) }
 }
 
-/// Removes a pod's network, with every process that is still in it.
+/// Removes a pod's network and kills all processes in it.
 pub(crate) fn remove_pod(instance: &Instance, pod: &PlannedPod) -> Result<(), NetError> {
     if pod.host_network {
         return Ok(());
     }
     let namespace = pod_namespace(instance, pod);
     kill_processes(&namespace)?;
-    // By itself the device goes some time after the namespace, and the next pod may want its name at once.
+    // The kernel removes the device asynchronously, and the next pod may need its name.
     let node = instance.namespace(pod.node.name());
     program::ip_batch(&node, &[format!("link delete {}", topology::device(pod))])?;
     Ok(namespace.delete()?)
 }
 
-/// Where a pod's processes run.
+/// Returns the network namespace of a pod.
 pub(crate) fn pod_namespace(instance: &Instance, pod: &PlannedPod) -> Namespace {
     let machine = if pod.host_network { pod.node.name().to_owned() } else { pod.short_name() };
     Namespace::named(instance.namespace(&machine))
 }
 
-/// Whether the instance has a namespace.
-pub(crate) fn is_any(instance: &Instance) -> Result<bool, NetError> {
+/// Reports whether the instance has any network namespace.
+pub(crate) fn any_exists(instance: &Instance) -> Result<bool, NetError> {
     Ok(!Namespace::list(&instance.prefix())?.is_empty())
 }
 
-/// Removes every namespace of the instance, with every process in them. Goes on after an error, and returns the first.
+/// Removes all namespaces of the instance and kills all processes in them. Continues after an error, and returns the first.
 pub(crate) fn remove_all(instance: &Instance) -> Result<(), NetError> {
     let namespaces = Namespace::list(&instance.prefix())?;
     let killed: Vec<Result<(), NetError>> = namespaces.iter().map(kill_processes).collect();
@@ -129,21 +129,21 @@ fn write_sysctls(namespace: &str, values: &[Sysctl]) -> Result<(), NetError> {
     Ok(())
 }
 
-/// Kills what runs in a namespace of ours: pods, proxies, and what was started there by `demo exec`.
+/// Kills all processes in a namespace: pods, proxies and commands of `demo exec`.
 fn kill_processes(namespace: &Namespace) -> Result<(), NetError> {
     let mut pids = Vec::new();
     for _ in 0..KILL_ATTEMPTS {
         pids = namespace.processes()?;
-        // `demo down` may itself have been called from in there.
+        // `demo down` may run in the namespace itself.
         pids.retain(|pid| *pid != Pid::this());
         if pids.is_empty() {
             return Ok(());
         }
         for pid in &pids {
-            // One that is gone already is as it should be; one that stays is told below.
+            // Fails if the process has already ended; remaining processes are reported below.
             let _ = kill(*pid, Signal::SIGKILL);
         }
-        std::thread::sleep(KILL_PAUSE);
+        std::thread::sleep(KILL_INTERVAL);
     }
     Err(NetError::Unkillable {
         namespace: namespace.name().to_owned(),
@@ -151,9 +151,9 @@ fn kill_processes(namespace: &Namespace) -> Result<(), NetError> {
     })
 }
 
-/// A process that was killed needs a moment to go: ten seconds at most.
+/// The limit for processes to end: ten seconds.
 const KILL_ATTEMPTS: u32 = 1000;
-const KILL_PAUSE: Duration = Duration::from_millis(10);
+const KILL_INTERVAL: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests;

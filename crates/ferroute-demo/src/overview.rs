@@ -1,40 +1,40 @@
-//! What there is in a cluster, as text.
+//! The status of a cluster as text.
 
 use ferroute_api::Service;
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Style};
 
 use crate::{
     layout::{NodeId, OUTSIDE, outside_addresses},
     plan::{ClusterPlan, PlannedPod},
-    state::{Run, Status},
-    text::{Style, columns},
+    state::{ProcessState, Status},
+    text::columns,
 };
 
-/// Everything: what is there, what is wrong, what one can do. `healthy` says so of proxies that were asked.
+/// Shows the cluster, its errors, and commands to try. `healthy` has the health of proxies that were checked.
 pub(crate) fn all(status: &Status, healthy: &[(NodeId, bool)], style: Style) -> String {
     let mut text = format!("{}\n{}\n", machines(status, style), services(&status.plan, style));
-    for (node, run) in &status.proxies {
-        let healthy = healthy.iter().find(|(its, _)| its == node);
-        let state = match (run, healthy) {
-            (Run::Down { reason }, _) => style.bad(&format!("down: {reason}")),
-            (Run::Running { .. }, Some((_, false))) => style.bad("not healthy"),
-            (Run::Running { pid }, _) => format!("{} (process {pid})", style.good("healthy")),
+    for (node, state) in &status.proxies {
+        let healthy = healthy.iter().find(|(checked, _)| checked == node);
+        let state = match (state, healthy) {
+            (ProcessState::Down { reason }, _) => style.failure(&format!("down: {reason}")),
+            (ProcessState::Running { .. }, Some((_, false))) => style.failure("not healthy"),
+            (ProcessState::Running { pid }, _) => format!("{} (process {pid})", style.success("healthy")),
         };
         text.push_str(&format!("proxy on {node}: {state}\n"));
     }
     if !status.ignored.is_empty() {
-        text.push_str(&format!("without effect in the demo: {}\n", status.ignored.join(", ")));
+        text.push_str(&format!("ignored objects: {}\n", status.ignored.join(", ")));
     }
     if let Some(problem) = &status.problem {
         let problem = problem.replace('\n', "\n  ");
-        text.push_str(&style.bad(&format!("the file is wrong, so the cluster is as it was before:\n  {problem}")));
+        text.push_str(&style.failure(&format!("invalid file, cluster unchanged:\n  {problem}")));
         text.push('\n');
     }
-    text.push_str(&format!("\nedit {}, and the cluster follows\n{}", status.yaml.display(), hints(&status.plan)));
+    text.push_str(&format!("\nedit {} to change the cluster\n{}", status.yaml.display(), hints(&status.plan)));
     text
 }
 
-/// What to try next.
+/// Returns commands to try.
 pub(crate) fn hints(plan: &ClusterPlan) -> String {
     let client = plan.pods.last().map_or_else(|| NodeId::Node.name().to_owned(), PlannedPod::short_name);
     let service = plan.services.iter().find_map(|service| {
@@ -48,14 +48,14 @@ pub(crate) fn hints(plan: &ClusterPlan) -> String {
         None => format!("ferroute demo exec {client} -- ip address"),
     };
     let rows = [
-        (exec.as_str(), "in a pod, on node, node2 or outside"),
+        (exec.as_str(), "in a pod, or on node, node2 or outside"),
         ("ferroute demo status", ""),
         ("ferroute demo down", ""),
     ];
-    columns("  ", &rows.map(|(command, what)| vec![command.to_owned(), what.to_owned()]))
+    columns("  ", &rows.map(|(command, description)| vec![command.to_owned(), description.to_owned()]))
 }
 
-/// The machines with their pods.
+/// Shows the machines with their pods.
 pub(crate) fn machines(status: &Status, style: Style) -> String {
     let plan = &status.plan;
     let mut rows = vec![vec![style.bold(OUTSIDE), outside_addresses(plan.ipv6).to_string()]];
@@ -70,12 +70,12 @@ pub(crate) fn machines(status: &Status, style: Style) -> String {
     columns("", &rows)
 }
 
-/// The Services with what they lead to.
+/// Shows the Services with their endpoints.
 pub(crate) fn services(plan: &ClusterPlan, style: Style) -> String {
     columns("", &plan.services.iter().flat_map(|service| rows(plan, service, style)).collect::<Vec<_>>())
 }
 
-/// A Service's name, and beside it a row each for its addresses, ports and pods.
+/// Returns the rows of a Service: addresses, ports and endpoints, with its name in the first row.
 fn rows(plan: &ClusterPlan, service: &Service, style: Style) -> Vec<Vec<String>> {
     let (metadata, spec) = (&service.metadata, &service.spec);
     let name = match metadata.namespace.as_str() {
@@ -88,21 +88,21 @@ fn rows(plan: &ClusterPlan, service: &Service, style: Style) -> Vec<Vec<String>>
         let node_port = port.node_port.filter(|number| *number != 0).map(|number| format!(" (node port {number})"));
         format!("{}/{protocol}{}", port.port, node_port.unwrap_or_default())
     });
-    let facts = [
+    let properties = [
         ("cluster IP", spec.cluster_ips.join(", ")),
         ("load balancer", ingress.join(", ")),
         ("external IP", spec.external_ips.join(", ")),
         ("ports", ports.collect::<Vec<_>>().join(", ")),
-        ("leads to", behind(plan, service)),
+        ("endpoints", endpoints(plan, service)),
     ];
-    let facts = facts.into_iter().filter(|(_, value)| !value.is_empty());
+    let properties = properties.into_iter().filter(|(_, value)| !value.is_empty());
     let names = std::iter::once(style.bold(&name)).chain(std::iter::repeat(String::new()));
-    names.zip(facts).map(|(name, (what, value))| vec![name, what.to_owned(), value]).collect()
+    names.zip(properties).map(|(name, (property, value))| vec![name, property.to_owned(), value]).collect()
 }
 
-fn behind(plan: &ClusterPlan, service: &Service) -> String {
+fn endpoints(plan: &ClusterPlan, service: &Service) -> String {
     let labels: Vec<String> = service.spec.selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let count = plan.pods.iter().filter(|pod| pod.is_behind(service)).count();
+    let count = plan.pods.iter().filter(|pod| pod.is_selected_by(service)).count();
     match (labels.as_slice(), count) {
         ([], _) => String::new(),
         (labels, 1) => format!("1 pod with {}", labels.join(", ")),
@@ -116,9 +116,9 @@ fn ports(pod: &PlannedPod) -> String {
 
 fn state(status: &Status, pod: &PlannedPod, style: Style) -> String {
     match status.pods.get(&pod.short_name()) {
-        Some(Run::Running { pid }) => style.dim(&format!("process {pid}")),
-        Some(Run::Down { reason }) => style.bad(&format!("down: {reason}")),
-        None => style.bad("down"),
+        Some(ProcessState::Running { pid }) => style.dim(&format!("process {pid}")),
+        Some(ProcessState::Down { reason }) => style.failure(&format!("down: {reason}")),
+        None => style.failure("down"),
     }
 }
 
@@ -132,32 +132,32 @@ mod tests {
     fn status() -> Status {
         let yaml = include_str!("../../../examples/dual-stack.yaml");
         let plan = ClusterPlan::new(&Objects::parse(yaml).unwrap(), None, true).unwrap();
-        let mut pods: BTreeMap<String, Run> =
-            plan.pods.iter().zip(100..).map(|(pod, pid)| (pod.short_name(), Run::Running { pid })).collect();
-        pods.insert("web-2".into(), Run::Down { reason: "exit status: 1".into() });
-        let proxies = BTreeMap::from(NodeId::ALL.map(|node| (node, Run::Running { pid: 200 })));
+        let mut pods: BTreeMap<String, ProcessState> =
+            plan.pods.iter().zip(100..).map(|(pod, pid)| (pod.short_name(), ProcessState::Running { pid })).collect();
+        pods.insert("web-2".into(), ProcessState::Down { reason: "exit status: 1".into() });
+        let proxies = BTreeMap::from(NodeId::ALL.map(|node| (node, ProcessState::Running { pid: 200 })));
         let yaml = "/home/me/web.yaml".into();
         Status { yaml, plan, pods, proxies, ignored: Vec::new(), problem: None }
     }
 
     #[test]
-    fn a_cluster_is_shown_with_all_that_is_in_it() {
+    fn shows_machines_pods_services_and_proxies() {
         insta::assert_snapshot!(all(&status(), &[(NodeId::Node, true), (NodeId::Node2, true)], Style::Plain));
     }
 
     #[test]
-    fn what_is_wrong_is_shown() {
+    fn shows_errors() {
         let mut status = status();
-        status.proxies.insert(NodeId::Node, Run::Down { reason: "exit status: 1".into() });
+        status.proxies.insert(NodeId::Node, ProcessState::Down { reason: "exit status: 1".into() });
         status.ignored = vec!["ConfigMap default/c".into(), "Ingress default/i".into()];
         status.problem = Some("document 1, line 3: Service default/a: spec.ports\ndocument 2: no kind".into());
         let text = all(&status, &[(NodeId::Node2, false)], Style::Plain);
-        let from = text.find("proxy on").unwrap();
-        insta::assert_snapshot!(&text[from..]);
+        let start = text.find("proxy on").unwrap();
+        insta::assert_snapshot!(&text[start..]);
     }
 
     #[test]
-    fn a_cluster_with_nothing_in_it_can_be_shown_too() {
+    fn shows_empty_cluster() {
         let plan = ClusterPlan::new(&Objects::default(), None, false).unwrap();
         let status = Status { plan, pods: BTreeMap::new(), ..status() };
         insta::assert_snapshot!(all(&status, &[], Style::Plain));

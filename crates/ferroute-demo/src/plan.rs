@@ -1,6 +1,5 @@
-//! From the objects that somebody wrote to a whole cluster: which pods there are, where, and with which addresses; the
-//! Services with all that an API server and a cloud would fill in; the endpoint slices and Nodes that its controllers
-//! would make.
+//! Plans a cluster from a user's objects: pods with their nodes and addresses, Services with the fields that the API server
+//! and a cloud provider assign, and the EndpointSlices and Nodes that controllers create.
 //!
 //! ```text
 //!   Deployments, Pods ──► pods (node, addresses, ports) ──┐
@@ -8,18 +7,15 @@
 //!   Services ──► Services with cluster IPs, node ports ───┘
 //! ```
 //!
-//! All of it is a pure function of the objects and of the plan before, so nothing here needs root, and the same YAML
-//! gives the same cluster on every machine. What is *not* here: network namespaces, processes, files.
+//! The plan is a pure function of the objects and the previous plan: the same YAML gives the same cluster on every machine.
 
 mod assign;
+mod controllers;
 mod error;
-mod manifest;
-mod nodes;
 mod objects;
 mod pods;
 mod pool;
 mod services;
-mod slices;
 
 use std::collections::BTreeMap;
 
@@ -27,68 +23,68 @@ use ferroute_api::{EndpointSlice, Endpoints, Object, Service, ServicePort};
 use ferroute_core::Protocol;
 use serde::{Deserialize, Serialize};
 
-pub use error::{ObjectName, PlanError, Problem, Resource, Unfit};
-pub(crate) use manifest::to_yaml;
+pub use error::{FieldError, ObjectName, PlanError, Problem, Resource};
+pub(crate) use objects::to_yaml;
 pub use objects::{Objects, ObjectsError, Workload};
 
 use crate::layout::{Addresses, NodeId};
 
-/// A cluster as it should be.
+/// A planned cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPlan {
-    /// Whether everything has IPv6 addresses too.
+    /// Whether machines and pods have IPv6 addresses.
     pub ipv6: bool,
     /// The pods, in the order of their workloads.
     pub pods: Vec<PlannedPod>,
-    /// The Services, complete.
+    /// The Services, with all assigned fields.
     pub services: Vec<Service>,
-    /// Slices that the user wrote himself.
+    /// The user's own EndpointSlices.
     pub own_slices: Vec<EndpointSlice>,
-    /// Endpoints that the user wrote himself.
+    /// The user's own Endpoints.
     pub own_endpoints: Vec<Endpoints>,
 }
 
-/// A pod with its place in the cluster.
+/// A planned pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedPod {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name; pods of a Deployment are numbered from 1.
+    /// The name; pods of a Deployment are numbered from 1.
     pub name: String,
-    /// The node that it runs on.
+    /// The node.
     pub node: NodeId,
-    /// Uses the node's network; its addresses are then the node's.
+    /// Whether the pod uses the node's network and addresses.
     pub host_network: bool,
-    /// Its addresses.
+    /// The addresses.
     pub addresses: Addresses,
-    /// Its labels, which Services select it by.
+    /// The labels, which Services select.
     pub labels: BTreeMap<String, String>,
-    /// The ports that it listens on; never empty.
+    /// The ports that the pod listens on; never empty.
     pub ports: Vec<PodPort>,
 }
 
 /// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPort {
-    /// Name that Services can send to; may be empty.
+    /// The name, which Services may use as target port; may be empty.
     pub name: String,
     /// The port number.
     pub number: u16,
-    /// Its protocol.
+    /// The protocol.
     #[serde(with = "protocol_name")]
     pub protocol: Protocol,
 }
 
 impl ClusterPlan {
-    /// Plans the cluster for `objects`. What `previous` gave out and is still asked for stays as it was.
+    /// Plans the cluster for `objects`. Objects that are in `previous` keep their addresses and ports.
     ///
     /// # Errors
     ///
-    /// The first object that an API server would refuse, or that there is no room for.
+    /// The first object that the API server would reject or that does not fit into the cluster.
     pub fn new(objects: &Objects, previous: Option<&Self>, ipv6: bool) -> Result<Self, PlanError> {
         let (old_pods, old_services) =
             previous.map_or((&[][..], &[][..]), |plan| (plan.pods.as_slice(), plan.services.as_slice()));
-        let services = services::fill_in(&objects.services, old_services, ipv6)?;
+        let services = services::complete(&objects.services, old_services, ipv6)?;
         let mut pods = pods::place(&objects.workloads, old_pods, ipv6)?;
         for pod in pods.iter_mut().filter(|pod| pod.ports.is_empty()) {
             pod.ports = undeclared_ports(pod, &services);
@@ -97,15 +93,15 @@ impl ClusterPlan {
         Ok(Self { ipv6, pods, services, own_slices, own_endpoints })
     }
 
-    /// All endpoint slices: those of the Services with a selector, and the user's own.
+    /// Returns all EndpointSlices: those of Services with a selector, and the user's own.
     pub fn slices(&self, is_ready: impl Fn(&PlannedPod) -> bool) -> Vec<EndpointSlice> {
-        let made = self.services.iter().flat_map(|service| slices::slices_of(service, &self.pods, &is_ready));
-        made.chain(self.own_slices.iter().cloned()).collect()
+        let created = self.services.iter().flat_map(|service| controllers::service_slices(service, &self.pods, &is_ready));
+        created.chain(self.own_slices.iter().cloned()).collect()
     }
 
-    /// All that a proxy reads: Nodes, Services, slices, Endpoints.
+    /// Returns all objects that a proxy reads: Nodes, Services, EndpointSlices, Endpoints.
     pub fn objects(&self, is_ready: impl Fn(&PlannedPod) -> bool) -> Vec<Object> {
-        let nodes = NodeId::ALL.into_iter().map(|node| Object::Node(nodes::node(node, self.ipv6)));
+        let nodes = NodeId::ALL.into_iter().map(|node| Object::Node(controllers::node(node, self.ipv6)));
         let services = self.services.iter().cloned().map(Object::Service);
         let slices = self.slices(is_ready).into_iter().map(Object::EndpointSlice);
         let endpoints = self.own_endpoints.iter().cloned().map(Object::Endpoints);
@@ -114,19 +110,19 @@ impl ClusterPlan {
 }
 
 impl PlannedPod {
-    /// Whether the Service selects it.
-    pub fn is_behind(&self, service: &Service) -> bool {
+    /// Reports whether a Service selects the pod.
+    pub fn is_selected_by(&self, service: &Service) -> bool {
         let selector = &service.spec.selector;
         service.metadata.namespace == self.namespace && !selector.is_empty() && selects(selector, &self.labels)
     }
 
-    /// The number that a Service's port has on this pod; `None` when it is a name that the pod does not know.
+    /// Returns the target port of a Service's port on this pod; `None` if the pod has no port with the target's name.
     pub fn target_port(&self, port: &ServicePort) -> Option<u16> {
-        slices::resolve(port, self).map(|(_, number, _)| number)
+        controllers::target_port(port, self).map(|(_, number, _)| number)
     }
 
-    /// `web-server`, or `web-server@shop` in a namespace other than `default`: unique in the cluster, and good as the
-    /// name of a file.
+    /// Returns `web-server`, or `web-server@shop` in a namespace other than `default`: unique in the cluster, and valid as
+    /// a file name.
     pub fn short_name(&self) -> String {
         match self.namespace.as_str() {
             "default" => self.name.clone(),
@@ -135,16 +131,16 @@ impl PlannedPod {
     }
 }
 
-/// Whether an object with `labels` has all that a selector wants.
+/// Reports whether a selector matches labels.
 fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// What a pod that does not say it listens on: the ports that Services expect of it, or the web's.
+/// Returns the ports of a pod that declares none: the target ports of its Services, or port 80.
 fn undeclared_ports(pod: &PlannedPod, services: &[Service]) -> Vec<PodPort> {
-    let expected = services.iter().filter(|service| pod.is_behind(service)).flat_map(|service| &service.spec.ports);
+    let expected = services.iter().filter(|service| pod.is_selected_by(service)).flat_map(|service| &service.spec.ports);
     let mut ports: Vec<PodPort> = Vec::new();
-    for (_, number, protocol) in expected.filter_map(|port| slices::resolve(port, pod)) {
+    for (_, number, protocol) in expected.filter_map(|port| controllers::target_port(port, pod)) {
         if !ports.iter().any(|port| (port.number, port.protocol) == (number, protocol)) {
             ports.push(PodPort { name: String::new(), number, protocol });
         }
@@ -155,7 +151,7 @@ fn undeclared_ports(pod: &PlannedPod, services: &[Service]) -> Vec<PodPort> {
     ports
 }
 
-/// Protocols in files are written as in rules.
+/// Serializes protocols in lower case.
 mod protocol_name {
     use ferroute_core::Protocol;
     use serde::{Deserialize, Deserializer, Serializer, de};

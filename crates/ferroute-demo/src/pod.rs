@@ -1,19 +1,40 @@
-//! What runs in the demo's pods: a small server that tells who asked, and where the question arrived.
+//! The server in the demo's pods: it reports the client's and the local address of each connection.
 //!
-//! TCP ports speak HTTP/1.1: every path is answered by a line for people, `/json` by the same for programs. UDP ports
-//! send every datagram back, with the line before it; the datagram `/json` is answered like the path.
+//! TCP ports serve HTTP/1.1: a line of text for every path, and JSON for `/json`. UDP ports echo every datagram after a line
+//! of text, and respond to the datagram `/json` with JSON.
 
 mod serve;
-mod sighting;
 
-use std::{io, io::Write, net::IpAddr, str::FromStr, time::Duration};
+use std::{
+    fmt,
+    io::{self, Write},
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+    time::Duration,
+};
 
 use ferroute_core::Protocol;
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub(crate) use sighting::Sighting;
+/// A connection as the pod sees it, after all address translation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConnectionInfo {
+    /// The pod's name.
+    pub(crate) pod: String,
+    /// The source of the connection.
+    pub(crate) client: SocketAddr,
+    /// The local address of the connection.
+    pub(crate) address: SocketAddr,
+}
 
-/// A port to listen on, like `80/tcp`.
+impl fmt::Display for ConnectionInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pod {} saw {} at {}", self.pod, self.client, self.address)
+    }
+}
+
+/// A port to listen on, such as `80/tcp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listen {
     /// The port number.
@@ -22,40 +43,39 @@ pub(crate) struct Listen {
     pub(crate) protocol: Protocol,
 }
 
-/// Not a port to listen on.
+/// An invalid port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid port {0:?} (want one like 80/tcp or 53/udp)")]
 pub(crate) struct InvalidListen(String);
 
-/// A pod's server could not do its work.
+/// An error of a pod's server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PodError {
-    /// There is no runtime, or no way to hear signals.
+    /// The runtime or the signal handler could not be set up.
     #[error("cannot set up the pod")]
     Setup(#[source] io::Error),
-    /// A port is taken, or an address not there.
+    /// A port could not be opened.
     #[error("cannot listen on {address} port {port}/{protocol}")]
     Listen {
         /// The address.
         address: IpAddr,
         /// The port number.
         port: u16,
-        /// Its protocol.
+        /// The protocol.
         protocol: Protocol,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Serves as the pod `name` until a signal asks to stop. Says [`READY`] on standard output when all ports are open.
+/// Runs the pod `name` until SIGTERM. Prints [`READY`] when all ports are open.
 ///
-/// After the signal it serves for another moment, as a well-behaved pod does, because proxies need that moment to
-/// learn that it is about to go.
+/// After the signal the pod serves for another second, in which proxies remove its endpoints.
 ///
 /// # Errors
 ///
-/// When a port cannot be opened.
+/// If a port cannot be opened.
 pub(crate) fn run(name: &str, addresses: &[IpAddr], ports: &[Listen]) -> Result<(), PodError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(PodError::Setup)?;
     runtime.block_on(async {
@@ -63,10 +83,10 @@ pub(crate) fn run(name: &str, addresses: &[IpAddr], ports: &[Listen]) -> Result<
         for port in ports {
             serve::listen(name, addresses, *port).await?;
         }
-        // Whoever started the pod may have stopped listening, which is no reason not to serve.
+        // The supervisor may have closed the pipe.
         let _ = writeln!(io::stdout(), "{READY}");
         stop.recv().await;
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(GRACE_PERIOD).await;
         Ok(())
     })
 }
@@ -85,11 +105,11 @@ impl FromStr for Listen {
     }
 }
 
-/// What a pod says when it takes connections.
+/// The line that a pod prints when all ports are open.
 pub(crate) const READY: &str = "ready";
 
-/// How long a pod serves on after it was asked to stop.
-const GRACE: Duration = Duration::from_secs(1);
+/// The time that a pod continues to serve after SIGTERM.
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

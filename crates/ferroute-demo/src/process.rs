@@ -8,23 +8,23 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A process, told apart from later ones that get the same number.
+/// A process, distinct from later ones with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pid: i32,
-    /// When it was started, in the kernel's ticks since boot.
+    /// The start time in clock ticks since boot.
     started: u64,
 }
 
 impl ProcessId {
-    /// The process with that number now, if there is one.
-    pub(crate) fn of(pid: Pid) -> Option<Self> {
+    /// Returns the process that has this pid now, if there is one.
+    pub(crate) fn from_pid(pid: Pid) -> Option<Self> {
         Some(Self { pid: pid.as_raw(), started: start_time(pid)? })
     }
 
-    /// This very process.
+    /// Returns the current process.
     pub(crate) fn own() -> anyhow::Result<Self> {
-        Self::of(Pid::this()).context("cannot find this very process in /proc")
+        Self::from_pid(Pid::this()).context("cannot find this process in /proc")
     }
 
     pub(crate) fn pid(self) -> i32 {
@@ -35,7 +35,7 @@ impl ProcessId {
         start_time(Pid::from_raw(self.pid)) == Some(self.started)
     }
 
-    /// Sends a signal, if it is still alive.
+    /// Sends a signal if the process is still alive.
     pub(crate) fn signal(self, signal: Signal) -> Result<(), Errno> {
         if !self.is_alive() {
             return Ok(());
@@ -46,23 +46,23 @@ impl ProcessId {
         }
     }
 
-    /// Waits until it is gone; false when it is still there after that time.
-    pub(crate) fn wait(self, time: Duration) -> bool {
-        let pauses = time.as_millis() / PAUSE.as_millis();
-        for _ in 0..pauses {
+    /// Waits for the end of the process; returns false on timeout.
+    pub(crate) fn wait(self, timeout: Duration) -> bool {
+        let polls = timeout.as_millis() / POLL_INTERVAL.as_millis();
+        for _ in 0..polls {
             if !self.is_alive() {
                 return true;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         !self.is_alive()
     }
 }
 
-/// `None` for a process that is gone, or has ended and is only waiting for its parent to notice.
+/// Returns the start time; `None` for a process that does not exist or is a zombie.
 fn start_time(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+    // The second field is the program's name in parentheses, which may contain spaces and parentheses.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let state = *fields.first()?;
     if matches!(state, "Z" | "X") { None } else { fields.get(START_TIME)?.parse().ok() }
@@ -71,7 +71,7 @@ fn start_time(pid: Pid) -> Option<u64> {
 /// Field 22 of proc_pid_stat(5), counted from the state, which is field 3.
 const START_TIME: usize = 22 - 3;
 
-const PAUSE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
@@ -80,9 +80,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_alive_until_it_ends() {
+    fn process_is_alive_until_it_ends() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = ProcessId::of(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
+        let process = ProcessId::from_pid(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
         assert!(process.is_alive());
         assert!(!process.wait(Duration::ZERO));
         process.signal(Signal::SIGKILL).unwrap();
@@ -93,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn a_later_process_with_the_same_number_is_another() {
-        let own = ProcessId::of(Pid::this()).unwrap();
+    fn later_process_with_same_pid_is_distinct() {
+        let own = ProcessId::from_pid(Pid::this()).unwrap();
         assert!(!ProcessId { started: own.started + 1, ..own }.is_alive());
     }
 }

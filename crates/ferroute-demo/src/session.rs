@@ -11,92 +11,91 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::keeper::{KEEP, Report, Task};
+use crate::supervisor::{ClusterSpec, DETACH, Report};
 
-/// A cluster whose keeper we have on a leash: it goes when this value goes, when a signal comes, and when this process
-/// is killed.
+/// A running cluster. It is removed when this value is dropped, when a signal is received, and when this process is killed.
 #[derive(Debug)]
 pub(crate) struct Session {
-    keeper: Arc<Mutex<Keeper>>,
+    supervisor: Arc<Mutex<Supervisor>>,
 }
 
 #[derive(Debug)]
-struct Keeper {
+struct Supervisor {
     child: Child,
-    /// `None` once it was let go.
-    leash: Option<ChildStdin>,
+    /// `None` once it was closed.
+    stdin: Option<ChildStdin>,
 }
 
 impl Session {
-    /// Has a keeper make the cluster, and waits until it is up. `on_step` hears what it does.
-    pub(crate) fn start(task: &Task, mut on_step: impl FnMut(&str)) -> anyhow::Result<Self> {
-        let mut command = Command::new(&task.program);
-        command.args(["demo", "keeper", "--proxy-mode", task.mode.as_str()]);
-        if let Some(file) = &task.file {
+    /// Starts a supervisor and waits until the cluster is ready. Calls `on_step` with a description of each step.
+    pub(crate) fn start(spec: &ClusterSpec, mut on_step: impl FnMut(&str)) -> anyhow::Result<Self> {
+        let mut command = Command::new(&spec.program);
+        command.args(["demo", "supervisor", "--proxy-mode", spec.mode.as_str()]);
+        if let Some(file) = &spec.file {
             command.arg("--file").arg(file);
         }
-        command.args(task.instance.name().into_iter().flat_map(|name| ["--instance", name]));
+        command.args(spec.instance.name().into_iter().flat_map(|name| ["--instance", name]));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
-        let mut child = command.spawn().with_context(|| format!("cannot run {}", task.program.display()))?;
+        let mut child = command.spawn().with_context(|| format!("cannot run {}", spec.program.display()))?;
         let reports = child.stdout.take().expect("stdout is piped");
-        let leash = child.stdin.take();
-        let session = Self { keeper: Arc::new(Mutex::new(Keeper { child, leash })) };
-        let keeper = session.keeper.clone();
+        let stdin = child.stdin.take();
+        let session = Self { supervisor: Arc::new(Mutex::new(Supervisor { child, stdin })) };
+        let supervisor = session.supervisor.clone();
         thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Held to the end, so that nobody else speaks about a cluster that is going.
-                let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
-                // Once the cluster is to stay there is nothing to interrupt: we are as good as done.
-                if keeper.stop() {
-                    // As a shell reports a program that a signal has ended.
+                // Held until the end of the process: the main thread must not report on a cluster that is being removed.
+                let mut supervisor = supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+                // A detached cluster keeps running, and this process is about to exit.
+                if supervisor.stop() {
+                    // The shell's convention for a program that was ended by a signal.
                     std::process::exit(128 + signal);
                 }
             }
         });
-        wait_until_up(reports, &mut on_step)?;
+        wait_until_ready(reports, &mut on_step)?;
         Ok(session)
     }
 
-    /// Comes back only if no signal has come yet: otherwise the cluster is going, and what one sees of it means nothing.
+    /// Blocks forever if a signal was received: the cluster is being removed, so its state is meaningless.
     pub(crate) fn wait_if_interrupted(&self) {
-        drop(self.keeper.lock());
+        drop(self.supervisor.lock());
     }
 
-    /// Leaves the cluster up.
-    pub(crate) fn keep(self) -> anyhow::Result<()> {
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut leash = keeper.leash.take().expect("it is let go at the end of a session only");
-        writeln!(leash, "{KEEP}").context("the cluster is gone: its keeper has ended")
+    /// Keeps the cluster running after this session.
+    pub(crate) fn detach(self) -> anyhow::Result<()> {
+        let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stdin = supervisor.stdin.take().expect("bug: standard input is open until the end of the session");
+        writeln!(stdin, "{DETACH}").context("the cluster was removed: its supervisor has ended")
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner).stop();
+        self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).stop();
     }
 }
 
-impl Keeper {
-    /// Lets go and waits until the cluster is gone. False when it is to stay, or is gone already.
+impl Supervisor {
+    /// Removes the cluster and waits for that. Returns false if it is detached or was removed before.
     fn stop(&mut self) -> bool {
-        let was_held = self.leash.take().is_some();
-        if was_held {
-            // A child can always be waited for.
+        let was_open = self.stdin.take().is_some();
+        if was_open {
+            // Cannot fail for a child of this process.
             let _ = self.child.wait();
         }
-        was_held
+        was_open
     }
 }
 
-fn wait_until_up(reports: ChildStdout, on_step: &mut impl FnMut(&str)) -> anyhow::Result<()> {
+fn wait_until_ready(reports: ChildStdout, on_step: &mut impl FnMut(&str)) -> anyhow::Result<()> {
     for line in BufReader::new(reports).lines() {
-        let line = line.context("cannot hear the demo's keeper")?;
-        match serde_json::from_str(&line).context("cannot understand the demo's keeper")? {
+        let line = line.context("cannot read the output of the demo's supervisor")?;
+        match serde_json::from_str(&line).context("invalid output of the demo's supervisor")? {
             Report::Step(step) => on_step(&step),
             Report::Ready => return Ok(()),
             Report::Failed(reason) => bail!(reason),
         }
     }
-    bail!("the demo's keeper has ended without a word")
+    bail!("the demo's supervisor ended unexpectedly")
 }

@@ -1,5 +1,5 @@
-//! What the demo keeps on disk while it is up: the lock that says who runs it, the manifests that its proxies read,
-//! their configuration, logs, and how everything is.
+//! The files of a running demo: the lock with its owner, the manifests and configurations of the proxies, logs, and the
+//! status.
 
 use std::{
     collections::BTreeMap,
@@ -20,62 +20,62 @@ pub(crate) enum StateError {
     /// Reading or writing failed.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried: `read`, `write`.
+        /// The operation, such as `read`.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The content is not what the demo writes.
-    #[error("cannot make sense of {}", path.display())]
+    /// The content is invalid.
+    #[error("invalid content in {}", path.display())]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where it goes wrong.
+        /// The position and cause.
         #[source]
         source: serde_json::Error,
     },
-    /// Somebody else has the lock.
-    #[error("a demo is already up: {owner} (ferroute demo down takes it down)")]
-    AlreadyUp {
-        /// Who.
+    /// Another process holds the lock.
+    #[error("a demo is already running: {owner} (remove it with `ferroute demo down`)")]
+    AlreadyRunning {
+        /// The owner of the running demo.
         owner: Owner,
     },
 }
 
-/// Who runs a demo, and from which file.
+/// The owner of a running demo.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
-    /// The process that keeps the cluster.
-    pub(crate) keeper: ProcessId,
-    /// The YAML file that the cluster follows.
+    /// The supervisor process.
+    pub(crate) supervisor: ProcessId,
+    /// The cluster's YAML file.
     pub(crate) yaml: PathBuf,
 }
 
-/// How the cluster is. Written after every change.
+/// The status of the cluster. Written after every change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
-    /// The file that the cluster follows.
+    /// The cluster's YAML file.
     pub(crate) yaml: PathBuf,
     pub(crate) plan: ClusterPlan,
     /// By [`crate::plan::PlannedPod::short_name`].
-    pub(crate) pods: BTreeMap<String, Run>,
-    pub(crate) proxies: BTreeMap<NodeId, Run>,
-    /// Objects of the YAML that the demo does nothing with.
+    pub(crate) pods: BTreeMap<String, ProcessState>,
+    pub(crate) proxies: BTreeMap<NodeId, ProcessState>,
+    /// Objects in the file that the demo ignores.
     pub(crate) ignored: Vec<String>,
-    /// What is wrong with the YAML; the cluster is then as it was before.
+    /// The error in the file; the cluster is then unchanged.
     pub(crate) problem: Option<String>,
 }
 
-/// How a process of the cluster is.
+/// The state of a pod or proxy process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Run {
-    /// It runs and takes connections.
+pub(crate) enum ProcessState {
+    /// The process is running.
     Running { pid: i32 },
-    /// It does not, and will be started again soon.
+    /// The process has ended and will be restarted.
     Down { reason: String },
 }
 
@@ -85,14 +85,14 @@ pub(crate) struct StateDirectory {
     root: PathBuf,
 }
 
-/// The right to run the demo; it ends with the process.
+/// The exclusive right to run the demo, released with this value.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: Flock<File>,
 }
 
 impl StateDirectory {
-    pub(crate) fn of(instance: &Instance) -> Self {
+    pub(crate) fn new(instance: &Instance) -> Self {
         Self { root: instance.directory() }
     }
 
@@ -112,25 +112,25 @@ impl StateDirectory {
         self.root.join("log")
     }
 
-    /// What a process has written to its log.
-    pub(crate) fn read_log(&self, of: &str) -> Result<String, StateError> {
-        let path = self.logs().join(of);
+    /// Reads the log of a process.
+    pub(crate) fn read_log(&self, name: &str) -> Result<String, StateError> {
+        let path = self.logs().join(name);
         fs::read(&path).map(|text| String::from_utf8_lossy(&text).into_owned()).map_err(file_error("read", &path))
     }
 
-    /// A log to write to, with nothing in it.
-    pub(crate) fn open_log(&self, of: &str) -> Result<File, StateError> {
-        let path = self.logs().join(of);
+    /// Creates an empty log.
+    pub(crate) fn open_log(&self, name: &str) -> Result<File, StateError> {
+        let path = self.logs().join(name);
         File::create(&path).map_err(file_error("create", &path))
     }
 
-    /// Makes the directories within.
+    /// Creates the subdirectories.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
         create_directory(&self.manifests())?;
         create_directory(&self.logs())
     }
 
-    /// Makes the directory, and becomes its owner.
+    /// Creates the directory and locks it for `owner`.
     pub(crate) fn lock(&self, owner: &Owner) -> Result<Lock, StateError> {
         loop {
             create_directory(&self.root)?;
@@ -138,25 +138,25 @@ impl StateDirectory {
             let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
             let file = open.map_err(file_error("open", &path))?;
             let Ok(mut file) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
-                return Err(StateError::AlreadyUp { owner: self.owner()? });
+                return Err(StateError::AlreadyRunning { owner: self.owner()? });
             };
-            // Its owner may have removed the file while we were opening it.
+            // The previous owner may have removed the file after it was opened here.
             let is_current = |file: &File| Ok::<_, io::Error>(file.metadata()?.ino() == fs::metadata(&path)?.ino());
             if !is_current(&file).unwrap_or(false) {
                 continue;
             }
-            let text = serde_json::to_string(owner).expect("numbers and a path can always be written as JSON");
+            let text = serde_json::to_string(owner).expect("bug: an owner is always serializable");
             let write = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
             write.map_err(file_error("write", &path))?;
             return Ok(Lock { _file: file });
         }
     }
 
-    /// Who runs this demo now; `None` when nobody does, whatever may be left of an earlier one.
+    /// Returns the owner of the running demo; `None` if there are at most leftovers of an earlier one.
     pub(crate) fn current_owner(&self) -> Result<Option<Owner>, StateError> {
         let path = self.lock_file();
         match fs::exists(&path).map_err(file_error("find", &path))? {
-            true => Ok(self.owner().ok().filter(|owner| owner.keeper.is_alive())),
+            true => Ok(self.owner().ok().filter(|owner| owner.supervisor.is_alive())),
             false => Ok(None),
         }
     }
@@ -173,14 +173,13 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Removes the directory, which is there, with all that is in it; the lock goes last.
+    /// Removes the directory, the lock file last.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         self.clear()?;
         fs::remove_dir_all(&self.root).map_err(file_error("remove", &self.root))
     }
 
-    /// Writes a file so that others see either all of the old text or all of the new one. What is half-written is in
-    /// none of the directories that somebody watches.
+    /// Replaces a file atomically. The temporary file is outside of the directories that proxies watch.
     pub(crate) fn write(&self, path: &Path, text: &[u8]) -> Result<(), StateError> {
         let new = self.root.join("new");
         fs::write(&new, text).map_err(file_error("write", &new))?;
@@ -188,7 +187,7 @@ impl StateDirectory {
     }
 
     pub(crate) fn write_status(&self, status: &Status) -> Result<(), StateError> {
-        let text = serde_json::to_vec(status).expect("keys are text, so it can always be written as JSON");
+        let text = serde_json::to_vec(status).expect("bug: a status is always serializable");
         self.write(&self.status_file(), &text)
     }
 
@@ -211,7 +210,7 @@ impl StateDirectory {
 
 impl std::fmt::Display for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {} runs {}", self.keeper.pid(), self.yaml.display())
+        write!(f, "process {} runs {}", self.supervisor.pid(), self.yaml.display())
     }
 }
 
@@ -244,11 +243,11 @@ mod tests {
     }
 
     fn owner() -> Owner {
-        Owner { keeper: ProcessId::of(Pid::this()).unwrap(), yaml: "/a.yaml".into() }
+        Owner { supervisor: ProcessId::from_pid(Pid::this()).unwrap(), yaml: "/a.yaml".into() }
     }
 
     #[test]
-    fn there_is_one_owner_at_a_time() {
+    fn lock_has_one_owner() {
         let (_temporary, directory) = directory();
         assert_eq!(directory.current_owner().unwrap(), None);
         let lock = directory.lock(&owner()).unwrap();
@@ -257,23 +256,23 @@ mod tests {
         let own = std::process::id();
         assert_eq!(
             error,
-            format!("a demo is already up: process {own} runs /a.yaml (ferroute demo down takes it down)")
+            format!("a demo is already running: process {own} runs /a.yaml (remove it with `ferroute demo down`)")
         );
         drop(lock);
         directory.lock(&owner()).unwrap();
     }
 
     #[test]
-    fn a_removed_directory_can_be_locked_anew() {
+    fn removed_directory_can_be_locked_again() {
         let (_temporary, directory) = directory();
         let _first = directory.lock(&owner()).unwrap();
         directory.remove().unwrap();
-        // The first lock is on a file that nobody can find any more.
+        // The first lock is on a file that has no name any more.
         let _second = directory.lock(&owner()).unwrap();
     }
 
     #[test]
-    fn clearing_leaves_the_lock() {
+    fn clear_keeps_the_lock() {
         let (_temporary, directory) = directory();
         let _lock = directory.lock(&owner()).unwrap();
         directory.prepare().unwrap();
@@ -284,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_has_ended_owns_nothing() {
+    fn process_that_has_ended_is_no_owner() {
         let (_temporary, directory) = directory();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let keeper = ProcessId::of(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
-        let _lock = directory.lock(&Owner { keeper, yaml: "/a.yaml".into() }).unwrap();
+        let supervisor = ProcessId::from_pid(Pid::from_raw(child.id().try_into().unwrap())).unwrap();
+        let _lock = directory.lock(&Owner { supervisor, yaml: "/a.yaml".into() }).unwrap();
         assert!(directory.current_owner().unwrap().is_some());
         child.kill().unwrap();
         child.wait().unwrap();

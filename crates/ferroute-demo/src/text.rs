@@ -1,51 +1,19 @@
-//! Text for people: columns, and colours where there is a terminal to show them.
+//! Text layout: columns and bars.
 
 use std::fmt::Write;
 
-/// How text may look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
-    /// Letters only: for files, pipes and logs.
-    Plain,
-    /// Bold type and colours.
-    Terminal,
-}
+use ferroute_core::Style;
 
-impl Style {
-    pub(crate) fn bold(self, text: &str) -> String {
-        self.wrap("1", text)
-    }
-
-    pub(crate) fn dim(self, text: &str) -> String {
-        self.wrap("2", text)
-    }
-
-    pub(crate) fn good(self, text: &str) -> String {
-        self.wrap("32", text)
-    }
-
-    pub(crate) fn bad(self, text: &str) -> String {
-        self.wrap("31", text)
-    }
-
-    /// A bar for a share of the whole, up to `width` letters long.
-    pub(crate) fn bar(self, part: usize, whole: usize, width: usize) -> String {
-        let length = (part * width + whole / 2).checked_div(whole).unwrap_or(0);
-        match self {
-            Self::Plain => "#".repeat(length),
-            Self::Terminal => self.wrap("36", &"█".repeat(length)),
-        }
-    }
-
-    fn wrap(self, code: &str, text: &str) -> String {
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Terminal => format!("\x1b[{code}m{text}\x1b[0m"),
-        }
+/// Returns a bar of up to `width` characters for `part` of `whole`.
+pub(crate) fn bar(style: Style, part: usize, whole: usize, width: usize) -> String {
+    let length = (part * width + whole / 2).checked_div(whole).unwrap_or(0);
+    match style {
+        Style::Plain => "#".repeat(length),
+        Style::Terminal => style.highlight(&"█".repeat(length)),
     }
 }
 
-/// Lines whose cells stand below each other, two spaces apart, each line after `indent`.
+/// Aligns cells in columns, two spaces apart, in lines that start with `indent`.
 pub(crate) fn columns(indent: &str, rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| visible(cell)).max();
@@ -63,7 +31,7 @@ pub(crate) fn columns(indent: &str, rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The number of letters that a terminal shows of a text.
+/// Returns the number of characters without escape sequences.
 fn visible(text: &str) -> usize {
     let mut in_escape = false;
     let shown = text.chars().filter(|letter| {
@@ -79,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_stand_below_each_other_with_and_without_colours() {
+    fn cells_are_aligned_with_and_without_colours() {
         for style in [Style::Plain, Style::Terminal] {
             let rows = [vec![style.bold("a"), "b".into()], vec!["long".into(), style.dim("c"), "d".into()]];
             let text = columns("  ", &rows);
@@ -89,8 +57,8 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_in_proportion() {
-        assert_eq!(Style::Plain.bar(50, 100, 10), "#####");
-        assert_eq!(Style::Plain.bar(0, 0, 10), "");
+    fn bars_are_proportional() {
+        assert_eq!(bar(Style::Plain, 50, 100, 10), "#####");
+        assert_eq!(bar(Style::Plain, 0, 0, 10), "");
     }
 }

@@ -1,13 +1,13 @@
-//! How long planning takes, without `iptables-restore`: for all Services and for one change, by size of the cluster.
+//! Duration of planning without `iptables-restore`, for all Services and for one change, by size of the cluster.
 
 use std::{hint::black_box, io, sync::Arc, time::Duration};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use ferroute_core::{
-    Changes, Endpoint, Entry, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortName, ServiceTable,
+use ferroute_core::{HostState, 
+    Changes, Endpoint, ServicePortEntry, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port, table},
 };
-use ferroute_iptables::{Difference, HostFacts, InForce, InForceReader, Ledger, PlanContext};
+use ferroute_iptables::{Difference, KernelChains, KernelChainsReader, ChainState, PlanContext};
 
 /// Services and endpoints of each.
 const SIZES: [(usize, usize); 3] = [(100, 10), (1_000, 10), (10_000, 10)];
@@ -25,14 +25,14 @@ fn cluster(services: usize, endpoints: usize) -> (ServiceTable, PlanContext) {
     let table = table(IpFamily::V4, node("node-1"), entries);
     let detector = LocalTrafficDetector::ClusterCidr(vec!["10.0.0.0/8".parse().expect("a network")]);
     let settings = ProxySettings { detector, ..ProxySettings::default() };
-    let context = PlanContext::new(&settings, &table, &HostFacts { random_fully: true, ..HostFacts::default() });
+    let context = PlanContext::new(&settings, &table, &HostState { random_fully: true, ..HostState::default() });
     (table, context)
 }
 
-/// Takes one endpoint away from a Service in the middle.
+/// Removes one endpoint of a Service in the middle.
 fn change(table: &mut ServiceTable) -> Changes {
     let middle = table.entries.len() / 2;
-    let (name, entry): (&ServicePortName, &mut Entry) = table.entries.iter_mut().nth(middle).expect("some entry");
+    let (name, entry): (&ServicePortName, &mut ServicePortEntry) = table.entries.iter_mut().nth(middle).expect("some entry");
     let previous = entry.clone();
     let fewer: Vec<Endpoint> = entry.endpoints[1..].to_vec();
     entry.endpoints = fewer.into();
@@ -51,11 +51,11 @@ fn benches(criterion: &mut Criterion) {
     for (services, endpoints) in SIZES {
         let size = format!("{services}x{endpoints}");
         let (mut table, context) = cluster(services, endpoints);
-        let everything = Difference::from_kernel(&table, context.clone(), InForce::nothing());
+        let everything = Difference::from_kernel(&table, context.clone(), KernelChains::empty());
 
         let mut group = criterion.benchmark_group("first sync");
         group.bench_function(BenchmarkId::new("compare", &size), |bench| {
-            bench.iter(|| Difference::from_kernel(black_box(&table), context.clone(), InForce::nothing()));
+            bench.iter(|| Difference::from_kernel(black_box(&table), context.clone(), KernelChains::empty()));
         });
         group.bench_function(BenchmarkId::new("write", &size), |bench| {
             bench.iter(|| everything.write(black_box(&table), io::sink()));
@@ -66,20 +66,20 @@ fn benches(criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group("resync");
         group.bench_function(BenchmarkId::new("read", &size), |bench| {
             bench.iter(|| {
-                let mut reader = InForceReader::new(IpFamily::V4);
+                let mut reader = KernelChainsReader::new(IpFamily::V4);
                 text.lines().try_for_each(|line| reader.line(line)).and_then(|()| reader.finish())
             });
         });
         group.finish();
 
-        let ledger = Ledger::new(everything);
+        let state = ChainState::new(everything);
         let changes = change(&mut table);
         let table = Arc::new(table);
         let mut group = criterion.benchmark_group("one endpoint less");
         group.bench_function(BenchmarkId::new("compare and write", &size), |bench| {
             bench.iter_batched(
                 || table.clone(),
-                |table| ledger.difference(&table, &context, &changes).write(&table, io::sink()),
+                |table| state.difference(&table, &context, &changes).write(&table, io::sink()),
                 BatchSize::SmallInput,
             );
         });

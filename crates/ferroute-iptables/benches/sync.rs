@@ -1,10 +1,10 @@
-//! How long syncs take with the real tools on a kernel of their own, and how much memory: by size of the cluster and
-//! backend. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft` or `legacy`, or a size
-//! such as `1000x10`.
+//! Duration and memory of syncs with the real iptables programs in a network namespace, by size of the cluster and backend.
+//! `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft` or `legacy`, or a size such as
+//! `1000x10`.
 //!
-//! «Own» is the processor's time of the thread that syncs; a quarter of it in a first sync goes into handing the text to
-//! `iptables-restore`. «Tools» is how long `iptables-save` and `iptables-restore` took. Memory is the process's peak
-//! while it syncs; most of it holds the Services and endpoints.
+//! "own" is the CPU time of the syncing thread; in a first sync it spends a quarter of it on writing the text to
+//! `iptables-restore`. "programs" is the duration of `iptables-save` and `iptables-restore`. "peak" is the peak memory of the
+//! process during the sync, most of it for Services and endpoints.
 
 #![expect(clippy::print_stdout, reason = "its output is a table")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]
@@ -17,8 +17,8 @@ use ferroute_core::{
     testing::{Edit, node, pod, service, slice},
 };
 use ferroute_iptables::{
-    Generations, Host, HostPrograms, IptablesDataplane, Tools,
-    runner::{Backend, search_path},
+    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
+    exec::{Backend, search_path},
 };
 use ferroute_testing::NetNs;
 
@@ -32,7 +32,7 @@ fn main() {
     };
     let sizes = SIZES.map(|(services, endpoints)| format!("{services}x{endpoints}"));
     let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
-    println!("backend  size      sync                      own       tools    written      of all   peak");
+    println!("backend  size      sync                      own    programs    written      of all   peak");
     for (backend, name) in [(Backend::NfTables, "nft"), (Backend::Legacy, "legacy")] {
         for ((services, endpoints), size) in SIZES.into_iter().zip(&sizes) {
             if wanted(&["nft", "legacy"], name) && wanted(&sizes, size) {
@@ -43,13 +43,13 @@ fn main() {
 }
 
 fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints: usize) {
-    let tools = Tools::find_backend(IpFamily::V4, backend, &HostPrograms, &search_path()).unwrap();
+    let programs = IptablesPrograms::find_backend(IpFamily::V4, backend, &HostExec, &search_path()).unwrap();
     let detector = LocalTrafficDetector::ClusterCidr(vec!["10.0.0.0/8".parse().unwrap()]);
     let settings = ProxySettings { detector, ..ProxySettings::default() };
     let new = || {
-        let host = Host::of_kernel().unwrap();
-        let generations = Generations::of_kernel().unwrap();
-        IptablesDataplane::new(tools.clone(), settings.clone(), Arc::new(HostPrograms), host, generations)
+        let host = HostAccess::open().unwrap();
+        let generations = GenerationTracker::open().unwrap();
+        IptablesDataplane::new(programs.clone(), settings.clone(), Arc::new(HostExec), host, generations)
     };
     let mut tracker = tracker(services, endpoints);
     let line = |what: &str, (report, own): (SyncReport, Duration)| {
@@ -74,7 +74,7 @@ fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints:
     let mut dataplane = new();
     line("after a restart", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
     line(
-        "look for damage",
+        "check for drift",
         timed(&mut tracker, |_| {
             assert!(!dataplane.was_disturbed().unwrap());
             SyncReport::default()
@@ -82,8 +82,8 @@ fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints:
     );
 }
 
-/// A tracker that knows of a cluster, fed object by object as by an API server, so that memory holds no more than what a
-/// proxy keeps.
+/// Returns a tracker with a cluster, fed object by object as by an API server, so that memory contains no more than in a
+/// proxy.
 fn tracker(services: usize, endpoints: usize) -> Tracker {
     let mut tracker = Tracker::new(node("node-1"));
     for i in 0..services {
@@ -96,7 +96,7 @@ fn tracker(services: usize, endpoints: usize) -> Tracker {
     tracker
 }
 
-/// The slice of a Service, with the first few of its endpoints.
+/// Returns the slice of a Service with its first endpoints.
 fn endpoint_slice(service: usize, endpoints: usize, wanted: usize) -> EndpointSlice {
     let name = format!("svc-{service:05}");
     let slice = slice(&format!("bench/{name}-a"), &name).port("http", 8080);
@@ -104,28 +104,28 @@ fn endpoint_slice(service: usize, endpoints: usize, wanted: usize) -> EndpointSl
     pods.fold(slice, |slice, pod| slice.pod(pod)).build()
 }
 
-/// The `n`th address of a network of 2^24.
+/// Returns the `n`th address of a /8 network.
 fn address(network: u8, n: usize) -> String {
     let [_, b, c, d] = u32::try_from(n + 1).unwrap().to_be_bytes();
     format!("{network}.{b}.{c}.{d}")
 }
 
-/// Runs a sync and tells how long this thread computed.
+/// Runs a sync and returns the CPU time of this thread.
 fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -> (SyncReport, Duration) {
-    // Forgets the peak so far.
+    // Resets the peak memory.
     fs::write("/proc/self/clear_refs", "5").unwrap();
-    let start = computing_time();
+    let start = cpu_time();
     let report = sync(tracker);
-    (report, computing_time() - start)
+    (report, cpu_time() - start)
 }
 
-/// How long this thread has been on a processor so far.
-fn computing_time() -> Duration {
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// The process's peak memory in KiB.
+/// Returns the process's peak memory in KiB.
 fn peak_memory() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,28 +1,46 @@
-//! kube-proxy's iptables rules as typed values.
+//! kube-proxy's iptables mode: rules as typed values, the planner, and the executor of the iptables programs.
 //!
 //! ```text
-//!   ServiceTable ──► plan ──► Rule, chain by chain ──► text ──► runner ──► iptables-restore
-//!                                                       ▲
-//!                     iptables-save ────────────────────┘
+//!   ServiceTable ──► plan ──► Rule, chain by chain ──► text ──► exec ──► iptables-restore ──► kernel
+//!                                                       ▲         ◄──── iptables-save ◄────────┘
+//!                      iptables-save text ──────────────┘
 //! ```
 //!
-//! [`Rule`] is the one model of a rule: the planner makes it, `iptables-save` text is read into it, and whoever explains
-//! or checks rules walks it. Everything but the runner is a pure function. What is *not* here: Kubernetes objects.
+//! [`Rule`] is the only model of a rule: the planner returns it, `iptables-save` text parses into it, and code that
+//! explains or checks rules walks it. Everything outside of [`exec`] is a pure function. What is *not* here: Kubernetes
+//! objects.
+//!
+//! # Examples
+//!
+//! ```
+//! use ferroute_core::{HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
+//! use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, plan::chains, render};
+//!
+//! // Plan the rules of a cluster without Services, on a host without optional features.
+//! let table = ServiceTable::new(IpFamily::V4, NodeView::default().into());
+//! let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+//! let planned = render(&table, &context);
+//! assert!(planned.to_string().contains(":KUBE-SERVICES - [0:0]"));
+//!
+//! // Parse the output of iptables-save.
+//! let text = "*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n";
+//! let saved = RuleSet::parse_save(IpFamily::V4, text)?;
+//! assert_eq!(saved.rules(TableName::Nat, ChainName::PREROUTING)[0].next_chain(), Some(chains::SERVICES));
+//! # Ok::<(), ferroute_iptables::ParseError>(())
+//! ```
 
-mod chain;
+mod address_text;
+pub mod exec;
 pub mod plan;
 pub mod rule;
 mod ruleset;
-pub mod runner;
-mod spelling;
 pub mod text;
 
-pub use chain::{BadChainName, ChainName, TableName};
-pub use plan::{Difference, HostFacts, InForce, InForceReader, Ledger, NfacctCounters, PlanContext, render};
+pub use exec::{BackendSnapshot, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms};
+pub use plan::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, render};
 pub use rule::{
     AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortList, PortRange, PortSide, Probability,
     ProtocolMatch, Recent, RecentAction, RejectWith, Rule, Sense, Target,
 };
-pub use ruleset::{Chain, ChainHead, Counters, Policy, RuleSet, Table};
-pub use runner::{FoundRules, Generations, Host, HostPrograms, IptablesDataplane, Tools};
-pub use text::{ParseError, ParseErrorKind, RestoreWriter, RuleCounters, SaveItem, SaveParser, Saved, SavedReader};
+pub use ruleset::{Chain, ChainHead, ChainName, Counters, InvalidChainName, Policy, RuleSet, Table, TableName};
+pub use text::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};

@@ -1,53 +1,88 @@
-//! From a service table to rules: a pure function, kube-proxy 1.36's rules in kube-proxy's order.
+//! The planner: a pure function from a service table to kube-proxy 1.36's rules, in kube-proxy's order.
 //!
 //! ```text
 //!   filter: INPUT, FORWARD, OUTPUT ──► KUBE-SERVICES, KUBE-EXTERNAL-SERVICES   no endpoints: reject or drop
-//!                                  ──► KUBE-PROXY-FIREWALL                     not within the source ranges: drop
-//!                                  ──► KUBE-NODEPORTS                          health-check ports: accept
+//!                                  ──► KUBE-PROXY-FIREWALL                     outside of the source ranges: drop
+//!                                  ──► KUBE-NODEPORTS                          health check node ports: accept
 //!                                  ──► KUBE-FORWARD, KUBE-FIREWALL
 //!
 //!   nat: PREROUTING, OUTPUT ──► KUBE-SERVICES ──┬──────────────────► KUBE-SVC-… ──► KUBE-SEP-… (one per endpoint)
 //!                                    │          ├► KUBE-FW-… ─┐      KUBE-SVL-… ──►    │
 //!                                    ▼          ▼             ▼          ▲             ▼
 //!                              KUBE-NODEPORTS ──► KUBE-EXT-… ────────────┘           DNAT
-//!        POSTROUTING ──► KUBE-POSTROUTING: masquerade what KUBE-MARK-MASQ has marked
+//!        POSTROUTING ──► KUBE-POSTROUTING: masquerade packets marked by KUBE-MARK-MASQ
 //! ```
 //!
-//! A service port contributes rules to the [`Dispatch`] chains, which all service ports share, and has chains of its
-//! own. [`ServicePlan`] hands both out one after the other and keeps none, so that the rules of a large cluster never
-//! are in memory all at once; [`render()`] collects them for those who want to look at them. [`Ledger`] knows what is in
-//! force and tells what differs from it, by chain. What is *not* here: running programs, and what the host can do;
-//! that comes in as [`HostFacts`].
+//! A service port has rules in the [`SharedChain`]s and in chains of its own. [`ServicePlan`] passes both to a callback
+//! one after the other and stores none, so that the rules of a large cluster are never in memory all at once; [`render`]
+//! collects them for printing and analysis. [`ChainState`] holds digests of the applied chains and returns, chain by
+//! chain, the [`Difference`] to be written.
+//!
+//! What is *not* here: running programs, and reading the state of the host, which is an argument
+//! ([`HostState`](ferroute_core::HostState)).
 
-mod base;
+mod chain_state;
 mod context;
 mod difference;
 mod digest;
-mod dispatch;
-mod former;
-mod in_force;
-mod ledger;
+mod fixed;
+mod kernel_chains;
 mod names;
-mod own_chains;
-mod render;
-mod rules_digest;
 mod service;
-mod tally;
 mod write;
 
-pub use base::{BaseChain, Contents, Jump, base_chains, jumps};
-pub use context::{HostFacts, NfacctCounters, PlanContext};
+use ferroute_core::ServiceTable;
+
+use crate::{ChainHead, RuleSet, TableName};
+use fixed::{localnet_rule, node_port_jumps};
+
+pub use chain_state::{ChainState, Drift, RuleCounts, RuleStats};
+pub use context::PlanContext;
 pub use difference::Difference;
-pub use digest::ChainDigest;
-pub use dispatch::Dispatch;
-pub use former::is_of_any_mode;
-pub(crate) use former::{OF_IPVS, is_former, is_former_jump};
-pub use in_force::{InForce, InForceReader};
-pub(crate) use in_force::{is_ours, without_strangers};
-pub use ledger::{Damage, Ledger};
-pub use names::{chains, is_service_chain};
-pub use render::render;
-pub use rules_digest::rules_digest;
-pub use service::ServicePlan;
-pub use tally::{RuleCounts, Tally};
-pub use write::Written;
+pub(crate) use digest::ChainDigest;
+pub use digest::rules_digest;
+pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps};
+pub(crate) use kernel_chains::ignore_unnameable;
+pub use kernel_chains::{KernelChains, KernelChainsReader};
+pub(crate) use names::{IPVS_NODE_PORT, is_iptables_mode_chain, is_leftover_chain, is_leftover_jump};
+pub use names::{chains, is_proxy_chain, is_service_chain};
+pub(crate) use service::ServicePlan;
+pub use write::WriteSummary;
+
+/// Returns all rules for a service table, as the kernel would have them without rules of other programs. Chains are
+/// sorted by name, builtin ones first.
+pub fn render(table: &ServiceTable, context: &PlanContext) -> RuleSet {
+    let mut set = RuleSet::new(table.family);
+    for name in TableName::PROXY {
+        set.table_mut(name);
+    }
+    for Jump { table, from, rule } in jumps() {
+        set.table_mut(table).chains.entry(from).or_default().rules.insert(0, rule);
+    }
+    for FixedChain { table, name, contents } in fixed_chains(context) {
+        let chain = set.table_mut(table).declare(name, ChainHead::default());
+        if let ChainContents::Rules(rules) = contents {
+            chain.rules = rules;
+        }
+    }
+    if context.localhost_node_ports {
+        set.table_mut(TableName::Filter).append(chains::FIREWALL, localnet_rule(table.family));
+    }
+    for shared in SharedChain::ALL {
+        set.table_mut(shared.table()).declare(shared.name(), ChainHead::default());
+    }
+    for (name, entry) in &table.entries {
+        let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), context);
+        plan.shared_rules(&mut |shared, rule| set.table_mut(shared.table()).append(shared.name(), rule));
+        plan.service_chains(&mut |chain, rules| {
+            set.table_mut(TableName::Nat).declare(chain, ChainHead::default()).rules = rules.to_vec();
+        });
+    }
+    for rule in node_port_jumps(context) {
+        set.table_mut(TableName::Nat).append(SharedChain::NatServices.name(), rule);
+    }
+    for table in set.tables.values_mut() {
+        table.chains.sort_unstable_by_key(|name, _| (!name.is_builtin(), *name));
+    }
+    set
+}

@@ -1,34 +1,34 @@
-//! One rule: what a packet must have, and what then becomes of it.
+//! A rule: its conditions and its target.
 //!
-//! A [`Rule`] is canonical: two rules that mean the same to the kernel are equal values, whatever order the options had
-//! in the text that they were read from.
+//! A [`Rule`] is canonical: two rules with the same meaning to the kernel are equal values, whatever the order of the
+//! options in the text that they were parsed from.
 
-mod address;
 mod matches;
-mod probability;
 mod target;
 
-pub use address::{AddressMatch, InterfaceMatch, ProtocolMatch};
-pub use matches::{AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Recent, RecentAction};
-pub use probability::Probability;
+pub use matches::{
+    AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent, RecentAction,
+};
 pub use target::{RejectWith, Target};
 
-use std::sync::Arc;
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use ferroute_core::Protocol;
 use ipnet::IpNet;
 
-/// A condition or its opposite (`!`).
+use crate::{ChainName, address_text};
+
+/// A condition or its negation (`!`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sense<T> {
-    /// The packet must have it.
+    /// The packet must match.
     Is(T),
-    /// The packet must not have it.
+    /// The packet must not match.
     Not(T),
 }
 
 impl<T> Sense<T> {
-    /// [`Sense::Not`] where `negated`.
+    /// Creates [`Sense::Not`] if `negated`, else [`Sense::Is`].
     pub fn new(negated: bool, value: T) -> Self {
         if negated { Self::Not(value) } else { Self::Is(value) }
     }
@@ -40,41 +40,41 @@ impl<T> Sense<T> {
         }
     }
 
-    /// Stands for the opposite.
+    /// Reports whether the condition is negated.
     pub fn is_negated(&self) -> bool {
         matches!(self, Self::Not(_))
     }
 
-    /// Whether a packet passes for which `holds` tells if it has the condition.
+    /// Reports whether a packet matches, given a predicate on the condition without its sense.
     pub fn allows(&self, holds: impl FnOnce(&T) -> bool) -> bool {
         holds(self.value()) != self.is_negated()
     }
 }
 
-/// One rule of a chain.
+/// A rule of a chain.
 ///
-/// The fields before `matches` belong to the kernel's rule itself and have no order among themselves; `matches` are
-/// its modules, which have.
+/// The fields before `matches` are part of the kernel's rule itself and have no order among themselves. `matches` are
+/// match modules, which are evaluated in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Source address (`-s`); never a network of length 0, unless negated.
     pub source: Option<Sense<AddressMatch>>,
     /// Destination address (`-d`); never a network of length 0, unless negated.
     pub destination: Option<Sense<AddressMatch>>,
-    /// The interface it came through (`-i`).
+    /// Incoming interface (`-i`).
     pub in_interface: Option<Sense<InterfaceMatch>>,
-    /// The interface it leaves through (`-o`).
+    /// Outgoing interface (`-o`).
     pub out_interface: Option<Sense<InterfaceMatch>>,
-    /// Protocol above IP (`-p`).
+    /// Transport protocol (`-p`).
     pub protocol: Option<Sense<ProtocolMatch>>,
-    /// Match modules (`-m`), looked at in this order.
+    /// Match modules (`-m`), in order of evaluation.
     pub matches: Vec<Match>,
-    /// What happens to a packet that has all this; `None`: nothing, it goes on to the next rule.
+    /// The target; `None` continues with the next rule.
     pub target: Option<Target>,
 }
 
 impl Rule {
-    /// A rule for every packet that has no target, to be filled by the methods below.
+    /// Creates a rule that matches every packet and has no target. The methods below add conditions and the target.
     pub fn new() -> Self {
         Self::default()
     }
@@ -103,19 +103,19 @@ impl Rule {
         self
     }
 
-    /// Matches the input interface.
+    /// Matches the incoming interface.
     pub fn in_interface(mut self, interface: Sense<InterfaceMatch>) -> Self {
         self.in_interface = Some(interface);
         self
     }
 
-    /// Adds a match module after those that are there.
+    /// Appends a match module.
     pub fn and(mut self, module: Match) -> Self {
         self.matches.push(module);
         self
     }
 
-    /// Adds a comment.
+    /// Appends a comment.
     pub fn comment(self, text: impl Into<Arc<str>>) -> Self {
         self.and(Match::Comment(text.into()))
     }
@@ -132,13 +132,13 @@ impl Rule {
         self.and(Match::Transport { protocol, source: None, destination: Some(Sense::Is(PortRange::one(port))) })
     }
 
-    /// What happens to a packet that matches.
+    /// Sets the target.
     pub fn then(mut self, target: Target) -> Self {
         self.target = Some(target);
         self
     }
 
-    /// The rule's first comment.
+    /// Returns the rule's first comment.
     pub fn first_comment(&self) -> Option<&str> {
         self.matches.iter().find_map(|module| match module {
             Match::Comment(text) => Some(&**text),
@@ -146,11 +146,106 @@ impl Rule {
         })
     }
 
-    /// The chain that the rule jumps or goes to.
-    pub fn next_chain(&self) -> Option<crate::ChainName> {
+    /// Returns the chain that the rule jumps or goes to.
+    pub fn next_chain(&self) -> Option<ChainName> {
         match self.target {
             Some(Target::Jump(chain) | Target::Goto(chain)) => Some(chain),
             _ => None,
+        }
+    }
+}
+
+/// A match on an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AddressMatch {
+    /// The addresses of a network, whose host bits are zero.
+    Net(IpNet),
+    /// The addresses with these bits under a mask that is not a prefix. Not written by kube-proxy.
+    Masked {
+        /// The bits, zero outside of the mask.
+        address: IpAddr,
+        /// The mask.
+        mask: IpAddr,
+    },
+}
+
+impl AddressMatch {
+    /// Matches addresses within `net`; `None` if `net` contains every address, because the kernel then has no condition.
+    pub fn within(net: IpNet) -> Option<Self> {
+        (net.prefix_len() > 0).then(|| Self::Net(net.trunc()))
+    }
+
+    /// Reports whether `address` matches. An address of the other family does not.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match *self {
+            Self::Net(net) => net.contains(&address),
+            Self::Masked { address: bits, mask } => match (bits, mask, address) {
+                (IpAddr::V4(bits), IpAddr::V4(mask), IpAddr::V4(address)) => {
+                    u32::from(address) & u32::from(mask) == u32::from(bits)
+                }
+                (IpAddr::V6(bits), IpAddr::V6(mask), IpAddr::V6(address)) => {
+                    u128::from(address) & u128::from(mask) == u128::from(bits)
+                }
+                _ => false,
+            },
+        }
+    }
+}
+
+impl fmt::Display for AddressMatch {
+    /// `10.0.0.0/8`, `fd00::1/128`, `10.0.0.1/255.0.0.255`: always with a prefix length or mask.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) => write!(f, "{}/{}", address_text::address(net.addr()), net.prefix_len()),
+            Self::Masked { address, mask } => {
+                write!(f, "{}/{}", address_text::address(*address), address_text::address(*mask))
+            }
+        }
+    }
+}
+
+/// A match on a network interface.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum InterfaceMatch {
+    /// The interface with this name.
+    Name(Box<str>),
+    /// The interfaces whose names have this prefix; written with a `+` at the end.
+    Prefix(Box<str>),
+}
+
+impl InterfaceMatch {
+    /// Reports whether the interface called `name` matches.
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Name(wanted) => **wanted == *name,
+            Self::Prefix(prefix) => name.starts_with(&**prefix),
+        }
+    }
+}
+
+impl fmt::Display for InterfaceMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Prefix(prefix) => write!(f, "{prefix}+"),
+        }
+    }
+}
+
+/// A match on the protocol above IP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ProtocolMatch {
+    /// A protocol that Services support.
+    Transport(Protocol),
+    /// Any other protocol, as `iptables-save` spells it: `icmp`, `ipv6-icmp`, `41`.
+    Other(Box<str>),
+}
+
+impl fmt::Display for ProtocolMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transport(protocol) => f.write_str(protocol.as_str()),
+            Self::Other(name) => f.write_str(name),
         }
     }
 }

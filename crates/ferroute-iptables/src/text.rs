@@ -1,21 +1,17 @@
-//! The text form of rules, as `iptables-save` prints it and `iptables-restore` reads it.
+//! The text form of rules: `iptables-save` prints it and `iptables-restore` reads it.
 //!
-//! There is one printed form, that of `iptables-save`; `iptables-restore` reads it as well. Reading also takes what
-//! people and kube-proxy write (other order of options, `--or-mark`, addresses without `/32`): both forms of a rule
-//! give the same value. Nothing that a foreign program wrote is lost: what we do not know is kept as it was written.
+//! Writing uses the form of `iptables-save`. Parsing also accepts the form that people and kube-proxy write (another order
+//! of options, `--or-mark`, addresses without `/32`); both forms of a rule parse to the same value. Rules of other
+//! programs lose nothing: unsupported matches and targets are kept verbatim.
 
 mod options;
-mod print;
-mod read_rule;
-mod restore;
+mod parse_rule;
 mod save;
-mod saved;
-mod words;
+mod write;
 
-pub use print::{Line, write_head, write_rule};
-pub use restore::RestoreWriter;
-pub use save::{ParseError, ParseErrorKind, SaveItem, SaveParser};
-pub use saved::{RuleCounters, Saved, SavedReader};
+pub use save::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};
+pub use write::Line;
+pub(crate) use write::{RestoreWriter, write_rule};
 
 #[cfg(test)]
 mod tests;

@@ -1,38 +1,38 @@
-//! Changes written chain by chain lead to the same rules as writing everything anew, and nothing else is written.
+//! Incremental changes result in the same rules as writing everything, and write only what changed.
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{
-    arbitrary::{Surroundings, family, surroundings},
-    kernel::{Kernel, chains_of, declared, in_force},
+    arbitrary::{Environment, family, environment},
+    fake_kernel::{FakeKernel, chains_of, declared, kernel_chains},
 };
 use ferroute_core::{
     Changes, IpFamily, ServiceTable,
     testing::{Cluster, Edit, arbitrary},
 };
 use ferroute_iptables::{
-    ChainName, Difference, InForce, Ledger, PlanContext, Rule, RuleSet, TableName, Target,
-    plan::{Dispatch, chains, is_service_chain},
+    ChainName, Difference, KernelChains, ChainState, PlanContext, Rule, RuleSet, TableName, Target,
+    plan::{SharedChain, chains, is_service_chain},
     render,
 };
 use proptest::{collection::vec, option, prelude::*};
 
-/// Writes what differs from nothing.
-fn fresh(table: &ServiceTable, context: &PlanContext) -> Kernel {
-    let mut kernel = Kernel::new(table.family);
-    kernel.restore(&written(&Difference::from_kernel(table, context.clone(), InForce::nothing()), table));
+/// Applies all rules to an empty kernel.
+fn fresh(table: &ServiceTable, context: &PlanContext) -> FakeKernel {
+    let mut kernel = FakeKernel::new(table.family);
+    kernel.restore(&written(&Difference::from_kernel(table, context.clone(), KernelChains::empty()), table));
     kernel
 }
 
 fn written(difference: &Difference, table: &ServiceTable) -> Vec<u8> {
     let mut text = Vec::new();
-    difference.write(table, &mut text).expect("memory takes all text");
+    difference.write(table, &mut text).expect("writing to memory cannot fail");
     text
 }
 
-/// Rules that the counts are about: all but the jumps in builtin chains.
+/// Counts the rules of a table, except the jumps in builtin chains.
 fn count(rules: &RuleSet, table: TableName) -> usize {
     let own = rules.tables[&table].chains.iter().filter(|(name, _)| !name.is_builtin());
     own.map(|(_, chain)| chain.rules.len()).sum()
@@ -43,86 +43,91 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_first_write_makes_what_is_rendered(
-        cluster in arbitrary::cluster(), surroundings in surroundings(true), family in family(),
+    fn the_first_write_creates_the_rendered_rules(
+        cluster in arbitrary::cluster(), environment in environment(true), family in family(),
     ) {
         let table = cluster.table(family);
-        let context = surroundings.context(&table);
+        let context = environment.context(&table);
         let kernel = fresh(&table, &context);
         prop_assert_eq!(kernel.chains(), chains_of(&render(&table, &context)));
     }
 
     #[test]
-    fn nothing_is_written_where_everything_is_in_force(
-        cluster in arbitrary::cluster(), surroundings in surroundings(true), family in family(),
+    fn nothing_is_written_if_the_kernel_has_all_rules(
+        cluster in arbitrary::cluster(), environment in environment(true), family in family(),
     ) {
         let table = cluster.table(family);
-        let context = surroundings.context(&table);
+        let context = environment.context(&table);
         let saved = fresh(&table, &context).save();
-        let difference = Difference::from_kernel(&table, context, in_force(family, &saved));
+        let difference = Difference::from_kernel(&table, context, kernel_chains(family, &saved));
         prop_assert!(difference.is_empty());
         prop_assert_eq!(written(&difference, &table), b"");
     }
 
     #[test]
-    fn changes_lead_to_the_same_as_writing_anew_and_touch_nothing_else(
+    fn incremental_changes_equal_a_full_write_and_change_nothing_else(
         mut cluster in arbitrary::cluster(),
-        edits in vec((arbitrary::edits(1..4), option::weighted(0.2, surroundings(true))), 1..6),
-        mut around in surroundings(true),
+        edits in vec((arbitrary::edits(1..4), option::weighted(0.2, environment(true))), 1..6),
+        mut env in environment(true),
         family in family(),
     ) {
         let mut tracker = cluster.tracker();
         let table = tracker.table(family);
-        let mut kernel = fresh(table, &around.context(table));
-        let mut ledger =
-            Ledger::new(Difference::from_kernel(table, around.context(table), in_force(family, &kernel.save())));
+        let mut kernel = fresh(table, &env.context(table));
+        let mut state =
+            ChainState::new(Difference::from_kernel(table, env.context(table), kernel_chains(family, &kernel.save())));
         for (edits, other) in edits {
-            around = other.unwrap_or(around);
+            env = other.unwrap_or(env);
             for edit in &edits {
                 cluster.apply(edit);
                 edit.apply_to(&mut tracker);
             }
             let changes = tracker.update(family);
             let table = tracker.table(family);
-            let context = around.context(table);
-            let difference = ledger.difference(table, &context, &changes);
+            let context = env.context(table);
+            let difference = state.difference(table, &context, &changes);
             let mut text = Vec::new();
-            let sum = difference.write(table, &mut text).expect("memory takes all text");
+            let summary = difference.write(table, &mut text).expect("writing to memory cannot fail");
             prop_assert_eq!(text.is_empty(), difference.is_empty());
 
             let before = kernel.chains();
             kernel.restore(&text);
-            ledger.note(difference, &sum);
-            prop_assert_eq!(ledger.damage(&in_force(family, &kernel.save())), None);
-            let wanted = with_left_over(render(table, &context), &before);
-            prop_assert_eq!(kernel.chains(), chains_of(&wanted));
+            state.record(difference, &summary);
+            prop_assert_eq!(state.drift(&kernel_chains(family, &kernel.save())), None);
+            let expected = with_firewall_rules(render(table, &context), &before);
+            prop_assert_eq!(kernel.chains(), chains_of(&expected));
 
-            let all = before.keys().chain(chains_of(&wanted).keys()).copied().collect::<BTreeSet<_>>();
-            let changed = all.into_iter().filter(|key| before.get(key) != chains_of(&wanted).get(key));
-            let is_others = |chain: ChainName| chain.is_builtin() || chain == chains::FIREWALL;
-            let changed: BTreeSet<_> = changed.filter(|(_, chain)| !is_others(*chain)).collect();
+            let all = before.keys().chain(chains_of(&expected).keys()).copied().collect::<BTreeSet<_>>();
+            let changed = all.into_iter().filter(|key| before.get(key) != chains_of(&expected).get(key));
+            let is_unmanaged = |chain: ChainName| chain.is_builtin() || chain == chains::FIREWALL;
+            let changed: BTreeSet<_> = changed.filter(|(_, chain)| !is_unmanaged(*chain)).collect();
             let declared = declared(family, &text);
             prop_assert!(declared.is_superset(&changed));
-            // Rarely, one port takes a rule in a shared chain over from another that goes.
-            let shared = |table, chain| Dispatch::ALL.iter().any(|d| d.table() == table && d.chain() == chain);
-            let more: Vec<_> = declared.difference(&changed).collect();
-            prop_assert!(more.iter().all(|(table, chain)| shared(*table, *chain)), "{more:?} are written needlessly");
+            // Rarely, a port has the same rule in a shared chain as another port that is removed.
+            let is_shared = |table, chain| {
+                SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain)
+            };
+            let unchanged: Vec<_> = declared.difference(&changed).collect();
+            prop_assert!(
+                unchanged.iter().all(|(table, chain)| is_shared(*table, *chain)),
+                "{unchanged:?} are written needlessly"
+            );
 
-            let tally = ledger.tally();
-            prop_assert_eq!(tally.rules.filter, count(&render(table, &context), TableName::Filter));
-            prop_assert_eq!(tally.rules.nat, count(&render(table, &context), TableName::Nat));
+            let stats = state.stats();
+            prop_assert_eq!(stats.rules.filter, count(&render(table, &context), TableName::Filter));
+            prop_assert_eq!(stats.rules.nat, count(&render(table, &context), TableName::Nat));
         }
     }
 
     #[test]
-    fn a_resync_repairs_whatever_is_there_and_leaves_foreign_rules_alone(
+    fn a_resync_repairs_any_rules_and_keeps_those_of_other_programs(
         here in arbitrary::cluster(), there in arbitrary::cluster(),
-        around_here in surroundings(true), around_there in surroundings(true),
-        damage in vec(any::<prop::sample::Index>(), 0..6), family in family(),
+        env_here in environment(true), env_there in environment(true),
+        modified in vec(any::<prop::sample::Index>(), 0..6), family in family(),
     ) {
-        let mut kernel = fresh(&there.table(family), &around_there.context(&there.table(family)));
+        let mut kernel = fresh(&there.table(family), &env_there.context(&there.table(family)));
         let ours: Vec<_> = kernel.chains().into_keys().collect();
-        for index in &damage {
+        for index in &modified {
             let (table, chain) = index.get(&ours);
             kernel.rules.table_mut(*table).chains[chain].rules.pop();
         }
@@ -135,32 +140,35 @@ proptest! {
         let before = kernel.chains();
 
         let table = here.table(family);
-        let context = around_here.context(&table);
-        let difference = Difference::from_kernel(&table, context.clone(), in_force(family, &kernel.save()));
+        let context = env_here.context(&table);
+        let difference = Difference::from_kernel(&table, context.clone(), kernel_chains(family, &kernel.save()));
         kernel.restore(&written(&difference, &table));
 
-        let mut wanted = chains_of(&with_left_over(render(&table, &context), &before));
-        wanted.insert((TableName::Nat, foreign), vec![Rule::new().then(Target::Accept)]);
+        let mut expected = chains_of(&with_firewall_rules(render(&table, &context), &before));
+        expected.insert((TableName::Nat, foreign), vec![Rule::new().then(Target::Accept)]);
         let mut got = kernel.chains();
         for ((table, chain), rules) in &mut got {
             if chain.is_builtin() {
-                // Where in a builtin chain a jump was put back depends on what was there.
-                let wanted = wanted.get_mut(&(*table, *chain)).unwrap();
+                // The position of a repaired jump in its builtin chain depends on the rules before.
+                let expected = expected.get_mut(&(*table, *chain)).unwrap();
                 if (*table, *chain) == (TableName::Nat, ChainName::PREROUTING) {
-                    wanted.push(to_foreign.clone());
+                    expected.push(to_foreign.clone());
                 }
-                wanted.sort_by_key(Rule::to_string);
+                expected.sort_by_key(Rule::to_string);
                 rules.sort_by_key(Rule::to_string);
             }
         }
-        prop_assert_eq!(got, wanted);
-        let again = in_force(family, &kernel.save());
-        prop_assert!(Difference::from_kernel(&table, context, again).is_empty());
+        prop_assert_eq!(got, expected);
+        let repaired = kernel_chains(family, &kernel.save());
+        prop_assert!(Difference::from_kernel(&table, context, repaired).is_empty());
     }
 }
 
-/// `KUBE-FIREWALL` keeps what is in it; only a rule of ours that is missing comes to it.
-fn with_left_over(mut rules: RuleSet, before: &BTreeMap<(TableName, ChainName), Vec<Rule>>) -> RuleSet {
+/// Adds the rules that `KUBE-FIREWALL` had before: they stay, and only a missing rule of the proxy is appended.
+fn with_firewall_rules(
+    mut rules: RuleSet,
+    before: &BTreeMap<(TableName, ChainName), Vec<Rule>>,
+) -> RuleSet {
     let firewall = &mut rules.table_mut(TableName::Filter).chains[&chains::FIREWALL].rules;
     let ours = std::mem::take(firewall);
     firewall.extend(before.get(&(TableName::Filter, chains::FIREWALL)).into_iter().flatten().cloned());
@@ -173,13 +181,13 @@ fn with_left_over(mut rules: RuleSet, before: &BTreeMap<(TableName, ChainName), 
 }
 
 #[test]
-fn a_change_that_concerns_one_service_names_only_its_chains() {
+fn a_change_of_one_service_writes_only_its_chains() {
     let mut cluster = Cluster::uniform(50, 3);
     let mut tracker = cluster.tracker();
-    let around = Surroundings { settings: Default::default(), host: Default::default(), large_cluster: false };
-    let context = around.context(tracker.table(IpFamily::V4));
-    let everything = Difference::from_kernel(tracker.table(IpFamily::V4), context.clone(), InForce::nothing());
-    let ledger = Ledger::new(everything);
+    let env = Environment { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let context = env.context(tracker.table(IpFamily::V4));
+    let everything = Difference::from_kernel(tracker.table(IpFamily::V4), context.clone(), KernelChains::empty());
+    let state = ChainState::new(everything);
 
     let mut slice = cluster.slices[7].clone();
     slice.endpoints.pop();
@@ -188,7 +196,7 @@ fn a_change_that_concerns_one_service_names_only_its_chains() {
     edit.apply_to(&mut tracker);
     let changes = tracker.update(IpFamily::V4);
     let table = tracker.table(IpFamily::V4);
-    let difference = ledger.difference(table, &context, &changes);
+    let difference = state.difference(table, &context, &changes);
     insta::assert_snapshot!(String::from_utf8(written(&difference, table)).unwrap(), @r#"
     *nat
     :KUBE-SVC-V5ZCM4LPOTMKWGDY - [0:0]
@@ -201,54 +209,54 @@ fn a_change_that_concerns_one_service_names_only_its_chains() {
 }
 
 #[test]
-fn many_chains_are_written_in_transactions_of_few_that_each_can_stand_alone() {
+fn many_chains_are_written_in_small_transactions_that_are_each_valid() {
     let table = Cluster::uniform(600, 4).table(IpFamily::V4);
-    let around = Surroundings { settings: Default::default(), host: Default::default(), large_cluster: false };
-    let context = around.context(&table);
-    let mut kernel = Kernel::new(IpFamily::V4);
+    let env = Environment { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let context = env.context(&table);
+    let mut kernel = FakeKernel::new(IpFamily::V4);
     let mut write_in_parts = |difference: &Difference, table: &ServiceTable| {
         let mut text = Vec::new();
-        let sum = difference.write_in_parts(table, &mut text).unwrap();
+        let summary = difference.write_in_parts(table, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let parts: Vec<&str> = text.split_inclusive("COMMIT\n").collect();
-        assert_eq!(parts.len(), sum.transactions as usize);
+        assert_eq!(parts.len(), summary.transactions as usize);
         for part in parts {
             let chains = declared(IpFamily::V4, part.as_bytes()).len();
             assert!(chains <= 2000, "{chains} chains in one transaction");
-            // Panics where a rule leads to a chain that is not there, or a chain goes that a rule leads to.
+            // Panics if a rule jumps to a missing chain, or a chain is deleted that a rule jumps to.
             kernel.restore(part.as_bytes());
         }
         assert_eq!(kernel.chains(), chains_of(&render(table, &context)));
-        sum.transactions
+        summary.transactions
     };
-    let everything = Difference::from_kernel(&table, context.clone(), InForce::nothing());
+    let everything = Difference::from_kernel(&table, context.clone(), KernelChains::empty());
     assert!(write_in_parts(&everything, &table) > 1);
 
-    let ledger = Ledger::new(everything);
-    let empty = Cluster::of_node("node-1").table(IpFamily::V4);
+    let state = ChainState::new(everything);
+    let empty = Cluster::new("node-1").table(IpFamily::V4);
     let services = table.entries.keys().map(|name| name.service.clone()).collect();
-    let nothing = ledger.difference(&empty, &context, &Changes { services, ..Changes::default() });
+    let nothing = state.difference(&empty, &context, &Changes { services, ..Changes::default() });
     assert!(write_in_parts(&nothing, &empty) > 1);
 }
 
 #[test]
-fn a_chain_that_is_wanted_no_more_but_used_by_others_is_emptied_and_stays() {
+fn an_obsolete_chain_that_other_programs_jump_to_is_flushed_but_not_deleted() {
     let table = Cluster::uniform(2, 1).table(IpFamily::V4);
-    let around = Surroundings { settings: Default::default(), host: Default::default(), large_cluster: false };
-    let mut kernel = fresh(&table, &around.context(&table));
+    let env = Environment { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let mut kernel = fresh(&table, &env.context(&table));
     let nat = kernel.rules.table_mut(TableName::Nat);
     let used = *nat.chains.keys().find(|chain| chain.as_str().starts_with("KUBE-SVC-")).unwrap();
     let theirs: ChainName = "THEIRS".parse().unwrap();
     nat.declare(theirs, Default::default());
     nat.append(theirs, Rule::new().then(Target::Jump(used)));
 
-    let empty = Cluster::of_node("node-1").table(IpFamily::V4);
-    let context = around.context(&empty);
-    let difference = Difference::from_kernel(&empty, context.clone(), in_force(IpFamily::V4, &kernel.save()));
+    let empty = Cluster::new("node-1").table(IpFamily::V4);
+    let context = env.context(&empty);
+    let difference = Difference::from_kernel(&empty, context.clone(), kernel_chains(IpFamily::V4, &kernel.save()));
     kernel.restore(&written(&difference, &empty));
     let left = kernel.chains();
     let left: Vec<_> = left.iter().filter(|((_, chain), _)| is_service_chain(*chain)).collect();
     assert_eq!(left, [(&(TableName::Nat, used), &vec![])]);
-    let again = Difference::from_kernel(&empty, context, in_force(IpFamily::V4, &kernel.save()));
+    let again = Difference::from_kernel(&empty, context, kernel_chains(IpFamily::V4, &kernel.save()));
     assert!(again.is_empty());
 }

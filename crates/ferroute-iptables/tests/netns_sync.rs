@@ -1,192 +1,192 @@
-//! Syncs on a real kernel, with both variants of the tools. Each test has network namespaces of its own.
+//! Syncs on a real kernel, with both backends. Each test has network namespaces of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 mod common;
 
 use common::{
-    kernel::chains_of,
-    lab::Lab,
+    fake_kernel::chains_of,
+    netns_host::NetnsHost,
     records::records,
-    scene::{cluster, rendered, settings},
+    fixtures::{cluster, rendered, settings},
 };
-use ferroute_core::{
+use ferroute_core::{NfacctCounters, 
     Changes, Dataplane, IpFamily, NodePortAddresses, ProxySettings,
-    testing::{Edit, arbitrary, service_name},
+    testing::{Edit, arbitrary, namespaced_name},
 };
 use ferroute_host::{Counter, CounterError, KernelCounters, PacketCounters, Sysctls};
-use ferroute_iptables::{NfacctCounters, Rule, TableName, plan::chains, runner::Backend};
+use ferroute_iptables::{Rule, TableName, plan::chains, exec::Backend};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
-common::lab::with_both_backends!(
-    a_first_sync_makes_just_what_is_rendered,
-    changes_lead_to_the_same_as_writing_anew,
-    rules_of_a_kube_proxy_that_ran_before_are_taken_over,
-    a_refused_rule_is_named_and_everything_is_written_at_the_next_call,
+common::netns_host::with_both_backends!(
+    the_first_sync_creates_the_rendered_rules,
+    incremental_changes_equal_a_full_write,
+    rules_of_an_earlier_kube_proxy_are_taken_over,
+    the_error_has_the_rejected_rule_and_the_next_sync_is_full,
     node_ports_follow_the_hosts_addresses,
-    localhost_is_served_only_where_it_can_be_routed,
+    node_ports_answer_on_localhost_only_if_it_can_be_routed,
 );
 
-fn a_first_sync_makes_just_what_is_rendered(backend: Backend) {
+fn the_first_sync_creates_the_rendered_rules(backend: Backend) {
     for family in IpFamily::BOTH {
-        let lab = Lab::new(backend);
+        let node = NetnsHost::new(backend);
         let table = cluster().table(family);
-        let mut dataplane = lab.dataplane(family, &settings());
-        let report = lab.host.run(|| dataplane.resync(&table)).unwrap();
-        assert_eq!(chains_of(&lab.rules(family)), rendered(&table));
+        let mut dataplane = node.dataplane(family, &settings());
+        let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!(chains_of(&node.rules(family)), rendered(&table));
         assert!(report.full && report.written == report.total && report.removed == 0, "{report:?}");
 
-        let again = lab.host.run(|| dataplane.resync(&table)).unwrap();
+        let again = node.netns.run(|| dataplane.resync(&table)).unwrap();
         assert_eq!((again.written, again.removed, again.total), (0, 0, report.total));
-        lab.calls();
-        lab.host.run(|| dataplane.resync(&table)).unwrap();
-        let program = lab.program(family, "-save");
-        assert_eq!(lab.calls(), ["filter", "mangle", "nat"].map(|table| format!("{program} -t {table}")));
+        node.calls();
+        node.netns.run(|| dataplane.resync(&table)).unwrap();
+        let program = node.program(family, "-save");
+        assert_eq!(node.calls(), ["filter", "mangle", "nat"].map(|table| format!("{program} -t {table}")));
     }
 }
 
-fn changes_lead_to_the_same_as_writing_anew(backend: Backend) {
-    // The kernel takes its time; the same holds for many more cases on rules in memory.
+fn incremental_changes_equal_a_full_write(backend: Backend) {
+    // The kernel is slow; the same property is tested with many more cases on the fake kernel.
     let config = ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() };
     let strategy = (arbitrary::cluster(), vec(arbitrary::edits(1..4), 1..6), prop::sample::select(&IpFamily::BOTH));
     TestRunner::new(config)
         .run(&strategy, |(cluster, edits, family)| {
-            let lab = Lab::new(backend);
+            let node = NetnsHost::new(backend);
             let mut tracker = cluster.tracker();
-            let mut dataplane = lab.dataplane(family, &settings());
-            lab.host.run(|| dataplane.resync(tracker.table(family))).unwrap();
+            let mut dataplane = node.dataplane(family, &settings());
+            node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap();
             for edits in edits {
                 edits.iter().for_each(|edit| edit.apply_to(&mut tracker));
                 let changes = tracker.update(family);
                 let table = tracker.table(family);
-                lab.calls();
-                lab.host.run(|| dataplane.sync(table, &changes)).unwrap();
-                prop_assert_eq!(chains_of(&lab.rules(family)), rendered(table));
-                prop_assert!(lab.calls().iter().all(|call| call.contains("-restore")), "nothing is read");
-                prop_assert!(!lab.host.run(|| dataplane.was_disturbed()).unwrap());
-                lab.clock.advance(60);
+                node.calls();
+                node.netns.run(|| dataplane.sync(table, &changes)).unwrap();
+                prop_assert_eq!(chains_of(&node.rules(family)), rendered(table));
+                prop_assert!(node.calls().iter().all(|call| call.contains("-restore")), "rules are read");
+                prop_assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+                node.clock.advance(60);
             }
             Ok(())
         })
         .unwrap();
 }
 
-fn rules_of_a_kube_proxy_that_ran_before_are_taken_over(backend: Backend) {
+fn rules_of_an_earlier_kube_proxy_are_taken_over(backend: Backend) {
     let records: Vec<_> =
         records().into_iter().filter(|record| record.name().contains("nodeport-cluster step 1")).collect();
     assert_eq!(records.len(), 2, "one per family");
     for record in records {
-        let lab = Lab::new(backend);
-        let mut counters = lab.host.run(KernelCounters::open).unwrap().unwrap();
+        let node = NetnsHost::new(backend);
+        let mut counters = node.netns.run(KernelCounters::open).unwrap().unwrap();
         for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
             counters.ensure(name).unwrap();
         }
-        lab.restore(record.family, &record.text);
+        node.restore(record.family, &record.text);
         let table = cluster().table(record.family);
-        let mut dataplane = lab.dataplane(record.family, &settings());
-        let report = lab.host.run(|| dataplane.resync(&table)).unwrap();
-        assert_eq!(chains_of(&lab.rules(record.family)), rendered(&table), "{}", record.name());
-        assert!(report.written < report.total, "what was right was left alone: {report:?}");
+        let mut dataplane = node.dataplane(record.family, &settings());
+        let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!(chains_of(&node.rules(record.family)), rendered(&table), "{}", record.name());
+        assert!(report.written < report.total, "unchanged chains are not rewritten: {report:?}");
     }
 }
 
-fn a_refused_rule_is_named_and_everything_is_written_at_the_next_call(backend: Backend) {
-    let lab = Lab::new(backend);
+fn the_error_has_the_rejected_rule_and_the_next_sync_is_full(backend: Backend) {
+    let node = NetnsHost::new(backend);
     let cluster = cluster();
     let mut tracker = cluster.tracker();
     let mut dataplane =
-        lab.dataplane_with(IpFamily::V4, &settings(), |_, host| host.counters = Some(Box::new(Pretended)));
-    let error = lab.host.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap_err();
+        node.dataplane_with(IpFamily::V4, &settings(), |_, host| host.counters = Some(Box::new(PretendedCounters)));
+    let error = node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
     let line = match backend {
-        // The table goes to the kernel as a whole, which does not say what it does not like about it.
+        // The kernel rejects the whole table without a reason.
         Backend::Legacy => "\"COMMIT\"",
         Backend::NfTables => "\"-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct",
     };
-    assert!(cause.contains("-restore refuses line ") && cause.contains(line), "{error}: {cause}");
+    assert!(cause.contains("-restore rejected line ") && cause.contains(line), "{error}: {cause}");
     assert_eq!(error.to_string(), "cannot write IPv4 rules");
-    assert!(lab.host.run(|| dataplane.was_disturbed()).unwrap(), "nothing is known");
+    assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap(), "nothing is known");
 
     // A sync after a failure is a resync.
-    let mut counters = lab.host.run(KernelCounters::open).unwrap().unwrap();
+    let mut counters = node.netns.run(KernelCounters::open).unwrap().unwrap();
     for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
         counters.ensure(name).unwrap();
     }
-    Edit::RemoveService(service_name("ns1/web")).apply_to(&mut tracker);
+    Edit::RemoveService(namespaced_name("ns1/web")).apply_to(&mut tracker);
     let changes = tracker.update(IpFamily::V4);
-    let report = lab.host.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
+    let report = node.netns.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
     assert!(report.full);
-    assert_eq!(chains_of(&lab.rules(IpFamily::V4)), rendered(tracker.table(IpFamily::V4)));
+    assert_eq!(chains_of(&node.rules(IpFamily::V4)), rendered(tracker.table(IpFamily::V4)));
 }
 
 fn node_ports_follow_the_hosts_addresses(backend: Backend) {
-    let lab = Lab::new(backend);
+    let node = NetnsHost::new(backend);
     let settings = ProxySettings {
         node_port_addresses: NodePortAddresses::Within(vec!["192.0.2.0/24".parse().unwrap()]),
         ..settings()
     };
     let table = cluster().table(IpFamily::V4);
-    let mut dataplane = lab.dataplane(IpFamily::V4, &settings);
-    lab.host.run(|| dataplane.resync(&table)).unwrap();
+    let mut dataplane = node.dataplane(IpFamily::V4, &settings);
+    node.netns.run(|| dataplane.resync(&table)).unwrap();
     let served = || {
-        let rules = lab.rules(IpFamily::V4);
+        let rules = node.rules(IpFamily::V4);
         let to_node_ports = |rule: &&Rule| rule.next_chain() == Some(chains::NODE_PORTS);
         let rules = rules.rules(TableName::Nat, chains::SERVICES).iter().filter(to_node_ports);
         rules.map(|rule| rule.destination.clone().unwrap().value().to_string()).collect::<Vec<_>>()
     };
     assert_eq!(served(), [""; 0]);
     for address in ["192.0.2.7/24", "192.0.2.3/24", "198.51.100.1/24"] {
-        lab.host.add_address(address, "lo");
+        node.netns.add_address(address, "lo");
     }
-    lab.host.run(|| dataplane.sync(&table, &Changes::default())).unwrap();
+    node.netns.run(|| dataplane.sync(&table, &Changes::default())).unwrap();
     assert_eq!(served(), ["192.0.2.3/32", "192.0.2.7/32"]);
 }
 
-fn localhost_is_served_only_where_it_can_be_routed(backend: Backend) {
-    let lab = Lab::new(backend);
+fn node_ports_answer_on_localhost_only_if_it_can_be_routed(backend: Backend) {
+    let node = NetnsHost::new(backend);
     let table = cluster().table(IpFamily::V4);
-    let route_localnet = || lab.host.run(|| Sysctls::of_kernel().read("net/ipv4/conf/all/route_localnet").unwrap());
-    let guarded = || !lab.rules(IpFamily::V4).rules(TableName::Filter, chains::FIREWALL).is_empty();
+    let route_localnet = || node.netns.run(|| Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet").unwrap());
+    let has_localnet_rule = || !node.rules(IpFamily::V4).rules(TableName::Filter, chains::FIREWALL).is_empty();
 
-    let nowhere = Sysctls::rooted_at("/nonexistent");
-    let mut dataplane = lab.dataplane_with(IpFamily::V4, &settings(), |_, host| host.sysctls = nowhere);
-    lab.host.run(|| dataplane.resync(&table)).unwrap();
-    assert_eq!((route_localnet().as_str(), guarded()), ("0", false));
+    let nowhere = Sysctls::with_root("/nonexistent");
+    let mut dataplane = node.dataplane_with(IpFamily::V4, &settings(), |_, host| host.sysctls = nowhere);
+    node.netns.run(|| dataplane.resync(&table)).unwrap();
+    assert_eq!((route_localnet().as_str(), has_localnet_rule()), ("0", false));
 
-    let mut dataplane = lab.dataplane(IpFamily::V4, &settings());
-    lab.host.run(|| dataplane.resync(&table)).unwrap();
-    assert_eq!((route_localnet().as_str(), guarded()), ("1", true));
+    let mut dataplane = node.dataplane(IpFamily::V4, &settings());
+    node.netns.run(|| dataplane.resync(&table)).unwrap();
+    assert_eq!((route_localnet().as_str(), has_localnet_rule()), ("1", true));
 }
 
 #[test]
-fn a_lock_that_another_program_holds_is_waited_for() {
-    let lab = Lab::new(Backend::Legacy);
+fn a_sync_waits_for_the_holder_of_the_lock() {
+    let node = NetnsHost::new(Backend::Legacy);
     let directory = tempfile::tempdir().unwrap();
     let lock = directory.path().join("xtables.lock");
     let script = directory.path().join("iptables-restore");
     let text = format!("XTABLES_LOCKFILE={} exec iptables-legacy-restore \"$@\"", lock.display());
-    common::script::script(&script, &text);
-    let mut dataplane = lab.dataplane_with(IpFamily::V4, &settings(), |tools, _| tools.restore = script);
-    let held = std::fs::File::create(&lock).unwrap();
-    held.lock().unwrap();
-    let (told, freed) = std::sync::mpsc::channel();
+    common::netns_host::script(&script, &text);
+    let mut dataplane = node.dataplane_with(IpFamily::V4, &settings(), |programs, _| programs.restore = script);
+    let lock_file = std::fs::File::create(&lock).unwrap();
+    lock_file.lock().unwrap();
+    let (sender, released) = std::sync::mpsc::channel();
     let table = cluster().table(IpFamily::V4);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(300));
-            told.send(()).unwrap();
-            drop(held);
+            sender.send(()).unwrap();
+            drop(lock_file);
         });
-        lab.host.run(|| dataplane.resync(&table)).unwrap();
+        node.netns.run(|| dataplane.resync(&table)).unwrap();
     });
-    freed.try_recv().expect("the rules were written only after the lock was free");
-    assert_eq!(chains_of(&lab.rules(IpFamily::V4)), rendered(&table));
+    released.try_recv().expect("the rules were written before the lock was released");
+    assert_eq!(chains_of(&node.rules(IpFamily::V4)), rendered(&table));
 }
 
-/// Counters that are not there, though they say so.
-struct Pretended;
+/// Counters that are reported as created but do not exist.
+struct PretendedCounters;
 
-impl PacketCounters for Pretended {
+impl PacketCounters for PretendedCounters {
     fn ensure(&mut self, _: &str) -> Result<(), CounterError> {
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! What holds for the rules of every cluster.
+//! Properties of the rules of every cluster.
 
 mod common;
 
 use std::collections::BTreeMap;
 
 use common::{
-    arbitrary::{family, surroundings},
-    kernel::chains_of,
+    arbitrary::{family, environment},
+    fake_kernel::chains_of,
 };
 use ferroute_core::testing::arbitrary;
 use ferroute_iptables::{ChainName, RuleSet, TableName, render};
@@ -17,11 +17,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_jump_leads_to_a_chain_of_the_same_table_and_never_back(
-        cluster in arbitrary::cluster(), surroundings in surroundings(true), family in family(),
+    fn every_jump_target_exists_and_jumps_have_no_cycles(
+        cluster in arbitrary::cluster(), environment in environment(true), family in family(),
     ) {
         let table = cluster.table(family);
-        let rules = render(&table, &surroundings.context(&table));
+        let rules = render(&table, &environment.context(&table));
         for (name, table) in &rules.tables {
             let next: BTreeMap<ChainName, Vec<ChainName>> = table
                 .chains
@@ -30,30 +30,30 @@ proptest! {
                 .collect();
             let mut done = BTreeMap::new();
             for chain in next.keys() {
-                prop_assert!(ends(*chain, &next, &mut done), "{name} {chain} leads nowhere or in a circle");
+                prop_assert!(ends(*chain, &next, &mut done), "{name} {chain} leads to a missing chain or a cycle");
             }
         }
     }
 
     #[test]
-    fn every_chain_but_the_fixed_ones_is_reached(
-        cluster in arbitrary::cluster(), surroundings in surroundings(true), family in family(),
+    fn every_service_chain_is_reached(
+        cluster in arbitrary::cluster(), environment in environment(true), family in family(),
     ) {
         let table = cluster.table(family);
-        let rules = render(&table, &surroundings.context(&table));
+        let rules = render(&table, &environment.context(&table));
         let nat = &rules.tables[&TableName::Nat].chains;
         for chain in nat.keys().filter(|chain| ferroute_iptables::plan::is_service_chain(**chain)) {
             let reached = nat.values().flat_map(|from| &from.rules).any(|rule| rule.next_chain() == Some(*chain));
-            prop_assert!(reached, "nothing leads to {chain}");
+            prop_assert!(reached, "no rule jumps to {chain}");
         }
     }
 
     #[test]
-    fn planning_twice_gives_the_same_and_printing_loses_nothing(
-        cluster in arbitrary::cluster(), surroundings in surroundings(true), family in family(),
+    fn planning_is_deterministic_and_printing_is_lossless(
+        cluster in arbitrary::cluster(), environment in environment(true), family in family(),
     ) {
         let table = cluster.table(family);
-        let context = surroundings.context(&table);
+        let context = environment.context(&table);
         let rules = render(&table, &context);
         prop_assert_eq!(&rules, &render(&table, &context));
         let printed = rules.to_string();
@@ -63,13 +63,13 @@ proptest! {
     }
 }
 
-/// Every way from `chain` ends; `done` tells of chains that were looked at (false: not to the end yet).
+/// Reports whether every path from `chain` ends. `done` has the visited chains; false means that a path is unfinished.
 fn ends(chain: ChainName, next: &BTreeMap<ChainName, Vec<ChainName>>, done: &mut BTreeMap<ChainName, bool>) -> bool {
     if let Some(ends) = done.get(&chain) {
         return *ends;
     }
     done.insert(chain, false);
-    let all = next.get(&chain).is_some_and(|ways| ways.iter().all(|way| ends(*way, next, done)));
+    let all = next.get(&chain).is_some_and(|targets| targets.iter().all(|target| ends(*target, next, done)));
     done.insert(chain, all);
     all
 }

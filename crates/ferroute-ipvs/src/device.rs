@@ -2,36 +2,36 @@ use std::net::IpAddr;
 
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
 
-/// A device cannot be looked at or removed.
+/// A failure to read or delete a network device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// There is no way to ask for it.
-    #[error("cannot ask the kernel for devices")]
+    /// The netlink socket cannot be opened.
+    #[error("cannot open a netlink socket for devices")]
     Open(#[source] Error),
-    /// Whether it is there cannot be told.
-    #[error("cannot look for device {name}")]
-    Find {
+    /// The device cannot be read.
+    #[error("cannot read device {name}")]
+    Read {
         /// The device.
         name: String,
-        /// The kernel's answer.
+        /// The cause.
         #[source]
         source: Error,
     },
-    /// Its addresses cannot be told.
+    /// The device's addresses cannot be listed.
     #[error("cannot list the addresses of device {name}")]
     Addresses {
         /// The device.
         name: String,
-        /// The kernel's answer.
+        /// The cause.
         #[source]
         source: Error,
     },
-    /// The kernel does not remove it.
-    #[error("cannot remove device {name}")]
-    Remove {
+    /// The device cannot be deleted.
+    #[error("cannot delete device {name}")]
+    Delete {
         /// The device.
         name: String,
-        /// The kernel's answer.
+        /// The cause.
         #[source]
         source: Error,
     },
@@ -40,37 +40,37 @@ pub enum DeviceError {
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What kind of virtual device it is; `None` for hardware.
+    /// The kind of virtual device; `None` for hardware.
     pub kind: Option<String>,
-    /// The kernel's number for it.
+    /// The interface index.
     index: u32,
 }
 
-/// The devices of a network namespace.
+/// Access to the devices of a network namespace.
 #[derive(Debug)]
 pub struct Devices {
     socket: Socket,
 }
 
 impl Devices {
-    /// Those of the calling thread's network namespace.
+    /// Opens a netlink socket in the calling thread's network namespace.
     pub fn open() -> Result<Self, DeviceError> {
         Socket::open(Protocol::Route).map(|socket| Self { socket }).map_err(DeviceError::Open)
     }
 
-    /// The device of this name, if there is one.
+    /// Returns the device with this name, if it exists.
     pub fn find(&mut self, name: &str) -> Result<Option<Device>, DeviceError> {
         let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; LINK_HEADER]);
         request.attributes().put_str(libc::IFLA_IFNAME, name);
         match self.socket.get(&mut request, |message| parse_device(message, name)) {
             Err(error) if error.refusal().is_some_and(|refusal| refusal.errno == libc::ENODEV) => Ok(None),
-            found => found.map_err(|source| DeviceError::Find { name: name.to_owned(), source }),
+            result => result.map_err(|source| DeviceError::Read { name: name.to_owned(), source }),
         }
     }
 
-    /// The addresses of a device, of both families.
+    /// Returns the addresses of a device, of both families.
     pub fn addresses(&mut self, device: &Device) -> Result<Vec<IpAddr>, DeviceError> {
         let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; ADDRESS_HEADER]);
         self.socket
@@ -78,13 +78,13 @@ impl Devices {
             .map_err(|source| DeviceError::Addresses { name: device.name.clone(), source })
     }
 
-    /// Removes a device with its addresses.
-    pub fn remove(&mut self, device: &Device) -> Result<(), DeviceError> {
+    /// Deletes a device with its addresses.
+    pub fn delete(&mut self, device: &Device) -> Result<(), DeviceError> {
         let mut header = [0; LINK_HEADER];
         header[LINK_INDEX..LINK_INDEX + 4].copy_from_slice(&device.index.to_ne_bytes());
         self.socket
             .request_ack(&mut Request::new(libc::RTM_DELLINK, 0, &header))
-            .map_err(|source| DeviceError::Remove { name: device.name.clone(), source })
+            .map_err(|source| DeviceError::Delete { name: device.name.clone(), source })
     }
 }
 
@@ -107,7 +107,7 @@ fn parse_device(message: Message<'_>, name: &str) -> Result<Device, Error> {
     Ok(Device { name: name.to_owned(), kind, index })
 }
 
-/// `None` for the addresses of other devices.
+/// Parses an address; `None` if it belongs to another device.
 fn parse_address(message: Message<'_>, device: u32) -> Result<Option<IpAddr>, Error> {
     let (header, attributes) = message.split_header::<ADDRESS_HEADER>()?;
     if number_at(header, ADDRESS_DEVICE) != device {
@@ -131,9 +131,9 @@ fn number_at(header: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
-/// Bytes of `struct ifinfomsg` (`include/uapi/linux/rtnetlink.h`), and where the device's number is in it.
+/// Bytes of `struct ifinfomsg` (`include/uapi/linux/rtnetlink.h`), and the offset of `ifi_index`.
 const LINK_HEADER: usize = 16;
 const LINK_INDEX: usize = 4;
-/// Bytes of `struct ifaddrmsg` (`include/uapi/linux/if_addr.h`), and where the device's number is in it.
+/// Bytes of `struct ifaddrmsg` (`include/uapi/linux/if_addr.h`), and the offset of `ifa_index`.
 const ADDRESS_HEADER: usize = 8;
 const ADDRESS_DEVICE: usize = 4;

@@ -5,41 +5,41 @@ use std::{
 
 use ferroute_netlink::{Attributes, Error, Message, Protocol, Request, Socket, Writer};
 
-/// Virtual servers cannot be looked at or removed.
+/// A failure to read or delete virtual servers.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// There is no way to ask for them.
-    #[error("cannot ask the kernel for virtual servers")]
+    /// The netlink socket or the generic netlink family cannot be opened.
+    #[error("cannot open a netlink socket for virtual servers")]
     Open(#[source] Error),
-    /// They cannot be listed.
+    /// Virtual servers cannot be listed.
     #[error("cannot list virtual servers")]
     List(#[source] Error),
-    /// Nobody can tell how many connections one has.
+    /// The connections of a virtual server cannot be counted.
     #[error("cannot count the connections of virtual server {server}")]
     Count {
-        /// Which one.
+        /// The virtual server.
         server: VirtualServer,
-        /// The kernel's answer.
+        /// The cause.
         #[source]
         source: Error,
     },
-    /// The kernel does not remove one.
-    #[error("cannot remove virtual server {server}")]
-    Remove {
-        /// Which one.
+    /// A virtual server cannot be deleted.
+    #[error("cannot delete virtual server {server}")]
+    Delete {
+        /// The virtual server.
         server: VirtualServer,
-        /// The kernel's answer.
+        /// The cause.
         #[source]
         source: Error,
     },
 }
 
-/// A virtual server: an address and port from which the kernel hands connections on.
+/// A virtual server: a protocol, address and port whose connections ipvs schedules among real servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VirtualServer {
-    /// Number of the transport protocol (`IPPROTO_*`).
+    /// The transport protocol (`IPPROTO_*`).
     pub protocol: u16,
-    /// Where connections come to.
+    /// The address and port.
     pub address: SocketAddr,
 }
 
@@ -54,17 +54,17 @@ impl fmt::Display for VirtualServer {
     }
 }
 
-/// The virtual servers of a network namespace.
+/// Access to the virtual servers of a network namespace.
 #[derive(Debug)]
 pub struct VirtualServers {
     socket: Socket,
-    /// The number that this kernel has given to the family `IPVS`.
+    /// The id of the generic netlink family `IPVS` in this kernel.
     family: u16,
 }
 
 impl VirtualServers {
-    /// Those of the calling thread's network namespace; `None` where the kernel has none. One that has them as a module
-    /// loads it for the question.
+    /// Opens a netlink socket in the calling thread's network namespace. Returns `None` if the kernel does not support
+    /// ipvs. Loads the kernel module if necessary.
     pub fn open() -> Result<Option<Self>, ServerError> {
         let mut socket = Socket::open(Protocol::Generic).map_err(ServerError::Open)?;
         match socket.get(&mut family_request(), parse_family) {
@@ -74,66 +74,66 @@ impl VirtualServers {
         }
     }
 
-    /// All that have an address; the others, which go by packet marks, are never kube-proxy's.
+    /// Returns the virtual servers with an address. kube-proxy creates no others (`ipvsadm -f`, by firewall mark).
     pub fn list(&mut self) -> Result<Vec<VirtualServer>, ServerError> {
-        let mut request = Request::new(self.family, 0, &header(GET_SERVICE));
+        let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_SERVICE));
         self.socket.collect(&mut request, parse_server).map_err(ServerError::List)
     }
 
-    /// How many connections through one the kernel knows of: those that are open, being made or half closed, and for two
-    /// minutes those that have ended, which it does not tell from the latter.
+    /// Returns the number of connections to the real servers of a virtual server: established, in setup, half closed, and
+    /// for two minutes closed ones, which the kernel counts with those in setup.
     pub fn connections(&mut self, server: VirtualServer) -> Result<u64, ServerError> {
-        let mut request = Request::new(self.family, 0, &header(GET_DESTINATION));
+        let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_DEST));
         write_server(&mut request.attributes(), server);
         let counted = self.socket.collect(&mut request, parse_connections);
         counted.map(|counts| counts.iter().sum()).map_err(|source| ServerError::Count { server, source })
     }
 
-    /// Removes one with all that it hands connections to.
-    pub fn remove(&mut self, server: VirtualServer) -> Result<(), ServerError> {
+    /// Deletes a virtual server with its real servers.
+    pub fn delete(&mut self, server: VirtualServer) -> Result<(), ServerError> {
         self.socket
-            .request_ack(&mut removal(self.family, server))
-            .map_err(|source| ServerError::Remove { server, source })
+            .request_ack(&mut deletion(self.family, server))
+            .map_err(|source| ServerError::Delete { server, source })
     }
 }
 
 fn family_request() -> Request {
-    let mut request = Request::new(CONTROL, 0, &header(GET_FAMILY));
-    request.attributes().put_str(FAMILY_NAME, "IPVS");
+    let mut request = Request::new(GENL_ID_CTRL, 0, &genl_header(CTRL_CMD_GETFAMILY));
+    request.attributes().put_str(CTRL_ATTR_FAMILY_NAME, IPVS_GENL_NAME);
     request
 }
 
 fn parse_family(message: Message<'_>) -> Result<u16, Error> {
-    let (_, attributes) = message.split_header::<HEADER>()?;
+    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == FAMILY_ID {
+        if attribute.kind == CTRL_ATTR_FAMILY_ID {
             return Ok(attribute.u16_ne()?);
         }
     }
-    Err(message.missing(FAMILY_ID).into())
+    Err(message.missing(CTRL_ATTR_FAMILY_ID).into())
 }
 
-fn removal(family: u16, server: VirtualServer) -> Request {
-    let mut request = Request::new(family, 0, &header(DELETE_SERVICE));
+fn deletion(family: u16, server: VirtualServer) -> Request {
+    let mut request = Request::new(family, 0, &genl_header(IPVS_CMD_DEL_SERVICE));
     write_server(&mut request.attributes(), server);
     request
 }
 
-/// What names a server.
+/// Writes the attributes that identify a virtual server.
 fn write_server(attributes: &mut Writer<'_>, server: VirtualServer) {
     let (family, address) = match server.address.ip() {
         IpAddr::V4(address) => (libc::AF_INET, padded(address)),
         IpAddr::V6(address) => (libc::AF_INET6, address.octets()),
     };
-    let mut service = attributes.nest(SERVICE);
-    service.put_u16_ne(service::FAMILY, family as u16);
-    service.put_u16_ne(service::PROTOCOL, server.protocol);
-    service.put_bytes(service::ADDRESS, &address);
-    service.put_u16_be(service::PORT, server.address.port());
+    let mut service = attributes.nest(IPVS_CMD_ATTR_SERVICE);
+    service.put_u16_ne(IPVS_SVC_ATTR_AF, family as u16);
+    service.put_u16_ne(IPVS_SVC_ATTR_PROTOCOL, server.protocol);
+    service.put_bytes(IPVS_SVC_ATTR_ADDR, &address);
+    service.put_u16_be(IPVS_SVC_ATTR_PORT, server.address.port());
 }
 
-/// The kernel's field for an address is as long as one of IPv6.
+/// Pads an IPv4 address to the length of the kernel's `union nf_inet_addr`.
 fn padded(address: Ipv4Addr) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&address.octets());
@@ -141,26 +141,26 @@ fn padded(address: Ipv4Addr) -> [u8; 16] {
 }
 
 fn parse_server(message: Message<'_>) -> Result<Option<VirtualServer>, Error> {
-    let (_, attributes) = message.split_header::<HEADER>()?;
+    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind == SERVICE {
+        if attribute.kind == IPVS_CMD_ATTR_SERVICE {
             return parse_service(attribute.nested());
         }
     }
-    Err(message.missing(SERVICE).into())
+    Err(message.missing(IPVS_CMD_ATTR_SERVICE).into())
 }
 
-/// `None` for a server without an address.
+/// Parses a virtual server; `None` if it has no address.
 fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Error> {
     let (mut family, mut protocol, mut address, mut port) = (None, None, None, None);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            service::FAMILY => family = Some(attribute.u16_ne()?),
-            service::PROTOCOL => protocol = Some(attribute.u16_ne()?),
-            service::ADDRESS => address = Some(attribute.array::<16>()?),
-            service::PORT => port = Some(attribute.u16_be()?),
+            IPVS_SVC_ATTR_AF => family = Some(attribute.u16_ne()?),
+            IPVS_SVC_ATTR_PROTOCOL => protocol = Some(attribute.u16_ne()?),
+            IPVS_SVC_ATTR_ADDR => address = Some(attribute.array::<16>()?),
+            IPVS_SVC_ATTR_PORT => port = Some(attribute.u16_be()?),
             _ => {}
         }
     }
@@ -174,18 +174,18 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Er
     Ok(Some(VirtualServer { protocol, address: SocketAddr::new(ip, port) }))
 }
 
-/// Connections to one of those that a server hands them to.
+/// Parses the number of connections of a real server.
 fn parse_connections(message: Message<'_>) -> Result<Option<u64>, Error> {
-    let (_, attributes) = message.split_header::<HEADER>()?;
+    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     let mut connections = 0;
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind != DESTINATION {
+        if attribute.kind != IPVS_CMD_ATTR_DEST {
             continue;
         }
         for field in attribute.nested() {
             let field = field?;
-            if [destination::ESTABLISHED, destination::OTHERS].contains(&field.kind) {
+            if [IPVS_DEST_ATTR_ACTIVE_CONNS, IPVS_DEST_ATTR_INACT_CONNS].contains(&field.kind) {
                 connections += u64::from(field.u32_ne()?);
             }
         }
@@ -193,41 +193,37 @@ fn parse_connections(message: Message<'_>) -> Result<Option<u64>, Error> {
     Ok(Some(connections))
 }
 
-/// `struct genlmsghdr` (`include/uapi/linux/genetlink.h`): a command, a version, and two bytes that mean nothing.
-const fn header(command: u8) -> [u8; HEADER] {
-    [command, 1, 0, 0]
+/// Returns a `struct genlmsghdr` (`include/uapi/linux/genetlink.h`): command, version, and two reserved bytes.
+const fn genl_header(command: u8) -> [u8; GENL_HDRLEN] {
+    [command, IPVS_GENL_VERSION, 0, 0]
 }
 
-const HEADER: usize = 4;
+/// Bytes of `struct genlmsghdr`.
+const GENL_HDRLEN: usize = 4;
 
-// The family that knows the others (`include/uapi/linux/genetlink.h`).
-const CONTROL: u16 = libc::GENL_ID_CTRL as u16;
-const GET_FAMILY: u8 = libc::CTRL_CMD_GETFAMILY as u8;
-const FAMILY_ID: u16 = libc::CTRL_ATTR_FAMILY_ID as u16;
-const FAMILY_NAME: u16 = libc::CTRL_ATTR_FAMILY_NAME as u16;
+// `include/uapi/linux/genetlink.h`.
+const GENL_ID_CTRL: u16 = libc::GENL_ID_CTRL as u16;
+const CTRL_CMD_GETFAMILY: u8 = libc::CTRL_CMD_GETFAMILY as u8;
+const CTRL_ATTR_FAMILY_ID: u16 = libc::CTRL_ATTR_FAMILY_ID as u16;
+const CTRL_ATTR_FAMILY_NAME: u16 = libc::CTRL_ATTR_FAMILY_NAME as u16;
 
-// Commands and attributes of `include/uapi/linux/ip_vs.h`.
-const DELETE_SERVICE: u8 = 3;
-const GET_SERVICE: u8 = 4;
-const GET_DESTINATION: u8 = 8;
-const SERVICE: u16 = 1;
-const DESTINATION: u16 = 2;
-
-/// Attributes within [`SERVICE`].
-mod service {
-    pub(super) const FAMILY: u16 = 1;
-    pub(super) const PROTOCOL: u16 = 2;
-    pub(super) const ADDRESS: u16 = 3;
-    pub(super) const PORT: u16 = 4;
-}
-
-/// Attributes within [`DESTINATION`].
-mod destination {
-    /// Connections that are open; none of UDP are.
-    pub(super) const ESTABLISHED: u16 = 7;
-    /// Those that are being made, half closed or ended, and all of UDP.
-    pub(super) const OTHERS: u16 = 8;
-}
+// `include/uapi/linux/ip_vs.h`: commands, their attributes, and the attributes of a virtual server (`SVC`) and of a real
+// server (`DEST`).
+const IPVS_GENL_NAME: &str = "IPVS";
+const IPVS_GENL_VERSION: u8 = 1;
+const IPVS_CMD_DEL_SERVICE: u8 = 3;
+const IPVS_CMD_GET_SERVICE: u8 = 4;
+const IPVS_CMD_GET_DEST: u8 = 8;
+const IPVS_CMD_ATTR_SERVICE: u16 = 1;
+const IPVS_CMD_ATTR_DEST: u16 = 2;
+const IPVS_SVC_ATTR_AF: u16 = 1;
+const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
+const IPVS_SVC_ATTR_ADDR: u16 = 3;
+const IPVS_SVC_ATTR_PORT: u16 = 4;
+/// Established connections; none of UDP are.
+const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
+/// Connections in all other states, and all of UDP.
+const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -235,20 +231,23 @@ mod tests {
 
     use super::*;
 
+    const IPVS_SVC_ATTR_FWMARK: u16 = 5;
+    const IPVS_DEST_ATTR_PORT: u16 = 2;
+
     fn server(protocol: i32, address: &str) -> VirtualServer {
         VirtualServer { protocol: u16::try_from(protocol).unwrap(), address: address.parse().unwrap() }
     }
 
-    /// What the kernel would answer with these attributes.
+    /// Parses a reply of the kernel with these attributes.
     fn parsed(write: impl FnOnce(&mut Writer<'_>)) -> Option<VirtualServer> {
         let mut batch = Batch::new();
-        write(&mut batch.message(0x20, 0, &header(GET_SERVICE)));
+        write(&mut batch.message(0x20, 0, &genl_header(IPVS_CMD_GET_SERVICE)));
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
         parse_server(message).unwrap()
     }
 
     #[test]
-    fn a_server_is_named_as_the_kernel_lists_it() {
+    fn a_virtual_server_parses_to_what_was_written() {
         for (server, text) in [
             (server(libc::IPPROTO_TCP, "10.96.0.1:443"), "10.96.0.1:443/tcp"),
             (server(libc::IPPROTO_UDP, "[fd00:96::a]:53"), "[fd00:96::a]:53/udp"),
@@ -259,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_kernels_header_file() {
+    fn the_bytes_follow_the_kernels_header_file() {
         let mut batch = Batch::new();
-        write_server(&mut batch.message(0x20, 0, &header(DELETE_SERVICE)), server(libc::IPPROTO_TCP, "10.96.0.1:443"));
+        write_server(&mut batch.message(0x20, 0, &genl_header(IPVS_CMD_DEL_SERVICE)), server(libc::IPPROTO_TCP, "10.96.0.1:443"));
         let two = |number: u16| number.to_ne_bytes();
         let attribute = |length: u16, kind: u16| [two(length), two(kind)].concat();
         let wanted = [
@@ -277,25 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_read_from_what_a_server_hands_them_to() {
+    fn the_connections_of_a_real_server_are_added_up() {
         let mut batch = Batch::new();
-        let mut message = batch.message(0x20, 0, &header(GET_DESTINATION));
-        let mut destination = message.nest(DESTINATION);
-        destination.put_u16_be(2, 8080);
-        destination.put_u32_ne(destination::ESTABLISHED, 3);
-        destination.put_u32_ne(destination::OTHERS, 70_000);
-        drop(destination);
+        let mut message = batch.message(0x20, 0, &genl_header(IPVS_CMD_GET_DEST));
+        let mut dest = message.nest(IPVS_CMD_ATTR_DEST);
+        dest.put_u16_be(IPVS_DEST_ATTR_PORT, 8080);
+        dest.put_u32_ne(IPVS_DEST_ATTR_ACTIVE_CONNS, 3);
+        dest.put_u32_ne(IPVS_DEST_ATTR_INACT_CONNS, 70_000);
+        drop(dest);
         drop(message);
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
         assert_eq!(parse_connections(message).unwrap(), Some(70_003));
     }
 
     #[test]
-    fn a_server_that_goes_by_packet_marks_has_no_address() {
+    fn a_virtual_server_by_firewall_mark_has_no_address() {
         let marked = parsed(|attributes| {
-            let mut service = attributes.nest(SERVICE);
-            service.put_u16_ne(service::FAMILY, libc::AF_INET as u16);
-            service.put_u32_ne(5, 7);
+            let mut service = attributes.nest(IPVS_CMD_ATTR_SERVICE);
+            service.put_u16_ne(IPVS_SVC_ATTR_AF, libc::AF_INET as u16);
+            service.put_u32_ne(IPVS_SVC_ATTR_FWMARK, 7);
         });
         assert_eq!(marked, None);
     }

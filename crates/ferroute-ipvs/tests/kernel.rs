@@ -1,11 +1,11 @@
-//! Against the kernel, in network namespaces of each test's own. No kernel that is at hand has virtual servers; what is
-//! said about them is tested beside the code.
+//! Tests against the kernel, in a network namespace per test. Few test machines support ipvs; unit tests cover virtual
+//! servers.
 
-use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServer, VirtualServers, kube_proxy_sets};
+use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServer, VirtualServers, kube_proxy_set_names};
 use ferroute_testing::NetNs;
 
 #[test]
-fn kube_proxys_sets_go_and_those_of_others_stay() {
+fn only_sets_of_kube_proxy_are_destroyed() {
     let host = NetNs::new();
     for (name, kind) in [
         ("KUBE-CLUSTER-IP", &["hash:ip,port"][..]),
@@ -20,7 +20,7 @@ fn kube_proxys_sets_go_and_those_of_others_stay() {
     host.command("ipset", &["add", "theirs", "192.0.2.0/24"]);
     let removed: Vec<String> = host.run(|| {
         let mut sets = IpSets::open().unwrap();
-        kube_proxy_sets().filter(|name| sets.remove(name).unwrap()).collect()
+        kube_proxy_set_names().filter(|name| sets.destroy(name).unwrap()).collect()
     });
     assert_eq!(removed, ["KUBE-CLUSTER-IP", "KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-NODE-PORT-TCP"]);
     let left = host.command("ipset", &["save"]);
@@ -31,19 +31,18 @@ fn kube_proxys_sets_go_and_those_of_others_stay() {
 }
 
 #[test]
-fn a_set_that_a_rule_looks_into_stays_and_is_named() {
+fn a_set_that_a_rule_refers_to_is_not_destroyed() {
     let host = NetNs::new();
     host.command("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip,port"]);
     let rule = ["INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst", "-j", "DROP"];
     host.command("iptables", &[&["-w", "-A"], &rule[..]].concat());
-    let error = host.run(|| IpSets::open().unwrap().remove("KUBE-CLUSTER-IP")).unwrap_err();
-    assert!(matches!(error, SetError::InUse { .. }), "{error:?}");
-    assert_eq!(error.to_string(), "ipset KUBE-CLUSTER-IP stays: a rule looks into it");
+    let error = host.run(|| IpSets::open().unwrap().destroy("KUBE-CLUSTER-IP")).unwrap_err();
+    assert!(matches!(&error, SetError::InUse { name } if name == "KUBE-CLUSTER-IP"), "{error:?}");
     host.command("iptables", &[&["-w", "-D"], &rule[..]].concat());
 }
 
 #[test]
-fn a_device_is_told_with_its_kind_and_addresses_and_goes() {
+fn a_device_has_its_kind_and_addresses_and_can_be_deleted() {
     let host = NetNs::new();
     for name in ["kube-ipvs0", "other0"] {
         host.command("ip", &["link", "add", name, "type", "bridge"]);
@@ -58,7 +57,7 @@ fn a_device_is_told_with_its_kind_and_addresses_and_goes() {
         let mut addresses = devices.addresses(&device).unwrap();
         addresses.sort_unstable();
         assert_eq!(addresses.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.96.0.1", "fd00:96::1"]);
-        devices.remove(&device).unwrap();
+        devices.delete(&device).unwrap();
         assert_eq!(devices.find("kube-ipvs0").unwrap(), None);
         assert!(devices.find("other0").unwrap().is_some());
         assert_eq!(devices.find("lo").unwrap().unwrap().kind, None);
@@ -66,18 +65,18 @@ fn a_device_is_told_with_its_kind_and_addresses_and_goes() {
 }
 
 #[test]
-fn virtual_servers_are_asked_for_by_the_name_of_their_family() {
+fn virtual_servers_are_accessible_if_the_kernel_supports_ipvs() {
     let host = NetNs::new();
-    let known = std::path::Path::new("/proc/net/ip_vs").exists();
+    let is_supported = std::path::Path::new("/proc/net/ip_vs").exists();
     let servers = host.run(VirtualServers::open).unwrap();
-    assert_eq!(servers.is_some(), known);
+    assert_eq!(servers.is_some(), is_supported);
     if let Some(mut servers) = servers {
         assert_eq!(host.run(|| servers.list()).unwrap(), []);
     }
 }
 
 #[test]
-fn virtual_servers_are_told_from_others_by_what_is_in_the_sets() {
+fn sets_of_kube_proxy_identify_its_virtual_servers() {
     let host = NetNs::new();
     for (set, kind) in [
         ("KUBE-CLUSTER-IP", "hash:ip,port"),
@@ -97,7 +96,7 @@ fn virtual_servers_are_told_from_others_by_what_is_in_the_sets() {
     ] {
         host.command("ipset", &["add", set, element]);
     }
-    let asked = [
+    let cases = [
         (libc::IPPROTO_TCP, "10.96.0.1:443", true, false),
         (libc::IPPROTO_UDP, "10.96.0.1:443", false, false),
         (libc::IPPROTO_TCP, "10.96.0.1:80", false, false),
@@ -113,10 +112,10 @@ fn virtual_servers_are_told_from_others_by_what_is_in_the_sets() {
     ];
     host.run(|| {
         let mut sets = IpSets::open().unwrap();
-        for (protocol, address, is_service, is_node_port) in asked {
+        for (protocol, address, is_service, is_node_port) in cases {
             let server = VirtualServer { protocol: protocol as u16, address: address.parse().unwrap() };
-            let found = (sets.name_service(server).unwrap(), sets.name_node_port(server).unwrap());
-            assert_eq!(found, (is_service, is_node_port), "{server}");
+            let result = (sets.has_service(server).unwrap(), sets.has_node_port(server).unwrap());
+            assert_eq!(result, (is_service, is_node_port), "{server}");
         }
     });
 }

@@ -1,13 +1,13 @@
-//! What it costs to follow a large cluster: 10,000 Services of 10 endpoints, or as many as the arguments say.
+//! Measures the cost of following a large cluster: 10,000 Services with 10 endpoints each, or as the arguments say.
 //!
 //! ```text
 //! cargo run --release -p ferroute-kube --example cost -- [SERVICES [ENDPOINTS [stream|pages|whole [protobuf|json]]]]
 //! ```
 //!
-//! The double runs in a process of its own, so that the memory shown is that of the source alone. What the source tells
-//! is counted and dropped.
+//! The fake API server runs in a separate process, so that the memory is that of the source alone. Events are counted
+//! and dropped.
 
-#![expect(clippy::print_stdout, reason = "it is a program for people")]
+#![expect(clippy::print_stdout, reason = "the program prints its results")]
 
 use std::{
     env, fs, io,
@@ -19,7 +19,7 @@ use std::{
 use ferroute_config::{ClientConnectionConfiguration, MediaType};
 use ferroute_kube::{
     ApiServer,
-    testing::{ApiDouble, Streaming},
+    testing::{FakeApiServer, Streaming},
 };
 use ferroute_source::{Event, Resource};
 use serde_json::{Value, json};
@@ -35,21 +35,21 @@ fn main() -> Result<(), Error> {
         return runtime.block_on(serve(number(1, 0)?, number(2, 0)?, arguments.get(3).map_or("", String::as_str)));
     }
     let (services, endpoints) = (number(0, 10_000)?, number(1, 10)?);
-    let mut double = Double::start(services, endpoints, arguments.get(2).map_or("stream", String::as_str))?;
+    let mut fake = Fake::start(services, endpoints, arguments.get(2).map_or("stream", String::as_str))?;
     let media_type = match arguments.get(3).map(String::as_str) {
         Some("json") => MediaType::Json,
         _ => MediaType::Protobuf,
     };
-    runtime.block_on(follow(&double.url()?, media_type))
+    runtime.block_on(measure(&fake.url()?, media_type))
 }
 
-/// The double in another process.
-struct Double(Child);
+/// The fake API server in another process.
+struct Fake(Child);
 
-impl Double {
-    fn start(services: usize, endpoints: usize, way: &str) -> io::Result<Self> {
+impl Fake {
+    fn start(services: usize, endpoints: usize, strategy: &str) -> io::Result<Self> {
         let mut command = Command::new(env::current_exe()?);
-        command.args(["serve", &services.to_string(), &endpoints.to_string(), way]);
+        command.args(["serve", &services.to_string(), &endpoints.to_string(), strategy]);
         Ok(Self(command.stdout(Stdio::piped()).spawn()?))
     }
 
@@ -61,32 +61,32 @@ impl Double {
     }
 }
 
-impl Drop for Double {
+impl Drop for Fake {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-async fn serve(services: usize, endpoints: usize, way: &str) -> Result<(), Error> {
-    let double = ApiDouble::start().await;
+async fn serve(services: usize, endpoints: usize, strategy: &str) -> Result<(), Error> {
+    let fake = FakeApiServer::start().await;
     for number in 0..services {
-        double.apply(Resource::Services, service(number));
-        double.apply(Resource::EndpointSlices, slice(number, endpoints));
+        fake.apply(Resource::Services, service(number));
+        fake.apply(Resource::EndpointSlices, slice(number, endpoints));
     }
-    double.apply(Resource::Nodes, json!({"metadata": {"name": "node"}}));
-    double.forget();
-    double.behave(|behaviour| {
-        behaviour.piece = 16 << 10;
-        behaviour.streaming = if way == "stream" { Streaming::Yes } else { Streaming::Refused };
-        behaviour.pages = way != "whole";
+    fake.apply(Resource::Nodes, json!({"metadata": {"name": "node"}}));
+    fake.compact();
+    fake.behave(|behaviour| {
+        behaviour.chunk = 16 << 10;
+        behaviour.streaming = if strategy == "stream" { Streaming::Yes } else { Streaming::Rejected };
+        behaviour.pages = strategy != "whole";
     });
-    println!("{}", double.url());
+    println!("{}", fake.url());
     std::future::pending().await
 }
 
-/// As it comes from an API server, with what a proxy does not read.
+/// A Service as an API server returns it, including fields that a proxy does not read.
 fn service(number: usize) -> Value {
     let name = format!("service-{number}");
     json!({
@@ -133,7 +133,7 @@ fn address(first: u8, number: usize) -> String {
     format!("{first}.{}.{}.{}", number >> 16 & 0xff, number >> 8 & 0xff, number & 0xff)
 }
 
-async fn follow(url: &str, media_type: MediaType) -> Result<(), Error> {
+async fn measure(url: &str, media_type: MediaType) -> Result<(), Error> {
     println!("before:   {}", memory()?);
     let start = Instant::now();
     let content_type = media_type.as_str().to_owned();
@@ -160,16 +160,16 @@ async fn follow(url: &str, media_type: MediaType) -> Result<(), Error> {
     Ok(())
 }
 
-/// Resident memory now and at most.
+/// Resident memory and its peak.
 fn memory() -> io::Result<String> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
-    Ok(format!("{} resident, {} at most", field("VmRSS:"), field("VmHWM:")))
+    Ok(format!("{} resident, {} peak", field("VmRSS:"), field("VmHWM:")))
 }
 
 fn cpu_time() -> io::Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
-    // Hundredths of a second, wherever Linux runs today.
+    // The unit is 10 ms on all current Linux systems.
     Ok(Duration::from_millis(10 * fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>()))
 }

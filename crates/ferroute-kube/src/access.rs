@@ -1,4 +1,4 @@
-//! Where the API server is and who we are to it: a kubeconfig, the pod's own service account, or just an address.
+//! The address of the API server and the credentials: from a kubeconfig, the pod's service account, or `--master`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,57 +8,55 @@ use kube_client::{
     config::{Cluster, ExecInteractiveMode, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
-/// How to find out about the API server. The files are read anew whenever what they said last does not work any more,
-/// because certificates, keys and addresses change.
+/// The configuration of the connection. Its files are read again after a failure, because certificates, keys and
+/// addresses change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A kubeconfig; `master` goes before the address in it.
+    /// A kubeconfig; `master` takes precedence over its address.
     Kubeconfig { path: PathBuf, master: Option<String> },
     /// An address without credentials, as for `kubectl proxy`.
     Address(String),
-    /// The service account of the pod that we are.
+    /// The service account of this pod.
     InCluster,
 }
 
-/// What the files say.
+/// The contents of the files.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    /// Where the server is, who it is and who we are. Its `proxy_url` is the kubeconfig's alone.
+    /// Addresses, certificates and credentials. Its `proxy_url` is that of the kubeconfig alone.
     pub(crate) config: Config,
-    /// Holds the token to show.
+    /// The file with the bearer token.
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// It cannot be found out where the API server is and who we are to it.
+/// The connection to the API server cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The kubeconfig cannot be used.
-    #[error("cannot use the kubeconfig {}", path.display())]
+    /// The kubeconfig is invalid.
+    #[error("cannot load the kubeconfig {}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: KubeconfigError,
     },
-    /// The address is none.
-    #[error("{address:?} is no address of an API server")]
+    /// The address is invalid.
+    #[error("invalid API server address {address:?}")]
     Address {
-        /// What was given.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: http::uri::InvalidUri,
     },
-    /// There is no service account here.
-    #[error(
-        "neither a kubeconfig nor an address of the API server is given, and this is no pod with a service account"
-    )]
+    /// Nothing is configured, and there is no service account.
+    #[error("no kubeconfig or API server address is configured, and this is not a pod with a service account")]
     InCluster(#[source] InClusterError),
 }
 
 impl Access {
-    /// What the configuration and `--master` say; empty means not given.
+    /// Returns the access of the configuration and `--master`; empty values count as unset.
     pub(crate) fn new(connection: &ClientConnectionConfiguration, master: Option<&str>) -> Self {
         let master = master.filter(|master| !master.is_empty()).map(str::to_owned);
         match (connection.kubeconfig.as_str(), master) {
@@ -68,11 +66,11 @@ impl Access {
         }
     }
 
-    /// Reads the files. Programs that give credentials are not run yet.
+    /// Reads the files. Credential plugins are not run yet.
     ///
     /// # Errors
     ///
-    /// The files are not there or not good.
+    /// A file is missing or invalid.
     pub(crate) async fn load(&self) -> Result<Loaded, AccessError> {
         let mut config = match self {
             Self::InCluster => Config::incluster().map_err(AccessError::InCluster)?,
@@ -87,13 +85,13 @@ impl Access {
         // Requests are few, so the token is read for each one; see `TokenFile`.
         let token_file = config.auth_info.token_file.take();
         if token_file.is_some() {
-            // As in client-go, the file goes before a token in the kubeconfig, which is only its first value.
+            // As in client-go, the file takes precedence over the token in the kubeconfig, which is its first value.
             config.auth_info.token = None;
         }
-        // Retrying is ours, with the rest of it in view.
+        // The reflectors retry.
         config.default_retry = false;
         if let Some(exec) = &mut config.auth_info.exec {
-            // Nobody sits in front of a proxy. This also makes the program's complaints part of the error.
+            // There is no terminal. This also makes the standard error of the plugin part of the error.
             exec.interactive_mode = Some(ExecInteractiveMode::Never);
         }
         Ok(Loaded { config, token_file: token_file.map(PathBuf::from) })
@@ -105,26 +103,26 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, Ku
     for named in &mut kubeconfig.clusters {
         if let Some(cluster) = &mut named.cluster {
             let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
-            // Whether the user has a certificate could matter too, but nobody has one and neither a CA nor a scheme.
+            // client-go also checks for a client certificate, but none is used without a CA or a scheme.
             cluster.server = server.map(|server| with_scheme(&server, has_tls(cluster)));
         }
     }
-    let proxy = proxy(&kubeconfig);
+    let proxy_url = proxy_url(&kubeconfig);
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    // The library mixes in the environment; see `crate::proxy`.
-    config.proxy_url = proxy.map(|proxy| proxy.parse()).transpose().map_err(KubeconfigError::ParseProxyUrl)?;
+    // The library adds the environment's proxy; see `crate::http_client`.
+    config.proxy_url = proxy_url.map(|url| url.parse()).transpose().map_err(KubeconfigError::ParseProxyUrl)?;
     Ok(config)
 }
 
-/// The proxy that the cluster of the current context asks for.
-fn proxy(kubeconfig: &Kubeconfig) -> Option<String> {
+/// Returns the `proxy-url` of the cluster of the current context.
+fn proxy_url(kubeconfig: &Kubeconfig) -> Option<String> {
     let name = kubeconfig.current_context.as_deref()?;
     let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
     let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
-    cluster.proxy_url.clone().filter(|proxy| !proxy.is_empty())
+    cluster.proxy_url.clone().filter(|url| !url.is_empty())
 }
 
-/// As in client-go, an address without a scheme is one of `https` only where something is said about TLS.
+/// Adds the scheme to an address without one: as in client-go, `https` only where TLS is configured.
 fn with_scheme(address: &str, tls: bool) -> String {
     if address.contains("://") {
         return address.to_owned();

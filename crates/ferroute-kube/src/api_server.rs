@@ -1,85 +1,170 @@
-use std::sync::Arc;
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use ferroute_config::ClientConnectionConfiguration;
+use ferroute_core::rfc3339;
 use ferroute_source::Event;
-use tokio::sync::mpsc;
+use http::{Request, header};
+use kube_client::client::Body;
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    AccessError, RequestCounter, Timing, access::Access, complaints::Complaints, follower::Follower, kinds::Wanted,
-    requests::Uncounted, server::Server, throttle::Throttle, writer::ApiWriter,
+    AccessError, ApiError, ApiWriter, RequestCounter,
+    access::Access,
+    api_client::{self, ApiClient, NoMetrics, RateLimiter, USER_AGENT},
+    error::ErrorDeduplication,
+    reflector::Reflector,
+    resource::Collection,
 };
 
 /// A Kubernetes API server as a source of events.
 #[derive(Debug)]
 pub struct ApiServer {
-    server: Arc<Server>,
+    client: Arc<ApiClient>,
     node: String,
 }
 
+/// Time limits and delays of requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Delay after the first failure; it doubles from there, and is shortened by chance by up to three quarters.
+    pub initial_backoff: Duration,
+    /// Longest delay after a failure.
+    pub max_backoff: Duration,
+    /// Longest time until a response begins, and between two parts of a list. The API server itself gives up after a
+    /// minute.
+    pub response_timeout: Duration,
+    /// Longest time between two parts of a streaming list. Servers that do not support them may never start one.
+    pub streaming_list_timeout: Duration,
+    /// The `timeoutSeconds` of watches, in whole seconds. Each watch gets a random value, so that not all nodes reconnect
+    /// together. client-go's values.
+    pub watch_timeout: Range<Duration>,
+    /// How much longer than its timeout a watch may last until the connection counts as dead.
+    pub watch_grace: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(60),
+            streaming_list_timeout: Duration::from_secs(10),
+            watch_timeout: Duration::from_secs(300)..Duration::from_secs(600),
+            watch_grace: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Timing {
+    /// Returns a timeout for a watch, in seconds.
+    pub(crate) fn random_watch_seconds(&self) -> u64 {
+        let (min, max) = (self.watch_timeout.start.as_secs(), self.watch_timeout.end.as_secs());
+        fastrand::u64(min..max.max(min + 1))
+    }
+}
+
+/// The time of the API server is unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerTimeError {
+    /// There is no response.
+    #[error(transparent)]
+    NoResponse(#[from] ApiError),
+    /// The response has no date; responses of API servers have one.
+    #[error("the response of {url} has no valid Date header")]
+    NoDate {
+        /// The server.
+        url: String,
+    },
+}
+
 impl ApiServer {
-    /// The API server that the configuration's `clientConnection` and `--master` (which goes before the address in the
-    /// kubeconfig) name; the pod's own service account where neither does. `node` is the name of this node's Node.
+    /// Returns the API server of the configuration's `clientConnection` and of `--master`, which takes precedence over
+    /// the address in the kubeconfig; without either, that of the pod's service account. `node` is the name of this
+    /// node's Node.
     ///
-    /// What is listed and watched comes in the form that the configuration asks for, if the server has it, or in JSON. What
-    /// is written is JSON, always.
+    /// Responses are requested in the configured media types, or in JSON if the server does not support them. Request
+    /// bodies are always JSON.
     ///
     /// # Errors
     ///
-    /// The kubeconfig or the service account cannot be read. Nothing is sent yet.
+    /// The kubeconfig or the service account cannot be read. No request is sent yet.
     pub async fn new(
         connection: &ClientConnectionConfiguration,
         master: Option<&str>,
         node: &str,
     ) -> Result<Self, AccessError> {
         let access = Access::new(connection, master);
-        // Only to tell mistakes at once: the files are read again when the first request is made.
+        // Only to report mistakes at once: the first request reads the files again.
         access.load().await?;
-        let throttle = Throttle::new(connection.qps, connection.burst);
-        let server = Server::new(access, throttle, connection.accepted(), Timing::default(), Arc::new(Uncounted));
-        Ok(Self { server: Arc::new(server), node: node.to_owned() })
+        let rate_limiter = RateLimiter::new(connection.qps, connection.burst);
+        let client =
+            ApiClient::new(access, rate_limiter, connection.accepted(), Timing::default(), Arc::new(NoMetrics));
+        Ok(Self { client: Arc::new(client), node: node.to_owned() })
     }
 
-    /// With other times to wait.
+    /// Sets the time limits and delays.
     #[must_use]
     pub fn with_timing(self, timing: Timing) -> Self {
-        Self { server: Arc::new(self.server.with_timing(timing)), ..self }
+        Self { client: Arc::new(self.client.with_timing(timing)), ..self }
     }
 
-    /// Writes to the same server.
-    pub fn writer(&self) -> ApiWriter {
-        ApiWriter::new(Arc::clone(&self.server), &self.node)
-    }
-
-    /// With somebody who counts requests.
+    /// Sets the recorder of request metrics.
     #[must_use]
     pub fn with_counter(self, counter: Arc<dyn RequestCounter>) -> Self {
-        Self { server: Arc::new(self.server.with_counter(counter)), ..self }
+        Self { client: Arc::new(self.client.with_counter(counter)), ..self }
     }
 
-    /// The server as something to send requests to.
-    pub(crate) fn server(&self) -> &Server {
-        &self.server
+    /// Returns a writer to the same server.
+    pub fn writer(&self) -> ApiWriter {
+        ApiWriter::new(Arc::clone(&self.client), &self.node)
     }
 
-    /// Tells what there is, then every change, until nobody takes any more. Dropping the future ends it too.
+    /// Lists and watches all resources, and sends their events until the receiver is closed. Dropping the future ends it
+    /// too.
     ///
-    /// Nothing that happens on the way ends it: what goes wrong is told as a problem, and tried again. Each kind is
-    /// told on its own, so a slice may come before its Service.
+    /// Errors do not end it: they are sent as problems, and the requests are retried. Each kind has its own list, so a
+    /// slice may arrive before its Service.
     pub async fn follow(self, batches: mpsc::Sender<Vec<Event>>) {
-        let server = self.server;
-        let complaints = Arc::new(Complaints::default());
-        let run = |wanted| Follower::new(wanted, Arc::clone(&server), Arc::clone(&complaints), batches.clone()).run();
+        let errors = Arc::new(ErrorDeduplication::default());
+        let run = |collection| {
+            Reflector::new(collection, Arc::clone(&self.client), Arc::clone(&errors), batches.clone()).run()
+        };
         let all = async {
             tokio::join!(
-                run(Wanted::services()),
-                run(Wanted::slices()),
-                run(Wanted::node(&self.node)),
-                run(Wanted::service_cidrs())
+                run(Collection::services()),
+                run(Collection::endpoint_slices()),
+                run(Collection::node(&self.node)),
+                run(Collection::service_cidrs())
             );
         };
         tokio::select! {
             () = all => {}
             () = batches.closed() => {}
         }
+    }
+
+    /// Returns the time of the API server, in whole seconds. It is as old as the response was under way.
+    ///
+    /// # Errors
+    ///
+    /// There is no response, or it has no date. Responses with an error status have one.
+    pub async fn server_time(&self) -> Result<SystemTime, ServerTimeError> {
+        let connection = self.client.connection().await?.0;
+        let request = Request::get("/version")
+            .header(header::USER_AGENT, USER_AGENT)
+            .body(Body::empty())
+            .expect("the path is valid");
+        let waited = self.client.timing.response_timeout;
+        let response = match timeout(waited, connection.client.send(request)).await {
+            Ok(response) => response.map_err(|error| api_client::no_response(&connection.url, &error))?,
+            Err(_) => return Err(ApiError::Timeout { url: connection.url.to_string(), waited }.into()),
+        };
+        let date = response.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+        let time = date.and_then(rfc3339::parse_http_date);
+        time.ok_or_else(|| ServerTimeError::NoDate { url: connection.url.to_string() })
     }
 }

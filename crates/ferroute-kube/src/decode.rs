@@ -1,136 +1,108 @@
-//! From what the API server sends to events.
+//! Decoding of what the API server sends, in JSON and protobuf.
 
 mod json;
 mod protobuf;
 
 use std::borrow::Cow;
 
-use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr};
+use ferroute_api::{EndpointSlice, Node, ObjectMeta, Service, ServiceCidr, labels};
 use ferroute_config::MediaType;
-use ferroute_source::{Event, ObjectName, Resource};
+use ferroute_core::{NamespacedName, parse::FieldError};
+use ferroute_source::{Event, Resource};
 use serde::Deserialize;
 
-use crate::{
-    kinds::Followed,
-    known::{Known, Version},
-    protobuf::NotProtobuf,
-};
+use crate::{protobuf::NotProtobuf, resource::ApiObject};
 
-/// An object as it was sent.
+/// An encoded object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Raw<'a> {
-    /// As text.
+pub(crate) enum RawObject<'a> {
+    /// JSON text.
     Json(&'a str),
-    /// As its own message, out of its envelopes.
+    /// The object's protobuf message, without envelopes.
     Protobuf(&'a [u8]),
 }
 
-/// One message of a watch.
+/// An event of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Message<'a> {
-    /// An object is new or changed.
-    Applied(Raw<'a>),
-    /// An object is gone; this is what it was.
-    Deleted(Raw<'a>),
-    /// Everything up to a version has been sent.
+pub(crate) enum WatchEvent<'a> {
+    /// An object was added or modified.
+    Applied(RawObject<'a>),
+    /// An object was deleted; this is its last state.
+    Deleted(RawObject<'a>),
+    /// Every change up to a version has been sent.
     Bookmark {
-        /// The version.
         version: String,
-        /// It is also the end of the list that the watch has begun with.
-        ends_listing: bool,
+        /// Whether it ends the list that the watch has started with.
+        ends_list: bool,
     },
-    /// The watch has come to an end.
+    /// The server ends the watch.
     Error(Status),
-    /// A type of message that is not known.
+    /// An event of an unknown type.
     Unknown(Cow<'a, str>),
 }
 
-/// What the API server answers in the place of an object (`v1`, `Status`).
+/// The object that the API server returns instead of another one (`v1`, `Status`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Status {
-    /// For people.
     pub(crate) message: String,
-    /// The HTTP status, also where it comes within a watch.
+    /// The HTTP status, also within a watch.
     pub(crate) code: u16,
 }
 
-/// `metadata` of a list.
+/// The metadata of a list.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ListMeta {
-    /// The version that the list shows; a watch goes on from here.
+    /// The version of the list, from which a watch resumes.
     pub(crate) resource_version: String,
-    /// Asks for the next page; empty on the last one.
+    /// The token of the next page; empty on the last one.
     pub(crate) r#continue: String,
 }
 
-/// An object that was sent.
+/// A decoded object.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    /// Its name.
-    pub(crate) name: ObjectName,
-    /// Its version as text.
+pub(crate) struct Decoded {
+    pub(crate) name: NamespacedName,
     pub(crate) version: String,
-    /// Tells of it, if it is good.
-    pub(crate) applied: Result<Event, ObjectError>,
+    /// The event that adds or changes the object, if it is valid.
+    pub(crate) event: Result<Event, FieldError>,
 }
 
-impl Sent {
-    /// Its version.
-    pub(crate) fn version(&self) -> Version {
-        Version::of(&self.version)
-    }
-}
-
-/// An object cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub(crate) struct ObjectError {
-    /// The field.
-    path: String,
-    /// What is wrong with its value.
-    message: String,
-}
-
-/// What was sent cannot be read.
+/// Data from the API server cannot be decoded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
-    /// It should be JSON.
+pub(crate) enum DecodeError {
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// It should be UTF-8.
     #[error(transparent)]
-    Text(#[from] std::str::Utf8Error),
-    /// It should be a message of protobuf.
+    Utf8(#[from] std::str::Utf8Error),
     #[error(transparent)]
     Message(#[from] prost::DecodeError),
-    /// It should be in one of the envelopes of Kubernetes.
     #[error(transparent)]
     Envelope(#[from] NotProtobuf),
 }
 
-/// An object does not even tell its name.
+/// An object has no name, or its name cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("an object has no name")]
-pub(crate) struct Nameless(#[source] Option<ReadError>);
+pub(crate) struct MissingName(#[source] Option<DecodeError>);
 
-impl<'a> Raw<'a> {
-    fn metadata(self) -> Result<ObjectMeta, ReadError> {
+impl<'a> RawObject<'a> {
+    fn metadata(self) -> Result<ObjectMeta, DecodeError> {
         match self {
             Self::Json(text) => json::metadata(text),
             Self::Protobuf(message) => protobuf::metadata(message),
         }
     }
 
-    fn status(self) -> Result<Status, ReadError> {
+    fn status(self) -> Result<Status, DecodeError> {
         match self {
             Self::Json(text) => json::status(text.as_bytes()),
             Self::Protobuf(message) => protobuf::status(message),
         }
     }
 
-    fn object<T: Followed>(self) -> Result<T, ObjectError> {
+    fn object<T: ApiObject>(self) -> Result<T, FieldError> {
         match self {
             Self::Json(text) => json::object(text),
             Self::Protobuf(message) => protobuf::object(message),
@@ -138,96 +110,88 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Reads a message of a watch.
-pub(crate) fn message(media_type: MediaType, bytes: &[u8]) -> Result<Message<'_>, ReadError> {
+/// Decodes an event of a watch.
+pub(crate) fn watch_event(media_type: MediaType, bytes: &[u8]) -> Result<WatchEvent<'_>, DecodeError> {
     let (kind, object) = match media_type {
         MediaType::Json => json::open(bytes)?,
         MediaType::Protobuf => protobuf::open(bytes)?,
     };
     Ok(match &*kind {
-        "ADDED" | "MODIFIED" => Message::Applied(object),
-        "DELETED" => Message::Deleted(object),
+        "ADDED" | "MODIFIED" => WatchEvent::Applied(object),
+        "DELETED" => WatchEvent::Deleted(object),
         "BOOKMARK" => {
             let metadata = object.metadata()?;
-            let ends_listing = metadata.annotations.get(END_OF_LIST).is_some_and(|value| value == "true");
-            Message::Bookmark { version: metadata.resource_version.unwrap_or_default(), ends_listing }
+            let ends_list = metadata.annotations.get(INITIAL_EVENTS_END).is_some_and(|value| value == "true");
+            WatchEvent::Bookmark { version: metadata.resource_version.unwrap_or_default(), ends_list }
         }
-        "ERROR" => Message::Error(object.status()?),
-        _ => Message::Unknown(kind),
+        "ERROR" => WatchEvent::Error(object.status()?),
+        _ => WatchEvent::Unknown(kind),
     })
 }
 
-/// An item of a list.
-pub(crate) fn item(media_type: MediaType, bytes: &[u8]) -> Result<Raw<'_>, ReadError> {
+/// Returns an item of a list, not decoded yet.
+pub(crate) fn item(media_type: MediaType, bytes: &[u8]) -> Result<RawObject<'_>, DecodeError> {
     Ok(match media_type {
-        MediaType::Json => Raw::Json(std::str::from_utf8(bytes)?),
-        MediaType::Protobuf => Raw::Protobuf(bytes),
+        MediaType::Json => RawObject::Json(std::str::from_utf8(bytes)?),
+        MediaType::Protobuf => RawObject::Protobuf(bytes),
     })
 }
 
-/// Reads what surrounds the items of a list, as a splitter gives it.
-pub(crate) fn list_meta(media_type: MediaType, shell: &[u8]) -> Result<ListMeta, ReadError> {
+/// Decodes the metadata of a list, from the envelope that a splitter returns.
+pub(crate) fn list_meta(media_type: MediaType, envelope: &[u8]) -> Result<ListMeta, DecodeError> {
     match media_type {
-        MediaType::Json => json::list_meta(shell),
-        MediaType::Protobuf => protobuf::list_meta(shell),
+        MediaType::Json => json::list_meta(envelope),
+        MediaType::Protobuf => protobuf::list_meta(envelope),
     }
 }
 
-/// Reads a status that is a whole answer.
-pub(crate) fn status(media_type: MediaType, answer: &[u8]) -> Result<Status, ReadError> {
+/// Decodes a status that is a whole response.
+pub(crate) fn status(media_type: MediaType, body: &[u8]) -> Result<Status, DecodeError> {
     match media_type {
-        MediaType::Json => json::status(answer),
-        MediaType::Protobuf => protobuf::status(crate::protobuf::open(answer)?),
+        MediaType::Json => json::status(body),
+        MediaType::Protobuf => protobuf::status(crate::protobuf::open(body)?),
     }
 }
 
-/// Reads an object.
+/// Decodes an object.
 ///
 /// # Errors
 ///
-/// Not even its name can be read.
-pub(crate) fn object(resource: Resource, raw: Raw<'_>, known: &mut Known) -> Result<Sent, Nameless> {
+/// Not even its name can be decoded.
+pub(crate) fn object(resource: Resource, raw: RawObject<'_>) -> Result<Decoded, MissingName> {
     match resource {
-        Resource::Services => read::<Service>(raw, known),
-        Resource::EndpointSlices => read::<EndpointSlice>(raw, known),
-        Resource::Nodes => read::<Node>(raw, known),
-        Resource::ServiceCidrs => read::<ServiceCidr>(raw, known),
+        Resource::Services => decode::<Service>(raw),
+        Resource::EndpointSlices => decode::<EndpointSlice>(raw),
+        Resource::Nodes => decode::<Node>(raw),
+        Resource::ServiceCidrs => decode::<ServiceCidr>(raw),
     }
 }
 
-/// Reads the name and version of an object.
-///
-/// # Errors
-///
-/// They cannot be read.
-pub(crate) fn name(raw: Raw<'_>, known: &mut Known) -> Result<(ObjectName, String), Nameless> {
-    let metadata = raw.metadata().map_err(|error| Nameless(Some(error)))?;
-    let name = named(&metadata, known)?;
-    Ok((name, metadata.resource_version.unwrap_or_default()))
+/// Decodes the name and version of an object.
+pub(crate) fn name(raw: RawObject<'_>) -> Result<(NamespacedName, String), MissingName> {
+    let metadata = raw.metadata().map_err(|error| MissingName(Some(error)))?;
+    Ok((name_of(&metadata)?, metadata.resource_version.unwrap_or_default()))
 }
 
-fn read<T: Followed>(raw: Raw<'_>, known: &mut Known) -> Result<Sent, Nameless> {
+fn decode<T: ApiObject>(raw: RawObject<'_>) -> Result<Decoded, MissingName> {
     let mut object: T = match raw.object() {
         Ok(object) => object,
         Err(error) => {
-            let (name, version) = name(raw, known)?;
-            return Ok(Sent { name, version, applied: Err(error) });
+            let (name, version) = name(raw)?;
+            return Ok(Decoded { name, version, event: Err(error) });
         }
     };
     let metadata = object.metadata();
-    // People keep whole copies of the object in annotations; they are not to wait in queues with it.
-    metadata.annotations.retain(|key, _| key == LAST_CHANGE);
-    let name = named(metadata, known)?;
+    // Some tools keep whole copies of the object in annotations, which must not wait in queues with it.
+    metadata.annotations.retain(|key, _| key == labels::LAST_CHANGE_TRIGGER_TIME);
+    let name = name_of(metadata)?;
     let version = metadata.resource_version.clone().unwrap_or_default();
-    Ok(Sent { name, version, applied: Ok(object.applied()) })
+    Ok(Decoded { name, version, event: Ok(object.into_event()) })
 }
 
-fn named(metadata: &ObjectMeta, known: &mut Known) -> Result<ObjectName, Nameless> {
-    if metadata.name.is_empty() { Err(Nameless(None)) } else { Ok(known.name(metadata)) }
+fn name_of(metadata: &ObjectMeta) -> Result<NamespacedName, MissingName> {
+    if metadata.name.is_empty() { Err(MissingName(None)) } else { Ok(NamespacedName::from_metadata(metadata)) }
 }
 
-/// Annotation on the bookmark that ends the list of a streaming list (KEP-3157).
-const END_OF_LIST: &str = "k8s.io/initial-events-end";
-
-/// Annotation on endpoint slices: when the pods changed that made the slice change.
-const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+/// The annotation on the bookmark that ends a streaming list (KEP-3157).
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";

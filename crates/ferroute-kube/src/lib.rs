@@ -1,50 +1,64 @@
-//! The API server as a source: Services, endpoint slices, this node's Node and, where the server has them, ServiceCIDRs,
-//! as they are and as they change.
+//! The API server as a source of events: Services, endpoint slices, this node's Node and, where the server supports them,
+//! ServiceCIDRs.
 //!
 //! ```text
-//!   kubeconfig, ──► Access ──► Server ──► Splitter ──► decode ──► Known ──► batches of events
-//!   service account         (one request  (objects    (our own   (what is
-//!                            at a time)    one by one)  types)     news)
+//!   kubeconfig, ──► Access ──► ApiClient ──► Splitter ──► decode ──► ObjectState ──► batches of events
+//!   service account           (requests)    (one object   (own       (names and
+//!                                             at a time)    types)     versions)
 //! ```
 //!
-//! One follower for each kind lists and then watches, and lists again only when it must. What comes is cut
-//! into objects while it comes in and told object by object, so that no list is ever held in memory, here or as text;
-//! what stays are names and versions. That holds for both forms that servers are read in, protobuf and JSON. Streaming lists are used where the server has them, lists in pages elsewhere.
+//! A reflector for each kind lists and watches, and lists again only when it must. Responses are split into objects as
+//! they arrive, in protobuf or JSON, and each object becomes an event at once, so that no list is ever held in memory;
+//! only names and versions stay. Streaming lists are used where the server supports them, else lists in pages.
 //!
-//! The library `kube-client` does the rest: kubeconfig, credentials, TLS. Beside that an [`ApiWriter`] takes a taint from
-//! the Node and writes Events. What is *not* here: what objects mean, and when to write.
+//! `kube-client` provides kubeconfigs, credentials and TLS. Beside that, an [`ApiWriter`] writes Events and removes a
+//! taint from the Node. What is *not* here: the meaning of objects, and when to write.
+//!
+//! # Example
+//!
+//! ```
+//! # #[cfg(feature = "testing")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ferroute_kube::{ApiServer, testing::FakeApiServer};
+//! use ferroute_source::{Event, Resource};
+//! use serde_json::json;
+//!
+//! let fake = FakeApiServer::start().await;
+//! fake.apply(Resource::Services, json!({"metadata": {"namespace": "shop", "name": "web"}}));
+//!
+//! let server = ApiServer::new(&Default::default(), Some(&fake.url()), "node-1").await?;
+//! let (sender, mut batches) = tokio::sync::mpsc::channel(16);
+//! tokio::spawn(server.follow(sender));
+//! loop {
+//!     let batch = batches.recv().await.ok_or("the source has ended")?;
+//!     if batch.iter().any(|event| matches!(event, Event::ServiceApplied(_))) {
+//!         return Ok(());
+//!     }
+//! }
+//! # }
+//! # #[cfg(not(feature = "testing"))]
+//! # fn main() {}
+//! ```
 
 mod access;
-mod answer;
+mod api_client;
 mod api_server;
-mod backoff;
-mod client;
-mod clock;
-mod complaints;
 mod decode;
-mod follower;
-mod kinds;
-mod known;
-mod ledger;
-mod outlet;
-mod permission;
+mod error;
+mod http_client;
 mod protobuf;
-mod proxy;
-mod requests;
-mod server;
+mod reflector;
+mod resource;
+mod response;
 mod split;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod throttle;
-mod timing;
-mod trouble;
 mod writer;
 
 pub use access::AccessError;
-pub use api_server::ApiServer;
-pub use clock::ClockError;
-pub use permission::Permission;
-pub use requests::{RequestCounter, RequestEnd};
-pub use timing::Timing;
-pub use trouble::{Cause, Trouble};
-pub use writer::{ApiWriter, Regarding, Report, Reported, Severity, WriteError};
+pub use api_client::{RequestCounter, RequestResult};
+pub use api_server::{ApiServer, ServerTimeError, Timing};
+pub use error::{ApiError, Cause};
+pub use resource::Permission;
+pub use writer::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};

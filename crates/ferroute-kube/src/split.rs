@@ -1,16 +1,16 @@
-//! Cuts what the API server sends into objects while it comes in, so that no more than one object needs to be held at a
-//! time. Whether an object is good is its reader's to say.
+//! Splits responses of the API server into objects as they arrive, so that no more than one object is held in memory.
+//!
+//! What is *not* here: decoding the objects ([`crate::decode`]).
 
-mod frames;
-mod items;
 mod json;
+mod protobuf;
 
 use ferroute_config::MediaType;
 
-use self::{frames::Frames, items::Items};
+use self::protobuf::{Frames, Items};
 use crate::protobuf::NotProtobuf;
 
-/// Cuts one answer.
+/// A splitter for one response.
 #[derive(Debug)]
 pub(crate) enum Splitter {
     /// A watch or a list in JSON.
@@ -21,22 +21,22 @@ pub(crate) enum Splitter {
     Items(Items),
 }
 
-/// What comes cannot be cut into objects.
+/// A response cannot be split into objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SplitError {
-    /// There is something where an object should begin, or a bracket too many.
-    #[error("it is no JSON")]
+    /// Something other than an object begins, or there is a bracket too many.
+    #[error("not JSON")]
     NotJson,
-    /// A length does not fit into what it is the length of a part of, or the envelope is another one.
+    /// The envelope is unknown, or a length exceeds that of the surrounding message.
     #[error(transparent)]
     NotProtobuf(#[from] NotProtobuf),
-    /// An object, or what surrounds the items of a list, has no end.
-    #[error("an object is longer than {LONGEST} bytes")]
+    /// An object, or the envelope of a list, is too long.
+    #[error("an object is longer than {MAX_OBJECT_BYTES} bytes")]
     TooLong,
 }
 
 impl Splitter {
-    /// For objects one after the other, as a watch sends them.
+    /// Returns a splitter for consecutive objects, as in a watch.
     pub(crate) fn stream(media_type: MediaType) -> Self {
         match media_type {
             MediaType::Json => Self::Json(json::Splitter::stream()),
@@ -44,7 +44,7 @@ impl Splitter {
         }
     }
 
-    /// For the items of a list.
+    /// Returns a splitter for the items of a list.
     pub(crate) fn list(media_type: MediaType) -> Self {
         match media_type {
             MediaType::Json => Self::Json(json::Splitter::list()),
@@ -52,11 +52,11 @@ impl Splitter {
         }
     }
 
-    /// The next object, which takes what it needs off the front of `bytes`. `None` when `bytes` has been used up.
+    /// Consumes the front of `bytes` and returns the next object; `None` when `bytes` is used up.
     ///
     /// # Errors
     ///
-    /// What comes cannot be cut. The splitter is of no use any more then.
+    /// The response cannot be split. The splitter cannot be used any more.
     pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<&[u8]>, SplitError> {
         match self {
             Self::Json(splitter) => splitter.next(bytes),
@@ -65,7 +65,7 @@ impl Splitter {
         }
     }
 
-    /// Whether an object has begun and not ended.
+    /// Reports whether an object has begun and not ended.
     pub(crate) fn is_within_object(&self) -> bool {
         match self {
             Self::Json(splitter) => splitter.is_within_object(),
@@ -74,24 +74,24 @@ impl Splitter {
         }
     }
 
-    /// What surrounds the items of a list, when it is complete: in protobuf, its metadata.
-    pub(crate) fn shell(&self) -> Option<&[u8]> {
+    /// Returns what surrounds the items of a complete list: in protobuf, only its metadata.
+    pub(crate) fn list_envelope(&self) -> Option<&[u8]> {
         match self {
-            Self::Json(splitter) => splitter.shell(),
+            Self::Json(splitter) => splitter.list_envelope(),
             Self::Frames(_) => None,
-            Self::Items(splitter) => splitter.shell(),
+            Self::Items(splitter) => splitter.list_envelope(),
         }
     }
 }
 
-/// An object that has been given out is gone by now.
+/// Clears the buffer of an object that has been returned.
 fn recycle(object: &mut Vec<u8>) {
     object.clear();
-    object.shrink_to(KEPT);
+    object.shrink_to(KEPT_BYTES);
 }
 
-/// Bytes that one object may have. The API server takes no object of more than 3 MiB (etcd not even of half that).
-const LONGEST: usize = 16 << 20;
+/// Bytes of one object. The API server accepts at most 3 MiB, and etcd half of that.
+const MAX_OBJECT_BYTES: usize = 16 << 20;
 
-/// Bytes that are kept for objects to come, so that one large object does not cost memory for ever.
-const KEPT: usize = 64 << 10;
+/// Capacity that is kept for further objects, so that one large object does not hold memory.
+const KEPT_BYTES: usize = 64 << 10;

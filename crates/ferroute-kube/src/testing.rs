@@ -1,11 +1,9 @@
-//! A double of an API server, for tests: it speaks list and watch over HTTP, as the real one does, in JSON and protobuf,
-//! and fails on demand.
+//! A fake API server for tests: it serves lists and watches over HTTP, in JSON and protobuf, and fails on demand.
 //!
-//! It keeps objects as they are given, checks nothing, and remembers every change, so that it can show any state of the
-//! past. It knows just the requests that a proxy makes, writing among them.
+//! It stores objects without validation, and the history of all changes, so that it can list any earlier version. It
+//! supports the requests of a proxy only, including writes.
 
 mod behaviour;
-mod body;
 pub(crate) mod encode;
 mod serve;
 mod store;
@@ -29,9 +27,9 @@ use tokio::{
 pub use self::behaviour::{Behaviour, Fault, Streaming};
 use self::{behaviour::Signals, store::Store};
 
-/// An API server double on a port of its own on the loopback interface. It ends when it is dropped.
+/// A fake API server on a free port of the loopback interface. Dropping it stops it.
 #[derive(Debug)]
-pub struct ApiDouble {
+pub struct FakeApiServer {
     shared: Arc<Shared>,
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -50,12 +48,12 @@ struct State {
     behaviour: Behaviour,
     faults: Vec<Fault>,
     requests: Vec<String>,
-    accepted: Vec<String>,
+    accept_headers: Vec<String>,
     writes: Vec<(String, Value)>,
 }
 
 impl Shared {
-    /// Changes something and wakes the watches.
+    /// Changes the state and wakes the watches.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.state());
         self.signals.send_modify(|signals| signals.changes += 1);
@@ -67,21 +65,21 @@ impl Shared {
     }
 }
 
-impl ApiDouble {
-    /// Starts it, with nothing in it.
+impl FakeApiServer {
+    /// Starts a server without objects.
     ///
     /// # Panics
     ///
-    /// No port can be had.
+    /// No port is free.
     pub async fn start() -> Self {
         Self::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Starts it at an address.
+    /// Starts a server at an address.
     ///
     /// # Panics
     ///
-    /// The address cannot be had.
+    /// The address is not free.
     pub async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.expect("the address is free");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -90,95 +88,95 @@ impl ApiDouble {
         Self { shared, address, task }
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it is, as a URL.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Puts an object in the place of the one of its name, if any, and gives its version, which is set in it.
+    /// Creates or replaces an object. Sets its version and returns it.
     pub fn apply(&self, resource: Resource, object: Value) -> u64 {
         self.change(|state| state.store.apply(resource, object))
     }
 
-    /// Deletes an object; `namespace` is empty for Nodes. Whether it was there.
+    /// Deletes an object; `namespace` is empty for Nodes. Reports whether it existed.
     pub fn delete(&self, resource: Resource, namespace: &str, name: &str) -> bool {
         self.change(|state| state.store.delete(resource, namespace, name))
     }
 
-    /// All objects of a kind that the requests of a proxy can see, without those that other proxies take care of.
+    /// Returns the objects of a kind that a proxy's selectors match.
     pub fn objects(&self, resource: Resource) -> Vec<Value> {
         let state = self.shared.state();
         let now = state.store.version();
-        state.store.at(now, resource).into_values().filter(store::is_ours).collect()
+        state.store.at(now, resource).into_values().filter(store::matches_label_selector).collect()
     }
 
-    /// Forgets the past, so that no watch or list can begin before now.
-    pub fn forget(&self) {
-        self.shared.state().store.forget();
+    /// Discards the history, so that no watch or list can begin before the current version.
+    pub fn compact(&self) {
+        self.shared.state().store.compact();
     }
 
-    /// Goes back to the state of `version`, as when a backup has been put back.
+    /// Goes back to the state of `version`, as after restoring a backup.
     pub fn restore(&self, version: u64) {
         self.change(|state| state.store.restore(version));
     }
 
-    /// Changes how it answers from now on.
+    /// Changes its behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.shared.state().behaviour);
     }
 
-    /// The next request meets with this fault; further faults come after those that wait already.
-    pub fn fault(&self, fault: Fault) {
+    /// Adds a fault for the next request that has none yet.
+    pub fn inject(&self, fault: Fault) {
         self.shared.state().faults.push(fault);
     }
 
-    /// Takes back all faults that wait.
+    /// Removes all faults that have not occurred yet.
     pub fn clear_faults(&self) {
         self.shared.state().faults.clear();
     }
 
-    /// Breaks all watches in the middle of an object.
-    pub fn cut(&self) {
+    /// Breaks the connections of all watches in the middle of an object.
+    pub fn cut_watches(&self) {
         self.shared.signals.send_modify(|signals| signals.cuts += 1);
     }
 
-    /// Ends all watches regularly, as when their time is over.
+    /// Ends all watches, as at their timeout.
     pub fn end_watches(&self) {
         self.shared.signals.send_modify(|signals| signals.ends += 1);
     }
 
-    /// Ends all watches with a message that has this status.
-    pub fn end_watches_with(&self, code: u16) {
+    /// Ends all watches with an error event of this status.
+    pub fn fail_watches(&self, code: u16) {
         self.shared.signals.send_modify(|signals| (signals.errors, signals.code) = (signals.errors + 1, code));
     }
 
-    /// Sends all watches a bookmark.
+    /// Sends a bookmark to all watches.
     pub fn bookmark(&self) {
         self.shared.signals.send_modify(|signals| signals.bookmarks += 1);
     }
 
-    /// Sends all watches a message of this type with an object that it does not keep.
+    /// Sends an event of this type to all watches, with an object that is not stored.
     pub fn send(&self, kind: &str, object: Value) {
         let message = Arc::new((kind.to_owned(), object));
         self.shared.signals.send_modify(|signals| (signals.sent, signals.message) = (signals.sent + 1, message));
     }
 
-    /// The targets of all requests so far, in their order.
+    /// Returns the path and query of all requests so far, in order.
     pub fn requests(&self) -> Vec<String> {
         self.shared.state().requests.clone()
     }
 
-    /// The header `accept` of all requests so far that had it, in their order.
-    pub fn accepted(&self) -> Vec<String> {
-        self.shared.state().accepted.clone()
+    /// Returns the header `accept` of all requests so far that had it, in order.
+    pub fn accept_headers(&self) -> Vec<String> {
+        self.shared.state().accept_headers.clone()
     }
 
-    /// What has been written and taken, in order: method and target, and the body.
+    /// Returns the accepted writes in order: method and path, and the body.
     pub fn writes(&self) -> Vec<(String, Value)> {
         self.shared.state().writes.clone()
     }
@@ -188,7 +186,7 @@ impl ApiDouble {
     }
 }
 
-impl Drop for ApiDouble {
+impl Drop for FakeApiServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -200,8 +198,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let Ok((socket, _)) = listener.accept().await else { continue };
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
-            let service = service_fn(move |request| serve::answer(Arc::clone(&shared), request));
-            // That a client goes away, or a fault cuts the connection, is what this is for.
+            let service = service_fn(move |request| serve::respond(Arc::clone(&shared), request));
+            // Lost clients and injected faults are expected.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
         });
         while connections.try_join_next().is_some() {}

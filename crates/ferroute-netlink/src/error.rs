@@ -2,119 +2,118 @@ use std::{fmt, io};
 
 use crate::{Malformed, Oversize, Protocol};
 
-/// Why an exchange with the kernel failed.
+/// An error of an exchange with the kernel.
 ///
-/// After [`Error::Refused`] and [`Error::Oversize`] the socket is as good as before; after the others it is wiser to
-/// open a new one.
+/// The socket remains usable after [`Error::Refused`] and [`Error::Oversize`]; after other errors, open a new one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no socket: the kernel lacks the protocol, or the process may not have so many files.
+    /// The socket could not be opened: the kernel lacks the protocol, or the process has too many open files.
     #[error("cannot open a netlink socket for {protocol}")]
     Open {
-        /// What it should talk to.
+        /// The protocol of the socket.
         protocol: Protocol,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// A message was not taken; nothing of it, nor of what was sent with it, was looked at.
+    /// The messages could not be sent; the kernel processed none of them.
     #[error("cannot send {bytes} bytes of netlink messages")]
     Send {
-        /// Size of everything that was sent together.
+        /// The total size of the messages.
         bytes: usize,
         /// The kernel's answer. `EMSGSIZE`: the process may not have a send buffer of this size.
         #[source]
         source: io::Error,
     },
-    /// The answer could not be read.
+    /// The reply could not be received.
     #[error("cannot receive netlink messages")]
     Receive {
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// A datagram was longer than anything that was expected.
-    #[error("a netlink datagram was cut off (got {length} bytes, want at most {room})")]
+    /// A datagram exceeded the receive buffer.
+    #[error("truncated netlink datagram (got {length} bytes, want at most {buffer})")]
     Truncated {
-        /// Its size.
+        /// The size of the datagram.
         length: usize,
         /// The size of the receive buffer.
-        room: usize,
+        buffer: usize,
     },
-    /// The kernel looked at the request and said no.
+    /// The kernel refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The kernel did not say that it has done what was asked, so maybe it has not.
-    #[error("kernel did not answer a request of kind {kind:#06x}")]
+    /// The kernel sent no ack; the request may or may not have been executed.
+    #[error("kernel did not acknowledge a request of type {kind:#06x}")]
     Unanswered {
-        /// The kind of the request.
+        /// The message type of the request.
         kind: u16,
     },
-    /// The same for a batch: not all of its messages that ask for an answer got one, and none was refused.
-    #[error("kernel did not answer a batch of {messages} messages")]
+    /// The kernel sent fewer acks than the batch requested, and refused no message.
+    #[error("kernel did not acknowledge a batch of {messages} messages")]
     UnansweredBatch {
-        /// Number of messages in the batch.
+        /// The number of messages in the batch.
         messages: usize,
     },
-    /// So many answers came that some were lost.
-    #[error("kernel's answers did not fit into the receive buffer, some are lost")]
+    /// `ENOBUFS`: the receive buffer overran and replies were lost.
+    #[error("netlink receive buffer overrun: replies were lost")]
     Overrun,
-    /// Whenever a list was read, it was changed at the same time.
-    #[error("list changed while it was read, {tries} times in a row (kind {kind:#06x})")]
+    /// Every attempt to dump a list was interrupted by a change (`NLM_F_DUMP_INTR`).
+    #[error("dump was interrupted {attempts} times in a row (type {kind:#06x})")]
     Interrupted {
-        /// The kind of the message that asked for the list.
+        /// The message type of the dump request.
         kind: u16,
-        /// How often it was tried.
-        tries: usize,
+        /// The number of attempts.
+        attempts: usize,
     },
-    /// What was to be sent does not fit into its frame.
+    /// An attribute or message is too long for its length field.
     #[error("netlink message is too long")]
     Oversize(#[from] Oversize),
-    /// The kernel's answer makes no sense.
-    #[error("cannot understand the kernel's answer")]
+    /// The kernel's reply is malformed.
+    #[error("malformed reply of the kernel")]
     Malformed(#[from] Malformed),
 }
 
-/// One message that the kernel said no to.
+/// An error reply of the kernel to one message (`NLMSG_ERROR`), with its extended ack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Position of the message in its batch, from 0; 0 for a request.
+    /// The index of the message in its batch; 0 for a request.
     pub index: usize,
-    /// The kind of the message.
+    /// The message type.
     pub kind: u16,
     /// The error number (`E*`), positive.
     pub errno: i32,
-    /// Where in the message the kernel saw the error: bytes from the start of its netlink header to the attribute.
+    /// The offset of the attribute at fault from the start of the message (`NLMSGERR_ATTR_OFFS`).
     pub offset: Option<u32>,
-    /// The kernel's own words.
-    pub text: Option<String>,
+    /// The kernel's error message (`NLMSGERR_ATTR_MSG`).
+    pub message: Option<String>,
 }
 
-/// Everything that the kernel refused of a batch, in the order of the messages.
+/// The error replies of the kernel to a batch, in the order of the messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "a batch that could be sent may still have been refused"]
+#[must_use = "the kernel may have refused messages of a batch that was sent"]
 pub struct Refusals {
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) overrun: bool,
 }
 
 impl Refusals {
-    /// Nothing was refused.
+    /// Reports whether the kernel refused no message.
     pub fn is_empty(&self) -> bool {
         self.refusals.is_empty() && !self.overrun
     }
 
-    /// The refusals whose reports have arrived.
+    /// Returns the refusals that were received.
     pub fn as_slice(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// There were more refusals than the receive buffer has room for.
+    /// Reports whether the receive buffer overran, so that refusals were lost.
     pub fn is_overrun(&self) -> bool {
         self.overrun
     }
 
-    /// The first refusal as an error, for batches that succeed or fail as a whole.
+    /// Returns the first refusal as an error, for batches that the kernel applies as a whole.
     pub fn into_result(self) -> Result<(), Error> {
         match self.refusals.into_iter().next() {
             Some(refusal) => Err(refusal.into()),
@@ -125,29 +124,24 @@ impl Refusals {
 }
 
 impl Refusal {
-    /// The object is not there, or what it refers to is not.
+    /// Reports whether the object, or one that it refers to, does not exist (`ENOENT`).
     pub fn is_not_found(&self) -> bool {
         self.errno == libc::ENOENT
     }
 
-    /// There is such an object already.
+    /// Reports whether the object exists already (`EEXIST`).
     pub fn is_exists(&self) -> bool {
         self.errno == libc::EEXIST
     }
 
-    /// The object is in use.
+    /// Reports whether the object is in use (`EBUSY`).
     pub fn is_busy(&self) -> bool {
         self.errno == libc::EBUSY
-    }
-
-    /// The batch was made for a state that is not the present one any more: read again, and write again.
-    pub fn is_stale(&self) -> bool {
-        self.errno == libc::ERESTART
     }
 }
 
 impl Error {
-    /// What the kernel refused, if that is the reason.
+    /// Returns the refusal, if that is the error.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -169,11 +163,6 @@ impl Error {
     pub fn is_busy(&self) -> bool {
         self.refusal().is_some_and(Refusal::is_busy)
     }
-
-    /// See [`Refusal::is_stale`].
-    pub fn is_stale(&self) -> bool {
-        self.refusal().is_some_and(Refusal::is_stale)
-    }
 }
 
 impl std::error::Error for Refusal {}
@@ -181,13 +170,13 @@ impl std::error::Error for Refusal {}
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { index, kind, errno, .. } = self;
-        write!(f, "kernel refused netlink message {index} of kind {kind:#06x}")?;
+        write!(f, "kernel refused netlink message {index} of type {kind:#06x}")?;
         if let Some(offset) = self.offset {
             write!(f, " at byte {offset}")?;
         }
         write!(f, ": {}", io::Error::from_raw_os_error(*errno))?;
-        if let Some(text) = &self.text {
-            write!(f, ": {text}")?;
+        if let Some(message) = &self.message {
+            write!(f, ": {message}")?;
         }
         Ok(())
     }

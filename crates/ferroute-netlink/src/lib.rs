@@ -1,20 +1,44 @@
-//! Netlink sockets, batches, acks and dumps, without knowing what the messages mean.
+//! Netlink sockets, batches, acks and dumps, independent of the meaning of messages.
 //!
 //! ```text
 //!   Request, Batch ──► Socket ──► kernel          bytes written with Writer: attributes, nests
 //!   Message, Attribute ◄── Socket ◄── kernel      bytes read without copying
-//!   Subscription ◄── kernel                       what others change
+//!   Subscription ◄── kernel                       notifications of changes
 //! ```
 //!
-//! nf_tables, connection tracking, packet accounting, ipsets, IPVS and addresses all speak netlink; what they say lives
-//! with those who say it. Here is only what they share: how bytes are framed and how an exchange ends. The formats are
-//! the kernel's, described in `include/uapi/linux/netlink.h` and `nfnetlink.h`.
+//! nf_tables, connection tracking, nfacct, ipset, IPVS and addresses all use netlink. The crates that use them encode
+//! and decode the attributes; this crate does the framing and the request-reply exchange. The formats are the kernel's,
+//! described in `include/uapi/linux/netlink.h`, `nfnetlink.h` and `Documentation/userspace-api/netlink/`.
 //!
-//! A socket belongs to the network namespace of the thread that opened it. All calls return at once: the kernel works
-//! on a request within the `send` call, so its answer is there before the first `receive`.
+//! A socket belongs to the network namespace of the thread that opened it. No call blocks: the kernel processes a
+//! request within the `send` call, so its reply is available to the first `receive`.
 //!
-//! This is the one crate with `unsafe` code. The system calls are in `sys.rs`; beside them there are only the
-//! registration with an event loop and the settings of the C library's allocator.
+//! This is the only crate with `unsafe` code: the system calls in `sys.rs`, the registration with an event loop, and
+//! the settings of the C library's allocator.
+//!
+//! # Example
+//!
+//! Listing the addresses of all interfaces:
+//!
+//! ```
+//! use ferroute_netlink::{Error, Protocol, Request, Socket};
+//!
+//! let mut socket = Socket::open(Protocol::Route)?;
+//! // `struct ifaddrmsg` of zeros: all families and interfaces.
+//! let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; 8]);
+//! let addresses = socket.collect::<_, Error>(&mut request, |message| {
+//!     let (_, attributes) = message.split_header::<8>()?;
+//!     for attribute in attributes {
+//!         let attribute = attribute?;
+//!         if attribute.kind == libc::IFA_ADDRESS {
+//!             return Ok(Some(attribute.ip()?));
+//!         }
+//!     }
+//!     Ok(None)
+//! })?;
+//! println!("{addresses:?}");
+//! # Ok::<(), Error>(())
+//! ```
 
 #[cfg(feature = "tokio")]
 mod async_subscription;
@@ -31,24 +55,24 @@ mod write;
 #[cfg(feature = "tokio")]
 pub use async_subscription::AsyncSubscription;
 pub use error::{Error, Refusal, Refusals};
-pub use memory::keep_little_memory;
+pub use memory::tune_allocator;
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 pub use socket::{Consistency, Socket};
-pub use subscription::{Subscription, Wake};
+pub use subscription::{Drained, Subscription};
 pub use write::{Batch, Oversize, Request, Writer};
 
 use std::fmt;
 
-/// The parts of the kernel that a netlink socket can talk to.
+/// A netlink protocol (`NETLINK_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Addresses, links, routes.
+    /// rtnetlink: addresses, links, routes.
     Route,
-    /// Everything of netfilter: nf_tables, connection tracking, ipsets, packet accounting.
+    /// Netfilter: nf_tables, connection tracking, ipset, nfacct.
     Netfilter,
-    /// Families that register by name, such as IPVS.
+    /// Generic netlink: families that register by name, such as IPVS.
     Generic,
-    /// Sockets of any kind and their states (`sock_diag`).
+    /// `sock_diag`: sockets of all kinds and their states.
     SocketDiagnosis,
 }
 
@@ -74,24 +98,24 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Flags of a message (`NLM_F_*`). The socket adds «request», and «ack» or «dump», by itself where that is its business.
+/// Message flags (`NLM_F_*`). The socket adds `NLM_F_REQUEST`, and `NLM_F_ACK` or `NLM_F_DUMP` where needed.
 pub mod flags {
-    /// Answer when done, also when nothing went wrong. In a [`Batch`](crate::Batch) without it the last message gets it.
-    pub const ACK: u16 = libc::NLM_F_ACK as u16;
-    /// Make the object if there is none.
-    pub const CREATE: u16 = libc::NLM_F_CREATE as u16;
-    /// Together with [`CREATE`]: fail if there is one already.
-    pub const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
-    /// Put it behind the others, where there is an order.
-    pub const APPEND: u16 = libc::NLM_F_APPEND as u16;
-    /// Put the new object in the place of the old one.
-    pub const REPLACE: u16 = libc::NLM_F_REPLACE as u16;
+    /// Reply when done, also without an error. In a [`Batch`](crate::Batch) without this flag the last message gets it.
+    pub const NLM_F_ACK: u16 = libc::NLM_F_ACK as u16;
+    /// Create the object if it does not exist.
+    pub const NLM_F_CREATE: u16 = libc::NLM_F_CREATE as u16;
+    /// With [`NLM_F_CREATE`]: fail if the object exists.
+    pub const NLM_F_EXCL: u16 = libc::NLM_F_EXCL as u16;
+    /// Append to a list.
+    pub const NLM_F_APPEND: u16 = libc::NLM_F_APPEND as u16;
+    /// Replace the existing object.
+    pub const NLM_F_REPLACE: u16 = libc::NLM_F_REPLACE as u16;
 }
 
-/// Bits that may be set in the kind of an attribute that is written. Reading takes them off.
+/// Flags in the type of an attribute that is written (`NLA_F_*`). They are removed when reading.
 pub mod attribute_flags {
-    /// The content is attributes again. [`Writer::nest`](crate::Writer::nest) sets it.
-    pub const NESTED: u16 = libc::NLA_F_NESTED as u16;
-    /// The content is in network byte order; ipsets ask for it.
-    pub const NET_BYTE_ORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;
+    /// The payload consists of attributes. [`Writer::nest`](crate::Writer::nest) sets it.
+    pub const NLA_F_NESTED: u16 = libc::NLA_F_NESTED as u16;
+    /// The payload is in network byte order, as ipset requires.
+    pub const NLA_F_NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;
 }

@@ -1,22 +1,22 @@
-//! How the C library's allocator keeps memory. That has nothing to do with netlink, but this is the one crate that calls
-//! what Rust cannot check.
+//! Settings of the C library's allocator. Unrelated to netlink, but this is the only crate with `unsafe` code.
 
-/// Lets the process keep little memory that it does not use: one pool for all threads, large blocks each for themselves,
-/// and the pool's free end given back early. To be called before there are other threads.
+/// Reduces the memory that glibc's allocator retains, to be called before other threads are started: one arena for all
+/// threads (`M_ARENA_MAX`), `mmap` for blocks of 64 KiB and more (`M_MMAP_THRESHOLD`), and trimming of the heap's free
+/// end from 128 KiB (`M_TRIM_THRESHOLD`).
 ///
-/// A proxy's threads hand each other what they have allocated and free it there, so by default each thread's pool keeps
-/// what others could use. They seldom allocate at the same time, so one pool makes nobody wait. Does nothing where the C
-/// library is not glibc, whose allocator alone has these settings (`mallopt(3)`).
+/// The proxy's threads pass allocations to each other and free them there, so with the default of several arenas per
+/// processor each arena retains memory that others could use. Contention is rare because threads seldom allocate at the
+/// same time. Has no effect with other C libraries, see `mallopt(3)`.
 #[cfg_attr(
     target_env = "gnu",
     expect(unsafe_code, reason = "a function of the C library; the block says why it is sound")
 )]
-pub fn keep_little_memory() {
+pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     for (setting, value) in SETTINGS {
-        // SAFETY: `mallopt` takes two numbers and touches the allocator's own settings alone, under its lock.
-        let taken = unsafe { libc::mallopt(setting, value) };
-        debug_assert_eq!(taken, 1, "bug: glibc knows setting {setting} and takes {value}");
+        // SAFETY: `mallopt` takes two integers and changes only the allocator's settings, under its lock.
+        let result = unsafe { libc::mallopt(setting, value) };
+        debug_assert_eq!(result, 1, "bug: glibc rejects setting {setting} = {value}");
     }
 }
 
@@ -27,9 +27,9 @@ const SETTINGS: [(libc::c_int, libc::c_int); 3] =
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_c_library_takes_all_settings() {
-        super::keep_little_memory();
-        // What was allocated before and what comes now can be used and freed.
+    fn glibc_accepts_all_settings() {
+        super::tune_allocator();
+        // Memory allocated before and after the call can be used and freed.
         let blocks: Vec<Vec<u8>> = (0..100).map(|i| vec![1; i * 4096]).collect();
         assert_eq!(blocks.iter().map(Vec::len).sum::<usize>(), 4096 * 4950);
     }

@@ -1,39 +1,39 @@
-//! What all parts of netfilter have in front of their attributes (`include/uapi/linux/netfilter/nfnetlink.h`).
+//! The header of all netfilter messages (`include/uapi/linux/netfilter/nfnetlink.h`).
 
 use crate::Error;
 
-/// Bytes of the header that stands between a netfilter message's netlink header and its attributes.
+/// The length of `struct nfgenmsg`, which follows the netlink header.
 pub const HEADER_LENGTH: usize = 4;
 
-/// Opens a transaction of several messages; the kernel applies all of them or none. The header's resource is the
-/// subsystem.
-pub const BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
-/// Commits what was opened by [`BATCH_BEGIN`]. Without it the kernel forgets the batch, and says nothing of it.
-pub const BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
+/// Begins a transaction, of which the kernel applies all messages or none. The header's resource id is the subsystem.
+pub const NFNL_MSG_BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
+/// Commits the transaction that [`NFNL_MSG_BATCH_BEGIN`] began. Without it the kernel drops the transaction without an
+/// error.
+pub const NFNL_MSG_BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 
-/// Subsystem of connection tracking.
-pub const CONNTRACK: u8 = libc::NFNL_SUBSYS_CTNETLINK as u8;
-/// Subsystem of ipsets.
-pub const IPSET: u8 = libc::NFNL_SUBSYS_IPSET as u8;
-/// Subsystem of named packet and byte counters.
-pub const ACCOUNTING: u8 = libc::NFNL_SUBSYS_ACCT as u8;
-/// Subsystem of nf_tables.
-pub const NFTABLES: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
+/// Connection tracking.
+pub const NFNL_SUBSYS_CTNETLINK: u8 = libc::NFNL_SUBSYS_CTNETLINK as u8;
+/// ipset.
+pub const NFNL_SUBSYS_IPSET: u8 = libc::NFNL_SUBSYS_IPSET as u8;
+/// nfacct: named packet and byte counters.
+pub const NFNL_SUBSYS_ACCT: u8 = libc::NFNL_SUBSYS_ACCT as u8;
+/// nf_tables.
+pub const NFNL_SUBSYS_NFTABLES: u8 = libc::NFNL_SUBSYS_NFTABLES as u8;
 
-/// The kind of message that carries `command` to a subsystem.
+/// Returns the message type of a subsystem's command.
 pub const fn kind(subsystem: u8, command: u8) -> u16 {
     u16::from_be_bytes([subsystem, command])
 }
 
-/// The header: an address family (`AF_*`), the version, which is 0 but for a few commands, and a resource id whose
-/// meaning depends on the message.
+/// Returns the header: an address family (`AF_*`), a version, which is 0 except for a few commands, and a resource id,
+/// whose meaning depends on the message.
 pub const fn header(family: u8, version: u8, resource: u16) -> [u8; HEADER_LENGTH] {
     let [high, low] = resource.to_be_bytes();
     [family, version, high, low]
 }
 
-/// Whether a request failed because the kernel has not the subsystem that it went to: then it answers `EINVAL`, whatever
-/// the request. Only of use for a request that cannot be wrong in itself.
+/// Reports whether a request failed because the kernel lacks its subsystem. The kernel then replies with `EINVAL` to
+/// any request, so this is only conclusive for requests that are valid.
 pub fn is_subsystem_missing(error: &Error) -> bool {
     error.refusal().is_some_and(|refusal| matches!(refusal.errno, libc::EINVAL | libc::EOPNOTSUPP))
 }

@@ -1,114 +1,114 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::write::{ALIGNMENT, ATTRIBUTE_HEADER, FLAGS_AT, KIND_AT, MESSAGE_HEADER, SEQUENCE_AT};
+use crate::write::{ALIGNMENT, ATTRIBUTE_HEADER, FLAGS_OFFSET, MESSAGE_HEADER, SEQUENCE_OFFSET, TYPE_OFFSET};
 
-/// Bytes that do not follow the rules of netlink, or not those of the message that they should be.
+/// Bytes that violate the netlink format, or that are not the expected message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A message ends before its header does, or goes on behind the end of what was received.
-    #[error("malformed netlink message (says {says} bytes, {left} are there)")]
+    /// The length of a message is smaller than its header or exceeds the received bytes.
+    #[error("malformed netlink message (length field {claimed}, {available} bytes available)")]
     Message {
-        /// What its length field says; 0 where not even that field is whole.
-        says: usize,
-        /// Bytes that are there.
-        left: usize,
+        /// The value of the length field; 0 if it is incomplete.
+        claimed: usize,
+        /// The number of bytes that are available.
+        available: usize,
     },
-    /// A message is too short for the fixed header that its kind has.
-    #[error("netlink message of kind {kind:#06x} is too short (got {got} bytes, want {want})")]
+    /// A message is shorter than the fixed header of its type.
+    #[error("netlink message of type {kind:#06x} is too short (got {got} bytes, want {want})")]
     Header {
-        /// The kind of the message.
+        /// The message type.
         kind: u16,
-        /// Bytes that are there.
+        /// The length of the payload.
         got: usize,
-        /// Bytes of the fixed header.
+        /// The length of the fixed header.
         want: usize,
     },
-    /// The same as [`Malformed::Message`], for an attribute.
-    #[error("malformed netlink attribute (says {says} bytes, {left} are there)")]
+    /// The length of an attribute is smaller than its header or exceeds the remaining bytes.
+    #[error("malformed netlink attribute (length field {claimed}, {available} bytes available)")]
     Attribute {
-        /// What its length field says; 0 where not even its header is whole.
-        says: usize,
-        /// Bytes that are there.
-        left: usize,
+        /// The value of the length field; 0 if the header is incomplete.
+        claimed: usize,
+        /// The number of bytes that are available.
+        available: usize,
     },
-    /// An attribute has another length than its type.
-    #[error("netlink attribute {kind} has a wrong length (got {got} bytes, want {want})")]
+    /// The length of an attribute does not match its data type.
+    #[error("netlink attribute {kind} has the wrong length (got {got} bytes, want {want})")]
     Value {
-        /// The attribute's kind.
+        /// The attribute type.
         kind: u16,
-        /// Bytes of its content.
+        /// The length of the payload.
         got: usize,
-        /// Bytes of the type that was asked for.
+        /// The length of the data type.
         want: usize,
     },
-    /// An attribute should be text but is not UTF-8.
-    #[error("netlink attribute {kind} is not text")]
+    /// A text attribute is not UTF-8.
+    #[error("netlink attribute {kind} is not UTF-8 text")]
     Text {
-        /// The attribute's kind.
+        /// The attribute type.
         kind: u16,
     },
-    /// An attribute that the message cannot do without is not there.
-    #[error("netlink attribute {kind} is missing in a message of kind {message:#06x}")]
+    /// A required attribute is missing.
+    #[error("netlink attribute {kind} is missing in a message of type {message:#06x}")]
     Missing {
-        /// The kind of the message.
+        /// The message type.
         message: u16,
-        /// The attribute's kind.
+        /// The attribute type.
         kind: u16,
     },
 }
 
-/// A message from the kernel.
+/// A message of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What it is; the meaning depends on the protocol.
+    /// The message type (`nlmsg_type`); its meaning depends on the protocol.
     pub kind: u16,
     /// `NLM_F_*`.
     pub flags: u16,
-    /// Number of the request that it answers; 0 for news that nobody asked for.
+    /// The sequence number of the request that this message replies to; 0 for notifications.
     pub sequence: u32,
-    /// Everything behind the netlink header.
+    /// The bytes after the netlink header.
     pub payload: &'a [u8],
 }
 
-/// The messages of one received datagram. Ends after the first error.
+/// An iterator over the messages of a datagram. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
 }
 
-/// An attribute: a kind and some bytes.
+/// An attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// What it is, without the flag bits; the meaning depends on where it stands.
+    /// The attribute type without flags (`nla_type`); its meaning depends on the message or nest.
     pub kind: u16,
-    /// Its content, without padding.
+    /// The payload, without padding.
     pub payload: &'a [u8],
 }
 
-/// The attributes of a message or of a nest. Ends after the first error.
+/// An iterator over the attributes of a message or nest. Ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// Parts the fixed header of `N` bytes that this kind of message has from its attributes.
+    /// Splits the payload into the fixed header of `N` bytes and the attributes.
     pub fn split_header<const N: usize>(&self) -> Result<(&'a [u8; N], Attributes<'a>), Malformed> {
         let too_short = Malformed::Header { kind: self.kind, got: self.payload.len(), want: N };
         let header = self.payload.first_chunk().ok_or(too_short)?;
-        // The header is padded; a message may end right behind it, without the padding.
+        // The header is padded, but a message without attributes may end without the padding.
         let attributes = self.payload.get(N.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Ok((header, Attributes::new(attributes)))
     }
 
-    /// The error to return for an attribute that should be there.
+    /// Returns the error for a missing required attribute.
     pub fn missing(&self, kind: u16) -> Malformed {
         Malformed::Missing { message: self.kind, kind }
     }
 }
 
 impl<'a> Messages<'a> {
-    /// Reads what one call of `receive` has brought.
+    /// Parses a received datagram.
     pub fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
@@ -122,19 +122,20 @@ impl<'a> Iterator for Messages<'a> {
             return None;
         }
         let bytes = std::mem::take(&mut self.rest);
-        let says = read_u32(bytes, 0).map_or(0, |length| length as usize);
-        let malformed = Malformed::Message { says, left: bytes.len() };
-        let header = || Some((read_u16(bytes, KIND_AT)?, read_u16(bytes, FLAGS_AT)?, read_u32(bytes, SEQUENCE_AT)?));
-        let (Some((kind, flags, sequence)), Some(payload)) = (header(), bytes.get(MESSAGE_HEADER..says)) else {
+        let claimed = read_u32(bytes, 0).map_or(0, |length| length as usize);
+        let malformed = Malformed::Message { claimed, available: bytes.len() };
+        let header =
+            || Some((read_u16(bytes, TYPE_OFFSET)?, read_u16(bytes, FLAGS_OFFSET)?, read_u32(bytes, SEQUENCE_OFFSET)?));
+        let (Some((kind, flags, sequence)), Some(payload)) = (header(), bytes.get(MESSAGE_HEADER..claimed)) else {
             return Some(Err(malformed));
         };
-        self.rest = bytes.get(says.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
+        self.rest = bytes.get(claimed.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Some(Ok(Message { kind, flags, sequence, payload }))
     }
 }
 
 impl<'a> Attributes<'a> {
-    /// Reads the content of a nest, or what follows a message's fixed header.
+    /// Parses the payload of a nest, or the bytes after the fixed header of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -148,53 +149,53 @@ impl<'a> Iterator for Attributes<'a> {
             return None;
         }
         let bytes = std::mem::take(&mut self.rest);
-        let says = read_u16(bytes, 0).map_or(0, usize::from);
-        let malformed = Malformed::Attribute { says, left: bytes.len() };
-        let (Some(kind), Some(payload)) = (read_u16(bytes, 2), bytes.get(ATTRIBUTE_HEADER..says)) else {
+        let claimed = read_u16(bytes, 0).map_or(0, usize::from);
+        let malformed = Malformed::Attribute { claimed, available: bytes.len() };
+        let (Some(kind), Some(payload)) = (read_u16(bytes, 2), bytes.get(ATTRIBUTE_HEADER..claimed)) else {
             return Some(Err(malformed));
         };
-        self.rest = bytes.get(says.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
+        self.rest = bytes.get(claimed.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         Some(Ok(Attribute { kind: kind & libc::NLA_TYPE_MASK as u16, payload }))
     }
 }
 
 impl<'a> Attribute<'a> {
-    /// An 8-bit number.
+    /// Returns an 8-bit number.
     pub fn u8(&self) -> Result<u8, Malformed> {
         self.array().map(u8::from_ne_bytes)
     }
 
-    /// A 16-bit number in network byte order.
+    /// Returns a 16-bit number in network byte order.
     pub fn u16_be(&self) -> Result<u16, Malformed> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// A 16-bit number in the host's byte order.
+    /// Returns a 16-bit number in the host's byte order.
     pub fn u16_ne(&self) -> Result<u16, Malformed> {
         self.array().map(u16::from_ne_bytes)
     }
 
-    /// A 32-bit number in network byte order.
+    /// Returns a 32-bit number in network byte order.
     pub fn u32_be(&self) -> Result<u32, Malformed> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A 32-bit number in the host's byte order.
+    /// Returns a 32-bit number in the host's byte order.
     pub fn u32_ne(&self) -> Result<u32, Malformed> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// A 64-bit number in network byte order.
+    /// Returns a 64-bit number in network byte order.
     pub fn u64_be(&self) -> Result<u64, Malformed> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A 64-bit number in the host's byte order.
+    /// Returns a 64-bit number in the host's byte order.
     pub fn u64_ne(&self) -> Result<u64, Malformed> {
         self.array().map(u64::from_ne_bytes)
     }
 
-    /// An address: IPv4 if there are 4 bytes, else IPv6.
+    /// Returns an address: IPv4 if the payload has 4 bytes, else IPv6.
     pub fn ip(&self) -> Result<IpAddr, Malformed> {
         match self.payload.first_chunk::<4>() {
             Some(octets) if self.payload.len() == 4 => Ok(Ipv4Addr::from(*octets).into()),
@@ -202,18 +203,18 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// A text up to its first zero byte.
+    /// Returns a text, up to the first zero byte.
     pub fn str(&self) -> Result<&'a str, Malformed> {
         let text = self.payload.split(|byte| *byte == 0).next().unwrap_or_default();
         str::from_utf8(text).map_err(|_| Malformed::Text { kind: self.kind })
     }
 
-    /// The attributes within.
+    /// Returns the nested attributes.
     pub fn nested(&self) -> Attributes<'a> {
         Attributes::new(self.payload)
     }
 
-    /// Exactly `N` bytes.
+    /// Returns a payload of exactly `N` bytes.
     pub fn array<const N: usize>(&self) -> Result<[u8; N], Malformed> {
         let wrong = Malformed::Value { kind: self.kind, got: self.payload.len(), want: N };
         self.payload.try_into().map_err(|_| wrong)

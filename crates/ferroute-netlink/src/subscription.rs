@@ -2,33 +2,34 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::{
     Error, Message, Messages, Protocol,
-    socket::{DATAGRAM_ROOM, receive},
+    socket::{MAX_DATAGRAM, receive},
     sys,
 };
 
-/// A socket that hears what others change.
+/// A socket for notifications of changes.
 ///
-/// It never blocks: its file descriptor becomes readable when there is news, so it can be given to an event loop.
+/// It never blocks: its file descriptor becomes readable when a notification arrives, so it can be registered with an
+/// event loop.
 #[derive(Debug)]
 pub struct Subscription {
     fd: OwnedFd,
     buffer: Vec<u8>,
 }
 
-/// What has woken the reader of a [`Subscription`].
+/// The result of [`Subscription::drain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
-    /// Nothing is there, or no longer.
+pub enum Drained {
+    /// There were no notifications.
     Nothing,
-    /// All news since the last time was handed over.
-    News,
-    /// There was so much news that some is lost: look at everything anew.
-    Lost,
+    /// All notifications since the last call were read.
+    Messages,
+    /// `ENOBUFS`: the receive buffer overran and notifications were lost, so the state has to be read again.
+    Overrun,
 }
 
 impl Subscription {
-    /// Listens to these groups (`RTNLGRP_*`, `NFNLGRP_*`) in the network namespace of the calling thread. What happens
-    /// after this call is heard: so first subscribe, then look.
+    /// Subscribes to multicast groups (`RTNLGRP_*`, `NFNLGRP_*`) in the network namespace of the calling thread. Read
+    /// the initial state after this call, so that no change is missed.
     pub fn open(protocol: Protocol, groups: &[u32]) -> Result<Self, Error> {
         let failed = |source| Error::Open { protocol, source };
         let fd = sys::open(protocol.number()).map_err(failed)?;
@@ -36,24 +37,24 @@ impl Subscription {
             let group = libc::c_int::try_from(group).unwrap_or(libc::c_int::MAX);
             sys::set_option(&fd, libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group).map_err(failed)?;
         }
-        Ok(Self { fd, buffer: vec![0; DATAGRAM_ROOM] })
+        Ok(Self { fd, buffer: vec![0; MAX_DATAGRAM] })
     }
 
-    /// Hands over all news that has come until now.
-    pub fn drain(&mut self, mut on_message: impl FnMut(Message<'_>)) -> Result<Wake, Error> {
-        let mut wake = Wake::Nothing;
+    /// Calls `on_message` with each notification received so far.
+    pub fn drain(&mut self, mut on_message: impl FnMut(Message<'_>)) -> Result<Drained, Error> {
+        let mut drained = Drained::Nothing;
         loop {
             match receive(&self.fd, &mut self.buffer) {
-                Ok(None) => return Ok(wake),
+                Ok(None) => return Ok(drained),
                 Ok(Some(datagram)) => {
                     for message in Messages::new(datagram) {
                         on_message(message?);
                     }
-                    if wake == Wake::Nothing {
-                        wake = Wake::News;
+                    if drained == Drained::Nothing {
+                        drained = Drained::Messages;
                     }
                 }
-                Err(Error::Overrun) => wake = Wake::Lost,
+                Err(Error::Overrun) => drained = Drained::Overrun,
                 Err(error) => return Err(error),
             }
         }

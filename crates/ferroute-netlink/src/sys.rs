@@ -1,6 +1,6 @@
-//! The system calls, made safe: each function here can be called with any arguments of its types.
+//! Safe wrappers of the system calls: each function is sound for all arguments.
 
-#![expect(unsafe_code, reason = "system calls take raw pointers; each block says why it is sound")]
+#![expect(unsafe_code, reason = "system calls take raw pointers; each block states why it is sound")]
 
 use std::{
     io, mem,
@@ -10,65 +10,65 @@ use std::{
 
 use libc::{c_int, c_void, sockaddr_nl, socklen_t};
 
-/// One datagram that was received.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram {
-    /// Its whole size in bytes; what exceeds the buffer is lost.
+    /// Its length in bytes, which may exceed the buffer.
     pub(crate) length: usize,
-    /// The kernel has sent it, and no other process.
+    /// Whether the kernel sent it, and not another process.
     pub(crate) is_from_kernel: bool,
 }
 
-/// Opens a socket and lets the kernel choose its port.
+/// Opens a socket with a port that the kernel chooses.
 pub(crate) fn open(protocol: c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the call takes no pointers.
     let fd = checked(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
-    // SAFETY: the descriptor was just made and nobody else knows it.
+    // SAFETY: the descriptor is open and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut address = no_address();
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-    // SAFETY: the pointer leads to a live `sockaddr_nl`, and the length is its size.
+    // SAFETY: the pointer is to a live `sockaddr_nl`, and the length is its size.
     checked(unsafe { libc::bind(fd, (&raw const address).cast(), size_of::<sockaddr_nl>() as socklen_t) })?;
     Ok(socket)
 }
 
-/// Sets an option whose value is a number.
+/// Sets an integer option.
 pub(crate) fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let size = size_of::<c_int>() as socklen_t;
-    // SAFETY: the pointer leads to a live number, and the length is its size.
+    // SAFETY: the pointer is to a live integer, and the length is its size.
     checked(unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) })?;
     Ok(())
 }
 
-/// Reads an option whose value is a number.
+/// Returns an integer option.
 pub(crate) fn option(socket: &impl AsFd, level: c_int, option: c_int) -> io::Result<c_int> {
     let fd = socket.as_fd().as_raw_fd();
     let mut value: c_int = 0;
     let mut size = size_of::<c_int>() as socklen_t;
-    // SAFETY: both pointers lead to live values, and `size` says how much the kernel may write.
+    // SAFETY: both pointers are to live values, and `size` limits what the kernel writes.
     checked(unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &raw mut size) })?;
     Ok(value)
 }
 
-/// Hands one datagram to the kernel, which works on it before the call returns.
+/// Sends a datagram to the kernel, which processes it before the call returns.
 pub(crate) fn send(socket: &impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: pointer and length are those of a live slice. Without an address the datagram goes to the kernel.
+    // SAFETY: pointer and length are those of a live slice. Without an address the destination is the kernel.
     retried(|| unsafe { libc::send(fd, bytes.as_ptr().cast::<c_void>(), bytes.len(), 0) })?;
     Ok(())
 }
 
-/// Takes the next datagram, if there is one.
+/// Receives the next datagram, if there is one.
 pub(crate) fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<Option<Datagram>> {
     let fd = socket.as_fd().as_raw_fd();
     let mut sender = no_address();
     let received = retried(|| {
         let mut size = size_of::<sockaddr_nl>() as socklen_t;
         let (start, length) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len());
-        // SAFETY: the buffer is a live slice that nobody else uses now, and so is `sender`, whose size is `size`. With
-        // `MSG_TRUNC` the call returns the datagram's whole size but writes no more than `length`.
+        // SAFETY: the buffer is a live slice with exclusive access, and so is `sender`, whose size is `size`. With
+        // `MSG_TRUNC` the call returns the datagram's length but writes at most `length` bytes.
         unsafe { libc::recvfrom(fd, start, length, libc::MSG_TRUNC, ptr::from_mut(&mut sender).cast(), &raw mut size) }
     });
     match received {
@@ -87,7 +87,7 @@ fn checked(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Repeats a call that a signal has interrupted.
+/// Repeats a call that was interrupted by a signal.
 fn retried(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         match usize::try_from(call()) {
@@ -109,12 +109,12 @@ pub(crate) mod tests {
     fn port(socket: &OwnedFd) -> u32 {
         let mut address = no_address();
         let mut size = size_of::<sockaddr_nl>() as socklen_t;
-        // SAFETY: both pointers lead to live values, and `size` is the size of the first.
+        // SAFETY: both pointers are to live values, and `size` is the size of the first.
         checked(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut size) }).unwrap();
         address.nl_pid
     }
 
-    /// A message that does nothing but ask for an answer, which has 36 bytes.
+    /// A message without effect that requests an ack, which has 36 bytes.
     fn noop() -> [u8; 16] {
         let mut message = [0; 16];
         message[..4].copy_from_slice(&16_u32.to_ne_bytes());
@@ -130,13 +130,13 @@ pub(crate) mod tests {
         address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
         address.nl_pid = port(to);
         let size = size_of::<sockaddr_nl>() as socklen_t;
-        // SAFETY: the pointer leads to a live address of this size.
+        // SAFETY: the pointer is to a live address of this size.
         checked(unsafe { libc::connect(from.as_raw_fd(), (&raw const address).cast(), size) }).unwrap();
         send(&from, bytes).unwrap();
     }
 
     #[test]
-    fn what_another_process_sends_is_told_from_what_the_kernel_sends() {
+    fn datagrams_of_other_processes_are_distinguished_from_the_kernels() {
         let here = open(libc::NETLINK_ROUTE).unwrap();
         forge(&here, b"forged");
         let mut buffer = [0; 64];
@@ -150,7 +150,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_datagram_longer_than_the_buffer_tells_its_whole_size() {
+    fn truncated_datagram_reports_its_full_length() {
         let socket = open(libc::NETLINK_ROUTE).unwrap();
         send(&socket, &noop()).unwrap();
         assert_eq!(receive(&socket, &mut [0; 8]).unwrap().unwrap().length, 36);

@@ -13,13 +13,13 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, Endpoint, Entry, IpFamily, ServicePortName, ServiceTable,
+    Changes, Dataplane, Endpoint, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port},
 };
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Kernel, NetlinkError, NetlinkKernel, Watched},
+    kernel::{InterceptedKernel, Kernel, NetlinkError, NetlinkKernel},
     model::Transaction,
     plan::NftablesSettings,
 };
@@ -34,11 +34,13 @@ impl HostAddresses for NoAddresses {
 }
 
 /// The kernel, with a look at the clock.
-type Timed =
-    Watched<NetlinkKernel, Box<dyn FnMut(&mut NetlinkKernel, &Transaction) -> Result<(), NetlinkError> + Send>>;
+type Timed = InterceptedKernel<
+    NetlinkKernel,
+    Box<dyn FnMut(&mut NetlinkKernel, &Transaction) -> Result<(), NetlinkError> + Send>,
+>;
 
 fn timed(kernel: NetlinkKernel, times: Arc<Mutex<Vec<Duration>>>) -> Timed {
-    Watched::new(
+    InterceptedKernel::new(
         kernel,
         Box::new(move |kernel, transaction| {
             let start = Instant::now();
@@ -143,12 +145,12 @@ impl Bench {
 }
 
 trait Change {
-    fn put(&mut self, name: ServicePortName, entry: Option<Entry>) -> Changes;
-    fn change(&mut self, service: u32, change: impl FnOnce(&mut Entry, u32)) -> Changes;
+    fn put(&mut self, name: ServicePortName, entry: Option<ServicePortEntry>) -> Changes;
+    fn change(&mut self, service: u32, change: impl FnOnce(&mut ServicePortEntry, u32)) -> Changes;
 }
 
 impl Change for ServiceTable {
-    fn put(&mut self, name: ServicePortName, entry: Option<Entry>) -> Changes {
+    fn put(&mut self, name: ServicePortName, entry: Option<ServicePortEntry>) -> Changes {
         let mut changes = Changes::default();
         changes.services.insert(name.service.clone());
         let old = match entry {
@@ -159,7 +161,7 @@ impl Change for ServiceTable {
         changes
     }
 
-    fn change(&mut self, service: u32, change: impl FnOnce(&mut Entry, u32)) -> Changes {
+    fn change(&mut self, service: u32, change: impl FnOnce(&mut ServicePortEntry, u32)) -> Changes {
         let mut entry = self.entries[&name(service)].clone();
         change(&mut entry, service);
         self.put(name(service), Some(entry))
@@ -170,7 +172,7 @@ fn name(i: u32) -> ServicePortName {
     port_name(&format!("bench/svc-{i:06}:http"))
 }
 
-fn service(i: u32, endpoints: u32) -> Entry {
+fn service(i: u32, endpoints: u32) -> ServicePortEntry {
     let cluster_ip = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 1)) + i);
     let first = u32::from(Ipv4Addr::new(100, 64, 0, 1)) + i * endpoints;
     let endpoints = (first..first + endpoints).map(|address| endpoint(&format!("{}:8080", Ipv4Addr::from(address))));

@@ -1,16 +1,16 @@
-//! How many connections there were, by service port and endpoint, from what elements have counted.
+//! Connections per service port and endpoint, from the counters of elements.
 //!
 //! ```text
-//!   map services:  element per frontend, counts ──► ConnectionTotals ──► the service ports that are told apart
-//!   map endpoints: element per endpoint, counts ──►        ▲
-//!                  (asked for of those only)               └── adds up what is new since the last reading
+//!   map services:  counter per frontend ──► ConnectionTotals ──► service ports with totals of their own
+//!   map endpoints: counter per endpoint ──►        ▲
+//!                  (requested for these only)      └── adds the increase since the last reading
 //! ```
 //!
-//! It reads the kernel through a socket of its own, beside whoever writes rules, so that no change has to wait for it.
-//! What it keeps and what it tells is bounded: so many service ports and ten times as many endpoints are told apart,
-//! everything else is one number. Names come from the elements' comments, so those of more than 128 bytes are cut.
+//! The reader has a socket of its own, so that syncs never wait for it. Its memory and output are bounded: a number of
+//! service ports and ten times as many endpoints have totals of their own, and the rest share one. Names come from the
+//! elements' comments, so names of more than 128 bytes are truncated.
 //!
-//! What is *not* here: bytes, as rules see only the first packet of a connection; how the numbers are exported.
+//! What is *not* here: bytes, because nat rules see only the first packet of a connection; the export of the totals.
 
 mod totals;
 
@@ -20,95 +20,103 @@ use std::{
     num::NonZeroUsize,
 };
 
-use ferroute_core::IpFamily;
+use ferroute_core::{Frontend, IpFamily};
 
 pub use self::totals::ConnectionTotals;
 use crate::{
-    kernel::{Counter, Kernel, NetlinkError, NetlinkKernel, Reading},
-    model::{Class, Datum, Element, Key, Set, TableId, Value},
-    plan::{Frontend, Order, SetId, TABLE},
+    kernel::{Consistency, Counter, Kernel, NetlinkError, NetlinkKernel},
+    model::{ClassId, Data, Element, Key, Set, TableId},
+    plan::{EndpointOrder, SetId, TABLE, frontend_from_key, frontend_key},
 };
 
-/// Reads what a family's elements count, again and again.
+/// Reads the counters of one IP family's elements.
 pub struct ConnectionReader<K = NetlinkKernel> {
     kernel: K,
     table: TableId,
     totals: ConnectionTotals,
-    complained: bool,
+    warned: bool,
 }
 
 impl ConnectionReader {
-    /// Reads in the calling thread's network namespace; so many service ports are told apart.
-    pub fn open(family: IpFamily, most: NonZeroUsize) -> Result<Self, NetlinkError> {
-        Ok(Self::with_kernel(NetlinkKernel::open()?, family, most))
+    /// Opens a reader in the calling thread's network namespace, with totals for up to `max` service ports.
+    ///
+    /// # Errors
+    ///
+    /// The netlink sockets could not be opened, or the kernel does not support nf_tables.
+    pub fn open(family: IpFamily, max: NonZeroUsize) -> Result<Self, NetlinkError> {
+        Ok(Self::with_kernel(NetlinkKernel::open()?, family, max))
     }
 }
 
 impl<K: Kernel> ConnectionReader<K> {
-    /// Reads in any kernel.
-    pub fn with_kernel(kernel: K, family: IpFamily, most: NonZeroUsize) -> Self {
+    /// Returns a reader on top of any kernel.
+    pub fn with_kernel(kernel: K, family: IpFamily, max: NonZeroUsize) -> Self {
         let table = TableId { family, name: TABLE };
-        Self { kernel, table, totals: ConnectionTotals::new(most), complained: false }
+        Self { kernel, table, totals: ConnectionTotals::new(max), warned: false }
     }
 
-    /// Reads what was counted and gives the totals. They stay as they are where there is nothing to read: no table yet,
-    /// one whose elements do not count, or one with so many that reading would take seconds.
+    /// Reads the counters and returns the totals. They stay unchanged if there is no table, if its elements have no
+    /// counters, or if there are so many elements that reading them would take seconds.
     pub fn read(&mut self) -> Result<&ConnectionTotals, K::Error> {
         let Some(sets) = self.counting_sets()? else { return Ok(&self.totals) };
         let mut services = HashMap::new();
-        let reading = self.kernel.counts(&self.table, &sets.services, &mut |element, Counter { packets, .. }| {
-            let (frontend, class) = (Frontend::from_key(&element.key), class_of(&element));
+        let consistency = self.kernel.dump_elements(&self.table, &sets.services, &mut |element, counter| {
+            let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
+            let (frontend, class) = (frontend_from_key(&element.key), class_id(&element));
             if let Some(((frontend, class), name)) = frontend.zip(class).zip(element.comment) {
                 services.insert(frontend, (name.as_str().into(), class, packets));
             }
         })?;
-        if reading == Reading::Interrupted {
-            // Some may lack, and what lacks would be taken for gone. Rules seldom change twice in a row.
+        if consistency == Consistency::Interrupted {
+            // Missing elements would be taken for removed ones. Two interruptions in a row are rare.
             return Ok(&self.totals);
         }
         self.totals.add_services(services.iter().map(|(frontend, (name, _, packets))| (*frontend, name, *packets)));
-        services.retain(|_, (name, ..)| self.totals.tells(name));
-        let classes: Vec<(Frontend, Class)> = services.iter().map(|(at, (_, class, _))| (*at, *class)).collect();
+        services.retain(|_, (name, ..)| self.totals.has_total(name));
+        let classes: Vec<(Frontend, ClassId)> = services.iter().map(|(at, (_, class, _))| (*at, *class)).collect();
         let endpoints = self.endpoints(&sets, &classes)?;
         self.totals.add_endpoints(endpoints.into_iter().filter_map(|(key, (socket, packets))| {
-            let (name, ..) = services.get(&Frontend::from_key(&key)?)?;
+            let (name, ..) = services.get(&frontend_from_key(&key)?)?;
             Some((key, name, socket, packets))
         }));
         Ok(&self.totals)
     }
 
-    /// The elements of the endpoints of these frontends, each once, though several lists may lead to it.
+    /// Returns the counters of the endpoints of these frontends, each once, although several lists can contain an
+    /// endpoint.
     fn endpoints(
         &mut self,
         sets: &Sets,
-        classes: &[(Frontend, Class)],
+        classes: &[(Frontend, ClassId)],
     ) -> Result<BTreeMap<Key, (SocketAddr, u64)>, K::Error> {
         let mut local = Vec::new();
-        let mut keys = classes.iter().map(|(frontend, _)| frontend.key(self.table.family).into_iter().collect());
-        self.kernel.find(&self.table, &sets.local_services, &mut keys, &mut |element, _| {
-            local.extend(element.and_then(|element| Some((Frontend::from_key(&element.key)?, class_of(&element)?))));
+        let mut keys =
+            classes.iter().map(|(frontend, _)| frontend_key(*frontend, self.table.family).into_iter().collect());
+        self.kernel.get_elements(&self.table, &sets.local_services, &mut keys, &mut |element, _| {
+            local.extend(element.and_then(|element| Some((frontend_from_key(&element.key)?, class_id(&element)?))));
         })?;
-        let mut order = Order::new(self.table.family);
-        let mut found = BTreeMap::new();
+        let mut order = EndpointOrder::new(self.table.family);
+        let mut counters = BTreeMap::new();
         for (id, set) in [(SetId::Slots, &sets.slots), (SetId::Endpoints, &sets.endpoints)] {
-            let mut new = Vec::new();
-            let mut keys = classes.iter().chain(&local).flat_map(|(at, class)| order.keys_of(id, *at, *class));
-            self.kernel.find(&self.table, set, &mut keys, &mut |element, counter| {
-                new.extend(element.map(|element| (element, counter.unwrap_or_default().packets)));
+            let mut elements = Vec::new();
+            let mut keys = classes.iter().chain(&local).flat_map(|(at, class)| order.keys(id, *at, *class));
+            self.kernel.get_elements(&self.table, set, &mut keys, &mut |element, counter| {
+                elements.extend(element.map(|element| (element, counter.unwrap_or_default().packets)));
             })?;
-            for (element, packets) in new {
-                found.extend(target_of(&element).map(|socket| (element.key.clone(), (socket, packets))));
-                order.note(id, element);
+            for (element, packets) in elements {
+                let socket = element.data.as_ref().and_then(Data::socket_addr);
+                counters.extend(socket.map(|socket| (element.key.clone(), (socket, packets))));
+                order.insert(id, element);
             }
         }
-        Ok(found)
+        Ok(counters)
     }
 
     fn counting_sets(&mut self) -> Result<Option<Sets>, K::Error> {
-        let Some(listing) = self.kernel.listing(&self.table)? else { return Ok(None) };
+        let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(None) };
         let find = |id: SetId| {
             let listed = listing.sets.iter().find(|listed| listed.name == id.name())?;
-            Some((listed.set.clone()?, listed.elements))
+            Some((listed.set.clone()?, listed.element_count))
         };
         let ids = [SetId::Services, SetId::LocalServices, SetId::Slots, SetId::Endpoints];
         let [Some((services, count)), Some((local_services, _)), Some((slots, _)), Some((endpoints, _))] =
@@ -116,9 +124,9 @@ impl<K: Kernel> ConnectionReader<K> {
         else {
             return Ok(None);
         };
-        if count.is_some_and(|count| count > READ_AT_ONCE) {
-            if !std::mem::replace(&mut self.complained, true) {
-                tracing::warn!(table = %self.table, "connections are not counted: there are too many frontends");
+        if count.is_some_and(|count| count > MAX_DUMPED_ELEMENTS) {
+            if !std::mem::replace(&mut self.warned, true) {
+                tracing::warn!(table = %self.table, "too many frontends; connections are not counted");
             }
             return Ok(None);
         }
@@ -126,7 +134,7 @@ impl<K: Kernel> ConnectionReader<K> {
     }
 }
 
-/// How the sets are declared that tell of connections.
+/// The declarations of the sets with counters, and of those that lead to them.
 struct Sets {
     services: Set,
     local_services: Set,
@@ -134,25 +142,9 @@ struct Sets {
     endpoints: Set,
 }
 
-fn class_of(element: &Element) -> Option<Class> {
-    match element.datum.as_ref()? {
-        Datum::Fields(fields) => match fields[..] {
-            [Value::Class(class)] => Some(class),
-            _ => None,
-        },
-        Datum::Verdict(_) => None,
-    }
+fn class_id(element: &Element) -> Option<ClassId> {
+    element.data.as_ref()?.class_id()
 }
 
-fn target_of(element: &Element) -> Option<SocketAddr> {
-    match element.datum.as_ref()? {
-        Datum::Fields(fields) => match fields[..] {
-            [Value::Address(address), Value::Port(port)] => Some(SocketAddr::new(address, port)),
-            _ => None,
-        },
-        Datum::Verdict(_) => None,
-    }
-}
-
-/// Reading all elements of a map takes quadratic time: 0.3 s for so many, in which nothing has to wait.
-const READ_AT_ONCE: usize = 100_000;
+/// A dump takes quadratic time: 0.3 s for this number of elements, during which no sync has to wait.
+const MAX_DUMPED_ELEMENTS: usize = 100_000;

@@ -1,9 +1,8 @@
-//! Brings one IP family's Services into force through a [`Kernel`].
+//! Applies one IP family's Services through a [`Kernel`].
+//!
+//! Syncs write the difference that the [`Planner`] computes, without reading. The kernel's generation tells whether another
+//! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
 
-mod found;
-mod look;
-mod pace;
-mod repair;
 mod resync;
 mod run;
 
@@ -17,58 +16,53 @@ use ferroute_core::{
 };
 use ferroute_host::{AddressError, HostAddresses};
 
-use self::{
-    pace::Pace,
-    run::{Run, Writing},
-};
+use self::run::{Pending, Run, TransactionSize};
 use crate::{
-    kernel::{Kernel, KernelError, NetlinkError, NetlinkKernel, Objection},
-    model::{Change, Name, TableId, Transaction},
-    plan::{Context, NftablesSettings, Planner, TABLE},
-    remove::remove_table,
+    kernel::{Consistency, ErrorKind, Kernel, KernelError, ListedChain, Listing, NetlinkError, NetlinkKernel},
+    model::{ChainWithRules, Change, Name, TableId, Transaction},
+    plan::{Context, NftablesSettings, Planner, SetId, TABLE},
 };
 
-/// The nftables mode of one IP family.
+/// The nftables mode for one IP family.
 pub struct NftablesDataplane<K = NetlinkKernel> {
     kernel: K,
     table: TableId,
     settings: NftablesSettings,
     addresses: Box<dyn HostAddresses>,
-    /// What is in force; `None` before the first sync and after a failure, when that is not known.
-    in_force: Option<InForce>,
-    pace: Pace,
+    /// The applied state; `None` before the first sync and after a failure, when it is unknown.
+    applied: Option<Applied>,
+    transaction_size: TransactionSize,
     progress: Progress,
 }
 
-struct InForce {
+struct Applied {
     planner: Planner,
-    /// Elements by set.
+    /// The number of elements of each set.
     elements: HashMap<Name, usize>,
-    /// The kernel's number after our last transaction; `None` if somebody else came in between, so that it says
-    /// nothing about us.
+    /// The kernel's generation after the last transaction of this proxy; `None` if another program committed one in
+    /// between, so that the generation does not prove the table unmodified.
     generation: Option<u32>,
 }
 
-/// Why the mode cannot do its work.
+/// Why a sync failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure<E: KernelError> {
-    /// The kernel does not do what it is asked to.
     #[error(transparent)]
     Kernel(#[from] E),
-    /// The host's addresses are not known.
     #[error(transparent)]
     Addresses(#[from] AddressError),
-    /// It cannot be told what is there. Worth another try.
-    #[error("somebody keeps changing set {set}")]
-    Unsteady {
-        /// The set.
-        set: Name,
-    },
+    /// Every attempt to read the set was interrupted by a transaction. Worth a retry.
+    #[error("another program keeps changing set {set}")]
+    ChangedWhileReading { set: Name },
 }
 
 impl NftablesDataplane {
-    /// The mode in the calling thread's network namespace. `addresses` are asked at each comparison, and when the node
-    /// changes.
+    /// Opens the kernel's nf_tables in the calling thread's network namespace. `addresses` are read at each resync and
+    /// when the Node changes.
+    ///
+    /// # Errors
+    ///
+    /// The netlink sockets could not be opened, or the kernel does not support nf_tables.
     pub fn open(
         family: IpFamily,
         settings: NftablesSettings,
@@ -79,19 +73,25 @@ impl NftablesDataplane {
 }
 
 impl<K: Kernel> NftablesDataplane<K> {
-    /// The mode with tables in any kernel.
+    /// Returns the mode on top of any kernel.
     pub fn with_kernel(
         kernel: K,
         family: IpFamily,
         settings: NftablesSettings,
         addresses: Box<dyn HostAddresses>,
     ) -> Self {
-        let table = TableId { family, name: TABLE };
-        let progress = Progress::default();
-        Self { kernel, table, settings, addresses, in_force: None, pace: Pace::default(), progress }
+        Self {
+            kernel,
+            table: TableId { family, name: TABLE },
+            settings,
+            addresses,
+            applied: None,
+            transaction_size: TransactionSize::default(),
+            progress: Progress::default(),
+        }
     }
 
-    /// The kernel, to look at what it holds.
+    /// Returns the kernel.
     pub fn kernel(&self) -> &K {
         &self.kernel
     }
@@ -100,34 +100,33 @@ impl<K: Kernel> NftablesDataplane<K> {
         Ok(Context::new(table, &self.settings, &self.addresses.list()?))
     }
 
-    /// Brings changes of these service ports into force, in transactions that are short enough.
+    /// Applies the changes of these service ports, in transactions of limited size.
     fn update_all<'a>(
         &mut self,
         names: impl Iterator<Item = &'a ServicePortName>,
         table: &ServiceTable,
-        mut writing: Writing,
+        mut pending: Pending,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         for name in names {
-            writing.planner.update(name, table, &mut writing.transaction);
-            writing.done += 1;
-            if self.pace.is_full(writing.transaction.len()) {
-                self.commit_stage(&mut writing, &mut run)?;
+            pending.update(name, table);
+            if self.transaction_size.is_reached(pending.transaction.len()) {
+                self.commit_pending(&mut pending, &mut run)?;
             }
         }
-        self.commit_stage(&mut writing, &mut run)?;
-        self.remove_chains(&mut writing.planner, &mut run)?;
-        Ok(self.finish(writing.planner, run))
+        self.commit_pending(&mut pending, &mut run)?;
+        self.delete_unused_chains(&mut pending.planner, &mut run)?;
+        Ok(self.finish(pending.planner, run))
     }
 
-    fn commit_stage(&mut self, writing: &mut Writing, run: &mut Run) -> Result<(), Failure<K::Error>> {
-        writing.planner.settle(&mut writing.transaction);
-        let changes = writing.transaction.len();
-        let took = self.commit(&writing.transaction, run)?;
-        self.pace.learn(changes.max(1), took);
-        writing.transaction.changes.clear();
-        self.progress.advance(writing.done);
-        if run.is_time_to_tell() {
+    fn commit_pending(&mut self, pending: &mut Pending, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        pending.planner.finish_transaction(&mut pending.transaction);
+        let changes = pending.transaction.len();
+        let took = self.commit(&pending.transaction, run)?;
+        self.transaction_size.adapt(changes.max(1), took);
+        pending.transaction.changes.clear();
+        self.progress.advance(pending.service_ports);
+        if run.is_log_due() {
             let (done, total) = self.progress.get();
             tracing::info!(table = %self.table, done, total, "writing services");
         }
@@ -141,34 +140,34 @@ impl<K: Kernel> NftablesDataplane<K> {
         let start = Instant::now();
         self.kernel.commit(transaction)?;
         let took = start.elapsed();
-        tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed");
-        run.committed(transaction, took);
+        tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed transaction");
+        run.count(transaction, took);
         Ok(took)
     }
 
-    /// Removes chains that are not used any more, once there are many: making one anew after another was removed takes
-    /// the kernel some milliseconds, and the number of endpoints of a Service often goes up and down.
-    fn remove_chains(&mut self, planner: &mut Planner, run: &mut Run) -> Result<(), Failure<K::Error>> {
-        let garbage = planner.garbage();
-        if garbage.len() <= KEPT_CHAINS {
+    /// Deletes unused chains once there are many. The kernel takes some milliseconds to create a chain after another was
+    /// deleted, and the number of endpoints of a Service often changes back and forth.
+    fn delete_unused_chains(&mut self, planner: &mut Planner, run: &mut Run) -> Result<(), Failure<K::Error>> {
+        let unused = planner.unused_chains();
+        if unused.len() <= MAX_UNUSED_CHAINS {
             return Ok(());
         }
-        // They may lead to each other.
-        let flush = garbage.iter().cloned().map(Change::FlushChain);
-        let changes = flush.chain(garbage.iter().cloned().map(Change::DeleteChain)).collect();
-        if self.remove(changes, run)? {
-            planner.garbage_is_gone();
+        // They may jump to each other.
+        let flush = unused.iter().cloned().map(Change::FlushChain);
+        let changes = flush.chain(unused.iter().cloned().map(Change::DeleteChain)).collect();
+        if self.delete_unused(changes, run)? {
+            planner.unused_chains_deleted();
         }
         Ok(())
     }
 
-    /// Removes what is not used any more. False if the kernel says that it is still in use, which can be so for a
-    /// moment: then it stays until the next time, and does no harm.
-    fn remove(&mut self, garbage: Vec<Change>, run: &mut Run) -> Result<bool, Failure<K::Error>> {
-        let transaction = Transaction { table: self.table.clone(), changes: garbage };
+    /// Deletes unused objects. Returns false if the kernel still counts references to one of them, as it may for a moment:
+    /// then they stay until the next time, without effect on packets.
+    fn delete_unused(&mut self, changes: Vec<Change>, run: &mut Run) -> Result<bool, Failure<K::Error>> {
+        let transaction = Transaction { table: self.table.clone(), changes };
         match self.commit(&transaction, run) {
             Ok(_) => Ok(true),
-            Err(Failure::Kernel(error)) if error.objection() == Some(Objection::Busy) => {
+            Err(Failure::Kernel(error)) if error.kind() == Some(ErrorKind::Busy) => {
                 run.report.refused_removals += 1;
                 Ok(false)
             }
@@ -177,14 +176,15 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
-        let Run { mut report, elements, expected, .. } = run;
-        let tally = planner.tally();
-        report.no_local_internal = tally.no_local_internal;
-        report.no_local_external = tally.no_local_external;
+        let Run { mut report, elements, expected_generation, .. } = run;
+        let no_local_endpoints = planner.no_local_endpoints();
+        report.no_local_internal = no_local_endpoints.internal;
+        report.no_local_external = no_local_endpoints.external;
         report.total = elements.values().sum();
-        // If it cannot be told now, it is looked at more closely the next time.
-        let generation = expected.filter(|expected| self.kernel.generation().is_ok_and(|now| now == *expected));
-        self.in_force = Some(InForce { planner, elements, generation });
+        // Without a generation the next check compares the table.
+        let generation =
+            expected_generation.filter(|expected| self.kernel.generation().is_ok_and(|now| now == *expected));
+        self.applied = Some(Applied { planner, elements, generation });
         report
     }
 
@@ -192,40 +192,104 @@ impl<K: Kernel> NftablesDataplane<K> {
         Transaction::new(self.table.clone())
     }
 
-    fn update(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, Failure<K::Error>> {
-        let Some(InForce { mut planner, elements, generation }) = self.in_force.take() else {
-            return self.compare(table);
+    fn apply_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, Failure<K::Error>> {
+        let Some(Applied { mut planner, elements, generation }) = self.applied.take() else {
+            return self.reconcile(table);
         };
         let run = Run::new(elements, generation);
         let mut transaction = self.transaction();
         if !(changes.node || changes.service_cidrs) {
             self.progress.start(changes.previous.len());
-            let writing = Writing { planner, transaction, done: 0 };
-            return self.update_all(changes.previous.keys(), table, writing, run);
+            return self.update_all(changes.previous.keys(), table, Pending::new(planner, transaction), run);
         }
         planner.set_context(self.context(table)?, &mut transaction);
-        let gone = planner.names().filter(|name| !table.entries.contains_key(*name));
-        let names: Vec<ServicePortName> = gone.chain(table.entries.keys()).cloned().collect();
+        let removed = planner.service_ports().filter(|name| !table.entries.contains_key(*name));
+        let names: Vec<ServicePortName> = removed.chain(table.entries.keys()).cloned().collect();
         self.progress.start(names.len());
-        self.update_all(names.iter(), table, Writing { planner, transaction, done: 0 }, run)
+        self.update_all(names.iter(), table, Pending::new(planner, transaction), run)
     }
 
-    fn error(&self, attempt: &str, source: impl std::error::Error + Send + Sync + 'static) -> DataplaneError {
-        DataplaneError { attempt: format!("cannot {attempt} table {}", self.table), source: Box::new(source) }
+    /// Reports whether the table may have been modified since the last sync. Elements are counted, not compared.
+    fn is_modified(&mut self) -> Result<bool, K::Error> {
+        let Some(applied) = &mut self.applied else { return Ok(true) };
+        let generation = self.kernel.generation()?;
+        if applied.generation == Some(generation) {
+            return Ok(false);
+        }
+        let Some(listing) = self.kernel.list_table(&self.table)? else { return Ok(true) };
+        if !applied.matches(&listing) {
+            return Ok(true);
+        }
+        for set in applied.planner.sets() {
+            let Some(listed) = listing.sets.iter().find(|listed| listed.name == set.name) else { return Ok(true) };
+            if SetId::from_name(&set.name).is_some_and(SetId::is_dynamic) {
+                continue;
+            }
+            let expected = applied.elements.get(&set.name).copied().unwrap_or_default();
+            let count = match listed.element_count {
+                Some(count) => count,
+                None if expected <= MAX_COUNTED_ELEMENTS => {
+                    let mut count = 0;
+                    match self.kernel.dump_elements(&self.table, &set, &mut |_, _| count += 1)? {
+                        Consistency::Consistent => count,
+                        // The next check counts again.
+                        Consistency::Interrupted => return Ok(false),
+                    }
+                }
+                None => expected,
+            };
+            if count != expected {
+                return Ok(true);
+            }
+        }
+        applied.generation = Some(generation);
+        Ok(false)
     }
+
+    fn write_error(&self, failure: Failure<K::Error>) -> DataplaneError {
+        let rules = format!("table {}", self.table);
+        match failure {
+            Failure::ChangedWhileReading { set } => {
+                DataplaneError::ChangedWhileReading { rules, object: format!("set {set}") }
+            }
+            failure => DataplaneError::Write { rules, source: failure.into() },
+        }
+    }
+}
+
+impl Applied {
+    /// Reports whether the listed chains, rules and sets are those that were applied.
+    fn matches(&self, listing: &Listing) -> bool {
+        let chains = self.planner.chains();
+        let unused = self.planner.unused_chains().len();
+        let family = self.planner.context().family;
+        listing.chains.len() == chains.len() + unused
+            && listing.sets.len() == self.planner.sets().len()
+            && chains.iter().all(|chain| {
+                let listed = listing.chains.iter().find(|listed| listed.name == chain.chain.name);
+                listed.is_some_and(|listed| has_rules(listed, chain, family))
+            })
+    }
+}
+
+/// Reports whether a listed chain has the rules of `chain`.
+fn has_rules(listed: &ListedChain, chain: &ChainWithRules, family: IpFamily) -> bool {
+    listed.rules.len() == chain.rules.len()
+        && listed.rules.iter().zip(&chain.rules).all(|(listed, rule)| listed.matches(rule, family))
 }
 
 impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
-        self.update(table, changes).map_err(|failure| self.error("write changes of", failure))
+        self.apply_changes(table, changes).map_err(|failure| self.write_error(failure))
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
-        self.compare(table).map_err(|failure| self.error("write", failure))
+        self.reconcile(table).map_err(|failure| self.write_error(failure))
     }
 
     fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
-        self.look().map_err(|error| self.error("look at", error))
+        self.is_modified()
+            .map_err(|error| DataplaneError::Read { rules: format!("table {}", self.table), source: error.into() })
     }
 
     fn progress(&self) -> Option<Progress> {
@@ -233,14 +297,12 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 
     fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {
-        self.in_force.as_ref().map(|in_force| in_force.planner.digest())
-    }
-
-    fn cleanup(&mut self) -> Result<(), DataplaneError> {
-        self.in_force = None;
-        remove_table(&mut self.kernel, self.table.clone()).map(drop).map_err(|error| self.error("remove", error))
+        self.applied.as_ref().map(|applied| applied.planner.digest())
     }
 }
 
-/// Unused chains that may be there. They hold no reference to anything but other chains.
-const KEPT_CHAINS: usize = 16;
+/// The number of unused chains that are kept for reuse. They refer to nothing but other chains.
+const MAX_UNUSED_CHAINS: usize = 16;
+/// Where the kernel does not report the number of elements, sets up to this size are dumped to count them. A dump takes
+/// quadratic time, 0.3 s for 100,000 elements.
+const MAX_COUNTED_ELEMENTS: usize = 50_000;

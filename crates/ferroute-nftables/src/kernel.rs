@@ -1,150 +1,136 @@
-//! Where tables live: the kernel, or a stand-in that keeps them in memory and takes and refuses the same.
+//! Access to nf_tables: the kernel itself through netlink, or an in-memory implementation with the same checks.
 
-mod found;
+mod intercepted;
 mod memory;
 mod netlink;
-mod watched;
+mod snapshot;
 
 use ferroute_core::IpFamily;
+pub use ferroute_netlink::Consistency;
 
-pub use found::{FoundTable, TableFamily};
+pub use intercepted::InterceptedKernel;
 pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
-pub use watched::Watched;
+pub use snapshot::{TableFamily, TableSnapshot};
 
 use crate::model::{Chain, Element, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;
 
-/// Something that holds tables.
+/// An nf_tables implementation.
 pub trait Kernel: Send {
-    /// Why it could not do what it was asked to.
+    /// The error of a failed call.
     type Error: KernelError;
 
-    /// Carries out all changes or, on an error, none.
+    /// Applies all changes or, on an error, none of them.
     fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error>;
 
-    /// A number that each committed transaction, of anybody and for any table, makes greater by one; it starts anew
-    /// behind `u32::MAX`.
+    /// Returns the generation of the ruleset. Each committed transaction, of any program and for any table, increments it
+    /// by one; after `u32::MAX` follows 1.
     fn generation(&mut self) -> Result<u32, Self::Error>;
 
-    /// The chains and sets of a table, without elements; `None` if there is no such table.
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error>;
+    /// Lists the chains, rules and sets of a table, without elements; `None` if the table does not exist.
+    fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error>;
 
-    /// Calls `each` with all elements of a set that is declared like this, in no particular order; with `None` for those
-    /// that cannot be said here.
+    /// Dumps the elements of a set, in no particular order. `set` is the set's declaration.
     ///
-    /// The time that it takes may be quadratic.
-    fn read(
+    /// The kernel may need quadratic time.
+    fn dump_elements(
         &mut self,
         table: &TableId,
         set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, Self::Error>;
+        on_element: &mut OnElement<'_>,
+    ) -> Result<Consistency, Self::Error>;
 
-    /// Calls `each` with all elements of a set that count, and what they have counted since they were added.
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, Self::Error>;
-
-    /// Calls `each` with those elements of a set that have these keys, and what they have counted if they count.
-    fn find(
+    /// Gets the elements of a set with these keys. Keys that the set does not contain are skipped.
+    fn get_elements(
         &mut self,
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
+        on_element: &mut OnElement<'_>,
     ) -> Result<(), Self::Error>;
 }
 
-/// What an element has counted.
+/// A callback for elements that were read, each with its counter if it has one; `None` in place of an element that the
+/// model cannot represent.
+pub type OnElement<'a> = dyn FnMut(Option<Element>, Option<Counter>) + 'a;
+
+/// The counter of an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// Packets that have found it.
+    /// Packets that matched the element.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets.
     pub bytes: u64,
 }
 
-/// Whether elements were read at a single moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "elements may lack, or be told twice, if something was changed meanwhile"]
-pub enum Reading {
-    /// They were.
-    Steady,
-    /// Something was changed meanwhile, of this or of any other table.
-    Interrupted,
-}
-
-/// What [`Kernel`] says when it does not do something.
+/// An error of a [`Kernel`].
 pub trait KernelError: std::error::Error + Send + Sync + 'static {
-    /// What it objects to, if it objects to something in particular.
-    fn objection(&self) -> Option<Objection>;
+    /// Returns why the kernel refused the request; `None` if it did not get to answer it.
+    fn kind(&self) -> Option<ErrorKind>;
 }
 
-/// The kinds of reasons why a transaction is refused.
+/// Why the kernel refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Objection {
-    /// Something that is to be changed or used is not there.
+pub enum ErrorKind {
+    /// `ENOENT`: an object to change or to refer to does not exist.
     NotFound,
-    /// Something is there already and is different.
+    /// `EEXIST`: the object exists and differs.
     Exists,
-    /// Something that is to be removed is in use.
+    /// `EBUSY`: an object to delete is in use.
     Busy,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
-/// What a table consists of, apart from elements.
+/// The contents of a table, without elements.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
-    /// All chains.
+    /// The chains.
     pub chains: Vec<ListedChain>,
-    /// All sets and maps.
+    /// The sets and maps.
     pub sets: Vec<ListedSet>,
 }
 
-/// A chain as it is in the kernel.
+/// A chain as the kernel lists it.
 #[derive(Clone, Debug)]
 pub struct ListedChain {
-    /// Its name.
+    /// The name.
     pub name: Name,
-    /// How it is declared; `None` if not in a way that can be said here.
+    /// The declaration; `None` if the model cannot represent it.
     pub chain: Option<Chain>,
-    /// Its rules, in order.
+    /// The rules, in order.
     pub rules: Vec<ListedRule>,
 }
 
-/// A rule as it is in the kernel.
+/// A rule as the kernel lists it.
 #[derive(Clone, Debug)]
 pub enum ListedRule {
-    /// As it was given.
+    /// The rule as it was committed, from [`MemoryKernel`].
     Typed(Rule),
-    /// As the kernel lists it.
+    /// The kernel's expressions.
     Encoded(EncodedRule),
 }
 
-/// A set or map as it is in the kernel.
+/// A set or map as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedSet {
-    /// Its name.
+    /// The name.
     pub name: Name,
-    /// How it is declared; `None` if not in a way that can be said here.
+    /// The declaration; `None` if the model cannot represent it.
     pub set: Option<Set>,
-    /// It is a map.
+    /// Whether it is a map.
     pub is_map: bool,
-    /// How many elements it has, where the kernel tells.
-    pub elements: Option<usize>,
+    /// The number of elements, if the kernel reports it (Linux 6.16 and later).
+    pub element_count: Option<usize>,
 }
 
 impl ListedRule {
-    /// Whether this is the same rule in a table of this family.
-    pub fn is(&self, rule: &Rule, family: IpFamily) -> bool {
+    /// Reports whether this is the given rule, in a table of this family.
+    pub fn matches(&self, rule: &Rule, family: IpFamily) -> bool {
         match self {
             Self::Typed(listed) => listed == rule,
-            Self::Encoded(listed) => listed.is(rule, family),
+            Self::Encoded(listed) => listed.matches(rule, family),
         }
     }
 }

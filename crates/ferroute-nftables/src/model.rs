@@ -1,9 +1,8 @@
-//! nf_tables objects as typed values: printed as `nft` writes them, encoded for netlink, evaluated by whoever explains
-//! them.
+//! nf_tables objects as typed values: printed in `nft` syntax, encoded for netlink, and evaluated by `ferroute trace`.
 //!
-//! There are the forms that the proxy needs. Every one of them is listed by `nft` 1.0.6 as it is printed here, and can be
-//! loaded again; forms that make it abort cannot be written down. Beside them are those that other proxies and network
-//! plugins write, so that their tables can be explained, too. What remains is [`Opaque`].
+//! The model covers everything that the planner writes. `nft` 1.0.6 lists these objects as they are printed here and
+//! loads them again; forms that make it abort are not representable. It also covers common forms of other proxies' and
+//! network plugins' rules, so that their tables can be evaluated. The rest is [`Opaque`].
 
 mod chain;
 mod name;
@@ -13,12 +12,12 @@ mod text;
 mod transaction;
 mod value;
 
-pub use chain::{Base, BaseKind, Chain, ChainWithRules, Hook, Policy, Verdict};
+pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdict};
 pub use name::{Comment, Name};
-pub use rule::{Expression, Field, InterfaceName, Match, Opaque, Outcome, RejectWith, Relation, Rule, Statement};
+pub use rule::{CmpOp, Expression, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;
-pub use set::{Datum, Element, Holds, Set, SetKind};
+pub use set::{Data, Element, Set, SetData, SetKind};
 pub use text::family_name;
 pub(crate) use text::join;
-pub use transaction::{Change, SetWord, TableId, Transaction};
-pub use value::{Class, DataType, Fields, Interface, Key, Value};
+pub use transaction::{Change, SetOrMap, TableId, Transaction};
+pub use value::{ClassId, DataType, IfName, Key, Value, Values};

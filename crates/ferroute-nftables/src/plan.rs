@@ -1,14 +1,12 @@
-//! What should be in the table, and the changes that bring it there. A pure function of its input.
+//! The planner: computes the contents of the table, and the changes that lead to it. A pure function of its input.
 //!
 //! ```text
-//!   Entry ──► Record ──► elements of each frontend ──► difference ──► Transaction
-//!            (compact,       (services, endpoints, …)      ▲
-//!             kept)                                        └── of the Record before
+//!   ServicePortEntry ──► PortPlan ──► elements of each frontend ──► difference ──► Transaction
+//!                       (compact,     (services, endpoints, …)         ▲
+//!                        kept)                                         └── previous PortPlan
 //! ```
 
-mod backends;
 mod context;
-mod counts;
 mod digest;
 mod elements;
 mod fixed;
@@ -20,33 +18,35 @@ mod record;
 mod sets;
 mod shared;
 mod slots;
+mod socket_list;
 
 use std::net::IpAddr;
 
-use ferroute_core::ServiceTable;
+use ferroute_core::{Frontend, ServiceTable};
 
 use crate::model::{Name, TableId, Transaction};
 
 pub use context::{Context, NftablesSettings};
-pub use frontend::Frontend;
-pub use kind::{Kind, List, Way};
-pub use order::Order;
-pub use planner::{Planner, Tally};
+use frontend::frontend_fields;
+pub use frontend::{frontend_from_key, frontend_key};
+pub use kind::{Kind, ListId, Selection};
+pub use order::EndpointOrder;
+pub use planner::{NoLocalEndpoints, Planner};
 use sets::MapName;
 pub use sets::SetId;
 
-/// Everything that is in force for a table of Services, as one transaction that starts from nothing; `host` holds the
+/// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the
 /// addresses of the host's interfaces. Printed, it is input for `nft -f`.
 pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Transaction {
     let mut planner = Planner::new(Context::new(table, settings, host));
     let mut transaction = Transaction::new(TableId { family: table.family, name: TABLE });
-    planner.set_up(&mut transaction);
+    planner.create_table(&mut transaction);
     for name in table.entries.keys() {
         planner.update(name, table, &mut transaction);
     }
-    planner.settle(&mut transaction);
+    planner.finish_transaction(&mut transaction);
     transaction
 }
 
-/// The name of our tables, one per family. What is in there is ours alone.
+/// The name of Ferroute's tables, one per IP family. No other program uses them.
 pub const TABLE: Name = Name::fixed("ferroute");

@@ -6,8 +6,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Affinity, Endpoint, Entry, IpFamily, NodeView, Protocol, ServiceName, ServicePort, ServicePortName, ServiceTable,
-    TrafficPolicy,
+    Affinity, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry, ServicePortName,
+    ServiceTable, TrafficPolicy,
 };
 use ipnet::IpNet;
 
@@ -17,8 +17,12 @@ use crate::{
     plan::{NftablesSettings, render},
 };
 
-/// Finds out whether a kernel can do all that the mode asks of it: a table with everything in it is made and removed in
-/// one transaction, so no packet ever meets it. The error names what the kernel has refused.
+/// Checks whether a kernel supports everything that the mode needs, by creating and deleting a table with all kinds of
+/// objects in one transaction. No packet ever sees the table.
+///
+/// # Errors
+///
+/// The kernel refused the transaction. The error names the first unsupported object.
 pub fn probe<K: Kernel>(kernel: &mut K, family: IpFamily, settings: &NftablesSettings) -> Result<(), K::Error> {
     let mut transaction = render(&sample(family), settings, &[]);
     transaction.table = TableId { family, name: TABLE };
@@ -26,7 +30,7 @@ pub fn probe<K: Kernel>(kernel: &mut K, family: IpFamily, settings: &NftablesSet
     kernel.commit(&transaction)
 }
 
-/// One Service that has everything.
+/// Returns a Service that uses all features.
 fn sample(family: IpFamily) -> ServiceTable {
     let address: IpAddr = match family {
         IpFamily::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -46,9 +50,12 @@ fn sample(family: IpFamily) -> ServiceTable {
     };
     let endpoint =
         Endpoint { address, port: 80, ready: true, serving: true, terminating: false, local: true, hints: None };
-    let name =
-        ServicePortName { service: ServiceName::new("probe", "probe"), port: Arc::from(""), protocol: Protocol::Tcp };
-    let entry = Entry { service: Arc::new(service), endpoints: [endpoint].into() };
+    let name = ServicePortName {
+        service: NamespacedName::new("probe", "probe"),
+        port: Arc::from(""),
+        protocol: Protocol::Tcp,
+    };
+    let entry = ServicePortEntry { service: Arc::new(service), endpoints: [endpoint].into() };
     ServiceTable {
         entries: BTreeMap::from([(name, entry)]),
         ..ServiceTable::new(family, Arc::new(NodeView::default()))

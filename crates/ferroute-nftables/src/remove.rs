@@ -1,25 +1,25 @@
 use ferroute_core::IpFamily;
 
 use crate::{
-    kernel::{Kernel, KernelError, Objection},
+    kernel::{ErrorKind, Kernel, KernelError},
     model::{Change, Name, TableId, Transaction},
     plan,
 };
 
-/// Whose table it is.
+/// A program with tables of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Ours.
+pub enum TableOwner {
+    /// Ferroute.
     Ferroute,
-    /// That of kube-proxy's own nftables mode.
+    /// kube-proxy in nftables mode.
     KubeProxy,
 }
 
-impl Owner {
-    /// Both.
+impl TableOwner {
+    /// Both programs.
     pub const ALL: [Self; 2] = [Self::Ferroute, Self::KubeProxy];
 
-    /// Its table of a family.
+    /// Returns the program's table of an IP family.
     pub fn table(self, family: IpFamily) -> TableId {
         let name = match self {
             Self::Ferroute => plan::TABLE,
@@ -29,17 +29,18 @@ impl Owner {
     }
 }
 
-/// Removes a table with all that is in it, and tells whether it was there.
+/// Deletes a table with its contents. Reports whether it existed.
 ///
 /// # Errors
-/// When the kernel does not remove it.
-pub fn remove_table<K: Kernel>(kernel: &mut K, table: TableId) -> Result<bool, K::Error> {
+///
+/// The kernel refused the deletion.
+pub fn delete_table<K: Kernel>(kernel: &mut K, table: TableId) -> Result<bool, K::Error> {
     match kernel.commit(&Transaction { table, changes: vec![Change::DeleteTable] }) {
         Ok(()) => Ok(true),
-        Err(error) if error.objection() == Some(Objection::NotFound) => Ok(false),
+        Err(error) if error.kind() == Some(ErrorKind::NotFound) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// kube-proxy's name for its tables, one per family, since its nftables mode exists (version 1.29).
+/// The name of kube-proxy's tables, one per IP family, since its nftables mode was added in version 1.29.
 const KUBE_PROXY: Name = Name::fixed("kube-proxy");

@@ -1,24 +1,24 @@
-//! The same objects as netlink messages (`include/uapi/linux/netfilter/nf_tables.h`), and back from what the kernel
-//! lists.
+//! Encoding objects as netlink messages (`include/uapi/linux/netfilter/nf_tables.h`), and decoding the kernel's
+//! listings.
 //!
-//! Integers are big-endian, but the content of registers, keys and data is as the kernel works with it: addresses and
-//! ports in network byte order, marks and classes in the host's.
+//! Integers in attributes are big-endian. Registers, keys and data have the packet's byte order for addresses and
+//! ports, and the host's for marks and class ids.
 
-mod any_element;
 mod batch;
-mod compare;
 mod constants;
 mod decode;
 mod element;
+mod encoded_rule;
 mod expression;
+mod foreign_element;
 mod layout;
 mod listing;
 mod object;
 mod userdata;
 
-pub(crate) use any_element::AnyElements;
 pub(crate) use batch::encode;
-pub use compare::EncodedRule;
 pub(crate) use element::parse_elements;
+pub use encoded_rule::EncodedRule;
+pub(crate) use foreign_element::AnyElements;
 pub(crate) use listing::{parse_any_set, parse_chain, parse_rule, parse_set, parse_table};
-pub(crate) use object::{Listed, elements_request, list_request, protocol_family, table_request, tables_request};
+pub(crate) use object::{Listed, elements_request, list_request, nfproto, table_request, tables_request};

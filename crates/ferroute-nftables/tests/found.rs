@@ -1,5 +1,4 @@
-//! Anybody's tables are read from the kernel: what `nft` has written, and what we have. Each test has a network namespace
-//! of its own.
+//! Reading tables of other programs and of Ferroute from the kernel. Each test has a network namespace of its own.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -9,38 +8,38 @@ use common::{Host, settings, table_id};
 use ferroute_core::{Dataplane, IpFamily, testing::arbitrary};
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{FoundTable, Kernel, MemoryKernel, MemoryTable, NetlinkKernel, Reading, TableFamily},
+    kernel::{Consistency, Kernel, MemoryKernel, MemoryTable, NetlinkKernel, TableFamily, TableSnapshot},
     model::{Name, TableId},
     plan::render,
 };
 use ferroute_testing::NetNs;
 use proptest::prelude::*;
 
-fn find(ns: &NetNs, family: IpFamily) -> Vec<FoundTable> {
-    let (tables, reading) = ns.run(|| NetlinkKernel::open().unwrap().find_tables(family, &|_, _| true)).unwrap();
-    assert_eq!(reading, Reading::Steady);
+fn read_tables(ns: &NetNs, family: IpFamily) -> Vec<TableSnapshot> {
+    let (tables, reading) = ns.run(|| NetlinkKernel::open().unwrap().read_tables(family, &|_, _| true)).unwrap();
+    assert_eq!(reading, Consistency::Consistent);
     tables
 }
 
-/// The text of a table that `nft` has loaded.
+/// Loads a table with `nft` and returns the text of its snapshot.
 fn read_back(family: IpFamily, text: &str) -> String {
     let ns = NetNs::new();
     ns.feed("nft", &["-f", "-"], text);
-    let tables = find(&ns, family);
-    let [found] = &*tables else { panic!("{tables:?}") };
-    found.table.text(&TableId { family, name: found.name.clone() })
+    let tables = read_tables(&ns, family);
+    let [snapshot] = &*tables else { panic!("{tables:?}") };
+    snapshot.table.text(&TableId { family, name: snapshot.name.clone() })
 }
 
-/// Lines that only one of two texts has.
+/// Returns the lines that only one of two texts contains.
 fn differences(read: &[String], planned: &[String]) -> String {
-    let only = |lines: &[String], others: &[String], mark: &str| -> String {
-        lines.iter().filter(|line| !others.contains(line)).map(|line| format!("{mark} {line}\n")).collect()
+    let only = |lines: &[String], reference: &[String], mark: &str| -> String {
+        lines.iter().filter(|line| !reference.contains(line)).map(|line| format!("{mark} {line}\n")).collect()
     };
     only(read, planned, "+") + &only(planned, read, "-")
 }
 
 #[test]
-fn a_table_of_others_is_read_with_its_chains_sets_and_elements() {
+fn foreign_table_is_read_with_chains_sets_and_elements() {
     let text = read_back(
         IpFamily::V4,
         r#"table ip other {
@@ -248,7 +247,7 @@ fn anonymous_sets_and_maps_are_read_with_their_elements() {
 }
 
 #[test]
-fn a_table_for_both_families_is_read_as_packets_of_one_meet_it() {
+fn inet_table_is_read_as_packets_of_one_family_see_it() {
     let ns = NetNs::new();
     ns.feed(
         "nft",
@@ -267,14 +266,14 @@ fn a_table_for_both_families_is_read_as_packets_of_one_meet_it() {
         table ip asleep { flags dormant; chain a { drop; }; }"#,
     );
     let names = |family| {
-        let tables = find(&ns, family);
+        let tables = read_tables(&ns, family);
         tables.iter().map(|table| format!("{} {}", table.family, table.name)).collect::<Vec<_>>()
     };
     assert_eq!(names(IpFamily::V4), ["inet both", "ip own"]);
     assert_eq!(names(IpFamily::V6), ["inet both", "ip6 other"]);
     let [v4, v6] = IpFamily::BOTH.map(|family| {
-        let both = find(&ns, family).remove(0);
-        assert_eq!((both.family, &*both.elsewhere), (TableFamily::Inet, &[Name::fixed("first")][..]));
+        let both = read_tables(&ns, family).remove(0);
+        assert_eq!((both.family, &*both.unsupported_base_chains), (TableFamily::Inet, &[Name::fixed("first")][..]));
         let rules = &both.table.chain(&Name::fixed("in")).unwrap().rules;
         rules.iter().map(|rule| rule.text(family).to_string()).collect::<Vec<_>>()
     });
@@ -290,7 +289,7 @@ fn a_table_for_both_families_is_read_as_packets_of_one_meet_it() {
 }
 
 #[test]
-fn elements_tell_what_they_have_counted() {
+fn counters_of_elements_are_read() {
     let ns = NetNs::new();
     ns.feed(
         "nft",
@@ -302,7 +301,7 @@ fn elements_tell_what_they_have_counted() {
     );
     let socket = ns.run(|| std::net::UdpSocket::bind("127.0.0.1:0")).unwrap();
     (0..3).for_each(|_| _ = socket.send_to(b"four", "127.0.0.1:9"));
-    let table = find(&ns, IpFamily::V4).remove(0);
+    let table = read_tables(&ns, IpFamily::V4).remove(0);
     let counted = |port| {
         let key = [ferroute_nftables::Value::Port(port)].into_iter().collect();
         table.counter(&Name::fixed("ports"), &key).map(|counter| (counter.packets, counter.bytes))
@@ -314,7 +313,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn what_we_write_is_read_back_as_it_was_planned(cluster in arbitrary::cluster(), counters in any::<bool>()) {
+    fn ferroutes_table_is_read_back_as_planned(cluster in arbitrary::cluster(), counters in any::<bool>()) {
         let ns = NetNs::new();
         for family in IpFamily::BOTH {
             let settings = ferroute_nftables::plan::NftablesSettings { counters, ..settings() };
@@ -325,14 +324,14 @@ proptest! {
             let mut memory = MemoryKernel::new();
             memory.commit(&render(&table, &settings, &Host::default().0)).unwrap();
             let id = table_id(family);
-            let found = find(&ns, family).remove(0);
-            prop_assert_eq!(found.unknown_sets, vec![]);
+            let snapshot = read_tables(&ns, family).remove(0);
+            prop_assert_eq!(snapshot.undecoded_sets, vec![]);
             let text = |table: &MemoryTable| {
                 let text = table.text(&id);
-                // The table's own comment is nothing that a packet meets.
+                // The table's comment does not affect packets.
                 text.lines().filter(|line| !line.starts_with("\tcomment") && !line.is_empty()).map(str::to_owned).collect()
             };
-            let [read, planned]: [Vec<String>; 2] = [&found.table, memory.table(&id).unwrap()].map(text);
+            let [read, planned]: [Vec<String>; 2] = [&snapshot.table, memory.table(&id).unwrap()].map(text);
             prop_assert!(read == planned, "{}", differences(&read, &planned));
         }
     }

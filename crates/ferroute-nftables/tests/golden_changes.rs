@@ -1,4 +1,4 @@
-//! What is written for single changes, as `nft` would be told it.
+//! The transactions of single changes, in `nft` syntax.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -13,25 +13,26 @@ use common::{
 use ferroute_core::{
     Dataplane, IpFamily,
     testing::{Cluster, Edit, ServiceBuilder, SliceBuilder},
+    tracker::TrackerEvent,
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Kernel, MemoryKernel, Watched},
+    kernel::{InterceptedKernel, Kernel, MemoryKernel},
 };
 use insta::assert_snapshot;
 
-/// A kernel in memory, and what it is told.
+/// Returns an in-memory kernel and a record of its transactions.
 fn recorder() -> (impl Kernel, Arc<Mutex<String>>) {
     let record = Arc::new(Mutex::new(String::new()));
     let writer = record.clone();
-    let kernel = Watched::new(MemoryKernel::new(), move |kernel, transaction| {
+    let kernel = InterceptedKernel::new(MemoryKernel::new(), move |kernel, transaction| {
         writer.lock().unwrap().push_str(&transaction.to_string());
         kernel.commit(transaction)
     });
     (kernel, record)
 }
 
-/// What is written for each of some edits, after a cluster is in force.
+/// Returns the transactions of some edits, after an initial sync of a cluster.
 fn written(cluster: &Cluster, edits: impl IntoIterator<Item = Edit>) -> String {
     let ((kernel, record), mut tracker) = (recorder(), cluster.tracker());
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
@@ -54,7 +55,7 @@ fn set_service(service: ServiceBuilder) -> Edit {
 }
 
 #[test]
-fn an_endpoint_that_goes_is_replaced_by_the_last() {
+fn removed_endpoint_is_replaced_by_the_last_one() {
     let edits = [set_slice(pods(&[2, 4, 5]))];
     assert_snapshot!(written(&cluster(web(), pods(&[2, 3, 4, 5])), edits), @r#"
     add chain ip ferroute pick-3
@@ -71,7 +72,7 @@ fn an_endpoint_that_goes_is_replaced_by_the_last() {
 }
 
 #[test]
-fn an_endpoint_that_becomes_another_is_one_element() {
+fn replaced_endpoint_changes_one_element() {
     assert_snapshot!(written(&cluster(web(), pods(&[2, 3])), [set_slice(pods(&[2, 9]))]), @r#"
     delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.3 . 8080 }
     add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.9 . 8080 }
@@ -79,7 +80,7 @@ fn an_endpoint_that_becomes_another_is_one_element() {
 }
 
 #[test]
-fn an_endpoint_of_a_service_with_affinity_comes_and_goes() {
+fn endpoint_of_a_service_with_affinity_is_added_and_another_removed() {
     let edits = [set_slice(pods(&[2, 3])), set_slice(pods(&[3]))];
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-sticky-2
@@ -104,7 +105,7 @@ fn an_endpoint_of_a_service_with_affinity_comes_and_goes() {
 }
 
 #[test]
-fn a_service_loses_its_endpoints_and_gets_them_back() {
+fn service_loses_its_endpoints_and_gets_them_back() {
     let edits = [set_slice(pods(&[])), set_slice(pods(&[2]))];
     assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @r#"
     delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 1:1 }
@@ -119,7 +120,7 @@ fn a_service_loses_its_endpoints_and_gets_them_back() {
 }
 
 #[test]
-fn source_ranges_become_wider() {
+fn source_ranges_are_widened() {
     let service = |range: &str| web().load_balancer("198.51.100.1").source_range(range);
     let edits = [set_service(service("10.1.0.0/16")), set_service(service("10.0.0.0/8"))];
     assert_snapshot!(written(&cluster(service("10.1.2.0/24"), pods(&[2])), edits), @r#"
@@ -131,7 +132,7 @@ fn source_ranges_become_wider() {
 }
 
 #[test]
-fn the_last_affinity_goes() {
+fn last_affinity_is_removed_with_its_rules() {
     let edits = [set_service(web())];
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-1
@@ -151,13 +152,14 @@ fn the_last_affinity_goes() {
 }
 
 #[test]
-fn networks_of_cluster_ips_come_and_go_with_their_rules_alone() {
+fn service_cidrs_change_only_their_rules() {
     let ((kernel, record), mut tracker) = (recorder(), cluster(web(), pods(&[2])).tracker());
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
     dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
     record.lock().unwrap().clear();
     for networks in [&["10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112"][..], &[]] {
-        tracker.set_service_cidrs(networks.iter().map(|net| net.parse().unwrap()));
+        let cidrs = networks.iter().map(|net| net.parse().unwrap()).collect();
+        tracker.apply(TrackerEvent::ServiceCidrsApplied(cidrs));
         let changes = tracker.update(IpFamily::V4);
         dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap();
     }
@@ -171,7 +173,7 @@ fn networks_of_cluster_ips_come_and_go_with_their_rules_alone() {
 }
 
 #[test]
-fn a_change_that_rules_do_not_depend_on_writes_nothing() {
+fn irrelevant_changes_write_nothing() {
     let edits = [set_service(web().label("tier", "front")), set_slice(pods(&[2]).label("changed", "yes"))];
     assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @"");
 }

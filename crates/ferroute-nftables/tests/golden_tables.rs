@@ -1,4 +1,4 @@
-//! Whole tables, as `nft` would be told them, for small clusters.
+//! Rendered tables of small clusters, in `nft` syntax.
 
 mod common;
 
@@ -17,18 +17,18 @@ use ferroute_nftables::{
 };
 use insta::assert_snapshot;
 
-/// What rendering a cluster adds to the table, without what is always there.
+/// Returns what rendering a cluster adds to an empty table.
 fn elements_of(cluster: &Cluster) -> String {
     let mut transaction = render(&cluster.table(IpFamily::V4), &settings(), &Host::default().0);
-    let always = render(&Cluster::of_node("node-1").table(IpFamily::V4), &settings(), &Host::default().0);
-    transaction.changes.drain(..always.len());
+    let empty = render(&Cluster::new("node-1").table(IpFamily::V4), &settings(), &Host::default().0);
+    transaction.changes.drain(..empty.len());
     transaction.to_string()
 }
 
 #[test]
-fn a_table_without_services() {
+fn table_without_services() {
     let text = |family| {
-        let transaction = render(&Cluster::of_node("node-1").table(family), &settings(), &Host::default().0);
+        let transaction = render(&Cluster::new("node-1").table(family), &settings(), &Host::default().0);
         transaction.to_string()
     };
     assert_snapshot!(text(IpFamily::V4), @r#"
@@ -121,7 +121,7 @@ fn a_table_without_services() {
 }
 
 #[test]
-fn a_service_of_two_endpoints() {
+fn service_with_two_endpoints() {
     assert_snapshot!(elements_of(&cluster(web(), pods(&[2, 3]))), @r#"
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add chain ip ferroute pick-2
@@ -135,7 +135,7 @@ fn a_service_of_two_endpoints() {
 }
 
 #[test]
-fn a_service_with_everything() {
+fn service_with_all_features() {
     let service = web()
         .node_port(30080)
         .load_balancer("198.51.100.1")
@@ -213,7 +213,7 @@ fn a_service_with_everything() {
 }
 
 #[test]
-fn services_with_nothing_to_send_packets_to() {
+fn services_without_endpoints() {
     assert_snapshot!(elements_of(&cluster(web().node_port(30080), pods(&[]))), @r#"
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute refused { 0.0.0.0 . tcp . 30080 comment "shop/web:http" }
@@ -237,7 +237,7 @@ fn services_with_nothing_to_send_packets_to() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_with_the_change_at_fault() {
+fn refused_transaction_names_the_change_at_fault() {
     let mut transaction = render(&cluster(web(), pods(&[2])).table(IpFamily::V4), &settings(), &[]);
     transaction.changes.retain(|change| !matches!(change, Change::AddChain(chain) if chain.name.as_str() == "pick-1"));
     let error = MemoryKernel::new().commit(&transaction).unwrap_err();

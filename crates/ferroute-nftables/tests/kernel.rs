@@ -1,4 +1,4 @@
-//! The real kernel, in network namespaces: what is written is read back, and `nft` understands it.
+//! Tests with the kernel, in network namespaces: what is written is read back, and `nft` lists it.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -12,9 +12,9 @@ use ferroute_core::{
     testing::{arbitrary, *},
 };
 use ferroute_nftables::{
-    NftablesDataplane,
-    kernel::{Kernel, KernelError, MemoryKernel, NetlinkKernel, Objection, Reading},
-    model::{Change, DataType, Element, Name, Set, SetWord, Transaction, Value, family_name},
+    NftablesDataplane, delete_table,
+    kernel::{Consistency, ErrorKind, Kernel, KernelError, MemoryKernel, NetlinkKernel},
+    model::{Change, DataType, Element, Name, Set, SetOrMap, Transaction, Value, family_name},
     plan::{NftablesSettings, render},
     probe,
 };
@@ -26,12 +26,12 @@ fn open(ns: &NetNs, family: IpFamily, settings: NftablesSettings) -> NftablesDat
     ns.run(|| NftablesDataplane::open(family, settings, Box::new(Host::default())).unwrap())
 }
 
-/// A cluster in which there is something in every set.
+/// Returns a cluster that fills every set.
 fn varied() -> Cluster {
-    let two_pods = |name: &str, of: &str| {
-        slice(name, of).port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2"))
+    let two_pods = |name: &str, service: &str| {
+        slice(name, service).port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2"))
     };
-    Cluster::of_node("node-1")
+    Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
         .slice(two_pods("shop/web-a", "web"))
         .service(
@@ -50,7 +50,7 @@ fn varied() -> Cluster {
         .slice(slice("shop/far-a", "far").port("http", 8080).pod(pod("10.244.1.3").on("node-2")))
 }
 
-/// What `nft` says that a table holds, without the order in which the kernel lists elements and chains.
+/// Returns what `nft` lists of a table, sorted, because the order of elements and chains varies.
 fn listed(ns: &NetNs, family: IpFamily) -> Vec<String> {
     let listed = ns.command("nft", &["list", "table", family_name(family), "ferroute"]);
     let bare = |line: &str| line.trim_matches(['\t', ' ', ',']).replace("elements = { ", "").replace(" }", "");
@@ -59,14 +59,14 @@ fn listed(ns: &NetNs, family: IpFamily) -> Vec<String> {
     lines
 }
 
-/// Lets `nft` write what it is told by rendering.
+/// Loads the rendered table with `nft`.
 fn load(ns: &NetNs, table: &ServiceTable, settings: &NftablesSettings) {
     ns.feed("nft", &["-f", "-"], &render(table, settings, &Host::default().0).to_string());
 }
 
 #[test]
-fn nft_lists_what_was_written_and_loads_what_was_rendered_to_the_same() {
-    let v6 = Cluster::of_node("node-1")
+fn written_and_loaded_tables_are_listed_alike() {
+    let v6 = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("fd00:96::1").port("http", 80).node_port(30080).affinity(300))
         .slice(slice("shop/web-a", "web").port("http", 8080).pod("fd00:244::2").pod("fd00:244::3"));
     let cases = [
@@ -88,9 +88,9 @@ fn nft_lists_what_was_written_and_loads_what_was_rendered_to_the_same() {
     }
 }
 
-/// A restart finds everything as it is wanted, and changes nothing.
+/// Checks that a restarted dataplane changes nothing.
 #[track_caller]
-fn assert_restart_finds_nothing_to_do(ns: &NetNs, table: &ServiceTable, settings: &NftablesSettings) {
+fn assert_restart_changes_nothing(ns: &NetNs, table: &ServiceTable, settings: &NftablesSettings) {
     let generation = || ns.run(|| NetlinkKernel::open().unwrap().generation().unwrap());
     let before = generation();
     let report = open(ns, table.family, settings.clone()).resync(table).unwrap();
@@ -102,7 +102,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn the_kernel_holds_what_was_written(cluster in arbitrary::cluster(), edits in arbitrary::edits(0..8)) {
+    fn restart_after_any_edits_changes_nothing(cluster in arbitrary::cluster(), edits in arbitrary::edits(0..8)) {
         let ns = NetNs::new();
         for family in IpFamily::BOTH {
             let mut tracker = cluster.tracker();
@@ -114,10 +114,10 @@ proptest! {
                 dataplane.sync(tracker.table(family), &changes).unwrap();
                 prop_assert!(!dataplane.was_disturbed().unwrap());
             }
-            // Unused chains go.
+            // A resync deletes unused chains.
             let report = dataplane.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.full), (0, false));
-            assert_restart_finds_nothing_to_do(&ns, tracker.table(family), &settings());
+            assert_restart_changes_nothing(&ns, tracker.table(family), &settings());
         }
         ns.command("nft", &["list", "ruleset"]);
     }
@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_table_that_nft_has_loaded_as_it_was_rendered_needs_no_change(
+    fn rendered_table_loaded_by_nft_needs_no_change(
         cluster in arbitrary::cluster(), proxy in arbitrary::settings(), counters: bool,
     ) {
         let (ns, settings) = (NetNs::new(), NftablesSettings { proxy, counters });
@@ -136,24 +136,24 @@ proptest! {
             let networks = ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse::<IpNet>().unwrap());
             table.service_cidrs = networks.into_iter().filter(|net| IpFamily::of(net.addr()) == family).collect();
             if family == IpFamily::V6 {
-                // Version 1.0.6 of `nft` loads IPv6 affinity with a wrong register for what is remembered.
+                // `nft` 1.0.6 loads IPv6 affinity rules with a wrong data register.
                 table.entries.values_mut().for_each(|entry| Arc::make_mut(&mut entry.service).affinity = None);
             }
             load(&ns, &table, &settings);
-            assert_restart_finds_nothing_to_do(&ns, &table, &settings);
+            assert_restart_changes_nothing(&ns, &table, &settings);
         }
     }
 }
 
 #[test]
-fn foreign_changes_are_noticed_and_mended_and_other_tables_left_alone() {
+fn external_modifications_are_detected_and_repaired_without_touching_other_tables() {
     let (ns, table) = (NetNs::new(), varied().table(IpFamily::V4));
     ns.command("nft", &["add table ip other; add chain ip other input; add rule ip other input accept"]);
     let mut dataplane = open(&ns, IpFamily::V4, settings());
     dataplane.resync(&table).unwrap();
     ns.command("nft", &["add rule ip other input drop"]);
-    assert!(!dataplane.was_disturbed().unwrap(), "only another table has changed");
-    for harm in [
+    assert!(!dataplane.was_disturbed().unwrap(), "only another table was modified");
+    for modification in [
         "delete element ip ferroute cluster-ips { 10.96.0.1 }",
         "add element ip ferroute cluster-ips { 10.96.0.99 }",
         "delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.0.0.0/8 }",
@@ -163,65 +163,67 @@ fn foreign_changes_are_noticed_and_mended_and_other_tables_left_alone() {
         "add set ip ferroute mine { type ipv4_addr ; }",
         "delete table ip ferroute",
     ] {
-        ns.command("nft", &[harm]);
-        assert!(dataplane.was_disturbed().unwrap(), "{harm}");
+        ns.command("nft", &[modification]);
+        assert!(dataplane.was_disturbed().unwrap(), "{modification}");
         let report = dataplane.resync(&table).unwrap();
-        assert!(harm.contains("delete table") || report.written + report.removed <= 4, "{harm}: {report:?}");
-        assert!(!dataplane.was_disturbed().unwrap(), "{harm}");
-        assert_restart_finds_nothing_to_do(&ns, &table, &settings());
+        assert!(modification.contains("delete table") || report.written + report.removed <= 4, "{modification}: {report:?}");
+        assert!(!dataplane.was_disturbed().unwrap(), "{modification}");
+        assert_restart_changes_nothing(&ns, &table, &settings());
     }
-    dataplane.cleanup().unwrap();
-    dataplane.cleanup().unwrap();
+    let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
+    let removed = [(); 2].map(|()| delete_table(&mut kernel, table_id(IpFamily::V4)).unwrap());
+    assert_eq!(removed, [true, false]);
     let left = ns.command("nft", &["list", "ruleset"]);
     assert!(left.starts_with("table ip other {") && !left.contains("ferroute"), "{left}");
 }
 
 #[test]
-fn a_table_of_another_shape_is_made_anew_at_once() {
+fn incompatible_table_is_replaced() {
     let (ns, table) = (NetNs::new(), varied().table(IpFamily::V4));
     open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
     let counting = NftablesSettings { counters: true, ..settings() };
     let report = open(&ns, IpFamily::V4, counting.clone()).resync(&table).unwrap();
     assert!(report.full);
-    assert_restart_finds_nothing_to_do(&ns, &table, &counting);
+    assert_restart_changes_nothing(&ns, &table, &counting);
 }
 
 #[test]
-fn a_refused_transaction_names_the_change_at_fault_and_changes_nothing() {
+fn refused_transaction_names_the_change_at_fault_and_changes_nothing() {
     let ns = NetNs::new();
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
     let id = table_id(IpFamily::V4);
-    let set = Set::new(Name::fixed("numbers"), [DataType::Ipv4Address, DataType::Port]).to_values([DataType::Port]);
-    let element = |i: u32, datum| {
-        Element::new([Value::Address(Ipv4Addr::from(i).into()), Value::Port(7)]).fields([Value::Port(datum)])
+    let set =
+        Set::new(Name::fixed("numbers"), [DataType::Ipv4Addr, DataType::InetService]).map_to([DataType::InetService]);
+    let element = |i: u32, data| {
+        Element::new([Value::Address(Ipv4Addr::from(i).into()), Value::Port(7)]).values([Value::Port(data)])
     };
-    let add = |i, datum| Change::AddElement(set.name.clone(), element(i, datum));
+    let add = |i, data| Change::AddElement(set.name.clone(), element(i, data));
     let mut transaction = Transaction::new(id.clone());
     transaction.push(Change::AddTable(None));
     transaction.push(Change::AddSet(set.clone()));
-    // Several messages, and batches far larger than a socket's buffer is by default.
+    // Several messages, in a batch far larger than a socket's default buffer.
     transaction.changes.extend((0..300_000).map(|i| add(i, 1)));
     kernel.commit(&transaction).unwrap();
     let mut contradicting = Transaction::new(id.clone());
     contradicting.changes.extend((300_000..305_000).map(|i| add(i, 1)));
     contradicting.changes.insert(3_210, add(5, 2));
     let error = kernel.commit(&contradicting).unwrap_err();
-    assert_eq!(error.objection(), Some(Objection::Exists));
+    assert_eq!(error.kind(), Some(ErrorKind::Exists));
     assert_eq!(
         error.to_string(),
         "kernel refused a transaction of 5001 changes at «add element ip ferroute numbers { 0.0.0.5 . 7 : 2 }»"
     );
     let mut count = 0;
-    assert_eq!(kernel.read(&id, &set, &mut |_| count += 1).unwrap(), Reading::Steady);
+    assert_eq!(kernel.dump_elements(&id, &set, &mut |_, _| count += 1).unwrap(), Consistency::Consistent);
     assert_eq!(count, 300_000);
-    let missing = Transaction { table: id, changes: vec![Change::DeleteSet(Name::fixed("other"), SetWord::Set)] };
+    let missing = Transaction { table: id, changes: vec![Change::DeleteSet(Name::fixed("other"), SetOrMap::Set)] };
     let error = kernel.commit(&missing).unwrap_err();
-    assert_eq!(error.objection(), Some(Objection::NotFound));
+    assert_eq!(error.kind(), Some(ErrorKind::NotFound));
     assert_eq!(error.to_string(), "kernel refused a transaction of 1 changes at «delete set ip ferroute other»");
 }
 
 #[test]
-fn a_probe_leaves_nothing_behind() {
+fn probe_leaves_nothing_behind() {
     let ns = NetNs::new();
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
     for family in IpFamily::BOTH {
@@ -232,9 +234,9 @@ fn a_probe_leaves_nothing_behind() {
     assert_eq!(ns.command("nft", &["list", "ruleset"]), "");
 }
 
-/// Large enough that elements are asked for instead of read.
+/// Large enough that elements are requested by key instead of dumped.
 #[test]
-fn a_large_table_is_found_as_it_was_left_and_mended() {
+fn large_table_is_read_by_key_and_repaired() {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
     for i in 0..6_000_u32 {
         let first = 0x6440_0001 + 20 * i;
@@ -252,14 +254,14 @@ fn a_large_table_is_found_as_it_was_left_and_mended() {
     }
     let ns = NetNs::new();
     open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
-    assert_restart_finds_nothing_to_do(&ns, &table, &settings());
-    for (harm, repaired) in [
+    assert_restart_changes_nothing(&ns, &table, &settings());
+    for (modification, repaired) in [
         ("delete element ip ferroute endpoints { 10.96.0.2 . tcp . 80 . 1:5 : 100.64.0.25 . 8080 }", (1, 0)),
         ("add element ip ferroute endpoints { 10.96.0.2 . tcp . 80 . 1:99 : 10.9.9.9 . 8080 }", (0, 1)),
     ] {
-        ns.command("nft", &[harm]);
+        ns.command("nft", &[modification]);
         let report = open(&ns, IpFamily::V4, settings()).resync(&table).unwrap();
-        assert_eq!((report.written, report.removed, report.full), (repaired.0, repaired.1, false), "{harm}");
-        assert_restart_finds_nothing_to_do(&ns, &table, &settings());
+        assert_eq!((report.written, report.removed, report.full), (repaired.0, repaired.1, false), "{modification}");
+        assert_restart_changes_nothing(&ns, &table, &settings());
     }
 }

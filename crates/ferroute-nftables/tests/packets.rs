@@ -1,4 +1,4 @@
-//! Real connections through rules in the real kernel.
+//! Connections through rules in the kernel.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -14,6 +14,7 @@ use common::{
 use ferroute_core::{
     Dataplane, IpFamily, NodePortAddresses, Tracker,
     testing::{Cluster, PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice},
+    tracker::TrackerEvent,
 };
 use ferroute_nftables::{ConnectionReader, ConnectionTotals, NftablesDataplane, plan::NftablesSettings};
 use ferroute_testing::NetNs;
@@ -35,7 +36,7 @@ impl Case {
         Self { lab, tracker, dataplane }
     }
 
-    fn become_like(&mut self, family: IpFamily, cluster: &Cluster) {
+    fn update_to(&mut self, family: IpFamily, cluster: &Cluster) {
         cluster.edits().for_each(|edit| edit.apply_to(&mut self.tracker));
         let changes = self.tracker.update(family);
         self.dataplane.sync(self.tracker.table(family), &changes).unwrap();
@@ -55,10 +56,10 @@ fn pods_of_web(pods: impl IntoIterator<Item = PodBuilder>) -> SliceBuilder {
 }
 
 fn cluster(service: ServiceBuilder, pods: impl IntoIterator<Item = PodBuilder>) -> Cluster {
-    Cluster::of_node("node-1").service(service).slice(pods_of_web(pods))
+    Cluster::new("node-1").service(service).slice(pods_of_web(pods))
 }
 
-/// Which pods have answered, all connections having succeeded, and which sources they have seen.
+/// Returns the Pods that replied, provided that all connections succeed, and the sources that they have seen.
 fn spread(connect: impl Fn() -> Outcome) -> (BTreeSet<usize>, BTreeSet<IpAddr>) {
     (0..TRIES)
         .map(|_| match connect() {
@@ -73,14 +74,14 @@ fn set<T: Ord, const N: usize>(items: [T; N]) -> BTreeSet<T> {
 }
 
 #[test]
-fn connections_spread_over_all_endpoints_by_tcp_and_udp() {
+fn connections_are_distributed_over_all_endpoints_by_tcp_and_udp() {
     let case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
     for connect in [|ns: &NetNs| tcp(ns, "10.96.0.1:80"), |ns: &NetNs| udp(ns, "10.96.0.1:53")] {
         let (pods, sources) = spread(|| connect(&case.lab.pods[0]));
         assert_eq!(pods, set([0, 1, 2]));
-        // A pod that meets itself would answer itself directly if its source were not another.
+        // A Pod that connects to itself is masqueraded, because it would otherwise reply to itself directly.
         assert_eq!(sources, set([pod_ip(0).into(), [10, 244, 0, 1].into()]));
-        // Strangers' answers must come back this way.
+        // Replies to external clients must return through this node.
         let (pods, sources) = spread(|| connect(&case.lab.client));
         assert_eq!(pods, set([0, 1, 2]));
         assert_eq!(sources, set([0, 1, 2].map(|pod| [10, 244, pod, 1].into())));
@@ -89,18 +90,18 @@ fn connections_spread_over_all_endpoints_by_tcp_and_udp() {
 }
 
 #[test]
-fn an_endpoint_that_is_gone_gets_no_connections() {
+fn removed_endpoint_gets_no_connections() {
     let mut case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));
-    case.become_like(IpFamily::V4, &cluster(web(), [local(1), local(2)]));
+    case.update_to(IpFamily::V4, &cluster(web(), [local(1), local(2)]));
     assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([1, 2]));
-    case.become_like(IpFamily::V4, &cluster(web(), [local(2)]));
+    case.update_to(IpFamily::V4, &cluster(web(), [local(2)]));
     assert_eq!(spread(|| tcp(&case.lab.client, "10.96.0.1:80")).0, set([2]));
-    case.become_like(IpFamily::V4, &cluster(web(), []));
+    case.update_to(IpFamily::V4, &cluster(web(), []));
     assert_eq!(tcp(&case.lab.client, "10.96.0.1:80"), Outcome::Refused);
 }
 
 #[test]
-fn what_no_endpoint_can_answer_is_refused_or_dropped_as_policy_says() {
+fn connections_without_endpoints_are_rejected_or_dropped_by_policy() {
     let everywhere = |service: ServiceBuilder| service.node_port(30080).external_ip("203.0.113.1");
     let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(everywhere(web()), []));
     let Lab { node, client, pods, .. } = &case.lab;
@@ -111,16 +112,16 @@ fn what_no_endpoint_can_answer_is_refused_or_dropped_as_policy_says() {
         assert_eq!(udp(from, "10.96.0.1:53"), Outcome::Refused);
     }
     let far = pod("10.244.9.2").on("node-2");
-    case.become_like(IpFamily::V4, &cluster(everywhere(web()).internal_local().external_local(), [far]));
+    case.update_to(IpFamily::V4, &cluster(everywhere(web()).internal_local().external_local(), [far]));
     for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
         assert_eq!(tcp(&case.lab.client, to), Outcome::Silence, "{to}");
     }
 }
 
 #[test]
-fn ports_and_addresses_that_no_service_has_are_refused_or_dropped() {
+fn unknown_ports_are_rejected_and_unknown_addresses_dropped() {
     let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(web(), [local(0)]));
-    case.tracker.set_service_cidrs(["10.96.0.0/16".parse().unwrap()]);
+    case.tracker.apply(TrackerEvent::ServiceCidrsApplied(vec!["10.96.0.0/16".parse().unwrap()]));
     let changes = case.tracker.update(IpFamily::V4);
     case.dataplane.sync(case.tracker.table(IpFamily::V4), &changes).unwrap();
     for from in [&case.lab.node, &case.lab.client, &case.lab.pods[0]] {
@@ -131,20 +132,20 @@ fn ports_and_addresses_that_no_service_has_are_refused_or_dropped() {
 }
 
 #[test]
-fn external_policy_local_keeps_sources_and_endpoints_on_the_node() {
+fn external_policy_local_keeps_sources_and_uses_this_nodes_endpoints() {
     let service = web().node_port(30080).external_local();
     let far = pod("10.244.9.2").on("node-2").unready();
     let case = Case::new(2, IpFamily::V4, settings(), &cluster(service, [local(0), pod(&pod_ip(1).to_string()), far]));
-    // Pod 1 is said to run elsewhere.
+    // Pod 1 is declared to run on another node.
     assert_eq!(spread(|| tcp(&case.lab.client, "192.168.0.1:30080")), (set([0]), set([CLIENT.into()])));
     assert_eq!(spread(|| tcp(&case.lab.node, "192.168.0.1:30080")).0, set([0, 1]));
-    // Pods are served as if they came through a load balancer, and keep their source unless they meet themselves.
+    // Pods are served as through a load balancer, and keep their source unless they connect to themselves.
     let (pods, sources) = spread(|| tcp(&case.lab.pods[0], "192.168.0.1:30080"));
     assert_eq!((pods, sources), (set([0, 1]), set([pod_ip(0).into(), [10, 244, 0, 1].into()])));
 }
 
 #[test]
-fn node_ports_answer_on_the_addresses_that_they_should() {
+fn node_ports_are_served_on_the_configured_addresses() {
     let service = || web().node_port(30080);
     let case = Case::new(1, IpFamily::V4, settings(), &cluster(service(), [local(0)]));
     assert_eq!(tcp(&case.lab.client, "192.168.0.1:30080"), Outcome::Pod(0, [10, 244, 0, 1].into()));
@@ -164,11 +165,11 @@ fn node_ports_answer_on_the_addresses_that_they_should() {
 }
 
 #[test]
-fn source_ranges_guard_load_balancers_and_nothing_else() {
+fn source_ranges_restrict_load_balancers_only() {
     let service = |range: &str| web().node_port(30080).load_balancer("198.51.100.1").source_range(range);
     let mut case = Case::new(1, IpFamily::V4, settings(), &cluster(service("192.168.0.9/32"), [local(0)]));
     assert!(matches!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Pod(0, _)));
-    case.become_like(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
+    case.update_to(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
     assert_eq!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Silence);
     assert_eq!(tcp(&case.lab.node, "198.51.100.1:80"), Outcome::Silence);
     for to in ["192.168.0.1:30080", "10.96.0.1:80"] {
@@ -177,27 +178,27 @@ fn source_ranges_guard_load_balancers_and_nothing_else() {
 }
 
 #[test]
-fn a_client_with_affinity_keeps_its_endpoint_while_it_is_there() {
+fn client_with_affinity_keeps_its_endpoint_while_it_exists() {
     let service = || web().node_port(30080).affinity(300);
     let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
     for to in ["10.96.0.1:80", "192.168.0.1:30080"] {
         let once = |case: &Case| spread(|| tcp(&case.lab.client, to)).0;
-        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
         let [chosen] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
-        // Others come and go.
+        // Other endpoints are removed and added.
         let other = (chosen + 1) % 4;
-        case.become_like(IpFamily::V4, &cluster(service(), [local(other), local(chosen)]));
+        case.update_to(IpFamily::V4, &cluster(service(), [local(other), local(chosen)]));
         assert_eq!(once(&case), set([chosen]), "{to}");
-        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
         assert_eq!(once(&case), set([chosen]), "{to}");
-        // It goes itself, and the client gets another one for good, also when the first comes back.
-        case.become_like(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+        // The endpoint is removed, and the client keeps its new one after the endpoint returns.
+        case.update_to(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
         let [next] = once(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints for {to}") };
         assert_ne!(next, chosen);
-        case.become_like(IpFamily::V4, &cluster(service(), (0..4).map(local)));
+        case.update_to(IpFamily::V4, &cluster(service(), (0..4).map(local)));
         assert_eq!(once(&case), set([next]), "{to}");
     }
-    // A restart of the proxy keeps it, too.
+    // A resync keeps it, too.
     let [chosen] = spread(|| udp(&case.lab.pods[3], "10.96.0.1:53")).0.into_iter().collect::<Vec<_>>()[..] else {
         panic!("several endpoints")
     };
@@ -208,7 +209,7 @@ fn a_client_with_affinity_keeps_its_endpoint_while_it_is_there() {
 }
 
 #[test]
-fn a_client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
+fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
     let service = || web().node_port(30080).external_ip("203.0.113.1").affinity(300);
     let mut case = Case::new(4, IpFamily::V4, settings(), &cluster(service(), (0..4).map(local)));
     let everywhere = |case: &Case| {
@@ -216,27 +217,27 @@ fn a_client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port()
         to.into_iter().flat_map(|to| spread(|| tcp(&case.lab.client, to)).0).collect::<BTreeSet<_>>()
     };
     let [chosen] = everywhere(&case).into_iter().collect::<Vec<_>>()[..] else { panic!("several endpoints") };
-    case.become_like(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
+    case.update_to(IpFamily::V4, &cluster(service(), (0..4).filter(|pod| *pod != chosen).map(local)));
     let next = everywhere(&case);
     assert!(next.len() == 1 && !next.contains(&chosen), "{next:?}");
-    // With policy Local it is for this node's endpoints to be chosen from, and one of them is kept.
+    // With policy Local one of this node's endpoints is chosen and kept.
     let local_only = service().external_local();
     let far = |number: usize| pod(&pod_ip(number).to_string()).on("node-2");
-    case.become_like(IpFamily::V4, &cluster(local_only, [far(0), far(1), local(2), local(3)]));
+    case.update_to(IpFamily::V4, &cluster(local_only, [far(0), far(1), local(2), local(3)]));
     let outside = spread(|| tcp(&case.lab.client, "192.168.0.1:30080")).0;
     assert!(outside.len() == 1 && outside.is_subset(&set([2, 3])), "{outside:?}");
     assert_eq!(spread(|| tcp(&case.lab.client, "203.0.113.1:80")).0, outside);
 }
 
 #[test]
-fn ipv6_connections_are_served_as_well() {
+fn ipv6_connections_are_served() {
     let service = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).affinity(300);
     let pods = [0, 1].map(|i| pod(&pod_ip6(i).to_string()).on("node-1"));
     let mut slice = slice("shop/web-a", "web").port("http", PORT);
     for pod in pods {
         slice = slice.pod(pod);
     }
-    let cluster = Cluster::of_node("node-1").service(service).slice(slice);
+    let cluster = Cluster::new("node-1").service(service).slice(slice);
     let case = Case::new(3, IpFamily::V6, settings(), &cluster);
     let (pods, sources) = spread(|| tcp(&case.lab.pods[2], "[fd00:96::1]:80"));
     assert_eq!((pods.len(), sources), (1, set([pod_ip6(2).into()])));
@@ -244,7 +245,7 @@ fn ipv6_connections_are_served_as_well() {
 }
 
 #[test]
-fn the_priority_that_carries_classes_is_not_seen_by_others() {
+fn priority_is_cleared_before_other_programs_rules() {
     let case = Case::new(2, IpFamily::V4, settings(), &cluster(web(), (0..2).map(local)));
     let hooks =
         ["prerouting priority -98", "output priority -98", "forward priority -300", "postrouting priority -300"];
@@ -271,8 +272,8 @@ fn connections_are_counted_by_frontend_and_endpoint() {
         tcp(&case.lab.client, "192.168.0.1:30080");
         udp(&case.lab.client, "10.96.0.1:53");
     }
-    let most = NonZeroUsize::new(10).unwrap();
-    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, most).unwrap());
+    let max = NonZeroUsize::new(10).unwrap();
+    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, max).unwrap());
     let services = |totals: &ConnectionTotals| -> Vec<(String, u64)> {
         totals.services().map(|(name, total)| (name.to_owned(), total)).collect()
     };
@@ -284,8 +285,8 @@ fn connections_are_counted_by_frontend_and_endpoint() {
         [0, 1].map(|pod| { std::net::SocketAddr::from((pod_ip(pod), PORT)) })
     );
     assert_eq!(of_http.iter().map(|(.., total)| total).sum::<u64>(), 20);
-    // Another number of endpoints means other elements, which count from zero.
-    case.become_like(IpFamily::V4, &cluster(web().node_port(30080), (0..1).map(local)));
+    // With another number of endpoints there are new elements, which count from zero.
+    case.update_to(IpFamily::V4, &cluster(web().node_port(30080), (0..1).map(local)));
     tcp(&case.lab.client, "192.168.0.1:30080");
     let totals = reader.read().unwrap();
     assert_eq!(services(totals)[1], ("shop/web:http".to_owned(), 21));
@@ -293,15 +294,15 @@ fn connections_are_counted_by_frontend_and_endpoint() {
 }
 
 #[test]
-fn connections_of_services_with_affinity_and_local_policy_are_counted_by_endpoint_too() {
+fn connections_with_affinity_and_local_policy_are_counted_by_endpoint() {
     let counting = NftablesSettings { counters: true, ..settings() };
     let service = || web().node_port(30080).external_local().affinity(300);
     let case = Case::new(2, IpFamily::V4, counting, &cluster(service(), [local(0), pod("10.244.1.2").on("node-2")]));
     for _ in 0..5 {
         tcp(&case.lab.client, "192.168.0.1:30080");
     }
-    let most = NonZeroUsize::new(10).unwrap();
-    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, most).unwrap());
+    let max = NonZeroUsize::new(10).unwrap();
+    let mut reader = case.lab.node.run(|| ConnectionReader::open(IpFamily::V4, max).unwrap());
     let totals = reader.read().unwrap();
     let local: Vec<_> =
         totals.endpoints().filter(|(name, socket, _)| *name == "shop/web:http" && socket.ip() == pod_ip(0)).collect();

@@ -1,4 +1,4 @@
-//! What must hold for every cluster and every sequence of changes.
+//! Properties that hold for every cluster and every sequence of changes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -6,10 +6,12 @@ mod common;
 
 use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 
-use common::{Host, SharedKernel, meaning, settings, table_id};
+use common::{Host, SharedKernel, contents, settings, table_id};
 use ferroute_core::{
-    Changes, Dataplane, Entry, IpFamily, NodePortAddresses, ServicePort, ServicePortName, ServiceTable, Tracker,
+    Changes, Dataplane, IpFamily, NodePortAddresses, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
+    Tracker,
     testing::{arbitrary, endpoint, node, port_name, service_port},
+    tracker::TrackerEvent,
 };
 use ferroute_nftables::{
     NftablesDataplane,
@@ -38,14 +40,15 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
     )
 }
 
-/// Lets the cluster tell some of the networks that it takes cluster IPs from.
-fn tell_networks(tracker: &mut Tracker, told: [bool; 2]) {
-    let networks = ["10.96.0.0/12", "fd00:96::/108"].into_iter().zip(told).filter(|(_, told)| *told);
-    tracker.set_service_cidrs(networks.map(|(net, _)| net.parse().unwrap()));
+/// Sets some of the cluster's service CIDRs.
+fn set_service_cidrs(tracker: &mut Tracker, present: [bool; 2]) {
+    let networks = ["10.96.0.0/12", "fd00:96::/108"].into_iter().zip(present).filter(|(_, present)| *present);
+    let cidrs = networks.map(|(net, _)| net.parse().unwrap()).collect();
+    tracker.apply(TrackerEvent::ServiceCidrsApplied(cidrs));
 }
 
-/// A kernel that holds what `render` prints.
-fn written_anew(table: &ServiceTable, settings: &NftablesSettings) -> Result<MemoryKernel, TestCaseError> {
+/// Returns a kernel with the rendered table.
+fn rendered(table: &ServiceTable, settings: &NftablesSettings) -> Result<MemoryKernel, TestCaseError> {
     let mut kernel = MemoryKernel::new();
     kernel
         .commit(&render(table, settings, &Host::default().0))
@@ -54,11 +57,11 @@ fn written_anew(table: &ServiceTable, settings: &NftablesSettings) -> Result<Mem
 }
 
 proptest! {
-    // A cluster has many parts, so a case is a lot of work.
+    // A case is slow, because a cluster has many parts.
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn changes_one_by_one_lead_to_the_same_as_writing_everything_anew(
+    fn incremental_changes_lead_to_the_rendered_table(
         mut cluster in arbitrary::cluster(),
         edits in arbitrary::edits(1..12),
         networks in vec(any::<[bool; 2]>(), 12),
@@ -68,22 +71,22 @@ proptest! {
             let mut tracker = cluster.tracker();
             let mut dataplane = dataplane(MemoryKernel::new(), family, settings.clone());
             dataplane.resync(tracker.table(family)).unwrap();
-            for (edit, told) in edits.iter().zip(&networks) {
+            for (edit, present) in edits.iter().zip(&networks) {
                 edit.apply_to(&mut tracker);
-                tell_networks(&mut tracker, *told);
+                set_service_cidrs(&mut tracker, *present);
                 let changes = tracker.update(family);
                 dataplane.sync(tracker.table(family), &changes).unwrap();
-                let wanted = written_anew(tracker.table(family), &settings)?;
+                let expected = rendered(tracker.table(family), &settings)?;
                 let id = table_id(family);
                 prop_assert_eq!(
-                    meaning(dataplane.kernel().table(&id).unwrap(), family),
-                    meaning(wanted.table(&id).unwrap(), family)
+                    contents(dataplane.kernel().table(&id).unwrap(), family),
+                    contents(expected.table(&id).unwrap(), family)
                 );
                 prop_assert!(!dataplane.was_disturbed().unwrap());
             }
-            let mut anew = self::dataplane(MemoryKernel::new(), family, settings.clone());
-            anew.resync(tracker.table(family)).unwrap();
-            prop_assert_eq!(dataplane.digest(tracker.table(family)), anew.digest(tracker.table(family)));
+            let mut fresh = self::dataplane(MemoryKernel::new(), family, settings.clone());
+            fresh.resync(tracker.table(family)).unwrap();
+            prop_assert_eq!(dataplane.digest(tracker.table(family)), fresh.digest(tracker.table(family)));
         }
         for edit in &edits {
             cluster.apply(edit);
@@ -91,15 +94,15 @@ proptest! {
     }
 
     #[test]
-    fn a_restart_changes_nothing(
+    fn restart_changes_nothing(
         cluster in arbitrary::cluster(),
         edits in arbitrary::edits(0..12),
-        told in any::<[bool; 2]>(),
+        networks in any::<[bool; 2]>(),
         settings in any_settings(),
     ) {
         for family in IpFamily::BOTH {
             let mut tracker = cluster.tracker();
-            tell_networks(&mut tracker, told);
+            set_service_cidrs(&mut tracker, networks);
             tracker.update(family);
             let mut before = dataplane(MemoryKernel::new(), family, settings.clone());
             before.resync(tracker.table(family)).unwrap();
@@ -109,11 +112,11 @@ proptest! {
                 before.sync(tracker.table(family), &changes).unwrap();
             }
             let id = table_id(family);
-            let wanted = meaning(before.kernel().table(&id).unwrap(), family);
+            let expected = contents(before.kernel().table(&id).unwrap(), family);
             let mut after = dataplane(before.kernel().clone(), family, settings.clone());
             let report = after.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.full), (0, false), "only unused chains may go");
-            prop_assert_eq!(&meaning(after.kernel().table(&id).unwrap(), family), &wanted);
+            prop_assert_eq!(&contents(after.kernel().table(&id).unwrap(), family), &expected);
             let tidy = after.kernel().dump();
             let report = after.resync(tracker.table(family)).unwrap();
             prop_assert_eq!((report.written, report.removed, report.full), (0, 0, false));
@@ -122,41 +125,41 @@ proptest! {
     }
 
     #[test]
-    fn whatever_somebody_else_does_to_the_table_is_noticed_and_mended(
+    fn external_modifications_are_detected_and_repaired(
         cluster in arbitrary::cluster(),
         other in arbitrary::cluster(),
-        harm in vec((any::<bool>(), any::<Index>()), 1..6),
+        modifications in vec((any::<bool>(), any::<Index>()), 1..6),
         settings in any_settings(),
     ) {
         let family = IpFamily::V4;
-        let (wanted, id, kernel) = (cluster.table(family), table_id(family), SharedKernel::default());
+        let (expected, id, kernel) = (cluster.table(family), table_id(family), SharedKernel::default());
         let mut dataplane = dataplane(kernel.clone(), family, settings.clone());
-        dataplane.resync(&wanted).unwrap();
-        let intact = meaning(kernel.lock().table(&id).unwrap(), family);
-        // What this cluster has goes, and what another one would have comes.
-        let own = render(&wanted, &settings, &Host::default().0).changes;
+        dataplane.resync(&expected).unwrap();
+        let intact = contents(kernel.lock().table(&id).unwrap(), family);
+        // Objects of this cluster are removed, and objects of another one added.
+        let own = render(&expected, &settings, &Host::default().0).changes;
         let foreign = render(&other.table(family), &settings, &Host::default().0).changes;
-        for (removes, index) in &harm {
+        for (removes, index) in &modifications {
             let change = match (removes, index.get(&own).clone(), index.get(&foreign).clone()) {
                 (true, Change::AddElement(set, element), _) => Change::DeleteElement(set, element),
                 (true, Change::AddRule(chain, _), _) => Change::FlushChain(chain),
                 (true, Change::AddTable(_), _) => Change::DeleteTable,
                 (_, _, change) => change,
             };
-            // What the kernel refuses does no harm.
+            // The kernel may refuse the modification.
             _ = kernel.lock().commit(&Transaction { table: id.clone(), changes: vec![change] });
         }
-        let harmed = kernel.lock().table(&id).map(|table| meaning(table, family));
-        // Elements are counted, not compared: that takes too long to be done each second.
-        let visibly = harmed.is_none_or(|harmed| harmed.counts() != intact.counts());
-        prop_assert!(dataplane.was_disturbed().unwrap() || !visibly);
-        dataplane.resync(&wanted).unwrap();
-        prop_assert_eq!(&meaning(kernel.lock().table(&id).unwrap(), family), &intact);
+        let modified = kernel.lock().table(&id).map(|table| contents(table, family));
+        // Elements are counted, not compared, which would take too long for a check every second.
+        let is_visible = modified.is_none_or(|modified| modified.with_counts() != intact.with_counts());
+        prop_assert!(dataplane.was_disturbed().unwrap() || !is_visible);
+        dataplane.resync(&expected).unwrap();
+        prop_assert_eq!(&contents(kernel.lock().table(&id).unwrap(), family), &intact);
         prop_assert!(!dataplane.was_disturbed().unwrap());
     }
 
     #[test]
-    fn after_a_failure_the_next_sync_brings_everything_into_force(
+    fn resync_after_a_failure_applies_everything(
         cluster in arbitrary::cluster(),
         edits in arbitrary::edits(1..12),
         fails in vec(any::<bool>(), 12),
@@ -177,10 +180,10 @@ proptest! {
                 kernel.refuse(false);
                 dataplane.resync(tracker.table(family)).unwrap();
             }
-            let wanted = written_anew(tracker.table(family), &settings)?;
+            let expected = rendered(tracker.table(family), &settings)?;
             prop_assert_eq!(
-                meaning(kernel.lock().table(&id).unwrap(), family),
-                meaning(wanted.table(&id).unwrap(), family)
+                contents(kernel.lock().table(&id).unwrap(), family),
+                contents(expected.table(&id).unwrap(), family)
             );
         }
     }
@@ -188,7 +191,7 @@ proptest! {
     #[test]
     fn chains_do_not_multiply_with_services(cluster in arbitrary::cluster(), settings in any_settings()) {
         for family in IpFamily::BOTH {
-            let kernel = written_anew(&cluster.table(family), &settings)?;
+            let kernel = rendered(&cluster.table(family), &settings)?;
             let table = kernel.table(&table_id(family)).unwrap();
             let numbers: BTreeSet<&str> = table.chains().filter_map(|chain| count_in(&chain.chain.name)).collect();
             let fixed = table.chains().filter(|chain| count_in(&chain.chain.name).is_none()).count();
@@ -198,11 +201,11 @@ proptest! {
     }
 }
 
-/// Services that fight for the same few addresses and ports, which an API server would not let them.
-fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<Entry>)>> {
+/// Services that claim the same few addresses and ports, which an API server would not allow.
+fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<ServicePortEntry>)>> {
     let address = |number: u8| IpAddr::from([203, 0, 113, number]);
     let entry = (0..2_u8, vec(0..3_u8, 0..3), vec(0..3_u8, 0..2), option::of(0..2_u16), 0..3_u8).prop_map(
-        move |(cluster_ip, external, balancers, node_port, endpoints)| Entry {
+        move |(cluster_ip, external, balancers, node_port, endpoints)| ServicePortEntry {
             service: Arc::new(ServicePort {
                 external_ips: external.into_iter().map(address).collect(),
                 load_balancer_vips: balancers.into_iter().map(address).collect(),
@@ -219,7 +222,7 @@ fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<Entry>)>> {
 
 proptest! {
     #[test]
-    fn whoever_fights_for_a_frontend_the_first_by_name_gets_it(rounds in vec(contested(), 1..6)) {
+    fn contested_frontend_belongs_to_the_first_service_port_by_name(rounds in vec(contested(), 1..6)) {
         let family = IpFamily::V4;
         let mut table = ServiceTable::new(family, Arc::new(node("node-1")));
         let mut dataplane = dataplane(MemoryKernel::new(), family, settings());
@@ -234,10 +237,10 @@ proptest! {
                 changes.previous.entry(name).or_insert(old);
             }
             dataplane.sync(&table, &changes).unwrap();
-            let (wanted, id) = (written_anew(&table, &settings())?, table_id(family));
+            let (expected, id) = (rendered(&table, &settings())?, table_id(family));
             prop_assert_eq!(
-                meaning(dataplane.kernel().table(&id).unwrap(), family),
-                meaning(wanted.table(&id).unwrap(), family)
+                contents(dataplane.kernel().table(&id).unwrap(), family),
+                contents(expected.table(&id).unwrap(), family)
             );
         }
     }
@@ -248,5 +251,5 @@ fn count_in(chain: &Name) -> Option<&str> {
     count.parse::<usize>().is_ok().then_some(count)
 }
 
-/// Kinds of chains per number of endpoints: four ways, with affinity or without, for node ports or not.
+/// The number of chain kinds per number of endpoints: four selections, with affinity or without, for node ports or not.
 const KINDS: usize = 16;

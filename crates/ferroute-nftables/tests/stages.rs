@@ -1,4 +1,4 @@
-//! A first sync of a large cluster: in which order, and in how large steps.
+//! The first sync of a large cluster: the order of Services and the size of transactions.
 
 mod common;
 
@@ -11,11 +11,11 @@ use ferroute_core::{
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{MemoryKernel, Watched},
+    kernel::{InterceptedKernel, MemoryKernel},
 };
 
 #[test]
-fn the_api_server_and_names_come_first_and_the_rest_in_steps() {
+fn api_server_and_dns_are_written_first_and_the_rest_in_several_transactions() {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
     let backends = |first: u32| (first..first + 10).map(|i| endpoint(&format!("{}:8080", std::net::Ipv4Addr::from(i))));
     for i in 0..5_000_u32 {
@@ -29,12 +29,12 @@ fn the_api_server_and_names_come_first_and_the_rest_in_steps() {
     let dns = entry(service_port("10.96.0.10:53"), [endpoint("10.244.0.2:53")]);
     table.entries.insert(udp_port_name("kube-system/kube-dns:dns"), dns);
 
-    let steps = Arc::new(Mutex::new(Vec::<Vec<String>>::new()));
-    let writer = steps.clone();
-    // Nothing is carried out: it is a first sync, which does not read what it has written.
-    let kernel = Watched::new(MemoryKernel::new(), move |_, transaction| {
-        let step = transaction.changes.iter().map(|change| change.text(&transaction.table)).collect();
-        writer.lock().unwrap().push(step);
+    let transactions = Arc::new(Mutex::new(Vec::<Vec<String>>::new()));
+    let writer = transactions.clone();
+    // Transactions are dropped: a first sync does not read the table.
+    let kernel = InterceptedKernel::new(MemoryKernel::new(), move |_, transaction| {
+        let changes = transaction.changes.iter().map(|change| change.text(&transaction.table)).collect();
+        writer.lock().unwrap().push(changes);
         Ok(())
     });
     let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
@@ -43,20 +43,20 @@ fn the_api_server_and_names_come_first_and_the_rest_in_steps() {
     assert!(report.full);
     assert_eq!(progress.get(), (5_002, 5_002));
 
-    let steps = steps.lock().unwrap();
+    let transactions = transactions.lock().unwrap();
     let services =
-        |step: &[String]| step.iter().filter(|line| line.starts_with("add element ip ferroute services")).count();
-    let first = steps[0].join("\n");
+        |changes: &[String]| changes.iter().filter(|line| line.starts_with("add element ip ferroute services")).count();
+    let first = transactions[0].join("\n");
     assert!(first.contains("default/kubernetes:https") && first.contains("kube-system/kube-dns:dns"), "{first}");
-    assert_eq!(services(&steps[0]), 2);
-    assert!(steps.len() > 2, "all the others came in one step");
-    assert_eq!(steps.iter().map(|step| services(step)).sum::<usize>(), 5_002);
-    // A Service is never torn apart: whoever is told of so many endpoints finds them.
-    for step in steps.iter() {
-        let endpoints = step.iter().filter(|line| line.starts_with("add element ip ferroute endpoints")).count();
-        let singles = step.iter().filter(|line| line.ends_with(": 1:1 }")).count();
-        assert_eq!(endpoints, 10 * (services(step) - singles) + singles);
+    assert_eq!(services(&transactions[0]), 2);
+    assert!(transactions.len() > 2, "all other Services are in one transaction");
+    assert_eq!(transactions.iter().map(|changes| services(changes)).sum::<usize>(), 5_002);
+    // A Service is written in one transaction: every number of endpoints comes with as many endpoints.
+    for changes in transactions.iter() {
+        let endpoints = changes.iter().filter(|line| line.starts_with("add element ip ferroute endpoints")).count();
+        let singles = changes.iter().filter(|line| line.ends_with(": 1:1 }")).count();
+        assert_eq!(endpoints, 10 * (services(changes) - singles) + singles);
     }
-    drop(steps);
+    drop(transactions);
     assert_eq!(dataplane.sync(&table, &Changes::default()).unwrap().written, 0);
 }

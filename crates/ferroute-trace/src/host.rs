@@ -3,74 +3,73 @@ use std::net::IpAddr;
 use ferroute_core::IpFamily;
 use ipnet::IpNet;
 
-/// What rules and routing ask about the host: which addresses are its own, and where others are.
+/// The host's addresses and routes, as far as rules and routing decisions depend on them.
 ///
-/// This is no more of a routing table than is needed to tell apart what a packet can meet: the host itself, or the
-/// next interface with the address that masquerading takes. The host forwards. Policy routing, reverse-path filters and
-/// broadcasts are not in it.
+/// The host forwards packets. Policy routing, reverse-path filters and broadcasts are not modelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// The host's own addresses, in the order of its interfaces. Those of loopback (127.0.0.0/8, ::1) are its own
-    /// without being listed.
+    /// The host's addresses, in the order of its interfaces. Loopback addresses (127.0.0.0/8, ::1) are local without
+    /// being listed.
     pub addresses: Vec<IpAddr>,
-    /// Where the others are; the longest prefix counts.
+    /// The unicast routes; the longest prefix wins.
     pub routes: Vec<Route>,
-    /// Packets to and from 127.0.0.0/8 may leave and enter the host (`route_localnet`). IPv6 has no such thing.
+    /// The sysctl `net.ipv4.conf.all.route_localnet`: packets from and to 127.0.0.0/8 may leave and enter the host. There
+    /// is no such setting for IPv6.
     pub route_localnet: bool,
 }
 
-/// A way to a network.
+/// A unicast route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The network; length 0 for the default route.
+    /// The destination network; length 0 for the default route.
     pub to: IpNet,
-    /// The interface that packets leave through.
+    /// The output interface.
     pub interface: String,
-    /// The host's address there: what the host's own packets have as their source, and what masquerading gives.
+    /// The host's address on that interface: the source of the host's own packets and of masqueraded ones.
     pub source: IpAddr,
 }
 
-/// Where a packet goes.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way<'a> {
-    /// To the host itself.
-    Here,
-    /// Elsewhere.
-    Through(&'a Route),
+pub(crate) enum Lookup<'a> {
+    /// The destination is the host itself (`RTN_LOCAL`).
+    Local,
+    /// The packet leaves the host (`RTN_UNICAST`).
+    Unicast(&'a Route),
 }
 
 impl Host {
-    /// Whether `address` is one of the host's own.
+    /// Reports whether `address` is one of the host's addresses.
     pub fn owns(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
     }
 
-    /// The way to `address`, unless it is the host's own or nobody knows it.
+    /// Returns the route to `address`; `None` for the host's own addresses and for unreachable ones.
     pub fn route(&self, address: IpAddr) -> Option<&Route> {
-        let ways = self.routes.iter().filter(|route| route.to.contains(&address));
-        ways.max_by_key(|route| route.to.prefix_len()).filter(|_| !self.owns(address))
+        let routes = self.routes.iter().filter(|route| route.to.contains(&address));
+        routes.max_by_key(|route| route.to.prefix_len()).filter(|_| !self.owns(address))
     }
 
-    /// The way to `address`; `None` if nobody knows it.
-    pub(crate) fn way(&self, address: IpAddr) -> Option<Way<'_>> {
-        if self.owns(address) { Some(Way::Here) } else { self.route(address).map(Way::Through) }
+    /// Looks up the route to `address`; `None` if it is unreachable.
+    pub(crate) fn lookup(&self, address: IpAddr) -> Option<Lookup<'_>> {
+        if self.owns(address) { Some(Lookup::Local) } else { self.route(address).map(Lookup::Unicast) }
     }
 
-    /// What masquerading gives to a packet that leaves for `destination`.
+    /// Returns the source that masquerading gives to a packet for `destination`.
     ///
-    /// A packet to the host itself leaves through the loopback interface, which has no address that others could use.
-    /// IPv4 then takes the host's first one (`inet_select_addr`); IPv6 takes the best for the destination, which is the
-    /// destination (`ipv6_dev_get_saddr`).
+    /// A packet for the host itself leaves through the loopback interface, which has no address of global scope. IPv4 then
+    /// selects the host's first one (`inet_select_addr`); IPv6 selects the best one for the destination, which is the
+    /// destination itself (`ipv6_dev_get_saddr`).
     pub(crate) fn masquerade_source(&self, destination: IpAddr) -> Option<IpAddr> {
-        match self.way(destination)? {
-            Way::Through(route) => Some(route.source),
-            Way::Here if IpFamily::of(destination) == IpFamily::V6 => Some(destination),
-            Way::Here => self.addresses.iter().copied().find(|own| own.is_ipv4() && !own.is_loopback()),
+        match self.lookup(destination)? {
+            Lookup::Unicast(route) => Some(route.source),
+            Lookup::Local if IpFamily::of(destination) == IpFamily::V6 => Some(destination),
+            Lookup::Local => self.addresses.iter().copied().find(|address| address.is_ipv4() && !address.is_loopback()),
         }
     }
 
-    /// Whether the kernel takes `address` for forged as the source of an IPv4 packet from outside: it is ours.
-    pub(crate) fn is_forged(&self, address: IpAddr) -> bool {
+    /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians: it is the host's own.
+    pub(crate) fn is_martian_source(&self, address: IpAddr) -> bool {
         let localhost = IpAddr::from([127, 0, 0, 1]);
         address == localhost || self.addresses.contains(&address) || (address.is_loopback() && !self.route_localnet)
     }

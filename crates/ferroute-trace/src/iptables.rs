@@ -1,57 +1,98 @@
-//! The walk through iptables' rules.
-//!
-//! ```text
-//!   arriving:  prerouting ──► routing ──┬─► input                  raw, mangle, nat; mangle, filter, security, nat
-//!                                       └─► forward ──► postrouting            mangle, filter, security; mangle, nat
-//!   sent here: output ──► routing ──► postrouting ──┬─► leaves     raw, mangle, nat, filter, security; mangle, nat
-//!                                                   └─► prerouting ──► input   through loopback; not nat again
-//! ```
-//!
-//! A walker stands at one rule with the packet as it is there. Where chance decides, or something that we do not know,
-//! it splits in two; everything that happened before is shared, so a choice among many endpoints costs no more than its
-//! rules.
+//! iptables rules.
 
 mod conditions;
-mod stage;
 mod walker;
 
-use ferroute_iptables::RuleSet;
+use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
 
-pub(crate) use self::{
-    stage::{Base, priority, tables},
-    walker::Walker,
+use self::walker::ChainWalker;
+use crate::{
+    BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker,
+    ruleset::HOOKS,
 };
-use crate::{Account, Ending, Host, Packet, Ruleset, Story, Summary, path::Trail};
 
-/// Everything that can become of a packet, without the stories. The same verdict may come more than once.
-pub fn endings(rules: &RuleSet, host: &Host, packet: &Packet) -> Vec<Ending> {
-    alone(rules).endings(host, packet)
+impl Traceable for RuleSet {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_iptables(self);
+    }
 }
 
-/// Everything that can become of a packet, and how, rule by rule.
-///
-/// Each story tells all the rules from the start, so that of a choice among many endpoints the last one is long; they
-/// are made one by one, as they are asked for.
-pub fn stories(rules: &RuleSet, host: &Host, packet: &Packet) -> impl Iterator<Item = Story> + use<> {
-    let ends: Vec<_> = alone(rules).walk::<Trail>(host, packet).collect();
-    ends.into_iter().map(|(ending, trail)| Story { events: trail.events(), ending })
+/// A built-in chain.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base<'a> {
+    rules: &'a RuleSet,
+    table: TableName,
+    hook: Hook,
 }
 
-/// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
-pub fn account(rules: &RuleSet, host: &Host, packet: &Packet) -> Account {
-    alone(rules).account(host, packet)
+impl<'a> Base<'a> {
+    /// Returns the built-in chains of a table, without those that have no effect.
+    pub(crate) fn chains(rules: &'a RuleSet, table: TableName) -> impl Iterator<Item = Self> {
+        let hooks = HOOKS.into_iter().filter(move |hook| tables(*hook).contains(&table));
+        let chains = hooks.map(move |hook| Self { rules, table, hook });
+        chains.filter(|chain| !chain.chain_rules().is_empty() || chain.policy() == Policy::Drop)
+    }
+
+    fn name(self) -> ChainName {
+        match self.hook {
+            Hook::Prerouting => ChainName::PREROUTING,
+            Hook::Input => ChainName::INPUT,
+            Hook::Forward => ChainName::FORWARD,
+            Hook::Output => ChainName::OUTPUT,
+            Hook::Postrouting => ChainName::POSTROUTING,
+        }
+    }
+
+    fn chain_rules(self) -> &'a [Rule] {
+        self.rules.rules(self.table, self.name())
+    }
+
+    fn policy(self) -> Policy {
+        let head = self.rules.chain(self.table, self.name()).and_then(|chain| chain.head);
+        head.and_then(|head| head.policy).unwrap_or(Policy::Accept)
+    }
 }
 
-/// What changes and decides a packet's way, with all choices among endpoints in one place.
-pub fn summary(rules: &RuleSet, host: &Host, packet: &Packet) -> Summary {
-    alone(rules).summary(host, packet)
+impl BaseChain for Base<'_> {
+    fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    fn priority(&self) -> i32 {
+        priority(self.table, self.hook)
+    }
+
+    fn is_nat(&self) -> bool {
+        self.table == TableName::Nat
+    }
+
+    fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
+        ChainWalker::enter(*self, walker).run(walker, forks)
+    }
 }
 
-/// These rules and no others.
-fn alone(rules: &RuleSet) -> Ruleset<'_> {
-    let mut ruleset = Ruleset::new();
-    ruleset.add_iptables(rules);
-    ruleset
+/// Returns the tables with a chain at a hook.
+fn tables(hook: Hook) -> &'static [TableName] {
+    use TableName::{Filter, Mangle, Nat, Raw, Security};
+    match hook {
+        Hook::Prerouting => &[Raw, Mangle, Nat],
+        Hook::Input => &[Mangle, Filter, Security, Nat],
+        Hook::Forward => &[Mangle, Filter, Security],
+        Hook::Output => &[Raw, Mangle, Nat, Filter, Security],
+        Hook::Postrouting => &[Mangle, Nat],
+    }
+}
+
+/// Returns the priority of a table at a hook (`enum nf_ip_hook_priorities`).
+pub(crate) fn priority(table: TableName, hook: Hook) -> i32 {
+    match (table, hook) {
+        (TableName::Raw, _) => -300,
+        (TableName::Mangle, _) => -150,
+        (TableName::Nat, Hook::Input | Hook::Postrouting) => 100,
+        (TableName::Nat, _) => -100,
+        (TableName::Filter, _) => 0,
+        (TableName::Security, _) => 50,
+    }
 }
 
 #[cfg(test)]

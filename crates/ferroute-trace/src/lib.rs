@@ -1,40 +1,63 @@
-//! Walks the first packet of a connection through typed rules and tells what happens to it and why.
+//! Walks the first packet of a connection through iptables and nftables rules and explains the result.
 //!
 //! ```text
-//!   Packet ─┐
-//!   rules  ─┼──► walk ──► one Ending for each way that chance can take, with its share
-//!   Host   ─┘             and, when asked for, the Story of how it came to it, or a Summary of all stories
+//!   Packet  ─┐
+//!   Ruleset ─┼──► walk ──► one Leaf per branch of the trace tree, with its probability
+//!   Host    ─┘             merged into a Trace: text, JSON or a flowchart
 //! ```
 //!
-//! There is no second model of the rules: what is walked is what the planner made or what was read from the kernel. A
-//! packet meets the rules of `iptables` and of nftables on the same way, so there is one walk, from one chain of a hook to
-//! the next, see [`Ruleset`]; within such a chain each mode has a walker of its own. The story's types know no mode.
+//! There is no second model of the rules: the walk evaluates the values that a planner made or that were read from the
+//! kernel. [`Ruleset`] holds the base chains of all tables, hook by hook, as the kernel does; a packet meets iptables and
+//! nftables chains in the order of their priorities. Other rules, or anything else that handles packets at a netfilter
+//! hook, can be added by implementing [`BaseChain`]; a set of rules implements [`Traceable`].
 //!
-//! What is *not* here: how rules got there, the kernel, connections that are established already.
+//! This crate neither plans rules nor reads them from the kernel. Packets of established connections are not traced.
+//!
+//! # Example
+//!
+//! ```
+//! use ferroute_core::{IpFamily, Protocol};
+//! use ferroute_iptables::RuleSet;
+//! use ferroute_trace::{Host, Packet, Ruleset, write_summary_into};
+//!
+//! let rules = "*nat\n\
+//!              -A PREROUTING -d 10.96.0.1/32 -p tcp -j DNAT --to-destination 192.0.2.7:8080\n\
+//!              COMMIT\n";
+//! let rules = RuleSet::parse_save(IpFamily::V4, rules)?;
+//! let host = Host { addresses: vec!["192.0.2.7".parse()?], ..Host::default() };
+//! let packet = Packet::arriving(Protocol::Tcp, "203.0.113.9:40000".parse()?, "10.96.0.1:80".parse()?, "eth0");
+//!
+//! let trace = Ruleset::from_rules(&rules).summary(&host, &packet);
+//! let mut text = String::new();
+//! write_summary_into(&mut text, &trace)?;
+//! assert_eq!(
+//!     text,
+//!     "nat PREROUTING: DNAT 10.96.0.1:80 to 192.0.2.7:8080\n\
+//!      => delivered to 192.0.2.7:8080 on this host, with source 203.0.113.9\n"
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
-mod account;
+mod event;
 mod host;
-pub mod iptables;
-mod journey;
+mod iptables;
 pub mod mermaid;
-pub mod nftables;
+mod nftables;
 mod packet;
-mod path;
-mod print;
+mod record;
+mod render;
 mod ruleset;
 mod state;
-mod story;
-mod summary;
-mod tell;
 #[cfg(test)]
 mod testing;
-mod way;
+mod trace;
+mod walk;
 
-pub use account::{Account, Outcome, Told};
+pub use event::{Assumption, Effect, Event, Hook, Leaf, Verdict};
 pub use host::{Host, Route};
 pub use packet::{Origin, Packet};
-pub use print::{Names, Style, write_summary_into};
-pub use ruleset::Ruleset;
-pub use story::{Assumption, Effect, Ending, Event, Hook, Story, Verdict};
-pub use summary::{Choice, Group, Step, Summary};
-pub use tell::{Manner, write_account_into, write_story_into};
+pub use render::{Names, TextOptions, write_leaf_into, write_summary_into, write_trace_into};
+pub use ruleset::{BaseChain, Ruleset, Traceable};
+pub use state::PacketState;
+pub use trace::{Branch, Choice, Outcome, Step, Trace};
+pub use walk::{ChainVerdict, Forks, Walker};

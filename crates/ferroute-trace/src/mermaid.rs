@@ -1,123 +1,122 @@
-//! A packet's way as a [Mermaid](https://mermaid.js.org) flowchart: a box for each chain that the packet goes through, an
-//! edge for each step, the endpoints side by side with their shares.
+//! Traces as [Mermaid](https://mermaid.js.org) flowcharts: a node for each chain that the packet meets, an edge for each
+//! step, endpoints side by side with their probabilities.
 
 use std::fmt;
 
 use crate::{
-    Account, Effect, Event, Packet, Told, Verdict,
-    print::{MOST_CHOICES, Names, Through, Words},
+    Branch, Effect, Event, Packet, Trace, Verdict,
+    render::{Names, Phrases, Via, shown_choices},
 };
 
-/// Draws all that can become of `packet`.
+/// Writes a flowchart of a trace of `packet`.
 ///
 /// # Errors
-/// Only those of `out`.
-pub fn write_into(out: &mut impl fmt::Write, account: &Account, packet: &Packet, names: Names<'_>) -> fmt::Result {
-    let mut chart = Chart { out, nodes: 0, names };
+/// Those of `out`.
+pub fn write_into(out: &mut impl fmt::Write, trace: &Trace, packet: &Packet, names: Names<'_>) -> fmt::Result {
+    let mut chart = Chart { out, nodes: 0, phrases: Phrases(names) };
     writeln!(chart.out, "flowchart TD")?;
-    let words = Words(names);
-    let (from, to) = (words.socket(packet.source), words.socket(packet.destination));
-    let start = chart.node(&format!("{} {from} to {to}", packet.protocol), Shape::Round)?;
-    for way in &account.ways {
-        let share = (account.ways.len() > 1).then(|| percent(way.group.share));
-        chart.way(start, way, share)?;
+    let (from, to) = (chart.phrases.socket(packet.source), chart.phrases.socket(packet.destination));
+    let start = chart.node(&format!("{} {from} to {to}", packet.protocol), Shape::Stadium)?;
+    for branch in &trace.branches {
+        let share = (trace.branches.len() > 1).then(|| percent(branch.share));
+        chart.branch(start, branch, share)?;
     }
     Ok(())
 }
 
 struct Chart<'a, W> {
     out: &'a mut W,
+    /// The number of nodes so far.
     nodes: usize,
-    names: Names<'a>,
+    phrases: Phrases<'a>,
 }
 
 #[derive(Clone, Copy)]
 enum Shape {
-    Box,
-    Round,
+    Rectangle,
+    Stadium,
 }
 
-/// What has been drawn last.
-struct Last {
-    /// Where the next edge begins; several after a choice among endpoints.
+/// The start of the next edge.
+struct Tail {
+    /// The last nodes; several after a choice among endpoints.
     nodes: Vec<usize>,
-    /// What the next edge says.
+    /// The label of the next edge.
     label: Option<String>,
 }
 
-impl Last {
-    fn say(&mut self, more: String) {
+impl Tail {
+    fn add_label(&mut self, text: String) {
         self.label = Some(match self.label.take() {
-            Some(label) => format!("{label}, {more}"),
-            None => more,
+            Some(label) => format!("{label}, {text}"),
+            None => text,
         });
     }
 }
 
 impl<W: fmt::Write> Chart<'_, W> {
-    fn way(&mut self, start: usize, way: &Told, share: Option<String>) -> fmt::Result {
-        let mut last = Last { nodes: vec![start], label: share };
+    fn branch(&mut self, start: usize, branch: &Branch, share: Option<String>) -> fmt::Result {
+        let mut tail = Tail { nodes: vec![start], label: share };
         let (mut table, mut chain) = ("", "");
-        let choices = &way.group.choices;
-        for event in &way.events {
+        let choices = &branch.choices;
+        for event in &branch.events {
             match event {
                 Event::Hook { table: name, .. } => (table, chain) = (name, ""),
-                // The first endpoint's own chain is drawn beside those of the others.
+                // The first endpoint's chain is drawn beside those of the others.
                 Event::Rule { chain: name, .. } if choices.len() > 1 && choices.iter().any(|it| it.chain == *name) => {}
                 Event::Rule { chain: name, mismatch: None, .. } if name != chain => {
                     chain = name;
-                    self.step(&mut last, &format!("{table} {name}"), Shape::Box)?;
+                    self.step(&mut tail, &format!("{table} {name}"), Shape::Rectangle)?;
                 }
                 Event::Effect { effect: Effect::Dnat { before, .. }, .. } if choices.len() > 1 => {
-                    self.endpoints(&mut last, &format!("DNAT {before}"), way)?;
+                    self.endpoints(&mut tail, &format!("DNAT {before}"), branch)?;
                 }
-                Event::Effect { effect, .. } => last.say(Words(self.names).effect(effect)),
-                Event::Routed { to } => {
-                    self.step(&mut last, &format!("routed {}", Through(to.as_deref())), Shape::Box)?;
+                Event::Effect { effect, .. } => tail.add_label(self.phrases.effect(effect)),
+                Event::Routed { interface } => {
+                    self.step(&mut tail, &format!("routed {}", Via(interface.as_deref())), Shape::Rectangle)?;
                 }
-                Event::Discarded { why } => last.say((*why).to_owned()),
+                Event::Discarded { reason } => tail.add_label((*reason).to_owned()),
                 Event::Rule { .. } | Event::Policy { .. } => {}
             }
         }
-        let end = match &way.group.verdict {
+        let end = match &branch.verdict {
             Verdict::Delivered { .. } if choices.len() > 1 => "delivered".to_owned(),
-            verdict => Words(self.names).verdict(verdict),
+            verdict => self.phrases.verdict(verdict),
         };
-        self.step(&mut last, &end, Shape::Round)
+        self.step(&mut tail, &end, Shape::Stadium)
     }
 
-    fn endpoints(&mut self, last: &mut Last, what: &str, way: &Told) -> fmt::Result {
-        let choices = &way.group.choices;
-        let shown = if choices.len() > MOST_CHOICES { MOST_CHOICES - 1 } else { choices.len() };
-        let from = std::mem::take(&mut last.nodes);
-        for choice in &choices[..shown] {
-            let to = Words(self.names).socket(choice.to);
-            let node = self.node(&format!("{}: {what} to {to}", choice.chain), Shape::Box)?;
+    fn endpoints(&mut self, tail: &mut Tail, dnat: &str, branch: &Branch) -> fmt::Result {
+        let (shown, rest) = branch.choices.split_at(shown_choices(&branch.choices));
+        let from = std::mem::take(&mut tail.nodes);
+        for choice in shown {
+            let to = self.phrases.socket(choice.to);
+            let node = self.node(&format!("{}: {dnat} to {to}", choice.chain), Shape::Rectangle)?;
             self.edges(&from, node, Some(&percent(choice.share)))?;
-            last.nodes.push(node);
+            tail.nodes.push(node);
         }
-        if shown < choices.len() {
-            let share: f64 = choices[shown..].iter().map(|choice| choice.share).sum();
-            let node = self.node(&format!("{} more endpoints", choices.len() - shown), Shape::Box)?;
+        if !rest.is_empty() {
+            let share: f64 = rest.iter().map(|choice| choice.share).sum();
+            let node = self.node(&format!("{} more endpoints", rest.len()), Shape::Rectangle)?;
             self.edges(&from, node, Some(&percent(share)))?;
-            last.nodes.push(node);
+            tail.nodes.push(node);
         }
-        last.label = None;
+        tail.label = None;
         Ok(())
     }
 
-    fn step(&mut self, last: &mut Last, text: &str, shape: Shape) -> fmt::Result {
+    fn step(&mut self, tail: &mut Tail, text: &str, shape: Shape) -> fmt::Result {
         let node = self.node(text, shape)?;
-        self.edges(&last.nodes, node, last.label.as_deref())?;
-        *last = Last { nodes: vec![node], label: None };
+        self.edges(&tail.nodes, node, tail.label.as_deref())?;
+        *tail = Tail { nodes: vec![node], label: None };
         Ok(())
     }
 
     fn node(&mut self, text: &str, shape: Shape) -> Result<usize, fmt::Error> {
         self.nodes += 1;
         let (open, close) = match shape {
-            Shape::Box => ("[", "]"),
-            Shape::Round => ("([", "])"),
+            Shape::Rectangle => ("[", "]"),
+            Shape::Stadium => ("([", "])"),
         };
         writeln!(self.out, "    n{}{open}\"{}\"{close}", self.nodes, escaped(text))?;
         Ok(self.nodes)
@@ -138,7 +137,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Text between quotes, where Mermaid reads `#` and a quote as its own and the browser reads `<` and `&`.
+/// Escapes text for a quoted string: `"` and `#` are special to Mermaid, `<`, `>` and `&` to the browser.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

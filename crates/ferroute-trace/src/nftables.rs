@@ -1,71 +1,76 @@
-//! The walk through nftables' rules.
+//! nftables rules.
 //!
-//! ```text
-//!   arriving:  prerouting ──► routing ──┬─► input                  at each hook: the base chains, lowest priority first;
-//!                                       └─► forward ──► postrouting              nat chains only for new connections
-//!   sent here: output ──► routing ──► postrouting ──┬─► leaves
-//!                                                   └─► prerouting ──► input     through loopback; not nat again
-//! ```
+//! In Ferroute's own table all state is in maps, so the number of rules that a packet meets is independent of the cluster.
+//! The walk forks in one place, at the random number that selects an endpoint. In other programs' tables it also forks at
+//! conditions that cannot be evaluated, and ends at statements with an unknown effect.
 //!
-//! A walker stands at one statement of one rule with the packet as it is there. Our rules are few and all state is in maps,
-//! so a way is short, whatever the size of the cluster. Chance decides in one place, the number that names an endpoint;
-//! there the walker is copied for each of them. Others' rules are walked alike; where one of them asks for something that
-//! is not known, the way splits in two, and where it does something that is not known, the way ends.
+//! Where an endpoint has a chain of its own in iptables, here it is a map element. In traces, the call stack of a DNAT
+//! ends with that element, as `@endpoints 1:2`: the map, and the last field of the key.
 //!
-//! Where an endpoint has a chain of its own in iptables, here it is an element of a map. In stories, the path to a DNAT
-//! ends with that element, as `@endpoints 1:2`: the map, and the key's last field.
-//!
-//! Who is remembered is part of the input: the elements of the table's map `affinity`. The packet's
-//! [`remembered`](Packet::remembered) lists mean nothing here.
+//! Session affinity is part of the input: the elements of the table's map `affinity`.
+//! [`Packet::remembered`](crate::Packet::remembered) is ignored.
 
-mod base;
 mod conditions;
-mod prospect;
 mod walker;
 
-use ferroute_core::IpFamily;
-use ferroute_nftables::kernel::MemoryTable;
+use std::borrow::Cow;
 
-pub(crate) use self::{base::Base, walker::Walker};
-use crate::{Account, Ending, Host, Packet, Ruleset, Story, Summary};
+use ferroute_nftables::{
+    kernel::MemoryTable,
+    model::{self, ChainType, ChainWithRules},
+};
 
-/// Everything that can become of a packet, without the stories. The same verdict may come more than once.
-///
-/// `table` is that of the packet's family.
-pub fn endings(table: &MemoryTable, host: &Host, packet: &Packet) -> Vec<Ending> {
-    alone(table, packet).endings(host, packet)
-}
+use self::walker::ChainWalker;
+use crate::{BaseChain, ChainVerdict, Forks, Hook, Walker};
 
-/// Everything that can become of a packet, and how, rule by rule.
-///
-/// They are made one by one, as they are asked for.
-pub fn stories<'a>(
+/// A base chain.
+#[derive(Clone, Debug)]
+pub(crate) struct Base<'a> {
     table: &'a MemoryTable,
-    host: &'a Host,
-    packet: &'a Packet,
-) -> impl Iterator<Item = Story> + use<'a> {
-    alone(table, packet).stories(host, packet)
+    /// The table's name in traces.
+    table_name: Cow<'static, str>,
+    chain: &'a ChainWithRules,
+    base: model::BaseChain,
 }
 
-/// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
-pub fn account(table: &MemoryTable, host: &Host, packet: &Packet) -> Account {
-    alone(table, packet).account(host, packet)
+impl<'a> Base<'a> {
+    /// Returns the base chains of a table.
+    pub(crate) fn chains(table_name: &Cow<'static, str>, table: &'a MemoryTable) -> impl Iterator<Item = Self> {
+        table.chains().filter_map(move |chain| {
+            let base = chain.chain.base?;
+            Some(Self { table, table_name: table_name.clone(), chain, base })
+        })
+    }
 }
 
-/// What changes and decides a packet's way, with all choices among endpoints in one place.
-pub fn summary(table: &MemoryTable, host: &Host, packet: &Packet) -> Summary {
-    alone(table, packet).summary(host, packet)
+impl BaseChain for Base<'_> {
+    fn hook(&self) -> Hook {
+        self.base.hook.into()
+    }
+
+    fn priority(&self) -> i32 {
+        self.base.priority
+    }
+
+    fn is_nat(&self) -> bool {
+        self.base.kind == ChainType::Nat
+    }
+
+    fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
+        ChainWalker::enter(self, walker).run(walker, forks)
+    }
 }
 
-/// Our table and no other rules.
-fn alone<'a>(table: &'a MemoryTable, packet: &Packet) -> Ruleset<'a> {
-    let name = match packet.family() {
-        IpFamily::V4 => "ip ferroute",
-        IpFamily::V6 => "ip6 ferroute",
-    };
-    let mut ruleset = Ruleset::new();
-    ruleset.add_table(name, table);
-    ruleset
+impl From<model::Hook> for Hook {
+    fn from(hook: model::Hook) -> Self {
+        match hook {
+            model::Hook::Prerouting => Self::Prerouting,
+            model::Hook::Input => Self::Input,
+            model::Hook::Forward => Self::Forward,
+            model::Hook::Output => Self::Output,
+            model::Hook::Postrouting => Self::Postrouting,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,51 +1,55 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use ferroute_core::{IpFamily, Protocol};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Packet {
-    /// Its protocol.
-    #[serde(serialize_with = "crate::story::as_text")]
+    /// The transport protocol.
+    #[serde(serialize_with = "protocol_as_text")]
     pub protocol: Protocol,
-    /// Who sends it.
+    /// The source address and port.
     pub source: SocketAddr,
-    /// Where to; of the same IP family as `source`.
+    /// The destination address and port, of the same IP family as `source`.
     pub destination: SocketAddr,
-    /// How it comes to this host.
+    /// Where the packet enters the walk.
     pub origin: Origin,
-    /// Its mark; other programs may have set one before.
+    /// The initial mark, which other programs may have set.
     pub mark: u32,
-    /// Lists of the `recent` module that have the source, and how many seconds ago it was put there: clients whose
-    /// endpoint is remembered.
+    /// The lists of the iptables module `recent` that contain the source, with the age of the entry in seconds. They
+    /// implement session affinity.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub remembered: BTreeMap<String, u32>,
 }
 
-/// How a packet comes to a host.
+/// The origin of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
-    /// A program of the host sends it.
+    /// A process on the host.
     Local,
-    /// It arrives through this interface.
+    /// The input interface of a packet from another host or a pod.
     Interface(String),
 }
 
 impl Packet {
-    /// A packet that a program of the host sends.
+    /// A packet sent by a process on the host.
     pub fn local(protocol: Protocol, source: SocketAddr, destination: SocketAddr) -> Self {
         Self { protocol, source, destination, origin: Origin::Local, mark: 0, remembered: BTreeMap::new() }
     }
 
-    /// A packet that arrives through `interface`.
+    /// A packet received on `interface`.
     pub fn arriving(protocol: Protocol, source: SocketAddr, destination: SocketAddr, interface: &str) -> Self {
         Self { origin: Origin::Interface(interface.to_owned()), ..Self::local(protocol, source, destination) }
     }
 
-    /// The IP family of its addresses.
+    /// Returns the IP family of the addresses.
     pub fn family(&self) -> IpFamily {
         IpFamily::of(self.destination.ip())
     }
+}
+
+fn protocol_as_text<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(protocol)
 }

@@ -1,135 +1,141 @@
 use std::borrow::Cow;
 
 use ferroute_iptables::{RuleSet, TableName};
-use ferroute_nftables::{
-    kernel::MemoryTable,
-    model::{Base, BaseKind},
-};
+use ferroute_nftables::kernel::MemoryTable;
 
 use crate::{
-    Account, Ending, Event, Hook, Host, Packet, Story, Summary, iptables,
-    journey::Journeys,
-    nftables,
-    path::{Effects, Path, Trail},
+    Hook, Host, Leaf, Packet, Trace, iptables, nftables,
+    record::Detail,
+    walk::{ChainVerdict, Forks, Walk, Walker},
 };
 
-/// All rules that a kernel obeys, of `iptables` and nftables: packets meet both, at each hook in the order of priorities.
+/// Rules that packets can be walked through.
 ///
-/// Where priorities are equal, the kernel takes first what came last. So tables are to be added in the order in which they
-/// were made.
-#[derive(Clone, Debug, Default)]
-pub struct Ruleset<'a> {
-    /// By hook; the first one is met first.
-    entries: [Vec<Entry<'a>>; HOOKS.len()],
+/// The planned rules of each proxy mode implement this, as do rules that were read from the kernel.
+pub trait Traceable {
+    /// Adds the rules' base chains to `ruleset`, in the order in which the kernel registers them.
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>);
 }
 
-/// A chain that a hook leads to.
-#[derive(Clone, Debug)]
-pub(crate) enum Entry<'a> {
-    /// Of `iptables`.
-    Iptables(iptables::Base<'a>),
-    /// Of nftables.
-    Nftables(nftables::Base<'a>),
+/// A chain of rules that is registered at a netfilter hook, or anything else that handles packets there.
+pub trait BaseChain {
+    /// Returns the hook.
+    fn hook(&self) -> Hook;
+
+    /// Returns the priority; chains with lower priorities are evaluated first.
+    fn priority(&self) -> i32;
+
+    /// Reports whether the chain is only evaluated to set up the NAT of a connection.
+    fn is_nat(&self) -> bool {
+        false
+    }
+
+    /// Walks a packet through the chain and all chains that it calls.
+    ///
+    /// Where the result depends on chance or on a condition that cannot be evaluated, `walker` takes one branch and
+    /// `forks` receives clones of it for the others.
+    fn walk<'a>(&'a self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict;
+}
+
+/// All rules of a kernel, in the order in which packets are walked through them: hook by hook, chains with lower
+/// priorities first.
+///
+/// Of chains with equal priorities the kernel evaluates the one that was registered last first. Therefore, add tables in
+/// the order of their creation.
+#[derive(Default)]
+pub struct Ruleset<'a> {
+    /// The base chains of each hook.
+    chains: [Vec<Box<dyn BaseChain + 'a>>; HOOKS.len()],
 }
 
 impl<'a> Ruleset<'a> {
-    /// No rules at all.
+    /// An empty ruleset.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds all tables of `iptables`, of one of its backends.
+    /// A ruleset with only these rules.
+    pub fn from_rules(rules: &'a dyn Traceable) -> Self {
+        let mut ruleset = Self::new();
+        rules.add_to(&mut ruleset);
+        ruleset
+    }
+
+    /// A ruleset with a single nftables table; see [`add_nftables_table`](Self::add_nftables_table).
+    pub fn from_nftables_table(name: impl Into<Cow<'static, str>>, table: &'a MemoryTable) -> Self {
+        let mut ruleset = Self::new();
+        ruleset.add_nftables_table(name, table);
+        ruleset
+    }
+
+    /// Adds a base chain.
+    pub fn add_chain(&mut self, chain: impl BaseChain + 'a) {
+        let chains = &mut self.chains[index(chain.hook())];
+        let order = order(&chain);
+        let index = chains.partition_point(|other| self::order(other.as_ref()) < order);
+        chains.insert(index, Box::new(chain));
+    }
+
+    /// Adds all iptables tables of one backend (legacy or nf_tables).
     pub fn add_iptables(&mut self, rules: &'a RuleSet) {
         rules.tables.keys().for_each(|table| self.add_iptables_table(rules, *table));
     }
 
-    /// Adds one table of `iptables`.
+    /// Adds one iptables table.
     pub fn add_iptables_table(&mut self, rules: &'a RuleSet, table: TableName) {
-        for hook in HOOKS.into_iter().filter(|hook| iptables::tables(*hook).contains(&table)) {
-            let base = iptables::Base { rules, table, hook };
-            if base.matters() {
-                self.add(hook, Entry::Iptables(base));
-            }
-        }
+        iptables::Base::chains(rules, table).for_each(|chain| self.add_chain(chain));
     }
 
-    /// Adds a table of nftables that sees the packets' family; `name` is what stories call it.
-    pub fn add_table(&mut self, name: impl Into<Cow<'static, str>>, table: &'a MemoryTable) {
-        let name = name.into();
-        for chain in table.chains() {
-            if let Some(base) = chain.chain.base {
-                let entry = nftables::Base { table, name: name.clone(), chain, base };
-                self.add(base.hook.into(), Entry::Nftables(entry));
-            }
-        }
+    /// Adds an nftables table, whose family must include the packet's; traces show it as `name`.
+    pub fn add_nftables_table(&mut self, name: impl Into<Cow<'static, str>>, table: &'a MemoryTable) {
+        nftables::Base::chains(&name.into(), table).for_each(|chain| self.add_chain(chain));
     }
 
-    /// Everything that can become of a packet, without the stories. The same verdict may come more than once.
-    pub fn endings(self, host: &Host, packet: &Packet) -> Vec<Ending> {
-        Journeys::<()>::new(self, host, packet).map(|(ending, ())| ending).collect()
+    /// Walks a packet through the rules and returns all results, without events. The same verdict may occur several times.
+    pub fn verdicts(&self, host: &Host, packet: &Packet) -> Vec<Leaf> {
+        self.walk(host, packet, Detail::Verdict).map(Leaf::from).collect()
     }
 
-    /// Everything that can become of a packet, and how, rule by rule.
-    ///
-    /// Each story tells all the rules from the start, so that of a choice among many endpoints the last one can be long;
-    /// they are made one by one, as they are asked for.
-    pub fn stories(self, host: &'a Host, packet: &'a Packet) -> impl Iterator<Item = Story> + use<'a> {
-        self.walk::<Trail>(host, packet).map(|(ending, trail)| Story { events: trail.events(), ending })
+    /// Walks a packet through the rules and returns all results with their events, on demand: a list that is as long as
+    /// the rules, for each of perhaps thousands of endpoints.
+    pub fn leaves<'w>(&'w self, host: &'w Host, packet: &'w Packet) -> impl Iterator<Item = Leaf> + use<'w, 'a> {
+        self.walk(host, packet, Detail::Events).map(Leaf::from)
     }
 
-    /// Everything that can become of a packet, rule by rule, with all choices among endpoints in one place.
-    pub fn account(self, host: &Host, packet: &Packet) -> Account {
-        let mut account = Account::default();
-        for (ending, trail) in Journeys::<Trail>::new(self, host, packet) {
-            account.take(ending, trail.events_that(Event::is_effect), || trail.events());
-        }
-        account
+    /// Traces a packet through the rules.
+    pub fn trace(&self, host: &Host, packet: &Packet) -> Trace {
+        self.merged(host, packet, Detail::Events)
     }
 
-    /// What changes and decides a packet's way, with all choices among endpoints in one place.
-    pub fn summary(self, host: &Host, packet: &Packet) -> Summary {
-        let ends = Journeys::<Effects>::new(self, host, packet);
-        Summary::of(ends.map(|(ending, effects)| Story { events: effects.0, ending }))
+    /// Traces a packet through the rules, with steps but without events.
+    pub fn summary(&self, host: &Host, packet: &Packet) -> Trace {
+        self.merged(host, packet, Detail::Steps)
     }
 
-    pub(crate) fn walk<P: Path>(self, host: &'a Host, packet: &'a Packet) -> Journeys<'a, P> {
-        Journeys::new(self, host, packet)
+    fn merged(&self, host: &Host, packet: &Packet, detail: Detail) -> Trace {
+        let mut trace = Trace::default();
+        self.walk(host, packet, detail).for_each(|(verdict, walker)| trace.add(verdict, &walker));
+        trace
     }
 
-    /// The chains of a hook, in order.
-    pub(crate) fn entries(&self, hook: Hook) -> &[Entry<'a>] {
-        &self.entries[position(hook)]
+    fn walk<'w>(&'w self, host: &'w Host, packet: &'w Packet, detail: Detail) -> Walk<'w> {
+        Walk::new(self, host, packet, detail)
     }
 
-    fn add(&mut self, hook: Hook, entry: Entry<'a>) {
-        let entries = &mut self.entries[position(hook)];
-        let order = entry.order(hook);
-        let at = entries.partition_point(|other| other.order(hook) < order);
-        entries.insert(at, entry);
+    /// Returns the base chains at a hook, in order.
+    pub(crate) fn chains(&self, hook: Hook) -> &[Box<dyn BaseChain + 'a>] {
+        &self.chains[index(hook)]
     }
 }
 
-impl Entry<'_> {
-    /// It decides a connection's addresses.
-    pub(crate) fn is_nat(&self) -> bool {
-        match self {
-            Self::Iptables(base) => base.table == TableName::Nat,
-            Self::Nftables(base) => base.base.kind == BaseKind::Nat,
-        }
-    }
-
-    /// When it is met, least first. All chains for nat of a hook are met when the kernel's own nat is, in the order of
-    /// their priorities.
-    fn order(&self, hook: Hook) -> (i32, i32) {
-        let priority = match self {
-            Self::Iptables(base) => iptables::priority(base.table, hook),
-            Self::Nftables(nftables::Base { base: Base { priority, .. }, .. }) => *priority,
-        };
-        if self.is_nat() { (iptables::priority(TableName::Nat, hook), priority) } else { (priority, priority) }
-    }
+/// The sort key of a chain at its hook. The kernel's NAT is one hook function, which calls all NAT chains in the order of
+/// their priorities.
+fn order(chain: &dyn BaseChain) -> (i32, i32) {
+    let priority = chain.priority();
+    if chain.is_nat() { (iptables::priority(TableName::Nat, chain.hook()), priority) } else { (priority, priority) }
 }
 
-fn position(hook: Hook) -> usize {
+fn index(hook: Hook) -> usize {
     match hook {
         Hook::Prerouting => 0,
         Hook::Input => 1,
@@ -139,4 +145,8 @@ fn position(hook: Hook) -> usize {
     }
 }
 
-const HOOKS: [Hook; 5] = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+pub(crate) const HOOKS: [Hook; 5] =
+    [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+
+#[cfg(test)]
+mod tests;

@@ -1,74 +1,135 @@
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-};
+//! The packet and its connection between two rules, and what the kernel decides without a rule: routing, and the order of
+//! the hooks.
+//!
+//! ```text
+//!   received: prerouting ──► routing ──┬─► input
+//!                                      └─► forward ──► postrouting
+//!   local:    output ──► routing ──► postrouting ──┬─► leaves the host
+//!                                                  └─► prerouting ──► input     through lo
+//! ```
 
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
-use ferroute_nftables::Class;
+use ferroute_nftables::ClassId;
 
-use crate::{
-    Effect, Host, Packet, Verdict,
-    way::{Notes, Transit},
-};
+use crate::{Effect, Event, Hook, Host, Origin, Packet, Verdict, host::Lookup, record::Record};
 
-/// A packet as it is at some rule, of whichever mode. It is the first one of its connection.
+/// The current state of a packet in a walk.
 #[derive(Clone, Debug)]
-pub(crate) struct State<'a> {
-    pub(crate) packet: Transit<'a>,
+pub struct PacketState<'a> {
+    pub(crate) host: &'a Host,
+    /// The packet as it was sent or received.
+    pub(crate) original: &'a Packet,
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) in_interface: Option<&'a str>,
+    pub(crate) out_interface: Option<&'a str>,
     pub(crate) mark: u32,
-    pub(crate) priority: Class,
-    /// Which states its connection has.
+    pub(crate) priority: ClassId,
+    /// The states of the connection that rules can match; the packet is its first one.
     pub(crate) connection: CtStates,
-    /// A rule at this hook has decided the connection's address here, and no other rule will.
+    /// The packet comes back through the loopback interface after the host has sent it to itself.
+    pub(crate) looped: bool,
+    /// A chain has sent the packet itself; see [`ChainVerdict::Resend`](crate::ChainVerdict::Resend).
+    pub(crate) resent: bool,
+    /// The connection's NAT at this hook is set up. No other NAT rule is consulted.
     pub(crate) nat_is_settled: bool,
-    pub(crate) remembered: &'a BTreeMap<String, u32>,
-    /// Somebody will read the sentences that tell why a rule does not match; else they may be empty.
-    pub(crate) explains: bool,
+    /// The reasons for mismatches are recorded; otherwise they may be empty.
+    pub(crate) explain: bool,
 }
 
-impl<'a> State<'a> {
+impl<'a> PacketState<'a> {
     /// The packet before its first hook.
-    pub(crate) fn new(host: &'a Host, packet: &'a Packet, explains: bool) -> Self {
+    pub(crate) fn new(host: &'a Host, original: &'a Packet, explain: bool) -> Self {
+        let in_interface = match &original.origin {
+            Origin::Local => None,
+            Origin::Interface(name) => Some(name.as_str()),
+        };
         Self {
-            packet: Transit::new(host, packet),
-            mark: packet.mark,
-            priority: Class(0),
+            host,
+            original,
+            source: original.source,
+            destination: original.destination,
+            in_interface,
+            out_interface: None,
+            mark: original.mark,
+            priority: ClassId(0),
             connection: CtStates::NEW,
+            looped: false,
+            resent: false,
             nat_is_settled: false,
-            remembered: &packet.remembered,
-            explains,
+            explain,
         }
     }
 
-    /// No connection is tracked for the packet, so that it has no state and no translation.
-    pub(crate) fn untrack(&mut self) {
-        self.connection = CtStates::UNTRACKED;
+    /// Returns the packet as it was sent or received.
+    pub fn original(&self) -> &'a Packet {
+        self.original
     }
 
-    /// Whether rules of nat tables see the packet.
+    /// Returns the host that the packet is walked through.
+    pub fn host(&self) -> &'a Host {
+        self.host
+    }
+
+    /// Returns the IP family of the addresses.
+    pub fn family(&self) -> IpFamily {
+        self.original.family()
+    }
+
+    /// Returns the transport protocol.
+    pub fn protocol(&self) -> Protocol {
+        self.original.protocol
+    }
+
+    /// Returns the current source.
+    pub fn source(&self) -> SocketAddr {
+        self.source
+    }
+
+    /// Returns the current destination.
+    pub fn destination(&self) -> SocketAddr {
+        self.destination
+    }
+
+    /// Returns the current mark.
+    pub fn mark(&self) -> u32 {
+        self.mark
+    }
+
+    /// Reports whether a chain has sent the packet itself; see [`ChainVerdict::Resend`](crate::ChainVerdict::Resend). The
+    /// kernel's `skb->ipvs_property`.
+    pub fn is_resent(&self) -> bool {
+        self.resent
+    }
+
+    // === NAT ===
+
+    /// Reports whether chains of the NAT type are consulted.
     ///
-    /// A connection's addresses are decided once: its destination where its first packet arrives or is sent, its source
-    /// where it leaves or, unless it did so before, where it is delivered. A packet that comes back through the
-    /// loopback interface has been sent and has left. What is not tracked has no connection.
+    /// NAT is set up once for a connection: the destination where the first packet is received or sent, the source where
+    /// it leaves or, otherwise, where it is delivered. A packet that comes back through the loopback interface has
+    /// already been sent and has left. An untracked packet has no connection.
     pub(crate) fn sees_nat(&self) -> bool {
-        !self.packet.looped && !self.nat_is_settled && !self.connection.intersects(CtStates::UNTRACKED)
+        !self.looped && !self.nat_is_settled && !self.connection.intersects(CtStates::UNTRACKED)
     }
 
-    /// Gives the connection another destination. The kernel says that it is translated only if there is something to
-    /// change.
-    pub(crate) fn translate(&mut self, after: SocketAddr) -> Effect {
-        let effect = self.packet.translate(after);
-        if matches!(effect, Effect::Dnat { before, after } if before != after) {
+    /// Changes the connection's destination. The kernel sets the status bit only if the address or port changes.
+    pub fn dnat(&mut self, after: SocketAddr) -> Effect {
+        let before = std::mem::replace(&mut self.destination, after);
+        if before != after {
             self.connection = self.connection.or(CtStates::DNAT);
         }
         self.nat_is_settled = true;
-        effect
+        Effect::Dnat { before, after }
     }
 
-    /// Gives the connection another source.
-    pub(crate) fn source_from(&mut self, after: IpAddr) -> Effect {
-        let before = self.packet.source.ip();
-        self.packet.source.set_ip(after);
+    /// Changes the connection's source address.
+    pub fn snat(&mut self, after: IpAddr) -> Effect {
+        let before = self.source.ip();
+        self.source.set_ip(after);
         if before != after {
             self.connection = self.connection.or(CtStates::SNAT);
         }
@@ -76,13 +137,129 @@ impl<'a> State<'a> {
         Effect::Masquerade { before, after }
     }
 
-    /// Gives the connection the host's address as its source, and a port at random or the one that it has.
-    pub(crate) fn masquerade(&mut self, random_port: bool, notes: &mut impl Notes) -> Result<Effect, Verdict> {
-        let effect = self.packet.masquerade(notes)?;
-        if random_port || matches!(effect, Effect::Masquerade { before, after } if before != after) {
+    /// Changes the connection's source to the host's address on the output interface, with a random port if
+    /// `random_port`. The packet is dropped if there is no such address.
+    pub(crate) fn masquerade(&mut self, random_port: bool, record: &mut Record) -> Result<Effect, Verdict> {
+        let Some(after) = self.host.masquerade_source(self.destination.ip()) else {
+            return Err(discard(record, "the output interface has no address for masquerading"));
+        };
+        let effect = self.snat(after);
+        if random_port {
             self.connection = self.connection.or(CtStates::SNAT);
         }
-        self.nat_is_settled = true;
         Ok(effect)
     }
+
+    /// Excludes the packet from connection tracking: it has no state and no NAT.
+    pub(crate) fn untrack(&mut self) {
+        self.connection = CtStates::UNTRACKED;
+    }
+
+    // === hooks and routing ===
+
+    /// Returns the packet's first hook, or the verdict if the kernel drops it before.
+    pub(crate) fn first_hook(&mut self, record: &mut Record) -> Result<Hook, Verdict> {
+        match &self.original.origin {
+            // IPv6 checks for loopback addresses from outside before prerouting (`ip6_rcv_core`), IPv4 after.
+            Origin::Interface(name) => {
+                let is_loopback = |end: SocketAddr| end.is_ipv6() && end.ip().is_loopback();
+                if name != LOOPBACK && (is_loopback(self.source) || is_loopback(self.destination)) {
+                    return Err(discard(record, "loopback address received on another interface"));
+                }
+                Ok(Hook::Prerouting)
+            }
+            Origin::Local => {
+                // Without a route, the system call fails.
+                self.route(Hook::Output, record)?;
+                Ok(Hook::Output)
+            }
+        }
+    }
+
+    /// Returns the hook that follows `hook`, or the verdict after the last one.
+    pub(crate) fn next_hook(&mut self, hook: Hook, record: &mut Record) -> Result<Hook, Verdict> {
+        self.nat_is_settled = false;
+        let is_local = self.host.owns(self.destination.ip());
+        match hook {
+            Hook::Prerouting => {
+                if self.in_interface != Some(LOOPBACK) {
+                    self.drop_martians(record)?;
+                }
+                self.route(hook, record)?;
+                Ok(if is_local { Hook::Input } else { Hook::Forward })
+            }
+            Hook::Output => {
+                // The rules may have changed the destination.
+                self.route(hook, record)?;
+                Ok(Hook::Postrouting)
+            }
+            Hook::Forward => Ok(Hook::Postrouting),
+            Hook::Postrouting if is_local => {
+                self.looped = true;
+                self.in_interface = Some(LOOPBACK);
+                self.out_interface = None;
+                Ok(Hook::Prerouting)
+            }
+            Hook::Input | Hook::Postrouting => Err(Verdict::Delivered {
+                to: self.destination,
+                from: self.source.ip(),
+                translated: self.destination != self.original.destination,
+                interface: self.out_interface.map(str::to_owned),
+            }),
+        }
+    }
+
+    /// Sends the packet from the output hook to its current destination. The connection's destination is not translated
+    /// again.
+    pub(crate) fn resend(&mut self, record: &mut Record) -> Result<Hook, Verdict> {
+        self.resent = true;
+        self.in_interface = None;
+        self.route(Hook::Output, record)?;
+        self.nat_is_settled = true;
+        Ok(Hook::Output)
+    }
+
+    /// Looks up the route.
+    fn route(&mut self, hook: Hook, record: &mut Record) -> Result<(), Verdict> {
+        let host = self.host;
+        let lookup = host.lookup(self.destination.ip());
+        let is_output = hook == Hook::Output;
+        self.out_interface = match lookup {
+            None => return Err(Verdict::NoRoute),
+            Some(Lookup::Local) => is_output.then_some(LOOPBACK),
+            Some(Lookup::Unicast(route)) => Some(route.interface.as_str()),
+        };
+        if !self.looped {
+            record.detail(|| Event::Routed { interface: self.out_interface.map(str::to_owned) });
+        }
+        let leaves = matches!(lookup, Some(Lookup::Unicast(_)));
+        let routes_localnet = host.route_localnet && self.family() == IpFamily::V4;
+        if is_output && leaves && self.source.ip().is_loopback() && !routes_localnet {
+            return Err(discard(record, "loopback source leaving the host without route_localnet"));
+        }
+        Ok(())
+    }
+
+    /// Drops received IPv4 packets that claim to be from the host itself or for its loopback interface.
+    fn drop_martians(&self, record: &mut Record) -> Result<(), Verdict> {
+        if self.family() == IpFamily::V6 {
+            return Ok(());
+        }
+        if self.destination.ip().is_loopback() && !self.host.route_localnet {
+            return Err(discard(record, "martian destination: loopback address without route_localnet"));
+        }
+        if self.host.is_martian_source(self.source.ip()) {
+            return Err(discard(record, "martian source: the host's own address received from outside"));
+        }
+        Ok(())
+    }
 }
+
+/// Records that the kernel drops the packet without a rule.
+fn discard(record: &mut Record, reason: &'static str) -> Verdict {
+    record.step(|| Event::Discarded { reason });
+    Verdict::Dropped
+}
+
+/// The loopback interface.
+const LOOPBACK: &str = "lo";

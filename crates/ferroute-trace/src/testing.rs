@@ -1,4 +1,4 @@
-//! What tests of several modes share: the nginx example, its node, and packets that come there.
+//! Fixtures of tests for several modes: the nginx example, its node, and packets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use ferroute_core::{
 
 use crate::{Host, Packet, Route};
 
-/// A node with pods behind `cni0` and the rest of the world behind `eth0`.
+/// A node with pods behind `cni0` and other hosts behind `eth0`.
 pub(crate) fn host() -> Host {
     let route = |to: &str, interface: &str, source: &str| Route {
         to: to.parse().unwrap(),
@@ -28,20 +28,20 @@ pub(crate) fn host() -> Host {
     }
 }
 
-/// How the node treats Services; pods are told by their addresses.
+/// The proxy settings: pods are recognised by their addresses.
 pub(crate) fn settings() -> ProxySettings {
     let detector = LocalTrafficDetector::ClusterCidr(vec!["172.17.0.0/16".parse().unwrap()]);
     ProxySettings { detector, ..ProxySettings::default() }
 }
 
-/// Three pods behind a Service, as their node sees them.
+/// A Service with three local pods.
 pub(crate) fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> Cluster {
     let port = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
     let pods = ["172.17.0.4", "172.17.0.5", "172.17.0.6"].map(|address| pod(address).on("node"));
     let slice = pods
         .into_iter()
         .fold(slice("default/nginx-service-a", "nginx-service").port("", 80), |slice, pod| slice.pod(pod));
-    Cluster::of_node("node").service(change(port)).slice(slice)
+    Cluster::new("node").service(change(port)).slice(slice)
 }
 
 /// A TCP connection from a pod.
@@ -50,7 +50,7 @@ pub(crate) fn from_pod(to: &str) -> Packet {
     Packet::arriving(Protocol::Tcp, socket(source), socket(to), "cni0")
 }
 
-/// A TCP connection from outside.
+/// A TCP connection from an external client.
 pub(crate) fn from_outside(to: &str) -> Packet {
     let source = if socket(to).is_ipv4() { "203.0.113.7:40000" } else { "[2001:db8::7]:40000" };
     Packet::arriving(Protocol::Tcp, socket(source), socket(to), "eth0")

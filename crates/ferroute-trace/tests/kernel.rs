@@ -1,4 +1,4 @@
-//! The walk tells the truth: the kernel takes real packets through the same rules to the same end.
+//! The walk agrees with the kernel: real packets meet the same iptables rules and end in the same place.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
@@ -10,39 +10,39 @@ use std::{
 };
 
 use common::{
-    lab::{Lab, Sighting},
-    scene::{clients, cluster, frontends},
+    lab::{Lab, Observation},
+    cluster::{clients, cluster, frontends},
     world::{Client, World, ip},
 };
-use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
-use ferroute_iptables::{HostFacts, PlanContext, RuleSet, render};
-use ferroute_trace::{Event, Story, Verdict, iptables, write_story_into};
+use ferroute_core::{HostState, IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
+use ferroute_iptables::{PlanContext, RuleSet, render};
+use ferroute_trace::{Event, Leaf, Ruleset, Verdict, write_leaf_into};
 
-/// The texts of a story's rules that matched.
-fn rules_that_matched(story: &Story) -> impl Iterator<Item = &str> {
-    story.events.iter().filter_map(|event| match event {
+/// Returns the text of each rule that matched.
+fn matching_rules(leaf: &Leaf) -> impl Iterator<Item = &str> {
+    leaf.events.iter().filter_map(|event| match event {
         Event::Rule { text, mismatch: None, .. } => Some(text.as_str()),
         _ => None,
     })
 }
 
-/// The rules of a story that matched, as [`Sighting::rules`] has them.
-fn rules_met(story: &Story) -> Vec<String> {
-    let mut in_table = "";
-    let mut met = Vec::new();
-    for event in &story.events {
+/// Returns the rules that matched, in the format of [`Observation::rules`].
+fn traced_rules(leaf: &Leaf) -> Vec<String> {
+    let mut current_table = "";
+    let mut rules = Vec::new();
+    for event in &leaf.events {
         match event {
-            Event::Hook { table, .. } => in_table = table,
+            Event::Hook { table, .. } => current_table = table,
             Event::Rule { chain, text, mismatch: None, .. } => {
-                met.push(format!("{in_table} {chain}: {}", verdict(text)));
+                rules.push(format!("{current_table} {chain}: {}", verdict(text)));
             }
             _ => {}
         }
     }
-    met
+    rules
 }
 
-/// What the kernel does after a rule.
+/// Returns the verdict that the kernel traces for a rule.
 fn verdict(rule: &str) -> String {
     let words: Vec<&str> = rule.split(' ').collect();
     let target = words.windows(2).rev().find(|pair| ["-j", "-g"].contains(&pair[0]));
@@ -56,7 +56,7 @@ fn verdict(rule: &str) -> String {
     }
 }
 
-/// A lab with its rules, and who has been remembered for affinity, by list.
+/// A lab with its rules, and the entries of the `recent` lists for each client.
 struct Trial {
     world: World,
     rules: RuleSet,
@@ -73,27 +73,27 @@ impl Trial {
         Self { world, rules, lab, remembered: BTreeMap::new() }
     }
 
-    /// Sends a packet and panics unless it went as one of the stories tells; returns the end of that story.
+    /// Sends a packet, asserts that the kernel agrees with one of the leaves, and returns its verdict.
     fn check(&mut self, client: &Client, to: SocketAddr) -> Verdict {
         let Self { world, rules, lab, remembered } = self;
         let mut packet = client.packet(world, Protocol::Udp, to);
         let remembered = remembered.entry(packet.source.ip()).or_default();
         packet.remembered.clone_from(remembered);
-        let stories: Vec<Story> = iptables::stories(rules, &world.host(), &packet).collect();
-        let delivered = |story: &Story| matches!(story.ending.verdict, Verdict::Delivered { translated: true, .. });
-        let seen = lab.send(world, client, packet.source, to, stories.iter().all(delivered));
-        let Some(story) = stories.iter().find(|story| rules_met(story) == seen.rules) else {
-            let mut told = String::new();
-            stories.iter().for_each(|story| write_story_into(&mut told, story).unwrap());
-            panic!("{client:?} to {to}: the kernel went {:#?}, but we say\n{told}", seen.rules);
+        let leaves: Vec<Leaf> = Ruleset::from_rules(rules).leaves(&world.host(), &packet).collect();
+        let delivered = |leaf: &Leaf| matches!(leaf.verdict, Verdict::Delivered { translated: true, .. });
+        let observed = lab.send(world, client, packet.source, to, leaves.iter().all(delivered));
+        let Some(leaf) = leaves.iter().find(|leaf| traced_rules(leaf) == observed.rules) else {
+            let mut text = String::new();
+            leaves.iter().for_each(|leaf| write_leaf_into(&mut text, leaf).unwrap());
+            panic!("{client:?} to {to}: the kernel evaluated {:#?}, the walk\n{text}", observed.rules);
         };
-        let verdict = story.ending.verdict.clone();
+        let verdict = leaf.verdict.clone();
         let received = match &verdict {
             Verdict::Delivered { to, from, translated: true, .. } => Some((*to, *from)),
             _ => None,
         };
-        assert_eq!(seen, Sighting { rules: rules_met(story), received }, "{client:?} to {to}");
-        remembered.extend(rules_that_matched(story).filter_map(|rule| {
+        assert_eq!(observed, Observation { rules: traced_rules(leaf), received }, "{client:?} to {to}");
+        remembered.extend(matching_rules(leaf).filter_map(|rule| {
             let (_, list) = rule.split_once("--set --name ")?;
             Some((list.split(' ').next()?.to_owned(), 0))
         }));
@@ -101,39 +101,39 @@ impl Trial {
     }
 }
 
-fn agrees_on_services(family: IpFamily) {
+fn check_services(family: IpFamily) {
     let pods = ["10.244.0.0/16", "fd00:244::/32"].map(|net| net.parse().unwrap());
     let detector = LocalTrafficDetector::ClusterCidr(pods.into());
-    let world = World::of(ProxySettings { detector, ..ProxySettings::default() });
+    let world = World::new(ProxySettings { detector, ..ProxySettings::default() });
     let table = cluster(family).table(family);
-    let facts = HostFacts { addresses: world.addresses(), random_fully: true, ..HostFacts::default() };
-    let rules = render(&table, &PlanContext::new(&world.settings, &table, &facts));
+    let host_state = HostState { addresses: world.addresses(), random_fully: true, ..HostState::default() };
+    let rules = render(&table, &PlanContext::new(&world.settings, &table, &host_state));
     let mut trial = Trial::new(world, rules);
-    let mut ends = BTreeSet::new();
+    let mut verdicts = BTreeSet::new();
     for client in clients(family) {
         for to in frontends(family) {
             if !to.ip().is_loopback() || matches!(client, Client::Node) {
-                let end = trial.check(&client, to).to_string();
-                ends.extend(end.split(' ').next().map(str::to_owned));
+                let verdict = trial.check(&client, to).to_string();
+                verdicts.extend(verdict.split(' ').next().map(str::to_owned));
             }
         }
     }
-    assert_eq!(Vec::from_iter(ends), ["delivered", "dropped", "not", "rejected"]);
+    assert_eq!(Vec::from_iter(verdicts), ["delivered", "dropped", "not", "rejected"]);
 }
 
 #[test]
-fn the_kernel_takes_ipv4_packets_the_way_that_the_walk_tells() {
-    agrees_on_services(IpFamily::V4);
+fn walk_agrees_with_kernel_on_ipv4_services() {
+    check_services(IpFamily::V4);
 }
 
 #[test]
-fn the_kernel_takes_ipv6_packets_the_way_that_the_walk_tells() {
-    agrees_on_services(IpFamily::V6);
+fn walk_agrees_with_kernel_on_ipv6_services() {
+    check_services(IpFamily::V6);
 }
 
-/// Gotos, returns, policies, packets that are not tracked: what kube-proxy's rules do not have, but others' do.
+/// Gotos, returns, policies and untracked packets, which kube-proxy does not use but other programs do.
 #[test]
-fn the_kernel_goes_through_chains_of_any_shape_as_the_walk_does() {
+fn walk_agrees_with_kernel_on_chains_of_any_shape() {
     let rules = RuleSet::parse_save(
         IpFamily::V4,
         "*raw
@@ -183,7 +183,7 @@ COMMIT
 ",
     )
     .unwrap();
-    let mut trial = Trial::new(World::of(ProxySettings::default()), rules);
+    let mut trial = Trial::new(World::new(ProxySettings::default()), rules);
     for client in clients(IpFamily::V4) {
         for port in 100..=106 {
             for own in ["192.168.0.1", "10.244.0.1", "198.51.100.1"] {

@@ -1,5 +1,5 @@
-//! The walk tells the truth about whatever is in a kernel: the rules are read from it, packets are walked through them,
-//! and the kernel takes real packets through the same rules to the same end.
+//! The walk agrees with the kernel on rules that are read from it, of any program: real packets meet the same rules and end
+//! in the same place.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
@@ -12,18 +12,18 @@ use std::{
 
 use common::{
     lab::Lab,
-    scene::{address, clients, cluster, frontends},
+    cluster::{address, clients, cluster, frontends},
     world::{Client, World, ip},
 };
 use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
-use ferroute_iptables::{HostPrograms, runner::search_path};
-use ferroute_kernel_rules::{KernelRules, Part, read};
+use ferroute_iptables::{HostExec, exec::search_path};
+use ferroute_proxy::kernel_rules::read;
 use ferroute_nftables::{
     kernel::{Kernel, NetlinkKernel},
     plan::{NftablesSettings, render},
 };
 use ferroute_testing::NetNs;
-use ferroute_trace::{Effect, Event, Ruleset, Story, Verdict, write_story_into};
+use ferroute_trace::{Effect, Event, Leaf, Ruleset, Verdict, write_leaf_into};
 
 /// A lab whose rules are read from its kernel.
 struct Trial {
@@ -37,84 +37,76 @@ impl Trial {
         Self { world, family, lab: Lab::new(family, load) }
     }
 
-    /// Sends a packet and panics unless it went as one of the stories tells; returns the end of that story.
+    /// Sends a packet, asserts that the kernel agrees with one of the leaves, and returns its verdict.
     fn check(&mut self, client: &Client, to: SocketAddr) -> Verdict {
         let Self { world, family, lab } = self;
         let packet = client.packet(world, Protocol::Udp, to);
-        // Who is remembered for affinity is in the kernel, too.
-        let rules = lab.node().run(|| read(*family, &HostPrograms, &search_path())).unwrap();
+        // The rules include the current session affinity.
+        let rules = lab.node().run(|| read(*family, &HostExec, &search_path())).unwrap();
         let host = world.host();
-        let stories: Vec<Story> = ruleset(&rules).stories(&host, &packet).collect();
-        let delivered = |story: &Story| matches!(story.ending.verdict, Verdict::Delivered { translated: true, .. });
-        let seen = lab.send(world, client, packet.source, to, stories.iter().all(delivered));
-        let met: Vec<String> = seen.rules.iter().map(|rule| rule.replace(": goto ", ": jump ")).collect();
-        // In our table, endpoints are elements of a map, and so the ways to them are the same.
-        let same = |story: &&Story| rules_met(story) == met && received(story) == seen.received;
-        let Some(story) = stories.iter().find(same) else {
-            let mut told = String::new();
-            stories.iter().for_each(|story| write_story_into(&mut told, story).unwrap());
-            let ours: Vec<_> = stories.iter().map(|story| (rules_met(story), received(story))).collect();
-            panic!("{client:?} to {to}: the kernel went {met:#?} to {:?}, but we say {ours:#?}\n{told}", seen.received);
+        let leaves: Vec<Leaf> = Ruleset::from_rules(&rules).leaves(&host, &packet).collect();
+        let delivered = |leaf: &Leaf| matches!(leaf.verdict, Verdict::Delivered { translated: true, .. });
+        let observed = lab.send(world, client, packet.source, to, leaves.iter().all(delivered));
+        let rules: Vec<String> = observed.rules.iter().map(|rule| rule.replace(": goto ", ": jump ")).collect();
+        // In Ferroute's table endpoints are map elements, so the rules are the same for all of them.
+        let agrees = |leaf: &&Leaf| traced_rules(leaf) == rules && received(leaf) == observed.received;
+        let Some(leaf) = leaves.iter().find(agrees) else {
+            let mut text = String::new();
+            leaves.iter().for_each(|leaf| write_leaf_into(&mut text, leaf).unwrap());
+            let walked: Vec<_> = leaves.iter().map(|leaf| (traced_rules(leaf), received(leaf))).collect();
+            panic!(
+                "{client:?} to {to}: the kernel evaluated {rules:#?}, delivered to {:?}, the walk {walked:#?}\n{text}",
+                observed.received
+            );
         };
-        assert_eq!(story.ending.assuming, [], "nothing is unknown here");
-        story.ending.verdict.clone()
+        assert_eq!(leaf.assumptions, [], "all conditions can be evaluated");
+        leaf.verdict.clone()
     }
 
-    /// Lets everybody call everything, and returns the kinds of ends that there were.
+    /// Checks all clients with all frontends, and returns the kinds of verdicts.
     fn check_all(&mut self, frontends: &[SocketAddr]) -> Vec<String> {
-        let mut ends = BTreeSet::new();
+        let mut verdicts = BTreeSet::new();
         for client in clients(self.family) {
             for to in frontends {
                 if !to.ip().is_loopback() || matches!(client, Client::Node) {
-                    let end = self.check(&client, *to).to_string();
-                    ends.extend(end.split(' ').next().map(str::to_owned));
+                    let verdict = self.check(&client, *to).to_string();
+                    verdicts.extend(verdict.split(' ').next().map(str::to_owned));
                 }
             }
         }
-        ends.into_iter().collect()
+        verdicts.into_iter().collect()
     }
 }
 
-/// Who gets the packet, and the source that they see, as [`Sighting::received`](common::lab::Sighting::received) has it.
-fn received(story: &Story) -> Option<(SocketAddr, IpAddr)> {
-    match &story.ending.verdict {
+/// Returns the receiver of the packet and the source that it sees, in the format of
+/// [`Observation::received`](common::lab::Observation::received).
+fn received(leaf: &Leaf) -> Option<(SocketAddr, IpAddr)> {
+    match &leaf.verdict {
         Verdict::Delivered { to, from, translated: true, .. } => Some((*to, *from)),
         _ => None,
     }
 }
 
-fn ruleset(rules: &KernelRules) -> Ruleset<'_> {
-    let mut ruleset = Ruleset::new();
-    for part in rules.parts() {
-        match part {
-            Part::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
-            Part::Nftables(found) => ruleset.add_table(format!("{} {}", found.family, found.name), &found.table),
-        }
-    }
-    ruleset
-}
-
-/// The rules of a story that matched, as the kernel's own tracing tells them: `table chain: verdict`. Chains are told to
-/// be jumped to, also where that is a goto.
-fn rules_met(story: &Story) -> Vec<String> {
-    let mut in_table = String::new();
-    let mut met = Vec::new();
-    for (n, event) in story.events.iter().enumerate() {
+/// Returns the rules that matched in the format of the kernel's tracing, `table chain: verdict`, with `jump` for gotos.
+fn traced_rules(leaf: &Leaf) -> Vec<String> {
+    let mut current_table = String::new();
+    let mut rules = Vec::new();
+    for (n, event) in leaf.events.iter().enumerate() {
         match event {
             Event::Hook { table, .. } => {
-                in_table = table.strip_prefix("ip ").or(table.strip_prefix("ip6 ")).unwrap_or(table).to_owned();
+                current_table = table.strip_prefix("ip ").or(table.strip_prefix("ip6 ")).unwrap_or(table).to_owned();
             }
-            Event::Rule { chain, text, depth, mismatch: None, .. } if !in_table.starts_with("inet ") => {
-                let verdict = verdict(text, *depth, &story.events[n + 1..]);
-                met.push(format!("{in_table} {chain}: {verdict}"));
+            Event::Rule { chain, text, depth, mismatch: None, .. } if !current_table.starts_with("inet ") => {
+                let verdict = verdict(text, *depth, &leaf.events[n + 1..]);
+                rules.push(format!("{current_table} {chain}: {verdict}"));
             }
             _ => {}
         }
     }
-    met
+    rules
 }
 
-/// What the kernel says of a rule that matched, from what the story tells next.
+/// Returns the verdict that the kernel traces for a rule, given the events after it.
 fn verdict(text: &str, depth: usize, next: &[Event]) -> String {
     for event in next {
         match event {
@@ -128,11 +120,11 @@ fn verdict(text: &str, depth: usize, next: &[Event]) -> String {
     if text.ends_with(" return") || text.ends_with("RETURN") { "return" } else { "continue" }.to_owned()
 }
 
-/// Pods are told by their addresses, and node ports answer on all addresses, localhost's too.
+/// Pods are recognised by their addresses, and node ports are served on all addresses, including localhost.
 fn world() -> World {
     let pods = ["10.244.0.0/16", "fd00:244::/32"].map(|net| net.parse().unwrap());
     let detector = LocalTrafficDetector::ClusterCidr(pods.into());
-    World::of(ProxySettings { detector, ..ProxySettings::default() })
+    World::new(ProxySettings { detector, ..ProxySettings::default() })
 }
 
 fn load_planned(world: &World, family: IpFamily, node: &NetNs) {
@@ -147,24 +139,24 @@ fn load_planned(world: &World, family: IpFamily, node: &NetNs) {
     node.run(|| NetlinkKernel::open().unwrap().commit(&transaction)).unwrap();
 }
 
-fn ends_in_our_table(family: IpFamily) -> Vec<String> {
+fn verdicts_of_ferroutes_table(family: IpFamily) -> Vec<String> {
     let world = world();
     let mut trial = Trial::new(world.clone(), family, |node| load_planned(&world, family, node));
     trial.check_all(&frontends(family))
 }
 
 #[test]
-fn the_kernel_takes_ipv4_packets_through_our_table_as_the_walk_tells() {
-    assert_eq!(ends_in_our_table(IpFamily::V4), ["delivered", "dropped", "rejected"]);
+fn walk_agrees_with_kernel_on_ferroutes_ipv4_table() {
+    assert_eq!(verdicts_of_ferroutes_table(IpFamily::V4), ["delivered", "dropped", "rejected"]);
 }
 
 #[test]
-fn the_kernel_takes_ipv6_packets_through_our_table_as_the_walk_tells() {
-    // There are no node ports on localhost.
-    assert_eq!(ends_in_our_table(IpFamily::V6), ["delivered", "dropped", "not", "rejected"]);
+fn walk_agrees_with_kernel_on_ferroutes_ipv6_table() {
+    // Node ports are not served on localhost.
+    assert_eq!(verdicts_of_ferroutes_table(IpFamily::V6), ["delivered", "dropped", "not", "rejected"]);
 }
 
-/// The table for a family; that of IPv6 differs in nothing but addresses.
+/// Returns the table of a family; that of IPv6 differs only in its addresses.
 fn kube_proxy_table(family: IpFamily) -> String {
     let v4 = include_str!("common/kube_proxy.nft").to_owned();
     let replacements = [
@@ -191,7 +183,7 @@ fn kube_proxy_table(family: IpFamily) -> String {
     }
 }
 
-fn agrees_on_kube_proxys_table(family: IpFamily) {
+fn check_kube_proxys_table(family: IpFamily) {
     let table = kube_proxy_table(family);
     let mut trial = Trial::new(world(), family, |node| _ = node.feed("nft", &["-f", "-"], &table));
     let of = |kind: &str, n: u16, port: u16| SocketAddr::new(ip(&address(family, kind, n)), port);
@@ -202,26 +194,26 @@ fn agrees_on_kube_proxys_table(family: IpFamily) {
     all.extend([30_001, 30_003, 30_004, 30_099].map(|port| SocketAddr::new(node, port)));
     all.push(SocketAddr::new(other, 30_001));
     assert_eq!(trial.check_all(&all), ["delivered", "dropped", "not", "rejected"]);
-    // A client stays with its endpoint.
+    // Session affinity.
     let pod = &clients(family)[0];
-    let ends: Vec<Verdict> = (0..6).map(|_| trial.check(pod, of("cluster", 2, 80))).collect();
-    assert!(ends.windows(2).all(|pair| pair[0] == pair[1]), "{ends:?}");
+    let verdicts: Vec<Verdict> = (0..6).map(|_| trial.check(pod, of("cluster", 2, 80))).collect();
+    assert!(verdicts.windows(2).all(|pair| pair[0] == pair[1]), "{verdicts:?}");
 }
 
 #[test]
-fn the_kernel_takes_ipv4_packets_through_kube_proxys_table_as_the_walk_tells() {
-    agrees_on_kube_proxys_table(IpFamily::V4);
+fn walk_agrees_with_kernel_on_kube_proxys_ipv4_table() {
+    check_kube_proxys_table(IpFamily::V4);
 }
 
 #[test]
-fn the_kernel_takes_ipv6_packets_through_kube_proxys_table_as_the_walk_tells() {
-    agrees_on_kube_proxys_table(IpFamily::V6);
+fn walk_agrees_with_kernel_on_kube_proxys_ipv6_table() {
+    check_kube_proxys_table(IpFamily::V6);
 }
 
-/// What a network plugin and an administrator may have put beside a proxy's table: `iptables` rules that accept, drop,
-/// mark and masquerade at the same hooks, and a firewall of nftables.
+/// Rules of a network plugin and an administrator beside the proxy's table: iptables rules that accept, drop, mark and
+/// masquerade at the same hooks, and an nftables firewall.
 #[test]
-fn the_kernel_takes_packets_through_the_rules_of_several_programs_as_the_walk_tells() {
+fn walk_agrees_with_kernel_on_rules_of_several_programs() {
     let iptables = "*raw
 :PREROUTING ACCEPT [0:0]
 -A PREROUTING -s 10.244.0.200/32 -d 10.96.0.4/32 -p udp -j CT --notrack
@@ -291,7 +283,7 @@ table ip late-dnat {
 }
 
 #[test]
-fn of_chains_with_the_same_priority_the_kernel_takes_the_latest_first() {
+fn chains_with_equal_priorities_are_evaluated_in_reverse_order_of_registration() {
     let nft = |name: &str, to: &str| {
         format!(
             "table ip {name} {{
@@ -308,7 +300,7 @@ COMMIT
 COMMIT
 ";
     let client = Client::Elsewhere(ip("192.168.0.9"));
-    let mut last = Vec::new();
+    let mut all = Vec::new();
     for order in [["a", "iptables"], ["iptables", "a"]] {
         let mut trial = Trial::new(world(), IpFamily::V4, |node| {
             for program in order {
@@ -318,16 +310,16 @@ COMMIT
                 };
             }
         });
-        let ends = [100, 101].map(|port| trial.check(&client, SocketAddr::new(ip("192.168.0.1"), port)).to_string());
-        last.push(ends);
+        let verdicts = [100, 101].map(|port| trial.check(&client, SocketAddr::new(ip("192.168.0.1"), port)).to_string());
+        all.push(verdicts);
     }
-    let to = |pod: &str| format!("delivered to {pod}:8080 through cbr0, seen as from 192.168.0.9");
-    let here = "not ours, goes on to 192.168.0.1:101 on this host, seen as from 192.168.0.9".to_owned();
-    assert_eq!(last, [[to("10.244.0.6"), here], [to("10.244.0.3"), "dropped".to_owned()]]);
+    let to = |pod: &str| format!("delivered to {pod}:8080 through cbr0, with source 192.168.0.9");
+    let here = "not translated, delivered to 192.168.0.1:101 on this host, with source 192.168.0.9".to_owned();
+    assert_eq!(all, [[to("10.244.0.6"), here], [to("10.244.0.3"), "dropped".to_owned()]]);
 }
 
 #[test]
-fn what_is_not_known_is_said_to_be_so() {
+fn unknown_conditions_become_assumptions() {
     let world = world();
     let lab = Lab::new(IpFamily::V4, |node| {
         load_planned(&world, IpFamily::V4, node);
@@ -343,20 +335,21 @@ fn what_is_not_known_is_said_to_be_so() {
         }";
         node.feed("nft", &["-f", "-"], text);
     });
-    let rules = lab.node().run(|| read(IpFamily::V4, &HostPrograms, &search_path())).unwrap();
+    let rules = lab.node().run(|| read(IpFamily::V4, &HostExec, &search_path())).unwrap();
     let host = world.host();
-    let endings = |from: &str| {
+    let ruleset = Ruleset::from_rules(&rules);
+    let leaves = |from: &str| {
         let packet = Client::Pod(ip(from)).packet(&world, Protocol::Udp, "10.96.0.1:80".parse().unwrap());
-        ruleset(&rules).endings(&host, &packet)
+        ruleset.verdicts(&host, &packet)
     };
     let assumptions: BTreeSet<String> =
-        endings("10.244.0.200").iter().flat_map(|end| &end.assuming).map(ToString::to_string).collect();
-    let is_told = |part: &str| assumptions.iter().any(|assumed| assumed.contains(part));
-    assert!(is_told("compared with 0x0c") && is_told("`limit` holds"), "{assumptions:?}");
-    // Where something else rules a rule out, or it does nothing, nothing need be known.
-    assert!(!is_told("compared with 0x10") && !is_told("compared with 0x14"), "{assumptions:?}");
-    let unknown =
-        |from| endings(from).iter().any(|end| matches!(&end.verdict, Verdict::Unknown { why } if why.contains("snat")));
+        leaves("10.244.0.200").iter().flat_map(|leaf| &leaf.assumptions).map(ToString::to_string).collect();
+    let is_assumed = |part: &str| assumptions.iter().any(|assumption| assumption.contains(part));
+    assert!(is_assumed("compared with 0x0c") && is_assumed("`limit` matches"), "{assumptions:?}");
+    // Another condition of the rule does not match, or the rule has no effect.
+    assert!(!is_assumed("compared with 0x10") && !is_assumed("compared with 0x14"), "{assumptions:?}");
+    let is_unknown = |verdict: &Verdict| matches!(verdict, Verdict::Unknown { reason } if reason.contains("snat"));
+    let unknown = |from| leaves(from).iter().any(|leaf| is_unknown(&leaf.verdict));
     assert!(unknown("10.244.0.9"));
     assert!(!unknown("10.244.0.200"));
 }

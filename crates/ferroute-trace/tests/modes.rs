@@ -1,6 +1,6 @@
-//! Both modes do the same: in every cluster, the rules of nftables and those of iptables send every new connection to
-//! the same endpoints, as often and with the same source, except where [`ModeDifference`] says otherwise. Node ports
-//! on other addresses than the primary one are a matter of settings; here both modes have the same ones.
+//! The modes agree: in every cluster, nftables and iptables rules send every new connection to the same endpoints, with the
+//! same probabilities and source, except for each [`ModeDifference`]. Both modes serve node ports on the same addresses
+//! here; their defaults differ.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests only")]
 
@@ -12,19 +12,19 @@ use std::{
 };
 
 use common::world::{Client, World, ip, world};
-use ferroute_core::{
+use ferroute_core::{HostState,
     IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_explain::diff::{self, End, Ends, ModeDifference, ModeFacts};
-use ferroute_iptables::{HostFacts, PlanContext, RuleSet};
+use ferroute_inspect::diff::{self, End, Ends, ModeDifference, ModeFacts};
+use ferroute_iptables::{PlanContext, RuleSet};
 use ferroute_nftables::{
-    Class, Value,
+    ClassId, Value,
     kernel::{Kernel, MemoryKernel, MemoryTable},
-    model::{Change, Datum, Element, Name, TableId, Transaction},
+    model::{Change, Data, Element, Name, TableId, Transaction},
     plan::{NftablesSettings, TABLE},
 };
-use ferroute_trace::{Ending, Host, Packet, iptables, nftables};
+use ferroute_trace::{Host, Leaf, Packet, Ruleset};
 use ipnet::IpNet;
 use proptest::{
     prelude::*,
@@ -32,7 +32,7 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 
-/// What the planners make of one family of a cluster.
+/// The planned rules of one IP family of a cluster in both modes.
 struct Modes<'a> {
     world: &'a World,
     host: Host,
@@ -46,12 +46,12 @@ fn of_family(networks: &[IpNet], family: IpFamily) -> Vec<IpNet> {
 }
 
 impl<'a> Modes<'a> {
-    fn new(cluster: &Cluster, world: &'a World, family: IpFamily, know_networks: bool) -> Self {
+    fn new(cluster: &Cluster, world: &'a World, family: IpFamily, with_service_cidrs: bool) -> Self {
         let mut services = cluster.table(family);
-        let facts = HostFacts { addresses: world.addresses(), random_fully: true, ..HostFacts::default() };
-        let iptables = ferroute_iptables::render(&services, &PlanContext::new(&world.settings, &services, &facts));
+        let host_state = HostState { addresses: world.addresses(), random_fully: true, ..HostState::default() };
+        let iptables = ferroute_iptables::render(&services, &PlanContext::new(&world.settings, &services, &host_state));
         let networks: Vec<IpNet> =
-            if know_networks { CLUSTER_IPS.map(|net| net.parse().unwrap()).into() } else { Vec::new() };
+            if with_service_cidrs { CLUSTER_IPS.map(|net| net.parse().unwrap()).into() } else { Vec::new() };
         services.service_cidrs = of_family(&networks, family);
         let settings = NftablesSettings { proxy: world.settings.clone(), counters: false };
         let mut nftables = MemoryKernel::new();
@@ -68,14 +68,14 @@ impl<'a> Modes<'a> {
     }
 
     fn through_iptables(&self, packet: &Packet) -> Ends {
-        ends(packet, iptables::endings(&self.iptables, &self.host, packet))
+        ends(packet, Ruleset::from_rules(&self.iptables).verdicts(&self.host, packet))
     }
 
     fn through_nftables(&self, packet: &Packet) -> Ends {
-        ends(packet, nftables::endings(self.table(), &self.host, packet))
+        ends(packet, Ruleset::from_nftables_table("", self.table()).verdicts(&self.host, packet))
     }
 
-    /// Compares the modes; tells where they are meant to differ.
+    /// Compares the modes; returns the intended difference, if any.
     fn check(
         &self,
         facts: &ModeFacts<'_>,
@@ -96,7 +96,7 @@ impl<'a> Modes<'a> {
         Ok(difference)
     }
 
-    /// All addresses and ports that rules could have to do with, and some that they have not.
+    /// Returns all frontends and endpoints, and some addresses and ports that no rule mentions.
     fn destinations(&self) -> BTreeSet<SocketAddr> {
         let family = self.services.family;
         let of_family = |address: &IpAddr| IpFamily::of(*address) == family;
@@ -111,28 +111,28 @@ impl<'a> Modes<'a> {
             all.extend(node_port.flat_map(|port| node.iter().map(move |own| SocketAddr::new(*own, port.get()))));
             all.extend(entry.endpoints.first().map(|endpoint| endpoint.socket()));
         }
-        let strangers: [&str; 2] =
+        let unknown: [&str; 2] =
             [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]][family.index()];
-        all.extend(strangers.map(|address| SocketAddr::new(ip(address), 80)));
+        all.extend(unknown.map(|address| SocketAddr::new(ip(address), 80)));
         all.extend(node.iter().map(|own| SocketAddr::new(*own, UNUSED)));
         all
     }
 
-    /// Compares the modes for every client and destination; tells where they are meant to differ.
+    /// Compares the modes for every client and destination; returns the intended differences.
     fn check_all(&self) -> Result<BTreeSet<ModeDifference>, TestCaseError> {
-        let mut met = BTreeSet::new();
+        let mut differences = BTreeSet::new();
         let facts = ModeFacts::new(&self.services, &self.world.settings, &self.host);
         let destinations = self.destinations();
         for client in Client::all(self.services.family) {
             for (to, protocol) in destinations.iter().flat_map(|to| PROTOCOLS.map(|protocol| (*to, protocol))) {
-                met.extend(self.check(&facts, &client, &client.packet(self.world, protocol, to))?);
+                differences.extend(self.check(&facts, &client, &client.packet(self.world, protocol, to))?);
             }
         }
-        Ok(met)
+        Ok(differences)
     }
 
-    /// A client that nftables mode remembers gets its endpoint again at every frontend of the service port that leads
-    /// there, whichever it was.
+    /// Checks session affinity in nftables mode: a client gets its endpoint again at every frontend of the service port
+    /// that has this endpoint, whichever frontend it used first.
     fn check_affinity(&self, client: &Client) -> Result<(), TestCaseError> {
         let sticky = self.services.entries.iter().filter(|(_, entry)| entry.service.affinity.is_some());
         for (name, entry) in sticky {
@@ -155,61 +155,62 @@ impl<'a> Modes<'a> {
             for (packet, _) in &frontends {
                 for (end, _) in self.through_nftables(packet) {
                     let End::Delivered { to, .. } = end else { continue };
-                    self.check_remembered(&frontends, to)?;
+                    self.check_affinity_of_endpoint(&frontends, to)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn check_remembered(&self, frontends: &[(Packet, [Value; 3])], endpoint: SocketAddr) -> Result<(), TestCaseError> {
-        let slots: BTreeSet<Class> =
+    fn check_affinity_of_endpoint(&self, frontends: &[(Packet, [Value; 3])], endpoint: SocketAddr) -> Result<(), TestCaseError> {
+        let slots: BTreeSet<ClassId> =
             frontends.iter().flat_map(|(_, frontend)| self.slots(frontend, endpoint)).collect();
         prop_assert!(!slots.is_empty(), "{endpoint} has no slot");
         for (packet, _) in frontends {
-            let leads_there = |end: &End| matches!(end, End::Delivered { to, .. } if *to == endpoint);
+            let is_endpoint = |end: &End| matches!(end, End::Delivered { to, .. } if *to == endpoint);
             let before = self.through_nftables(packet);
-            let there: Vec<&End> = before.keys().filter(|end| leads_there(end)).collect();
-            let &[there] = &there[..] else { continue };
-            let mut remember = Transaction::new(self.id());
+            let ends_there: Vec<&End> = before.keys().filter(|end| is_endpoint(end)).collect();
+            let &[end] = &ends_there[..] else { continue };
+            let mut transaction = Transaction::new(self.id());
             for slot in &slots {
                 let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([(*slot).into()]);
-                remember.push(Change::AddElement(Name::fixed("affinity"), element));
+                transaction.push(Change::AddElement(Name::fixed("affinity"), element));
             }
             let mut kernel = self.nftables.clone();
-            kernel.commit(&remember).unwrap();
-            let again = nftables::endings(kernel.table(&self.id()).unwrap(), &self.host, packet);
-            prop_assert_eq!(ends(packet, again), Ends::from([(there.clone(), 1.0)]));
+            kernel.commit(&transaction).unwrap();
+            let table = kernel.table(&self.id()).unwrap();
+            let again = Ruleset::from_nftables_table("", table).verdicts(&self.host, packet);
+            prop_assert_eq!(ends(packet, again), Ends::from([(end.clone(), 1.0)]));
         }
         Ok(())
     }
 
-    /// The numbers that the kernel remembers an endpoint by, one for each list of the frontend that it is in.
-    fn slots(&self, frontend: &[Value], endpoint: SocketAddr) -> Vec<Class> {
-        let (map, datum) = (Name::fixed("endpoints"), [endpoint.ip().into(), Value::Port(endpoint.port())]);
+    /// Returns the slots of an endpoint, one for each endpoint list of the frontend that contains it.
+    fn slots(&self, frontend: &[Value], endpoint: SocketAddr) -> Vec<ClassId> {
+        let (map, data) = (Name::fixed("endpoints"), [endpoint.ip().into(), Value::Port(endpoint.port())]);
         let of_it = self.table().elements(&map).filter(|element| {
             element.key.starts_with(frontend)
-                && matches!(&element.datum, Some(Datum::Fields(fields)) if fields.as_slice() == datum)
+                && matches!(&element.data, Some(Data::Values(fields)) if fields.as_slice() == data)
         });
         let slot = |element: &Element| match element.key.last() {
-            Some(Value::Class(class)) => Some(*class),
+            Some(Value::ClassId(class)) => Some(*class),
             _ => None,
         };
         of_it.filter_map(slot).collect()
     }
 }
 
-/// Adds up what the endings come to, of which nothing may be unknown.
-fn ends(packet: &Packet, endings: Vec<Ending>) -> Ends {
-    let ends = diff::ends(packet, endings);
+/// Adds up the verdicts, none of which may be unknown.
+fn ends(packet: &Packet, leaves: Vec<Leaf>) -> Ends {
+    let ends = diff::ends(packet, leaves);
     for end in ends.keys() {
         assert!(!matches!(end, End::NoRoute | End::Unknown { .. }), "{packet:?} ends in {end:?}");
     }
     ends
 }
 
-/// Makes the balancers' addresses external IPs of their Services, too.
-fn let_frontends_overlap(cluster: &mut Cluster) {
+/// Adds the load balancer IPs of each Service to its external IPs.
+fn overlap_frontends(cluster: &mut Cluster) {
     for service in &mut cluster.services {
         let addresses = service.status.load_balancer.ingress.iter().map(|point| point.ip.clone());
         service.spec.external_ips.extend(addresses);
@@ -220,22 +221,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn both_modes_send_every_packet_to_the_same_endpoints_with_the_same_source(
+    fn both_modes_send_packets_to_same_endpoints_with_same_source(
         mut cluster in arbitrary::cluster(),
         world in world(),
-        know_networks in any::<bool>(),
+        with_service_cidrs in any::<bool>(),
         overlap in any::<bool>(),
     ) {
         if overlap {
-            let_frontends_overlap(&mut cluster);
+            overlap_frontends(&mut cluster);
         }
         for family in IpFamily::BOTH {
-            Modes::new(&cluster, &world, family, know_networks).check_all()?;
+            Modes::new(&cluster, &world, family, with_service_cidrs).check_all()?;
         }
     }
 
     #[test]
-    fn a_client_that_is_remembered_gets_its_endpoint_again(cluster in arbitrary::cluster(), world in world()) {
+    fn client_with_affinity_gets_its_endpoint_again(cluster in arbitrary::cluster(), world in world()) {
         for family in IpFamily::BOTH {
             let modes = Modes::new(&cluster, &world, family, false);
             for client in Client::all(family) {
@@ -245,19 +246,19 @@ proptest! {
     }
 }
 
-/// A difference that never shows would be an excuse.
+/// A documented difference that never occurs is wrong.
 #[test]
-fn every_difference_between_the_modes_is_met() {
-    // A fixed seed: this is about the list, not about one run's luck.
+fn every_mode_difference_occurs() {
+    // A fixed seed makes the result reproducible.
     let mut runner =
         TestRunner::new_with_rng(ProptestConfig::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let mut met = BTreeSet::new();
+    let mut differences = BTreeSet::new();
     for _ in 0..32 {
         let mut cluster = arbitrary::cluster().new_tree(&mut runner).unwrap().current();
         let world = world().new_tree(&mut runner).unwrap().current();
-        let_frontends_overlap(&mut cluster);
+        overlap_frontends(&mut cluster);
         for family in IpFamily::BOTH {
-            met.extend(Modes::new(&cluster, &world, family, true).check_all().unwrap());
+            differences.extend(Modes::new(&cluster, &world, family, true).check_all().unwrap());
         }
     }
     use ModeDifference::*;
@@ -270,16 +271,16 @@ fn every_difference_between_the_modes_is_met() {
         NodePortBeside,
         HairpinOfAnotherNode,
     ];
-    assert_eq!(met, all.into());
+    assert_eq!(differences, all.into());
 }
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-/// The networks that generated clusters take their cluster IPs from.
+/// The networks of the cluster IPs in generated clusters.
 const CLUSTER_IPS: [&str; 2] = ["10.96.0.0/16", "fd00:96::/112"];
 
-/// A port that no generated Service has.
+/// A port that no generated Service uses.
 const UNUSED: u16 = 4242;
 
-/// More than the kernel's 31 bits of chance lose, over a choice among a dozen.
+/// An upper bound of the rounding errors of the kernel's 31-bit probabilities for a dozen endpoints.
 const ROUNDING: f64 = 1e-7;

@@ -1,5 +1,5 @@
-//! In every cluster, every new connection ends where the Service's policies allow, or is refused or dropped where they
-//! say so; and the one who answers sees the source that it should see.
+//! In every cluster, every new connection reaches an endpoint that the Service's policies allow, with the source that they
+//! require, or is rejected or dropped where they require that.
 
 mod common;
 
@@ -13,12 +13,12 @@ use common::{
     world::{Client, World, ip, world},
 };
 use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress};
-use ferroute_core::{
+use ferroute_core::{HostState,
     IpFamily,
     testing::{Cluster, arbitrary},
 };
-use ferroute_iptables::{HostFacts, PlanContext, RuleSet, render};
-use ferroute_trace::{Choice, Ending, Packet, Verdict, iptables};
+use ferroute_iptables::{PlanContext, RuleSet, render};
+use ferroute_trace::{Choice, Leaf, Packet, Ruleset, Verdict};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -27,16 +27,16 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 
-/// The rules that the planner makes.
+/// Plans the rules.
 fn rules(cluster: &Cluster, world: &World, family: IpFamily) -> RuleSet {
     let table = cluster.table(family);
-    let facts = HostFacts { addresses: world.addresses(), random_fully: true, ..HostFacts::default() };
-    render(&table, &PlanContext::new(&world.settings, &table, &facts))
+    let host_state = HostState { addresses: world.addresses(), random_fully: true, ..HostState::default() };
+    render(&table, &PlanContext::new(&world.settings, &table, &host_state))
 }
 
-/// Lets an endpoint that is in several slices of a Service be in the same state in all of them: which state is right
-/// else is not for policies to say.
-fn agree(cluster: &mut Cluster) {
+/// Gives an endpoint that is in several slices of a Service the same conditions and hints in all of them; policies do not
+/// define the result otherwise.
+fn unify_duplicates(cluster: &mut Cluster) {
     type State = (EndpointConditions, Option<EndpointHints>);
     let mut states: BTreeMap<(String, Option<String>, String), State> = BTreeMap::new();
     for slice in &mut cluster.slices {
@@ -49,22 +49,22 @@ fn agree(cluster: &mut Cluster) {
     }
 }
 
-/// What the endings come to.
-fn observed(packet: &Packet, endings: &[Ending]) -> Result<(Expected, BTreeMap<SocketAddr, f64>), TestCaseError> {
+/// Returns the result of a walk, and the share of each endpoint.
+fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<SocketAddr, f64>), TestCaseError> {
     let mut seen = BTreeMap::new();
     let mut shares: BTreeMap<SocketAddr, f64> = BTreeMap::new();
-    let total: f64 = endings.iter().map(|ending| ending.share).sum();
+    let total: f64 = leaves.iter().map(|leaf| leaf.share).sum();
     prop_assert!((total - 1.0).abs() < ROUNDING, "shares add up to {total}");
-    for ending in endings {
-        prop_assert!(ending.share > 0.0 && ending.assuming.is_empty(), "{ending:?}");
-        match &ending.verdict {
+    for leaf in leaves {
+        prop_assert!(leaf.share > 0.0 && leaf.assumptions.is_empty(), "{leaf:?}");
+        match &leaf.verdict {
             Verdict::Delivered { to, from, translated: true, .. } => {
                 prop_assert!(seen.insert(*to, *from).is_none_or(|other| other == *from));
-                *shares.entry(*to).or_default() += ending.share;
+                *shares.entry(*to).or_default() += leaf.share;
             }
             other => {
-                prop_assert_eq!(endings.len(), 1, "{:?}", other);
-                let what = match other {
+                prop_assert_eq!(leaves.len(), 1, "{:?}", other);
+                let result = match other {
                     Verdict::Rejected { .. } => Expected::Refused,
                     Verdict::Dropped => Expected::Dropped,
                     Verdict::Delivered { to, from, .. } if (*to, *from) == (packet.destination, packet.source.ip()) => {
@@ -72,7 +72,7 @@ fn observed(packet: &Packet, endings: &[Ending]) -> Result<(Expected, BTreeMap<S
                     }
                     other => return Err(TestCaseError::fail(format!("unexpected {other:?}"))),
                 };
-                return Ok((what, shares));
+                return Ok((result, shares));
             }
         }
     }
@@ -85,66 +85,67 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn check(&self, packet: &Packet, expected: &Expected, what: &str) -> Result<(), TestCaseError> {
-        let endings = iptables::endings(self.rules, &self.world.host(), packet);
-        let (found, shares) = observed(packet, &endings)?;
-        prop_assert_eq!(&found, expected, "{}: {:?}", what, packet);
+    fn check(&self, packet: &Packet, expected: &Expected, context: &str) -> Result<(), TestCaseError> {
+        let leaves = Ruleset::from_rules(self.rules).verdicts(&self.world.host(), packet);
+        let (result, shares) = observed(packet, &leaves)?;
+        prop_assert_eq!(&result, expected, "{}: {:?}", context, packet);
         for (endpoint, share) in &shares {
             let fair = 1.0 / shares.len() as f64;
-            prop_assert!((share - fair).abs() < ROUNDING, "{what}: {endpoint} gets {share}, not {fair}: {packet:?}");
+            prop_assert!((share - fair).abs() < ROUNDING, "{context}: {endpoint} gets {share}, not {fair}: {packet:?}");
         }
         Ok(())
     }
 
-    /// A client that is remembered gets its endpoint again, whichever it was.
+    /// Checks session affinity: a client gets its endpoint again, whichever it was.
     fn check_affinity(&self, packet: &Packet, expected: &Expected) -> Result<(), TestCaseError> {
         let Expected::OneOf(endpoints) = expected else { return Ok(()) };
         let host = self.world.host();
-        let groups = iptables::summary(self.rules, &host, packet).groups;
-        let choices: Vec<&Choice> = groups.iter().flat_map(|group| &group.choices).collect();
+        let ruleset = Ruleset::from_rules(self.rules);
+        let branches = ruleset.summary(&host, packet).branches;
+        let choices: Vec<&Choice> = branches.iter().flat_map(|branch| &branch.choices).collect();
         prop_assert_eq!(choices.len(), endpoints.len());
         for Choice { chain, to, .. } in choices {
             let mut again = packet.clone();
             again.remembered.insert(chain.clone(), 0);
-            let endings = iptables::endings(self.rules, &host, &again);
-            let (found, _) = observed(&again, &endings)?;
-            prop_assert_eq!(found, Expected::OneOf([(*to, endpoints[to])].into()), "{:?}", again);
+            let leaves = ruleset.verdicts(&host, &again);
+            let (result, _) = observed(&again, &leaves)?;
+            prop_assert_eq!(result, Expected::OneOf([(*to, endpoints[to])].into()), "{:?}", again);
         }
         Ok(())
     }
 
     fn check_port(&self, port: &Port<'_>, client: &Client) -> Result<(), TestCaseError> {
         for (frontend, address) in port.frontends() {
-            // Nobody else can reach the node's localhost.
+            // Only the node itself can reach its loopback addresses.
             if address.ip().is_loopback() && !matches!(client, Client::Node) {
                 continue;
             }
             let packet = client.packet(self.world, port.protocol, address);
             let expected = port.expected(client, packet.source.ip(), frontend);
-            let what = || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
-            self.check(&packet, &expected, &what())?;
+            let context = || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
+            self.check(&packet, &expected, &context())?;
             if port.service.spec.session_affinity.as_deref() == Some("ClientIP") {
                 self.check_affinity(&packet, &expected)?;
             }
             if frontend != Frontend::NodePort {
                 let other = client.packet(self.world, port.protocol, SocketAddr::new(address.ip(), UNUSED));
-                self.check(&other, &Expected::Untouched, "a port that no Service has")?;
+                self.check(&other, &Expected::Untouched, "a port of no Service")?;
             }
         }
         Ok(())
     }
 
-    /// Addresses of the node on which a node port does not answer.
-    fn check_beside(&self, port: &Port<'_>, client: &Client) -> Result<(), TestCaseError> {
+    /// Checks the addresses of the node on which node ports are not served.
+    fn check_other_addresses(&self, port: &Port<'_>, client: &Client) -> Result<(), TestCaseError> {
         let Some(number) = port.node_port else { return Ok(()) };
-        let answers: Vec<IpAddr> = port.node_port_addresses().collect();
+        let served: Vec<IpAddr> = port.node_port_addresses().collect();
         for address in self.world.addresses() {
             let reachable = !address.is_loopback() || matches!(client, Client::Node);
-            if IpFamily::of(address) != port.family || answers.contains(&address) || !reachable {
+            if IpFamily::of(address) != port.family || served.contains(&address) || !reachable {
                 continue;
             }
             let packet = client.packet(self.world, port.protocol, SocketAddr::new(address, number));
-            self.check(&packet, &port.expected_beside(), "beside a node port")?;
+            self.check(&packet, &port.expected_on_other_address(), "a node port on another address")?;
         }
         Ok(())
     }
@@ -154,21 +155,21 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_connection_ends_where_the_policies_of_its_service_say(
+    fn connections_end_as_the_policies_require(
         mut cluster in arbitrary::cluster(),
         world in world(),
     ) {
-        agree(&mut cluster);
+        unify_duplicates(&mut cluster);
         check_cluster(&cluster, &world)?;
     }
 
     #[test]
-    fn source_ranges_close_the_addresses_of_load_balancers_and_no_others(
+    fn source_ranges_restrict_only_load_balancer_ips(
         mut cluster in arbitrary::cluster(),
         world in world(),
         ranges in vec(vec(select(RANGES.to_vec()), 1..5), 12),
     ) {
-        agree(&mut cluster);
+        unify_duplicates(&mut cluster);
         for (n, (service, ranges)) in cluster.services.iter_mut().zip(ranges).enumerate() {
             if service.spec.type_.as_deref() != Some("ExternalName") {
                 service.spec.type_ = Some("LoadBalancer".to_owned());
@@ -189,34 +190,34 @@ fn check_cluster(cluster: &Cluster, world: &World) -> Result<(), TestCaseError> 
         for client in Client::all(family) {
             for port in ports(cluster, world, family) {
                 checker.check_port(&port, &client)?;
-                checker.check_beside(&port, &client)?;
+                checker.check_other_addresses(&port, &client)?;
             }
-            let stranger = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
-            let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(stranger, 80));
-            checker.check(&packet, &Expected::Untouched, "an address that no Service has")?;
+            let unknown = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
+            let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(unknown, 80));
+            checker.check(&packet, &Expected::Untouched, "an address of no Service")?;
         }
     }
     Ok(())
 }
 
-/// The property is only worth something if every kind of end is met at every kind of frontend.
+/// The properties are only meaningful if every kind of result occurs at every kind of frontend.
 #[test]
-fn every_kind_of_client_meets_every_kind_of_end_at_every_kind_of_frontend() {
-    // A fixed seed: this is about the strategies, not about one run's luck.
+fn every_kind_of_result_occurs_for_every_client_and_frontend() {
+    // A fixed seed makes the result reproducible.
     let mut runner =
         TestRunner::new_with_rng(ProptestConfig::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-    let mut met: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let mut results: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for _ in 0..800 {
         let mut cluster = arbitrary::cluster().new_tree(&mut runner).unwrap().current();
         let world = world().new_tree(&mut runner).unwrap().current();
-        agree(&mut cluster);
+        unify_duplicates(&mut cluster);
         for family in IpFamily::BOTH {
             let clients = Client::all(family);
             let ports = ports(&cluster, &world, family);
             for (port, client) in ports.iter().flat_map(|port| clients.iter().map(move |client| (port, client))) {
                 for (frontend, address) in port.frontends() {
                     let source = client.packet(&world, port.protocol, address).source.ip();
-                    let end = match port.expected(client, source, frontend) {
+                    let result = match port.expected(client, source, frontend) {
                         Expected::OneOf(seen) if seen.values().all(|from| *from == source) => "source kept",
                         Expected::OneOf(seen) if seen.values().any(|from| *from == source) => {
                             "only hairpin masqueraded"
@@ -226,16 +227,16 @@ fn every_kind_of_client_meets_every_kind_of_end_at_every_kind_of_frontend() {
                         Expected::Dropped => "dropped",
                         Expected::Untouched => "untouched",
                     };
-                    met.entry(format!("{frontend:?}, {}", client.kind())).or_default().insert(end);
+                    results.entry(format!("{frontend:?}, {}", client.kind())).or_default().insert(result);
                 }
             }
         }
     }
-    let lines = met.iter().map(|(who, ends)| {
+    let lines = results.iter().map(|(key, results)| {
         format!(
-            "{who}: {}
+            "{key}: {}
 ",
-            Vec::from_iter(ends.iter().copied()).join(", ")
+            Vec::from_iter(results.iter().copied()).join(", ")
         )
     });
     insta::assert_snapshot!(lines.collect::<String>(), @r"
@@ -254,7 +255,7 @@ fn every_kind_of_client_meets_every_kind_of_end_at_every_kind_of_frontend() {
     ");
 }
 
-/// Some that hold clients of a kind, some that hold the node, some that hold nobody.
+/// Ranges with some of the clients, with the node, and without either.
 const RANGES: [&str; 9] = [
     "10.0.0.0/8",
     "10.244.0.0/24",
@@ -267,8 +268,8 @@ const RANGES: [&str; 9] = [
     "fd00:168::1/128",
 ];
 
-/// A port that no generated Service has.
+/// A port that no generated Service uses.
 const UNUSED: u16 = 4242;
 
-/// More than the kernel's 31 bits of chance lose, over a choice among a dozen.
+/// An upper bound of the rounding errors of the kernel's 31-bit probabilities for a dozen endpoints.
 const ROUNDING: f64 = 1e-7;

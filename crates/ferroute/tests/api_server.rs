@@ -1,4 +1,4 @@
-//! `ferroute run` with an API server as its source, played by a double.
+//! `ferroute run` with an API server as its source, played by a server.
 
 #![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
 
@@ -16,7 +16,7 @@ use std::{
 use ferroute_api::{TargetRef, labels};
 use ferroute_core::testing::{Cluster, pod, service, slice};
 use ferroute_health::rfc3339;
-use ferroute_kube::testing::ApiDouble;
+use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
 use ferroute_testing::NetNs;
 use serde_json::{Value, json};
@@ -26,8 +26,8 @@ struct Proxy(Child);
 
 impl Proxy {
     /// Starts in the calling thread's network namespace.
-    fn start(double: &ApiDouble) -> Self {
-        let arguments = ["run", "--master", &double.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
+    fn start(server: &FakeApiServer) -> Self {
+        let arguments = ["run", "--master", &server.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
         Self(Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).spawn().unwrap())
     }
 }
@@ -40,19 +40,19 @@ impl Drop for Proxy {
     }
 }
 
-/// Gives a cluster's objects to the double, which lists them as the API server does.
-fn publish(double: &ApiDouble, cluster: &Cluster) {
-    double.apply(Resource::Nodes, serde_json::to_value(&cluster.node).unwrap());
+/// Gives a cluster's objects to the server, which lists them as the API server does.
+fn publish(server: &FakeApiServer, cluster: &Cluster) {
+    server.apply(Resource::Nodes, serde_json::to_value(&cluster.node).unwrap());
     for object in &cluster.services {
-        double.apply(Resource::Services, serde_json::to_value(object).unwrap());
+        server.apply(Resource::Services, serde_json::to_value(object).unwrap());
     }
     for object in &cluster.slices {
-        double.apply(Resource::EndpointSlices, serde_json::to_value(object).unwrap());
+        server.apply(Resource::EndpointSlices, serde_json::to_value(object).unwrap());
     }
 }
 
 fn shop(endpoint: &str) -> Cluster {
-    Cluster::of_node("node-1")
+    Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.80").port("http", 80))
         .slice(slice("shop/web-1", "web").port("http", 8080).pod(pod(endpoint).on("node-1")))
 }
@@ -69,56 +69,56 @@ fn wait_for(wanted: &str) {
     panic!("no rule with {wanted}");
 }
 
-fn in_a_namespace(test: impl FnOnce(ApiDouble, &tokio::runtime::Runtime) + Send) {
+fn in_a_namespace(test: impl FnOnce(FakeApiServer, &tokio::runtime::Runtime) + Send) {
     let namespace = NetNs::new();
     namespace.command("ip", &["link", "set", "lo", "up"]);
     namespace.run(|| {
-        // One thread would do, but it is busy waiting for the kernel while the double has to answer.
+        // One thread would do, but it is busy waiting for the kernel while the server has to answer.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let double = runtime.block_on(ApiDouble::start());
-        test(double, &runtime);
+        let server = runtime.block_on(FakeApiServer::start());
+        test(server, &runtime);
     });
 }
 
 #[test]
 fn what_the_api_server_tells_is_in_force_and_so_is_every_change() {
-    in_a_namespace(|double, _| {
-        publish(&double, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&double);
+    in_a_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
+        let _proxy = Proxy::start(&server);
         wait_for("--to-destination 10.244.1.5:8080");
-        publish(&double, &shop("10.244.1.6"));
+        publish(&server, &shop("10.244.1.6"));
         wait_for("--to-destination 10.244.1.6:8080");
     });
 }
 
 #[test]
 fn rules_stay_while_the_api_server_is_away_and_nothing_is_lost_when_it_is_back() {
-    in_a_namespace(|double, runtime| {
-        publish(&double, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&double);
+    in_a_namespace(|server, runtime| {
+        publish(&server, &shop("10.244.1.5"));
+        let _proxy = Proxy::start(&server);
         wait_for("--to-destination 10.244.1.5:8080");
-        let address = double.address();
-        drop(double);
+        let address = server.address();
+        drop(server);
         thread::sleep(Duration::from_secs(1));
         wait_for("--to-destination 10.244.1.5:8080");
-        let double = runtime.block_on(ApiDouble::start_at(address));
-        // A new double counts versions from the start, where a server that was away goes on; so let it catch up.
-        (0..8).for_each(|_| publish(&double, &shop("10.244.1.5")));
-        publish(&double, &shop("10.244.1.7"));
+        let server = runtime.block_on(FakeApiServer::start_at(address));
+        // A new server counts versions from the start, where a server that was away goes on; so let it catch up.
+        (0..8).for_each(|_| publish(&server, &shop("10.244.1.5")));
+        publish(&server, &shop("10.244.1.7"));
         wait_for("--to-destination 10.244.1.7:8080");
     });
 }
 
 #[test]
 fn an_object_that_is_wrong_is_passed_over_and_the_others_are_served() {
-    in_a_namespace(|double, _| {
-        publish(&double, &shop("10.244.1.5"));
+    in_a_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
         let bad: Value = json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": "bad", "namespace": "shop"},
             "spec": {"clusterIP": "10.96.0.300", "ports": [{"port": "http"}]},
         });
-        double.apply(Resource::Services, bad);
-        let _proxy = Proxy::start(&double);
+        server.apply(Resource::Services, bad);
+        let _proxy = Proxy::start(&server);
         wait_for("--to-destination 10.244.1.5:8080");
     });
 }
@@ -134,15 +134,15 @@ fn ask(path: &str) -> String {
 
 #[test]
 fn the_time_from_a_change_in_the_cluster_to_its_rule_is_told() {
-    in_a_namespace(|double, _| {
-        publish(&double, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&double);
+    in_a_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
+        let _proxy = Proxy::start(&server);
         wait_for("--to-destination 10.244.1.5:8080");
         let mut changed = shop("10.244.1.6");
         let trigger = rfc3339(Some(SystemTime::now()));
         let annotations = &mut changed.slices[0].metadata.annotations;
         annotations.insert(labels::LAST_CHANGE_TRIGGER_TIME.to_owned(), trigger.clone());
-        publish(&double, &changed);
+        publish(&server, &changed);
         wait_for("--to-destination 10.244.1.6:8080");
 
         let count = "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 1\n";
@@ -156,19 +156,19 @@ fn the_time_from_a_change_in_the_cluster_to_its_rule_is_told() {
         };
         let metrics = tries.find(is_told).expect("the change in the histogram");
         let requests =
-            format!("rest_client_requests_total{{code=\"200\",host=\"{}\",method=\"GET\"}}", double.address());
+            format!("rest_client_requests_total{{code=\"200\",host=\"{}\",method=\"GET\"}}", server.address());
         assert!(metrics.contains(&requests), "{metrics}");
 
         let changes: Value = serde_json::from_str(&ask("/changes")).unwrap();
         let is_the_slice =
             |change: &&Value| change["kind"] == "EndpointSlice" && change["triggered"] == trigger.as_str();
         let slice = changes["changes"].as_array().unwrap().iter().find(is_the_slice).unwrap();
-        let versions = double.objects(Resource::EndpointSlices);
+        let versions = server.objects(Resource::EndpointSlices);
         assert_eq!(slice["resourceVersion"], versions[0]["metadata"]["resourceVersion"], "{changes}");
         assert!(slice["seconds"]["watch"].is_f64(), "{changes}");
 
         // The Service was published anew too, and may come with a later sync.
-        let version = double.objects(Resource::Services)[0]["metadata"]["resourceVersion"].clone();
+        let version = server.objects(Resource::Services)[0]["metadata"]["resourceVersion"].clone();
         let is_in_force = |receipts: &Value| {
             let told = receipts["services"][0]["families"]["IPv4"]["inForce"]["resourceVersion"] == version;
             if !told {
@@ -184,8 +184,8 @@ fn the_time_from_a_change_in_the_cluster_to_its_rule_is_told() {
 /// As in the DaemonSet of kubeadm: the name, the command, the configuration and the kubeconfig, but for where they are.
 #[test]
 fn in_kubeadms_daemonset_everything_works_as_it_is() {
-    in_a_namespace(|double, _| {
-        publish(&double, &shop("10.244.1.5"));
+    in_a_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         symlink(env!("CARGO_BIN_EXE_ferroute"), path("kube-proxy")).unwrap();
@@ -194,7 +194,7 @@ fn in_kubeadms_daemonset_everything_works_as_it_is() {
             "apiVersion: v1\nkind: Config\nclusters:\n- cluster:\n    server: {}\n  name: default\ncontexts:\n- \
              context:\n    cluster: default\n    namespace: default\n    user: default\n  name: default\n\
              current-context: default\nusers:\n- name: default\n  user:\n    tokenFile: {}\n",
-            double.url(),
+            server.url(),
             path("token").display(),
         );
         fs::write(path("kubeconfig.conf"), kubeconfig).unwrap();
@@ -213,9 +213,9 @@ fn in_kubeadms_daemonset_everything_works_as_it_is() {
 
 #[test]
 fn render_shows_what_the_api_server_lists() {
-    in_a_namespace(|double, _| {
-        publish(&double, &shop("10.244.1.5"));
-        let arguments = ["render", "--master", &double.url(), "--hostname-override", "node-1"];
+    in_a_namespace(|server, _| {
+        publish(&server, &shop("10.244.1.5"));
+        let arguments = ["render", "--master", &server.url(), "--hostname-override", "node-1"];
         let output = Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -225,13 +225,13 @@ fn render_shows_what_the_api_server_lists() {
 
 #[test]
 fn a_trace_names_the_pods_that_the_api_server_tells_of() {
-    in_a_namespace(|double, _| {
+    in_a_namespace(|server, _| {
         let mut cluster = shop("10.244.1.5");
         let target = TargetRef { kind: "Pod".to_owned(), name: "web-7".to_owned() };
         cluster.slices[0].endpoints[0].target_ref = Some(target);
-        publish(&double, &cluster);
+        publish(&server, &cluster);
         let traced = |arguments: &str| {
-            let url = double.url();
+            let url = server.url();
             let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
             command.args(["trace", "--master", &url, "--hostname-override", "node-1"]);
             command.args(arguments.split(' ')).output().unwrap()

@@ -101,8 +101,8 @@ impl Demo {
             text(&output).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         });
         let lock = fs::read_to_string(self.directory().join("lock")).unwrap_or_default();
-        let keeper = lock.split_once("\"pid\":").map(|(_, rest)| rest.split(',').next().unwrap().to_owned());
-        inside.chain(keeper).collect()
+        let supervisor = lock.split_once("\"pid\":").map(|(_, rest)| rest.split(',').next().unwrap().to_owned());
+        inside.chain(supervisor).collect()
     }
 
     #[track_caller]
@@ -121,7 +121,7 @@ impl Demo {
     fn down(self) {
         let processes = self.processes();
         assert!(processes.len() > 1, "{processes:?}");
-        assert_eq!(self.ok(&["down"]), "the demo is down\n");
+        assert_eq!(self.ok(&["down"]), "removed the demo\n");
         self.assert_gone(&processes);
     }
 }
@@ -163,9 +163,9 @@ fn nginx() -> String {
     fs::read_to_string(example("nginx.yaml")).unwrap()
 }
 
-/// Plays the story with these options; returns what it says.
+/// Runs the tour with these options and returns its output.
 #[track_caller]
-fn story(options: &[&str]) -> String {
+fn tour(options: &[&str]) -> String {
     let demo = Demo::new("");
     let mut command = demo.command(&[]);
     command.args(options);
@@ -176,44 +176,44 @@ fn story(options: &[&str]) -> String {
 }
 
 #[test]
-fn the_story_shows_spread_sources_and_chains() {
-    let text = story(&[]);
+fn tour_shows_shares_sources_and_chains() {
+    let text = tour(&[]);
     let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
     for part in [
         "100 connections, all answered",
         "nginx-deployment-1  172.17.0.4",
         "nginx-deployment-2  172.17.0.5",
         "nginx-deployment-3  172.17.0.6",
-        "the pods saw 172.17.0.1, the address of node's bridge: masqueraded",
+        "the pods saw source 172.17.0.1, the address of node's bridge (masqueraded)",
         "KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG",
     ] {
         assert!(flow.contains(part), "{part:?} is missing in {text}");
     }
-    assert!(text.contains("600 connections, and every one went where it may"), "{text}");
-    assert!(!text.contains('\x1b'), "colours are for terminals");
+    assert!(text.contains("600 connections, all as expected"), "{text}");
+    assert!(!text.contains('\x1b'), "colours are only for terminals");
 }
 
 #[test]
-fn the_story_can_be_played_in_nftables_mode() {
-    let text = story(&["--proxy-mode", "nftables", "--connections", "20"]);
+fn tour_runs_in_nftables_mode() {
+    let text = tour(&["--proxy-mode", "nftables", "--connections", "20"]);
     let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
     for part in ["ip ferroute nat-prerouting → services → node-port-external-3", "@endpoints 1:3: 172.17.0.6:80"] {
         assert!(flow.contains(part), "{part:?} is missing in {text}");
     }
     assert!(!text.contains("KUBE-"), "{text}");
-    assert!(text.contains(" connections, and every one went where it may"), "{text}");
+    assert!(text.contains(" connections, all as expected"), "{text}");
 }
 
 #[test]
-fn every_example_goes_well() {
+fn tour_of_every_example_succeeds() {
     for name in ["dual-stack.yaml", "session-affinity.yaml", "udp-dns.yaml"] {
-        let text = story(&["--file", example(name).to_str().unwrap()]);
-        assert!(text.contains(" connections, and every one went where it may"), "{name}: {text}");
+        let text = tour(&["--file", example(name).to_str().unwrap()]);
+        assert!(text.contains(" connections, all as expected"), "{name}: {text}");
     }
 }
 
 #[test]
-fn commands_run_in_pods_and_on_machines() {
+fn exec_runs_commands_in_pods_and_on_machines() {
     let demo = Demo::up(&nginx());
     assert!(demo.curl("web-server", "http://10.111.175.78").contains("saw 172.17.0.14:"));
     assert!(demo.curl("outside", "http://192.168.49.2:31628").starts_with("pod nginx-deployment-"));
@@ -226,36 +226,36 @@ fn commands_run_in_pods_and_on_machines() {
     cat.stdin.take().unwrap().write_all(b"what is typed arrives").unwrap();
     assert_eq!(text(&cat.wait_with_output().unwrap()), "what is typed arrives");
     let unknown = text(&demo.run(&["exec", "nobody", "--", "true"]));
-    assert!(unknown.contains("there is no \"nobody\"") && unknown.contains("web-server"), "{unknown}");
+    assert!(unknown.contains("no pod or machine \"nobody\"") && unknown.contains("web-server"), "{unknown}");
     demo.down();
 }
 
 #[test]
-fn there_is_one_demo_at_a_time() {
+fn only_one_demo_can_run() {
     let demo = Demo::up(&nginx());
     for arguments in [&["up"][..], &[]] {
         let output = demo.run(arguments);
         assert!(!output.status.success());
-        assert!(text(&output).contains("a demo is already up: process "), "{}", text(&output));
+        assert!(text(&output).contains("a demo is already running: process "), "{}", text(&output));
     }
     demo.curl("web-server", "http://10.111.175.78");
     demo.down();
 }
 
 #[test]
-fn the_cluster_follows_the_yaml() {
+fn edits_of_the_file_are_applied() {
     let demo = Demo::up(&nginx());
     demo.write(&nginx().replace("replicas: 3", "replicas: 5"));
-    demo.wait_status("scaling up", |status| status.contains("leads to    5 pods"));
+    demo.wait_status("scaling up", |status| status.contains("endpoints   5 pods"));
     demo.curl("web-server", "http://172.17.0.8");
 
     demo.write(&nginx().replace("replicas: 3", "replicas: several"));
-    let status = demo.wait_status("the complaint", |status| status.contains("the file is wrong"));
-    let fault = "document 1, line 10: Deployment default/nginx-deployment: spec.replicas: got the text \"several\"";
-    assert!(status.contains(fault) && status.contains("leads to    5 pods"), "{status}");
+    let status = demo.wait_status("the error", |status| status.contains("invalid file"));
+    let fault = "document 1, line 10: Deployment default/nginx-deployment: spec.replicas: got string \"several\"";
+    assert!(status.contains(fault) && status.contains("endpoints   5 pods"), "{status}");
 
     demo.write(&nginx().replace("replicas: 3", "replicas: 1").replace("nodePort: 31628", "nodePort: 30001"));
-    demo.wait_status("scaling down", |status| status.contains("leads to    1 pod ") && !status.contains("is wrong"));
+    demo.wait_status("scaling down", |status| status.contains("endpoints   1 pod ") && !status.contains("invalid file"));
     wait("the new node port", || {
         demo.run(&["exec", "outside", "--", "curl", "-s", "http://192.168.49.2:30001"]).status.success().then_some(())
     });
@@ -263,7 +263,7 @@ fn the_cluster_follows_the_yaml() {
 
     let (_, service_and_pod) = nginx().split_once("---").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     demo.write(&service_and_pod);
-    demo.wait_status("deleting", |status| status.contains("leads to    0 pods"));
+    demo.wait_status("deleting", |status| status.contains("endpoints   0 pods"));
     wait("the refusal", || {
         let connect = ["exec", "web-server", "--", "bash", "-c", "echo > /dev/tcp/10.111.175.78/80"];
         text(&demo.run(&connect)).contains("Connection refused").then_some(())
@@ -272,7 +272,7 @@ fn the_cluster_follows_the_yaml() {
 }
 
 #[test]
-fn a_pod_that_is_killed_comes_back() {
+fn killed_pod_is_restarted() {
     let demo = Demo::up(&nginx());
     let status = demo.ok(&["status"]);
     let line = status.lines().find(|line| line.contains("web-server")).unwrap();
@@ -287,7 +287,7 @@ fn a_pod_that_is_killed_comes_back() {
 
 /// One pod behind a Service reaches itself through it, whether bridged packets go through the rules or not.
 #[test]
-fn packets_of_a_pod_to_itself_and_to_its_neighbours_arrive_on_every_kind_of_bridge() {
+fn pods_reach_themselves_and_neighbours_with_and_without_br_netfilter() {
     let demo = Demo::up(&nginx());
     let replicas = |count| nginx().replace("replicas: 3", &format!("replicas: {count}"));
     for bridge_rules in ["1", "0"] {
@@ -295,7 +295,7 @@ fn packets_of_a_pod_to_itself_and_to_its_neighbours_arrive_on_every_kind_of_brid
         // Without br_netfilter there is one kind of bridge only.
         demo.exec("node", &["sh", "-c", &format!("test ! -e {sysctl} || echo {bridge_rules} > {sysctl}")]);
         demo.write(&replicas(1));
-        demo.wait_status("one pod", |status| status.contains("leads to    1 pod "));
+        demo.wait_status("one pod", |status| status.contains("endpoints   1 pod "));
         let to_itself = wait("the first answer", || {
             let output = demo.run(&[
                 "exec",
@@ -315,13 +315,13 @@ fn packets_of_a_pod_to_itself_and_to_its_neighbours_arrive_on_every_kind_of_brid
             demo.curl("nginx-deployment-1", "http://10.111.175.78");
         }
         demo.write(&replicas(3));
-        demo.wait_status("three pods", |status| status.contains("leads to    3 pods"));
+        demo.wait_status("three pods", |status| status.contains("endpoints   3 pods"));
     }
     demo.down();
 }
 
 #[test]
-fn host_network_pods_and_the_second_node_take_part() {
+fn host_network_pods_and_pods_of_second_node_are_endpoints() {
     let yaml = "
 apiVersion: v1
 kind: Pod
@@ -348,20 +348,20 @@ spec: {clusterIP: 10.96.0.7, selector: {app: web}, ports: [{port: 80, targetPort
 }
 
 #[test]
-fn what_a_crash_leaves_is_removed_by_the_next_command() {
+fn leftovers_of_a_crash_are_removed_by_next_command() {
     for next in ["down", "up"] {
         let demo = Demo::up(&nginx());
         let processes = demo.processes();
-        let keeper = processes.last().unwrap();
-        signal("KILL", keeper);
-        wait("the end of the keeper", || (!demo.run(&["status"]).status.success()).then_some(()));
+        let supervisor = processes.last().unwrap();
+        signal("KILL", supervisor);
+        wait("the end of the supervisor", || (!demo.run(&["status"]).status.success()).then_some(()));
         assert!(demo.namespaces().len() > 4);
         if next == "down" {
-            assert_eq!(demo.ok(&["down"]), "removed what an earlier demo had left behind\n");
+            assert_eq!(demo.ok(&["down"]), "removed leftovers of an earlier demo\n");
             demo.assert_gone(&processes);
         } else {
             let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
-            assert!(text(&output).contains("removed what an earlier demo had left behind"), "{}", text(&output));
+            assert!(text(&output).contains("removed leftovers of an earlier demo"), "{}", text(&output));
             demo.curl("web-server", "http://10.111.175.78");
             demo.down();
         }
@@ -369,7 +369,7 @@ fn what_a_crash_leaves_is_removed_by_the_next_command() {
 }
 
 #[test]
-fn nothing_is_left_wherever_a_demo_is_interrupted() {
+fn interrupted_demo_leaves_nothing_behind() {
     for how in ["INT", "TERM", "KILL"] {
         for milliseconds in [0, 20, 50, 100, 200, 400] {
             for arguments in [&["up"][..], &[]] {
@@ -389,7 +389,7 @@ fn nothing_is_left_wherever_a_demo_is_interrupted() {
 fn check_interrupted(demo: &Demo, child: &mut Child, how: &str) {
     let status = child.wait().unwrap();
     match how {
-        // One that was killed cannot wait for the keeper, which takes everything away by itself.
+        // One that was killed cannot wait for the supervisor, which removes everything.
         "KILL" => {}
         _ if status.success() => return,
         _ => demo.assert_gone(&[]),
@@ -398,7 +398,7 @@ fn check_interrupted(demo: &Demo, child: &mut Child, how: &str) {
 }
 
 #[test]
-fn a_file_that_makes_no_cluster_is_refused_before_anything_is_made() {
+fn invalid_file_is_rejected_before_anything_is_created() {
     let demo = Demo::new("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: elsewhere}}");
     let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
     assert!(!output.status.success());
@@ -410,10 +410,10 @@ fn a_file_that_makes_no_cluster_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn without_a_demo_there_is_nothing_to_show_or_to_take_down() {
+fn commands_fail_without_demo() {
     let demo = Demo::new("");
-    assert_eq!(demo.ok(&["down"]), "no demo is up\n");
+    assert_eq!(demo.ok(&["down"]), "no demo is running\n");
     for arguments in [&["status"][..], &["exec", "node", "--", "true"]] {
-        assert!(text(&demo.run(arguments)).contains("no demo is up (ferroute demo up brings one up)"));
+        assert!(text(&demo.run(arguments)).contains("no demo is running (start one with `ferroute demo up`)"));
     }
 }

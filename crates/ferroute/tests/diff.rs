@@ -40,7 +40,7 @@ endpoints:
 /// Writes the rules for [`SHOP`] into the namespace of this thread.
 fn write_nftables() {
     let web = slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2");
-    let shop = Cluster::of_node("node-1")
+    let shop = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.10").port("http", 80).node_port(30080))
         .slice(web);
     // What nftables mode has without a configuration.

@@ -9,7 +9,7 @@ use crate::{
     LoggingConfiguration, OutputRoutingOptions, address,
 };
 
-/// The one item of `nodePortAddresses` that is no network.
+/// The item of `nodePortAddresses` that is not a network.
 pub(super) const PRIMARY: &str = "primary";
 
 impl KubeProxyConfiguration {
@@ -89,10 +89,10 @@ pub(super) fn node_port_networks(errors: &mut FieldErrors, items: &[String]) -> 
     let Some(index) = items.iter().position(|item| item == PRIMARY) else {
         return networks(errors, &field, items);
     };
-    // kube-proxy does not look at what follows.
-    let found = networks(errors, &field, &items[..index]);
+    // kube-proxy does not validate the items that follow.
+    let parsed = networks(errors, &field, &items[..index]);
     errors.invalid_text(&format!("{field}[{index}]"), PRIMARY, "can't use both 'primary' and CIDRs");
-    found
+    parsed
 }
 
 pub(super) fn show_hidden_metrics(errors: &mut FieldErrors, version: &str) {
@@ -145,7 +145,7 @@ pub(super) fn logging(
     Logging { format, verbosity: config.verbosity }
 }
 
-/// `300-2000`, `300`, or nothing.
+/// Reports whether the text is of the form `300-2000` or `300`, or empty.
 pub(super) fn is_port_range(text: &str) -> bool {
     let text = text.trim();
     match text.split_once('-') {
@@ -167,7 +167,7 @@ fn routing(errors: &mut FieldErrors, section: &str, options: &OutputRoutingOptio
     }
 }
 
-/// One network, or one of each family.
+/// Parses one network or a dual-stack pair.
 fn cluster_cidrs(errors: &mut FieldErrors, field: &str, texts: &[&str]) -> Vec<IpNet> {
     let detail = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, \
                   fde4:8dba:82e1::/48]";
@@ -175,33 +175,33 @@ fn cluster_cidrs(errors: &mut FieldErrors, field: &str, texts: &[&str]) -> Vec<I
         errors.invalid_list(field, texts, detail);
         return Vec::new();
     }
-    let mut found = Vec::new();
+    let mut parsed = Vec::new();
     for (index, text) in texts.iter().enumerate() {
         match address::parse_cidr(text) {
-            Some(network) => found.push(network),
+            Some(network) => parsed.push(network),
             None => {
                 let detail = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)";
                 errors.invalid_text(&format!("{field}[{index}]"), text, detail);
             }
         }
     }
-    if let [one, two] = found.as_slice()
+    if let [one, two] = parsed.as_slice()
         && IpFamily::of(one.addr()) == IpFamily::of(two.addr())
     {
         errors.invalid_list(field, texts, detail);
     }
-    found
+    parsed
 }
 
 fn networks(errors: &mut FieldErrors, field: &str, texts: &[String]) -> Vec<IpNet> {
-    let mut found = Vec::new();
+    let mut parsed = Vec::new();
     for (index, text) in texts.iter().enumerate() {
         match address::parse_cidr(text) {
-            Some(network) => found.push(network),
+            Some(network) => parsed.push(network),
             None => errors.invalid_text(&format!("{field}[{index}]"), text, "must be a valid CIDR"),
         }
     }
-    found
+    parsed
 }
 
 fn interface(errors: &mut FieldErrors, field: &str, name: &str) {
@@ -210,12 +210,12 @@ fn interface(errors: &mut FieldErrors, field: &str, name: &str) {
     }
 }
 
-/// Zero means «leave the kernel's value».
+/// Returns `None` for zero, which keeps the kernel's value.
 fn timeout(errors: &mut FieldErrors, field: &str, duration: GoDuration) -> Option<Duration> {
     Some(not_negative(errors, field, duration)).filter(|duration| !duration.is_zero())
 }
 
-/// The release before the one whose behaviour is Ferroute's.
+/// The minor version before the one that Ferroute implements.
 const PREVIOUS_MINOR_VERSION: &str = "1.35";
 
 const TOO_VERBOSE: &str = "Must be <= 2147483647";

@@ -11,15 +11,15 @@ fn defaults() -> KubeProxyConfiguration {
     KubeProxyConfiguration::default().defaulted()
 }
 
-/// The defaults, changed, resolved.
+/// Resolves the defaults with a change.
 fn resolve(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Resolved {
     let mut config = defaults();
     change(&mut config);
-    config.resolve().expect("a good configuration")
+    config.resolve().expect("the configuration is valid")
 }
 
 fn networks(texts: &[&str]) -> Vec<IpNet> {
-    texts.iter().map(|text| text.parse().expect("a network")).collect()
+    texts.iter().map(|text| text.parse().expect("valid test network")).collect()
 }
 
 fn seconds(seconds: u32) -> GoDuration {
@@ -27,13 +27,14 @@ fn seconds(seconds: u32) -> GoDuration {
 }
 
 #[test]
-fn defaults_are_those_of_iptables_mode() {
+fn default_mode_is_iptables_with_its_defaults() {
     let expected = Resolved {
-        mode: Mode::Iptables,
+        mode: ModeName::IPTABLES,
+        ipvs: IpvsSettings::default(),
         settings: ProxySettings { detector: LocalTrafficDetector::ClusterCidr(Vec::new()), ..ProxySettings::default() },
         sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1) },
-        healthz: Some("0.0.0.0:10256".parse().expect("an address")),
-        metrics: Some("127.0.0.1:10249".parse().expect("an address")),
+        healthz: Some("0.0.0.0:10256".parse().expect("valid test address")),
+        metrics: Some("127.0.0.1:10249".parse().expect("valid test address")),
         bind_address_hard_fail: false,
         node_name: None,
         node_ip: None,
@@ -52,31 +53,31 @@ fn defaults_are_those_of_iptables_mode() {
 }
 
 #[test]
-fn an_ipv6_bind_address_in_the_file_moves_the_default_addresses() {
+fn ipv6_bind_address_in_a_file_changes_the_default_addresses() {
     let config = KubeProxyConfiguration { bind_address: "fd00::5".into(), ..Default::default() };
-    let resolved = config.defaulted().resolve().expect("a good configuration");
-    assert_eq!(resolved.healthz, Some("[::]:10256".parse().expect("an address")));
-    assert_eq!(resolved.metrics, Some("[::1]:10249".parse().expect("an address")));
-    assert_eq!(resolved.node_ip, Some("fd00::5".parse().expect("an address")));
+    let resolved = config.defaulted().resolve().expect("the configuration is valid");
+    assert_eq!(resolved.healthz, Some("[::]:10256".parse().expect("valid test address")));
+    assert_eq!(resolved.metrics, Some("[::1]:10249".parse().expect("valid test address")));
+    assert_eq!(resolved.node_ip, Some("fd00::5".parse().expect("valid test address")));
 }
 
 #[test]
-fn a_flag_is_laid_over_the_defaults_and_moves_nothing_else() {
+fn bind_address_flag_does_not_change_the_default_addresses() {
     let resolved = resolve(|config| config.bind_address = "::".into());
-    assert_eq!(resolved.healthz, Some("0.0.0.0:10256".parse().expect("an address")));
+    assert_eq!(resolved.healthz, Some("0.0.0.0:10256".parse().expect("valid test address")));
     assert_eq!(resolved.node_ip, None);
 }
 
 #[test]
-fn an_address_without_a_port_gets_its_default_and_an_empty_one_serves_nowhere() {
+fn address_without_port_gets_the_default_port_and_empty_address_disables_the_server() {
     let config = KubeProxyConfiguration {
         healthz_bind_address: "10.0.0.5".into(),
         metrics_bind_address: "fd00::5".into(),
         ..Default::default()
     };
-    let resolved = config.defaulted().resolve().expect("a good configuration");
-    assert_eq!(resolved.healthz, Some("10.0.0.5:10256".parse().expect("an address")));
-    assert_eq!(resolved.metrics, Some("[fd00::5]:10249".parse().expect("an address")));
+    let resolved = config.defaulted().resolve().expect("the configuration is valid");
+    assert_eq!(resolved.healthz, Some("10.0.0.5:10256".parse().expect("valid test address")));
+    assert_eq!(resolved.metrics, Some("[fd00::5]:10249".parse().expect("valid test address")));
 
     let resolved = resolve(|config| {
         config.healthz_bind_address.clear();
@@ -86,7 +87,7 @@ fn an_address_without_a_port_gets_its_default_and_an_empty_one_serves_nowhere() 
 }
 
 #[test]
-fn each_mode_has_fields_of_its_own() {
+fn each_mode_uses_its_own_section() {
     let in_mode = |mode: &str| {
         resolve(|config| {
             config.mode = mode.into();
@@ -118,7 +119,7 @@ fn each_mode_has_fields_of_its_own() {
 }
 
 #[test]
-fn ipvs_settings_are_read_in_ipvs_mode_only() {
+fn ipvs_section_is_resolved_in_ipvs_mode_only() {
     let change = |config: &mut KubeProxyConfiguration, mode: &str| {
         config.mode = mode.into();
         config.ipvs.scheduler = "lc".into();
@@ -135,14 +136,16 @@ fn ipvs_settings_are_read_in_ipvs_mode_only() {
         tcp_fin_timeout: None,
         udp_timeout: Some(Duration::from_secs(6)),
     };
-    assert_eq!(resolve(|config| change(config, "ipvs")).mode, Mode::Ipvs(expected));
-    assert_eq!(resolve(|config| change(config, "")).mode, Mode::Iptables);
+    let resolved = resolve(|config| change(config, "ipvs"));
+    assert_eq!((resolved.mode, resolved.ipvs), (ModeName::IPVS, expected));
+    let resolved = resolve(|config| change(config, ""));
+    assert_eq!((resolved.mode, resolved.ipvs), (ModeName::IPTABLES, IpvsSettings::default()));
     let bad = |config: &mut KubeProxyConfiguration| config.ipvs.exclude_cidrs = vec!["x".into()];
-    assert_eq!(resolve(bad).mode, Mode::Iptables);
+    assert_eq!(resolve(bad).mode, ModeName::IPTABLES);
 }
 
 #[test]
-fn local_traffic_is_detected_as_the_mode_says() {
+fn local_traffic_detector_follows_detect_local_mode() {
     let detector = |mode: &str| {
         resolve(|config| {
             config.detect_local_mode = mode.into();
@@ -162,7 +165,7 @@ fn local_traffic_is_detected_as_the_mode_says() {
 }
 
 #[test]
-fn cluster_cidr_counts_only_where_it_is_used() {
+fn cluster_cidr_is_not_validated_unless_used() {
     let resolved = resolve(|config| {
         config.detect_local_mode = "NodeCIDR".into();
         config.cluster_cidr = "nonsense".into();
@@ -171,7 +174,7 @@ fn cluster_cidr_counts_only_where_it_is_used() {
 }
 
 #[test]
-fn node_ports_answer_where_they_are_told_to() {
+fn node_port_addresses_are_resolved() {
     let addresses = |mode: &str, items: &[&str]| {
         resolve(|config| {
             config.mode = mode.into();
@@ -187,14 +190,14 @@ fn node_ports_answer_where_they_are_told_to() {
 }
 
 #[test]
-fn the_nodes_name_is_trimmed_and_in_lower_case() {
+fn node_name_is_trimmed_and_in_lower_case() {
     assert_eq!(resolve(|config| config.hostname_override = " Node-1\n".into()).node_name, Some("node-1".into()));
     assert_eq!(canonical_node_name("HOST\n"), Some("host".into()));
     assert_eq!(canonical_node_name(" \n"), None);
 }
 
 #[test]
-fn the_connection_table_has_room_per_core_and_a_least_room() {
+fn conntrack_limit_scales_with_cores_and_has_a_minimum() {
     let limit = |per_core, min| {
         let resolved = resolve(|config| {
             config.conntrack.max_per_core = Some(per_core);
@@ -208,7 +211,7 @@ fn the_connection_table_has_room_per_core_and_a_least_room() {
 }
 
 #[test]
-fn a_timeout_of_zero_leaves_the_kernels() {
+fn timeout_of_zero_keeps_the_kernels_value() {
     let resolved = resolve(|config| {
         config.conntrack.tcp_established_timeout = Some(GoDuration::ZERO);
         config.conntrack.tcp_close_wait_timeout = None;
@@ -225,7 +228,7 @@ fn a_timeout_of_zero_leaves_the_kernels() {
 }
 
 #[test]
-fn what_has_no_effect_is_told_and_defaults_are_not() {
+fn fields_without_effect_are_reported_unless_default() {
     assert_eq!(defaults().warnings(), []);
     assert_eq!(KubeProxyConfiguration::default().warnings(), []);
     let mut config = defaults();
@@ -239,7 +242,7 @@ fn what_has_no_effect_is_told_and_defaults_are_not() {
     config.client_connection.accept_content_types = "text/plain".into();
     config.client_connection.content_type = "text/plain".into();
     config.config_sync_period = seconds(60);
-    // Not told, because the mode is another.
+    // Not reported in other modes.
     config.ipvs.strict_arp = true;
     config.logging.flush_frequency = FlushFrequency::Nanoseconds(1);
     config.logging.vmodule = vec![VModuleItem::default()];
@@ -262,11 +265,11 @@ fn what_has_no_effect_is_told_and_defaults_are_not() {
         "winkernel.sourceVip",
     ];
     assert_eq!(fields, expected);
-    assert_eq!(warnings[11].to_string(), "winkernel.enableDSR has no effect: it is for Windows");
+    assert_eq!(warnings[11].to_string(), "winkernel.enableDSR has no effect: it applies to Windows only");
 }
 
 #[test]
-fn what_ipvs_mode_alone_has_is_told_in_that_mode() {
+fn ipvs_fields_are_reported_in_ipvs_mode() {
     let mut config = KubeProxyConfiguration { mode: "ipvs".into(), ..defaults() };
     assert_eq!(config.warnings(), []);
     config.ipvs.exclude_cidrs = vec!["10.9.0.0/16".into()];
@@ -281,7 +284,7 @@ fn what_ipvs_mode_alone_has_is_told_in_that_mode() {
 }
 
 #[test]
-fn node_ports_answer_on_localhost_in_nftables_mode_only_for_those_who_name_it() {
+fn localhost_node_ports_in_nftables_mode_require_a_loopback_network() {
     let on_localhost = |mode: &str, addresses: &[&str]| {
         let resolved = resolve(|config| {
             config.mode = mode.to_owned();
@@ -289,7 +292,7 @@ fn node_ports_answer_on_localhost_in_nftables_mode_only_for_those_who_name_it() 
         });
         resolved.settings.localhost_node_ports
     };
-    for (addresses, asked) in [
+    for (addresses, expected) in [
         (&[][..], false),
         (&["primary"], false),
         (&["192.168.0.0/24"], false),
@@ -298,7 +301,7 @@ fn node_ports_answer_on_localhost_in_nftables_mode_only_for_those_who_name_it() 
         (&["192.168.0.0/24", "127.0.0.0/8"], true),
         (&["127.0.0.1/32"], true),
     ] {
-        assert_eq!(on_localhost("nftables", addresses), asked, "{addresses:?}");
+        assert_eq!(on_localhost("nftables", addresses), expected, "{addresses:?}");
         assert!(on_localhost("iptables", addresses), "{addresses:?}");
     }
 }

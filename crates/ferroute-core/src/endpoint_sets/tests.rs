@@ -27,7 +27,7 @@ fn hinted(socket: &str, zones: &[&str], nodes: &[&str]) -> Endpoint {
     Endpoint { hints: Some(Arc::new(Hints { zones: names(zones), nodes: names(nodes) })), ..endpoint(socket) }
 }
 
-/// Policies of the internal and of the external traffic.
+/// A service port with these policies of internal and external traffic.
 fn policies(internal: TrafficPolicy, external: TrafficPolicy) -> ServicePort {
     ServicePort { internal_policy: internal, external_policy: external, ..service_port("10.96.0.1:80") }
 }
@@ -48,105 +48,105 @@ fn in_zone(zone: &str) -> ServiceTable {
     on(NodeView { zone: Some(zone.to_owned()), ..node("node-1") })
 }
 
-/// What [`crate::EndpointSets`] says, in texts.
+/// [`crate::EndpointSets`] as text.
 #[derive(Clone, Copy, Default)]
-struct Told<'a> {
+struct Sets<'a> {
     cluster: &'a [&'a str],
     local: &'a [&'a str],
     reachable: &'a [&'a str],
-    any_anywhere: bool,
+    has_any_endpoints: bool,
 }
 
 #[track_caller]
-fn assert_routes(table: &ServiceTable, entry: &ServicePortEntry, expected: Told<'_>) {
+fn assert_sets(table: &ServiceTable, entry: &ServicePortEntry, expected: Sets<'_>) {
     let sets = table.endpoint_sets(entry);
     let texts = |endpoints: &[&Endpoint]| endpoints.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (cluster, local) = (texts(&sets.cluster), texts(&sets.local));
     let reachable = texts(&sets.reachable);
-    let told = (cluster, local, reachable, sets.any_anywhere);
-    let expected = (owned(expected.cluster), owned(expected.local), owned(expected.reachable), expected.any_anywhere);
-    assert_eq!(told, expected, "cluster, local, reachable, any anywhere");
+    let actual = (cluster, local, reachable, sets.has_any_endpoints);
+    let expected = (owned(expected.cluster), owned(expected.local), owned(expected.reachable), expected.has_any_endpoints);
+    assert_eq!(actual, expected, "(cluster, local, reachable, has any endpoints)");
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// For a service all of whose traffic has policy Cluster.
+/// Asserts the endpoints of a service port whose traffic has policy Cluster.
 #[track_caller]
 fn assert_cluster(table: &ServiceTable, endpoints: impl IntoIterator<Item = Endpoint>, expected: &[&str]) {
-    let told = Told { cluster: expected, reachable: expected, any_anywhere: !expected.is_empty(), ..Told::default() };
-    assert_routes(table, &entry(cluster(), endpoints), told);
+    let expected = Sets { cluster: expected, reachable: expected, has_any_endpoints: !expected.is_empty(), ..Sets::default() };
+    assert_sets(table, &entry(cluster(), endpoints), expected);
 }
 
 #[test]
-fn without_endpoints_there_is_nothing() {
+fn without_endpoints_all_sets_are_empty() {
     let everything = with_node_port(policies(TrafficPolicy::Local, TrafficPolicy::Local));
     for service in [cluster(), everything] {
-        assert_routes(&on(node("node-1")), &entry(service, []), Told::default());
+        assert_sets(&on(node("node-1")), &entry(service, []), Sets::default());
     }
 }
 
 #[test]
-fn cluster_traffic_goes_to_every_ready_endpoint() {
+fn cluster_traffic_uses_all_ready_endpoints() {
     let endpoints = [endpoint(A), local(B), unready(endpoint(C)), terminating(endpoint(D))];
     assert_cluster(&on(node("node-1")), endpoints, &[A, B]);
 }
 
 #[test]
-fn ready_is_what_the_endpoint_says_even_while_it_terminates() {
+fn ready_condition_takes_precedence_over_terminating() {
     let publishes_not_ready = Endpoint { serving: false, terminating: true, ..endpoint(A) };
     assert_cluster(&on(node("node-1")), [publishes_not_ready, terminating(endpoint(B))], &[A]);
 }
 
 #[test]
-fn with_nothing_ready_cluster_traffic_goes_to_what_still_serves() {
-    let dying = Endpoint { serving: false, ..terminating(endpoint(C)) };
-    let waking = Endpoint { ready: false, ..endpoint(D) };
-    assert_cluster(&on(node("node-1")), [terminating(endpoint(A)), terminating(local(B)), dying, waking], &[A, B]);
+fn cluster_traffic_falls_back_to_serving_terminating_endpoints() {
+    let not_serving = Endpoint { serving: false, ..terminating(endpoint(C)) };
+    let starting = Endpoint { ready: false, ..endpoint(D) };
+    assert_cluster(&on(node("node-1")), [terminating(endpoint(A)), terminating(local(B)), not_serving, starting], &[A, B]);
 }
 
 #[test]
-fn endpoints_of_which_none_serves_are_as_good_as_none() {
+fn endpoints_that_do_not_serve_are_not_used() {
     let endpoints = || [unready(local(A)), Endpoint { serving: false, ..terminating(endpoint(B)) }];
     assert_cluster(&on(node("node-1")), endpoints(), &[]);
     let both = with_node_port(policies(TrafficPolicy::Local, TrafficPolicy::Local));
-    assert_routes(&on(node("node-1")), &entry(both, endpoints()), Told::default());
+    assert_sets(&on(node("node-1")), &entry(both, endpoints()), Sets::default());
 }
 
 #[test]
-fn internal_policy_local_stays_on_the_node() {
+fn internal_policy_local_uses_local_endpoints_only() {
     let service = policies(TrafficPolicy::Local, TrafficPolicy::Cluster);
-    let told = Told { local: &[A], reachable: &[A], any_anywhere: true, ..Told::default() };
-    assert_routes(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), told);
+    let expected = Sets { local: &[A], reachable: &[A], has_any_endpoints: true, ..Sets::default() };
+    assert_sets(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), expected);
 }
 
 #[test]
-fn a_policy_of_local_with_endpoints_on_other_nodes_only_is_told_apart_from_no_endpoints() {
+fn endpoints_on_other_nodes_only_differ_from_no_endpoints() {
     let service = || policies(TrafficPolicy::Local, TrafficPolicy::Cluster);
-    for elsewhere in [endpoint(B), terminating(endpoint(B))] {
-        let told = Told { any_anywhere: true, ..Told::default() };
-        assert_routes(&on(node("node-1")), &entry(service(), [unready(local(A)), elsewhere]), told);
+    for remote in [endpoint(B), terminating(endpoint(B))] {
+        let expected = Sets { has_any_endpoints: true, ..Sets::default() };
+        assert_sets(&on(node("node-1")), &entry(service(), [unready(local(A)), remote]), expected);
     }
-    assert_routes(&on(node("node-1")), &entry(service(), [unready(endpoint(B))]), Told::default());
+    assert_sets(&on(node("node-1")), &entry(service(), [unready(endpoint(B))]), Sets::default());
 }
 
 #[test]
-fn external_policy_local_keeps_the_clusters_endpoints_for_those_inside() {
+fn external_policy_local_uses_cluster_endpoints_for_clients_in_the_cluster() {
     let service = with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
-    let told = Told { cluster: &[A, B], local: &[A], reachable: &[A, B], any_anywhere: true };
-    assert_routes(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), told);
+    let expected = Sets { cluster: &[A, B], local: &[A], reachable: &[A, B], has_any_endpoints: true };
+    assert_sets(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), expected);
 }
 
 #[test]
-fn external_policy_local_means_nothing_without_an_external_address() {
+fn external_policy_local_has_no_effect_without_external_address() {
     let service = policies(TrafficPolicy::Cluster, TrafficPolicy::Local);
-    let told = Told { cluster: &[A, B], reachable: &[A, B], any_anywhere: true, ..Told::default() };
-    assert_routes(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), told);
+    let expected = Sets { cluster: &[A, B], reachable: &[A, B], has_any_endpoints: true, ..Sets::default() };
+    assert_sets(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), expected);
 }
 
 #[test]
-fn every_kind_of_external_address_makes_the_external_policy_count() {
+fn external_policy_applies_to_every_kind_of_external_address() {
     let base = || policies(TrafficPolicy::Local, TrafficPolicy::Cluster);
     let address = || vec!["203.0.113.1".parse().unwrap()];
     for service in [
@@ -154,34 +154,34 @@ fn every_kind_of_external_address_makes_the_external_policy_count() {
         ServicePort { external_ips: address(), ..base() },
         ServicePort { load_balancer_vips: address(), ..base() },
     ] {
-        let told = Told { cluster: &[A, B], local: &[A], reachable: &[A, B], any_anywhere: true };
-        assert_routes(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), told);
+        let expected = Sets { cluster: &[A, B], local: &[A], reachable: &[A, B], has_any_endpoints: true };
+        assert_sets(&on(node("node-1")), &entry(service, [local(A), endpoint(B)]), expected);
     }
 }
 
 #[test]
-fn local_and_cluster_fall_back_to_terminating_endpoints_each_for_itself() {
+fn local_and_cluster_traffic_fall_back_to_terminating_endpoints_independently() {
     let service = || with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
-    // This node's only endpoint is on its way out while another node's is ready.
-    let told = Told { cluster: &[B], local: &[A], reachable: &[A, B], any_anywhere: true };
-    assert_routes(&on(node("node-1")), &entry(service(), [terminating(local(A)), endpoint(B)]), told);
-    // With a ready one here, the terminating one here gets nothing.
-    let told = Told { cluster: &[B], local: &[B], reachable: &[B], any_anywhere: true };
-    assert_routes(&on(node("node-1")), &entry(service(), [terminating(local(A)), local(B)]), told);
-    // With none ready anywhere, both fall back.
-    let told = Told { cluster: &[A, B], local: &[A], reachable: &[A, B], any_anywhere: true };
-    assert_routes(&on(node("node-1")), &entry(service(), [terminating(local(A)), terminating(endpoint(B))]), told);
+    // The only endpoint on this node is terminating, one on another node is ready.
+    let expected = Sets { cluster: &[B], local: &[A], reachable: &[A, B], has_any_endpoints: true };
+    assert_sets(&on(node("node-1")), &entry(service(), [terminating(local(A)), endpoint(B)]), expected);
+    // With a ready endpoint on this node, the terminating one is not used.
+    let expected = Sets { cluster: &[B], local: &[B], reachable: &[B], has_any_endpoints: true };
+    assert_sets(&on(node("node-1")), &entry(service(), [terminating(local(A)), local(B)]), expected);
+    // Without ready endpoints, both fall back.
+    let expected = Sets { cluster: &[A, B], local: &[A], reachable: &[A, B], has_any_endpoints: true };
+    assert_sets(&on(node("node-1")), &entry(service(), [terminating(local(A)), terminating(endpoint(B))]), expected);
 }
 
 #[test]
-fn hints_by_zone_narrow_the_choice_to_this_zone() {
+fn zone_hints_restrict_cluster_traffic_to_this_zone() {
     let endpoints = || [hinted(A, &["a"], &[]), hinted(B, &["b"], &[]), hinted(C, &["b", "a"], &[])];
     assert_cluster(&in_zone("a"), endpoints(), &[A, C]);
     assert_cluster(&in_zone("b"), endpoints(), &[B, C]);
 }
 
 #[test]
-fn hints_by_zone_are_ignored_where_they_would_leave_nothing() {
+fn zone_hints_that_leave_no_endpoint_are_ignored() {
     let endpoints = || [hinted(A, &["a"], &[]), hinted(B, &["b"], &[])];
     assert_cluster(&in_zone("c"), endpoints(), &[A, B]);
     // The only endpoint for this zone is not ready.
@@ -189,12 +189,12 @@ fn hints_by_zone_are_ignored_where_they_would_leave_nothing() {
 }
 
 #[test]
-fn hints_by_zone_are_ignored_on_a_node_without_zone() {
+fn zone_hints_are_ignored_on_a_node_without_zone() {
     assert_cluster(&on(node("node-1")), [hinted(A, &["a"], &[]), hinted(B, &["b"], &[])], &[A, B]);
 }
 
 #[test]
-fn hints_are_ignored_unless_every_ready_endpoint_has_one() {
+fn hints_are_ignored_unless_all_ready_endpoints_have_them() {
     assert_cluster(&in_zone("a"), [hinted(A, &["a"], &[]), endpoint(B)], &[A, B]);
     assert_cluster(&in_zone("a"), [hinted(A, &["a"], &[]), hinted(B, &[], &["node-2"])], &[A, B]);
     let without = [unready(endpoint(B)), terminating(endpoint(C))];
@@ -206,58 +206,58 @@ fn hints_are_ignored_unless_every_ready_endpoint_has_one() {
 }
 
 #[test]
-fn hints_by_node_come_before_hints_by_zone() {
+fn node_hints_take_precedence_over_zone_hints() {
     let endpoints = || [hinted(A, &["a"], &["node-1"]), hinted(B, &["a"], &["node-2"])];
     assert_cluster(&in_zone("a"), endpoints(), &[A]);
-    // No hint for this node: then its zone decides.
-    let elsewhere = || [hinted(A, &["b"], &["node-3"]), hinted(B, &["a"], &["node-2"])];
-    assert_cluster(&in_zone("a"), elsewhere(), &[B]);
-    assert_cluster(&on(node("node-1")), elsewhere(), &[A, B]);
-    // One endpoint without a hint by node: the same.
+    // Without a hint for this node, zone hints apply.
+    let other_nodes = || [hinted(A, &["b"], &["node-3"]), hinted(B, &["a"], &["node-2"])];
+    assert_cluster(&in_zone("a"), other_nodes(), &[B]);
+    assert_cluster(&on(node("node-1")), other_nodes(), &[A, B]);
+    // The same if one endpoint has no node hint.
     assert_cluster(&in_zone("a"), [hinted(A, &["b"], &["node-1"]), hinted(B, &["a"], &[])], &[B]);
 }
 
 #[test]
-fn hints_by_node_need_no_zone() {
+fn node_hints_apply_without_zone() {
     assert_cluster(&on(node("node-1")), [hinted(A, &[], &["node-1"]), hinted(B, &[], &["node-2"])], &[A]);
 }
 
 #[test]
-fn terminating_endpoints_are_chosen_whatever_their_hints() {
-    let going = |zone| terminating(hinted(A, &[zone], &["node-2"]));
-    assert_cluster(&in_zone("a"), [going("b"), terminating(endpoint(B))], &[A, B]);
-    assert_cluster(&in_zone("a"), [going("a"), hinted(B, &["a"], &[])], &[B]);
+fn hints_of_terminating_endpoints_are_ignored() {
+    let leaving = |zone| terminating(hinted(A, &[zone], &["node-2"]));
+    assert_cluster(&in_zone("a"), [leaving("b"), terminating(endpoint(B))], &[A, B]);
+    assert_cluster(&in_zone("a"), [leaving("a"), hinted(B, &["a"], &[])], &[B]);
 }
 
 #[test]
-fn hints_say_nothing_about_local_traffic() {
+fn hints_do_not_apply_to_local_traffic() {
     let service = with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
-    let here = Endpoint { local: true, ..hinted(A, &["b"], &[]) };
-    let told = Told { cluster: &[B], local: &[A], reachable: &[A, B], any_anywhere: true };
-    assert_routes(&in_zone("a"), &entry(service, [here, hinted(B, &["a"], &[])]), told);
+    let hinted_local = Endpoint { local: true, ..hinted(A, &["b"], &[]) };
+    let expected = Sets { cluster: &[B], local: &[A], reachable: &[A, B], has_any_endpoints: true };
+    assert_sets(&in_zone("a"), &entry(service, [hinted_local, hinted(B, &["a"], &[])]), expected);
 }
 
 #[test]
-fn reachable_endpoints_keep_the_order_of_the_entry() {
+fn reachable_endpoints_have_the_order_of_the_entry() {
     let service = with_node_port(policies(TrafficPolicy::Local, TrafficPolicy::Local));
     let endpoints = [endpoint(D), terminating(local(C)), endpoint(B), terminating(local(A))];
-    let told = Told { cluster: &[B, D], local: &[A, C], reachable: &[A, B, C, D], any_anywhere: true };
-    assert_routes(&on(node("node-1")), &entry(service, endpoints), told);
+    let expected = Sets { cluster: &[B, D], local: &[A, C], reachable: &[A, B, C, D], has_any_endpoints: true };
+    assert_sets(&on(node("node-1")), &entry(service, endpoints), expected);
 }
 
 #[test]
-fn each_endpoint_that_is_not_used_has_its_reason() {
+fn eligibility_is_the_reason_for_each_endpoint() {
     use Eligibility::*;
     let service = || with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
-    let dying = Endpoint { serving: false, ..terminating(local(C)) };
-    let entry_of = |endpoints: [Endpoint; 4]| entry(service(), endpoints);
+    let not_serving = Endpoint { serving: false, ..terminating(local(C)) };
+    let with_endpoints = |endpoints: [Endpoint; 4]| entry(service(), endpoints);
     let eligibility =
-        on(node("node-1")).eligibility(&entry_of([local(A), terminating(endpoint(B)), dying, unready(local(D))]));
-    let told = EndpointEligibility {
-        cluster: Some(vec![Ready, Terminating, Terminated, NotReady]),
-        local: Some(vec![Ready, OtherNode, Terminated, NotReady]),
+        on(node("node-1")).eligibility(&with_endpoints([local(A), terminating(endpoint(B)), not_serving, unready(local(D))]));
+    let expected = EndpointEligibility {
+        cluster: Some(vec![Ready, Terminating, TerminatingNotServing, NotReady]),
+        local: Some(vec![Ready, OtherNode, TerminatingNotServing, NotReady]),
     };
-    assert_eq!(eligibility, told);
+    assert_eq!(eligibility, expected);
     let hints = [hinted(A, &["a"], &[]), hinted(B, &["b"], &[])];
     let eligibility = in_zone("a").eligibility(&entry(cluster(), hints));
     assert_eq!(eligibility, EndpointEligibility { cluster: Some(vec![Ready, HintedOtherZone]), local: None });
@@ -267,6 +267,6 @@ fn each_endpoint_that_is_not_used_has_its_reason() {
     let eligibility = on(node("node-1")).eligibility(&entry(service(), [terminating(local(A)), endpoint(B)]));
     assert_eq!(
         eligibility,
-        EndpointEligibility { cluster: Some(vec![Terminating, Ready]), local: Some(vec![LastResort, OtherNode]) }
+        EndpointEligibility { cluster: Some(vec![Terminating, Ready]), local: Some(vec![ServingTerminating, OtherNode]) }
     );
 }

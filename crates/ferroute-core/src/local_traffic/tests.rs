@@ -9,33 +9,33 @@ fn both(detector: &LocalTrafficDetector, node: &NodeView) -> [Option<LocalTraffi
     IpFamily::BOTH.map(|family| detector.resolve(family, node))
 }
 
-fn from(network: &str) -> Option<LocalTraffic> {
-    Some(LocalTraffic::From(network.parse().unwrap()))
+fn source(network: &str) -> Option<LocalTraffic> {
+    Some(LocalTraffic::Source(network.parse().unwrap()))
 }
 
 #[test]
-fn without_a_detector_nothing_can_be_told() {
+fn without_detector_there_is_no_match() {
     assert_eq!(both(&LocalTrafficDetector::None, &node()), [None, None]);
 }
 
 #[test]
-fn the_clusters_networks_are_told_apart_by_family_and_the_first_counts() {
+fn first_cluster_network_of_each_family_is_used() {
     let networks =
         |texts: &[&str]| LocalTrafficDetector::ClusterCidr(texts.iter().map(|net| net.parse().unwrap()).collect());
     let dual = networks(&["fd00::/48", "10.244.0.0/16", "10.245.0.0/16"]);
-    assert_eq!(both(&dual, &node()), [from("10.244.0.0/16"), from("fd00::/48")]);
-    assert_eq!(both(&networks(&["10.244.0.0/16"]), &node()), [from("10.244.0.0/16"), None]);
+    assert_eq!(both(&dual, &node()), [source("10.244.0.0/16"), source("fd00::/48")]);
+    assert_eq!(both(&networks(&["10.244.0.0/16"]), &node()), [source("10.244.0.0/16"), None]);
     assert_eq!(both(&networks(&[]), &node()), [None, None]);
 }
 
 #[test]
-fn the_nodes_networks_are_those_of_the_node_as_it_is_now() {
-    assert_eq!(both(&LocalTrafficDetector::NodeCidr, &node()), [from("10.244.1.0/24"), from("fd00:244::/64")]);
+fn node_networks_are_those_of_the_current_node() {
+    assert_eq!(both(&LocalTrafficDetector::NodeCidr, &node()), [source("10.244.1.0/24"), source("fd00:244::/64")]);
     assert_eq!(both(&LocalTrafficDetector::NodeCidr, &NodeView::default()), [None, None]);
 }
 
 #[test]
-fn interfaces_are_the_same_for_both_families() {
+fn interfaces_match_in_both_families() {
     let bridge = LocalTrafficDetector::BridgeInterface("cbr0".into());
     assert_eq!(both(&bridge, &node()), [(); 2].map(|()| Some(LocalTraffic::Interface("cbr0".into()))));
     let prefix = LocalTrafficDetector::InterfaceNamePrefix("veth".into());

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use super::*;
 use crate::NodeView;
 
-/// One address is on two interfaces.
+/// Addresses of interfaces; two interfaces have the same address.
 const HOST: [&str; 9] = [
     "127.0.0.1",
     "::1",
@@ -32,57 +32,57 @@ fn resolve(addresses: &NodePortAddresses, family: IpFamily) -> NodePortMatch {
     addresses.resolve(family, &node(&["192.168.0.1", "fd00:168::1", "10.1.0.1"]), &ips(&HOST))
 }
 
-fn just(texts: &[&str]) -> NodePortMatch {
+fn only(texts: &[&str]) -> NodePortMatch {
     NodePortMatch::Addresses(ips(texts))
 }
 
 #[test]
-fn all_is_every_local_address_of_either_family() {
+fn all_matches_any_local_address() {
     for family in IpFamily::BOTH {
         assert_eq!(resolve(&NodePortAddresses::All, family), NodePortMatch::AnyLocal);
     }
 }
 
 #[test]
-fn networks_pick_every_address_within_them_sorted_and_once_link_local_and_loopback_too() {
+fn networks_match_sorted_distinct_addresses_including_link_local_and_loopback() {
     let networks = within(&["192.168.0.0/16", "192.168.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "fe80::/10"]);
-    assert_eq!(resolve(&networks, IpFamily::V4), just(&["127.0.0.1", "169.254.1.1", "192.168.0.1", "192.168.0.7"]));
-    assert_eq!(resolve(&networks, IpFamily::V6), just(&["fe80::1"]));
+    assert_eq!(resolve(&networks, IpFamily::V4), only(&["127.0.0.1", "169.254.1.1", "192.168.0.1", "192.168.0.7"]));
+    assert_eq!(resolve(&networks, IpFamily::V6), only(&["fe80::1"]));
 }
 
 #[test]
-fn a_family_without_a_network_of_its_own_is_not_narrowed() {
+fn family_without_networks_is_not_restricted() {
     assert_eq!(resolve(&within(&["10.0.0.0/8"]), IpFamily::V6), NodePortMatch::AnyLocal);
     assert_eq!(resolve(&within(&["fd00::/8"]), IpFamily::V4), NodePortMatch::AnyLocal);
     assert_eq!(resolve(&within(&[]), IpFamily::V4), NodePortMatch::AnyLocal);
 }
 
 #[test]
-fn a_network_that_holds_every_address_narrows_its_own_family_only_in_name() {
+fn network_of_all_addresses_does_not_restrict_its_family() {
     let networks = within(&["10.0.0.0/8", "0.0.0.0/0", "fd00::/8"]);
     assert_eq!(resolve(&networks, IpFamily::V4), NodePortMatch::AnyLocal);
-    assert_eq!(resolve(&networks, IpFamily::V6), just(&["fd00:168::1"]));
+    assert_eq!(resolve(&networks, IpFamily::V6), only(&["fd00:168::1"]));
 }
 
 #[test]
-fn networks_without_an_address_of_the_host_match_nothing() {
-    assert_eq!(resolve(&within(&["172.16.0.0/12"]), IpFamily::V4), just(&[]));
+fn networks_without_host_addresses_match_nothing() {
+    assert_eq!(resolve(&within(&["172.16.0.0/12"]), IpFamily::V4), only(&[]));
 }
 
 #[test]
-fn primary_is_the_nodes_best_address_of_the_family() {
-    assert_eq!(resolve(&NodePortAddresses::Primary, IpFamily::V4), just(&["192.168.0.1"]));
-    assert_eq!(resolve(&NodePortAddresses::Primary, IpFamily::V6), just(&["fd00:168::1"]));
+fn primary_is_the_first_node_address_of_the_family() {
+    assert_eq!(resolve(&NodePortAddresses::Primary, IpFamily::V4), only(&["192.168.0.1"]));
+    assert_eq!(resolve(&NodePortAddresses::Primary, IpFamily::V6), only(&["fd00:168::1"]));
 }
 
 #[test]
-fn a_primary_address_that_no_interface_has_matches_nothing() {
+fn primary_address_without_interface_matches_nothing() {
     let node = node(&["203.0.113.1"]);
-    assert_eq!(NodePortAddresses::Primary.resolve(IpFamily::V4, &node, &ips(&HOST)), just(&[]));
+    assert_eq!(NodePortAddresses::Primary.resolve(IpFamily::V4, &node, &ips(&HOST)), only(&[]));
 }
 
 #[test]
-fn a_family_without_a_primary_address_is_not_narrowed() {
+fn family_without_primary_address_is_not_restricted() {
     for node in [node(&["192.168.0.1"]), node(&["192.168.0.1", "::1"])] {
         let resolved = NodePortAddresses::Primary.resolve(IpFamily::V6, &node, &ips(&HOST));
         assert_eq!(resolved, NodePortMatch::AnyLocal, "{node:?}");
@@ -90,7 +90,7 @@ fn a_family_without_a_primary_address_is_not_narrowed() {
 }
 
 #[test]
-fn loopback_is_possible_where_a_network_overlaps_with_it() {
+fn loopback_may_be_included_if_a_network_overlaps_with_it() {
     let possible = [
         NodePortAddresses::All,
         within(&[]),
@@ -103,10 +103,10 @@ fn loopback_is_possible_where_a_network_overlaps_with_it() {
         within(&["0.0.0.0/1"]),
     ];
     for addresses in possible {
-        assert!(addresses.may_hold_ipv4_loopback(), "{addresses:?}");
+        assert!(addresses.may_include_ipv4_loopback(), "{addresses:?}");
     }
     let impossible = [NodePortAddresses::Primary, within(&["10.0.0.0/8", "::/0"]), within(&["128.0.0.0/1", "::1/128"])];
     for addresses in impossible {
-        assert!(!addresses.may_hold_ipv4_loopback(), "{addresses:?}");
+        assert!(!addresses.may_include_ipv4_loopback(), "{addresses:?}");
     }
 }

@@ -2,8 +2,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// Reads an address as Kubernetes does: leading zeros in IPv4 are allowed and decimal (`010.0.0.1` is `10.0.0.1`), and
-/// an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is the IPv4 address.
+/// Parses an address like Kubernetes: IPv4 octets may have leading zeros and are decimal (`010.0.0.1` is `10.0.0.1`), and
+/// IPv4-mapped IPv6 addresses (`::ffff:10.0.0.1`) are IPv4 addresses.
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     text.parse::<IpAddr>()
         .ok()
@@ -12,13 +12,12 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
         .ok_or_else(|| format!("invalid IP address {text:?}"))
 }
 
-/// Reads a network like `10.0.0.0/8`, with white space around it allowed and bits behind the prefix cleared, as
-/// Kubernetes does.
+/// Parses a network such as `10.0.0.0/8` like Kubernetes: surrounding white space is ignored, host bits are cleared.
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
     let invalid = || format!("invalid network {text:?} (want ADDRESS/PREFIX)");
     let (address, prefix) = text.trim().split_once('/').ok_or_else(invalid)?;
     let address = parse_ip(address).map_err(|_| invalid())?;
-    // Rust would read a sign too.
+    // `u8::from_str` would accept a sign.
     let digits = Some(prefix).filter(|prefix| prefix.bytes().all(|byte| byte.is_ascii_digit()));
     let prefix = digits.and_then(|digits| digits.parse().ok()).ok_or_else(invalid)?;
     IpNet::new(address, prefix).map(|net| net.trunc()).map_err(|_| invalid())

@@ -1,11 +1,11 @@
-use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
+use std::{collections::BTreeSet, fmt, net::IpAddr, num::NonZeroU16, sync::Arc};
 
-use ferroute_api as api;
+use ferroute_api::{self as api, labels};
 use ipnet::IpNet;
 
 use super::{
-    Faults, InvalidObject, SkipReason,
-    name::{check_label, parse_name},
+    Errors, InvalidObject,
+    name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
@@ -13,34 +13,86 @@ use crate::{
     tracker::{NamedPort, ServiceView},
 };
 
-/// Reads a Service. `None`: there is nothing for this proxy to do, because the Service is headless, is just a name
-/// (`ExternalName`), or is another proxy's.
+/// The reason why this proxy skips a valid Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// The label [`labels::SERVICE_PROXY_NAME`] assigns the Service to the proxy of this name.
+    OtherProxy(String),
+    /// The Service has the label [`labels::HEADLESS`].
+    HeadlessByLabel,
+    /// The type is `ExternalName`: the Service is an alias for a DNS name and has no address.
+    ExternalName,
+    /// The cluster IP is `None`: DNS returns the addresses of the endpoints.
+    Headless,
+}
+
+impl SkipReason {
+    /// Returns the first reason that applies to a Service; `None` if the proxy serves it.
+    pub fn for_service(service: &api::Service) -> Option<Self> {
+        let labels = &service.metadata.labels;
+        if let Some(proxy) = labels.get(labels::SERVICE_PROXY_NAME) {
+            return Some(Self::OtherProxy(proxy.clone()));
+        }
+        if labels.contains_key(labels::HEADLESS) {
+            return Some(Self::HeadlessByLabel);
+        }
+        if service.spec.type_.as_deref() == Some("ExternalName") {
+            return Some(Self::ExternalName);
+        }
+        is_headless(&service.spec).then_some(Self::Headless)
+    }
+
+    /// Reports whether the reason is a label. The other fields of the Service are then not validated.
+    fn is_label(&self) -> bool {
+        matches!(self, Self::OtherProxy(_) | Self::HeadlessByLabel)
+    }
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherProxy(name) => {
+                write!(f, "the label {} assigns it to proxy {name:?}", labels::SERVICE_PROXY_NAME)
+            }
+            Self::HeadlessByLabel => write!(f, "it is headless (label {})", labels::HEADLESS),
+            Self::ExternalName => f.write_str("its type is ExternalName: an alias without an address"),
+            Self::Headless => f.write_str("it is headless (clusterIP None): DNS returns its endpoints' addresses"),
+        }
+    }
+}
+
+fn is_headless(spec: &api::ServiceSpec) -> bool {
+    let first = spec.cluster_ip.as_deref().filter(|text| !text.is_empty());
+    first.or(spec.cluster_ips.first().map(String::as_str)) == Some("None")
+}
+
+/// Parses a Service. `None` if this proxy skips it; see [`SkipReason`].
 ///
-/// What the API server would have filled in is filled in here: type, protocol, policies, affinity and its timeout. It
-/// alone can assign a cluster IP, so a Service without one is at fault.
+/// Missing fields get the defaults of the API: type, protocol, traffic policies, affinity and its timeout. A Service
+/// without a cluster IP is invalid, because only the API server can assign one.
 pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, InvalidObject> {
     let metadata = &service.metadata;
-    let unproxied = SkipReason::for_service(service);
-    if unproxied.as_ref().is_some_and(SkipReason::is_by_label) {
+    let skip_reason = SkipReason::for_service(service);
+    if skip_reason.as_ref().is_some_and(SkipReason::is_label) {
         return Ok(None);
     }
-    let mut faults = Faults::default();
-    let name = parse_name(&mut faults, metadata, check_label);
-    let type_ = faults.keep("spec.type", Type::parse(service.spec.type_.as_deref())).unwrap_or(Type::ClusterIp);
-    if unproxied.is_some() {
-        return faults.finish("Service", metadata, None);
+    let mut errors = Errors::default();
+    let name = parse_name(&mut errors, metadata, check_dns_label);
+    let type_ = errors.keep("spec.type", Type::parse(service.spec.type_.as_deref())).unwrap_or(Type::ClusterIp);
+    if skip_reason.is_some() {
+        return errors.finish("Service", metadata, None);
     }
-    let common = Common::parse(&mut faults, service, type_);
-    let ports = parse_ports(&mut faults, &service.spec.ports, type_);
+    let common = Common::parse(&mut errors, service, type_);
+    let ports = parse_ports(&mut errors, &service.spec.ports, type_);
     let mut view = ServiceView { name, ports: Default::default() };
     for family in IpFamily::BOTH {
         let Some(cluster_ip) = common.cluster_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family) else {
             continue;
         };
         view.ports[family.index()] =
-            ports.iter().map(|port| port.with(common.service_port(family, cluster_ip, port))).collect();
+            ports.iter().map(|port| port.named(common.service_port(family, cluster_ip, port))).collect();
     }
-    faults.finish("Service", metadata, Some(view))
+    errors.finish("Service", metadata, Some(view))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,7 +103,7 @@ enum Type {
     ExternalName,
 }
 
-/// What all ports of a Service share, both families together.
+/// The fields that all ports of a Service share, in both families.
 struct Common {
     cluster_ips: Vec<IpAddr>,
     external_ips: Vec<IpAddr>,
@@ -63,8 +115,8 @@ struct Common {
     external_policy: TrafficPolicy,
 }
 
-/// What belongs to one port alone.
-struct OwnPort {
+/// The fields of one port.
+struct PortFields {
     name: Arc<str>,
     protocol: Protocol,
     port: u16,
@@ -90,44 +142,43 @@ impl Type {
 }
 
 impl Common {
-    fn parse(faults: &mut Faults, service: &api::Service, type_: Type) -> Self {
+    fn parse(errors: &mut Errors, service: &api::Service, type_: Type) -> Self {
         let spec = &service.spec;
-        let external_ips = list(faults, "spec.externalIPs", &spec.external_ips, parse_ip);
-        // As in kube-proxy, the policy for outside traffic counts only where the type lets such traffic in.
-        let takes_external = type_.has_node_ports() || !external_ips.is_empty();
+        let external_ips = errors.parse_list("spec.externalIPs", &spec.external_ips, parse_ip);
+        // As in kube-proxy, the external policy applies only if the type accepts external traffic.
+        let accepts_external = type_.has_node_ports() || !external_ips.is_empty();
         let external_policy =
-            faults.keep("spec.externalTrafficPolicy", parse_policy(spec.external_traffic_policy.as_deref()));
-        let external_policy = external_policy.filter(|_| takes_external).unwrap_or_default();
-        let wants_health_check = type_ == Type::LoadBalancer && external_policy == TrafficPolicy::Local;
-        let health_check_node_port = optional_port(faults, "spec.healthCheckNodePort", spec.health_check_node_port);
+            errors.keep("spec.externalTrafficPolicy", parse_policy(spec.external_traffic_policy.as_deref()));
+        let external_policy = external_policy.filter(|_| accepts_external).unwrap_or_default();
+        let has_health_check = type_ == Type::LoadBalancer && external_policy == TrafficPolicy::Local;
+        let health_check_node_port = optional_port(errors, "spec.healthCheckNodePort", spec.health_check_node_port);
         Self {
-            cluster_ips: cluster_ips(faults, spec),
+            cluster_ips: cluster_ips(errors, spec),
             external_ips,
-            load_balancer_vips: load_balancer_vips(faults, &service.status, type_),
-            source_ranges: list(
-                faults,
+            load_balancer_vips: load_balancer_vips(errors, &service.status, type_),
+            source_ranges: errors.parse_list(
                 "spec.loadBalancerSourceRanges",
                 &spec.load_balancer_source_ranges,
                 parse_network,
             ),
-            health_check_node_port: health_check_node_port.filter(|_| wants_health_check),
-            affinity: affinity(faults, spec),
-            internal_policy: faults
+            health_check_node_port: health_check_node_port.filter(|_| has_health_check),
+            affinity: affinity(errors, spec),
+            internal_policy: errors
                 .keep("spec.internalTrafficPolicy", parse_policy(spec.internal_traffic_policy.as_deref()))
                 .unwrap_or_default(),
             external_policy,
         }
     }
 
-    fn service_port(&self, family: IpFamily, cluster_ip: IpAddr, port: &OwnPort) -> ServicePort {
-        let of_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
+    fn service_port(&self, family: IpFamily, cluster_ip: IpAddr, port: &PortFields) -> ServicePort {
+        let in_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
         ServicePort {
             cluster_ip,
             port: port.port,
             node_port: port.node_port,
-            external_ips: of_family(&self.external_ips),
-            load_balancer_vips: of_family(&self.load_balancer_vips),
-            load_balancer_source_ranges: self.source_ranges_of(family),
+            external_ips: in_family(&self.external_ips),
+            load_balancer_vips: in_family(&self.load_balancer_vips),
+            load_balancer_source_ranges: self.source_ranges(family),
             health_check_node_port: self.health_check_node_port,
             affinity: self.affinity,
             internal_policy: self.internal_policy,
@@ -135,44 +186,44 @@ impl Common {
         }
     }
 
-    /// A range that holds every address means the same as no range at all.
-    fn source_ranges_of(&self, family: IpFamily) -> Vec<IpNet> {
+    /// Returns the source ranges of a family; none if one of them contains all addresses.
+    fn source_ranges(&self, family: IpFamily) -> Vec<IpNet> {
         let ranges: Vec<IpNet> =
             self.source_ranges.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect();
         if ranges.iter().any(|net| net.prefix_len() == 0) { Vec::new() } else { ranges }
     }
 }
 
-impl OwnPort {
-    fn with(&self, port: ServicePort) -> NamedPort {
+impl PortFields {
+    fn named(&self, port: ServicePort) -> NamedPort {
         NamedPort { name: self.name.clone(), protocol: self.protocol, port: Arc::new(port) }
     }
 }
 
-fn cluster_ips(faults: &mut Faults, spec: &api::ServiceSpec) -> Vec<IpAddr> {
+fn cluster_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
     let first = spec.cluster_ip.as_deref().filter(|text| !text.is_empty());
     let ips = match (first, spec.cluster_ips.as_slice()) {
         (None, []) => {
-            faults.add("spec.clusterIP", "no address given, and only an API server can assign one");
+            errors.add("spec.clusterIP", "required: only the API server can assign an address");
             return Vec::new();
         }
-        (Some(first), []) => faults.keep("spec.clusterIP", parse_ip(first)).into_iter().collect(),
+        (Some(first), []) => errors.keep("spec.clusterIP", parse_ip(first)).into_iter().collect(),
         (first, all) => {
             if first.is_some_and(|first| first != all[0]) {
-                faults.add("spec.clusterIPs[0]", format!("{:?} differs from spec.clusterIP", all[0]));
+                errors.add("spec.clusterIPs[0]", format!("{:?} differs from spec.clusterIP", all[0]));
             }
-            list(faults, "spec.clusterIPs", all, parse_ip)
+            errors.parse_list("spec.clusterIPs", all, parse_ip)
         }
     };
     if let [a, b, ..] = ips.as_slice()
         && (ips.len() > 2 || IpFamily::of(*a) == IpFamily::of(*b))
     {
-        faults.add("spec.clusterIPs", "more than one address of an IP family");
+        errors.add("spec.clusterIPs", "more than one address of an IP family");
     }
     ips
 }
 
-fn load_balancer_vips(faults: &mut Faults, status: &api::ServiceStatus, type_: Type) -> Vec<IpAddr> {
+fn load_balancer_vips(errors: &mut Errors, status: &api::ServiceStatus, type_: Type) -> Vec<IpAddr> {
     if type_ != Type::LoadBalancer {
         return Vec::new();
     }
@@ -181,12 +232,12 @@ fn load_balancer_vips(faults: &mut Faults, status: &api::ServiceStatus, type_: T
         .filter(|(_, point)| !point.ip.is_empty())
         .filter_map(|(i, point)| {
             let field = format!("status.loadBalancer.ingress[{i}]");
-            let ip = faults.keep(format!("{field}.ip"), parse_ip(&point.ip));
+            let ip = errors.keep(format!("{field}.ip"), parse_ip(&point.ip));
             match point.ip_mode.as_deref() {
                 None | Some("VIP") => ip,
                 Some("Proxy") => None,
                 Some(other) => {
-                    faults.add(format!("{field}.ipMode"), format!("unsupported value {other:?} (want VIP or Proxy)"));
+                    errors.add(format!("{field}.ipMode"), format!("unsupported value {other:?} (want VIP or Proxy)"));
                     None
                 }
             }
@@ -194,12 +245,12 @@ fn load_balancer_vips(faults: &mut Faults, status: &api::ServiceStatus, type_: T
         .collect()
 }
 
-fn affinity(faults: &mut Faults, spec: &api::ServiceSpec) -> Option<Affinity> {
+fn affinity(errors: &mut Errors, spec: &api::ServiceSpec) -> Option<Affinity> {
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return None,
         Some("ClientIP") => {}
         Some(other) => {
-            faults.add("spec.sessionAffinity", format!("unsupported value {other:?} (want None or ClientIP)"));
+            errors.add("spec.sessionAffinity", format!("unsupported value {other:?} (want None or ClientIP)"));
             return None;
         }
     }
@@ -208,9 +259,9 @@ fn affinity(faults: &mut Faults, spec: &api::ServiceSpec) -> Option<Affinity> {
     match u32::try_from(seconds) {
         Ok(timeout_seconds @ 1..=MAX_AFFINITY_SECONDS) => Some(Affinity { timeout_seconds }),
         _ => {
-            faults.add(
+            errors.add(
                 "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
-                format!("invalid time of {seconds} s (want 1 to {MAX_AFFINITY_SECONDS})"),
+                format!("invalid timeout {seconds} (want 1 to {MAX_AFFINITY_SECONDS} seconds)"),
             );
             None
         }
@@ -225,51 +276,46 @@ fn parse_policy(text: Option<&str>) -> Result<TrafficPolicy, String> {
     }
 }
 
-fn parse_ports(faults: &mut Faults, ports: &[api::ServicePort], type_: Type) -> Vec<OwnPort> {
+fn parse_ports(errors: &mut Errors, ports: &[api::ServicePort], type_: Type) -> Vec<PortFields> {
     if ports.is_empty() {
-        faults.add("spec.ports", "at least one port is needed");
+        errors.add("spec.ports", "at least one port is required");
     }
     let (mut names, mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut parsed = Vec::with_capacity(ports.len());
     for (i, port) in ports.iter().enumerate() {
         let field = |name: &str| format!("spec.ports[{i}].{name}");
-        // A port may go without a name only where there is no other.
+        // Only a single port may have no name.
         if ports.len() > 1 || !port.name.is_empty() {
-            faults.keep(field("name"), check_label(&port.name));
+            errors.keep(field("name"), check_dns_label(&port.name));
         }
-        let number = faults.keep(field("port"), parse_port(port.port));
-        let node_port = optional_port(faults, field("nodePort"), port.node_port);
+        let number = errors.keep(field("port"), parse_port(port.port));
+        let node_port = optional_port(errors, field("nodePort"), port.node_port);
         if node_port.is_some() && !type_.has_node_ports() {
-            faults.add(field("nodePort"), "may not be used with type ClusterIP");
+            errors.add(field("nodePort"), "may not be used with type ClusterIP");
         }
-        let protocol = faults.keep(field("protocol"), parse_protocol(port.protocol.as_deref()));
+        let protocol = errors.keep(field("protocol"), parse_protocol(port.protocol.as_deref()));
         let (Some(number), Some(protocol)) = (number, protocol) else { continue };
         if !names.insert(port.name.as_str()) && !port.name.is_empty() {
-            faults.add(field("name"), format!("another port is called {:?} too", port.name));
+            errors.add(field("name"), format!("duplicate name {:?}", port.name));
         }
         if !numbers.insert((number, protocol)) {
-            faults.add(field("port"), format!("another port has {number}/{protocol} too"));
+            errors.add(field("port"), format!("duplicate port {number}/{protocol}"));
         }
         if let Some(node_port) = node_port.filter(|node_port| !node_ports.insert((*node_port, protocol))) {
-            faults.add(field("nodePort"), format!("another port has {node_port}/{protocol} too"));
+            errors.add(field("nodePort"), format!("duplicate node port {node_port}/{protocol}"));
         }
-        parsed.push(OwnPort { name: port.name.as_str().into(), protocol, port: number.get(), node_port });
+        parsed.push(PortFields { name: port.name.as_str().into(), protocol, port: number.get(), node_port });
     }
     parsed
 }
 
-fn optional_port(faults: &mut Faults, field: impl Into<String>, number: Option<i32>) -> Option<NonZeroU16> {
+fn optional_port(errors: &mut Errors, field: impl Into<String>, number: Option<i32>) -> Option<NonZeroU16> {
     let number = number.filter(|number| *number != 0)?;
-    faults.keep(field, parse_port(number))
+    errors.keep(field, parse_port(number))
 }
 
-fn list<T>(faults: &mut Faults, field: &str, texts: &[String], parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
-    let each = texts.iter().enumerate();
-    each.filter_map(|(i, text)| faults.keep(format!("{field}[{i}]"), parse(text))).collect()
-}
-
-/// The API's default: three hours.
+/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
 
-/// The API's limit: one day.
+/// Maximum of `sessionAffinityConfig.clientIP.timeoutSeconds`: one day.
 const MAX_AFFINITY_SECONDS: u32 = 86_400;

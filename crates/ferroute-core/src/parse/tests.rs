@@ -2,43 +2,45 @@ mod address;
 mod name;
 mod node;
 mod service;
-mod service_cidr;
 mod service_port;
 mod slice;
 
+use ferroute_api::ServiceCidrSpec;
+
 use super::*;
 
-/// Asserts that nothing came of an object because of these fields, each with a problem that has this text in it.
+/// Asserts that an object is rejected for exactly these fields, each with a problem that contains the text.
 #[track_caller]
-fn assert_faults<T: fmt::Debug>(result: Result<T, InvalidObject>, expected: &[(&str, &str)]) {
-    let error = result.expect_err("an object with faults");
-    let faults = error.faults.iter().map(|fault| (fault.field.as_str(), fault.problem.as_str()));
-    let as_expected = faults.clone().count() == expected.len()
-        && faults.zip(expected).all(|((field, problem), (want, text))| field == *want && problem.contains(text));
-    assert!(as_expected, "{:#?}\ninstead of {expected:#?}", error.faults);
+fn assert_errors<T: fmt::Debug>(result: Result<T, InvalidObject>, expected: &[(&str, &str)]) {
+    let InvalidObject { errors, .. } = result.expect_err("an invalid object");
+    let matches = |(error, (field, text)): (&FieldError, &(&str, &str))| {
+        error.field == *field && error.problem.contains(text)
+    };
+    let is_expected = errors.len() == expected.len() && errors.iter().zip(expected).all(matches);
+    assert!(is_expected, "{errors:#?}\ninstead of {expected:#?}");
 }
 
 #[test]
-fn an_error_names_the_object_and_everything_that_is_wrong_with_it() {
-    let metadata = ferroute_api::ObjectMeta { name: "web".into(), namespace: "shop".into(), ..Default::default() };
-    let mut faults = Faults::default();
-    faults.add("spec.type", "unsupported");
-    assert_eq!(faults.keep("spec.ports[0].port", parse_port(0)), None);
-    assert_eq!(faults.keep("spec.ports[1].port", parse_port(80)).map(u16::from), Some(80));
-    let error = faults.finish("Service", &metadata, ()).unwrap_err();
+fn error_names_the_object_and_all_invalid_fields() {
+    let metadata = ObjectMeta { name: "web".into(), namespace: "shop".into(), ..Default::default() };
+    let mut errors = Errors::default();
+    errors.add("spec.type", "unsupported");
+    assert_eq!(errors.keep("spec.ports[0].port", parse_port(0)), None);
+    assert_eq!(errors.keep("spec.ports[1].port", parse_port(80)).map(u16::from), Some(80));
+    let error = errors.finish("Service", &metadata, ()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "Service shop/web: spec.type: unsupported; spec.ports[0].port: invalid port 0 (want 1 to 65535)"
     );
-    let node = ferroute_api::ObjectMeta { name: "node-1".into(), ..Default::default() };
-    let mut faults = Faults::default();
-    faults.add("spec.podCIDR", "invalid");
-    assert_eq!(faults.finish("Node", &node, ()).unwrap_err().to_string(), "Node node-1: spec.podCIDR: invalid");
-    assert_eq!(Faults::default().finish("Node", &node, 7), Ok(7));
+    let node = ObjectMeta { name: "node-1".into(), ..Default::default() };
+    let mut errors = Errors::default();
+    errors.add("spec.podCIDR", "invalid");
+    assert_eq!(errors.finish("Node", &node, ()).unwrap_err().to_string(), "Node node-1: spec.podCIDR: invalid");
+    assert_eq!(Errors::default().finish("Node", &node, 7), Ok(7));
 }
 
 #[test]
-fn ports_are_1_to_65535() {
+fn ports_are_between_1_and_65535() {
     for number in [1, 80, 65_535] {
         assert_eq!(parse_port(number).map(|port| i32::from(port.get())), Ok(number));
     }
@@ -48,8 +50,7 @@ fn ports_are_1_to_65535() {
 }
 
 #[test]
-fn a_protocol_that_is_left_out_is_tcp() {
-    use crate::Protocol;
+fn missing_protocol_is_tcp() {
     for (text, protocol) in [
         (None, Protocol::Tcp),
         (Some(""), Protocol::Tcp),
@@ -61,4 +62,16 @@ fn a_protocol_that_is_left_out_is_tcp() {
     }
     let error = parse_protocol(Some("ICMP")).unwrap_err();
     assert_eq!(error.to_string(), r#"unsupported protocol "ICMP" (want TCP, UDP or SCTP)"#);
+}
+
+#[test]
+fn service_cidrs_are_parsed_in_both_families() {
+    let parse = |texts: &[&str]| {
+        let spec = ServiceCidrSpec { cidrs: texts.iter().map(|text| (*text).to_owned()).collect() };
+        parse_service_cidr(&ServiceCidr { spec, ..ServiceCidr::default() })
+    };
+    let networks = parse(&["10.96.0.0/16", "fd00:96::/112"]).unwrap();
+    assert_eq!(networks, ["10.96.0.0/16", "fd00:96::/112"].map(|text| text.parse().unwrap()));
+    assert_eq!(parse(&[]).unwrap(), []);
+    assert_errors(parse(&["10.96.0.0/16", "10.96.0.0"]), &[("spec.cidrs[1]", "invalid network \"10.96.0.0\"")]);
 }

@@ -42,7 +42,7 @@ pub fn slice() -> impl Strategy<Value = EndpointSlice> {
 pub fn node() -> impl Strategy<Value = Node> {
     let zone = option::of(select(vec!["zone-a", "zone-b", "zone-z"]));
     (zone, any::<bool>(), any::<bool>()).prop_map(|(zone, external, leaving)| {
-        let mut node = Cluster::of_node(NODE).node;
+        let mut node = Cluster::new(NODE).node;
         if let Some(zone) = zone {
             node.metadata.labels.insert(labels::ZONE.to_owned(), zone.to_owned());
         }

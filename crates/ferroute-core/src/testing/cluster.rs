@@ -22,7 +22,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// A cluster with nothing but the proxy's own node, which has the addresses 192.168.0.1 and `fd00:168::1`.
-    pub fn of_node(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let mut node =
             Node { metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() }, ..Node::default() };
         node.status.addresses = ["192.168.0.1", "fd00:168::1"]
@@ -34,7 +34,7 @@ impl Cluster {
     /// `services` Services `bench/svc-00000`, … of IPv4, with one TCP port and `endpoints` ready endpoints each. Cluster
     /// IPs count up from 10.96.0.1, endpoints from 10.128.0.1; a slice holds at most 100, as Kubernetes makes them.
     pub fn uniform(services: usize, endpoints: usize) -> Self {
-        let mut cluster = Self::of_node("node-1");
+        let mut cluster = Self::new("node-1");
         for i in 0..services {
             let name = format!("svc-{i:05}");
             cluster =

@@ -31,8 +31,8 @@ fn set_slice(tracker: &mut Tracker, slice: SliceBuilder) {
     tracker.apply_slice(parse_slice(&slice.build(), "node-1").unwrap().unwrap());
 }
 
-/// A tracker that knows of `shop/web` with one endpoint and has nothing left to update.
-fn settled() -> Tracker {
+/// Returns a tracker with the Service `shop/web`, which has one endpoint, and without pending changes.
+fn updated() -> Tracker {
     let mut tracker = tracker();
     set_service(&mut tracker, web());
     set_slice(&mut tracker, web_slice());
@@ -42,8 +42,8 @@ fn settled() -> Tracker {
     tracker
 }
 
-/// Names of the ports that differ, each with `+` for new, `-` for gone and `~` for changed.
-fn told(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
+/// Returns the names of the ports that differ, with `+` for new, `-` for removed and `~` for changed ones.
+fn summary(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
     let entries = &tracker.table(family).entries;
     let sign = |name: &ServicePortName, previous: &Option<ServicePortEntry>| match (previous, entries.get(name)) {
         (None, Some(_)) => '+',
@@ -54,22 +54,22 @@ fn told(tracker: &Tracker, changes: &Changes, family: IpFamily) -> Vec<String> {
     changes.previous.iter().map(|(name, previous)| format!("{}{name}", sign(name, previous))).collect()
 }
 
-/// Brings IPv4 up to date and tells what changed.
+/// Updates the IPv4 table and returns the changes.
 fn update(tracker: &mut Tracker) -> Vec<String> {
     let changes = tracker.update(IpFamily::V4);
     let services: BTreeSet<NamespacedName> = changes.previous.keys().map(|name| name.service.clone()).collect();
-    assert_eq!(changes.services, services, "the services are those of the ports");
-    told(tracker, &changes, IpFamily::V4)
+    assert_eq!(changes.services, services, "changed Services are those of the changed ports");
+    summary(tracker, &changes, IpFamily::V4)
 }
 
-/// The endpoints of an IPv4 port, in order.
+/// Returns the endpoints of an IPv4 port, in order.
 #[track_caller]
 fn endpoints(tracker: &Tracker, name: &ServicePortName) -> Vec<String> {
     tracker.table(IpFamily::V4).entries[name].endpoints.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn a_new_tracker_has_nothing_to_update() {
+fn new_tracker_has_no_pending_changes() {
     let mut tracker = tracker();
     for family in BOTH {
         assert!(!tracker.has_pending_changes(family));
@@ -79,7 +79,7 @@ fn a_new_tracker_has_nothing_to_update() {
 }
 
 #[test]
-fn a_service_and_its_slice_are_found_in_either_order() {
+fn service_and_slice_may_be_applied_in_either_order() {
     let mut first = tracker();
     set_service(&mut first, web());
     assert_eq!(update(&mut first), ["+shop/web:http"]);
@@ -97,8 +97,8 @@ fn a_service_and_its_slice_are_found_in_either_order() {
 }
 
 #[test]
-fn changes_carry_what_was_before() {
-    let mut tracker = settled();
+fn changes_contain_previous_entries() {
+    let mut tracker = updated();
     let before = tracker.table(IpFamily::V4).entries.clone();
     let http = port_name("shop/web:http");
     set_service(&mut tracker, web().udp("dns", 53).affinity(10));
@@ -115,7 +115,7 @@ fn changes_carry_what_was_before() {
 }
 
 #[test]
-fn who_brings_everything_into_force_is_told_what_was_before_and_not_what_is_new() {
+fn changes_for_resync_omit_new_service_ports() {
     let mut tracker = tracker();
     set_service(&mut tracker, web());
     let changes = tracker.update_for_resync(IpFamily::V4);
@@ -131,28 +131,28 @@ fn who_brings_everything_into_force_is_told_what_was_before_and_not_what_is_new(
 }
 
 #[test]
-fn slices_are_given_back_as_they_were_told() {
+fn slices_are_returned_as_applied() {
     let zoned = |zones: &[&str]| {
         let hints = Hints { zones: zones.iter().map(|zone| (*zone).into()).collect(), nodes: Vec::new() };
         (!zones.is_empty()).then(|| Arc::new(hints))
     };
-    let mut candidates = Vec::new();
+    let mut endpoints = Vec::new();
     for bits in 0..16_u8 {
-        let is = |bit: u8| bits & bit != 0;
+        let has = |bit: u8| bits & bit != 0;
         let address = std::net::Ipv4Addr::new(10, 244, 0, bits).into();
         let hints = zoned(if bits.is_multiple_of(3) { &["a"] } else { &[] });
-        let (ready, serving, terminating, local) = (is(1), is(2), is(4), is(8));
-        candidates.push(EndpointView { address, ready, serving, terminating, local, hints });
+        let (ready, serving, terminating, local) = (has(1), has(2), has(4), has(8));
+        endpoints.push(EndpointView { address, ready, serving, terminating, local, hints });
     }
     let ports = vec![SlicePort { name: "http".into(), protocol: crate::Protocol::Tcp, port: 8080 }];
-    let of = |name: &str, endpoints: &[EndpointView]| SliceView {
+    let view = |name: &str, endpoints: &[EndpointView]| SliceView {
         service: namespaced_name("shop/web"),
         name: namespaced_name(name),
         family: IpFamily::V4,
         ports: ports.clone(),
         endpoints: endpoints.to_vec(),
     };
-    let (first, second) = (of("shop/web-a", &candidates), of("shop/web-b", &candidates[1..2]));
+    let (first, second) = (view("shop/web-a", &endpoints), view("shop/web-b", &endpoints[1..2]));
     let mut tracker = tracker();
     tracker.apply_slice(second.clone());
     tracker.apply_slice(first.clone());
@@ -161,8 +161,8 @@ fn slices_are_given_back_as_they_were_told() {
 }
 
 #[test]
-fn a_port_that_stays_as_it_was_is_no_change() {
-    let mut tracker = settled();
+fn unchanged_ports_are_not_in_changes() {
+    let mut tracker = updated();
     set_service(&mut tracker, web().port("https", 443));
     assert_eq!(update(&mut tracker), ["+shop/web:https"]);
     set_slice(&mut tracker, web_slice().port("https", 8443));
@@ -172,8 +172,8 @@ fn a_port_that_stays_as_it_was_is_no_change() {
 }
 
 #[test]
-fn a_port_that_changes_its_name_or_protocol_is_another_port() {
-    let mut tracker = settled();
+fn port_with_new_name_or_protocol_is_another_port() {
+    let mut tracker = updated();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("www", 80));
     assert_eq!(update(&mut tracker), ["-shop/web:http", "+shop/web:www"]);
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").udp("www", 80));
@@ -182,8 +182,8 @@ fn a_port_that_changes_its_name_or_protocol_is_another_port() {
 }
 
 #[test]
-fn what_is_undone_before_the_update_leaves_no_trace() {
-    let undone: [fn(&mut Tracker); 7] = [
+fn changes_reverted_before_the_update_are_not_reported() {
+    let reverted: [fn(&mut Tracker); 7] = [
         |tracker| {
             tracker.delete_service(&namespaced_name("shop/web"));
             set_service(tracker, web());
@@ -213,10 +213,10 @@ fn what_is_undone_before_the_update_leaves_no_trace() {
             tracker.apply_node(node("node-1"));
         },
     ];
-    for (i, undone) in undone.into_iter().enumerate() {
-        let mut tracker = settled();
+    for (i, apply_and_revert) in reverted.into_iter().enumerate() {
+        let mut tracker = updated();
         let before = BOTH.map(|family| tracker.table(family).clone());
-        undone(&mut tracker);
+        apply_and_revert(&mut tracker);
         for family in BOTH {
             assert_eq!(tracker.update(family), Changes::default(), "case {i}");
             assert!(!tracker.has_pending_changes(family), "case {i}");
@@ -226,8 +226,8 @@ fn what_is_undone_before_the_update_leaves_no_trace() {
 }
 
 #[test]
-fn a_slice_may_move_to_another_service() {
-    let mut tracker = settled();
+fn slice_can_move_to_another_service() {
+    let mut tracker = updated();
     set_service(&mut tracker, service("shop/new").cluster_ip("10.96.0.2").port("http", 80));
     update(&mut tracker);
     set_slice(&mut tracker, slice("shop/web-a", "new").port("http", 8080).pod("10.244.0.2"));
@@ -240,8 +240,8 @@ fn a_slice_may_move_to_another_service() {
 }
 
 #[test]
-fn slices_of_the_same_name_in_two_namespaces_are_two() {
-    let mut tracker = settled();
+fn slices_with_equal_names_in_two_namespaces_are_distinct() {
+    let mut tracker = updated();
     set_service(&mut tracker, service("other/web").cluster_ip("10.96.0.2").port("http", 80));
     set_slice(&mut tracker, slice("other/web-a", "web").port("http", 8080).pod("10.244.0.9"));
     assert_eq!(update(&mut tracker), ["+other/web:http"]);
@@ -251,8 +251,8 @@ fn slices_of_the_same_name_in_two_namespaces_are_two() {
 }
 
 #[test]
-fn a_port_without_name_goes_with_its_service() {
-    let mut tracker = settled();
+fn port_without_name_is_removed_with_its_service() {
+    let mut tracker = updated();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("", 80));
     assert_eq!(update(&mut tracker), ["+shop/web", "-shop/web:http"]);
     tracker.delete_service(&namespaced_name("shop/web"));
@@ -260,8 +260,8 @@ fn a_port_without_name_goes_with_its_service() {
 }
 
 #[test]
-fn a_service_that_comes_back_finds_its_slices() {
-    let mut tracker = settled();
+fn recreated_service_has_its_slices() {
+    let mut tracker = updated();
     tracker.delete_service(&namespaced_name("shop/web"));
     assert_eq!(update(&mut tracker), ["-shop/web:http"]);
     set_service(&mut tracker, web());
@@ -270,8 +270,8 @@ fn a_service_that_comes_back_finds_its_slices() {
 }
 
 #[test]
-fn what_is_gone_leaves_nothing_behind() {
-    let mut tracker = settled();
+fn deleted_objects_leave_no_state() {
+    let mut tracker = updated();
     set_slice(&mut tracker, slice("shop/web-a", "other").pod("10.244.0.2"));
     tracker.delete_slice(&namespaced_name("shop/web-a"));
     tracker.delete_service(&namespaced_name("shop/web"));
@@ -280,18 +280,18 @@ fn what_is_gone_leaves_nothing_behind() {
 }
 
 #[test]
-fn removing_what_is_not_known_touches_nothing() {
-    let mut tracker = settled();
+fn deleting_unknown_objects_has_no_effect() {
+    let mut tracker = updated();
     tracker.delete_service(&namespaced_name("shop/unknown"));
     tracker.delete_slice(&namespaced_name("shop/unknown"));
-    // It is a slice's name, not a Service's, and the other way round.
+    // The names of a slice and a Service, in the wrong calls.
     tracker.delete_service(&namespaced_name("shop/web-a"));
     tracker.delete_slice(&namespaced_name("shop/web"));
     assert!(BOTH.iter().all(|family| !tracker.has_pending_changes(*family)));
 }
 
 #[test]
-fn families_are_updated_each_for_itself() {
+fn families_are_updated_independently() {
     let mut tracker = tracker();
     set_service(&mut tracker, web().cluster_ip("fd00:96::1"));
     set_slice(&mut tracker, web_slice());
@@ -300,23 +300,23 @@ fn families_are_updated_each_for_itself() {
     assert!(tracker.table(IpFamily::V6).entries.is_empty());
     assert_eq!(BOTH.map(|family| tracker.has_pending_changes(family)), [false, true]);
     let changes = tracker.update(IpFamily::V6);
-    assert_eq!(told(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
+    assert_eq!(summary(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
     let v6 = &tracker.table(IpFamily::V6).entries[&port_name("shop/web:http")];
     assert_eq!(v6.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[fd00:244::2]:8080"]);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
 }
 
 #[test]
-fn a_service_that_loses_a_family_loses_its_ports_there() {
-    let mut tracker = settled();
+fn service_without_family_has_no_ports_in_it() {
+    let mut tracker = updated();
     set_service(&mut tracker, service("shop/web").cluster_ip("fd00:96::1").port("http", 80));
     assert_eq!(update(&mut tracker), ["-shop/web:http"]);
     let changes = tracker.update(IpFamily::V6);
-    assert_eq!(told(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
+    assert_eq!(summary(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
 }
 
 #[test]
-fn services_whose_names_start_alike_are_not_mixed_up() {
+fn services_with_common_name_prefix_are_distinct() {
     let mut tracker = tracker();
     for (i, name) in ["shop/web", "shop/web-2", "shop/web2", "shop2/web", "sho/web"].iter().enumerate() {
         set_service(&mut tracker, service(name).cluster_ip(&format!("10.96.0.{i}")).port("a", 80).port("b", 81));
@@ -331,12 +331,12 @@ fn services_whose_names_start_alike_are_not_mixed_up() {
 }
 
 #[test]
-fn a_changed_node_is_told_once_to_each_family_and_seen_from_then_on() {
-    let mut tracker = settled();
+fn changed_node_is_reported_once_to_each_family() {
+    let mut tracker = updated();
     let moved = NodeView { zone: Some("a".into()), ..node("node-1") };
     tracker.apply_node(moved.clone());
     for family in BOTH {
-        assert_eq!(*tracker.table(family).node, node("node-1"), "the table is as the last update left it");
+        assert_eq!(*tracker.table(family).node, node("node-1"), "the table has the node of the last update");
         assert!(tracker.has_pending_changes(family));
         assert_eq!(tracker.update(family), Changes { node: true, ..Changes::default() });
         assert!(!tracker.has_pending_changes(family));
@@ -347,31 +347,31 @@ fn a_changed_node_is_told_once_to_each_family_and_seen_from_then_on() {
 }
 
 #[test]
-fn changed_networks_of_cluster_ips_are_told_once_to_the_family_that_has_them() {
-    let mut tracker = settled();
+fn changed_service_cidrs_are_reported_once_to_their_family() {
+    let mut tracker = updated();
     let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<ipnet::IpNet>>();
-    let told = Changes { service_cidrs: true, ..Changes::default() };
+    let changed = Changes { service_cidrs: true, ..Changes::default() };
     tracker.apply_service_cidrs(nets(&["10.112.0.0/16", "10.96.0.0/16", "10.96.0.0/16"]));
     assert_eq!(BOTH.map(|family| tracker.has_pending_changes(family)), [true, false]);
-    assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), Changes::default()]);
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [changed.clone(), Changes::default()]);
     assert_eq!(tracker.table(IpFamily::V4).service_cidrs, nets(&["10.96.0.0/16", "10.112.0.0/16"]));
     tracker.apply_service_cidrs(nets(&["10.96.0.0/16", "fd00:96::/112", "10.112.0.0/16"]));
-    assert_eq!(BOTH.map(|family| tracker.update(family)), [Changes::default(), told.clone()]);
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [Changes::default(), changed.clone()]);
     tracker.apply_service_cidrs(Vec::new());
-    assert_eq!(BOTH.map(|family| tracker.update(family)), [told.clone(), told]);
+    assert_eq!(BOTH.map(|family| tracker.update(family)), [changed.clone(), changed]);
     assert!(BOTH.iter().all(|family| !tracker.has_pending_changes(*family)));
 }
 
 #[test]
-fn what_is_wanted_can_be_listed() {
-    let mut tracker = settled();
+fn desired_services_and_slices_are_listed() {
+    let mut tracker = updated();
     set_slice(&mut tracker, slice("shop/late-a", "late").pod("10.244.0.7"));
     let names = |names: Vec<&NamespacedName>| names.into_iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    let of = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(names(tracker.services().collect()), of(&["shop/web"]));
-    assert_eq!(names(tracker.slices().collect()), of(&["shop/late-a", "shop/web-a"]));
+    let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<_>>();
+    assert_eq!(names(tracker.services().collect()), set(&["shop/web"]));
+    assert_eq!(names(tracker.slices().collect()), set(&["shop/late-a", "shop/web-a"]));
     tracker.delete_service(&namespaced_name("shop/web"));
     tracker.delete_slice(&namespaced_name("shop/late-a"));
-    assert_eq!(names(tracker.services().collect()), of(&[]));
-    assert_eq!(names(tracker.slices().collect()), of(&["shop/web-a"]));
+    assert_eq!(names(tracker.services().collect()), set(&[]));
+    assert_eq!(names(tracker.slices().collect()), set(&["shop/web-a"]));
 }

@@ -15,42 +15,42 @@ use nix::{
 
 use super::program::{ProgramError, ip};
 
-/// Something with a network namespace did not work.
+/// An error with a network namespace.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NamespaceError {
-    /// It could not be made or removed.
+    /// It could not be created or removed.
     #[error("cannot change the network namespaces")]
     Program(#[from] ProgramError),
-    /// It is not there, or not open to this user.
+    /// It does not exist or permission was denied.
     #[error("cannot open the network namespace {name}")]
     Open {
-        /// Its name.
+        /// The name.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The kernel did not let us in.
+    /// The process could not enter it.
     #[error("cannot enter the network namespace {name}")]
     Enter {
-        /// Its name.
+        /// The name.
         name: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Errno,
     },
-    /// The list of namespaces, or of processes, could not be read.
+    /// The list of namespaces or processes could not be read.
     #[error("cannot read {}", path.display())]
     List {
-        /// What was read.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// A network namespace with a name, as `ip netns` shows it.
+/// A named network namespace, as `ip netns` manages it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Namespace {
     name: String,
@@ -61,7 +61,7 @@ impl Namespace {
         Self { name: name.into() }
     }
 
-    /// All of this machine whose names begin with `prefix`, in the order of their names.
+    /// Returns all network namespaces whose names start with `prefix`, sorted.
     pub(crate) fn list(prefix: &str) -> Result<Vec<Self>, NamespaceError> {
         let entries = match fs::read_dir(DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -82,18 +82,18 @@ impl Namespace {
         Ok(ip(&["netns", "add", &self.name]).map(drop)?)
     }
 
-    /// Takes the name away; the namespace itself goes with the last process in it.
+    /// Removes the name. The kernel removes the namespace with its last process.
     pub(crate) fn delete(&self) -> Result<(), NamespaceError> {
         Ok(ip(&["netns", "delete", &self.name]).map(drop)?)
     }
 
-    /// Runs `work` on a thread inside. Sockets that it opens stay inside for ever, wherever they are used later.
+    /// Runs `work` on a new thread in the namespace. Sockets that it opens belong to the namespace.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         on_new_thread(|| self.enter_network().map(|()| work()))
     }
 
-    /// Runs `work` on a thread inside, with all that a program in there should see: this namespace's devices under
-    /// `/sys`, its sysctls to write, and `hostname` as the name of the machine. Programs that it starts inherit this.
+    /// Runs `work` on a new thread in the namespace, with `/sys` and writable sysctls of the namespace and its own
+    /// `hostname`. Child processes inherit these.
     pub(crate) fn run_as_machine<T: Send>(
         &self,
         hostname: &str,
@@ -113,15 +113,15 @@ impl Namespace {
         })
     }
 
-    /// The processes whose first thread is inside.
+    /// Returns the processes whose main thread is in the namespace.
     pub(crate) fn processes(&self) -> Result<Vec<Pid>, NamespaceError> {
-        let own = fs::metadata(self.path()).map_err(|source| self.open_error(source))?;
+        let namespace = fs::metadata(self.path()).map_err(|source| self.open_error(source))?;
         let entries = fs::read_dir("/proc").map_err(|source| NamespaceError::List { path: "/proc".into(), source })?;
         let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-        // A process that cannot be looked at has just ended.
+        // A process that cannot be read has just ended.
         let is_inside = |pid: &i32| {
             fs::metadata(format!("/proc/{pid}/ns/net"))
-                .is_ok_and(|its| (its.dev(), its.ino()) == (own.dev(), own.ino()))
+                .is_ok_and(|its| (its.dev(), its.ino()) == (namespace.dev(), namespace.ino()))
         };
         Ok(pids.filter(is_inside).map(Pid::from_raw).collect())
     }
@@ -141,20 +141,20 @@ impl Namespace {
     }
 }
 
-/// The kernel keeps the namespace per thread, so a thread that changes its own must not be anybody else's.
+/// Runs `work` on a new thread: network namespaces are per thread, and the current one must not change.
 fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Mounts `/sys` anew, because it shows the devices of the namespace that it was mounted in. Where a container does not
-/// allow that, programs see the wrong devices under `/sys`, which few of them look at.
+/// Remounts `/sys`, which shows the devices of the namespace that it was mounted in. Some containers do not allow that;
+/// programs then see the host's devices in `/sys`.
 fn show_own_devices() {
     let _ = umount2("/sys", MntFlags::MNT_DETACH)
         .and_then(|()| mount(Some("sysfs"), "/sys", Some("sysfs"), MsFlags::empty(), NONE));
 }
 
-/// In most containers `/proc/sys` is mounted read-only although the sysctls of a namespace of our own are ours. Where
-/// this cannot be changed, writing tells why.
+/// Remounts `/proc/sys` for writing: in most containers it is read-only, although the namespace's own sysctls could be
+/// changed. Errors show when a sysctl is written.
 pub(super) fn make_sysctls_writable() {
     if access("/proc/sys/net/ipv4/ip_forward", AccessFlags::W_OK) == Err(Errno::EROFS) {
         let _ = mount(NONE, "/proc/sys", NONE, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, NONE);
@@ -163,8 +163,8 @@ pub(super) fn make_sysctls_writable() {
 
 const NONE: Option<&str> = None;
 
-/// Where `ip netns` keeps the names.
+/// The directory of named network namespaces.
 const DIRECTORY: &str = "/var/run/netns";
 
-/// Longer names of pods are cut off in clusters too.
+/// The maximum length of a host name; Kubernetes truncates longer pod names too.
 const MAX_HOSTNAME: usize = 63;

@@ -5,63 +5,63 @@ use std::{
     thread,
 };
 
-/// A program that the demo needs could not do its work.
+/// An error while running a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     /// It is not installed.
-    #[error("{program} is missing: install the package {package} (apt-get install {package})")]
+    #[error("{program} is not installed (apt-get install {package})")]
     Missing {
-        /// Its name.
+        /// The program.
         program: &'static str,
-        /// The package that it is in, on Debian and Ubuntu.
+        /// Its package in Debian and Ubuntu.
         package: &'static str,
     },
-    /// It could not be started, or its output not be read.
+    /// It could not be started or its output could not be read.
     #[error("cannot run \"{command}\"")]
     Run {
         /// The whole command.
         command: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It said no.
+    /// It exited with an error.
     #[error("\"{command}\" failed: {output}")]
     Failed {
-        /// The whole command, with the line of its input at fault where there is one.
+        /// The command; for a batch, with the failing line.
         command: String,
-        /// What it printed.
+        /// The output.
         output: String,
     },
 }
 
-/// Where programs are looked for. Administrators' programs are not in every user's path.
+/// Returns the search path of programs, including the directories of administrators' programs.
 pub(crate) fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/local/sbin:/usr/sbin:/sbin");
     path
 }
 
-/// Says which of the programs that the demo needs is missing.
+/// Checks that all required programs are installed.
 pub(crate) fn check_programs() -> Result<(), ProgramError> {
     let path = search_path();
-    let is_there = |program: &str| std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
-    match PROGRAMS.into_iter().find(|(program, _)| !is_there(program)) {
+    let is_installed = |program: &str| std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
+    match PROGRAMS.into_iter().find(|(program, _)| !is_installed(program)) {
         None => Ok(()),
         Some((program, package)) => Err(ProgramError::Missing { program, package }),
     }
 }
 
-/// Runs `ip` and returns what it printed.
+/// Runs `ip` and returns its output.
 pub(crate) fn ip(arguments: &[&str]) -> Result<String, ProgramError> {
     run(arguments, "")
 }
 
-/// Has `ip` do many things in one network namespace; it stops at the first that fails.
+/// Runs a batch of `ip` commands in a network namespace, up to the first error.
 pub(crate) fn ip_batch(namespace: &str, lines: &[String]) -> Result<(), ProgramError> {
     let result = run(&["-n", namespace, "-batch", "-"], &(lines.join("\n") + "\n"));
     result.map(drop).map_err(|error| match error {
-        // `ip` tells the number of the line only: «Command failed -:3».
+        // `ip` prints only the line number: "Command failed -:3".
         ProgramError::Failed { command, output } => {
             let number = output.rsplit_once(":").and_then(|(_, number)| number.trim().parse::<usize>().ok());
             match number.and_then(|number| lines.get(number.checked_sub(1)?)) {
@@ -92,13 +92,13 @@ fn feed(arguments: &[&str], input: &str) -> io::Result<Output> {
         .stderr(Stdio::piped())
         .spawn()?;
     let stdin = child.stdin.take();
-    // On a thread of its own, so that neither side waits for the other to read.
+    // A separate thread avoids a deadlock when both pipes are full.
     thread::scope(|scope| {
-        // A program that ends before it has read everything says why by how it ends.
+        // If the program does not read its input, its exit status shows the error.
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
         child.wait_with_output()
     })
 }
 
-/// Programs that the demo and its proxies run, with their packages.
+/// The required programs and their packages.
 const PROGRAMS: [(&str, &str); 2] = [("ip", "iproute2"), ("iptables", "iptables")];

@@ -10,7 +10,7 @@ fn show(steps: &[Step]) -> String {
             Step::Namespace(name) => writeln!(text, "ip netns add {name}").unwrap(),
             Step::Sysctls { namespace, values } => {
                 for Sysctl { path, value, optional } in values {
-                    let optional = if *optional { " (if there)" } else { "" };
+                    let optional = if *optional { " (optional)" } else { "" };
                     writeln!(text, "{namespace}: {path} = {value}{optional}").unwrap();
                 }
             }
@@ -32,18 +32,18 @@ fn pods(ipv6: bool) -> Vec<PlannedPod> {
 }
 
 #[test]
-fn machines_are_joined_by_a_switch() {
+fn network_between_machines() {
     insta::assert_snapshot!(show(&topology::machines(&Instance::default(), true)));
 }
 
 #[test]
-fn a_pod_hangs_on_its_nodes_bridge() {
+fn pod_network() {
     let pods = pods(true);
     insta::assert_snapshot!(pods.iter().map(|pod| show(&topology::pod(&Instance::default(), pod))).collect::<String>());
 }
 
 #[test]
-fn without_ipv6_nothing_is_done_about_it() {
+fn no_ipv6_steps_without_ipv6() {
     let instance = Instance::default();
     let mut steps = show(&topology::machines(&instance, false));
     pods(false).iter().for_each(|pod| steps.push_str(&show(&topology::pod(&instance, pod))));
@@ -51,27 +51,27 @@ fn without_ipv6_nothing_is_done_about_it() {
 }
 
 #[test]
-fn nothing_is_done_outside_of_the_instances_own_namespaces() {
+fn steps_only_affect_namespaces_of_the_instance() {
     let instance: Instance = "test".parse().unwrap();
-    let own = |name: &str| name.starts_with(&instance.prefix());
+    let is_own = |name: &str| name.starts_with(&instance.prefix());
     let mut steps = topology::machines(&instance, true);
     steps.extend(pods(true).iter().flat_map(|pod| topology::pod(&instance, pod)));
     for step in &steps {
         match step {
-            Step::Namespace(name) => assert!(own(name)),
-            Step::Sysctls { namespace, .. } => assert!(own(namespace)),
+            Step::Namespace(name) => assert!(is_own(name)),
+            Step::Sysctls { namespace, .. } => assert!(is_own(namespace)),
             Step::Links { namespace, lines } => {
-                assert!(own(namespace));
-                // The other end of a wire is named in the command.
+                assert!(is_own(namespace));
+                // The namespace of the other end of a veth pair.
                 let ends = lines.iter().filter_map(|line| line.split_once(" netns ")).map(|(_, end)| end);
-                ends.for_each(|end| assert!(own(end), "{end}"));
+                ends.for_each(|end| assert!(is_own(end), "{end}"));
             }
         }
     }
 }
 
 #[test]
-fn every_device_has_a_name_that_the_kernel_takes() {
+fn device_names_are_shorter_than_ifnamsiz() {
     for host in 4..=254 {
         let mut pod = pods(true).remove(0);
         pod.addresses = pod.node.pod_addresses(host, true);

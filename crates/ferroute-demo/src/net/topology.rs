@@ -1,9 +1,8 @@
-//! What to do, command by command, to have the cluster's networks: pure, so that tests can show it.
+//! The steps that create the cluster's networks. Pure.
 //!
-//! Pods have a host route only: the gateway, and everything else by way of it. So packets between two pods of a node
-//! are routed by the node, through its rules, and not switched past them. Replies of a pod that was reached through a
-//! Service then come back the same way, also on machines whose kernel has no `br_netfilter` (loading that would change
-//! what happens to the bridges of the machine itself).
+//! Pods only have host routes: one to the gateway, and a default route through it. So the node routes packets between its
+//! pods through its rules, and replies of a Service's endpoint return through the node, also without `br_netfilter`.
+//! Loading that module would affect the host's own bridges.
 
 use ferroute_core::IpFamily;
 
@@ -13,38 +12,38 @@ use crate::{
     plan::PlannedPod,
 };
 
-/// One thing to do.
+/// A step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make a network namespace.
+    /// Create a network namespace.
     Namespace(String),
     /// Write sysctls in a namespace.
     Sysctls { namespace: String, values: Vec<Sysctl> },
-    /// Feed lines to `ip -n NAMESPACE -batch -`.
+    /// Run a batch of `ip -n NAMESPACE` commands.
     Links { namespace: String, lines: Vec<String> },
 }
 
 /// A sysctl and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sysctl {
-    /// Below `/proc/sys`.
+    /// The path below `/proc/sys`.
     pub(crate) path: &'static str,
     pub(crate) value: &'static str,
-    /// Some kernels do not have it, and then it does not matter.
+    /// Ignored if the kernel does not have it.
     pub(crate) optional: bool,
 }
 
-/// The machines and what joins them.
+/// Returns the steps for the machines and the network between them.
 pub(crate) fn machines(instance: &Instance, ipv6: bool) -> Vec<Step> {
     let lan = instance.namespace(LAN);
     let gateway = gateway_addresses(ipv6);
     let mut lines = vec!["link set lo up".to_owned(), format!("link add {LAN} type bridge")];
     lines.extend(addresses(&gateway, LAN, [24, 64]));
     lines.push(format!("link set {LAN} up"));
-    // What reaches the gateway is meant for nobody. Saying so at once is kinder than silence.
+    // Reject packets to unknown destinations at once, instead of a timeout.
     lines.push("route add unreachable 0.0.0.0/0".to_owned());
     lines.extend(ipv6.then(|| "route add unreachable ::/0".to_owned()));
-    // For its answers to pods.
+    // For ICMP errors to pods.
     lines.extend(NodeId::ALL.into_iter().flat_map(|node| route_to_pods(node, ipv6)));
     let mut steps = namespace(&lan, &[&HOST[..], &ROUTER[..], &SWITCH[..]].concat(), ipv6);
     steps.push(Step::Links { namespace: lan.clone(), lines });
@@ -61,7 +60,7 @@ pub(crate) fn machines(instance: &Instance, ipv6: bool) -> Vec<Step> {
         lines.push("link set eth0 up".to_owned());
         match node {
             Some(node) => lines.extend(node_lines(node, ipv6)),
-            // The client outside sends all to the first node: cluster IPs and load balancers' addresses too.
+            // The external client reaches all addresses through the first node, including cluster IPs and load balancer IPs.
             None => lines.extend(default_routes(&NodeId::Node.addresses(ipv6))),
         }
         steps.push(Step::Links { namespace: machine, lines });
@@ -69,13 +68,13 @@ pub(crate) fn machines(instance: &Instance, ipv6: bool) -> Vec<Step> {
     steps
 }
 
-/// A pod's network.
+/// Returns the steps for a pod's network.
 pub(crate) fn pod(instance: &Instance, pod: &PlannedPod) -> Vec<Step> {
     let ipv6 = pod.addresses.v6.is_some();
     let own = instance.namespace(&pod.short_name());
     let mut steps = namespace(&own, &HOST, ipv6);
     let mut lines = attach(&device(pod), BRIDGE, &own);
-    // Through a Service a pod may reach itself, and then its packets leave by the port that they came from.
+    // Hairpin: a pod may reach itself through a Service.
     lines.push(format!("link set {} type bridge_slave hairpin on", device(pod)));
     steps.push(Step::Links { namespace: instance.namespace(pod.node.name()), lines });
     let gateway = pod.node.bridge_addresses(ipv6);
@@ -88,7 +87,7 @@ pub(crate) fn pod(instance: &Instance, pod: &PlannedPod) -> Vec<Step> {
     steps
 }
 
-/// The node's end of the wire to a pod.
+/// Returns the name of the node's end of a pod's veth pair.
 pub(crate) fn device(pod: &PlannedPod) -> String {
     format!("veth{}", pod.addresses.v4.octets()[3])
 }
@@ -108,7 +107,7 @@ fn namespace(name: &str, sysctls: &[Sysctl], ipv6: bool) -> Vec<Step> {
     vec![Step::Namespace(name.to_owned()), Step::Sysctls { namespace: name.to_owned(), values }]
 }
 
-/// A wire from a port of a bridge to `eth0` of another namespace.
+/// Returns commands for a veth pair from a bridge port to `eth0` of another namespace.
 fn attach(port: &str, bridge: &str, namespace: &str) -> Vec<String> {
     vec![
         format!("link add {port} type veth peer name eth0 netns {namespace}"),
@@ -120,7 +119,7 @@ fn attach(port: &str, bridge: &str, namespace: &str) -> Vec<String> {
 fn addresses(addresses: &Addresses, device: &str, prefixes: [u8; 2]) -> Vec<String> {
     let each = addresses.iter().map(|address| match IpFamily::of(address) {
         IpFamily::V4 => format!("addr add {address}/{} dev {device}", prefixes[0]),
-        // Nobody else has it, so there is no need to ask around for seconds.
+        // Addresses are unique; duplicate address detection would take seconds.
         IpFamily::V6 => format!("addr add {address}/{} dev {device} nodad", prefixes[1]),
     });
     each.collect()
@@ -135,21 +134,21 @@ fn default_routes(gateway: &Addresses) -> Vec<String> {
     gateway.iter().map(|address| format!("route add default via {address}")).collect()
 }
 
-/// For every machine and pod. New namespaces begin with the machine's own IPv4 settings, whatever these are.
+/// The sysctls of all machines and pods. New namespaces inherit the host's IPv4 settings.
 const HOST: [Sysctl; 8] = [
     sysctl("net/ipv4/conf/all/rp_filter", "0"),
     sysctl("net/ipv4/conf/default/rp_filter", "0"),
     optional("net/ipv6/conf/all/disable_ipv6", "0"),
     optional("net/ipv6/conf/default/disable_ipv6", "0"),
-    // No waiting for an address that nobody else can have.
+    // No duplicate address detection.
     optional("net/ipv6/conf/all/accept_dad", "0"),
     optional("net/ipv6/conf/default/accept_dad", "0"),
-    // Nobody may learn a way to another pod that leaves the node out.
+    // No redirects that bypass the node between pods.
     optional("net/ipv6/conf/default/accept_redirects", "0"),
     sysctl("net/ipv4/ip_forward", "0"),
 ];
 
-/// For machines that pass packets on. A refusal must be told every time, not once a second.
+/// The sysctls of machines that forward packets. ICMP errors are not rate limited, so that every connection is rejected.
 const ROUTER: [Sysctl; 6] = [
     sysctl("net/ipv4/ip_forward", "1"),
     optional("net/ipv6/conf/all/forwarding", "1"),
@@ -159,12 +158,11 @@ const ROUTER: [Sysctl; 6] = [
     optional("net/ipv6/icmp/ratelimit", "0"),
 ];
 
-/// For nodes: where the kernel has `br_netfilter` loaded, bridged packets go through the rules too, as on every node of
-/// a cluster.
+/// The sysctls of nodes: with `br_netfilter`, bridged packets go through the rules, as on other Kubernetes nodes.
 const NODE: [Sysctl; 2] =
     [optional("net/bridge/bridge-nf-call-iptables", "1"), optional("net/bridge/bridge-nf-call-ip6tables", "1")];
 
-/// For the switch, which has no rules.
+/// The sysctls of the switch, which has no rules.
 const SWITCH: [Sysctl; 2] =
     [optional("net/bridge/bridge-nf-call-iptables", "0"), optional("net/bridge/bridge-nf-call-ip6tables", "0")];
 

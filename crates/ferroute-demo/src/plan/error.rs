@@ -2,109 +2,109 @@ use std::fmt;
 
 use ferroute_core::{IpFamily, Protocol, parse::InvalidObject};
 
-/// The objects do not make a cluster: what an API server would refuse, or more than the demo has room for.
+/// An error in the objects: one that the API server would report, or a limit of the demo.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// An object is wrong in itself.
+    /// An object is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidObject),
-    /// An object does not fit into this cluster.
+    /// A field does not fit into this cluster.
     #[error(transparent)]
-    Unfit(Box<Unfit>),
+    Field(Box<FieldError>),
 }
 
-/// An object that does not fit into the cluster.
+/// A field that does not fit into the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field}: {problem}")]
-pub struct Unfit {
-    /// Which one.
+pub struct FieldError {
+    /// The object.
     pub object: ObjectName,
-    /// The field at fault, as in the YAML: `spec.ports[0].nodePort`.
+    /// The field, such as `spec.ports[0].nodePort`.
     pub field: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// Which object is meant; printed like `Service default/nginx-service`.
+/// The kind and name of an object, printed as `Service default/nginx-service`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectName {
     /// `Service`, `Deployment` or `Pod`.
     pub kind: &'static str,
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// Why a field does not fit.
+/// A problem with a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It must be there.
+    /// A required field is missing.
     #[error("is missing")]
     Missing,
-    /// Two objects, or one twice, ask for the same.
+    /// The value is in use.
     #[error("{value} is already taken by {owner}")]
     Taken {
-        /// What both ask for.
+        /// The value.
         value: String,
-        /// Who has it.
+        /// The object that has it.
         owner: ObjectName,
     },
-    /// Not a name that Kubernetes allows; holds what is wrong with it.
+    /// Kubernetes does not allow the name; holds the reason.
     #[error("{0}")]
-    NotAName(String),
-    /// The demo's own machine has that name.
-    #[error("{0:?} is the name of one of the demo's own machines")]
+    InvalidName(String),
+    /// A machine of the demo has the name.
+    #[error("{0:?} is the name of one of the demo's machines")]
     Reserved(String),
-    /// Outside of what the field allows.
+    /// The number is out of range.
     #[error("{got} is out of range (want {min} to {max})")]
     OutOfRange {
-        /// What is there.
+        /// The value.
         got: i64,
-        /// Least allowed.
+        /// The minimum.
         min: i64,
-        /// Greatest allowed.
+        /// The maximum.
         max: i64,
     },
-    /// Not one of the field's values.
+    /// The value is not supported.
     #[error("unsupported value {got:?} (want {want})")]
     Unsupported {
-        /// What is there.
+        /// The value.
         got: String,
-        /// What may be there.
+        /// The supported values.
         want: &'static str,
     },
-    /// The Deployment would not own its own pods.
+    /// A Deployment's selector does not match its pods.
     #[error("does not match the labels of spec.template")]
     SelectorMismatch,
-    /// The Service wants IPv6 and there is none.
-    #[error("asks for IPv6, which this machine's kernel does not have")]
+    /// A Service requires IPv6.
+    #[error("requires IPv6, which the kernel does not support")]
     NoIpv6,
-    /// Every value that could be assigned is taken.
-    #[error("no {what} is left to assign")]
+    /// All assignable values are in use.
+    #[error("no free {resource}")]
     Exhausted {
-        /// What there is none left of.
-        what: Resource,
+        /// The kind of value.
+        resource: Resource,
     },
 }
 
-/// What the demo assigns.
+/// A kind of value that the demo assigns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// An address for a pod on its node.
+    /// A pod address of a node.
     PodAddress,
     /// A cluster IP of a family.
     ClusterIp(IpFamily),
-    /// A load-balancer address of a family.
+    /// A load balancer IP of a family.
     LoadBalancerIp(IpFamily),
     /// A port on the nodes.
     NodePort(Protocol),
 }
 
 impl ObjectName {
-    /// The problem with a field of this object.
-    pub(super) fn unfit(&self, field: impl Into<String>, problem: Problem) -> PlanError {
-        PlanError::Unfit(Box::new(Unfit { object: self.clone(), field: field.into(), problem }))
+    /// Returns an error about a field of this object.
+    pub(super) fn field_error(&self, field: impl Into<String>, problem: Problem) -> PlanError {
+        PlanError::Field(Box::new(FieldError { object: self.clone(), field: field.into(), problem }))
     }
 }
 
@@ -119,7 +119,7 @@ impl fmt::Display for Resource {
         match self {
             Self::PodAddress => f.write_str("pod address"),
             Self::ClusterIp(family) => write!(f, "{family} cluster IP"),
-            Self::LoadBalancerIp(family) => write!(f, "{family} load-balancer address"),
+            Self::LoadBalancerIp(family) => write!(f, "{family} load balancer IP"),
             Self::NodePort(protocol) => write!(f, "{protocol} node port"),
         }
     }

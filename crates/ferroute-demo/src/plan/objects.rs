@@ -2,54 +2,54 @@ use std::error::Error;
 
 use ferroute_api::{
     Deployment, EndpointSlice, Endpoints, Object, Pod, Service,
-    manifest::{self, DocumentError, Found},
+    manifest::{self, DocumentError, Parsed},
 };
 
-/// The objects of a YAML file that the demo can bring to life, in the order of the file.
+/// The objects of a YAML file that the demo supports, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     /// Deployments and Pods.
     pub workloads: Vec<Workload>,
     /// Services.
     pub services: Vec<Service>,
-    /// Slices of Services that have no selector.
+    /// EndpointSlices of Services without a selector.
     pub slices: Vec<EndpointSlice>,
-    /// The same in the older form.
+    /// Endpoints of Services without a selector.
     pub endpoints: Vec<Endpoints>,
-    /// What else is there, by kind and name; the demo does nothing with it.
+    /// The kinds and names of other objects, which the demo ignores.
     pub ignored: Vec<String>,
 }
 
-/// What pods come from.
+/// An object that defines pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// A number of like pods.
+    /// A Deployment.
     Deployment(Deployment),
-    /// A pod of its own.
+    /// A Pod.
     Pod(Pod),
 }
 
-/// Not all of a text could be read.
+/// A text with invalid documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.0))]
 pub struct ObjectsError(
-    /// Everything that is wrong; never empty.
+    /// The errors; never empty.
     pub Vec<DocumentError>,
 );
 
 impl Objects {
-    /// Reads YAML or JSON, as many documents as there are.
+    /// Parses YAML or JSON documents.
     ///
     /// # Errors
     ///
-    /// All documents that cannot be read, by place, object and field. Then nothing of the text is used.
+    /// The errors of all invalid documents, with position, object and field.
     pub fn parse(text: &str) -> Result<Self, ObjectsError> {
         let mut objects = Self::default();
         let mut errors = Vec::new();
-        for found in manifest::read(text) {
-            match found {
-                Ok(Found::Object(object)) => objects.add(*object),
-                Ok(Found::Ignored(ignored)) => objects.ignored.push(format!("{} {}", ignored.kind, ignored.name)),
+        for document in manifest::read(text) {
+            match document {
+                Ok(Parsed::Object(object)) => objects.add(*object),
+                Ok(Parsed::Ignored(ignored)) => objects.ignored.push(format!("{} {}", ignored.kind, ignored.name)),
                 Err(error) => errors.push(error),
             }
         }
@@ -63,12 +63,35 @@ impl Objects {
             Object::Endpoints(endpoints) => self.endpoints.push(endpoints),
             Object::Pod(pod) => self.workloads.push(Workload::Pod(pod)),
             Object::Deployment(deployment) => self.workloads.push(Workload::Deployment(deployment)),
-            // The demo has nodes of its own.
+            // The demo has its own nodes.
             Object::Node(node) => self.ignored.push(format!("Node {}", node.metadata.name)),
-            // It gives addresses to Services itself.
+            // The demo assigns cluster IPs from its own range.
             Object::ServiceCidr(cidr) => self.ignored.push(format!("ServiceCIDR {}", cidr.metadata.name)),
         }
     }
+}
+
+/// Writes objects as YAML, one document each.
+///
+/// # Errors
+///
+/// Those of the serializer; it accepts all of these objects.
+pub(crate) fn to_yaml(objects: &[Object]) -> Result<String, serde_saphyr::ser_error::Error> {
+    let mut text = String::new();
+    for object in objects {
+        let kind = object.kind();
+        let body = match object {
+            Object::Service(object) => serde_saphyr::to_string(object),
+            Object::EndpointSlice(object) => serde_saphyr::to_string(object),
+            Object::Endpoints(object) => serde_saphyr::to_string(object),
+            Object::Node(object) => serde_saphyr::to_string(object),
+            Object::ServiceCidr(object) => serde_saphyr::to_string(object),
+            Object::Pod(object) => serde_saphyr::to_string(object),
+            Object::Deployment(object) => serde_saphyr::to_string(object),
+        };
+        text.push_str(&format!("---\napiVersion: {}\nkind: {kind}\n{}", kind.api_version(), body?));
+    }
+    Ok(text)
 }
 
 fn lines(errors: &[DocumentError]) -> String {

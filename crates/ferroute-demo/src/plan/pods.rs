@@ -1,4 +1,4 @@
-//! From Deployments and Pods to single pods with a node, addresses and ports.
+//! Plans the pods of Deployments and Pods: nodes, addresses and ports.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,7 +8,7 @@ use std::{
 use ferroute_api::{Container, Deployment, ObjectMeta, Pod, PodSpec};
 use ferroute_core::{
     Protocol,
-    parse::{check_label, check_subdomain},
+    parse::{check_dns_label, check_dns_subdomain},
 };
 
 use super::{
@@ -18,17 +18,17 @@ use super::{
 };
 use crate::layout::{LAN, NodeId, OUTSIDE};
 
-/// All pods of the workloads, in their order. Pods that were there in `previous` keep their addresses.
+/// Plans all pods of the workloads, in their order. Pods in `previous` keep their addresses.
 ///
-/// A pod that its YAML gives an address (`status.podIP`, of its node's pod network) has that one. Otherwise each
-/// workload of a node has ten numbers to itself, the first one from .4 on, the next from .14 on, so that scaling one
-/// does not move the others; pods beyond that take whatever is free.
+/// A pod gets the address in its YAML (`status.podIP`, if in its node's pod network). Otherwise each workload of a node has a
+/// block of ten addresses, the first from .4, the next from .14, so that scaling one workload does not affect the others.
+/// Pods beyond their block get any free address.
 pub(super) fn place(workloads: &[Workload], previous: &[PlannedPod], ipv6: bool) -> Result<Vec<PlannedPod>, PlanError> {
     let mut drafts = Vec::new();
     let mut blocks = BTreeMap::new();
     for workload in workloads {
         let template = Template::new(workload)?;
-        // A Deployment that is scaled down to nothing keeps its numbers too.
+        // A Deployment without replicas keeps its block, too.
         let block = (!template.host_network)
             .then(|| *blocks.entry(template.node).and_modify(|block| *block += 1).or_insert(0_usize));
         drafts.extend(template.drafts(block));
@@ -38,25 +38,25 @@ pub(super) fn place(workloads: &[Workload], previous: &[PlannedPod], ipv6: bool)
     Ok(drafts.into_iter().map(|draft| draft.finish(ipv6)).collect())
 }
 
-/// What the pods of a workload have in common.
+/// The common properties of a workload's pods.
 struct Template {
     owner: ObjectName,
-    /// Their names.
+    /// The names of the pods.
     names: Vec<String>,
     node: NodeId,
     host_network: bool,
     labels: BTreeMap<String, String>,
     ports: Vec<PodPort>,
-    /// The address that the YAML gives to the one pod.
-    asked_for: Option<Ipv4Addr>,
+    /// The address in the YAML of a single pod.
+    requested: Option<Ipv4Addr>,
 }
 
-/// A pod on its way to having an address.
+/// A pod whose address is to be assigned.
 struct Draft {
     owner: ObjectName,
     pod: PlannedPod,
-    asked_for: Option<Ipv4Addr>,
-    /// The last number of the address that it gets if nobody else has it.
+    requested: Option<Ipv4Addr>,
+    /// The preferred host number, if it is free.
     preferred: Option<u8>,
     address: Option<Ipv4Addr>,
 }
@@ -64,36 +64,36 @@ struct Draft {
 impl Template {
     fn new(workload: &Workload) -> Result<Self, PlanError> {
         match workload {
-            Workload::Pod(pod) => Self::of_pod(pod),
-            Workload::Deployment(deployment) => Self::of_deployment(deployment),
+            Workload::Pod(pod) => Self::from_pod(pod),
+            Workload::Deployment(deployment) => Self::from_deployment(deployment),
         }
     }
 
-    fn of_pod(pod: &Pod) -> Result<Self, PlanError> {
+    fn from_pod(pod: &Pod) -> Result<Self, PlanError> {
         let metadata = &pod.metadata;
         let owner = object_name("Pod", metadata);
         let mut template = Self::read(owner, vec![metadata.name.clone()], metadata, &pod.spec, "spec")?;
-        let given = pod.status.pod_ip.as_deref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
-        // An address of another network comes from another cluster and says nothing about this one.
-        template.asked_for =
-            given.filter(|ip| (2..=254).any(|host| template.node.pod_addresses(host, false).v4 == *ip));
+        let address = pod.status.pod_ip.as_deref().and_then(|ip| ip.parse::<Ipv4Addr>().ok());
+        // The address of another network is one of the cluster that the YAML comes from.
+        template.requested =
+            address.filter(|ip| (2..=254).any(|host| template.node.pod_addresses(host, false).v4 == *ip));
         Ok(template)
     }
 
-    fn of_deployment(deployment: &Deployment) -> Result<Self, PlanError> {
+    fn from_deployment(deployment: &Deployment) -> Result<Self, PlanError> {
         let owner = object_name("Deployment", &deployment.metadata);
         let spec = &deployment.spec;
         let wanted = &spec.selector.match_labels;
         if wanted.is_empty() {
-            return Err(owner.unfit("spec.selector.matchLabels", Problem::Missing));
+            return Err(owner.field_error("spec.selector.matchLabels", Problem::Missing));
         }
         if !super::selects(wanted, &spec.template.metadata.labels) {
-            return Err(owner.unfit("spec.selector.matchLabels", Problem::SelectorMismatch));
+            return Err(owner.field_error("spec.selector.matchLabels", Problem::SelectorMismatch));
         }
         let count = spec.replicas.unwrap_or(1);
         if !(0..=MAX_REPLICAS).contains(&count) {
             let problem = Problem::OutOfRange { got: count.into(), min: 0, max: MAX_REPLICAS.into() };
-            return Err(owner.unfit("spec.replicas", problem));
+            return Err(owner.field_error("spec.replicas", problem));
         }
         let names = (1..=count).map(|n| format!("{}-{n}", owner.name)).collect();
         Self::read(owner, names, &spec.template.metadata, &spec.template.spec, "spec.template.spec")
@@ -110,17 +110,17 @@ impl Template {
             None | Some("") => NodeId::default(),
             Some(name) => NodeId::from_name(name).ok_or_else(|| {
                 let problem = Problem::Unsupported { got: name.to_owned(), want: "node or node2" };
-                owner.unfit(format!("{field}.nodeName"), problem)
+                owner.field_error(format!("{field}.nodeName"), problem)
             })?,
         };
         let ports = ports(&owner, &spec.containers, field)?;
         let labels = metadata.labels.clone();
-        Ok(Self { owner, names, node, host_network: spec.host_network, labels, ports, asked_for: None })
+        Ok(Self { owner, names, node, host_network: spec.host_network, labels, ports, requested: None })
     }
 
-    /// Its pods; `block` is its position among the workloads of its node.
+    /// Returns the pods; `block` is the index of the workload on its node.
     fn drafts(self, block: Option<usize>) -> impl Iterator<Item = Draft> {
-        let Self { owner, names, node, host_network, labels, ports, asked_for } = self;
+        let Self { owner, names, node, host_network, labels, ports, requested } = self;
         names.into_iter().enumerate().map(move |(i, name)| Draft {
             pod: PlannedPod {
                 namespace: owner.namespace.clone(),
@@ -132,7 +132,7 @@ impl Template {
                 ports: ports.clone(),
             },
             owner: owner.clone(),
-            asked_for,
+            requested,
             preferred: block.and_then(|block| preferred(block, i)),
             address: None,
         })
@@ -167,11 +167,11 @@ fn ports(owner: &ObjectName, containers: &[Container], field: &str) -> Result<Ve
             let got = port.container_port;
             let number = u16::try_from(got).ok().filter(|number| *number != 0).ok_or_else(|| {
                 let problem = Problem::OutOfRange { got: got.into(), min: 1, max: u16::MAX.into() };
-                owner.unfit(field("containerPort"), problem)
+                owner.field_error(field("containerPort"), problem)
             })?;
             let protocol: Protocol = port.protocol.as_deref().unwrap_or("TCP").parse().map_err(|_| {
                 let got = port.protocol.clone().unwrap_or_default();
-                owner.unfit(field("protocol"), Problem::Unsupported { got, want: "TCP, UDP or SCTP" })
+                owner.field_error(field("protocol"), Problem::Unsupported { got, want: "TCP, UDP or SCTP" })
             })?;
             if seen.insert((number, protocol)) {
                 ports.push(PodPort { name: port.name.clone(), number, protocol });
@@ -181,7 +181,7 @@ fn ports(owner: &ObjectName, containers: &[Container], field: &str) -> Result<Ve
     Ok(ports)
 }
 
-/// Names become those of files, network namespaces and machines, so they have to be what Kubernetes allows.
+/// Checks names: they become names of files, network namespaces and machines.
 fn check_names(drafts: &[Draft]) -> Result<(), PlanError> {
     let mut names = Pool::new();
     for Draft { owner, pod: PlannedPod { namespace, name, .. }, .. } in drafts {
@@ -189,13 +189,13 @@ fn check_names(drafts: &[Draft]) -> Result<(), PlanError> {
         let unique = if is_machine {
             Err(Problem::Reserved(name.clone()))
         } else {
-            check_subdomain(name)
-                .map_err(Problem::NotAName)
+            check_dns_subdomain(name)
+                .map_err(Problem::InvalidName)
                 .and_then(|()| names.reserve(format!("Pod {namespace}/{name}"), owner))
         };
-        unique.map_err(|problem| owner.unfit("metadata.name", problem))?;
-        let namespace = check_label(namespace).map_err(Problem::NotAName);
-        namespace.map_err(|problem| owner.unfit("metadata.namespace", problem))?;
+        unique.map_err(|problem| owner.field_error("metadata.name", problem))?;
+        let namespace = check_dns_label(namespace).map_err(Problem::InvalidName);
+        namespace.map_err(|problem| owner.field_error("metadata.namespace", problem))?;
     }
     Ok(())
 }
@@ -203,30 +203,30 @@ fn check_names(drafts: &[Draft]) -> Result<(), PlanError> {
 fn assign_addresses(drafts: &mut [Draft], previous: &[PlannedPod]) -> Result<(), PlanError> {
     let mut pool = Pool::new();
     for draft in drafts.iter_mut() {
-        if let Some(ip) = draft.asked_for {
-            pool.reserve(ip, &draft.owner).map_err(|problem| draft.owner.unfit("status.podIP", problem))?;
+        if let Some(ip) = draft.requested {
+            pool.reserve(ip, &draft.owner).map_err(|problem| draft.owner.field_error("status.podIP", problem))?;
             draft.address = Some(ip);
         }
     }
-    for round in [Round::Before, Round::Preferred, Round::Any] {
+    for round in [Round::Previous, Round::Preferred, Round::Any] {
         for draft in drafts.iter_mut().filter(|draft| draft.lacks_address()) {
             draft.address = pool.assign(round.candidates(draft, previous), &draft.owner);
         }
     }
-    let homeless = drafts.iter().find(|draft| draft.lacks_address());
-    homeless.map_or(Ok(()), |draft| {
-        Err(draft.owner.unfit("status.podIP", Problem::Exhausted { what: Resource::PodAddress }))
+    let unassigned = drafts.iter().find(|draft| draft.lacks_address());
+    unassigned.map_or(Ok(()), |draft| {
+        Err(draft.owner.field_error("status.podIP", Problem::Exhausted { resource: Resource::PodAddress }))
     })
 }
 
-/// Addresses are given out in rounds, so that no pod gets what another one has a better claim to.
+/// A round of address assignment. Earlier rounds have precedence for all pods.
 #[derive(Clone, Copy)]
 enum Round {
-    /// What a pod had.
-    Before,
-    /// What a pod has in a fresh cluster.
+    /// Addresses of the previous plan.
+    Previous,
+    /// Preferred addresses.
     Preferred,
-    /// What is left.
+    /// Any free address.
     Any,
 }
 
@@ -234,7 +234,7 @@ impl Round {
     fn candidates(self, draft: &Draft, previous: &[PlannedPod]) -> Vec<Ipv4Addr> {
         let address = |host| draft.pod.node.pod_addresses(host, false).v4;
         match self {
-            Self::Before => {
+            Self::Previous => {
                 let is_same = |old: &&PlannedPod| {
                     let key = |pod: &PlannedPod| (pod.short_name(), pod.node, pod.host_network);
                     key(old) == key(&draft.pod)
@@ -247,18 +247,17 @@ impl Round {
     }
 }
 
-/// The number for a workload's pod: `block` is the workload's position on its node, `index` the pod's in it.
+/// Returns the preferred host number of a pod: `block` is the index of the workload on its node, `index` that of the pod.
 fn preferred(block: usize, index: usize) -> Option<u8> {
-    let host = usize::from(*POD_HOSTS.start()) + block * BLOCK + index;
-    u8::try_from(host).ok().filter(|host| index < BLOCK && POD_HOSTS.contains(host))
+    let host = usize::from(*POD_HOSTS.start()) + block * BLOCK_SIZE + index;
+    u8::try_from(host).ok().filter(|host| index < BLOCK_SIZE && POD_HOSTS.contains(host))
 }
 
-/// Numbers that a workload has to itself.
-const BLOCK: usize = 10;
+/// The number of addresses in a workload's block.
+const BLOCK_SIZE: usize = 10;
 
-/// The numbers that pods' addresses end in; .1 is the bridge, and the first pod of a fresh cluster gets .4, as on a
-/// small single-node cluster.
+/// The host numbers of pods. The bridge is .1; starting from .4 is typical of small single-node clusters.
 const POD_HOSTS: std::ops::RangeInclusive<u8> = 4..=254;
 
-/// More than fit on a node, and few enough that a slip of the finger is told at once.
+/// The maximum number of replicas, more than fit on a node.
 const MAX_REPLICAS: i32 = 300;

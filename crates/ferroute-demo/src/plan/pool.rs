@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::{ObjectName, Problem};
 
-/// Values of which each belongs to at most one object: addresses, ports.
+/// Addresses or ports, each of which has at most one owner.
 #[derive(Debug)]
 pub(super) struct Pool<T> {
     owners: BTreeMap<T, ObjectName>,
@@ -15,7 +15,7 @@ impl<T: Ord + Clone + fmt::Display> Pool<T> {
         Self { owners: BTreeMap::new() }
     }
 
-    /// Gives `owner` the very value that it asks for.
+    /// Assigns a certain value to `owner`.
     pub(super) fn reserve(&mut self, value: T, owner: &ObjectName) -> Result<(), Problem> {
         if let Some(other) = self.owners.get(&value) {
             return Err(Problem::Taken { value: value.to_string(), owner: other.clone() });
@@ -24,7 +24,7 @@ impl<T: Ord + Clone + fmt::Display> Pool<T> {
         Ok(())
     }
 
-    /// Gives `owner` the first of `candidates` that is free; `None` when none is.
+    /// Assigns the first free one of `candidates` to `owner`; returns `None` if all are in use.
     pub(super) fn assign(&mut self, candidates: impl IntoIterator<Item = T>, owner: &ObjectName) -> Option<T> {
         let value = candidates.into_iter().find(|candidate| !self.owners.contains_key(candidate))?;
         self.owners.insert(value.clone(), owner.clone());
@@ -32,8 +32,8 @@ impl<T: Ord + Clone + fmt::Display> Pool<T> {
     }
 }
 
-/// All numbers below `size`, from one on that depends on nothing but `seed`. So an object gets the same value whatever
-/// else is in the cluster, unless two want the same one.
+/// Returns all numbers below `size`, starting from one that depends only on `seed`: an object gets the same value in every
+/// cluster, unless it is in use.
 pub(super) fn numbers(seed: &str, size: u32) -> impl Iterator<Item = u32> + use<> {
     let digest = Sha256::digest(seed);
     let start = digest.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)) % size;
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_has_one_owner() {
+    fn value_has_one_owner() {
         let mut pool = Pool::new();
         pool.reserve(7, &owner("a")).unwrap();
         assert_eq!(pool.reserve(7, &owner("b")).unwrap_err().to_string(), "7 is already taken by Service default/a");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_comes_once_from_a_start_that_the_seed_gives() {
+    fn numbers_are_a_permutation_that_depends_on_the_seed() {
         let mut all: Vec<u32> = numbers("default/a", 100).collect();
         assert_eq!(all, numbers("default/a", 100).collect::<Vec<_>>());
         assert_ne!(all[0], numbers("default/b", 100).next().unwrap());

@@ -3,7 +3,7 @@ mod faults;
 mod pods;
 mod services;
 
-use ferroute_api::manifest::{self, Found};
+use ferroute_api::manifest::{self, Parsed};
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn objects(yaml: &str) -> Objects {
     Objects::parse(yaml).unwrap()
 }
 
-/// The plan of a fresh cluster.
+/// Plans a new cluster.
 fn plan(yaml: &str) -> ClusterPlan {
     ClusterPlan::new(&objects(yaml), None, true).unwrap()
 }
@@ -44,13 +44,13 @@ fn service(name: &str, spec: &str) -> String {
     format!("---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n")
 }
 
-/// `name address` of every pod.
+/// Returns `name address` of every pod.
 fn addresses(plan: &ClusterPlan) -> Vec<String> {
     plan.pods.iter().map(|pod| format!("{} {}", pod.short_name(), pod.addresses.v4)).collect()
 }
 
 #[test]
-fn what_is_written_for_proxies_reads_back_the_same() {
+fn written_manifests_are_parsed_to_same_objects() {
     let yaml = [
         deployment("web", 2, "{containerPort: 80}"),
         service("web", "type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]"),
@@ -58,22 +58,22 @@ fn what_is_written_for_proxies_reads_back_the_same() {
     ]
     .concat();
     let objects = plan(&yaml).objects(|_| true);
-    let read = manifest::read(&to_yaml(&objects).unwrap()).into_iter().map(|found| match found.unwrap() {
-        Found::Object(object) => *object,
-        Found::Ignored(ignored) => panic!("{ignored:?}"),
+    let read = manifest::read(&to_yaml(&objects).unwrap()).into_iter().map(|document| match document.unwrap() {
+        Parsed::Object(object) => *object,
+        Parsed::Ignored(ignored) => panic!("{ignored:?}"),
     });
     assert_eq!(read.collect::<Vec<_>>(), objects);
 }
 
 #[test]
-fn a_plan_survives_the_status_file() {
+fn plan_is_serializable() {
     let plan = plan(&[pod("a", ""), service("a", "selector: {app: a}, ports: [{port: 53, protocol: UDP}]")].concat());
     let text = serde_json::to_string(&plan).unwrap();
     assert_eq!(serde_json::from_str::<ClusterPlan>(&text).unwrap(), plan);
 }
 
 #[test]
-fn objects_that_the_demo_has_no_use_for_are_named() {
+fn ignored_objects_are_listed() {
     let objects = objects(
         "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}}\n---\n{apiVersion: v1, kind: Node, metadata: {name: mine}}\n",
     );
@@ -81,7 +81,7 @@ fn objects_that_the_demo_has_no_use_for_are_named() {
 }
 
 #[test]
-fn slices_and_endpoints_of_the_users_own_reach_proxies_as_they_are() {
+fn users_own_slices_and_endpoints_are_passed_to_proxies() {
     let yaml = "
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice

@@ -1,76 +1,45 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ferroute_core::{IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
+use ferroute_core::{
+    HostState, IpFamily, LocalTraffic, NfacctCounters, NodePortMatch, ProxySettings, ServiceTable,
+};
 
-use crate::{Match, Sense, rule::InterfaceMatch};
+use crate::{Match, Rule, Sense, rule::InterfaceMatch};
 
-/// What rules depend on besides Services and endpoints. Where this differs, rules of any Service may.
+/// The inputs of the planner besides Services and endpoints. If it changes, rules of any Service may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanContext {
-    /// Whose rules these are.
+    /// The IP family.
     pub family: IpFamily,
-    /// The mark that says «masquerade».
+    /// The mark of packets to be masqueraded.
     pub masquerade_mark: u32,
     /// Masquerade all traffic to cluster IPs.
     pub masquerade_all: bool,
-    /// How packets of local pods look, where that can be told.
+    /// The match for packets of local pods, if they can be detected.
     pub local_traffic: Option<LocalTraffic>,
-    /// Which addresses answer on node ports.
+    /// The addresses that node ports answer on.
     pub node_ports: NodePortMatch,
-    /// The node's own address; sources that come from it may use load-balancer addresses if it is within the ranges.
+    /// The node's primary address. If the source ranges of a load balancer contain it, the node itself may use the load
+    /// balancer's addresses.
     pub node_ip: IpAddr,
     /// Node ports answer on localhost.
     pub localhost_node_ports: bool,
-    /// There are so many endpoints that comments on their rules cost too much.
+    /// The cluster has so many endpoints that their rules have no comments.
     pub large_cluster: bool,
-    /// `MASQUERADE` understands `--random-fully`.
+    /// See [`HostState::random_fully`].
     pub random_fully: bool,
-    /// Which counters there are.
+    /// See [`HostState::counters`].
     pub counters: NfacctCounters,
-    /// The kernel lets odd TCP packets pass, so that invalid ones need not be dropped.
+    /// See [`HostState::conntrack_tcp_be_liberal`].
     pub conntrack_tcp_be_liberal: bool,
-}
-
-/// What the planner must know of the host. Somebody else finds it out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostFacts {
-    /// Addresses of all interfaces, of both families.
-    pub addresses: Vec<IpAddr>,
-    /// See [`PlanContext::random_fully`].
-    pub random_fully: bool,
-    /// See [`PlanContext::counters`].
-    pub counters: NfacctCounters,
-    /// See [`PlanContext::conntrack_tcp_be_liberal`].
-    pub conntrack_tcp_be_liberal: bool,
-}
-
-/// The counters (`nfacct`) that rules of ours use. A rule that names one that is not there is refused by the kernel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NfacctCounters {
-    /// [`NfacctCounters::INVALID_DROPPED`] is there.
-    pub invalid_dropped: bool,
-    /// [`NfacctCounters::LOCALHOST_ACCEPTED`] is there.
-    pub localhost_accepted: bool,
-}
-
-impl NfacctCounters {
-    /// Counts packets dropped because they belong to no connection.
-    pub const INVALID_DROPPED: &str = "ct_state_invalid_dropped_pkts";
-    /// Counts new connections to node ports on localhost.
-    pub const LOCALHOST_ACCEPTED: &str = "localhost_nps_accepted_pkts";
-
-    /// The match that counts under `name`.
-    pub(super) fn count(name: &str) -> Match {
-        Match::Nfacct(name.into())
-    }
 }
 
 impl PlanContext {
-    /// Endpoints beyond which kube-proxy leaves the comments on endpoints' rules away.
-    pub const LARGE_CLUSTER: usize = 1000;
+    /// The number of endpoints above which kube-proxy omits the comments on rules of endpoints.
+    const LARGE_CLUSTER: usize = 1000;
 
-    /// What the operator's settings, the table's node and endpoints, and the host come to.
-    pub fn new(settings: &ProxySettings, table: &ServiceTable, host: &HostFacts) -> Self {
+    /// Derives the context from the proxy's settings, the node and endpoints of `table`, and the host.
+    pub fn new(settings: &ProxySettings, table: &ServiceTable, host: &HostState) -> Self {
         let family = table.family;
         let endpoints: usize = table.entries.values().map(|entry| entry.endpoints.len()).sum();
         Self {
@@ -80,7 +49,7 @@ impl PlanContext {
             local_traffic: settings.local_traffic(family, &table.node),
             node_ports: settings.node_ports(family, &table.node, &host.addresses),
             node_ip: table.node.primary_address(family).unwrap_or(match family {
-                // kube-proxy's stand-in for a node whose address it does not know.
+                // kube-proxy's default for a node without addresses.
                 IpFamily::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
                 IpFamily::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
             }),
@@ -92,18 +61,23 @@ impl PlanContext {
         }
     }
 
-    /// Narrows a rule down to packets of local pods, or to others; `None` where that cannot be told, or where there are
-    /// no others: nf_tables' `iptables` refuses a rule for packets from outside of everywhere.
-    pub(super) fn of_local_pods(&self, rule: crate::Rule, local: bool) -> Option<crate::Rule> {
+    /// Restricts a rule to packets of local pods (`local`) or to all other packets. `None` if local pods cannot be
+    /// detected, or if no other packets exist: `iptables-nft` rejects a rule for sources outside of every network.
+    pub(super) fn restrict_to_pods(&self, rule: Rule, local: bool) -> Option<Rule> {
         let interface = |interface| if local { Sense::Is(interface) } else { Sense::Not(interface) };
         Some(match self.local_traffic.as_ref()? {
-            LocalTraffic::From(net) if local => rule.source(*net),
-            LocalTraffic::From(net) if net.prefix_len() == 0 => return None,
-            LocalTraffic::From(net) => rule.source_not(*net),
+            LocalTraffic::Source(net) if local => rule.source(*net),
+            LocalTraffic::Source(net) if net.prefix_len() == 0 => return None,
+            LocalTraffic::Source(net) => rule.source_not(*net),
             LocalTraffic::Interface(name) => rule.in_interface(interface(InterfaceMatch::Name(name.as_str().into()))),
             LocalTraffic::InterfacePrefix(prefix) => {
                 rule.in_interface(interface(InterfaceMatch::Prefix(prefix.as_str().into())))
             }
         })
     }
+}
+
+/// Returns the match that counts packets in the nfacct counter `name`.
+pub(super) fn count_packet(name: &str) -> Match {
+    Match::Nfacct(name.into())
 }

@@ -1,3 +1,5 @@
+//! Names of the proxy's chains, and of the chains that other modes and earlier versions of kube-proxy left behind.
+
 use std::net::IpAddr;
 
 use arrayvec::ArrayString;
@@ -5,64 +7,125 @@ use data_encoding::BASE32;
 use ferroute_core::ServicePortName;
 use sha2::{Digest, Sha256};
 
-use crate::{ChainName, spelling};
+use super::SharedChain;
+use crate::{ChainName, Rule, TableName, address_text};
 
-/// Names of the chains that are there whatever the Services.
+/// Names of the chains that exist whatever the Services.
 pub mod chains {
     use crate::ChainName;
 
-    /// nat: sends each Service's address to its chain. filter: refuses traffic to cluster IPs without endpoints.
+    /// nat: sends each Service's address to its chain. filter: rejects traffic to cluster IPs without endpoints.
     pub const SERVICES: ChainName = ChainName::literal("KUBE-SERVICES");
-    /// filter: refuses traffic to external addresses without endpoints.
+    /// filter: rejects traffic to external addresses without endpoints.
     pub const EXTERNAL_SERVICES: ChainName = ChainName::literal("KUBE-EXTERNAL-SERVICES");
-    /// nat: sends each node port to its Service's chain. filter: lets health checks in.
+    /// nat: sends each node port to its Service's chain. filter: accepts health checks.
     pub const NODE_PORTS: ChainName = ChainName::literal("KUBE-NODEPORTS");
     /// nat: masquerades marked packets.
     pub const POSTROUTING: ChainName = ChainName::literal("KUBE-POSTROUTING");
     /// nat: marks packets to be masqueraded.
     pub const MARK_MASQ: ChainName = ChainName::literal("KUBE-MARK-MASQ");
-    /// filter: lets forwarded Service traffic pass.
+    /// filter: accepts forwarded Service traffic.
     pub const FORWARD: ChainName = ChainName::literal("KUBE-FORWARD");
-    /// filter: drops what a Service's source ranges do not allow.
+    /// filter: drops traffic from outside of a Service's source ranges.
     pub const PROXY_FIREWALL: ChainName = ChainName::literal("KUBE-PROXY-FIREWALL");
-    /// filter: shields localhost from packets of others. The kubelet makes and uses the same chain.
+    /// filter: blocks packets from other hosts to localhost. The kubelet creates and uses the same chain.
     pub const FIREWALL: ChainName = ChainName::literal("KUBE-FIREWALL");
-    /// In every table, empty: when it is gone, somebody has flushed the table.
+    /// The canary chain: in every table, empty. Its absence shows that the table was flushed.
     pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
 }
 
-/// First parts of the names of chains that belong to one service port or endpoint.
+/// Prefixes of the names of chains that belong to one service port or endpoint.
 const SVC: &str = "KUBE-SVC-";
 const SVL: &str = "KUBE-SVL-";
 const FW: &str = "KUBE-FW-";
 const EXT: &str = "KUBE-EXT-";
 const SEP: &str = "KUBE-SEP-";
-/// Before version 1.24, what `KUBE-EXT-` is now.
+/// The prefix that `KUBE-EXT-` replaced in Kubernetes 1.24.
 const XLB: &str = "KUBE-XLB-";
 
-/// The chain belongs to one service port or endpoint, of now or of earlier times.
+/// Reports whether a chain belongs to one service port or endpoint, in this or an earlier version of kube-proxy.
 pub fn is_service_chain(chain: ChainName) -> bool {
     [SVC, SVL, FW, EXT, SEP, XLB].iter().any(|prefix| chain.as_str().starts_with(prefix))
 }
 
-/// Names of a service port's own chains.
-pub(super) struct OwnNames {
-    /// Chooses among the endpoints of policy Cluster.
+/// Reports whether iptables mode writes the chain.
+pub(crate) fn is_iptables_mode_chain(table: TableName, chain: ChainName) -> bool {
+    let fixed = match table {
+        TableName::Filter => [chains::FORWARD, chains::FIREWALL, chains::CANARY].contains(&chain),
+        TableName::Nat => [chains::POSTROUTING, chains::MARK_MASQ, chains::CANARY].contains(&chain),
+        TableName::Mangle => chain == chains::CANARY,
+        TableName::Raw | TableName::Security => false,
+    };
+    let shared = || SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain);
+    fixed || shared() || (table == TableName::Nat && is_service_chain(chain))
+}
+
+/// Chains of other modes in table nat: those of ipvs mode, then those of the userspace mode, which Kubernetes 1.26 removed.
+const NAT_LEFTOVERS: [&str; 7] = [
+    "KUBE-NODE-PORT",
+    "KUBE-LOAD-BALANCER",
+    // Dropped traffic from outside of the source ranges, until 1.26. The kubelet's chain of this name is in table filter.
+    "KUBE-FIREWALL",
+    "KUBE-PORTALS-CONTAINER",
+    "KUBE-PORTALS-HOST",
+    "KUBE-NODEPORT-CONTAINER",
+    "KUBE-NODEPORT-HOST",
+];
+
+/// Chains of other modes in table filter.
+const FILTER_LEFTOVERS: [&str; 5] = [
+    "KUBE-NODE-PORT",
+    "KUBE-SOURCE-RANGES-FIREWALL",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+    "KUBE-NODEPORT-NON-LOCAL",
+];
+
+/// A chain that ipvs mode always creates, in tables nat and filter. Its presence shows that the mode was active.
+pub(crate) const IPVS_NODE_PORT: ChainName = ChainName::literal("KUBE-NODE-PORT");
+
+/// The comment on ipvs mode's jumps into `KUBE-PROXY-FIREWALL`. Iptables mode has the chain too, and jumps of its own.
+const IPVS_FIREWALL_COMMENT: &str = "kube-proxy firewall rules";
+
+/// Reports whether another mode, or an earlier version of kube-proxy, left the chain behind.
+pub(crate) fn is_leftover_chain(table: TableName, chain: ChainName) -> bool {
+    match table {
+        TableName::Nat => NAT_LEFTOVERS.contains(&chain.as_str()),
+        TableName::Filter => FILTER_LEFTOVERS.contains(&chain.as_str()),
+        TableName::Mangle | TableName::Raw | TableName::Security => false,
+    }
+}
+
+/// Reports whether a rule of a builtin chain is ipvs mode's jump into a chain that iptables mode has too.
+pub(crate) fn is_leftover_jump(rule: &Rule) -> bool {
+    rule.first_comment() == Some(IPVS_FIREWALL_COMMENT)
+}
+
+/// Reports whether a chain belongs exclusively to kube-proxy or Ferroute, in any mode. `KUBE-FIREWALL` in table filter,
+/// which the kubelet shares, does not.
+pub fn is_proxy_chain(table: TableName, chain: ChainName) -> bool {
+    let is_shared = table == TableName::Filter && chain == chains::FIREWALL;
+    !is_shared && (is_iptables_mode_chain(table, chain) || is_leftover_chain(table, chain))
+}
+
+/// Names of the chains that belong to one service port.
+pub(super) struct ServiceChainNames {
+    /// Chooses among the endpoints of traffic policy Cluster.
     pub(super) cluster: ChainName,
-    /// Chooses among the endpoints of policy Local.
+    /// Chooses among the endpoints of traffic policy Local.
     pub(super) local: ChainName,
     /// Applies the source ranges.
     pub(super) firewall: ChainName,
-    /// Where traffic to all addresses but the cluster IP goes.
+    /// Receives traffic to all addresses but the cluster IP.
     pub(super) external: ChainName,
-    /// Has taken in the service port's name and protocol.
+    /// The hash state after the service port's name and protocol.
     hash: Sha256,
 }
 
-impl OwnNames {
-    /// `name` is the text of `of`.
-    pub(super) fn new(of: &ServicePortName, name: &str) -> Self {
-        let hash = Sha256::new().chain_update(name).chain_update(of.protocol.as_str());
+impl ServiceChainNames {
+    /// Derives the names for `port`, whose text is `name`.
+    pub(super) fn new(port: &ServicePortName, name: &str) -> Self {
+        let hash = Sha256::new().chain_update(name).chain_update(port.protocol.as_str());
         let suffix = suffix(hash.clone());
         Self {
             cluster: named(SVC, &suffix),
@@ -73,14 +136,14 @@ impl OwnNames {
         }
     }
 
-    /// The chain of one endpoint.
+    /// Derives the name of the chain of one endpoint.
     pub(super) fn endpoint(&self, address: IpAddr, port: u16) -> ChainName {
-        let text = spelling::socket(address, port);
+        let text = address_text::socket(address, port);
         named(SEP, &suffix(self.hash.clone().chain_update(text.as_bytes())))
     }
 }
 
-/// The first 16 characters of the hash in base 32, which stand for its first 80 bits.
+/// Returns the first 80 bits of the hash as 16 characters in base 32.
 fn suffix(hash: Sha256) -> [u8; 16] {
     let mut suffix = [0; 16];
     BASE32.encode_mut(&hash.finalize()[..10], &mut suffix);
@@ -99,12 +162,12 @@ mod tests {
 
     use super::*;
 
-    fn names(of: &ServicePortName) -> OwnNames {
-        OwnNames::new(of, &of.to_string())
+    fn names(port: &ServicePortName) -> ServiceChainNames {
+        ServiceChainNames::new(port, &port.to_string())
     }
 
     #[test]
-    fn names_are_those_that_were_recorded() {
+    fn names_equal_those_recorded_from_kube_proxy() {
         let names = names(&port_name("ns1/web:http"));
         assert_eq!(names.cluster.as_str(), "KUBE-SVC-4LVCYZMTA5CQO6SX");
         assert_eq!(names.external.as_str(), "KUBE-EXT-4LVCYZMTA5CQO6SX");
@@ -113,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_port_over_another_protocol_has_other_chains() {
+    fn chain_names_depend_on_the_protocol() {
         assert_ne!(names(&port_name("ns1/dns:dns")).cluster, names(&udp_port_name("ns1/dns:dns")).cluster);
     }
 
     #[test]
-    fn fixed_chains_are_no_service_chains() {
+    fn fixed_chains_are_not_service_chains() {
         assert!(!is_service_chain(chains::SERVICES));
         assert!(!is_service_chain(chains::FIREWALL));
     }

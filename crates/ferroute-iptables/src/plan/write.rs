@@ -1,93 +1,97 @@
 use std::io;
 
-use ferroute_core::{Entry, ServicePortName, ServiceTable};
+use ferroute_core::{ServicePortEntry, ServicePortName, ServiceTable};
 
 use super::{
-    ChainDigest, Contents, Difference, Dispatch, Jump, RuleCounts, ServicePlan,
-    base::{localnet_guard, node_port_jumps},
-    chains,
+    ChainContents, ChainDigest, Difference, Jump, RuleCounts, ServicePlan, SharedChain, chains,
     difference::TABLES,
+    fixed::{localnet_rule, node_port_jumps},
 };
-use crate::{ChainName, RestoreWriter, Rule, TableName};
+use crate::{ChainName, Rule, TableName, text::RestoreWriter};
 
-/// What [`Difference::write`] has written.
+/// The summary of writing a [`Difference`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    /// Rules, not counting jumps.
+pub struct WriteSummary {
+    /// Numbers of rules written, without jumps.
     pub rules: RuleCounts,
-    /// Transactions that the kernel makes of it. Each changes something.
+    /// Number of transactions in the kernel, each of which changes something.
     pub transactions: u32,
-    /// What is in the dispatch chains that were written.
-    pub(super) shared: [Option<ChainDigest>; Dispatch::ALL.len()],
+    /// Digests of the shared chains that were written.
+    pub(super) shared: [Option<ChainDigest>; SharedChain::ALL.len()],
 }
 
 impl Difference {
-    /// Writes the input for `iptables-restore --noflush`, each table as one transaction. `table` must be the one that
-    /// the difference was made for. Doing so again writes the same again.
+    /// Writes the input of `iptables-restore --noflush` with one transaction per table. `table` must be the one that was
+    /// compared. Writing twice produces the same text.
     ///
     /// # Errors
     /// Only those of `out`.
-    pub fn write<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<Written> {
+    pub fn write<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<WriteSummary> {
         self.write_limited(table, usize::MAX, out)
     }
 
-    /// As [`Difference::write`], but when many chains are to be written, in many transactions: `iptables-nft-restore`
-    /// looks through a list of all chains in the transaction for each rule, so that 20,000 chains at once keep it busy
-    /// for 40 s, and 100,000 for a quarter of an hour. A service port's own chains always change together, and those of new ones come before the dispatch
-    /// chains lead to them, so that what is in force in between is right for each Service.
+    /// Writes like [`Difference::write`], but in transactions with a limited number of chains: for each rule,
+    /// `iptables-nft-restore` searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and a
+    /// quarter of an hour for 100,000. The chains of one service port are always in one transaction, and new ones are
+    /// committed before the shared chains jump to them, so that the active rules are right for each Service at any time.
     ///
     /// # Errors
     /// Only those of `out`.
-    pub fn write_in_parts<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<Written> {
-        self.write_limited(table, CHAINS_PER_PART, out)
+    pub fn write_in_parts<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<WriteSummary> {
+        self.write_limited(table, CHAINS_PER_TRANSACTION, out)
     }
 
-    fn write_limited<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<Written> {
-        let mut out = Parts { out: RestoreWriter::new(out), limit, current: None, written: Written::default() };
-        for name in TABLES.into_iter().filter(|name| self.concerns(*name)) {
-            let before = out.out.rules();
-            self.write_base(name, &mut out)?;
+    fn write_limited<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<WriteSummary> {
+        let mut out = Transactions {
+            writer: RestoreWriter::new(out),
+            limit,
+            current: None,
+            summary: WriteSummary::default(),
+        };
+        for name in TABLES.into_iter().filter(|name| self.changes(*name)) {
+            let before = out.writer.rules();
+            self.write_fixed(name, &mut out)?;
             if name == TableName::Nat {
-                self.write_own_chains(table, &mut out)?;
+                self.write_service_chains(table, &mut out)?;
             }
             self.write_shared(name, table, &mut out)?;
             if name == TableName::Nat {
-                self.clear.iter().chain(&self.delete).try_for_each(|chain| out.declare(name, &[*chain]))?;
+                self.flush.iter().chain(&self.delete).try_for_each(|chain| out.declare(name, &[*chain]))?;
                 self.delete.iter().try_for_each(|chain| out.delete(name, *chain))?;
             }
             out.commit()?;
-            *out.written.rules.of_mut(name) += out.out.rules() - before;
+            *out.summary.rules.table_mut(name) += out.writer.rules() - before;
         }
-        out.out.finish()?;
-        Ok(out.written)
+        out.writer.finish()?;
+        Ok(out.summary)
     }
 
-    fn write_base<W: io::Write>(&self, name: TableName, out: &mut Parts<W>) -> io::Result<()> {
-        for chain in self.base.iter().filter(|chain| chain.table == name) {
+    fn write_fixed<W: io::Write>(&self, name: TableName, out: &mut Transactions<W>) -> io::Result<()> {
+        for chain in self.fixed.iter().filter(|chain| chain.table == name) {
             out.declare(name, &[chain.name])?;
-            if let Contents::Rules(rules) = &chain.contents {
-                out.out.append_all(chain.name, rules)?;
+            if let ChainContents::Rules(rules) = &chain.contents {
+                out.writer.append_all(chain.name, rules)?;
             }
         }
-        if name == TableName::Filter && self.guard {
-            out.make_room(name, 1)?;
-            out.out.append(chains::FIREWALL, &localnet_guard(self.context.family))?;
+        if name == TableName::Filter && self.write_localnet_rule {
+            out.reserve(name, 1)?;
+            out.writer.append(chains::FIREWALL, &localnet_rule(self.context.family))?;
         }
         Ok(())
     }
 
-    /// Writes chains that belong to one service port, all those of one port together.
-    fn write_own_chains<W: io::Write>(&self, table: &ServiceTable, out: &mut Parts<W>) -> io::Result<()> {
-        for (name, record) in &self.ports {
-            let own = record.iter().flat_map(|record| &record.chains).filter(|chain| !chain.in_force);
-            let chains: Vec<ChainName> = own.map(|chain| chain.name).collect();
+    /// Writes the chains that belong to one service port, those of one port together.
+    fn write_service_chains<W: io::Write>(&self, table: &ServiceTable, out: &mut Transactions<W>) -> io::Result<()> {
+        for (name, port) in &self.ports {
+            let stale = port.iter().flat_map(|port| &port.chains).filter(|chain| !chain.applied);
+            let chains: Vec<ChainName> = stale.map(|chain| chain.name).collect();
             let Some(entry) = table.entries.get(name).filter(|_| !chains.is_empty()) else { continue };
             out.declare(TableName::Nat, &chains)?;
             let mut result = Ok(());
-            self.plan(name, entry, table).own_chains(&mut |chain, rules| {
-                // Sorted, as the record is.
+            self.plan(name, entry, table).service_chains(&mut |chain, rules| {
+                // `chains` is sorted, as in the port's state.
                 if result.is_ok() && chains.binary_search(&chain).is_ok() {
-                    result = out.out.append_all(chain, rules);
+                    result = out.writer.append_all(chain, rules);
                 }
             });
             result?;
@@ -95,77 +99,87 @@ impl Difference {
         Ok(())
     }
 
-    /// Writes the dispatch chains of a table, and then the jumps: all that they lead to is there by now. Every service
-    /// port is planned again, one after the other, because their rules are not kept.
-    fn write_shared<W: io::Write>(&self, name: TableName, table: &ServiceTable, out: &mut Parts<W>) -> io::Result<()> {
-        let shared: Vec<Dispatch> = self.shared_in(name).collect();
+    /// Writes the shared chains of a table, then the jumps, whose targets exist by then. Plans every service port again,
+    /// because rules are not stored.
+    fn write_shared<W: io::Write>(
+        &self,
+        name: TableName,
+        table: &ServiceTable,
+        out: &mut Transactions<W>,
+    ) -> io::Result<()> {
+        let shared: Vec<SharedChain> = self.shared_in(name).collect();
         let jumps = || self.jumps.iter().filter(|jump| jump.table == name);
         if shared.is_empty() && jumps().next().is_none() {
             return Ok(());
         }
-        let chains: Vec<ChainName> = shared.iter().map(|dispatch| dispatch.chain()).collect();
+        let chains: Vec<ChainName> = shared.iter().map(|chain| chain.name()).collect();
         out.declare(name, &chains)?;
-        for dispatch in &shared {
-            out.written.shared[dispatch.index()] = Some(ChainDigest::EMPTY);
+        for chain in &shared {
+            out.summary.shared[chain.index()] = Some(ChainDigest::EMPTY);
         }
         if !shared.is_empty() {
             for (port, entry) in &table.entries {
                 let mut result = Ok(());
-                self.plan(port, entry, table).contribute(&mut |dispatch, rule| {
-                    if result.is_ok() && shared.contains(&dispatch) {
-                        result = out.append(dispatch, &rule);
+                self.plan(port, entry, table).shared_rules(&mut |chain, rule| {
+                    if result.is_ok() && shared.contains(&chain) {
+                        result = out.append(chain, &rule);
                     }
                 });
                 result?;
             }
         }
-        if shared.contains(&Dispatch::Services) {
-            node_port_jumps(&self.context).iter().try_for_each(|rule| out.append(Dispatch::Services, rule))?;
+        if shared.contains(&SharedChain::NatServices) {
+            node_port_jumps(&self.context).iter().try_for_each(|rule| out.append(SharedChain::NatServices, rule))?;
         }
-        jumps().try_for_each(|Jump { from, rule, .. }| out.out.insert(*from, rule))
+        jumps().try_for_each(|Jump { from, rule, .. }| out.writer.insert(*from, rule))
     }
 
-    fn plan<'a>(&'a self, name: &ServicePortName, entry: &'a Entry, table: &ServiceTable) -> ServicePlan<'a> {
-        ServicePlan::new(name, &entry.service, table.routes(entry), &self.context)
+    fn plan<'a>(
+        &'a self,
+        name: &ServicePortName,
+        entry: &'a ServicePortEntry,
+        table: &ServiceTable,
+    ) -> ServicePlan<'a> {
+        ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &self.context)
     }
 }
 
-/// Writes in transactions that do not name too many chains.
-struct Parts<W: io::Write> {
-    out: RestoreWriter<W>,
-    /// Chains that one transaction may name.
+/// A writer of transactions with a limited number of chains.
+struct Transactions<W: io::Write> {
+    writer: RestoreWriter<W>,
+    /// The number of chains that one transaction may name.
     limit: usize,
-    /// The transaction's table and how many chains it has named; `None` between transactions.
+    /// The current transaction's table and number of chains; `None` between transactions.
     current: Option<(TableName, usize)>,
-    written: Written,
+    summary: WriteSummary,
 }
 
-impl<W: io::Write> Parts<W> {
-    /// Makes chains, or empties them, all in one transaction.
+impl<W: io::Write> Transactions<W> {
+    /// Creates or flushes chains, all in one transaction.
     fn declare(&mut self, table: TableName, chains: &[ChainName]) -> io::Result<()> {
-        self.make_room(table, chains.len())?;
-        chains.iter().try_for_each(|chain| self.out.declare(*chain))
+        self.reserve(table, chains.len())?;
+        chains.iter().try_for_each(|chain| self.writer.declare(*chain))
     }
 
     fn delete(&mut self, table: TableName, chain: ChainName) -> io::Result<()> {
-        self.make_room(table, 1)?;
-        self.out.delete(chain)
+        self.reserve(table, 1)?;
+        self.writer.delete(chain)
     }
 
-    fn append(&mut self, dispatch: Dispatch, rule: &Rule) -> io::Result<()> {
-        self.written.shared[dispatch.index()].get_or_insert(ChainDigest::EMPTY).append(rule);
-        self.out.append(dispatch.chain(), rule)
+    fn append(&mut self, chain: SharedChain, rule: &Rule) -> io::Result<()> {
+        self.summary.shared[chain.index()].get_or_insert(ChainDigest::EMPTY).append(rule);
+        self.writer.append(chain.name(), rule)
     }
 
-    /// Goes on in a new transaction if that many chains more are too many for this one.
-    fn make_room(&mut self, table: TableName, chains: usize) -> io::Result<()> {
+    /// Reserves this many chains, in a new transaction if they exceed the limit of the current one.
+    fn reserve(&mut self, table: TableName, chains: usize) -> io::Result<()> {
         if self.current.is_some_and(|(_, named)| named > 0 && named.saturating_add(chains) > self.limit) {
             self.commit()?;
         }
         let (_, named) = match &mut self.current {
             Some(current) => current,
             None => {
-                self.out.begin(table)?;
+                self.writer.begin(table)?;
                 self.current.insert((table, 0))
             }
         };
@@ -175,14 +189,14 @@ impl<W: io::Write> Parts<W> {
 
     fn commit(&mut self) -> io::Result<()> {
         if self.current.take().is_some() {
-            self.written.transactions += 1;
-            self.out.commit()?;
+            self.summary.transactions += 1;
+            self.writer.commit()?;
         }
         Ok(())
     }
 }
 
-/// Chains that one of several transactions names at most, unless a single service port has more. With half as many,
-/// 55,000 chains take the kernel half as long again, because it checks the whole table at each commit; with more, looking
-/// through the list takes what is saved.
-const CHAINS_PER_PART: usize = 2000;
+/// The limit of chains per transaction, which only a service port with more chains exceeds. With half as many, 55,000
+/// chains take the kernel 1.5 times as long, because it validates the whole table at each commit; with more, searching the
+/// list takes what fewer commits save.
+const CHAINS_PER_TRANSACTION: usize = 2000;

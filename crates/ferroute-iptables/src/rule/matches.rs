@@ -2,65 +2,65 @@ use std::{fmt, net::IpAddr, sync::Arc};
 
 use ferroute_core::Protocol;
 
-use super::{Probability, Sense};
+use super::Sense;
 
 /// A match module with its options.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// Text for people; every packet matches.
+    /// A comment; matches every packet.
     Comment(Arc<str>),
     /// Ports of a transport protocol (`-m tcp`, `-m udp`, `-m sctp`).
     Transport {
-        /// Whose module.
+        /// The protocol.
         protocol: Protocol,
         /// Source port.
         source: Option<Sense<PortRange>>,
         /// Destination port.
         destination: Option<Sense<PortRange>>,
     },
-    /// Several ports of a transport protocol (`-m multiport`). kube-proxy never writes it.
+    /// Several ports of a transport protocol (`-m multiport`). Not written by kube-proxy.
     Multiport {
-        /// Which ports of the packet.
+        /// Which of the packet's ports are compared.
         side: PortSide,
-        /// Any of these.
+        /// The accepted ports.
         ports: Sense<PortList>,
     },
-    /// State of the packet's connection (`--ctstate`): any of these.
+    /// Any of these connection tracking states (`--ctstate`).
     Conntrack(Sense<CtStates>),
-    /// The same as the old module `state` spells it (`--state`).
+    /// The same in the older module `state` (`--state`).
     State(Sense<CtStates>),
     /// The packet's mark.
     Mark(Sense<MarkMatch>),
-    /// How the host sees the packet's addresses.
+    /// The types of the packet's addresses in the host's routing.
     AddrType {
         /// The source address's type.
         source: Option<Sense<AddressType>>,
         /// The destination address's type.
         destination: Option<Sense<AddressType>>,
     },
-    /// Chance (`--mode random`).
+    /// Matches at random (`--mode random`).
     Statistic(Sense<Probability>),
-    /// A list of addresses seen recently.
+    /// A list of recently seen addresses.
     Recent(Recent),
-    /// Counts the packet under this name; every packet matches.
+    /// Counts the packet in the nfacct counter of this name; matches every packet.
     Nfacct(Box<str>),
-    /// A module that we do not know, or with options that we do not know, as it was written from `-m` on.
+    /// An unsupported module, or one with unsupported options, verbatim from `-m` on.
     Other(Box<str>),
 }
 
-/// Which ports of a packet are meant.
+/// The side of a packet whose port `multiport` compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortSide {
-    /// The source's (`--sports`).
+    /// The source port (`--sports`).
     Source,
-    /// The destination's (`--dports`).
+    /// The destination port (`--dports`).
     Destination,
-    /// One or the other (`--ports`).
+    /// Either port (`--ports`).
     Either,
 }
 
 impl PortSide {
-    /// `multiport`'s option for it.
+    /// The option of `multiport`.
     pub fn option(self) -> &'static str {
         match self {
             Self::Source => "--sports",
@@ -69,23 +69,23 @@ impl PortSide {
         }
     }
 
-    /// Reads `multiport`'s option.
+    /// Parses the option of `multiport`.
     pub fn from_option(option: &str) -> Option<Self> {
         [Self::Source, Self::Destination, Self::Either].into_iter().find(|side| side.option() == option)
     }
 }
 
-/// Some ports and ranges of ports.
+/// A list of ports and port ranges.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortList(Box<[PortRange]>);
 
 impl PortList {
-    /// A list in this order.
+    /// Creates a list in this order.
     pub fn new(ranges: impl Into<Box<[PortRange]>>) -> Self {
         Self(ranges.into())
     }
 
-    /// Whether `port` is among them.
+    /// Reports whether the list contains `port`.
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(port))
     }
@@ -101,25 +101,25 @@ impl fmt::Display for PortList {
     }
 }
 
-/// Ports from the first to the last.
+/// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortRange {
-    /// The first.
+    /// The first port.
     pub first: u16,
-    /// The last; not below the first.
+    /// The last port; not below the first.
     pub last: u16,
 }
 
 impl PortRange {
-    /// Every port: a rule that says so says nothing.
+    /// Every port, which is no condition.
     pub const ALL: Self = Self { first: 0, last: u16::MAX };
 
-    /// Just `port`.
+    /// The range of one port.
     pub fn one(port: u16) -> Self {
         Self { first: port, last: port }
     }
 
-    /// Whether `port` is among them.
+    /// Reports whether the range contains `port`.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -131,45 +131,45 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// A packet's mark has `value` in the bits of `mask`.
+/// A match on the bits of a packet's mark that `mask` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MarkMatch {
-    /// The bits.
+    /// The expected bits.
     pub value: u32,
-    /// Which bits count.
+    /// The compared bits.
     pub mask: u32,
 }
 
 impl MarkMatch {
-    /// All bits of `mark` are set.
+    /// Matches if all bits of `mark` are set.
     pub fn has(mark: u32) -> Self {
         Self { value: mark, mask: mark }
     }
 
-    /// Whether `mark` matches.
+    /// Reports whether `mark` matches.
     pub fn matches(self, mark: u32) -> bool {
         mark & self.mask == self.value
     }
 }
 
-/// A set of connection states.
+/// A set of connection tracking states (`ct state`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtStates(u8);
 
 impl CtStates {
-    /// Belongs to no connection that could be.
+    /// The packet cannot be associated with a connection.
     pub const INVALID: Self = Self(1);
-    /// Starts a connection.
+    /// The packet starts a connection.
     pub const NEW: Self = Self(1 << 1);
-    /// Starts a connection that another one asked for, or is an ICMP error about it.
+    /// The packet starts a connection expected by another one, or is an ICMP error about it.
     pub const RELATED: Self = Self(1 << 2);
-    /// Belongs to a connection that saw packets both ways.
+    /// The packet belongs to a connection with packets in both directions.
     pub const ESTABLISHED: Self = Self(1 << 3);
-    /// Is exempt from tracking.
+    /// The packet is exempt from connection tracking.
     pub const UNTRACKED: Self = Self(1 << 4);
-    /// The connection's source was rewritten.
+    /// The connection's source is translated.
     pub const SNAT: Self = Self(1 << 5);
-    /// The connection's destination was rewritten.
+    /// The connection's destination is translated.
     pub const DNAT: Self = Self(1 << 6);
 
     /// Every state with its name, in `iptables-save`'s order.
@@ -183,24 +183,24 @@ impl CtStates {
         (Self::DNAT, "DNAT"),
     ];
 
-    /// These and those of `other`.
+    /// The union of both sets.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Has a state in common with `other`.
+    /// Reports whether the sets have a state in common.
     pub fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// Reads `NEW,ESTABLISHED`.
+    /// Parses `NEW,ESTABLISHED`.
     pub fn parse(text: &str) -> Option<Self> {
         text.split(',').try_fold(Self::default(), |states, word| {
             Self::NAMES.iter().find(|(_, name)| *name == word).map(|(state, _)| states.or(*state))
         })
     }
 
-    /// The names of the states in it.
+    /// The names of the states in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().filter(move |(state, _)| self.intersects(*state)).map(|(_, name)| *name)
     }
@@ -216,24 +216,24 @@ impl fmt::Display for CtStates {
     }
 }
 
-/// How the host's routing sees an address.
+/// The type of an address in the host's routing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddressType {
-    /// One host elsewhere.
+    /// An address of another host.
     Unicast,
-    /// The host's own.
+    /// An address of this host.
     Local,
-    /// All of a network.
+    /// A broadcast address.
     Broadcast,
-    /// Many hosts.
+    /// A multicast address.
     Multicast,
-    /// The next of several hosts.
+    /// An anycast address.
     Anycast,
-    /// Goes nowhere, silently.
+    /// Packets are dropped silently.
     Blackhole,
-    /// Goes nowhere.
+    /// Packets are rejected as unreachable.
     Unreachable,
-    /// Must not be used.
+    /// Packets are rejected as prohibited.
     Prohibit,
 }
 
@@ -250,7 +250,7 @@ impl AddressType {
         Self::Prohibit,
     ];
 
-    /// `iptables`' word for it.
+    /// The type as `iptables` spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unicast => "UNICAST",
@@ -264,38 +264,117 @@ impl AddressType {
         }
     }
 
-    /// Reads `iptables`' word.
+    /// Parses `iptables`' spelling.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// What [`Match::Recent`] does with its list.
+/// The operation of [`Match::Recent`] on its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecentAction {
-    /// Adds the address; always matches.
+    /// Adds the address to the list; matches every packet.
     Set,
-    /// Matches an address that is in the list.
+    /// Matches addresses in the list.
     Check,
 }
 
-/// The `recent` module, as far as kube-proxy uses it: by source address.
+/// The `recent` module on source addresses, as far as kube-proxy uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recent {
-    /// What is done.
+    /// The operation.
     pub action: RecentAction,
-    /// Only entries at most this many seconds old count.
+    /// Ignores entries older than this many seconds.
     pub seconds: Option<u32>,
-    /// Older entries are thrown away.
+    /// Deletes older entries.
     pub reap: bool,
-    /// The list's name.
+    /// The name of the list.
     pub name: Box<str>,
-    /// Which bits of the address count.
+    /// The compared bits of the address.
     pub mask: IpAddr,
 }
 
 impl fmt::Display for AddressType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// A probability as the kernel stores it: a fixed-point number with 31 fractional bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Probability(u32);
+
+impl Probability {
+    /// The kernel's representation of 1.
+    const ONE: u32 = 1 << 31;
+
+    /// The probability 1/`n` with kube-proxy's rounding: it writes ten decimals, which `iptables` rounds to 31 bits.
+    pub fn one_in(n: usize) -> Self {
+        // Ten decimals of a number below 1 are an integer below 2^53, so the conversion is exact where it has to be.
+        #[expect(clippy::cast_precision_loss, reason = "no Service has 2^53 endpoints")]
+        let decimals = (1e10 / n.max(1) as f64).round_ties_even();
+        Self::from_fraction(decimals / 1e10)
+    }
+
+    /// Parses a decimal number from 0 to 1, as `iptables` does.
+    pub fn parse(text: &str) -> Option<Self> {
+        let fraction = text.parse().ok().filter(|value| (0.0..=1.0).contains(value))?;
+        Some(Self::from_fraction(fraction))
+    }
+
+    /// The numerator; the denominator is 2^31.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The probability as a number from 0 to 1.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::ONE)
+    }
+
+    /// Rounds a number from 0 to 1.
+    fn from_fraction(fraction: f64) -> Self {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^31, and whole")]
+        Self((fraction * f64::from(Self::ONE)).round() as u32)
+    }
+}
+
+impl fmt::Display for Probability {
+    /// Eleven decimals, as `iptables-save` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // 10^11 / 2^31 = 5^11 / 2^20, and 5^11 · 2^31 fits into 64 bits. Rounds half to even, as in C.
+        let scaled = u64::from(self.0) * 5_u64.pow(11);
+        let (floor, rest, half) = (scaled >> 20, scaled & ((1 << 20) - 1), 1 << 19);
+        let up = rest > half || (rest == half && floor & 1 == 1);
+        let decimals = floor + u64::from(up);
+        write!(f, "{}.{:011}", decimals / 10_u64.pow(11), decimals % 10_u64.pow(11))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_n_prints_as_iptables_save_prints_kube_proxys_rules() {
+        let printed = [1, 2, 3, 4, 7].map(|n| Probability::one_in(n).to_string());
+        assert_eq!(printed, ["1.00000000000", "0.50000000000", "0.33333333349", "0.25000000000", "0.14285714272"]);
+    }
+
+    #[test]
+    fn printing_agrees_with_exact_float_formatting() {
+        for n in 1..5000 {
+            let probability = Probability::one_in(n);
+            assert_eq!(probability.to_string(), format!("{:.11}", probability.as_f64()));
+            assert_eq!(Probability::parse(&probability.to_string()), Some(probability));
+            assert_eq!(Probability::parse(&format!("{:.10}", 1.0 / n as f64)), Some(probability), "1/{n}");
+        }
+    }
+
+    #[test]
+    fn numbers_outside_of_0_to_1_are_rejected() {
+        for text in ["", "-0.1", "1.1", "NaN", "inf", "half"] {
+            assert_eq!(Probability::parse(text), None, "{text}");
+        }
     }
 }

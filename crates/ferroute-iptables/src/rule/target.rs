@@ -2,48 +2,48 @@ use std::net::IpAddr;
 
 use crate::ChainName;
 
-/// What becomes of a packet that matches a rule.
+/// The target of a rule: what happens to a matching packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Goes through another chain and, if nothing is decided there, comes back (`-j CHAIN`).
+    /// Traverses another chain and returns if that has no verdict (`-j CHAIN`).
     Jump(ChainName),
-    /// Goes through another chain and then on where this chain was called from (`-g CHAIN`).
+    /// Traverses another chain and then continues in the caller of this chain (`-g CHAIN`).
     Goto(ChainName),
-    /// May pass this table.
+    /// `ACCEPT`.
     Accept,
-    /// Vanishes.
+    /// `DROP`.
     Drop,
-    /// Goes back to the calling chain, or to the policy in a builtin one.
+    /// Returns to the calling chain; in a builtin chain, applies its policy.
     Return,
-    /// Vanishes, and the sender hears of it.
+    /// Drops the packet and sends an error to its sender.
     Reject(RejectWith),
-    /// Its mark becomes `(mark & !mask) ^ value`; goes on to the next rule (`--set-xmark`).
+    /// Sets the packet's mark to `(mark & !mask) ^ value` and continues with the next rule (`--set-xmark`).
     Mark {
         /// Bits to flip after clearing.
         value: u32,
         /// Bits to clear first.
         mask: u32,
     },
-    /// Its connection gets the outgoing interface's address as source.
+    /// Translates the connection's source to the address of the outgoing interface.
     Masquerade {
-        /// Source ports are chosen at random, which avoids a race between connections.
+        /// Chooses source ports at random, which avoids a race between connections.
         random_fully: bool,
     },
-    /// Its connection gets this source. kube-proxy never writes it.
+    /// Translates the connection's source. Not written by kube-proxy.
     Snat {
         /// The address.
         address: IpAddr,
-        /// Source ports are chosen at random.
+        /// Chooses source ports at random.
         random_fully: bool,
     },
-    /// Its connection gets another destination.
+    /// Translates the connection's destination.
     Dnat {
         /// The new address.
         address: IpAddr,
         /// The new port; `None` keeps it.
         port: Option<u16>,
     },
-    /// One that we do not know, as it was written, without `-j`: `LOG --log-prefix "a b"`.
+    /// An unsupported target, verbatim without `-j`: `LOG --log-prefix "a b"`.
     Other(Box<str>),
 }
 
@@ -64,21 +64,21 @@ impl Target {
     }
 }
 
-/// What the sender of a rejected packet hears.
+/// The error that `REJECT` sends (`--reject-with`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RejectWith {
-    /// ICMP: port unreachable; IPv4's default.
+    /// ICMP port unreachable; the default for IPv4.
     IcmpPortUnreachable,
-    /// ICMPv6: port unreachable; IPv6's default.
+    /// ICMPv6 port unreachable; the default for IPv6.
     Icmp6PortUnreachable,
     /// A TCP reset.
     TcpReset,
-    /// Another ICMP message, by `iptables`' name for it.
+    /// Another ICMP message, by its name in `iptables`.
     Other(Box<str>),
 }
 
 impl RejectWith {
-    /// `iptables`' name for it.
+    /// The name in `iptables`.
     pub fn as_str(&self) -> &str {
         match self {
             Self::IcmpPortUnreachable => "icmp-port-unreachable",
@@ -88,7 +88,7 @@ impl RejectWith {
         }
     }
 
-    /// Reads `iptables`' name for it; every word is some message's name.
+    /// Parses a name in `iptables`; any word is accepted.
     pub fn from_word(word: &str) -> Self {
         [Self::IcmpPortUnreachable, Self::Icmp6PortUnreachable, Self::TcpReset]
             .into_iter()

@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ferroute_core::{IpFamily, Protocol};
 
-use super::words::Word;
+use super::parse_rule::Word;
 use crate::{
     AddressType, ChainName, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent,
     RecentAction, RejectWith, Sense, Target,
@@ -11,16 +11,16 @@ use crate::{
 /// An option of a module or target, with its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opt<'a> {
-    /// Has a `!` before it.
+    /// Preceded by `!`.
     pub(super) negated: bool,
-    /// With its dashes.
+    /// The name, with its dashes.
     pub(super) name: &'a str,
-    /// What follows it.
+    /// The arguments.
     pub(super) args: &'a [Word<'a>],
 }
 
 impl<'a> Opt<'a> {
-    /// The one argument, where it is printed without quotes.
+    /// Returns the only argument if it is printed without quotes.
     fn arg(&self) -> Option<&'a str> {
         match self.args {
             [word] => word.plain(),
@@ -28,7 +28,7 @@ impl<'a> Opt<'a> {
         }
     }
 
-    /// The one argument, whatever it holds, of an option that is not negated.
+    /// Returns the only argument, quoted or not, of an option that is not negated.
     fn text(&self) -> Option<&'a str> {
         match self.args {
             [word] if !self.negated => Some(&word.text),
@@ -36,24 +36,24 @@ impl<'a> Opt<'a> {
         }
     }
 
-    /// The one argument of an option that is not negated.
+    /// Returns the only argument of an option that is not negated, if it is printed without quotes.
     fn plain_arg(&self) -> Option<&'a str> {
         if self.negated { None } else { self.arg() }
     }
 
-    /// Is there without argument or negation.
+    /// Reports whether the option has neither arguments nor a negation.
     fn is_flag(&self) -> bool {
         !self.negated && self.args.is_empty()
     }
 }
 
-/// Options that take one argument, whatever it looks like.
+/// Reports whether an option takes exactly one argument, which may look like an option.
 pub(super) fn takes_any_word(option: &str) -> bool {
     matches!(option, "--comment" | "--nfacct-name" | "--name" | "--log-prefix" | "--nflog-prefix" | "--string")
 }
 
-/// The module has such an option. `iptables` asks each loaded module, so that an option can stand apart from its `-m`.
-pub(super) fn knows(module: &str, option: &str) -> bool {
+/// Reports whether a module has an option. `iptables` queries each loaded module, so an option may be apart from its `-m`.
+pub(super) fn has_option(module: &str, option: &str) -> bool {
     match module {
         "comment" => option == "--comment",
         "tcp" | "udp" | "sctp" => is_port_option(option),
@@ -83,7 +83,7 @@ pub(super) fn knows(module: &str, option: &str) -> bool {
     }
 }
 
-/// Belongs to the module of a transport protocol, which `-p` loads by itself.
+/// Reports whether an option belongs to the module of a transport protocol, which `-p` loads implicitly.
 pub(super) fn is_port_option(option: &str) -> bool {
     matches!(
         option,
@@ -98,8 +98,8 @@ pub(super) fn is_port_option(option: &str) -> bool {
     )
 }
 
-/// The module as a typed value; `None` if we do not know it or one of its options.
-pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -> Option<Match> {
+/// Parses a module; `None` if the module or one of its options is unsupported.
+pub(super) fn parse_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -> Option<Match> {
     match (module, options) {
         ("comment", [comment]) => Some(Match::Comment(comment.text()?.into())),
         ("tcp" | "udp" | "sctp", _) => transport(module.parse().ok()?, options),
@@ -129,8 +129,8 @@ pub(super) fn known_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -
     }
 }
 
-/// The target as a typed value; `None` if we do not know it or one of its options.
-pub(super) fn known_target(family: IpFamily, name: &str, options: &[Opt<'_>]) -> Option<Target> {
+/// Parses a target; `None` if the target or one of its options is unsupported.
+pub(super) fn parse_target(family: IpFamily, name: &str, options: &[Opt<'_>]) -> Option<Target> {
     match (name, options) {
         ("ACCEPT", []) => Some(Target::Accept),
         ("DROP", []) => Some(Target::Drop),
@@ -170,15 +170,15 @@ fn transport(protocol: Protocol, options: &[Opt<'_>]) -> Option<Match> {
             return None;
         }
     }
-    let says_something = |range: &Sense<PortRange>| *range != Sense::Is(PortRange::ALL);
+    let is_condition = |range: &Sense<PortRange>| *range != Sense::Is(PortRange::ALL);
     Some(Match::Transport {
         protocol,
-        source: source.filter(says_something),
-        destination: destination.filter(says_something),
+        source: source.filter(is_condition),
+        destination: destination.filter(is_condition),
     })
 }
 
-/// Reads `80`, `80:90`, `:90`, `80:`.
+/// Parses `80`, `80:90`, `:90`, `80:`.
 fn ports(text: &str) -> Option<PortRange> {
     let number = |text: &str, default| if text.is_empty() { Some(default) } else { text.parse().ok() };
     let range = match text.split_once(':') {
@@ -238,7 +238,7 @@ fn set_mark(option: &str, text: &str) -> Option<Target> {
     }
 }
 
-/// Of ports that are given as well, nothing is known here.
+/// Parses the argument of `--to-source`; `None` if it has ports or is a range.
 fn source(text: &str, random_fully: bool) -> Option<Target> {
     text.parse().ok().map(|address| Target::Snat { address, random_fully })
 }
@@ -250,7 +250,7 @@ fn destination(text: &str) -> Option<Target> {
     text.parse().ok().map(|address| Target::Dnat { address, port: None })
 }
 
-/// Reads `VALUE` or `VALUE/MASK`; without a mask, all bits count.
+/// Parses `VALUE` or `VALUE/MASK`; the default mask has all bits.
 fn masked_number(text: &str) -> Option<(u32, u32)> {
     match text.split_once('/') {
         None => Some((number(text)?, u32::MAX)),
@@ -258,7 +258,7 @@ fn masked_number(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Reads a number as C does: `0x…` is hexadecimal, `0…` octal.
+/// Parses a number as C does: `0x…` is hexadecimal, `0…` octal.
 fn number(text: &str) -> Option<u32> {
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         u32::from_str_radix(hex, 16).ok()
@@ -269,7 +269,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// Targets that are kernel modules. No chain can have such a name: `iptables` refuses to make it.
+/// Targets that are kernel modules. `iptables` rejects chains with such a name.
 const EXTENSIONS: [&str; 43] = [
     "ACCEPT",
     "AUDIT",

@@ -1,12 +1,11 @@
-//! What the tests of this crate share.
+//! Helpers shared by the tests of this crate.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests only")]
 #![allow(dead_code, unused_imports, unused_macros, reason = "every test file uses a part of it")]
 
 pub(crate) mod arbitrary;
-pub(crate) mod fake_tools;
-pub(crate) mod kernel;
-pub(crate) mod lab;
+pub(crate) mod fake_programs;
+pub(crate) mod fake_kernel;
+pub(crate) mod netns_host;
 pub(crate) mod records;
-pub(crate) mod scene;
-pub(crate) mod script;
+pub(crate) mod fixtures;

@@ -1,4 +1,4 @@
-//! The recorded cases.
+//! The recorded conformance cases.
 
 use std::{
     fs,
@@ -6,27 +6,27 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, Node, Service};
-use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServiceTable, testing::Cluster};
-use ferroute_iptables::{HostFacts, NfacctCounters};
+use ferroute_core::{HostState, NfacctCounters, IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServiceTable, testing::Cluster};
+
 use serde_json::Value;
 
-/// The cases of the repository.
+/// The directory of the cases.
 const CONFORMANCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../conformance");
 
-/// The node that the rules were recorded on.
+/// The node on which the rules were recorded.
 const NODE: &str = "lab-node";
 
-/// The rules that kube-proxy made in one step of one case, in one family.
+/// The rules that kube-proxy wrote for one IP family in one step of a case.
 pub(crate) struct Record {
-    /// The case's folder.
+    /// The directory of the case.
     pub(crate) case: PathBuf,
-    /// Counts from 1.
+    /// The step, from 1.
     pub(crate) step: usize,
     pub(crate) family: IpFamily,
     pub(crate) text: String,
 }
 
-/// All recorded rules. There must be some: a test that reads none proves nothing.
+/// Returns all recorded rules. Panics if there are few, because a test without records proves nothing.
 pub(crate) fn records() -> Vec<Record> {
     let scenarios = Path::new(CONFORMANCE).join("scenarios");
     let cases = fs::read_dir(&scenarios).expect("the recorded cases are part of the repository");
@@ -48,19 +48,19 @@ pub(crate) fn records() -> Vec<Record> {
 }
 
 impl Record {
-    /// For messages.
+    /// Returns a name for messages.
     pub(crate) fn name(&self) -> String {
         format!("{} step {} {}", self.case.file_name().unwrap().display(), self.step, self.family)
     }
 
-    /// The wanted state at this step.
+    /// Returns the desired state in this step.
     pub(crate) fn table(&self) -> ServiceTable {
         let manifests = self.case.join(numbered("manifests", self.step, "yaml"));
         let mut objects = documents(&manifests);
         if objects.iter().all(|object| object["kind"] != "Node") {
             objects.extend(documents(&Path::new(CONFORMANCE).join("common/nodes.yaml")));
         }
-        let mut cluster = Cluster::of_node(NODE);
+        let mut cluster = Cluster::new(NODE);
         for object in objects {
             match object["kind"].as_str().unwrap() {
                 "Service" => cluster.services.push(serde_json::from_value::<Service>(object).unwrap()),
@@ -71,18 +71,18 @@ impl Record {
                         cluster.node = node;
                     }
                 }
-                other => panic!("{}: a {other}", manifests.display()),
+                other => panic!("{}: unexpected {other}", manifests.display()),
             }
         }
         cluster.table(self.family)
     }
 
-    /// What the case's configuration comes to.
+    /// Returns the settings of the case's configuration.
     pub(crate) fn settings(&self) -> ProxySettings {
         let config = self.case.join("config.yaml");
         let config = if config.exists() { documents(&config).remove(0) } else { Value::Null };
         let networks = |text: &str| text.split(',').map(|net| net.parse().unwrap()).collect();
-        // What all cases have in common is told by the lab's runner.
+        // The defaults are the settings that the recording of all cases used.
         let detector = match config["detectLocalMode"].as_str().unwrap_or("ClusterCIDR") {
             "BridgeInterface" => {
                 let bridge = config["detectLocal"]["bridgeInterface"].as_str().unwrap();
@@ -110,10 +110,10 @@ impl Record {
         }
     }
 
-    /// The host in the lab.
-    pub(crate) fn host(&self) -> HostFacts {
+    /// Returns the state of the host on which the rules were recorded.
+    pub(crate) fn host(&self) -> HostState {
         let addresses = ["127.0.0.1", "::1", "10.77.1.2", "fd77::2", "10.180.1.1", "fd00:10:180:1::1"];
-        HostFacts {
+        HostState {
             addresses: addresses.map(|address| address.parse().unwrap()).into(),
             random_fully: true,
             counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },

@@ -1,16 +1,15 @@
-//! Features that the recorded cases leave out, or mix with others. The expected rules are what kube-proxy 1.36's logic
-//! comes to.
+//! Features that the recorded cases do not cover, or only in combination. The expected rules follow kube-proxy 1.36's logic.
 
-#![expect(clippy::unwrap_used, reason = "texts of this file that cannot be parsed are mistakes of this file")]
+#![expect(clippy::unwrap_used, reason = "the texts of this file are valid")]
 
 mod services;
-mod surroundings;
+mod environment;
 
-use ferroute_core::{
+use ferroute_core::{HostState, 
     Endpoint, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, ServicePort, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, table},
 };
-use ferroute_iptables::{ChainName, HostFacts, PlanContext, RuleSet, TableName, plan::base_chains, render, text::Line};
+use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, plan::fixed_chains, render, text::Line};
 
 /// The node `node-1` with addresses of both families.
 fn this_node() -> NodeView {
@@ -21,7 +20,7 @@ fn this_node() -> NodeView {
     }
 }
 
-/// A table of one service port.
+/// Returns a table of one service port.
 fn one(name: ServicePortName, service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServiceTable {
     table(IpFamily::of(service.cluster_ip), this_node(), [(name, entry(service, endpoints))])
 }
@@ -30,12 +29,12 @@ fn local(socket: &str) -> Endpoint {
     Endpoint { local: true, ..endpoint(socket) }
 }
 
-fn host() -> HostFacts {
+fn host() -> HostState {
     let addresses = ["127.0.0.1", "192.168.0.1", "203.0.113.1", "::1", "fd00:168::1"];
-    HostFacts {
+    HostState {
         addresses: addresses.map(|text| text.parse().unwrap()).into(),
         random_fully: true,
-        ..HostFacts::default()
+        ..HostState::default()
     }
 }
 
@@ -48,16 +47,16 @@ fn rules(table: &ServiceTable, settings: &ProxySettings) -> RuleSet {
     render(table, &PlanContext::new(settings, table, &host()))
 }
 
-/// Rules that are there because of Services.
-fn of_services(table: &ServiceTable, settings: &ProxySettings) -> String {
-    let base = base_chains(&PlanContext::new(settings, table, &host()));
-    let is_base = |table: TableName, chain: ChainName| base.iter().any(|own| own.table == table && own.name == chain);
+/// Returns the rules that depend on Services.
+fn service_rules(table: &ServiceTable, settings: &ProxySettings) -> String {
+    let fixed = fixed_chains(&PlanContext::new(settings, table, &host()));
+    let is_fixed = |table: TableName, chain: ChainName| fixed.iter().any(|own| own.table == table && own.name == chain);
     lines(&rules(table, settings), |table, chain, line| {
-        !chain.is_builtin() && !is_base(table, chain) && !line.contains("NOTE: this must be the last rule")
+        !chain.is_builtin() && !is_fixed(table, chain) && !line.contains("NOTE: this must be the last rule")
     })
 }
 
-/// Lines of rules that are wanted, each after its table's name.
+/// Returns the lines of the rules that match `wanted`, each preceded by the name of its table.
 fn lines(rules: &RuleSet, wanted: impl Fn(TableName, ChainName, &str) -> bool) -> String {
     let mut lines = Vec::new();
     for (table, contents) in &rules.tables {
@@ -69,7 +68,7 @@ fn lines(rules: &RuleSet, wanted: impl Fn(TableName, ChainName, &str) -> bool) -
     lines.join("\n")
 }
 
-/// Rules of one chain.
-fn of_chain(rules: &RuleSet, table: TableName, chain: ChainName) -> String {
+/// Returns the rules of one chain.
+fn chain_rules(rules: &RuleSet, table: TableName, chain: ChainName) -> String {
     lines(rules, |t, c, _| t == table && c == chain)
 }

@@ -11,10 +11,10 @@ use ferroute_iptables::{
 };
 use insta::assert_snapshot;
 
-use super::{cluster_cidr, host, lines, local, of_chain, of_services, one, rules, this_node};
+use super::{cluster_cidr, host, lines, local, chain_rules, service_rules, one, rules, this_node};
 
 #[test]
-fn with_external_policy_local_and_endpoints_elsewhere_only_pods_and_the_node_get_through() {
+fn with_external_policy_local_and_only_remote_endpoints_only_pods_and_the_node_are_served() {
     let service = ServicePort {
         node_port: 30080.try_into().ok(),
         external_ips: vec!["198.51.100.9".parse().unwrap()],
@@ -24,7 +24,7 @@ fn with_external_policy_local_and_endpoints_elsewhere_only_pods_and_the_node_get
         ..service_port("10.96.0.1:80")
     };
     let table = one(port_name("shop/web:http"), service, [endpoint("10.244.2.2:8080")]);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     filter -A KUBE-EXTERNAL-SERVICES -d 198.51.100.9/32 -p tcp -m comment --comment "shop/web:http has no local endpoints" -m tcp --dport 80 -j DROP
     filter -A KUBE-EXTERNAL-SERVICES -d 203.0.113.9/32 -p tcp -m comment --comment "shop/web:http has no local endpoints" -m tcp --dport 80 -j DROP
     filter -A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "shop/web:http has no local endpoints" -m addrtype --dst-type LOCAL -m tcp --dport 30080 -j DROP
@@ -44,7 +44,7 @@ fn with_external_policy_local_and_endpoints_elsewhere_only_pods_and_the_node_get
 }
 
 #[test]
-fn with_both_policies_local_each_kind_of_traffic_has_its_chain() {
+fn with_both_policies_local_internal_and_external_traffic_have_separate_chains() {
     let service = ServicePort {
         node_port: 30080.try_into().ok(),
         external_policy: TrafficPolicy::Local,
@@ -53,7 +53,7 @@ fn with_both_policies_local_each_kind_of_traffic_has_its_chain() {
     };
     let endpoints = [endpoint("10.244.2.2:8080"), local("10.244.1.2:8080"), local("10.244.1.3:8080")];
     let table = one(port_name("shop/web:http"), service, endpoints);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -s 10.244.0.0/16 -m comment --comment "pod traffic for shop/web:http external destinations" -j KUBE-SVC-67NZLRHBNDSAWJRO
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -m comment --comment "masquerade LOCAL traffic for shop/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -m comment --comment "route LOCAL traffic for shop/web:http external destinations" -m addrtype --src-type LOCAL -j KUBE-SVC-67NZLRHBNDSAWJRO
@@ -76,14 +76,14 @@ fn with_both_policies_local_each_kind_of_traffic_has_its_chain() {
 }
 
 #[test]
-fn with_internal_policy_local_and_endpoints_elsewhere_only_the_cluster_ip_is_dropped() {
+fn with_internal_policy_local_and_only_remote_endpoints_only_traffic_to_the_cluster_ip_is_dropped() {
     let service = ServicePort {
         node_port: 30080.try_into().ok(),
         internal_policy: TrafficPolicy::Local,
         ..service_port("10.96.0.1:80")
     };
     let table = one(port_name("shop/web:http"), service, [endpoint("10.244.2.2:8080")]);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     filter -A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "shop/web:http has no local endpoints" -m tcp --dport 80 -j DROP
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -m comment --comment "masquerade traffic for shop/web:http external destinations" -j KUBE-MARK-MASQ
     nat -A KUBE-EXT-67NZLRHBNDSAWJRO -j KUBE-SVC-67NZLRHBNDSAWJRO
@@ -95,14 +95,14 @@ fn with_internal_policy_local_and_endpoints_elsewhere_only_the_cluster_ip_is_dro
 }
 
 #[test]
-fn source_ranges_of_ipv6_allow_the_balancer_address_where_they_hold_the_node() {
+fn ipv6_source_ranges_that_contain_the_node_allow_the_load_balancer_address() {
     let service = ServicePort {
         load_balancer_vips: vec!["2001:db8::9".parse().unwrap(), "2001:db8::8".parse().unwrap()],
         load_balancer_source_ranges: vec!["2001:db8:1::/48".parse().unwrap(), "fd00:168::/64".parse().unwrap()],
         ..service_port("[fd00:96::1]:443")
     };
     let table = one(port_name("shop/web:https"), service, [endpoint("[fd00:244:2::2]:8443")]);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     filter -A KUBE-PROXY-FIREWALL -d 2001:db8::9/128 -p tcp -m comment --comment "shop/web:https traffic not accepted by KUBE-FW-UB7LXFC7TRMUABOP" -m tcp --dport 443 -j DROP
     filter -A KUBE-PROXY-FIREWALL -d 2001:db8::8/128 -p tcp -m comment --comment "shop/web:https traffic not accepted by KUBE-FW-UB7LXFC7TRMUABOP" -m tcp --dport 443 -j DROP
     nat -A KUBE-EXT-UB7LXFC7TRMUABOP -m comment --comment "masquerade traffic for shop/web:https external destinations" -j KUBE-MARK-MASQ
@@ -123,7 +123,7 @@ fn source_ranges_of_ipv6_allow_the_balancer_address_where_they_hold_the_node() {
 }
 
 #[test]
-fn a_source_range_that_holds_every_address_says_nothing_in_its_rule() {
+fn a_source_range_of_every_address_has_no_match_in_its_rule() {
     let service = ServicePort {
         load_balancer_vips: vec!["203.0.113.9".parse().unwrap()],
         load_balancer_source_ranges: vec!["0.0.0.0/0".parse().unwrap()],
@@ -139,7 +139,7 @@ fn a_source_range_that_holds_every_address_says_nothing_in_its_rule() {
 }
 
 #[test]
-fn sctp_without_endpoints_is_refused_at_every_address() {
+fn sctp_without_endpoints_is_rejected_at_every_address() {
     let service = ServicePort {
         node_port: 30777.try_into().ok(),
         external_ips: vec!["2001:db8::7".parse().unwrap()],
@@ -147,7 +147,7 @@ fn sctp_without_endpoints_is_refused_at_every_address() {
     };
     let name = ServicePortName { protocol: Protocol::Sctp, ..port_name("shop/signal") };
     let table = one(name, service, []);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     filter -A KUBE-EXTERNAL-SERVICES -d 2001:db8::7/128 -p sctp -m comment --comment "shop/signal has no endpoints" -m sctp --dport 7777 -j REJECT --reject-with icmp6-port-unreachable
     filter -A KUBE-EXTERNAL-SERVICES -p sctp -m comment --comment "shop/signal has no endpoints" -m addrtype --dst-type LOCAL -m sctp --dport 30777 -j REJECT --reject-with icmp6-port-unreachable
     filter -A KUBE-SERVICES -d fd00:96::1/128 -p sctp -m comment --comment "shop/signal has no endpoints" -m sctp --dport 7777 -j REJECT --reject-with icmp6-port-unreachable
@@ -155,11 +155,11 @@ fn sctp_without_endpoints_is_refused_at_every_address() {
 }
 
 #[test]
-fn clients_of_ipv6_keep_their_endpoint() {
+fn session_affinity_works_for_ipv6() {
     let service = ServicePort { affinity: Some(Affinity { timeout_seconds: 60 }), ..service_port("[fd00:96::1]:80") };
     let endpoints = [endpoint("[fd00:244:2::2]:8080"), endpoint("[fd00:244:2::3]:8080")];
     let table = one(port_name("shop/web"), service, endpoints);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     nat -A KUBE-SEP-B36JIA32CSPW5IYX -s fd00:244:2::2/128 -m comment --comment "shop/web" -j KUBE-MARK-MASQ
     nat -A KUBE-SEP-B36JIA32CSPW5IYX -p tcp -m comment --comment "shop/web" -m recent --set --name KUBE-SEP-B36JIA32CSPW5IYX --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource -m tcp -j DNAT --to-destination [fd00:244:2::2]:8080
     nat -A KUBE-SEP-YCDYB2YXVQI3E24G -s fd00:244:2::3/128 -m comment --comment "shop/web" -j KUBE-MARK-MASQ
@@ -174,7 +174,7 @@ fn clients_of_ipv6_keep_their_endpoint() {
 }
 
 #[test]
-fn a_large_cluster_has_no_comments_on_rules_about_endpoints() {
+fn in_a_large_cluster_rules_of_endpoints_have_no_comments() {
     let service = ServicePort {
         node_port: 30080.try_into().ok(),
         affinity: Some(Affinity { timeout_seconds: 10_800 }),
@@ -203,8 +203,8 @@ fn a_large_cluster_has_no_comments_on_rules_about_endpoints() {
 }
 
 #[test]
-fn a_cluster_is_large_beyond_a_thousand_endpoints_of_whatever_state() {
-    let crowd = |count: usize| {
+fn a_cluster_with_more_than_a_thousand_endpoints_in_any_state_is_large() {
+    let is_large = |count: usize| {
         let endpoints = (0..count).map(|n| {
             let endpoint = endpoint(&format!("10.245.{}.{}:80", n / 250, n % 250));
             Endpoint { ready: n % 2 == 0, ..endpoint }
@@ -212,12 +212,12 @@ fn a_cluster_is_large_beyond_a_thousand_endpoints_of_whatever_state() {
         let table = one(port_name("shop/crowd"), service_port("10.96.0.2:80"), endpoints);
         PlanContext::new(&cluster_cidr(), &table, &host()).large_cluster
     };
-    assert!(!crowd(1000));
-    assert!(crowd(1001));
+    assert!(!is_large(1000));
+    assert!(is_large(1001));
 }
 
 #[test]
-fn every_port_of_a_service_lets_its_health_checks_in() {
+fn every_port_of_a_service_accepts_its_health_checks() {
     let service = |port: u16| ServicePort {
         load_balancer_vips: vec!["203.0.113.9".parse().unwrap()],
         health_check_node_port: 31000.try_into().ok(),
@@ -232,21 +232,21 @@ fn every_port_of_a_service_lets_its_health_checks_in() {
         entries.map(|(name, port)| (port_name(name), entry(service(port), [local("10.244.1.2:8080")]))),
     );
     let rules = rules(&table, &cluster_cidr());
-    assert_snapshot!(of_chain(&rules, TableName::Filter, chains::NODE_PORTS), @r#"
+    assert_snapshot!(chain_rules(&rules, TableName::Filter, chains::NODE_PORTS), @r#"
     filter -A KUBE-NODEPORTS -p tcp -m comment --comment "shop/web:http health check node port" -m tcp --dport 31000 -j ACCEPT
     filter -A KUBE-NODEPORTS -p tcp -m comment --comment "shop/web:https health check node port" -m tcp --dport 31000 -j ACCEPT
     "#);
 }
 
 #[test]
-fn without_endpoints_source_ranges_make_no_chain() {
+fn without_endpoints_source_ranges_have_no_chain() {
     let service = ServicePort {
         load_balancer_vips: vec!["203.0.113.9".parse().unwrap()],
         load_balancer_source_ranges: vec!["10.0.0.0/8".parse().unwrap()],
         ..service_port("10.96.0.1:80")
     };
     let table = one(port_name("shop/web:http"), service, []);
-    assert_snapshot!(of_services(&table, &cluster_cidr()), @r#"
+    assert_snapshot!(service_rules(&table, &cluster_cidr()), @r#"
     filter -A KUBE-EXTERNAL-SERVICES -d 203.0.113.9/32 -p tcp -m comment --comment "shop/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
     filter -A KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m comment --comment "shop/web:http has no endpoints" -m tcp --dport 80 -j REJECT --reject-with icmp-port-unreachable
     "#);

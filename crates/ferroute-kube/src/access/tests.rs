@@ -23,7 +23,7 @@ fn connection(kubeconfig: &str) -> ClientConnectionConfiguration {
 }
 
 #[test]
-fn a_kubeconfig_goes_before_an_address_and_that_before_the_service_account() {
+fn kubeconfig_takes_precedence_over_address_and_that_over_service_account() {
     assert_eq!(Access::new(&connection(""), None), Access::InCluster);
     assert_eq!(Access::new(&connection(""), Some("")), Access::InCluster);
     assert_eq!(Access::new(&connection(""), Some("http://a")), Access::Address("http://a".to_owned()));
@@ -34,34 +34,34 @@ fn a_kubeconfig_goes_before_an_address_and_that_before_the_service_account() {
 }
 
 #[tokio::test]
-async fn tls_certificates_are_checked_unless_the_kubeconfig_says_otherwise() {
+async fn tls_certificates_are_verified_unless_the_kubeconfig_disables_it() {
     let accepts = async |cluster| load(cluster, "{}", None).await.unwrap().config.accept_invalid_certs;
     assert!(!accepts("{server: 'https://a'}").await);
     assert!(accepts("{server: 'https://a', insecure-skip-tls-verify: true}").await);
 }
 
 #[tokio::test]
-async fn an_address_without_a_scheme_has_tls_where_tls_is_spoken_of() {
+async fn address_without_scheme_uses_tls_if_tls_is_configured() {
     assert_eq!(url("{server: 'a:6443'}", None).await, "http://a:6443/");
     assert_eq!(url("{server: 'a:6443', insecure-skip-tls-verify: true}", None).await, "https://a:6443/");
     assert_eq!(url("{server: 'https://a'}", Some("b:1")).await, "http://b:1/");
 }
 
 #[tokio::test]
-async fn master_will_do_where_the_kubeconfig_has_no_address() {
+async fn master_suffices_if_the_kubeconfig_has_no_address() {
     assert_eq!(url("{}", Some("https://b:1")).await, "https://b:1/");
     assert!(load("{}", "{}", None).await.is_err());
 }
 
 #[tokio::test]
-async fn the_proxy_is_that_of_the_cluster_in_use() {
+async fn proxy_is_that_of_the_current_cluster() {
     let proxy = async |cluster| load(cluster, "{}", None).await.unwrap().config.proxy_url.map(|url| url.to_string());
     assert_eq!(proxy("{server: 'https://a'}").await, None);
     assert_eq!(proxy("{server: 'https://a', proxy-url: 'http://p:1'}").await.as_deref(), Some("http://p:1/"));
 }
 
 #[tokio::test]
-async fn a_token_file_stands_in_for_a_token() {
+async fn token_file_replaces_token() {
     let loaded = load("{server: 'https://a'}", "{token: t, tokenFile: /tokens/a}", None).await.unwrap();
     assert_eq!(loaded.token_file, Some(PathBuf::from("/tokens/a")));
     assert!(loaded.config.auth_info.token.is_none());
@@ -71,14 +71,14 @@ async fn a_token_file_stands_in_for_a_token() {
 }
 
 #[tokio::test]
-async fn programs_that_give_credentials_are_not_to_ask_anybody() {
+async fn credential_plugins_are_not_interactive() {
     let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: IfAvailable}}";
     let exec = load("{server: 'https://a'}", user, None).await.unwrap().config.auth_info.exec;
     assert_eq!(exec.unwrap().interactive_mode, Some(ExecInteractiveMode::Never));
 }
 
 #[tokio::test]
-async fn an_address_that_is_none_is_an_error() {
+async fn invalid_address_is_an_error() {
     let error = Access::Address("http://a b".to_owned()).load().await.unwrap_err();
-    assert_eq!(error.to_string(), "\"http://a b\" is no address of an API server");
+    assert_eq!(error.to_string(), "invalid API server address \"http://a b\"");
 }

@@ -1,16 +1,17 @@
-//! JSON.
+//! Decoding of JSON.
 
 use std::borrow::Cow;
 
 use ferroute_api::ObjectMeta;
+use ferroute_core::parse::FieldError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ListMeta, ObjectError, Raw, ReadError, Status};
-use crate::kinds::Followed;
+use super::{DecodeError, ListMeta, RawObject, Status};
+use crate::resource::ApiObject;
 
-/// The type of a watch's message, and its object.
-pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, Raw<'_>), ReadError> {
+/// Returns the type of a watch event, and its object.
+pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, RawObject<'_>), DecodeError> {
     #[derive(Deserialize)]
     struct Envelope<'a> {
         #[serde(borrow)]
@@ -19,52 +20,52 @@ pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, Raw<'_>), ReadError>
         object: &'a RawValue,
     }
     let Envelope { r#type, object } = serde_json::from_slice(message)?;
-    Ok((r#type, Raw::Json(object.get())))
+    Ok((r#type, RawObject::Json(object.get())))
 }
 
-/// `metadata` of a list without its items.
-pub(super) fn list_meta(shell: &[u8]) -> Result<ListMeta, ReadError> {
+/// Decodes the metadata of a list without its items.
+pub(super) fn list_meta(envelope: &[u8]) -> Result<ListMeta, DecodeError> {
     #[derive(Deserialize)]
-    struct ListShell {
+    struct Envelope {
         #[serde(default)]
         metadata: ListMeta,
     }
-    let ListShell { metadata } = serde_json::from_slice(shell)?;
+    let Envelope { metadata } = serde_json::from_slice(envelope)?;
     Ok(metadata)
 }
 
-/// A status.
-pub(super) fn status(text: &[u8]) -> Result<Status, ReadError> {
+/// Decodes a status.
+pub(super) fn status(text: &[u8]) -> Result<Status, DecodeError> {
     Ok(serde_json::from_slice(text)?)
 }
 
-/// `metadata` of any object.
-pub(super) fn metadata(text: &str) -> Result<ObjectMeta, ReadError> {
+/// Decodes the metadata of an object of any kind.
+pub(super) fn metadata(text: &str) -> Result<ObjectMeta, DecodeError> {
     #[derive(Deserialize)]
-    struct HeadOnly {
+    struct MetadataOnly {
         #[serde(default)]
         metadata: ObjectMeta,
     }
-    let HeadOnly { metadata } = serde_json::from_str(text)?;
+    let MetadataOnly { metadata } = serde_json::from_str(text)?;
     Ok(metadata)
 }
 
-/// An object.
-pub(super) fn object<T: Followed>(text: &str) -> Result<T, ObjectError> {
-    serde_json::from_str(text).map_err(|_| fault::<T>(text))
+/// Decodes an object.
+pub(super) fn object<T: ApiObject>(text: &str) -> Result<T, FieldError> {
+    serde_json::from_str(text).map_err(|_| field_error::<T>(text))
 }
 
-/// Reads a bad object once more, slower, to tell where it is bad.
-fn fault<T: Followed>(text: &str) -> ObjectError {
+/// Decodes an invalid object again, more slowly, to find the invalid field.
+fn field_error<T: ApiObject>(text: &str) -> FieldError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Ok(_) => ObjectError { path: ".".to_owned(), message: "it cannot be read".to_owned() },
+        Ok(_) => FieldError { field: ".".to_owned(), problem: "cannot be decoded".to_owned() },
         Err(error) => {
             let path = error.path().to_string();
             let text = error.into_inner().to_string();
-            // Places in a text that nobody has seen help nobody.
+            // The position in the response is of no use.
             let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message).to_owned();
-            ObjectError { path, message }
+            FieldError { field: path, problem: message }
         }
     }
 }

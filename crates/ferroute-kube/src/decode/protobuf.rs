@@ -1,47 +1,48 @@
-//! Protobuf.
+//! Decoding of protobuf.
 
 use std::borrow::Cow;
 
 use ferroute_api::ObjectMeta;
+use ferroute_core::parse::FieldError;
 use prost::Message;
 
-use super::{ListMeta, ObjectError, Raw, ReadError, Status};
+use super::{DecodeError, ListMeta, RawObject, Status};
 use crate::{
-    kinds::Followed,
-    protobuf::{self, Head, WatchEvent},
+    protobuf::{self, MetadataOnly, WatchEvent},
+    resource::ApiObject,
 };
 
-/// The type of a watch's message, and its object.
-pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, Raw<'_>), ReadError> {
+/// Returns the type of a watch event, and its object.
+pub(super) fn open(message: &[u8]) -> Result<(Cow<'_, str>, RawObject<'_>), DecodeError> {
     let WatchEvent { kind, object } = WatchEvent::open(message)?;
-    Ok((std::str::from_utf8(kind)?.into(), Raw::Protobuf(object)))
+    Ok((std::str::from_utf8(kind)?.into(), RawObject::Protobuf(object)))
 }
 
-/// `metadata` of a list.
-pub(super) fn list_meta(message: &[u8]) -> Result<ListMeta, ReadError> {
+/// Decodes the metadata of a list.
+pub(super) fn list_meta(message: &[u8]) -> Result<ListMeta, DecodeError> {
     let protobuf::ListMeta { resource_version, r#continue } = Message::decode(message)?;
     Ok(ListMeta { resource_version, r#continue })
 }
 
-/// A status.
-pub(super) fn status(message: &[u8]) -> Result<Status, ReadError> {
+/// Decodes a status.
+pub(super) fn status(message: &[u8]) -> Result<Status, DecodeError> {
     let protobuf::Status { message, code } = Message::decode(message)?;
     Ok(Status { message, code: u16::try_from(code).unwrap_or_default() })
 }
 
-/// `metadata` of any object.
-pub(super) fn metadata(message: &[u8]) -> Result<ObjectMeta, ReadError> {
-    let Head { metadata } = Message::decode(message)?;
+/// Decodes the metadata of an object of any kind.
+pub(super) fn metadata(message: &[u8]) -> Result<ObjectMeta, DecodeError> {
+    let MetadataOnly { metadata } = Message::decode(message)?;
     Ok(metadata.unwrap_or_default().into())
 }
 
-/// An object.
-pub(super) fn object<T: Followed>(message: &[u8]) -> Result<T, ObjectError> {
-    T::Wire::decode(message).map(Into::into).map_err(|error| fault(&error))
+/// Decodes an object.
+pub(super) fn object<T: ApiObject>(message: &[u8]) -> Result<T, FieldError> {
+    T::Message::decode(message).map(Into::into).map_err(|error| field_error(&error))
 }
 
-/// Where an object is bad. The library tells it as `Inner.field: Outer.field: what is wrong`.
-fn fault(error: &prost::DecodeError) -> ObjectError {
+/// Extracts the path of the invalid field; the library prints `Inner.field: Outer.field: what is wrong`.
+fn field_error(error: &prost::DecodeError) -> FieldError {
     let text = error.to_string();
     let mut message = text.rsplit_once("message: ").map_or(text.as_str(), |(_, rest)| rest);
     let mut fields = Vec::new();
@@ -52,7 +53,7 @@ fn fault(error: &prost::DecodeError) -> ObjectError {
         fields.insert(0, field);
         message = rest;
     }
-    ObjectError { path: fields.join("."), message: message.to_owned() }
+    FieldError { field: fields.join("."), problem: message.to_owned() }
 }
 
 #[cfg(test)]

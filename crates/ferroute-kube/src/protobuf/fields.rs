@@ -1,30 +1,30 @@
-//! Keys, lengths and numbers, of which every message is made.
+//! The wire format: keys, lengths and numbers.
 
-/// What should be a message is none.
+/// Bytes are not a Kubernetes protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is no protobuf of Kubernetes")]
+#[error("not Kubernetes protobuf")]
 pub(crate) struct NotProtobuf;
 
-/// A number of which each byte holds seven bits, the lowest ones first.
+/// A number with seven bits in each byte, least significant first, as far as it has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Varint {
     value: u64,
     bits: u32,
 }
 
-/// How the value of a field is laid out.
+/// The encoding of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WireType {
     /// A [`Varint`].
     Varint,
-    /// So many bytes.
+    /// This many bytes.
     Fixed(usize),
-    /// A length and as many bytes.
+    /// A length and this many bytes.
     Bytes,
 }
 
 impl Varint {
-    /// Takes a byte; gives the number when that was its last one.
+    /// Adds a byte. Returns the number if that was its last byte.
     pub(crate) fn take(&mut self, byte: u8) -> Result<Option<u64>, NotProtobuf> {
         if self.bits >= u64::BITS {
             return Err(NotProtobuf);
@@ -34,12 +34,12 @@ impl Varint {
         Ok((byte & 0x80 == 0).then_some(self.value))
     }
 
-    /// Whether it has taken none yet.
+    /// Reports whether no byte has been added.
     pub(crate) fn is_new(self) -> bool {
         self == Self::default()
     }
 
-    /// Takes a number off the front.
+    /// Consumes a number at the front of `bytes`.
     fn split_off(bytes: &mut &[u8]) -> Result<u64, NotProtobuf> {
         let mut varint = Self::default();
         while let Some((&byte, rest)) = bytes.split_first() {
@@ -52,14 +52,14 @@ impl Varint {
     }
 }
 
-/// Takes a key apart into the field's number and what follows it.
+/// Splits a key into the number of the field and the encoding of its value.
 pub(crate) fn key(key: u64) -> Result<(u32, WireType), NotProtobuf> {
     let wire_type = match key & 7 {
         0 => WireType::Varint,
         1 => WireType::Fixed(8),
         2 => WireType::Bytes,
         5 => WireType::Fixed(4),
-        // Groups are long out of use.
+        // Groups are deprecated.
         _ => return Err(NotProtobuf),
     };
     match u32::try_from(key >> 3) {
@@ -68,9 +68,9 @@ pub(crate) fn key(key: u64) -> Result<(u32, WireType), NotProtobuf> {
     }
 }
 
-/// The bytes of a field; those of the last one if there are several. `None`: the message has no such field.
+/// Returns the bytes of a field, of the last one if there are several; `None` if the message has no such field.
 pub(crate) fn find(message: &[u8], wanted: u32) -> Result<Option<&[u8]>, NotProtobuf> {
-    let (mut rest, mut found) = (message, None);
+    let (mut rest, mut last) = (message, None);
     while !rest.is_empty() {
         let (number, wire_type) = key(Varint::split_off(&mut rest)?)?;
         let length = match wire_type {
@@ -83,11 +83,11 @@ pub(crate) fn find(message: &[u8], wanted: u32) -> Result<Option<&[u8]>, NotProt
         };
         let (value, after) = rest.split_at_checked(length).ok_or(NotProtobuf)?;
         if number == wanted && wire_type == WireType::Bytes {
-            found = Some(value);
+            last = Some(value);
         }
         rest = after;
     }
-    Ok(found)
+    Ok(last)
 }
 
 #[cfg(test)]
@@ -95,24 +95,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_is_found_among_others_of_all_types_and_the_last_one_counts() {
+    fn last_field_with_the_number_counts_among_fields_of_all_types() {
         // 1: varint 300, 2: 8 bytes, 3: 4 bytes, 4: "a", 5: "bc", 4: "d", 4 again as a number.
         let message = b"\x08\xac\x02\x11........\x1d....\x22\x01a\x2a\x02bc\x22\x01d\x20\x07";
         assert_eq!(find(message, 5), Ok(Some(&b"bc"[..])));
         assert_eq!(find(message, 4), Ok(Some(&b"d"[..])));
-        assert_eq!(find(message, 1), Ok(None), "it holds no bytes");
+        assert_eq!(find(message, 1), Ok(None), "not a field of bytes");
         assert_eq!(find(b"", 1), Ok(None));
     }
 
     #[test]
-    fn what_breaks_off_or_has_no_type_is_no_message() {
+    fn truncated_and_untyped_fields_are_errors() {
         for message in [&b"\x0a"[..], b"\x0a\x02a", b"\x08", b"\x08\x80", b"\x11.", b"\x0b", b"\x02\x00", b"<html>"] {
             assert_eq!(find(message, 1), Err(NotProtobuf), "{message:?}");
         }
     }
 
     #[test]
-    fn numbers_have_64_bits() {
+    fn longer_numbers_than_64_bits_are_errors() {
         let number = |mut bytes: &[u8]| Varint::split_off(&mut bytes);
         assert_eq!(number(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), Ok(u64::MAX));
         assert_eq!(number(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), Err(NotProtobuf));

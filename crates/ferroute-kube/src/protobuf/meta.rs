@@ -5,9 +5,11 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use super::{filled, set};
+use ferroute_core::rfc3339;
 
-/// What all objects have.
+use super::{non_empty, non_zero};
+
+/// The metadata of an object.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ObjectMeta {
     #[prost(string, tag = "1")]
@@ -28,28 +30,28 @@ pub(crate) struct ObjectMeta {
     managed_fields: Vec<ManagedFieldsEntry>,
 }
 
-/// What somebody has written, of which only the time matters.
+/// A write to the object, of which only the time is read.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ManagedFieldsEntry {
     #[prost(message, optional, tag = "4")]
     time: Option<Time>,
 }
 
-/// Whole seconds since 1970: Kubernetes sends no fractions.
+/// Seconds since 1970; Kubernetes sends no fractions.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct Time {
     #[prost(int64, tag = "1")]
     seconds: i64,
 }
 
-/// Any object, of which only the metadata matters.
+/// An object of any kind, of which only the metadata is read.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Head {
+pub(crate) struct MetadataOnly {
     #[prost(message, optional, tag = "1")]
     pub(crate) metadata: Option<ObjectMeta>,
 }
 
-/// `metadata` of a list.
+/// The metadata of a list.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ListMeta {
     #[prost(string, tag = "2")]
@@ -58,7 +60,7 @@ pub(crate) struct ListMeta {
     pub(crate) r#continue: String,
 }
 
-/// What is answered in the place of an object.
+/// The object that is returned instead of another one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Status {
     #[prost(string, tag = "3")]
@@ -75,35 +77,31 @@ impl From<ObjectMeta> for ferroute_api::ObjectMeta {
             namespace: metadata.namespace,
             labels: metadata.labels,
             annotations: metadata.annotations,
-            resource_version: filled(metadata.resource_version),
-            generation: set(metadata.generation),
-            deletion_timestamp: metadata.deletion_timestamp.and_then(Time::text),
-            written: writes.max_by_key(|time| time.seconds).and_then(Time::text),
+            resource_version: non_empty(metadata.resource_version),
+            generation: non_zero(metadata.generation),
+            deletion_timestamp: metadata.deletion_timestamp.and_then(Time::to_rfc3339),
+            written: writes.max_by_key(|time| time.seconds).and_then(Time::to_rfc3339),
         }
     }
 }
 
 impl Time {
-    /// As JSON has it (RFC 3339). `None` for Go's zero time, which is sent as nothing, and outside the years that have
-    /// four digits.
-    fn text(self) -> Option<String> {
-        let seconds = u64::try_from(self.seconds).ok().filter(|seconds| (1..=LAST_SECOND).contains(seconds))?;
-        Some(humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string())
+    /// Returns the time as in JSON. `None` for Go's zero time, which is sent as nothing, and after the year 9999.
+    fn to_rfc3339(self) -> Option<String> {
+        let seconds = u64::try_from(self.seconds).ok().filter(|seconds| *seconds > 0)?;
+        rfc3339::format(UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?, 0)
     }
 }
-
-/// 9999-12-31T23:59:59Z.
-const LAST_SECOND: u64 = 253_402_300_799;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_in_json() {
-        let text = |seconds| Time { seconds }.text();
+    fn times_are_formatted_as_in_json() {
+        let text = |seconds| Time { seconds }.to_rfc3339();
         assert_eq!(text(1_767_366_245).as_deref(), Some("2026-01-02T15:04:05Z"));
-        assert_eq!(text(253_402_300_799).as_deref(), Some("9999-12-31T23:59:59Z"));
+        assert_eq!(text(253_402_207_200).as_deref(), Some("9999-12-30T22:00:00Z"));
         assert_eq!([text(0), text(-1), text(i64::MIN), text(i64::MAX)], [const { None }; 4]);
     }
 }

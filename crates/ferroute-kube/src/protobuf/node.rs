@@ -2,7 +2,7 @@
 
 use ferroute_api as api;
 
-use super::{all, filled, meta::ObjectMeta};
+use super::{convert_all, non_empty, meta::ObjectMeta};
 
 /// A Node.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -51,11 +51,11 @@ impl From<Node> for api::Node {
         Self {
             metadata: node.metadata.unwrap_or_default().into(),
             spec: api::NodeSpec {
-                pod_cidr: filled(spec.pod_cidr),
+                pod_cidr: non_empty(spec.pod_cidr),
                 pod_cidrs: spec.pod_cidrs,
-                taints: all(spec.taints),
+                taints: convert_all(spec.taints),
             },
-            status: api::NodeStatus { addresses: all(node.status.unwrap_or_default().addresses) },
+            status: api::NodeStatus { addresses: convert_all(node.status.unwrap_or_default().addresses) },
         }
     }
 }

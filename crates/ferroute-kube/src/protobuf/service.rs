@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferroute_api as api;
 
-use super::{all, filled, meta::ObjectMeta, set};
+use super::{convert_all, non_empty, meta::ObjectMeta, non_zero};
 
 /// A Service.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -68,7 +68,7 @@ struct ServicePort {
 /// `k8s.io.apimachinery.pkg.util.intstr.IntOrString`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct IntOrString {
-    /// 0: it is the number, 1: it is the text.
+    /// 0: number, 1: text.
     #[prost(int64, tag = "1")]
     r#type: i64,
     #[prost(int32, tag = "2")]
@@ -130,7 +130,7 @@ impl From<Service> for api::Service {
         Self {
             metadata: service.metadata.unwrap_or_default().into(),
             spec: service.spec.unwrap_or_default().into(),
-            status: api::ServiceStatus { load_balancer: api::LoadBalancerStatus { ingress: all(balancer.ingress) } },
+            status: api::ServiceStatus { load_balancer: api::LoadBalancerStatus { ingress: convert_all(balancer.ingress) } },
         }
     }
 }
@@ -138,20 +138,20 @@ impl From<Service> for api::Service {
 impl From<ServiceSpec> for api::ServiceSpec {
     fn from(spec: ServiceSpec) -> Self {
         Self {
-            type_: filled(spec.r#type),
-            cluster_ip: filled(spec.cluster_ip),
+            type_: non_empty(spec.r#type),
+            cluster_ip: non_empty(spec.cluster_ip),
             cluster_ips: spec.cluster_ips,
             ip_families: spec.ip_families,
             ip_family_policy: spec.ip_family_policy,
             external_ips: spec.external_ips,
-            ports: all(spec.ports),
+            ports: convert_all(spec.ports),
             selector: spec.selector,
-            session_affinity: filled(spec.session_affinity),
+            session_affinity: non_empty(spec.session_affinity),
             session_affinity_config: spec.session_affinity_config.map(Into::into),
             internal_traffic_policy: spec.internal_traffic_policy,
-            external_traffic_policy: filled(spec.external_traffic_policy),
+            external_traffic_policy: non_empty(spec.external_traffic_policy),
             traffic_distribution: spec.traffic_distribution,
-            health_check_node_port: set(spec.health_check_node_port),
+            health_check_node_port: non_zero(spec.health_check_node_port),
             load_balancer_source_ranges: spec.load_balancer_source_ranges,
         }
     }
@@ -161,9 +161,9 @@ impl From<ServicePort> for api::ServicePort {
     fn from(port: ServicePort) -> Self {
         Self {
             name: port.name,
-            protocol: filled(port.protocol),
+            protocol: non_empty(port.protocol),
             port: port.port,
-            node_port: set(port.node_port),
+            node_port: non_zero(port.node_port),
             target_port: port.target_port.map(Into::into),
         }
     }

@@ -2,7 +2,7 @@
 
 use ferroute_api as api;
 
-use super::{all, meta::ObjectMeta};
+use super::{convert_all, meta::ObjectMeta};
 
 /// An endpoint slice.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -58,7 +58,7 @@ struct EndpointHints {
     for_nodes: Vec<Named>,
 }
 
-/// `ForZone` and `ForNode`, which are alike.
+/// `ForZone` and `ForNode`, which have the same fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Named {
     #[prost(string, tag = "1")]
@@ -80,8 +80,8 @@ impl From<EndpointSlice> for api::EndpointSlice {
         Self {
             metadata: slice.metadata.unwrap_or_default().into(),
             address_type: slice.address_type,
-            ports: all(slice.ports),
-            endpoints: all(slice.endpoints),
+            ports: convert_all(slice.ports),
+            endpoints: convert_all(slice.endpoints),
         }
     }
 }
@@ -108,7 +108,7 @@ impl From<Endpoint> for api::SliceEndpoint {
 
 impl From<EndpointHints> for api::EndpointHints {
     fn from(hints: EndpointHints) -> Self {
-        Self { for_zones: all(hints.for_zones), for_nodes: all(hints.for_nodes) }
+        Self { for_zones: convert_all(hints.for_zones), for_nodes: convert_all(hints.for_nodes) }
     }
 }
 

@@ -1,51 +1,50 @@
-//! JSON text.
+//! Splitting of JSON text.
 
-use super::{LONGEST, SplitError, recycle};
+use super::{MAX_OBJECT_BYTES, SplitError, recycle};
 
-/// Looks at strings and brackets only.
+/// A splitter that parses strings and brackets only.
 #[derive(Debug)]
 pub(crate) struct Splitter {
-    form: Form,
-    /// How many brackets are open.
+    layout: Layout,
+    /// The number of open brackets.
     depth: usize,
     in_string: bool,
-    /// The byte before was a backslash that counts, within a string.
+    /// Whether the previous byte was an unescaped backslash, within a string.
     escaped: bool,
-    /// What has come of the present object.
+    /// The current object as far as it has arrived.
     object: Vec<u8>,
 }
 
-/// How the objects are laid out in the text.
+/// The position of the objects in the text.
 #[derive(Debug)]
-enum Form {
-    /// One after the other.
+enum Layout {
+    /// Consecutive.
     Stream,
-    /// In the field `items` of one object; the rest of that object is kept here.
-    List { shell: Vec<u8>, in_items: bool },
+    /// In the field `items` of one object, whose other fields are the envelope.
+    List { envelope: Vec<u8>, in_items: bool },
 }
 
 impl Splitter {
-    /// For objects one after the other, as a watch sends them.
+    /// Returns a splitter for consecutive objects, as in a watch.
     pub(crate) fn stream() -> Self {
-        Self::new(Form::Stream)
+        Self::new(Layout::Stream)
     }
 
-    /// For the items of a list.
+    /// Returns a splitter for the items of a list.
     pub(crate) fn list() -> Self {
-        Self::new(Form::List { shell: Vec::new(), in_items: false })
+        Self::new(Layout::List { envelope: Vec::new(), in_items: false })
     }
 
-    fn new(form: Form) -> Self {
-        Self { form, depth: 0, in_string: false, escaped: false, object: Vec::new() }
+    fn new(layout: Layout) -> Self {
+        Self { layout, depth: 0, in_string: false, escaped: false, object: Vec::new() }
     }
 
-    /// The next object, which takes what it needs off the front of `text`. `None` when `text` has been used up.
+    /// Consumes the front of `text` and returns the next object; `None` when `text` is used up.
     ///
     /// # Errors
     ///
-    /// What comes cannot be cut. The splitter is of no use any more then.
+    /// The text cannot be split. The splitter cannot be used any more.
     pub(crate) fn next(&mut self, text: &mut &[u8]) -> Result<Option<&[u8]>, SplitError> {
-        // An object that was given out before has been used by now.
         if self.depth == self.base() {
             recycle(&mut self.object);
         }
@@ -58,30 +57,30 @@ impl Splitter {
         Ok(None)
     }
 
-    /// Whether an object has begun and not ended.
+    /// Reports whether an object has begun and not ended.
     pub(crate) fn is_within_object(&self) -> bool {
         self.depth > self.base()
     }
 
-    /// What surrounds the items of a list, when it is complete.
-    pub(crate) fn shell(&self) -> Option<&[u8]> {
-        match &self.form {
-            Form::List { shell, .. } if self.depth == 0 && !shell.is_empty() => Some(shell),
-            Form::List { .. } | Form::Stream => None,
+    /// Returns what surrounds the items of a complete list.
+    pub(crate) fn list_envelope(&self) -> Option<&[u8]> {
+        match &self.layout {
+            Layout::List { envelope, .. } if self.depth == 0 && !envelope.is_empty() => Some(envelope),
+            Layout::List { .. } | Layout::Stream => None,
         }
     }
 
-    /// How many brackets are open around the objects.
+    /// Returns the number of open brackets around the objects.
     fn base(&self) -> usize {
-        match self.form {
-            Form::Stream => 0,
-            Form::List { in_items: true, .. } => 2,
-            // Nothing is an object yet.
-            Form::List { in_items: false, .. } => usize::MAX,
+        match self.layout {
+            Layout::Stream => 0,
+            Layout::List { in_items: true, .. } => 2,
+            // No object can begin yet.
+            Layout::List { in_items: false, .. } => usize::MAX,
         }
     }
 
-    /// Takes one byte; true when it ends an object.
+    /// Consumes one byte and reports whether it ends an object.
     fn take(&mut self, byte: u8) -> Result<bool, SplitError> {
         let before = self.depth;
         if self.in_string {
@@ -98,36 +97,36 @@ impl Splitter {
         }
         let base = self.base();
         if before > base || self.depth > base {
-            keep(&mut self.object, byte)?;
+            push(&mut self.object, byte)?;
             return Ok(self.depth == base);
         }
         let outside = self.depth == 0 && before == 0;
         if outside && (self.in_string || !byte.is_ascii_whitespace()) {
             return Err(SplitError::NotJson);
         }
-        if let Form::List { shell, in_items } = &mut self.form {
-            // Within the items there are only commas and blanks between the objects.
+        if let Layout::List { envelope, in_items } = &mut self.layout {
+            // Between the items there are only commas and white space.
             if !*in_items || self.depth < 2 {
-                *in_items = before == 1 && byte == b'[' && ends_with_items(shell);
-                keep(shell, byte)?;
+                *in_items = before == 1 && byte == b'[' && ends_with_items(envelope);
+                push(envelope, byte)?;
             }
         }
         Ok(false)
     }
 }
 
-fn keep(text: &mut Vec<u8>, byte: u8) -> Result<(), SplitError> {
-    if text.len() == LONGEST {
+fn push(text: &mut Vec<u8>, byte: u8) -> Result<(), SplitError> {
+    if text.len() == MAX_OBJECT_BYTES {
         return Err(SplitError::TooLong);
     }
     text.push(byte);
     Ok(())
 }
 
-/// Whether the value that comes next is that of the field `items`.
-fn ends_with_items(shell: &[u8]) -> bool {
-    let key = shell.trim_ascii_end().strip_suffix(b":").map(<[u8]>::trim_ascii_end);
-    // A backslash before it would make it the tail of another name.
+/// Reports whether the next value is that of the field `items`.
+fn ends_with_items(envelope: &[u8]) -> bool {
+    let key = envelope.trim_ascii_end().strip_suffix(b":").map(<[u8]>::trim_ascii_end);
+    // After a backslash it is the end of another name.
     key.and_then(|key| key.strip_suffix(br#""items""#)).is_some_and(|before| !before.ends_with(b"\\"))
 }
 

@@ -2,99 +2,98 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-/// How the double answers.
+/// The behaviour of a [`FakeApiServer`](super::FakeApiServer).
 #[derive(Clone, Debug)]
 pub struct Behaviour {
-    /// What it does when asked for a streaming list.
+    /// The response to requests for streaming lists.
     pub streaming: Streaming,
-    /// It gives lists in pages when asked to. Servers that answer from memory give all at once.
+    /// Whether lists are in pages on request. Servers that respond from their cache return all objects at once.
     pub pages: bool,
-    /// Most objects in a page, whatever the request says.
-    pub most_in_page: usize,
-    /// It answers in protobuf where it is asked for that, not only in JSON.
+    /// The maximum number of objects in a page, whatever the request asks for.
+    pub max_page: usize,
+    /// Whether protobuf is supported beside JSON.
     pub protobuf: bool,
-    /// Objects have fields that nobody knows.
+    /// Whether objects have unknown fields.
     pub unknown_fields: bool,
-    /// A version that is too old is answered with a message within a watch instead of a status.
+    /// Whether a watch from an expired version ends with an error event instead of an error status.
     pub expires_in_watch: bool,
-    /// Watches send old news again, in any order.
+    /// Whether watches repeat old changes, in any order.
     pub repeats: bool,
-    /// Lists for which any version will do show a state of the past, by this many changes.
+    /// By how many changes lists of any version are behind.
     pub lag: usize,
-    /// Bytes that are sent at once.
-    pub piece: usize,
-    /// Pause between them.
+    /// The number of bytes that are sent at once.
+    pub chunk: usize,
+    /// The pause between chunks.
     pub pause: Duration,
-    /// The status that questions for ServiceCIDRs are answered with: 200, or 404 as by servers before 1.33, or 403 where
-    /// nobody has allowed to ask.
+    /// The status of requests for ServiceCIDRs: 200, or 404 as in servers before 1.33, or 403 without the permission.
     pub service_cidrs: u16,
-    /// The next attempts to write are answered with these statuses, one each.
-    pub refused_writes: Vec<u16>,
-    /// It is away: every connection breaks.
-    pub away: bool,
-    /// The header `authorization` that requests must have.
+    /// The error statuses of the next writes, one each.
+    pub failed_writes: Vec<u16>,
+    /// Whether every connection breaks.
+    pub down: bool,
+    /// The required header `authorization`.
     pub authorization: Option<String>,
 }
 
-/// What the double does when asked for a streaming list.
+/// The response to requests for streaming lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streaming {
-    /// It gives one.
+    /// A streaming list.
     Yes,
-    /// It says that it does not do that (1.27 to 1.31).
-    Refused,
-    /// It does not see what it is asked for.
+    /// Status 422, as in 1.27 to 1.31 without the feature gate.
+    Rejected,
+    /// A plain watch, as in servers that do not know the parameters.
     Ignored,
 }
 
-/// What a request meets with.
+/// A fault of one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// This status.
+    /// A response with this status.
     Status(u16),
-    /// Status 429, with a wish to wait for this many seconds.
-    Wait(u64),
-    /// The connection breaks after this many bytes of the answer's body.
+    /// Status 429 with this many seconds in `retry-after`.
+    RetryAfter(u64),
+    /// The connection breaks after this many bytes of the body.
     Cut(usize),
-    /// There is no answer.
-    Silence,
-    /// The answer is a page for people.
+    /// No response.
+    NoResponse,
+    /// An HTML page.
     Html,
 }
 
 impl Default for Behaviour {
-    /// A good server of today.
+    /// The behaviour of a current server.
     fn default() -> Self {
         Self {
             streaming: Streaming::Yes,
             pages: true,
-            most_in_page: usize::MAX,
+            max_page: usize::MAX,
             protobuf: true,
             unknown_fields: false,
             expires_in_watch: false,
             repeats: false,
             lag: 0,
-            piece: usize::MAX,
+            chunk: usize::MAX,
             pause: Duration::ZERO,
             service_cidrs: 200,
-            refused_writes: Vec::new(),
-            away: false,
+            failed_writes: Vec::new(),
+            down: false,
             authorization: None,
         }
     }
 }
 
-/// What the watches look at when they are woken: how often each thing has happened so far.
+/// The number of times that each signal has been sent to the watches so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     pub(super) changes: u64,
     pub(super) cuts: u64,
     pub(super) ends: u64,
     pub(super) errors: u64,
-    /// The status of the last of the errors.
+    /// The status of the last error.
     pub(super) code: u16,
     pub(super) bookmarks: u64,
     pub(super) sent: u64,
-    /// Type and object of the last message that was sent.
+    /// Type and object of the last event that was sent.
     pub(super) message: Arc<(String, Value)>,
 }

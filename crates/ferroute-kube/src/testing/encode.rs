@@ -1,31 +1,30 @@
-//! Objects in the two forms in which API servers send them.
+//! Encoding of objects in JSON and protobuf.
 //!
-//! Protobuf is made from JSON by tables of the fields' numbers, as Go makes it: what is no pointer there is sent also where
-//! it is empty. What a table does not know goes into fields that nobody knows, and a value of another type than the
-//! field's goes in as it is, so that unknown fields and bad objects can be sent in both forms.
+//! Protobuf is encoded from JSON with tables of the field numbers. As in Go, fields that are not pointers are sent even
+//! if they are empty. Fields that a table does not have get unknown numbers, and values of another type than the field's
+//! are encoded by their own type, so that unknown fields and invalid objects can be sent in both forms.
 
 mod schema;
 
 use ferroute_config::MediaType;
+use ferroute_core::rfc3339;
 use ferroute_source::Resource;
-use humantime::parse_rfc3339;
 use serde_json::{Value, json};
 
 use self::schema::{Field, LIST_META, STATUS, Shape};
 use crate::{
-    kinds::{group, kind},
     protobuf::MAGIC,
 };
 
-/// A message of a watch. Its object is of the kind, or a Status where the message is an `ERROR`.
+/// Encodes an event of a watch. Its object is a Status if its type is `ERROR`.
 pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, object: &Value) -> Vec<u8> {
     if media_type == MediaType::Json {
-        // In the order in which Go writes it.
+        // In Go's order of the fields.
         return format!("{{\"type\":\"{event}\",\"object\":{object}}}\n").into_bytes();
     }
     let object = match event {
         "ERROR" => enveloped("v1", "Status", &message(STATUS, object)),
-        _ => enveloped(&api_version(resource), kind(resource), &message(schema::of(resource), object)),
+        _ => enveloped(resource.kind().api_version(), resource.kind().as_str(), &message(schema::fields(resource), object)),
     };
     let mut message = Vec::new();
     bytes(1, event.as_bytes(), &mut message);
@@ -36,11 +35,11 @@ pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, obje
     [&length.to_be_bytes(), &*message].concat()
 }
 
-/// A list.
+/// Encodes a list.
 pub(crate) fn list(media_type: MediaType, resource: Resource, metadata: &Value, items: &[Value]) -> Vec<u8> {
-    let (api_version, kind) = (api_version(resource), format!("{}List", kind(resource)));
+    let (api_version, kind) = (resource.kind().api_version(), format!("{}List", resource.kind()));
     if media_type == MediaType::Json {
-        // As in Go, nothing is null.
+        // As in Go, an empty list is null.
         let items = if items.is_empty() { Value::Null } else { json!(items) };
         let list = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items});
         return list.to_string().into();
@@ -48,12 +47,12 @@ pub(crate) fn list(media_type: MediaType, resource: Resource, metadata: &Value, 
     let mut list = Vec::new();
     bytes(1, &message(LIST_META, metadata), &mut list);
     for item in items {
-        bytes(2, &message(schema::of(resource), item), &mut list);
+        bytes(2, &message(schema::fields(resource), item), &mut list);
     }
-    enveloped(&api_version, &kind, &list)
+    enveloped(api_version, &kind, &list)
 }
 
-/// A Status that is a whole answer.
+/// Encodes a Status that is a whole response.
 pub(super) fn status(media_type: MediaType, status: &Value) -> Vec<u8> {
     match media_type {
         MediaType::Json => status.to_string().into(),
@@ -61,17 +60,10 @@ pub(super) fn status(media_type: MediaType, status: &Value) -> Vec<u8> {
     }
 }
 
-/// The message of an object of this kind, without an envelope.
+/// Encodes an object in protobuf without an envelope.
 #[cfg(test)]
 pub(crate) fn object(resource: Resource, object: &Value) -> Vec<u8> {
-    message(schema::of(resource), object)
-}
-
-fn api_version(resource: Resource) -> String {
-    match group(resource) {
-        "" => "v1".to_owned(),
-        group => format!("{group}/v1"),
-    }
+    message(schema::fields(resource), object)
 }
 
 fn enveloped(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
@@ -117,14 +109,14 @@ fn field(number: u32, shape: &Shape, value: &Value, output: &mut Vec<u8>) {
                 bytes(number, &entry, output);
             }
         }
-        (Shape::Time, Value::String(text)) => match parse_rfc3339(text) {
-            Ok(time) => {
+        (Shape::Time, Value::String(text)) => match rfc3339::parse(text) {
+            Some(time) => {
                 let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
                 let mut message = Vec::new();
                 raw(1, &since.as_secs().into(), &mut message);
                 bytes(number, &message, output);
             }
-            Err(_) => raw(number, value, output),
+            None => raw(number, value, output),
         },
         (Shape::NumberOrText, value) => {
             let mut message = Vec::new();
@@ -137,7 +129,7 @@ fn field(number: u32, shape: &Shape, value: &Value, output: &mut Vec<u8>) {
     }
 }
 
-/// What Go sends for a field that is no pointer and that nobody has set.
+/// Encodes an unset field that is not a pointer in Go.
 fn empty(number: u32, shape: &Shape, output: &mut Vec<u8>) {
     match shape {
         Shape::Text => bytes(number, b"", output),
@@ -149,7 +141,7 @@ fn empty(number: u32, shape: &Shape, output: &mut Vec<u8>) {
     }
 }
 
-/// A value by its own type.
+/// Encodes a value by its own type.
 fn raw(number: u32, value: &Value, output: &mut Vec<u8>) {
     let as_number = match value {
         Value::Bool(value) => Some(u64::from(*value)),
@@ -183,5 +175,5 @@ fn varint(mut value: u64, output: &mut Vec<u8>) {
     output.push(value as u8);
 }
 
-/// The first number that no field of Kubernetes has.
+/// The first number of unknown fields.
 const UNKNOWN: u32 = 10_000;

@@ -2,10 +2,10 @@ use std::{borrow::Cow, collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use ferroute_config::MediaType;
 use ferroute_source::Resource;
-use http_body_util::channel::Channel;
+use http_body_util::channel::{Channel, Sender};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::{Bytes, Incoming},
+    body::{Bytes, Frame, Incoming},
     header,
 };
 use serde_json::{Value, json};
@@ -14,16 +14,15 @@ use tokio::{sync::watch, time::sleep};
 use super::{
     Behaviour, Fault, Shared, Streaming,
     behaviour::Signals,
-    body::{Over, Writer},
     encode,
     store::{self, Change},
     write,
 };
 
-pub(super) type Answer = Response<Channel<Bytes, io::Error>>;
+pub(super) type FakeResponse = Response<Channel<Bytes, io::Error>>;
 
-/// A request, taken apart.
-struct Asked {
+/// A parsed request for a collection.
+struct CollectionRequest {
     resource: Resource,
     parameters: BTreeMap<String, String>,
     media_type: MediaType,
@@ -31,7 +30,7 @@ struct Asked {
     fault: Option<Fault>,
 }
 
-impl Asked {
+impl CollectionRequest {
     fn parameter(&self, name: &str) -> &str {
         self.parameters.get(name).map_or("", String::as_str)
     }
@@ -40,15 +39,15 @@ impl Asked {
         self.parameter(name).parse().ok()
     }
 
-    /// Whether the selectors let an object through.
-    fn sees(&self, object: &Value) -> bool {
+    /// Reports whether the selectors match an object.
+    fn selects(&self, object: &Value) -> bool {
         let name = self.parameter("fieldSelector").strip_prefix("metadata.name=");
         name.is_none_or(|name| object["metadata"]["name"] == name)
-            && (self.parameter("labelSelector").is_empty() || store::is_ours(object))
+            && (self.parameter("labelSelector").is_empty() || store::matches_label_selector(object))
     }
 
-    /// The object as it is sent.
-    fn dressed<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
+    /// Adds unknown fields if the behaviour asks for them.
+    fn decorated<'a>(&self, object: &'a Value) -> Cow<'a, Value> {
         if !self.behaviour.unknown_fields {
             return Cow::Borrowed(object);
         }
@@ -56,7 +55,7 @@ impl Asked {
         object["metadata"]["managedFields"] = json!([{"fieldsV1": {"f:items": {"k:{\"}\"}": []}}}]);
         object["items"] = json!([{"unknown": "}]"}]);
         if object["spec"].is_object() {
-            object["spec"]["unheardOf"] = json!({"items": [[null, {}], "\\\""]});
+            object["spec"]["unknownField"] = json!({"items": [[null, {}], "\\\""]});
         }
         Cow::Owned(object)
     }
@@ -69,7 +68,7 @@ impl Asked {
         self.event("ERROR", &status_object(code))
     }
 
-    fn status(&self, code: u16) -> Answer {
+    fn status(&self, code: u16) -> FakeResponse {
         status(code, self.media_type, None)
     }
 
@@ -81,35 +80,35 @@ impl Asked {
     }
 }
 
-pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Answer> {
+pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<FakeResponse> {
     let target = request.uri().to_string();
     let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (fault, behaviour) = {
         let mut state = shared.state();
         state.requests.push(target);
-        state.accepted.extend(accept.clone());
+        state.accept_headers.extend(accept.clone());
         let fault = (!state.faults.is_empty()).then(|| state.faults.remove(0));
         (fault, state.behaviour.clone())
     };
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if behaviour.authorization.as_deref().is_some_and(|authorization| shown != Some(authorization)) {
+    let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if behaviour.authorization.as_deref().is_some_and(|required| authorization != Some(required)) {
         return Ok(status(401, MediaType::Json, None));
     }
-    if behaviour.away {
-        return Err(io::Error::other("away on demand"));
+    if behaviour.down {
+        return Err(io::Error::other("down on demand"));
     }
-    let Some(media_type) = acceptable(accept.as_deref(), &behaviour) else {
+    let Some(media_type) = negotiate(accept.as_deref(), &behaviour) else {
         return Ok(status(406, MediaType::Json, None));
     };
     match fault {
-        Some(Fault::Silence) => return std::future::pending().await,
+        Some(Fault::NoResponse) => return std::future::pending().await,
         Some(Fault::Status(code)) => return Ok(status(code, media_type, None)),
-        Some(Fault::Wait(seconds)) => return Ok(status(429, media_type, Some(seconds))),
-        Some(Fault::Html) => return Ok(whole(StatusCode::OK, "text/html", "<html>log in, please</html>".into())),
+        Some(Fault::RetryAfter(seconds)) => return Ok(status(429, media_type, Some(seconds))),
+        Some(Fault::Html) => return Ok(whole(StatusCode::OK, "text/html", "<html>Please log in</html>".into())),
         Some(Fault::Cut(_)) | None => {}
     }
     if request.method() != Method::GET || request.uri().path().starts_with("/api/v1/nodes/") {
-        return Ok(write::answer(&shared, request).await);
+        return Ok(write::respond(&shared, request).await);
     }
     let resource = match request.uri().path() {
         "/api/v1/services" => Resource::Services,
@@ -123,127 +122,127 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> i
     };
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-    let asked = Asked { resource, parameters, media_type, behaviour, fault };
-    Ok(if asked.parameter("watch") == "true" { begin_watch(shared, asked) } else { list(&shared, &asked) })
+    let request = CollectionRequest { resource, parameters, media_type, behaviour, fault };
+    Ok(if request.parameter("watch") == "true" { begin_watch(shared, request) } else { list(&shared, &request) })
 }
 
-fn list(shared: &Shared, asked: &Asked) -> Answer {
+fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
     let (items, version, token) = {
         let state = shared.state();
-        let (now, forgotten) = (state.store.version(), state.store.forgotten());
-        let lag = u64::try_from(asked.behaviour.lag).unwrap_or(u64::MAX);
-        let least = asked.number("resourceVersion");
-        let (version, offset) = match asked.parameter("continue").split_once(':') {
+        let (now, compacted) = (state.store.version(), state.store.compacted());
+        let lag = u64::try_from(request.behaviour.lag).unwrap_or(u64::MAX);
+        let least = request.number("resourceVersion");
+        let (version, offset) = match request.parameter("continue").split_once(':') {
             Some((version, offset)) => (version.parse().unwrap_or(0), offset.parse().unwrap_or(0)),
-            None if least.is_some_and(|least| least > now) => return asked.status(504),
-            None => (least.map_or(now, |least| now.saturating_sub(lag).max(least).max(forgotten)), 0_usize),
+            None if least.is_some_and(|least| least > now) => return request.status(504),
+            None => (least.map_or(now, |least| now.saturating_sub(lag).max(least).max(compacted)), 0_usize),
         };
-        if version < forgotten {
-            return asked.status(410);
+        if version < compacted {
+            return request.status(410);
         }
-        let all = state.store.at(version, asked.resource).into_values().filter(|object| asked.sees(object));
+        let all = state.store.at(version, request.resource).into_values().filter(|object| request.selects(object));
         let mut items: Vec<Value> = all.skip(offset).collect();
-        let limit = asked.number("limit").filter(|_| asked.behaviour.pages);
-        let limit = limit.map_or(usize::MAX, |limit| limit as usize).min(asked.behaviour.most_in_page);
-        let token = (items.len() > limit && !asked.parameter("limit").is_empty())
+        let limit = request.number("limit").filter(|_| request.behaviour.pages);
+        let limit = limit.map_or(usize::MAX, |limit| limit as usize).min(request.behaviour.max_page);
+        let token = (items.len() > limit && !request.parameter("limit").is_empty())
             .then(|| format!("{version}:{}", offset + limit))
             .inspect(|_| items.truncate(limit));
         (items, version, token)
     };
-    let items: Vec<_> = items.iter().map(|object| asked.dressed(object).into_owned()).collect();
+    let items: Vec<_> = items.iter().map(|object| request.decorated(object).into_owned()).collect();
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token.unwrap_or_default()});
-    let list = encode::list(asked.media_type, asked.resource, &metadata, &items);
-    let (mut writer, body) = Writer::new(&asked.behaviour, asked.cut());
+    let list = encode::list(request.media_type, request.resource, &metadata, &items);
+    let (mut writer, body) = Writer::new(&request.behaviour, request.cut());
     tokio::spawn(async move { writer.write(&list).await });
-    answer_of(StatusCode::OK, asked.media_type.as_str(), body)
+    respond_with(StatusCode::OK, request.media_type.as_str(), body)
 }
 
-fn begin_watch(shared: Arc<Shared>, asked: Asked) -> Answer {
+fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse {
     let signals = shared.signals.subscribe();
-    let asks_for_list = asked.parameter("sendInitialEvents") == "true";
-    let (now, forgotten) = {
+    let requests_list = request.parameter("sendInitialEvents") == "true";
+    let (now, compacted) = {
         let state = shared.state();
-        (state.store.version(), state.store.forgotten())
+        (state.store.version(), state.store.compacted())
     };
-    let version = asked.number("resourceVersion").filter(|version| *version > 0);
-    let starts_with_all = match asked.behaviour.streaming {
-        Streaming::Refused if asks_for_list => return asked.status(422),
-        Streaming::Yes if asks_for_list && version > Some(now) => return asked.status(504),
-        Streaming::Yes if asks_for_list => true,
-        Streaming::Yes | Streaming::Refused | Streaming::Ignored => version.is_none(),
+    let version = request.number("resourceVersion").filter(|version| *version > 0);
+    let starts_with_all = match request.behaviour.streaming {
+        Streaming::Rejected if requests_list => return request.status(422),
+        Streaming::Yes if requests_list && version > Some(now) => return request.status(504),
+        Streaming::Yes if requests_list => true,
+        Streaming::Yes | Streaming::Rejected | Streaming::Ignored => version.is_none(),
     };
-    let ends_list = starts_with_all && asks_for_list && asked.behaviour.streaming == Streaming::Yes;
-    let (mut writer, body) = Writer::new(&asked.behaviour, asked.cut());
-    let answer = answer_of(StatusCode::OK, &format!("{};stream=watch", asked.media_type.as_str()), body);
-    if !starts_with_all && version.is_some_and(|version| version < forgotten) {
-        if !asked.behaviour.expires_in_watch {
-            return asked.status(410);
+    let ends_list = starts_with_all && requests_list && request.behaviour.streaming == Streaming::Yes;
+    let (mut writer, body) = Writer::new(&request.behaviour, request.cut());
+    let response = respond_with(StatusCode::OK, &format!("{};stream=watch", request.media_type.as_str()), body);
+    if !starts_with_all && version.is_some_and(|version| version < compacted) {
+        if !request.behaviour.expires_in_watch {
+            return request.status(410);
         }
-        let error = asked.error(410);
+        let error = request.error(410);
         tokio::spawn(async move { writer.write(&error).await });
-        return answer;
+        return response;
     }
-    let mut watch = Watch { shared, asked, writer, version: version.unwrap_or(now) };
+    let mut watch = Watch { shared, request, writer, version: version.unwrap_or(now) };
     tokio::spawn(async move {
         if starts_with_all {
             watch.write_all(ends_list).await?;
         }
-        watch.go_on(signals).await
+        watch.run(signals).await
     });
-    answer
+    response
 }
 
-/// A watch that goes on.
+/// An open watch.
 struct Watch {
     shared: Arc<Shared>,
-    asked: Asked,
+    request: CollectionRequest,
     writer: Writer,
     /// Everything up to here has been sent.
     version: u64,
 }
 
 impl Watch {
-    async fn write_all(&mut self, ends_list: bool) -> Result<(), Over> {
+    async fn write_all(&mut self, ends_list: bool) -> Result<(), Disconnected> {
         let objects = {
             let state = self.shared.state();
             self.version = state.store.version();
-            state.store.at(self.version, self.asked.resource)
+            state.store.at(self.version, self.request.resource)
         };
-        for object in objects.values().filter(|object| self.asked.sees(object)) {
-            let message = self.asked.event("ADDED", &self.asked.dressed(object));
+        for object in objects.values().filter(|object| self.request.selects(object)) {
+            let message = self.request.event("ADDED", &self.request.decorated(object));
             self.writer.write(&message).await?;
         }
         if ends_list { self.write_bookmark(true).await } else { Ok(()) }
     }
 
-    async fn go_on(mut self, mut signals: watch::Receiver<Signals>) -> Result<(), Over> {
+    async fn run(mut self, mut signals: watch::Receiver<Signals>) -> Result<(), Disconnected> {
         let mut seen = signals.borrow_and_update().clone();
-        let end = sleep(Duration::from_secs(self.asked.number("timeoutSeconds").unwrap_or(3600)));
+        let end = sleep(Duration::from_secs(self.request.number("timeoutSeconds").unwrap_or(3600)));
         tokio::pin!(end);
-        if self.asked.behaviour.repeats {
+        if self.request.behaviour.repeats {
             self.repeat(3, self.version).await?;
         }
         loop {
             if self.write_changes().await?.is_none() {
-                return self.writer.write(&self.asked.error(410)).await;
+                return self.writer.write(&self.request.error(410)).await;
             }
             tokio::select! {
-                changed = signals.changed() => changed.map_err(|_| Over)?,
+                changed = signals.changed() => changed.map_err(|_| Disconnected)?,
                 () = &mut end => return Ok(()),
             }
             let now = signals.borrow_and_update().clone();
             if now.sent > seen.sent {
                 let (kind, object) = &*now.message;
-                self.writer.write(&self.asked.event(kind, object)).await?;
+                self.writer.write(&self.request.event(kind, object)).await?;
             }
             if now.errors > seen.errors {
-                return self.writer.write(&self.asked.error(now.code)).await;
+                return self.writer.write(&self.request.error(now.code)).await;
             }
             if now.cuts > seen.cuts {
-                let message = self.asked.event("MODIFIED", &json!({"metadata": {"name": "cut"}}));
+                let message = self.request.event("MODIFIED", &json!({"metadata": {"name": "cut"}}));
                 self.writer.write(&message[..message.len() / 2]).await?;
                 self.writer.cut().await;
-                return Err(Over);
+                return Err(Disconnected);
             }
             if now.ends > seen.ends {
                 return Ok(());
@@ -255,44 +254,44 @@ impl Watch {
         }
     }
 
-    /// `None` where some are forgotten.
-    async fn write_changes(&mut self) -> Result<Option<()>, Over> {
+    /// Returns `None` if some changes are discarded.
+    async fn write_changes(&mut self) -> Result<Option<()>, Disconnected> {
         let changes = {
             let state = self.shared.state();
-            if self.version < state.store.forgotten() {
+            if self.version < state.store.compacted() {
                 return Ok(None);
             }
-            let changes = state.store.after(self.version, self.asked.resource);
+            let changes = state.store.after(self.version, self.request.resource);
             self.version = state.store.version();
             changes
         };
         for change in changes {
             self.write_change(&change).await?;
-            if self.asked.behaviour.repeats {
+            if self.request.behaviour.repeats {
                 self.repeat(1, change.version).await?;
             }
         }
         Ok(Some(()))
     }
 
-    async fn write_change(&mut self, change: &Change) -> Result<(), Over> {
-        let visible = |object: &Option<Arc<Value>>| object.clone().filter(|object| self.asked.sees(object));
+    async fn write_change(&mut self, change: &Change) -> Result<(), Disconnected> {
+        let visible = |object: &Option<Arc<Value>>| object.clone().filter(|object| self.request.selects(object));
         let message = match (visible(&change.before), visible(&change.after)) {
             (None, None) => return Ok(()),
-            (None, Some(object)) => self.asked.event("ADDED", &self.asked.dressed(&object)),
-            (Some(_), Some(object)) => self.asked.event("MODIFIED", &self.asked.dressed(&object)),
+            (None, Some(object)) => self.request.event("ADDED", &self.request.decorated(&object)),
+            (Some(_), Some(object)) => self.request.event("MODIFIED", &self.request.decorated(&object)),
             (Some(object), None) => {
                 let mut object = Value::clone(&object);
                 object["metadata"]["resourceVersion"] = change.version.to_string().into();
-                self.asked.event("DELETED", &self.asked.dressed(&object))
+                self.request.event("DELETED", &self.request.decorated(&object))
             }
         };
         self.writer.write(&message).await
     }
 
-    /// Sends some of the old news up to a version again, in any order.
-    async fn repeat(&mut self, times: usize, version: u64) -> Result<(), Over> {
-        let old = self.shared.state().store.until(version, self.asked.resource);
+    /// Sends some of the changes up to a version again, in any order.
+    async fn repeat(&mut self, times: usize, version: u64) -> Result<(), Disconnected> {
+        let old = self.shared.state().store.until(version, self.request.resource);
         for _ in 0..times {
             if let Some(change) = fastrand::choice(&old) {
                 self.write_change(change).await?;
@@ -301,43 +300,99 @@ impl Watch {
         Ok(())
     }
 
-    async fn write_bookmark(&mut self, ends_list: bool) -> Result<(), Over> {
+    async fn write_bookmark(&mut self, ends_list: bool) -> Result<(), Disconnected> {
         let mut metadata = json!({"resourceVersion": self.version.to_string(), "creationTimestamp": null});
         if ends_list {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let message = self.asked.event("BOOKMARK", &json!({"metadata": metadata, "spec": {}}));
+        let message = self.request.event("BOOKMARK", &json!({"metadata": metadata, "spec": {}}));
         self.writer.write(&message).await
     }
 }
 
-/// The form in which to answer; `None` where the request takes none that the double has.
-fn acceptable(accept: Option<&str>, behaviour: &Behaviour) -> Option<MediaType> {
-    let mut accepted = accept.unwrap_or(MediaType::Json.as_str()).split(',').filter_map(MediaType::of);
+/// A writer of a response body, in chunks.
+#[derive(Debug)]
+struct Writer {
+    /// `None` after the connection has been broken.
+    sender: Option<Sender<Bytes, io::Error>>,
+    chunk: usize,
+    pause: Duration,
+    /// The number of bytes until the connection breaks.
+    cut_after: Option<usize>,
+}
+
+/// The connection is broken.
+#[derive(Debug)]
+struct Disconnected;
+
+impl Writer {
+    /// Returns a writer and its body. With `cut_after`, the connection breaks after this many bytes.
+    fn new(behaviour: &Behaviour, cut_after: Option<usize>) -> (Self, Channel<Bytes, io::Error>) {
+        let (sender, body) = Channel::new(1);
+        (Self { sender: Some(sender), chunk: behaviour.chunk.max(1), pause: behaviour.pause, cut_after }, body)
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Disconnected> {
+        for chunk in bytes.chunks(self.chunk) {
+            let length = self.cut_after.map_or(chunk.len(), |left| left.min(chunk.len()));
+            self.send(&chunk[..length]).await?;
+            if let Some(left) = &mut self.cut_after {
+                *left -= length;
+                if *left == 0 {
+                    self.cut().await;
+                    return Err(Disconnected);
+                }
+            }
+            if !self.pause.is_zero() {
+                tokio::time::sleep(self.pause).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, chunk: &[u8]) -> Result<(), Disconnected> {
+        let sender = self.sender.as_mut().ok_or(Disconnected)?;
+        sender.send(Frame::data(Bytes::copy_from_slice(chunk))).await.map_err(|_| Disconnected)
+    }
+
+    /// Breaks the connection after the chunks so far have been sent.
+    async fn cut(&mut self) {
+        let Some(mut sender) = self.sender.take() else { return };
+        // There is room for an empty frame once the previous one has been sent.
+        if sender.send(Frame::data(Bytes::new())).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        sender.abort(io::Error::other("cut on demand"));
+    }
+}
+
+/// Returns the media type of the response; `None` if the request accepts none that is supported.
+fn negotiate(accept: Option<&str>, behaviour: &Behaviour) -> Option<MediaType> {
+    let mut accepted = accept.unwrap_or(MediaType::Json.as_str()).split(',').filter_map(MediaType::parse);
     accepted.find(|media_type| behaviour.protobuf || *media_type == MediaType::Json)
 }
 
 fn status_object(code: u16) -> Value {
-    let message = format!("the double says {code}");
+    let message = format!("fake error {code}");
     json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code})
 }
 
-pub(super) fn status(code: u16, media_type: MediaType, retry_after: Option<u64>) -> Answer {
+pub(super) fn status(code: u16, media_type: MediaType, retry_after: Option<u64>) -> FakeResponse {
     let code_type = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut answer = whole(code_type, media_type.as_str(), encode::status(media_type, &status_object(code)));
+    let mut response = whole(code_type, media_type.as_str(), encode::status(media_type, &status_object(code)));
     if let Some(seconds) = retry_after {
-        answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
-    answer
+    response
 }
 
-pub(super) fn whole(code: StatusCode, content_type: &str, bytes: Vec<u8>) -> Answer {
+pub(super) fn whole(code: StatusCode, content_type: &str, bytes: Vec<u8>) -> FakeResponse {
     let (mut writer, body) = Writer::new(&Behaviour::default(), None);
     tokio::spawn(async move { writer.write(&bytes).await });
-    answer_of(code, content_type, body)
+    respond_with(code, content_type, body)
 }
 
-fn answer_of(code: StatusCode, content_type: &str, body: Channel<Bytes, io::Error>) -> Answer {
-    let answer = Response::builder().status(code).header(header::CONTENT_TYPE, content_type);
-    answer.body(body).expect("media types make good headers")
+fn respond_with(code: StatusCode, content_type: &str, body: Channel<Bytes, io::Error>) -> FakeResponse {
+    let response = Response::builder().status(code).header(header::CONTENT_TYPE, content_type);
+    response.body(body).expect("media types are valid headers")
 }

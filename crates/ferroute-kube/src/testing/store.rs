@@ -7,17 +7,17 @@ use serde_json::Value;
 /// Namespace and name.
 pub(super) type Key = (String, String);
 
-/// Objects, and all that has happened to them.
+/// The objects and their history.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     objects: BTreeMap<(u8, Key), Arc<Value>>,
     history: Vec<Arc<Change>>,
     version: u64,
-    /// What happened up to here is forgotten.
-    forgotten: u64,
+    /// Changes up to this version are discarded.
+    compacted: u64,
 }
 
-/// One thing that happened to an object.
+/// A change of an object.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -28,14 +28,14 @@ pub(super) struct Change {
 }
 
 impl Store {
-    /// The present version.
+    /// Returns the current version.
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// What came up to this version is forgotten.
-    pub(super) fn forgotten(&self) -> u64 {
-        self.forgotten
+    /// Returns the version up to which changes are discarded.
+    pub(super) fn compacted(&self) -> u64 {
+        self.compacted
     }
 
     pub(super) fn apply(&mut self, resource: Resource, mut object: Value) -> u64 {
@@ -49,12 +49,12 @@ impl Store {
 
     pub(super) fn delete(&mut self, resource: Resource, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
-        let is_there = self.objects.contains_key(&(resource as u8, key.clone()));
-        if is_there {
+        let exists = self.objects.contains_key(&(resource as u8, key.clone()));
+        if exists {
             self.version += 1;
             self.record(resource, key, None);
         }
-        is_there
+        exists
     }
 
     fn record(&mut self, resource: Resource, key: Key, after: Option<Arc<Value>>) {
@@ -66,13 +66,13 @@ impl Store {
         self.history.push(Arc::new(Change { version: self.version, resource, key, before, after }));
     }
 
-    /// An object as it is now.
+    /// Returns the current state of an object.
     pub(super) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<&Value> {
         let key = (namespace.to_owned(), name.to_owned());
         self.objects.get(&(resource as u8, key)).map(|object| &**object)
     }
 
-    /// The objects as they were at a version that is not forgotten.
+    /// Returns the objects at a version that is not discarded.
     pub(super) fn at(&self, version: u64, resource: Resource) -> BTreeMap<Key, Value> {
         let now = self.objects.iter().filter(|((kind, _), _)| *kind == resource as u8);
         let mut objects: BTreeMap<Key, Arc<Value>> =
@@ -87,20 +87,20 @@ impl Store {
         objects.into_iter().map(|(key, object)| (key, Arc::unwrap_or_clone(object))).collect()
     }
 
-    /// What happened to objects of a kind after a version, the oldest first.
+    /// Returns the changes of a kind after a version, oldest first.
     pub(super) fn after(&self, version: u64, resource: Resource) -> Vec<Arc<Change>> {
         let start = self.history.partition_point(|change| change.version <= version);
         self.history[start..].iter().filter(|change| change.resource == resource).cloned().collect()
     }
 
-    /// What happened to objects of a kind up to a version, as far as that is not forgotten.
+    /// Returns the changes of a kind up to a version, as far as they are not discarded.
     pub(super) fn until(&self, version: u64, resource: Resource) -> Vec<Arc<Change>> {
         let end = self.history.partition_point(|change| change.version <= version);
         self.history[..end].iter().filter(|change| change.resource == resource).cloned().collect()
     }
 
-    pub(super) fn forget(&mut self) {
-        self.forgotten = self.version;
+    pub(super) fn compact(&mut self) {
+        self.compacted = self.version;
         self.history.clear();
     }
 
@@ -117,14 +117,14 @@ impl Store {
     }
 }
 
-/// Namespace and name of an object.
+/// Returns the key of an object.
 fn key(object: &Value) -> Key {
     let field = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
     (field("namespace"), field("name"))
 }
 
-/// Whether the label selector of a proxy lets an object through.
-pub(super) fn is_ours(object: &Value) -> bool {
+/// Reports whether an object matches the label selector of a proxy.
+pub(super) fn matches_label_selector(object: &Value) -> bool {
     let labels = &object["metadata"]["labels"];
     [labels::HEADLESS, labels::SERVICE_PROXY_NAME].iter().all(|label| labels.get(label).is_none())
 }

@@ -1,4 +1,4 @@
-//! What a proxy writes: its Node, and Events.
+//! Writes of a proxy: its Node, and Events.
 
 use ferroute_config::MediaType;
 use ferroute_source::Resource;
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::{
     Shared, State,
-    serve::{Answer, status, whole},
+    serve::{FakeResponse, status, whole},
 };
 
-/// Answers a request that writes, or that gets a Node.
-pub(super) async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
+/// Responds to a write, or to a request for a single Node.
+pub(super) async fn respond(shared: &Shared, request: Request<Incoming>) -> FakeResponse {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let text = match request.into_body().collect().await {
         Ok(body) => body.to_bytes(),
@@ -20,8 +20,8 @@ pub(super) async fn answer(shared: &Shared, request: Request<Incoming>) -> Answe
     };
     let body: Value = serde_json::from_slice(&text).unwrap_or_default();
     let outcome = shared.change(|state| {
-        if method != Method::GET && !state.behaviour.refused_writes.is_empty() {
-            return Err(state.behaviour.refused_writes.remove(0));
+        if method != Method::GET && !state.behaviour.failed_writes.is_empty() {
+            return Err(state.behaviour.failed_writes.remove(0));
         }
         let outcome = apply(state, &method, &path, &body)?;
         if method != Method::GET {
@@ -35,7 +35,7 @@ pub(super) async fn answer(shared: &Shared, request: Request<Incoming>) -> Answe
     }
 }
 
-/// The object that is answered, or a status.
+/// Returns the object of the response, or an error status.
 fn apply(state: &mut State, method: &Method, path: &str, body: &Value) -> Result<Value, u16> {
     if let Some(name) = path.strip_prefix("/api/v1/nodes/") {
         let mut node = state.store.get(Resource::Nodes, "", name).ok_or(404_u16)?.clone();

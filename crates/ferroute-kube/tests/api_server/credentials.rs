@@ -5,49 +5,49 @@ use std::{
 };
 
 use ferroute_config::ClientConnectionConfiguration;
-use ferroute_kube::{ApiServer, testing::ApiDouble};
+use ferroute_kube::{ApiServer, testing::FakeApiServer};
 use tempfile::TempDir;
 
-use crate::{Following, NODE, connection, timing};
+use crate::{Consumer, NODE, connection, timing};
 
-/// A kubeconfig for the double with a user of these fields.
-fn kubeconfig(directory: &TempDir, double: &ApiDouble, user: &str) -> ClientConnectionConfiguration {
+/// Writes a kubeconfig for the server with these fields of the user.
+fn kubeconfig(directory: &TempDir, fake: &FakeApiServer, user: &str) -> ClientConnectionConfiguration {
     let path = directory.path().join("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
          clusters: [{{name: k, cluster: {{server: \"{}\"}}}}]\nusers: [{{name: u, user: {user}}}]\n",
-        double.url()
+        fake.url()
     );
     fs::write(&path, text).unwrap();
     ClientConnectionConfiguration { kubeconfig: path.to_str().unwrap().to_owned(), ..connection() }
 }
 
-async fn follow(connection: &ClientConnectionConfiguration) -> Following {
-    Following::of(ApiServer::new(connection, None, NODE).await.unwrap().with_timing(timing()))
+async fn start(connection: &ClientConnectionConfiguration) -> Consumer {
+    Consumer::from_source(ApiServer::new(connection, None, NODE).await.unwrap().with_timing(timing()))
 }
 
-async fn double_for(token: &str) -> ApiDouble {
-    let double = ApiDouble::start().await;
-    want(&double, token);
-    double
+async fn fake_requiring(token: &str) -> FakeApiServer {
+    let fake = FakeApiServer::start().await;
+    require(&fake, token);
+    fake
 }
 
-/// From now on the double wants this token and no other.
-fn want(double: &ApiDouble, token: &str) {
-    double.behave(|behaviour| behaviour.authorization = Some(format!("Bearer {token}")));
+/// Makes the server accept this token only.
+fn require(fake: &FakeApiServer, token: &str) {
+    fake.behave(|behaviour| behaviour.authorization = Some(format!("Bearer {token}")));
 }
 
-/// A program that runs this line of shell, as the `exec` of a kubeconfig's user.
-fn program(directory: &TempDir, line: &str) -> String {
-    let program = write(&directory.path().join("plugin"), &format!("#!/bin/sh\n{line}\n"));
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+/// Writes a credential plugin that runs this shell command. Returns the user of a kubeconfig.
+fn plugin(directory: &TempDir, line: &str) -> String {
+    let plugin = write(&directory.path().join("plugin"), &format!("#!/bin/sh\n{line}\n"));
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
     format!(
         "{{exec: {{apiVersion: client.authentication.k8s.io/v1, command: {}, interactiveMode: IfAvailable}}}}",
-        program.display()
+        plugin.display()
     )
 }
 
-/// What a program prints that gives a token.
+/// Returns the output of a credential plugin with this token.
 fn credential(token: &str) -> String {
     format!(
         r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#
@@ -60,129 +60,129 @@ fn write(path: &Path, text: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_token_in_the_kubeconfig_is_shown() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("s3cret").await);
-    let mut following = follow(&kubeconfig(&directory, &double, "{token: s3cret}")).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), [""; 0]);
+async fn token_in_the_kubeconfig_is_sent() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("s3cret").await);
+    let mut consumer = start(&kubeconfig(&directory, &fake, "{token: s3cret}")).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_name_and_a_password_are_shown() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), ApiDouble::start().await);
+async fn user_name_and_password_are_sent() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), FakeApiServer::start().await);
     // `admin:open sesame`.
-    double.behave(|behaviour| behaviour.authorization = Some("Basic YWRtaW46b3BlbiBzZXNhbWU=".to_owned()));
-    let mut following = follow(&kubeconfig(&directory, &double, "{username: admin, password: open sesame}")).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), [""; 0]);
+    fake.behave(|behaviour| behaviour.authorization = Some("Basic YWRtaW46b3BlbiBzZXNhbWU=".to_owned()));
+    let mut consumer = start(&kubeconfig(&directory, &fake, "{username: admin, password: open sesame}")).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_token_in_a_file_goes_before_it_and_is_followed_when_it_changes() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("first").await);
+async fn token_file_takes_precedence_and_is_read_again() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("first").await);
     let file = write(&directory.path().join("token"), "first\n");
     let user = format!("{{token: other, tokenFile: {}}}", file.display());
-    let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
-    following.until_synced().await;
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
     write(&file, "second\n");
-    want(&double, "second");
-    double.end_watches();
-    following.settle(&double).await;
-    assert_eq!(following.news(), [""; 0]);
+    require(&fake, "second");
+    fake.end_watches();
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_token_file_that_vanishes_leaves_the_last_token() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("only").await);
+async fn last_token_is_used_after_the_token_file_is_deleted() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("only").await);
     let file = write(&directory.path().join("token"), "only");
     let user = format!("{{tokenFile: {}}}", file.display());
-    let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
-    following.until_synced().await;
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
     fs::remove_file(&file).unwrap();
-    double.end_watches();
-    following.settle(&double).await;
-    assert_eq!(following.news(), [""; 0]);
+    fake.end_watches();
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_missing_token_file_is_told_and_waited_for() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("late").await);
+async fn missing_token_file_is_reported_until_it_exists() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("late").await);
     let file = directory.path().join("token");
-    let mut following = follow(&kubeconfig(&directory, &double, &format!("{{tokenFile: {}}}", file.display()))).await;
+    let mut consumer = start(&kubeconfig(&directory, &fake, &format!("{{tokenFile: {}}}", file.display()))).await;
     let problem = format!(
         "cannot prepare requests to the API server at {}: cannot read the token file {}: No such file or directory \
          (os error 2)",
-        double.url(),
+        fake.url(),
         file.display()
     );
-    following.until("a problem", |told| told.problems.contains(&problem)).await;
+    consumer.until("a problem", |observed| observed.problems.contains(&problem)).await;
     write(&file, "late");
-    following.until_synced().await;
-    following.settle(&double).await;
-    assert_eq!(following.news(), [format!("problem: {problem}"), format!("solved: {problem}")]);
+    consumer.until_synced().await;
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [format!("problem: {problem}"), format!("resolved: {problem}")]);
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_changes_is_read_again_when_its_credentials_fail() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("old").await);
-    let mut following = follow(&kubeconfig(&directory, &double, "{token: old}")).await;
-    following.until_synced().await;
-    kubeconfig(&directory, &double, "{token: new}");
-    want(&double, "new");
-    double.end_watches();
-    following.settle(&double).await;
-    assert_eq!(following.news(), [""; 0], "nobody needs to hear of that");
+async fn kubeconfig_is_read_again_when_its_credentials_are_rejected() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("old").await);
+    let mut consumer = start(&kubeconfig(&directory, &fake, "{token: old}")).await;
+    consumer.until_synced().await;
+    kubeconfig(&directory, &fake, "{token: new}");
+    require(&fake, "new");
+    fake.end_watches();
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [""; 0], "renewed credentials are not a problem");
 }
 
 #[tokio::test]
-async fn a_program_gives_the_token() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("from-a-program").await);
-    let user = program(&directory, &format!("echo '{}'", credential("from-a-program")));
-    let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), [""; 0]);
+async fn credential_plugin_returns_the_token() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("from-a-plugin").await);
+    let user = plugin(&directory, &format!("echo '{}'", credential("from-a-plugin")));
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_program_is_asked_again_when_its_token_is_not_accepted_any_more() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("first").await);
-    let answer = write(&directory.path().join("answer"), &credential("first"));
-    let user = program(&directory, &format!("cat {}", answer.display()));
-    let mut following = follow(&kubeconfig(&directory, &double, &user)).await;
-    following.until_synced().await;
-    write(&answer, &credential("second"));
-    want(&double, "second");
-    double.end_watches();
-    following.settle(&double).await;
-    assert_eq!(following.news(), [""; 0], "nobody needs to hear of that");
+async fn credential_plugin_runs_again_when_its_token_is_rejected() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("first").await);
+    let output = write(&directory.path().join("output"), &credential("first"));
+    let user = plugin(&directory, &format!("cat {}", output.display()));
+    let mut consumer = start(&kubeconfig(&directory, &fake, &user)).await;
+    consumer.until_synced().await;
+    write(&output, &credential("second"));
+    require(&fake, "second");
+    fake.end_watches();
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), [""; 0], "renewed credentials are not a problem");
 }
 
 #[tokio::test]
-async fn a_program_that_fails_is_told_with_its_complaint() {
-    let (directory, double) = (tempfile::tempdir().unwrap(), double_for("any").await);
+async fn failing_credential_plugin_is_reported_with_its_standard_error() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("any").await);
     let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, args: [-c, 'echo no luck >&2; exit \
                 3']}}";
-    let mut following = follow(&kubeconfig(&directory, &double, user)).await;
-    following.until("a problem", |told| told.problems.iter().any(|text| text.contains("no luck"))).await;
+    let mut consumer = start(&kubeconfig(&directory, &fake, user)).await;
+    consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("no luck"))).await;
 }
 
 #[tokio::test]
-async fn master_goes_before_the_address_in_the_kubeconfig() {
-    let (directory, double, other) =
-        (tempfile::tempdir().unwrap(), double_for("t").await, double_for("nobody asks this one").await);
+async fn master_takes_precedence_over_the_address_in_the_kubeconfig() {
+    let (directory, fake, other) =
+        (tempfile::tempdir().unwrap(), fake_requiring("t").await, fake_requiring("unused").await);
     let connection = kubeconfig(&directory, &other, "{token: t}");
-    let source = ApiServer::new(&connection, Some(&double.url()), NODE).await.unwrap();
-    let mut following = Following::of(source.with_timing(timing()));
-    following.until_synced().await;
+    let source = ApiServer::new(&connection, Some(&fake.url()), NODE).await.unwrap();
+    let mut consumer = Consumer::from_source(source.with_timing(timing()));
+    consumer.until_synced().await;
     assert_eq!(other.requests(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_is_missing_is_an_error_at_once() {
+async fn missing_kubeconfig_is_an_error_at_once() {
     let connection = ClientConnectionConfiguration {
         kubeconfig: "/does/not/exist".to_owned(),
         ..ClientConnectionConfiguration::default()
     };
     let error = ApiServer::new(&connection, None, NODE).await.unwrap_err();
-    assert_eq!(error.to_string(), "cannot use the kubeconfig /does/not/exist");
+    assert_eq!(error.to_string(), "cannot load the kubeconfig /does/not/exist");
 }

@@ -2,21 +2,21 @@ use std::time::Duration;
 
 use ferroute_kube::{
     Timing,
-    testing::{ApiDouble, Fault, Streaming},
+    testing::{FakeApiServer, Fault, Streaming},
 };
 use ferroute_source::Resource;
 
-use crate::{FORMS, Following, STREAM, node, service, service_requests, slice, timing, watch_from};
+use crate::{MEDIA_TYPES, Consumer, STREAM, node, service, service_requests, slice, timing, watch_from};
 
-async fn small_cluster() -> ApiDouble {
-    let double = ApiDouble::start().await;
+async fn small_cluster() -> FakeApiServer {
+    let fake = FakeApiServer::start().await;
     for number in 1..=5 {
-        double.apply(Resource::Services, service(&format!("s{number}"), &format!("10.0.0.{number}")));
+        fake.apply(Resource::Services, service(&format!("s{number}"), &format!("10.0.0.{number}")));
     }
-    double.apply(Resource::EndpointSlices, slice("s1-a", "10.1.0.1"));
-    double.apply(Resource::Nodes, node("node-1", "192.0.2.1"));
-    double.apply(Resource::Nodes, node("node-2", "192.0.2.2"));
-    double
+    fake.apply(Resource::EndpointSlices, slice("s1-a", "10.1.0.1"));
+    fake.apply(Resource::Nodes, node("node-1", "192.0.2.1"));
+    fake.apply(Resource::Nodes, node("node-2", "192.0.2.2"));
+    fake
 }
 
 const ALL: [&str; 7] = [
@@ -30,152 +30,152 @@ const ALL: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn a_streaming_list_tells_everything_once_and_becomes_the_watch() {
-    for media_type in FORMS {
-        let double = small_cluster().await;
-        let mut following = Following::start_in(media_type, &double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), ALL);
-        double.apply(Resource::Services, service("s6", "10.0.0.6"));
-        following.until_service("s6", "10.0.0.6").await;
-        assert_eq!(service_requests(&double), [STREAM]);
+async fn streaming_list_returns_each_object_once_and_continues_as_the_watch() {
+    for media_type in MEDIA_TYPES {
+        let fake = small_cluster().await;
+        let mut consumer = Consumer::start_in(media_type, &fake).await;
+        consumer.until_synced().await;
+        assert_eq!(consumer.take_log(), ALL);
+        fake.apply(Resource::Services, service("s6", "10.0.0.6"));
+        consumer.until_service("s6", "10.0.0.6").await;
+        assert_eq!(service_requests(&fake), [STREAM]);
     }
 }
 
 #[tokio::test]
-async fn a_server_without_streaming_lists_is_asked_for_pages() {
-    for media_type in FORMS {
-        let double = small_cluster().await;
-        double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
-        let mut following = Following::start_in(media_type, &double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), ALL);
-        following.settle(&double).await;
+async fn lists_are_in_pages_without_streaming_lists() {
+    for media_type in MEDIA_TYPES {
+        let fake = small_cluster().await;
+        fake.behave(|behaviour| (behaviour.streaming, behaviour.max_page) = (Streaming::Rejected, 2));
+        let mut consumer = Consumer::start_in(media_type, &fake).await;
+        consumer.until_synced().await;
+        assert_eq!(consumer.take_log(), ALL);
+        consumer.catch_up(&fake).await;
         let pages = ["limit=500&resourceVersion=0", "limit=500&continue=8%3A2", "limit=500&continue=8%3A4"];
-        assert_eq!(service_requests(&double), [&[STREAM], &pages[..], &[watch_from(8).as_str()]].concat());
+        assert_eq!(service_requests(&fake), [&[STREAM], &pages[..], &[watch_from(8).as_str()]].concat());
     }
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_see_the_wish_for_a_streaming_list_is_asked_for_pages() {
-    let double = small_cluster().await;
-    double.behave(|behaviour| behaviour.streaming = Streaming::Ignored);
-    let quiet = Duration::from_millis(100);
-    let mut following = Following::start_with(&double, Timing { quiet, ..timing() }).await;
-    following.until_synced().await;
-    assert_eq!(following.news(), ALL);
-    assert_eq!(service_requests(&double)[..2], [STREAM, "limit=500&resourceVersion=0"]);
+async fn lists_are_in_pages_if_the_server_ignores_the_parameters_of_streaming_lists() {
+    let fake = small_cluster().await;
+    fake.behave(|behaviour| behaviour.streaming = Streaming::Ignored);
+    let streaming_list_timeout = Duration::from_millis(100);
+    let mut consumer = Consumer::start_with(&fake, Timing { streaming_list_timeout, ..timing() }).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), ALL);
+    assert_eq!(service_requests(&fake)[..2], [STREAM, "limit=500&resourceVersion=0"]);
 }
 
 #[tokio::test]
-async fn a_server_that_gives_all_at_once_is_fine() {
-    for media_type in FORMS {
-        let double = small_cluster().await;
-        double.behave(|behaviour| (behaviour.streaming, behaviour.pages) = (Streaming::Refused, false));
-        let mut following = Following::start_in(media_type, &double).await;
-        following.until_synced().await;
-        assert_eq!(following.news(), ALL);
+async fn server_may_return_all_objects_in_one_page() {
+    for media_type in MEDIA_TYPES {
+        let fake = small_cluster().await;
+        fake.behave(|behaviour| (behaviour.streaming, behaviour.pages) = (Streaming::Rejected, false));
+        let mut consumer = Consumer::start_in(media_type, &fake).await;
+        consumer.until_synced().await;
+        assert_eq!(consumer.take_log(), ALL);
     }
 }
 
 #[tokio::test]
-async fn every_kind_is_synced_where_there_is_nothing() {
-    for media_type in FORMS {
-        for streaming in [Streaming::Yes, Streaming::Refused] {
-            let double = ApiDouble::start().await;
-            double.behave(|behaviour| behaviour.streaming = streaming);
-            let mut following = Following::start_in(media_type, &double).await;
-            following.until_synced().await;
-            assert_eq!(following.news(), [""; 0]);
-            following.settle(&double).await;
+async fn every_kind_is_synced_without_objects() {
+    for media_type in MEDIA_TYPES {
+        for streaming in [Streaming::Yes, Streaming::Rejected] {
+            let fake = FakeApiServer::start().await;
+            fake.behave(|behaviour| behaviour.streaming = streaming);
+            let mut consumer = Consumer::start_in(media_type, &fake).await;
+            consumer.until_synced().await;
+            assert_eq!(consumer.take_log(), [""; 0]);
+            consumer.catch_up(&fake).await;
         }
     }
 }
 
 #[tokio::test]
-async fn objects_that_another_proxy_takes_care_of_are_not_told() {
-    let double = small_cluster().await;
+async fn objects_of_other_proxies_are_deleted() {
+    let fake = small_cluster().await;
     let mut headless = service("s1", "None");
     headless["metadata"]["labels"]["service.kubernetes.io/headless"] = "".into();
     let mut other = slice("s1-a", "10.1.0.1");
     other["metadata"]["labels"]["service.kubernetes.io/service-proxy-name"] = "other".into();
-    let mut following = Following::start(&double).await;
-    following.until_synced().await;
-    following.news();
-    double.apply(Resource::Services, headless);
-    double.apply(Resource::EndpointSlices, other);
-    following.settle(&double).await;
-    assert_eq!(following.news(), ["EndpointSlices default/s1-a deleted", "Services default/s1 deleted"]);
+    let mut consumer = Consumer::start(&fake).await;
+    consumer.until_synced().await;
+    consumer.take_log();
+    fake.apply(Resource::Services, headless);
+    fake.apply(Resource::EndpointSlices, other);
+    consumer.catch_up(&fake).await;
+    assert_eq!(consumer.take_log(), ["EndpointSlices default/s1-a deleted", "Services default/s1 deleted"]);
 }
 
 #[tokio::test]
-async fn unknown_fields_mean_nothing() {
-    for media_type in FORMS {
-        for streaming in [Streaming::Yes, Streaming::Refused] {
-            let double = small_cluster().await;
-            double.behave(|behaviour| (behaviour.streaming, behaviour.unknown_fields) = (streaming, true));
-            let mut following = Following::start_in(media_type, &double).await;
-            following.until_synced().await;
-            assert_eq!(following.news(), ALL);
+async fn unknown_fields_are_ignored() {
+    for media_type in MEDIA_TYPES {
+        for streaming in [Streaming::Yes, Streaming::Rejected] {
+            let fake = small_cluster().await;
+            fake.behave(|behaviour| (behaviour.streaming, behaviour.unknown_fields) = (streaming, true));
+            let mut consumer = Consumer::start_in(media_type, &fake).await;
+            consumer.until_synced().await;
+            assert_eq!(consumer.take_log(), ALL);
         }
     }
 }
 
 #[tokio::test]
-async fn a_list_may_come_a_few_bytes_at_a_time() {
-    for media_type in FORMS {
-        for streaming in [Streaming::Yes, Streaming::Refused] {
-            let double = small_cluster().await;
-            double.behave(|behaviour| {
-                (behaviour.streaming, behaviour.piece, behaviour.pause) = (streaming, 7, Duration::from_micros(10));
+async fn list_may_arrive_in_small_chunks() {
+    for media_type in MEDIA_TYPES {
+        for streaming in [Streaming::Yes, Streaming::Rejected] {
+            let fake = small_cluster().await;
+            fake.behave(|behaviour| {
+                (behaviour.streaming, behaviour.chunk, behaviour.pause) = (streaming, 7, Duration::from_micros(10));
             });
-            let mut following = Following::start_in(media_type, &double).await;
-            following.until_synced().await;
-            assert_eq!(following.news(), ALL);
+            let mut consumer = Consumer::start_in(media_type, &fake).await;
+            consumer.until_synced().await;
+            assert_eq!(consumer.take_log(), ALL);
         }
     }
 }
 
 #[tokio::test]
-async fn a_list_that_breaks_off_tells_nothing_twice() {
-    for media_type in FORMS {
-        for streaming in [Streaming::Yes, Streaming::Refused] {
-            let double = small_cluster().await;
-            double.behave(|behaviour| behaviour.streaming = streaming);
+async fn interrupted_list_emits_no_event_twice() {
+    for media_type in MEDIA_TYPES {
+        for streaming in [Streaming::Yes, Streaming::Rejected] {
+            let fake = small_cluster().await;
+            fake.behave(|behaviour| behaviour.streaming = streaming);
             for bytes in [1, 150, 300, 450] {
-                Resource::ALL.iter().for_each(|_| double.fault(Fault::Cut(bytes)));
+                Resource::ALL.iter().for_each(|_| fake.inject(Fault::Cut(bytes)));
             }
-            let mut following = Following::start_in(media_type, &double).await;
-            following.until_synced().await;
-            following.settle(&double).await;
-            let news: Vec<_> = following.news().into_iter().filter(|line| line.starts_with("Services")).collect();
-            assert_eq!(news, ALL[2..]);
+            let mut consumer = Consumer::start_in(media_type, &fake).await;
+            consumer.until_synced().await;
+            consumer.catch_up(&fake).await;
+            let log: Vec<_> = consumer.take_log().into_iter().filter(|line| line.starts_with("Services")).collect();
+            assert_eq!(log, ALL[2..]);
         }
     }
 }
 
 #[tokio::test]
-async fn pages_that_expire_are_asked_for_as_a_whole() {
-    for media_type in FORMS {
-        let double = small_cluster().await;
-        double.behave(|behaviour| (behaviour.streaming, behaviour.most_in_page) = (Streaming::Refused, 2));
-        double.behave(|behaviour| behaviour.lag = 3);
-        // Each reading of the state of the past meets with a past that has just been forgotten.
-        let mut following = Following::start_in(media_type, &double).await;
-        double.forget();
-        following.until_synced().await;
-        following.settle(&double).await;
-        let told = |name: &str, ip: &str| following.told.has(Resource::Services, name, ip);
-        assert!((1..=5).all(|number| told(&format!("default/s{number}"), &format!("10.0.0.{number}"))));
+async fn expired_pages_lead_to_a_list_without_pages() {
+    for media_type in MEDIA_TYPES {
+        let fake = small_cluster().await;
+        fake.behave(|behaviour| (behaviour.streaming, behaviour.max_page) = (Streaming::Rejected, 2));
+        fake.behave(|behaviour| behaviour.lag = 3);
+        // The version of the list is discarded while its pages are read.
+        let mut consumer = Consumer::start_in(media_type, &fake).await;
+        fake.compact();
+        consumer.until_synced().await;
+        consumer.catch_up(&fake).await;
+        let observed = |name: &str, ip: &str| consumer.observed.has(Resource::Services, name, ip);
+        assert!((1..=5).all(|number| observed(&format!("default/s{number}"), &format!("10.0.0.{number}"))));
     }
 }
 
 #[tokio::test]
-async fn a_list_of_the_past_is_caught_up_with() {
-    let double = small_cluster().await;
-    double.behave(|behaviour| (behaviour.streaming, behaviour.lag) = (Streaming::Refused, 5));
-    let mut following = Following::start(&double).await;
-    following.until_service("s5", "10.0.0.5").await;
-    following.settle(&double).await;
-    assert!(following.told.has(Resource::EndpointSlices, "default/s1-a", "10.1.0.1"));
+async fn watch_catches_up_with_an_old_list() {
+    let fake = small_cluster().await;
+    fake.behave(|behaviour| (behaviour.streaming, behaviour.lag) = (Streaming::Rejected, 5));
+    let mut consumer = Consumer::start(&fake).await;
+    consumer.until_service("s5", "10.0.0.5").await;
+    consumer.catch_up(&fake).await;
+    assert!(consumer.observed.has(Resource::EndpointSlices, "default/s1-a", "10.1.0.1"));
 }

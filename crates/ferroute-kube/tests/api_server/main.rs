@@ -1,14 +1,14 @@
-//! The source against a double of an API server, over HTTP.
+//! The source with a fake API server, over HTTP.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod clock;
 mod credentials;
 mod faults;
 mod listing;
 mod media_types;
 mod properties;
 mod requests;
+mod server_time;
 mod tls;
 mod watching;
 mod writing;
@@ -19,8 +19,9 @@ use std::{
 };
 
 use ferroute_config::{ClientConnectionConfiguration, MediaType};
-use ferroute_kube::{ApiServer, Timing, testing::ApiDouble};
-use ferroute_source::{Event, ObjectName, Resource};
+use ferroute_kube::{ApiServer, Timing, testing::FakeApiServer};
+use ferroute_core::NamespacedName;
+use ferroute_source::{Event, Resource};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -30,18 +31,18 @@ use tokio::{
 
 const NODE: &str = "node-1";
 
-/// Waits that make tests quick. That of a streaming list is long, so that a busy machine does not turn one into pages.
+/// Short delays. The limit of a streaming list is long, so that a busy machine does not fall back to pages.
 fn timing() -> Timing {
     Timing {
-        first_wait: Duration::from_millis(4),
-        longest_wait: Duration::from_millis(40),
-        answer: Duration::from_secs(20),
-        quiet: Duration::from_secs(20),
+        initial_backoff: Duration::from_millis(4),
+        max_backoff: Duration::from_millis(40),
+        response_timeout: Duration::from_secs(20),
+        streaming_list_timeout: Duration::from_secs(20),
         ..Timing::default()
     }
 }
 
-/// In protobuf, as it is where nobody configures anything else.
+/// Protobuf, which is the default.
 fn connection() -> ClientConnectionConfiguration {
     connection_in(MediaType::Protobuf)
 }
@@ -51,8 +52,8 @@ fn connection_in(media_type: MediaType) -> ClientConnectionConfiguration {
     ClientConnectionConfiguration { qps: -1.0, content_type, ..ClientConnectionConfiguration::default() }
 }
 
-/// The forms that answers come in.
-const FORMS: [MediaType; 2] = [MediaType::Protobuf, MediaType::Json];
+/// The media types of responses.
+const MEDIA_TYPES: [MediaType; 2] = [MediaType::Protobuf, MediaType::Json];
 
 fn service(name: &str, ip: &str) -> Value {
     json!({"metadata": {"namespace": "default", "name": name}, "spec": {"clusterIP": ip}})
@@ -72,19 +73,19 @@ fn service_cidr(name: &str, network: &str) -> Value {
     json!({"metadata": {"name": name}, "spec": {"cidrs": [network]}})
 }
 
-/// What somebody who takes the events knows. Checks on the way that nothing is told in vain.
+/// The state that results from the events. Checks that no event is redundant.
 #[derive(Debug, Default)]
-struct Told {
-    /// Version and one telling value of each object.
+struct Observed {
+    /// The version and one characteristic value of each object.
     objects: BTreeMap<(Resource, String), (u64, String)>,
     synced: BTreeMap<Resource, usize>,
-    /// Problems that last.
+    /// Problems that are not resolved.
     problems: BTreeSet<String>,
-    /// All events, in words.
+    /// All events, as text.
     log: Vec<String>,
 }
 
-impl Told {
+impl Observed {
     fn take(&mut self, event: Event) {
         match event {
             Event::ServiceApplied(service) => {
@@ -109,27 +110,27 @@ impl Told {
             Event::Synced(resource) => *self.synced.entry(resource).or_default() += 1,
             Event::Problem(problem) => {
                 self.log.push(format!("problem: {}", problem.text()));
-                assert!(self.problems.insert(problem.text()), "told twice: {}", problem.text());
+                assert!(self.problems.insert(problem.text()), "reported twice: {}", problem.text());
             }
-            Event::Solved(problem) => {
-                self.log.push(format!("solved: {}", problem.text()));
-                assert!(self.problems.remove(&problem.text()), "never told: {}", problem.text());
+            Event::Resolved(problem) => {
+                self.log.push(format!("resolved: {}", problem.text()));
+                assert!(self.problems.remove(&problem.text()), "resolved, but never reported: {}", problem.text());
             }
         }
     }
 
     fn applied(&mut self, resource: Resource, metadata: &ferroute_api::ObjectMeta, value: String) {
-        let name = ObjectName::of(metadata).to_string();
+        let name = NamespacedName::from_metadata(metadata).to_string();
         let version = metadata.resource_version.as_ref().unwrap().parse().unwrap();
         self.log.push(format!("{resource:?} {name} {value}"));
         let before = self.objects.insert((resource, name.clone()), (version, value));
-        assert_ne!(before.map(|(version, _)| version), Some(version), "told twice: {name}");
+        assert_ne!(before.map(|(version, _)| version), Some(version), "emitted twice: {name}");
     }
 
-    fn deleted(&mut self, resource: Resource, name: &ObjectName) {
+    fn deleted(&mut self, resource: Resource, name: &NamespacedName) {
         self.log.push(format!("{resource:?} {name} deleted"));
-        let known = self.objects.remove(&(resource, name.to_string()));
-        assert!(known.is_some(), "deleted, but never told: {name}");
+        let removed = self.objects.remove(&(resource, name.to_string()));
+        assert!(removed.is_some(), "deleted, but never emitted: {name}");
     }
 
     fn is_synced(&self, times: usize) -> bool {
@@ -137,114 +138,114 @@ impl Told {
     }
 
     fn has(&self, resource: Resource, name: &str, value: &str) -> bool {
-        self.objects.get(&(resource, name.to_owned())).is_some_and(|(_, told)| told == value)
+        self.objects.get(&(resource, name.to_owned())).is_some_and(|(_, observed)| observed == value)
     }
 }
 
-/// Somebody who takes the events.
-struct Following {
-    told: Told,
+/// A consumer of the events.
+struct Consumer {
+    observed: Observed,
     batches: mpsc::Receiver<Vec<Event>>,
     task: JoinHandle<()>,
     marks: usize,
 }
 
-impl Following {
-    /// Follows the double.
-    async fn start(double: &ApiDouble) -> Self {
-        Self::start_with(double, timing()).await
+impl Consumer {
+    /// Starts with a server.
+    async fn start(fake: &FakeApiServer) -> Self {
+        Self::start_with(fake, timing()).await
     }
 
-    async fn start_with(double: &ApiDouble, timing: Timing) -> Self {
-        Self::start_by(double, &connection(), timing).await
+    async fn start_with(fake: &FakeApiServer, timing: Timing) -> Self {
+        Self::start_configured(fake, &connection(), timing).await
     }
 
-    /// Follows the double, which answers in this form.
-    async fn start_in(media_type: MediaType, double: &ApiDouble) -> Self {
-        Self::start_by(double, &connection_in(media_type), timing()).await
+    /// Starts with responses in this media type.
+    async fn start_in(media_type: MediaType, fake: &FakeApiServer) -> Self {
+        Self::start_configured(fake, &connection_in(media_type), timing()).await
     }
 
-    async fn start_by(double: &ApiDouble, connection: &ClientConnectionConfiguration, timing: Timing) -> Self {
-        Self::of(ApiServer::new(connection, Some(&double.url()), NODE).await.unwrap().with_timing(timing))
+    async fn start_configured(fake: &FakeApiServer, connection: &ClientConnectionConfiguration, timing: Timing) -> Self {
+        Self::from_source(ApiServer::new(connection, Some(&fake.url()), NODE).await.unwrap().with_timing(timing))
     }
 
-    fn of(source: ApiServer) -> Self {
+    fn from_source(source: ApiServer) -> Self {
         let (sender, batches) = mpsc::channel(4);
-        Self { told: Told::default(), batches, task: tokio::spawn(source.follow(sender)), marks: 0 }
+        Self { observed: Observed::default(), batches, task: tokio::spawn(source.follow(sender)), marks: 0 }
     }
 
-    /// Takes events until what is known satisfies the condition.
-    async fn until(&mut self, what: &str, condition: impl Fn(&Told) -> bool) {
+    /// Receives events until the condition holds.
+    async fn until(&mut self, description: &str, condition: impl Fn(&Observed) -> bool) {
         let wait = async {
-            while !condition(&self.told) {
-                let batch = self.batches.recv().await.expect("the source goes on");
-                assert!(!batch.is_empty(), "a batch holds something");
-                batch.into_iter().for_each(|event| self.told.take(event));
+            while !condition(&self.observed) {
+                let batch = self.batches.recv().await.expect("the source is running");
+                assert!(!batch.is_empty(), "a batch is not empty");
+                batch.into_iter().for_each(|event| self.observed.take(event));
             }
         };
         if timeout(PATIENCE, wait).await.is_err() {
-            panic!("not reached: {what}; told so far: {:#?}", self.told);
+            panic!("not reached: {description}; observed: {:#?}", self.observed);
         }
     }
 
-    /// Takes the events that come within this time.
-    async fn take_for(&mut self, time: Duration) {
+    /// Receives events for this time.
+    async fn receive_for(&mut self, time: Duration) {
         let end = tokio::time::Instant::now() + time;
         while let Ok(batch) = timeout_at(end, self.batches.recv()).await {
-            batch.expect("the source goes on").into_iter().for_each(|event| self.told.take(event));
+            batch.expect("the source is running").into_iter().for_each(|event| self.observed.take(event));
         }
     }
 
-    /// Takes events until all kinds have been listed.
+    /// Receives events until all kinds are listed.
     async fn until_synced(&mut self) {
-        self.until("everything is listed", |told| told.is_synced(1)).await;
+        self.until("all kinds are listed", |observed| observed.is_synced(1)).await;
     }
 
-    /// Takes events until this value of a Service has been told.
+    /// Receives events until a Service has this cluster IP.
     async fn until_service(&mut self, name: &str, ip: &str) {
         let full = format!("default/{name}");
-        self.until(&full, |told| told.has(Resource::Services, &full, ip)).await;
+        self.until(&full, |observed| observed.has(Resource::Services, &full, ip)).await;
     }
 
-    /// What has been told since the last call, sorted, without what was synced.
-    fn news(&mut self) -> Vec<String> {
-        let mut log = std::mem::take(&mut self.told.log);
+    /// Returns the events since the last call except `Synced`, sorted.
+    fn take_log(&mut self) -> Vec<String> {
+        let mut log = std::mem::take(&mut self.observed.log);
         log.sort_unstable();
         log
     }
 
-    /// Makes a change of each kind and waits for it, so that everything before it has been told too.
-    async fn settle(&mut self, double: &ApiDouble) {
+    /// Changes an object of each kind and waits for it, so that all earlier changes have been observed too.
+    async fn catch_up(&mut self, fake: &FakeApiServer) {
         self.marks += 1;
         let mark = self.marks.to_string();
-        double.apply(Resource::Services, service("mark", &mark));
-        double.apply(Resource::EndpointSlices, slice("mark", &mark));
-        double.apply(Resource::Nodes, node(NODE, &mark));
-        double.apply(Resource::ServiceCidrs, service_cidr("mark", &mark));
-        self.until("the marks", |told| {
-            told.has(Resource::Services, "default/mark", &mark)
-                && told.has(Resource::EndpointSlices, "default/mark", &mark)
-                && told.has(Resource::Nodes, NODE, &mark)
-                && told.has(Resource::ServiceCidrs, "mark", &mark)
+        fake.apply(Resource::Services, service("mark", &mark));
+        fake.apply(Resource::EndpointSlices, slice("mark", &mark));
+        fake.apply(Resource::Nodes, node(NODE, &mark));
+        fake.apply(Resource::ServiceCidrs, service_cidr("mark", &mark));
+        self.until("the marks", |observed| {
+            observed.has(Resource::Services, "default/mark", &mark)
+                && observed.has(Resource::EndpointSlices, "default/mark", &mark)
+                && observed.has(Resource::Nodes, NODE, &mark)
+                && observed.has(Resource::ServiceCidrs, "mark", &mark)
         })
         .await;
-        self.told.log.retain(|line| !line.contains("mark") && !line.starts_with("Nodes"));
+        self.observed.log.retain(|line| !line.contains("mark") && !line.starts_with("Nodes"));
     }
 }
 
-/// Requests for services so far.
-fn service_requests(double: &ApiDouble) -> Vec<String> {
+/// Returns the requests for Services so far.
+fn service_requests(fake: &FakeApiServer) -> Vec<String> {
     let selector = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name&";
-    let requests = double.requests().into_iter().filter_map(|request| {
+    let requests = fake.requests().into_iter().filter_map(|request| {
         let query = request.strip_prefix("/api/v1/services?")?.strip_prefix(selector)?;
-        // The time that a watch is to last is chosen by chance.
+        // The timeout of a watch is random.
         let parameters = query.split('&').filter(|parameter| !parameter.starts_with("timeoutSeconds="));
         Some(parameters.collect::<Vec<_>>().join("&"))
     });
     requests.collect()
 }
 
-/// Only a test that fails waits for this long.
+/// Only failing tests wait this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const STREAM: &str = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";

@@ -1,7 +1,7 @@
 use std::{fs, net::SocketAddr, sync::Arc};
 
 use ferroute_config::ClientConnectionConfiguration;
-use ferroute_kube::{ApiServer, testing::ApiDouble};
+use ferroute_kube::{ApiServer, testing::FakeApiServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use tokio::{
@@ -14,9 +14,9 @@ use tokio_rustls::{
     rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer, server::WebPkiClientVerifier},
 };
 
-use crate::{Following, NODE, connection, timing};
+use crate::{Consumer, NODE, connection, timing};
 
-/// Certificates of a cluster of its own.
+/// A certificate authority.
 struct Pki {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -28,14 +28,14 @@ impl Pki {
         Self { issuer: CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap() }
     }
 
-    /// A certificate for a name, and its key.
+    /// Issues a certificate for a name.
     fn issue(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
         (CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap(), key)
     }
 
-    /// Puts TLS in front of the double, as a server of this name that asks clients for certificates.
-    async fn serve(&self, double: &ApiDouble, name: &str) -> (SocketAddr, JoinHandle<()>) {
+    /// Starts a TLS server of this name that requires client certificates, in front of the fake API server.
+    async fn serve(&self, fake: &FakeApiServer, name: &str) -> (SocketAddr, JoinHandle<()>) {
         let (certificate, key) = self.issue(name);
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
@@ -45,13 +45,13 @@ impl Pki {
         let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, to) = (listener.local_addr().unwrap(), double.address());
+        let (address, to) = (listener.local_addr().unwrap(), fake.address());
         let task = tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
-                    // That some clients are turned away is what this is for.
+                    // Some clients are rejected.
                     let Ok(mut plain) = acceptor.accept(socket).await else { return };
                     let mut server = TcpStream::connect(to).await.unwrap();
                     let _ = copy_bidirectional(&mut plain, &mut server).await;
@@ -63,7 +63,7 @@ impl Pki {
 }
 
 struct Setup {
-    double: ApiDouble,
+    fake: FakeApiServer,
     pki: Pki,
     address: SocketAddr,
     directory: TempDir,
@@ -72,17 +72,17 @@ struct Setup {
 
 impl Setup {
     async fn new(name: &str) -> Self {
-        let (double, pki) = (ApiDouble::start().await, Pki::new());
-        let (address, server) = pki.serve(&double, name).await;
-        Self { double, pki, address, directory: tempfile::tempdir().unwrap(), _server: server }
+        let (fake, pki) = (FakeApiServer::start().await, Pki::new());
+        let (address, server) = pki.serve(&fake, name).await;
+        Self { fake, pki, address, directory: tempfile::tempdir().unwrap(), _server: server }
     }
 
     fn write(&self, name: &str, text: &str) {
         fs::write(self.directory.path().join(name), text).unwrap();
     }
 
-    /// Follows by a kubeconfig with these fields of the cluster and a client's certificate.
-    async fn follow(&self, cluster: &str) -> Following {
+    /// Starts with a kubeconfig with these fields of the cluster, and a client certificate.
+    async fn start(&self, cluster: &str) -> Consumer {
         let (certificate, key) = self.pki.issue("node");
         self.write("ca.crt", &self.pki.issuer.pem());
         self.write("node.crt", &certificate.pem());
@@ -96,52 +96,52 @@ impl Setup {
         self.write("kubeconfig", &text);
         let kubeconfig = self.directory.path().join("kubeconfig").to_str().unwrap().to_owned();
         let connection = ClientConnectionConfiguration { kubeconfig, ..connection() };
-        Following::of(ApiServer::new(&connection, None, NODE).await.unwrap().with_timing(timing()))
+        Consumer::from_source(ApiServer::new(&connection, None, NODE).await.unwrap().with_timing(timing()))
     }
 
-    /// The reason that the server cannot be reached.
-    async fn refusal(&self, cluster: &str) -> String {
-        let mut following = self.follow(cluster).await;
-        following.until("a problem", |told| !told.problems.is_empty()).await;
-        assert_eq!(self.double.requests(), [""; 0]);
-        let problem = following.told.problems.pop_first().unwrap();
-        let reason = problem.strip_prefix(&format!("cannot reach the API server at https://{}: ", self.address));
-        reason.unwrap_or_else(|| panic!("another problem: {problem}")).to_owned()
+    /// Returns the cause of the failure to connect.
+    async fn failure(&self, cluster: &str) -> String {
+        let mut consumer = self.start(cluster).await;
+        consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
+        assert_eq!(self.fake.requests(), [""; 0]);
+        let problem = consumer.observed.problems.pop_first().unwrap();
+        let cause = problem.strip_prefix(&format!("cannot reach the API server at https://{}: ", self.address));
+        cause.unwrap_or_else(|| panic!("another problem: {problem}")).to_owned()
     }
 }
 
 #[tokio::test]
-async fn certificates_on_both_sides_are_checked_and_shown() {
+async fn client_and_server_certificates_are_verified() {
     let setup = Setup::new("127.0.0.1").await;
-    let mut following = setup.follow("certificate-authority: ca.crt").await;
-    following.until_synced().await;
-    assert_eq!(following.news(), [""; 0]);
+    let mut consumer = setup.start("certificate-authority: ca.crt").await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_server_that_the_authority_does_not_vouch_for_is_not_spoken_to() {
+async fn server_certificate_of_another_authority_is_rejected() {
     let setup = Setup::new("127.0.0.1").await;
     setup.write("other.crt", &Pki::new().issuer.pem());
-    let refusal = setup.refusal("certificate-authority: other.crt").await;
-    assert!(refusal.starts_with("invalid peer certificate: "), "{refusal}");
-    // Without an authority it is those of the host that count, if it has any.
-    let mut following = setup.follow("disable-compression: true").await;
-    following.until("a problem", |told| !told.problems.is_empty()).await;
-    assert_eq!(setup.double.requests(), [""; 0]);
+    let failure = setup.failure("certificate-authority: other.crt").await;
+    assert!(failure.starts_with("invalid peer certificate: "), "{failure}");
+    // Without an authority, those of the host are used, if there are any.
+    let mut consumer = setup.start("disable-compression: true").await;
+    consumer.until("a problem", |observed| !observed.problems.is_empty()).await;
+    assert_eq!(setup.fake.requests(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_server_with_a_certificate_for_another_name_is_not_spoken_to() {
+async fn server_certificate_of_another_name_is_rejected() {
     let setup = Setup::new("kubernetes.example").await;
-    let refusal = setup.refusal("certificate-authority: ca.crt").await;
-    assert!(refusal.contains("not valid for"), "{refusal}");
-    let mut following = setup.follow("certificate-authority: ca.crt, tls-server-name: kubernetes.example").await;
-    following.until_synced().await;
+    let failure = setup.failure("certificate-authority: ca.crt").await;
+    assert!(failure.contains("not valid for"), "{failure}");
+    let mut consumer = setup.start("certificate-authority: ca.crt, tls-server-name: kubernetes.example").await;
+    consumer.until_synced().await;
 }
 
 #[tokio::test]
-async fn an_unknown_server_is_spoken_to_only_where_the_kubeconfig_asks_for_that() {
+async fn server_certificate_is_not_verified_if_the_kubeconfig_disables_it() {
     let setup = Setup::new("kubernetes.example").await;
-    let mut following = setup.follow("insecure-skip-tls-verify: true").await;
-    following.until_synced().await;
+    let mut consumer = setup.start("insecure-skip-tls-verify: true").await;
+    consumer.until_synced().await;
 }

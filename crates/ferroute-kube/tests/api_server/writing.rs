@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use ferroute_kube::{ApiServer, ApiWriter, Regarding, Report, Severity, WriteError, testing::ApiDouble};
+use ferroute_kube::{ApiServer, ApiWriter, ObjectReference, KubeEvent, EventType, WriteError, testing::FakeApiServer};
 use ferroute_source::Resource;
 use serde_json::{Value, json};
 
@@ -8,29 +8,29 @@ use crate::{NODE, connection, node, timing};
 
 const KEY: &str = "example.com/not-ready";
 
-async fn writer(double: &ApiDouble) -> ApiWriter {
-    let server = ApiServer::new(&connection(), Some(&double.url()), NODE).await.unwrap();
+async fn writer(fake: &FakeApiServer) -> ApiWriter {
+    let server = ApiServer::new(&connection(), Some(&fake.url()), NODE).await.unwrap();
     server.with_timing(timing()).writer()
 }
 
-/// A node with these taints.
-async fn tainted(taints: Value) -> (ApiDouble, ApiWriter) {
-    let double = ApiDouble::start().await;
+/// Starts a server with a node with these taints.
+async fn tainted(taints: Value) -> (FakeApiServer, ApiWriter) {
+    let fake = FakeApiServer::start().await;
     let mut node = node(NODE, "192.0.2.1");
     node["spec"] = json!({"podCIDR": "10.0.0.0/24", "taints": taints});
-    double.apply(Resource::Nodes, node);
-    let writer = writer(&double).await;
-    (double, writer)
+    fake.apply(Resource::Nodes, node);
+    let writer = writer(&fake).await;
+    (fake, writer)
 }
 
-fn spec(double: &ApiDouble) -> Value {
-    double.objects(Resource::Nodes)[0]["spec"].clone()
+fn spec(fake: &FakeApiServer) -> Value {
+    fake.objects(Resource::Nodes)[0]["spec"].clone()
 }
 
-fn report() -> Report {
-    Report {
-        regarding: Regarding::service("shop", "web"),
-        severity: Severity::Warning,
+fn event() -> KubeEvent {
+    KubeEvent {
+        regarding: ObjectReference::service("shop", "web"),
+        event_type: EventType::Warning,
         reason: "InvalidObject",
         action: "Parse",
         note: "spec.clusterIP: invalid".to_owned(),
@@ -38,64 +38,64 @@ fn report() -> Report {
 }
 
 #[tokio::test]
-async fn a_taint_goes_and_all_else_stays() {
+async fn taint_is_removed_and_other_fields_are_kept() {
     let other =
         json!({"key": "dedicated", "value": "gpu", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"});
     let effects = ["NoSchedule", "NoExecute"].map(|effect| json!({"key": KEY, "effect": effect}));
-    let (double, writer) = tainted(json!([effects[0], other, effects[1]])).await;
+    let (fake, writer) = tainted(json!([effects[0], other, effects[1]])).await;
     assert!(writer.remove_taint(KEY).await.unwrap());
-    assert_eq!(spec(&double), json!({"podCIDR": "10.0.0.0/24", "taints": [other]}));
+    assert_eq!(spec(&fake), json!({"podCIDR": "10.0.0.0/24", "taints": [other]}));
     assert!(!writer.remove_taint(KEY).await.unwrap());
-    assert_eq!(double.writes().len(), 1, "where there is none nothing is written");
+    assert_eq!(fake.writes().len(), 1, "nothing is written without the taint");
 }
 
 #[tokio::test]
-async fn the_last_taint_leaves_no_empty_list() {
-    let (double, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
+async fn last_taint_leaves_no_empty_list() {
+    let (fake, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
     assert!(writer.remove_taint(KEY).await.unwrap());
-    assert_eq!(spec(&double), json!({"podCIDR": "10.0.0.0/24"}));
+    assert_eq!(spec(&fake), json!({"podCIDR": "10.0.0.0/24"}));
 }
 
 #[tokio::test]
-async fn a_change_in_the_meantime_is_a_conflict_and_nothing_is_written() {
-    let (double, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
-    double.behave(|behaviour| behaviour.refused_writes = vec![409]);
+async fn concurrent_change_is_a_conflict_and_nothing_is_written() {
+    let (fake, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
+    fake.behave(|behaviour| behaviour.failed_writes = vec![409]);
     let error = writer.remove_taint(KEY).await.unwrap_err();
-    assert!(error.is_conflict() && error.may_pass(), "{error}");
-    assert_eq!(spec(&double)["taints"][0]["key"], KEY);
+    assert!(error.is_conflict() && error.is_transient(), "{error}");
+    assert_eq!(spec(&fake)["taints"][0]["key"], KEY);
     assert!(writer.remove_taint(KEY).await.unwrap());
-    // The precondition is what makes the server tell.
-    let version = &double.writes()[0].1["metadata"]["resourceVersion"];
+    // The version lets the server detect the conflict.
+    let version = &fake.writes()[0].1["metadata"]["resourceVersion"];
     assert_eq!(version, "1");
 }
 
 #[tokio::test]
-async fn what_is_not_allowed_names_the_rule_that_is_needed() {
-    let (double, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
-    double.behave(|behaviour| behaviour.refused_writes = vec![403]);
+async fn forbidden_writes_name_the_required_rule() {
+    let (fake, writer) = tainted(json!([{"key": KEY, "effect": "NoSchedule"}])).await;
+    fake.behave(|behaviour| behaviour.failed_writes = vec![403]);
     let error = writer.remove_taint(KEY).await.unwrap_err();
-    assert!(!error.may_pass());
+    assert!(!error.is_transient());
     assert_eq!(
         error.to_string(),
-        "not allowed to patch nodes: the double says 403. A ClusterRole bound to this account needs the rule {apiGroups: \
+        "not allowed to patch nodes: fake error 403. A ClusterRole bound to this account needs the rule {apiGroups: \
          [\"\"], resources: [\"nodes\"], verbs: [\"patch\"]}"
     );
 }
 
 #[tokio::test]
-async fn a_node_that_is_not_there_is_told() {
-    let double = ApiDouble::start().await;
-    let error = writer(&double).await.remove_taint(KEY).await.unwrap_err();
-    assert!(error.is_not_found() && !error.may_pass(), "{error}");
+async fn missing_node_is_an_error() {
+    let fake = FakeApiServer::start().await;
+    let error = writer(&fake).await.remove_taint(KEY).await.unwrap_err();
+    assert!(error.is_not_found() && !error.is_transient(), "{error}");
 }
 
 #[tokio::test]
-async fn an_event_is_written_once_and_then_counted() {
-    let double = ApiDouble::start().await;
-    let writer = writer(&double).await;
-    let reported = writer.report(&report(), SystemTime::now()).await.unwrap();
-    writer.report_again(&reported, 2, SystemTime::UNIX_EPOCH).await.unwrap();
-    let [(created, event), (patched, series)] = <[_; 2]>::try_from(double.writes()).unwrap();
+async fn event_is_created_once_and_then_counted() {
+    let fake = FakeApiServer::start().await;
+    let writer = writer(&fake).await;
+    let handle = writer.create_event(&event(), SystemTime::now()).await.unwrap();
+    writer.update_series(&handle, 2, SystemTime::UNIX_EPOCH).await.unwrap();
+    let [(created, event), (patched, series)] = <[_; 2]>::try_from(fake.writes()).unwrap();
     let name = event["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("web."), "{name}");
     assert_eq!(created, "POST /apis/events.k8s.io/v1/namespaces/shop/events");
@@ -104,12 +104,12 @@ async fn an_event_is_written_once_and_then_counted() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_worth_another_try() {
-    let double = ApiDouble::start().await;
-    let writer = writer(&double).await;
-    double.behave(|behaviour| behaviour.away = true);
-    let error = writer.report(&report(), SystemTime::now()).await.unwrap_err();
-    assert!(matches!(error, WriteError::Trouble(_)) && error.may_pass(), "{error}");
-    double.behave(|behaviour| behaviour.away = false);
-    writer.report(&report(), SystemTime::now()).await.unwrap();
+async fn unreachable_server_is_a_transient_error() {
+    let fake = FakeApiServer::start().await;
+    let writer = writer(&fake).await;
+    fake.behave(|behaviour| behaviour.down = true);
+    let error = writer.create_event(&event(), SystemTime::now()).await.unwrap_err();
+    assert!(matches!(error, WriteError::Api(_)) && error.is_transient(), "{error}");
+    fake.behave(|behaviour| behaviour.down = false);
+    writer.create_event(&event(), SystemTime::now()).await.unwrap();
 }

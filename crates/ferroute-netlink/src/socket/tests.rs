@@ -1,7 +1,7 @@
 use super::*;
 use crate::sys::tests::forge;
 
-/// The header of a request for a device that no host has.
+/// Returns the header of a request for a device that no host has.
 fn no_device() -> [u8; 16] {
     let mut header = [0; 16];
     header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
@@ -13,13 +13,13 @@ fn refused() -> Request {
 }
 
 #[test]
-fn an_answer_that_is_left_from_an_earlier_exchange_is_not_taken_for_that_of_a_later_one() {
+fn replies_to_earlier_requests_are_ignored() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     let leave = |socket: &Socket, mut old: Request| {
         let bytes = old.seal(socket.sequence.wrapping_sub(1_000), libc::NLM_F_ACK as u16).unwrap();
         sys::send(&socket.fd, bytes).unwrap();
     };
-    // The kernel does nothing for this one but answer it.
+    // A request without effect except for its ack.
     leave(&socket, Request::new(libc::NLMSG_NOOP as u16, 0, &[]));
     assert!(socket.request_ack(&mut refused()).is_err());
     leave(&socket, refused());
@@ -29,7 +29,7 @@ fn an_answer_that_is_left_from_an_earlier_exchange_is_not_taken_for_that_of_a_la
 }
 
 #[test]
-fn an_answer_that_another_process_has_made_up_is_not_believed() {
+fn replies_of_other_processes_are_ignored() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     let mut forged = Request::new(libc::NLMSG_ERROR as u16, 0, &[0; 20]);
     forge(&socket.fd, forged.seal(socket.sequence + 1, 0).unwrap());
@@ -37,7 +37,7 @@ fn an_answer_that_another_process_has_made_up_is_not_believed() {
 }
 
 #[test]
-fn sequence_numbers_go_up_begin_anew_in_time_and_are_never_0() {
+fn sequence_numbers_increase_wrap_around_and_are_never_zero() {
     let mut socket = Socket::open(Protocol::Route).unwrap();
     assert_eq!([1, 3, 1].map(|count| socket.next_sequence(count)), [1, 2, 5]);
     socket.sequence = u32::MAX - 3;

@@ -6,11 +6,11 @@ use super::*;
 use crate::{Attributes, Messages, flags};
 
 #[test]
-fn a_message_is_laid_out_as_the_kernel_wants_it() {
-    let mut request = Request::new(0x0a0b, flags::CREATE, &[2, 0, 0, 10]);
+fn message_has_the_kernels_layout() {
+    let mut request = Request::new(0x0a0b, flags::NLM_F_CREATE, &[2, 0, 0, 10]);
     request.attributes().put_str(1, "abcd");
     request.attributes().put_u16_be(2, 0x0102);
-    let bytes = request.seal(7, flags::ACK).unwrap();
+    let bytes = request.seal(7, flags::NLM_F_ACK).unwrap();
     let mut want = Vec::new();
     want.extend_from_slice(&40_u32.to_ne_bytes());
     want.extend_from_slice(&0x0a0b_u16.to_ne_bytes());
@@ -20,7 +20,7 @@ fn a_message_is_laid_out_as_the_kernel_wants_it() {
     want.extend_from_slice(&[2, 0, 0, 10]);
     want.extend_from_slice(&9_u16.to_ne_bytes());
     want.extend_from_slice(&1_u16.to_ne_bytes());
-    want.extend_from_slice(b"abcd\0\0\0\0"); // one zero ends the text, three are padding
+    want.extend_from_slice(b"abcd\0\0\0\0"); // a terminating zero and three bytes of padding
     want.extend_from_slice(&6_u16.to_ne_bytes());
     want.extend_from_slice(&2_u16.to_ne_bytes());
     want.extend_from_slice(&[1, 2, 0, 0]);
@@ -28,51 +28,58 @@ fn a_message_is_laid_out_as_the_kernel_wants_it() {
 }
 
 #[test]
-fn a_request_that_was_sent_one_way_can_be_sent_the_other_way() {
+fn request_can_be_sent_again_with_other_flags() {
     let mut request = Request::new(1, 0, &[]);
-    let asked = |bytes: &[u8]| Messages::new(bytes).next().unwrap().unwrap().flags;
+    let flags_of = |bytes: &[u8]| Messages::new(bytes).next().unwrap().unwrap().flags;
     let dump = libc::NLM_F_DUMP as u16;
-    assert_eq!(asked(request.seal(1, dump).unwrap()), REQUEST | dump);
-    assert_eq!(asked(request.seal(2, flags::ACK).unwrap()), REQUEST | flags::ACK);
+    assert_eq!(flags_of(request.seal(1, dump).unwrap()), NLM_F_REQUEST | dump);
+    assert_eq!(flags_of(request.seal(2, flags::NLM_F_ACK).unwrap()), NLM_F_REQUEST | flags::NLM_F_ACK);
 }
 
 #[test]
-fn the_last_message_asks_for_an_answer_unless_another_does() {
-    let asks = |batch: &mut Batch| -> Vec<bool> {
-        batch.want_answer();
+fn last_message_requests_an_ack_unless_another_does() {
+    let requests_ack = |batch: &mut Batch| -> Vec<bool> {
+        batch.ensure_ack();
         let bytes = batch.seal(1).unwrap();
-        Messages::new(bytes).map(|message| message.unwrap().flags & flags::ACK != 0).collect()
+        Messages::new(bytes).map(|message| message.unwrap().flags & flags::NLM_F_ACK != 0).collect()
     };
     let mut batch = Batch::new();
-    for flags in [0, flags::CREATE, 0] {
+    for flags in [0, flags::NLM_F_CREATE, 0] {
         drop(batch.message(1, flags, &[]));
     }
-    assert_eq!(asks(&mut batch), [false, false, true]);
+    assert_eq!(requests_ack(&mut batch), [false, false, true]);
     batch.clear();
-    for flags in [0, flags::ACK, 0] {
+    for flags in [0, flags::NLM_F_ACK, 0] {
         drop(batch.message(1, flags, &[]));
     }
-    assert_eq!(asks(&mut batch), [false, true, false]);
+    assert_eq!(requests_ack(&mut batch), [false, true, false]);
 }
 
 #[test]
-fn a_message_can_be_made_to_ask_for_an_answer_once_it_was_the_last() {
+fn ack_can_be_requested_for_the_last_message_so_far() {
     let mut batch = Batch::new();
-    batch.answer_last();
+    batch.ack_last();
     for kind in [16, 17, 18] {
         batch.message(kind, 0, &[]);
         if kind == 17 {
-            batch.answer_last();
-            batch.answer_last();
+            batch.ack_last();
+            batch.ack_last();
         }
     }
-    assert_eq!(batch.want_answer(), 1);
+    assert_eq!(batch.ensure_ack(), 1);
     let flags: Vec<u16> = Messages::new(batch.as_bytes().unwrap()).map(|message| message.unwrap().flags).collect();
-    assert_eq!(flags, [crate::write::REQUEST, crate::write::REQUEST | crate::flags::ACK, crate::write::REQUEST]);
+    assert_eq!(
+        flags,
+        [
+            crate::write::NLM_F_REQUEST,
+            crate::write::NLM_F_REQUEST | crate::flags::NLM_F_ACK,
+            crate::write::NLM_F_REQUEST
+        ]
+    );
 }
 
 #[test]
-fn the_length_of_what_was_written_is_where_the_next_attribute_starts() {
+fn length_is_the_offset_of_the_next_attribute() {
     let mut batch = Batch::new();
     let mut message = batch.message(16, 0, &[0; 4]);
     assert_eq!(message.length(), 20);
@@ -85,10 +92,10 @@ fn the_length_of_what_was_written_is_where_the_next_attribute_starts() {
 }
 
 #[test]
-fn nests_close_in_any_depth_and_what_follows_stands_behind_them() {
+fn nests_of_any_depth_end_before_the_next_attribute() {
     let mut batch = Batch::new();
     {
-        let mut message = batch.message(1, flags::ACK, &[0; 4]);
+        let mut message = batch.message(1, flags::NLM_F_ACK, &[0; 4]);
         let mut outer = message.nest(1);
         outer.put_u8(2, 9);
         outer.nest(3).put_u32_be(4, 5);
@@ -115,26 +122,26 @@ fn nests_close_in_any_depth_and_what_follows_stands_behind_them() {
 }
 
 #[test]
-fn a_nest_tells_how_much_still_fits_and_a_full_one_can_be_sent() {
+fn nest_reports_its_remaining_bytes_and_can_be_filled() {
     let mut batch = Batch::new();
     let mut message = batch.message(1, 0, &[]);
     let mut nest = message.nest(1);
-    assert_eq!(nest.room(), 65_528);
+    assert_eq!(nest.remaining(), 65_528);
     let mut elements = 0;
-    while nest.room() >= 12 {
+    while nest.remaining() >= 12 {
         nest.put_u64_be(2, 0);
         elements += 1;
     }
-    assert_eq!((elements, nest.room()), (5_460, 8));
+    assert_eq!((elements, nest.remaining()), (5_460, 8));
     nest.put_u32_be(3, 0);
-    assert_eq!(nest.room(), 0);
+    assert_eq!(nest.remaining(), 0);
     drop(nest);
     drop(message);
     assert!(batch.seal(1).is_ok());
 }
 
 #[test]
-fn a_nest_that_is_too_long_is_an_error_that_names_it_and_is_gone_after_clearing() {
+fn oversized_nest_is_an_error_until_the_batch_is_cleared() {
     let mut batch = Batch::new();
     drop(batch.message(1, 0, &[]));
     {
@@ -153,7 +160,7 @@ fn a_nest_that_is_too_long_is_an_error_that_names_it_and_is_gone_after_clearing(
 }
 
 #[test]
-fn a_single_value_that_is_too_long_is_an_error() {
+fn oversized_attribute_is_an_error() {
     let mut request = Request::new(1, 0, &[]);
     request.attributes().put_bytes(3, &[0; 65_531]);
     assert!(request.seal(1, 0).is_ok());
@@ -196,7 +203,7 @@ fn read(attributes: Attributes<'_>, like: &[(u16, Content)]) -> Vec<(u16, Conten
 
 proptest! {
     #[test]
-    fn what_was_written_is_read_back(
+    fn written_attributes_are_read_back(
         messages in prop::collection::vec((16..u16::MAX, prop::collection::vec((0_u16..0x3fff, content()), 0..5)), 1..5),
     ) {
         let mut batch = Batch::new();
@@ -209,14 +216,14 @@ proptest! {
         for (index, (message, (kind, attributes))) in Messages::new(bytes).zip(&messages).enumerate() {
             let message = message.unwrap();
             prop_assert_eq!((message.kind, message.sequence), (*kind, 40 + index as u32));
-            let (header, found) = message.split_header::<4>().unwrap();
+            let (header, parsed) = message.split_header::<4>().unwrap();
             prop_assert_eq!(header, &[1, 2, 3, 4]);
-            prop_assert_eq!(&read(found, attributes), attributes);
+            prop_assert_eq!(&read(parsed, attributes), attributes);
         }
     }
 
     #[test]
-    fn every_address_is_read_back(address: IpAddr) {
+    fn addresses_are_read_back(address: IpAddr) {
         let mut request = Request::new(1, 0, &[]);
         request.attributes().put_ip(1, address);
         let message = Messages::new(request.seal(1, 0).unwrap()).next().unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Adds up what elements count. An element counts from zero when it is added, and is replaced by another one when its
-//! endpoint takes another place in the list, or when the number of endpoints changes; totals never become smaller.
+//! Totals of the elements' counters. A counter starts at zero when its element is added. An element is replaced when
+//! its endpoint moves within the list and when the number of endpoints changes, but totals never decrease.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,94 +8,96 @@ use std::{
     num::NonZeroUsize,
 };
 
-use crate::{model::Key, plan::Frontend};
+use ferroute_core::Frontend;
+
+use crate::model::Key;
 
 /// Connections by service port and endpoint.
 ///
-/// Who is told apart stays so for as long as it is there, so that its number only grows; a place that becomes free goes
-/// to the busiest of the others, and counts from then on. So `others` holds what was never anybody's own.
+/// The number of separate totals is bounded. A service port or endpoint with a total of its own keeps it until it is
+/// removed; then the busiest of the others gets one, which starts at zero. All others are counted in a common total.
 #[derive(Clone, Debug)]
 pub struct ConnectionTotals {
-    frontends: Meter<Frontend>,
+    frontends: Counters<Frontend>,
     services: Series<Box<str>>,
-    elements: Meter<(Key, SocketAddr)>,
+    elements: Counters<(Key, SocketAddr)>,
     endpoints: Series<(Box<str>, SocketAddr)>,
 }
 
-/// What elements have counted so far.
+/// The last counter values of elements.
 #[derive(Clone, Debug)]
-struct Meter<E> {
+struct Counters<E> {
     last: HashMap<E, u64>,
 }
 
-/// A bounded number of totals.
+/// A bounded number of totals, and a common one for the rest.
 #[derive(Clone, Debug)]
 struct Series<K> {
-    most: usize,
-    told: BTreeMap<K, u64>,
-    others: u64,
+    max: usize,
+    separate: BTreeMap<K, u64>,
+    rest: u64,
 }
 
 impl ConnectionTotals {
-    /// Nothing was counted yet; so many service ports, and ten times as many endpoints, are to be told apart.
-    pub fn new(most: NonZeroUsize) -> Self {
-        let most = most.get();
+    /// Returns totals that are zero, with separate ones for up to `max` service ports and ten times as many endpoints.
+    pub fn new(max: NonZeroUsize) -> Self {
+        let max = max.get();
         Self {
-            frontends: Meter { last: HashMap::new() },
-            services: Series::new(most),
-            elements: Meter { last: HashMap::new() },
-            endpoints: Series::new(most.saturating_mul(ENDPOINTS_PER_SERVICE)),
+            frontends: Counters { last: HashMap::new() },
+            services: Series::new(max),
+            elements: Counters { last: HashMap::new() },
+            endpoints: Series::new(max.saturating_mul(ENDPOINTS_PER_SERVICE)),
         }
     }
 
-    /// Connections to service ports, by their names as in comments.
+    /// Returns the connections of service ports with totals of their own. Names are as in comments.
     pub fn services(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.services.told.iter().map(|(name, total)| (&**name, *total))
+        self.services.separate.iter().map(|(name, total)| (&**name, *total))
     }
 
-    /// Connections to all other service ports.
+    /// Returns the connections of all other service ports.
     pub fn other_services(&self) -> u64 {
-        self.services.others
+        self.services.rest
     }
 
-    /// Connections to endpoints of the service ports that are told apart.
+    /// Returns the connections of endpoints with totals of their own, of service ports with totals of their own.
     pub fn endpoints(&self) -> impl Iterator<Item = (&str, SocketAddr, u64)> {
-        self.endpoints.told.iter().map(|((name, socket), total)| (&**name, *socket, *total))
+        self.endpoints.separate.iter().map(|((name, socket), total)| (&**name, *socket, *total))
     }
 
-    /// Connections to their other endpoints.
+    /// Returns the connections of the other endpoints of these service ports.
     pub fn other_endpoints(&self) -> u64 {
-        self.endpoints.others
+        self.endpoints.rest
     }
 
-    /// Whether a service port is told apart.
-    pub(super) fn tells(&self, name: &str) -> bool {
-        self.services.told.contains_key(name)
+    /// Reports whether a service port has a total of its own.
+    pub(super) fn has_total(&self, name: &str) -> bool {
+        self.services.separate.contains_key(name)
     }
 
-    /// Adds what the frontends have counted, each with the name of its service port.
+    /// Adds counters of frontends, each with the name of its service port.
     pub(super) fn add_services<'a>(&mut self, counted: impl Iterator<Item = (Frontend, &'a Box<str>, u64)>) {
         let counted = counted.map(|(frontend, name, count)| (frontend, name.clone(), count));
-        let new = self.frontends.read(counted);
-        self.services.add(new);
+        let increases = self.frontends.read(counted);
+        self.services.add(increases);
     }
 
-    /// The same for elements of endpoints.
+    /// Adds counters of endpoints' elements.
     pub(super) fn add_endpoints<'a>(&mut self, counted: impl Iterator<Item = (Key, &'a Box<str>, SocketAddr, u64)>) {
         let counted = counted.map(|(key, name, socket, count)| ((key, socket), (name.clone(), socket), count));
-        let new = self.elements.read(counted);
-        self.endpoints.add(new);
+        let increases = self.elements.read(counted);
+        self.endpoints.add(increases);
     }
 }
 
-impl<E: Eq + Hash> Meter<E> {
-    /// What each element has counted since the last reading, summed up by whom it counts for.
+impl<E: Eq + Hash> Counters<E> {
+    /// Returns the increase of all counters since the last call, summed up by key.
     fn read<K: Ord>(&mut self, counted: impl Iterator<Item = (E, K, u64)>) -> BTreeMap<K, u64> {
         let (mut now, mut new) = (HashMap::new(), BTreeMap::new());
-        for (element, of, count) in counted {
+        for (element, key, count) in counted {
             let before = self.last.get(&element).copied().unwrap_or_default();
-            // One that has counted less than before is another one.
-            *new.entry(of).or_default() += count.checked_sub(before).unwrap_or(count);
+            // A smaller value belongs to a new element.
+            *new.entry(key).or_default() += count.checked_sub(before).unwrap_or(count);
             now.insert(element, count);
         }
         self.last = now;
@@ -104,25 +106,28 @@ impl<E: Eq + Hash> Meter<E> {
 }
 
 impl<K: Ord + Clone> Series<K> {
-    fn new(most: usize) -> Self {
-        Self { most, told: BTreeMap::new(), others: 0 }
+    fn new(max: usize) -> Self {
+        Self { max, separate: BTreeMap::new(), rest: 0 }
     }
 
-    /// Adds what was counted for all that there are; who is not among them is gone.
+    /// Adds the increases of all existing keys. Keys that are missing were removed.
     fn add(&mut self, new: BTreeMap<K, u64>) {
-        self.told.retain(|key, _| new.contains_key(key));
-        let free = self.most.saturating_sub(self.told.len());
+        self.separate.retain(|key, _| new.contains_key(key));
+        let free = self.max.saturating_sub(self.separate.len());
         if free > 0 {
-            let mut waiting: Vec<(&K, u64)> =
-                new.iter().filter(|(key, _)| !self.told.contains_key(*key)).map(|(key, count)| (key, *count)).collect();
-            // Stable, so that of equally busy ones the first by name comes first.
+            let mut waiting: Vec<(&K, u64)> = new
+                .iter()
+                .filter(|(key, _)| !self.separate.contains_key(*key))
+                .map(|(key, count)| (key, *count))
+                .collect();
+            // A stable sort: ties go to the first by name.
             waiting.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-            self.told.extend(waiting.into_iter().take(free).map(|(key, _)| (key.clone(), 0)));
+            self.separate.extend(waiting.into_iter().take(free).map(|(key, _)| (key.clone(), 0)));
         }
         for (key, count) in new {
-            match self.told.get_mut(&key) {
+            match self.separate.get_mut(&key) {
                 Some(total) => *total += count,
-                None => self.others += count,
+                None => self.rest += count,
             }
         }
     }
@@ -136,11 +141,11 @@ mod tests {
     use super::*;
     use ferroute_core::Protocol;
 
-    fn totals(most: usize) -> ConnectionTotals {
-        ConnectionTotals::new(NonZeroUsize::new(most).unwrap())
+    fn totals(max: usize) -> ConnectionTotals {
+        ConnectionTotals::new(NonZeroUsize::new(max).unwrap())
     }
 
-    /// Adds what frontends have counted, by their ports and the names of their service ports.
+    /// Adds counters of frontends, given by port and the name of the service port.
     fn add(totals: &mut ConnectionTotals, counted: &[(u16, &str, u64)]) -> Vec<(String, u64)> {
         let names: Vec<Box<str>> = counted.iter().map(|(_, name, _)| (*name).into()).collect();
         let frontend = |port| Frontend { address: None, protocol: Protocol::Tcp, port };
@@ -148,48 +153,48 @@ mod tests {
         totals.services().map(|(name, total)| (name.to_owned(), total)).collect()
     }
 
-    fn told(told: &[(&str, u64)]) -> Vec<(String, u64)> {
-        told.iter().map(|(name, total)| ((*name).to_owned(), *total)).collect()
+    fn separate(separate: &[(&str, u64)]) -> Vec<(String, u64)> {
+        separate.iter().map(|(name, total)| ((*name).to_owned(), *total)).collect()
     }
 
     #[test]
-    fn frontends_of_a_service_port_are_added_up_and_totals_only_grow() {
+    fn totals_sum_up_frontends_and_never_decrease() {
         let mut totals = totals(10);
-        assert_eq!(add(&mut totals, &[(1, "a", 5), (2, "a", 7), (3, "b", 0)]), told(&[("a", 12), ("b", 0)]));
-        assert_eq!(add(&mut totals, &[(1, "a", 6), (2, "a", 7), (3, "b", 1)]), told(&[("a", 13), ("b", 1)]));
-        // One element was replaced by another one, which counts anew.
-        assert_eq!(add(&mut totals, &[(1, "a", 2), (2, "a", 8), (3, "b", 1)]), told(&[("a", 16), ("b", 1)]));
+        assert_eq!(add(&mut totals, &[(1, "a", 5), (2, "a", 7), (3, "b", 0)]), separate(&[("a", 12), ("b", 0)]));
+        assert_eq!(add(&mut totals, &[(1, "a", 6), (2, "a", 7), (3, "b", 1)]), separate(&[("a", 13), ("b", 1)]));
+        // One element was replaced by another one, whose counter starts at zero.
+        assert_eq!(add(&mut totals, &[(1, "a", 2), (2, "a", 8), (3, "b", 1)]), separate(&[("a", 16), ("b", 1)]));
         assert_eq!(totals.other_services(), 0);
     }
 
     #[test]
-    fn the_busiest_are_told_apart_and_stay_so_while_they_are_there() {
+    fn busiest_service_ports_get_totals_of_their_own_and_keep_them() {
         let mut totals = totals(2);
-        assert_eq!(add(&mut totals, &[(1, "a", 1), (2, "b", 3), (3, "c", 2)]), told(&[("b", 3), ("c", 2)]));
+        assert_eq!(add(&mut totals, &[(1, "a", 1), (2, "b", 3), (3, "c", 2)]), separate(&[("b", 3), ("c", 2)]));
         assert_eq!(totals.other_services(), 1);
-        assert_eq!(add(&mut totals, &[(1, "a", 100), (2, "b", 3), (3, "c", 2)]), told(&[("b", 3), ("c", 2)]));
+        assert_eq!(add(&mut totals, &[(1, "a", 100), (2, "b", 3), (3, "c", 2)]), separate(&[("b", 3), ("c", 2)]));
         assert_eq!(totals.other_services(), 100);
-        assert_eq!(add(&mut totals, &[(1, "a", 101), (3, "c", 2)]), told(&[("a", 1), ("c", 2)]));
-        assert_eq!(totals.other_services(), 100, "what was counted before stays where it was");
-        assert!(totals.tells("a") && !totals.tells("b"));
+        assert_eq!(add(&mut totals, &[(1, "a", 101), (3, "c", 2)]), separate(&[("a", 1), ("c", 2)]));
+        assert_eq!(totals.other_services(), 100, "earlier connections stay in the common total");
+        assert!(totals.has_total("a") && !totals.has_total("b"));
     }
 
     #[test]
-    fn endpoints_are_bounded_too_and_an_endpoint_that_moves_in_its_list_goes_on() {
+    fn endpoint_totals_are_bounded_and_survive_moves_within_the_list() {
         let mut totals = totals(1);
         let socket = |number: u16| SocketAddr::from(([10, 0, 0, 1], number));
         let name: Box<str> = "a".into();
         let key = |place: u16| Key::from_iter([crate::model::Value::Port(place)]);
         let mut add = |counted: &[(u16, u16, u64)]| {
             totals.add_endpoints(counted.iter().map(|(at, to, count)| (key(*at), &name, socket(*to), *count)));
-            let told: Vec<(u16, u64)> = totals.endpoints().map(|(_, to, total)| (to.port(), total)).collect();
-            (told, totals.other_endpoints())
+            let separate: Vec<(u16, u64)> = totals.endpoints().map(|(_, to, total)| (to.port(), total)).collect();
+            (separate, totals.other_endpoints())
         };
         assert_eq!(add(&[(1, 100, 4), (2, 200, 6)]), (vec![(100, 4), (200, 6)], 0));
         assert_eq!(add(&[(1, 200, 1)]), (vec![(200, 7)], 0));
         let many: Vec<(u16, u16, u64)> = (1..=12).map(|number| (number, 200 + number - 1, 1)).collect();
-        let (told, others) = add(&many);
-        assert_eq!((told.len(), others), (10, 2));
-        assert_eq!(told[0], (200, 7));
+        let (separate, rest) = add(&many);
+        assert_eq!((separate.len(), rest), (10, 2));
+        assert_eq!(separate[0], (200, 7));
     }
 }

@@ -1,63 +1,62 @@
-//! The comparison of a table with what the kernel holds.
+//! Comparing a table with the kernel's, and repairing the difference.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
+use ferroute_core::{Frontend, ServicePortName, ServiceTable, SyncReport};
 
 use super::{
-    Failure, NftablesDataplane,
-    found::{self, Outcome},
-    run::{Run, Writing},
+    Failure, NftablesDataplane, has_rules,
+    run::{Pending, Run},
 };
 use crate::{
-    kernel::Kernel,
-    model::{Change, Transaction},
-    plan::{Order, Planner},
+    kernel::{Consistency, Kernel, ListedChain, Listing},
+    model::{Change, ClassId, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
+    plan::{EndpointOrder, Planner, SetId, frontend_from_key},
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
-    /// Makes the table as `table` says; the first sync of all writes the most important Services first.
-    pub(super) fn compare(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
-        self.in_force = None;
+    /// Makes the kernel's table match `table`. If there is none yet, the most important Services are written first.
+    pub(super) fn reconcile(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
+        self.applied = None;
         let planner = Planner::new(self.context(table)?);
         let mut run = Run::new(HashMap::new(), Some(self.kernel.generation()?));
-        let Some(listing) = self.kernel.listing(&self.table)? else {
+        let Some(listing) = self.kernel.list_table(&self.table)? else {
             let mut transaction = self.transaction();
-            planner.set_up(&mut transaction);
-            return self.write(planner, table, transaction, run);
+            planner.create_table(&mut transaction);
+            return self.write_new_table(planner, table, transaction, run);
         };
-        let mut found = match found::read(&mut self.kernel, &self.table, listing, &planner)? {
-            Outcome::Found(found) => found,
-            Outcome::Incompatible => {
-                tracing::info!(table = %self.table, "the table has another shape: making it anew");
-                return self.write_at_once(planner, table, run);
+        let mut contents = match read(&mut self.kernel, &self.table, listing, &planner)? {
+            ReadResult::Contents(contents) => contents,
+            ReadResult::Incompatible => {
+                tracing::info!(table = %self.table, "existing table is incompatible; replacing it");
+                return self.replace_table(planner, table, run);
             }
-            Outcome::Unsteady(set) => return Err(Failure::Unsteady { set }),
+            ReadResult::KeptChanging(set) => return Err(Failure::ChangedWhileReading { set }),
         };
-        let order = std::mem::replace(&mut found.order, Order::new(table.family));
+        let order = std::mem::replace(&mut contents.order, EndpointOrder::new(table.family));
         let mut planner = Planner::with_order(planner.context().clone(), order);
         let mut transaction = self.transaction();
         for name in table.entries.keys() {
             planner.update(name, table, &mut transaction);
             transaction.changes.clear();
         }
-        planner.settle(&mut transaction);
+        planner.finish_transaction(&mut transaction);
         transaction.changes.clear();
-        // What it has made and removed again on the way was never there.
-        planner.garbage_is_gone();
-        found.order = planner.take_order();
-        planner.for_each_element(|set, _| *run.elements.entry(set.name()).or_default() += 1);
-        let garbage = found.repair(&planner, &mut transaction);
-        let counted = std::mem::take(&mut run.elements);
+        // Chains that became unused while planning were never written.
+        planner.unused_chains_deleted();
+        contents.order = planner.take_order();
+        let mut elements: HashMap<Name, usize> = HashMap::new();
+        planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
+        let unused = contents.repair(&planner, &mut transaction);
         self.commit(&transaction, &mut run)?;
-        // What was added or removed was missing or too much.
-        run.elements = counted;
-        self.remove(garbage, &mut run)?;
+        // The planner's numbers: elements that the repair added were missing before.
+        run.elements = elements;
+        self.delete_unused(unused, &mut run)?;
         Ok(self.finish(planner, run))
     }
 
-    /// Replaces the table in one transaction, so that no packet meets half of it.
-    fn write_at_once(
+    /// Replaces the table in one transaction, so that no packet meets a partial table.
+    fn replace_table(
         &mut self,
         mut planner: Planner,
         table: &ServiceTable,
@@ -65,18 +64,18 @@ impl<K: Kernel> NftablesDataplane<K> {
     ) -> Result<SyncReport, Failure<K::Error>> {
         let mut transaction = self.transaction();
         transaction.push(Change::DeleteTable);
-        planner.set_up(&mut transaction);
+        planner.create_table(&mut transaction);
         for name in table.entries.keys() {
             planner.update(name, table, &mut transaction);
         }
-        planner.settle(&mut transaction);
+        planner.finish_transaction(&mut transaction);
         run.report.full = true;
         self.commit(&transaction, &mut run)?;
         Ok(self.finish(planner, run))
     }
 
-    /// Writes a table that is not there.
-    fn write(
+    /// Writes a table that does not exist yet.
+    fn write_new_table(
         &mut self,
         planner: Planner,
         table: &ServiceTable,
@@ -84,19 +83,16 @@ impl<K: Kernel> NftablesDataplane<K> {
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         run.report.full = true;
-        let (urgent, others): (Vec<_>, Vec<_>) = table.entries.keys().partition(|name| is_urgent(name, table));
+        let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.keys().partition(|name| is_urgent(name, table));
         self.progress.start(table.entries.len());
-        let mut writing = Writing { planner, transaction, done: 0 };
-        for name in urgent {
-            writing.planner.update(name, table, &mut writing.transaction);
-            writing.done += 1;
-        }
-        self.commit_stage(&mut writing, &mut run)?;
-        self.update_all(others.into_iter(), table, writing, run)
+        let mut pending = Pending::new(planner, transaction);
+        urgent.into_iter().for_each(|name| pending.update(name, table));
+        self.commit_pending(&mut pending, &mut run)?;
+        self.update_all(rest.into_iter(), table, pending, run)
     }
 }
 
-/// Without these Services nothing else in a cluster works: the API server, and names.
+/// Reports whether the rest of the cluster depends on the Service: the API server and cluster DNS.
 fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
     let service = &name.service;
     service.as_str() == API_SERVER
@@ -104,6 +100,242 @@ fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
             && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
 }
 
+/// The contents of a table whose declarations are compatible with the planner's.
+#[derive(Debug)]
+struct Contents {
+    listing: Listing,
+    /// The elements of all sets except those in `order`.
+    elements: HashMap<SetId, Elements>,
+    /// The elements of maps `endpoints` and `slots`.
+    order: EndpointOrder,
+}
+
+/// The elements of a set by key.
+type Elements = HashMap<Key, (Option<Data>, Option<Comment>)>;
+
+/// The result of reading a table.
+enum ReadResult {
+    /// The contents, which can be repaired.
+    Contents(Box<Contents>),
+    /// The table has objects that cannot be changed in place; it has to be replaced.
+    Incompatible,
+    /// This set changed during each attempt to read it.
+    KeptChanging(Name),
+}
+
+/// Reads a table that has this listing.
+fn read<K: Kernel>(
+    kernel: &mut K,
+    table: &TableId,
+    listing: Listing,
+    planner: &Planner,
+) -> Result<ReadResult, K::Error> {
+    if !is_compatible(&listing, planner) {
+        return Ok(ReadResult::Incompatible);
+    }
+    let mut contents = Contents { listing, elements: HashMap::new(), order: EndpointOrder::new(table.family) };
+    let mut sets: Vec<(SetId, Set, Option<usize>)> = contents
+        .listing
+        .sets
+        .iter()
+        .filter_map(|listed| Some((SetId::from_name(&listed.name)?, listed.set.clone()?, listed.element_count)))
+        .filter(|(id, ..)| !id.is_dynamic())
+        .collect();
+    // The keys of slots follow from services, and those of endpoints from slots.
+    sets.sort_by_key(|(id, ..)| (*id == SetId::Endpoints, *id == SetId::Slots));
+    for (id, set, count) in sets {
+        let mut reader = SetReader { kernel: &mut *kernel, table, id, set: &set, count };
+        match reader.read(&mut contents)? {
+            SetState::Complete => {}
+            SetState::Undecodable => return Ok(ReadResult::Incompatible),
+            SetState::Incomplete => return Ok(ReadResult::KeptChanging(set.name)),
+        }
+    }
+    Ok(ReadResult::Contents(Box::new(contents)))
+}
+
+struct SetReader<'a, K> {
+    kernel: &'a mut K,
+    table: &'a TableId,
+    id: SetId,
+    set: &'a Set,
+    /// The number of elements, if the kernel reports it.
+    count: Option<usize>,
+}
+
+#[derive(PartialEq, Eq)]
+enum SetState {
+    /// All elements were read.
+    Complete,
+    /// The set has elements that the model cannot represent.
+    Undecodable,
+    /// Elements may be missing.
+    Incomplete,
+}
+
+impl<K: Kernel> SetReader<'_, K> {
+    fn read(&mut self, contents: &mut Contents) -> Result<SetState, K::Error> {
+        let has_order = [SetId::Endpoints, SetId::Slots].contains(&self.id);
+        if has_order && self.count.is_some_and(|count| count > MAX_DUMPED_ELEMENTS) {
+            // This misses elements of frontends that map `services` does not contain.
+            let state = self.get(contents)?;
+            if state == SetState::Complete {
+                return Ok(state);
+            }
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            contents.clear(self.id);
+            let mut is_undecodable = false;
+            let consistency = self.kernel.dump_elements(self.table, self.set, &mut |element, _| match element {
+                Some(element) => contents.insert(self.id, element),
+                None => is_undecodable = true,
+            })?;
+            // Every transaction, for any table, interrupts a dump; it is still complete if no element is missing.
+            let is_complete = match self.count {
+                Some(count) => contents.count(self.id) == count,
+                None => consistency == Consistency::Consistent,
+            };
+            if is_undecodable {
+                return Ok(SetState::Undecodable);
+            }
+            if is_complete {
+                return Ok(SetState::Complete);
+            }
+        }
+        Ok(SetState::Incomplete)
+    }
+
+    /// Gets the elements whose keys follow from the sets read before.
+    fn get(&mut self, contents: &mut Contents) -> Result<SetState, K::Error> {
+        let id = self.id;
+        let services = [SetId::Services, SetId::LocalServices].into_iter().filter_map(|id| contents.elements.get(&id));
+        let frontends: Vec<(Frontend, ClassId)> = services
+            .flatten()
+            .filter_map(|(key, (data, _))| frontend_from_key(key).zip(data.as_ref().and_then(Data::class_id)))
+            .collect();
+        let mut is_undecodable = false;
+        for frontends in frontends.chunks(FRONTENDS_PER_REQUEST) {
+            let mut elements = Vec::new();
+            let mut keys = frontends.iter().flat_map(|(frontend, class)| contents.order.keys(id, *frontend, *class));
+            self.kernel.get_elements(self.table, self.set, &mut keys, &mut |element, _| match element {
+                Some(element) => elements.push(element),
+                None => is_undecodable = true,
+            })?;
+            elements.into_iter().for_each(|element| contents.insert(id, element));
+        }
+        let is_complete = Some(contents.count(id)) == self.count;
+        Ok(if is_undecodable || !is_complete { SetState::Incomplete } else { SetState::Complete })
+    }
+}
+
+impl Contents {
+    fn insert(&mut self, set: SetId, element: Element) {
+        if let Some(Element { key, data, comment }) = self.order.insert(set, element) {
+            self.elements.entry(set).or_default().insert(key, (data, comment));
+        }
+    }
+
+    fn count(&self, set: SetId) -> usize {
+        self.order.count(set) + self.elements.get(&set).map_or(0, HashMap::len)
+    }
+
+    fn clear(&mut self, set: SetId) {
+        self.order.clear(set);
+        self.elements.remove(&set);
+    }
+
+    /// Writes the changes that make these contents match the planner's. Returns deletions of unused objects, to be
+    /// committed afterwards.
+    fn repair(mut self, planner: &Planner, transaction: &mut Transaction) -> Vec<Change> {
+        let existing: HashSet<&Name> = self.listing.sets.iter().map(|set| &set.name).collect();
+        let sets = planner.sets();
+        transaction
+            .changes
+            .extend(sets.iter().filter(|set| !existing.contains(&set.name)).cloned().map(Change::AddSet));
+        let unused_chains = self.repair_chains(planner, transaction);
+        let mut additions = Vec::new();
+        planner.for_each_element(|set, element| {
+            if let Some(old) = self.remove(set, &element) {
+                if old == element {
+                    return;
+                }
+                transaction.push(Change::DeleteElement(set.name(), old));
+            }
+            additions.push(Change::AddElement(set.name(), element));
+        });
+        let unordered = self.elements.into_iter().flat_map(|(set, elements)| {
+            elements.into_iter().map(move |(key, (data, comment))| (set, Element { key, data, comment }))
+        });
+        let surplus = self.order.into_elements().chain(unordered);
+        transaction.changes.extend(surplus.map(|(set, element)| Change::DeleteElement(set.name(), element)));
+        // After all deletions, because the kernel rejects overlapping ranges.
+        transaction.changes.append(&mut additions);
+        let planned: HashSet<&Name> = sets.iter().map(|set| &set.name).collect();
+        let unused_sets = self
+            .listing
+            .sets
+            .iter()
+            .filter(|set| !planned.contains(&set.name))
+            .map(|set| Change::DeleteSet(set.name.clone(), if set.is_map { SetOrMap::Map } else { SetOrMap::Set }));
+        unused_chains.into_iter().map(Change::DeleteChain).chain(unused_sets).collect()
+    }
+
+    /// Removes and returns the element with the key of a planned one.
+    fn remove(&mut self, set: SetId, planned: &Element) -> Option<Element> {
+        let (data, comment) = match self.elements.get_mut(&set).and_then(|elements| elements.remove(&planned.key)) {
+            Some(content) => content,
+            None => (Some(self.order.remove(set, planned)?), None),
+        };
+        Some(Element { key: planned.key.clone(), data, comment })
+    }
+
+    /// Writes the changes of chains and rules. Unused chains are flushed and returned.
+    fn repair_chains(&self, planner: &Planner, transaction: &mut Transaction) -> Vec<Name> {
+        let planned = planner.chains();
+        let listed: HashMap<&Name, &ListedChain> =
+            self.listing.chains.iter().map(|chain| (&chain.name, chain)).collect();
+        let missing = planned.iter().filter(|chain| !listed.contains_key(&chain.chain.name));
+        transaction.changes.extend(missing.map(|chain| Change::AddChain(chain.chain.clone())));
+        let family = planner.context().family;
+        for chain in &planned {
+            let name = &chain.chain.name;
+            if !listed.get(name).is_some_and(|listed| has_rules(listed, chain, family)) {
+                transaction.replace_rules(name, chain.rules.iter().cloned());
+            }
+        }
+        let names: HashSet<&Name> = planned.iter().map(|chain| &chain.chain.name).collect();
+        let unused: Vec<Name> =
+            listed.keys().filter(|name| !names.contains(*name)).map(|name| (*name).clone()).collect();
+        transaction.changes.extend(unused.iter().cloned().map(Change::FlushChain));
+        unused
+    }
+}
+
+/// Reports whether all declarations that cannot be changed in place match the planner's.
+fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
+    let context = planner.context();
+    let sets = listing.sets.iter().all(|listed| match SetId::from_name(&listed.name) {
+        Some(id) => listed.set.as_ref() == Some(&id.declaration(context)),
+        // Another program's set, which is deleted.
+        None => true,
+    });
+    let planned = planner.chains();
+    let chains = listing.chains.iter().all(|listed| {
+        match planned.iter().find(|chain| chain.chain.name == listed.name) {
+            Some(planned) => listed.chain.as_ref() == Some(&planned.chain),
+            // An unused chain of this proxy, or another program's.
+            None => listed.chain.as_ref().is_none_or(|chain| chain.base.is_none()),
+        }
+    });
+    sets && chains
+}
+
 const API_SERVER: &str = "default/kubernetes";
 const SYSTEM_NAMESPACE: &str = "kube-system";
 const DNS_PORT: u16 = 53;
+/// Elements of larger maps are requested by key, because a dump takes quadratic time: 0.3 s for 100,000 elements, 30 s
+/// for a million.
+const MAX_DUMPED_ELEMENTS: usize = 100_000;
+/// The number of frontends whose endpoints are requested together.
+const FRONTENDS_PER_REQUEST: usize = 1_000;
+const MAX_ATTEMPTS: usize = 5;

@@ -1,44 +1,64 @@
+//! The state of one sync.
+
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
 
-use ferroute_core::SyncReport;
+use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
 
 use crate::{
     model::{Change, Name, Transaction},
     plan::Planner,
 };
 
-/// Changes that are on their way.
-pub(super) struct Writing {
+/// The planner with the changes that are not committed yet.
+pub(super) struct Pending {
     pub(super) planner: Planner,
     pub(super) transaction: Transaction,
-    /// Service ports that the planner was told of.
-    pub(super) done: usize,
+    /// The number of service ports that were planned in this sync.
+    pub(super) service_ports: usize,
 }
 
-/// What a sync has done so far.
+/// What a sync has committed so far.
 pub(super) struct Run {
     pub(super) report: SyncReport,
-    /// Elements in force, by set.
+    /// The number of elements of each set.
     pub(super) elements: HashMap<Name, usize>,
-    /// What the kernel's number should be if nobody else changes anything.
-    pub(super) expected: Option<u32>,
-    /// When somebody was last told how far it is.
-    told: Instant,
+    /// The kernel's generation if no other program commits a transaction.
+    pub(super) expected_generation: Option<u32>,
+    logged: Instant,
+}
+
+/// The number of changes per transaction, adapted so that no transaction takes long.
+///
+/// The kernel executes one transaction at a time, so other programs have to wait for this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransactionSize(usize);
+
+impl Pending {
+    pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
+        Self { planner, transaction, service_ports: 0 }
+    }
+
+    /// Adds the changes of a service port.
+    pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable) {
+        self.planner.update(name, table, &mut self.transaction);
+        self.service_ports += 1;
+    }
 }
 
 impl Run {
-    /// Nothing yet: these elements are in force, and the kernel's number is as expected.
-    pub(super) fn new(elements: HashMap<Name, usize>, expected: Option<u32>) -> Self {
-        Self { report: SyncReport::default(), elements, expected, told: Instant::now() }
+    /// Starts a sync with this number of elements in each set and this generation.
+    pub(super) fn new(elements: HashMap<Name, usize>, generation: Option<u32>) -> Self {
+        Self { report: SyncReport::default(), elements, expected_generation: generation, logged: Instant::now() }
     }
 
-    pub(super) fn committed(&mut self, transaction: &Transaction, took: Duration) {
+    /// Counts a committed transaction.
+    pub(super) fn count(&mut self, transaction: &Transaction, took: Duration) {
         self.report.kernel_time += took;
-        // The kernel leaves 0 out.
-        self.expected = self.expected.map(|generation| generation.checked_add(1).unwrap_or(1));
+        // The kernel skips generation 0.
+        self.expected_generation = self.expected_generation.map(|generation| generation.checked_add(1).unwrap_or(1));
         for change in &transaction.changes {
             match change {
                 Change::AddTable(_) | Change::FlushChain(_) => {}
@@ -51,7 +71,7 @@ impl Run {
                 }
                 Change::DeleteElement(set, _) => {
                     self.report.removed += 1;
-                    // Saturating, for repairs count otherwise.
+                    // Saturating, because a repair sets the numbers itself.
                     let count = self.elements.entry(set.clone()).or_default();
                     *count = count.saturating_sub(1);
                 }
@@ -59,14 +79,64 @@ impl Run {
         }
     }
 
-    /// So long after the last time that people who watch the log may wonder.
-    pub(super) fn is_time_to_tell(&mut self) -> bool {
-        let is_time = self.told.elapsed() > TELL_INTERVAL;
-        if is_time {
-            self.told = Instant::now();
+    /// Reports whether it is time to log the progress.
+    pub(super) fn is_log_due(&mut self) -> bool {
+        let is_due = self.logged.elapsed() > LOG_INTERVAL;
+        if is_due {
+            self.logged = Instant::now();
         }
-        is_time
+        is_due
     }
 }
 
-const TELL_INTERVAL: Duration = Duration::from_secs(1);
+impl Default for TransactionSize {
+    fn default() -> Self {
+        Self(INITIAL_SIZE)
+    }
+}
+
+impl TransactionSize {
+    /// Reports whether a transaction with this number of changes is to be committed.
+    pub(super) fn is_reached(self, changes: usize) -> bool {
+        changes >= self.0
+    }
+
+    /// Adapts the size to the duration of a transaction.
+    pub(super) fn adapt(&mut self, changes: usize, took: Duration) {
+        // The duration of a small transaction says little about the cost per change.
+        if changes * 2 < self.0 {
+            return;
+        }
+        let per_change = took.as_secs_f64() / changes as f64;
+        let fitting = (TARGET.as_secs_f64() / per_change.max(f64::EPSILON)) as usize;
+        self.0 = fitting.clamp(self.0 / 2, self.0 * 2).clamp(MIN_SIZE, MAX_SIZE);
+    }
+}
+
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Less than a third of the 100 ms that other programs should wait at most, because the duration varies with the host's
+/// load.
+const TARGET: Duration = Duration::from_millis(30);
+const INITIAL_SIZE: usize = 4_000;
+const MIN_SIZE: usize = 500;
+/// Limits the memory of a transaction to one megabyte. The allocator cannot return what the first sync uses temporarily,
+/// because it lies between long-lived allocations.
+const MAX_SIZE: usize = 4_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transaction_size_shrinks_after_slow_and_grows_after_fast_transactions() {
+        let mut size = TransactionSize::default();
+        size.adapt(INITIAL_SIZE, Duration::from_millis(500));
+        assert!(size.is_reached(INITIAL_SIZE / 2) && !size.is_reached(INITIAL_SIZE / 2 - 1));
+        for _ in 0..20 {
+            size.adapt(40_000, Duration::from_millis(1));
+        }
+        assert!(size.is_reached(MAX_SIZE) && !size.is_reached(MAX_SIZE - 1));
+        size.adapt(10, Duration::from_secs(1));
+        assert!(!size.is_reached(MAX_SIZE - 1), "small transactions are ignored");
+    }
+}

@@ -1,20 +1,19 @@
 mod check;
-mod text;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-use self::{
-    check::{fit, overlap, set_of},
-    text::TableText,
+use self::check::{fit, overlap, set_of};
+
+use super::{
+    Consistency, Counter, ErrorKind, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, OnElement,
 };
-
-use super::{Counter, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, Objection, Reading};
 use crate::model::{
-    ChainWithRules, Change, Comment, Datum, Element, Holds, Key, Name, Set, SetKind, TableId, Transaction, Verdict,
+    ChainWithRules, Change, Comment, Data, Element, Key, Name, Set, SetData, SetKind, TableId, Transaction, Verdict,
+    family_name, join,
 };
 
-/// A kernel that keeps tables in memory: it checks references and types as nf_tables does, and refuses with the same
-/// kinds of errors. What it does not check is whether rules can be reached from a hook where they may not stand.
+/// An in-memory implementation of [`Kernel`] that checks references and types as nf_tables does, and fails with the
+/// same kinds of errors. It does not check which statements are allowed in which hooks.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryKernel {
     tables: BTreeMap<TableId, MemoryTable>,
@@ -33,43 +32,43 @@ pub struct MemoryTable {
 struct MemorySet {
     set: Set,
     elements: BTreeMap<Key, Element>,
-    /// Further elements, which cannot be said here; only in what was read from a kernel.
-    unread: usize,
+    /// The number of further elements, which the model cannot represent; only in tables read from the kernel.
+    undecoded: usize,
 }
 
-/// Why a transaction was refused.
+/// The error of a refused transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{change}: {}", match .objection {
-    Objection::NotFound => "no such object",
-    Objection::Exists => "exists and is different",
-    Objection::Busy => "in use",
-    Objection::Other => "not possible",
+#[error("{change}: {}", match .kind {
+    ErrorKind::NotFound => "no such object",
+    ErrorKind::Exists => "exists and is different",
+    ErrorKind::Busy => "in use",
+    ErrorKind::Other => "not possible",
 })]
 pub struct MemoryError {
-    /// The change at fault, as `nft` writes it; «all together» if chains lead in circles.
+    /// The refused change in `nft` syntax, or `transaction` if the chains form a loop.
     pub change: String,
-    /// What is wrong with it.
-    pub objection: Objection,
+    /// The kind of error.
+    pub kind: ErrorKind,
 }
 
 impl KernelError for MemoryError {
-    fn objection(&self) -> Option<Objection> {
-        Some(self.objection)
+    fn kind(&self) -> Option<ErrorKind> {
+        Some(self.kind)
     }
 }
 
 impl MemoryKernel {
-    /// A kernel without tables.
+    /// Returns a kernel without tables.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A table.
+    /// Returns a table.
     pub fn table(&self, id: &TableId) -> Option<&MemoryTable> {
         self.tables.get(id)
     }
 
-    /// Everything, as `nft list ruleset` prints it.
+    /// Returns all tables as `nft list ruleset` prints them.
     pub fn dump(&self) -> String {
         self.tables.iter().map(|(id, table)| table.text(id)).collect()
     }
@@ -82,19 +81,19 @@ impl Kernel for MemoryKernel {
         let id = &transaction.table;
         let mut table = self.tables.get(id).cloned();
         for change in &transaction.changes {
-            let refused = |objection| MemoryError { change: change.text(id), objection };
+            let error = |kind| MemoryError { change: change.text(id), kind };
             match (change, &mut table) {
                 (Change::AddTable(comment), None) => {
                     table = Some(MemoryTable { comment: comment.clone(), ..MemoryTable::default() });
                 }
                 (Change::AddTable(_), Some(_)) => {}
                 (Change::DeleteTable, Some(_)) => table = None,
-                (_, None) => return Err(refused(Objection::NotFound)),
-                (change, Some(table)) => table.change(change).map_err(refused)?,
+                (_, None) => return Err(error(ErrorKind::NotFound)),
+                (change, Some(table)) => table.change(change).map_err(error)?,
             }
         }
-        if table.as_ref().is_some_and(|table| !table.can_be_walked()) {
-            return Err(MemoryError { change: "all together".to_owned(), objection: Objection::Other });
+        if table.as_ref().is_some_and(|table| table.has_loop()) {
+            return Err(MemoryError { change: "transaction".to_owned(), kind: ErrorKind::Other });
         }
         match table {
             Some(table) => _ = self.tables.insert(id.clone(), table),
@@ -108,7 +107,7 @@ impl Kernel for MemoryKernel {
         Ok(self.generation)
     }
 
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
+    fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         Ok(self.tables.get(table).map(|table| Listing {
             chains: table
                 .chains()
@@ -124,53 +123,43 @@ impl Kernel for MemoryKernel {
                 .map(|MemorySet { set, elements, .. }| ListedSet {
                     name: set.name.clone(),
                     set: Some(set.clone()),
-                    is_map: set.holds != Holds::Nothing,
-                    elements: Some(elements.len()),
+                    is_map: set.data != SetData::None,
+                    element_count: Some(elements.len()),
                 })
                 .collect(),
         }))
     }
 
-    fn read(
+    fn dump_elements(
         &mut self,
         table: &TableId,
         set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, Self::Error> {
+        on_element: &mut OnElement<'_>,
+    ) -> Result<Consistency, Self::Error> {
+        // No packets pass here, so counters are zero.
+        let counter = set.counter.then(Counter::default);
         let elements = self.tables.get(table).into_iter().flat_map(|table| table.elements(&set.name));
-        elements.for_each(|element| each(Some(element.clone())));
-        Ok(Reading::Steady)
+        elements.for_each(|element| on_element(Some(element.clone()), counter));
+        Ok(Consistency::Consistent)
     }
 
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, Self::Error> {
-        let elements = self.tables.get(table).into_iter().flat_map(|table| table.elements(&set.name));
-        // No packets pass here.
-        elements.filter(|_| set.counter).for_each(|element| each(element.clone(), Counter::default()));
-        Ok(Reading::Steady)
-    }
-
-    fn find(
+    fn get_elements(
         &mut self,
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
+        on_element: &mut OnElement<'_>,
     ) -> Result<(), Self::Error> {
         let Some(table) = self.tables.get(table) else { return Ok(()) };
-        keys.filter_map(|key| table.find(&set.name, &key)).for_each(|element| each(Some(element.clone()), None));
+        keys.filter_map(|key| table.find(&set.name, &key)).for_each(|element| on_element(Some(element.clone()), None));
         Ok(())
     }
 }
 
 impl MemoryTable {
-    /// A table of these chains and sets, each with its elements and the number of those that are not among them. Nothing
-    /// is checked: a kernel has done so.
-    pub(crate) fn found(
+    /// Returns a table with these chains and sets, each set with its elements and the number of elements that the model
+    /// cannot represent. Nothing is checked, because the table comes from a kernel.
+    pub(crate) fn from_parts(
         chains: impl IntoIterator<Item = ChainWithRules>,
         sets: impl IntoIterator<Item = (Set, Vec<Element>, usize)>,
     ) -> Self {
@@ -180,54 +169,57 @@ impl MemoryTable {
             chains: chains.into_iter().map(|chain| (chain.chain.name.clone(), chain)).collect(),
             sets: sets
                 .into_iter()
-                .map(|(set, elements, unread)| {
-                    (set.name.clone(), MemorySet { set, elements: by_key(elements).collect(), unread })
+                .map(|(set, elements, undecoded)| {
+                    (set.name.clone(), MemorySet { set, elements: by_key(elements).collect(), undecoded })
                 })
                 .collect(),
         }
     }
 
-    /// Lets the kernel no longer enter these chains by itself: somebody else knows them.
-    pub fn disconnect(&mut self, known: impl Fn(&Name) -> bool) {
-        self.chains.values_mut().filter(|chain| known(&chain.chain.name)).for_each(|chain| chain.chain.base = None);
+    /// Makes regular chains of base chains, for chains that are part of another ruleset.
+    pub fn unhook(&mut self, is_shown_elsewhere: impl Fn(&Name) -> bool) {
+        self.chains
+            .values_mut()
+            .filter(|chain| is_shown_elsewhere(&chain.chain.name))
+            .for_each(|chain| chain.chain.base = None);
     }
 
-    /// Forgets what rules have learned: elements that come and go with packets, whatever the rules are.
-    pub fn forget_learned(&mut self) {
-        let learned = self.sets.values_mut().filter(|set| matches!(set.set.kind, SetKind::Learned { .. }));
-        learned.for_each(|set| set.elements.clear());
+    /// Removes the elements that rules have added, which depend on earlier packets.
+    pub fn clear_dynamic_sets(&mut self) {
+        let dynamic = self.sets.values_mut().filter(|set| matches!(set.set.kind, SetKind::Dynamic { .. }));
+        dynamic.for_each(|set| set.elements.clear());
     }
 
-    /// How many elements a set has that are not known here, because others have made them in forms that cannot be said.
-    pub fn unread(&self, set: &Name) -> usize {
-        self.sets.get(set).map_or(0, |set| set.unread)
+    /// Returns the number of elements of a set that the model cannot represent.
+    pub fn undecoded(&self, set: &Name) -> usize {
+        self.sets.get(set).map_or(0, |set| set.undecoded)
     }
 
-    /// All chains, sorted by name.
+    /// Returns all chains, sorted by name.
     pub fn chains(&self) -> impl Iterator<Item = &ChainWithRules> {
         self.chains.values()
     }
 
-    /// A chain.
+    /// Returns a chain.
     pub fn chain(&self, name: &Name) -> Option<&ChainWithRules> {
         self.chains.get(name)
     }
 
-    /// All sets and maps, sorted by name.
+    /// Returns all sets and maps, sorted by name.
     pub fn sets(&self) -> impl Iterator<Item = &Set> {
         self.sets.values().map(|set| &set.set)
     }
 
-    /// The elements of a set, sorted by key; none if there is no such set.
+    /// Returns the elements of a set, sorted by key; none if the set does not exist.
     pub fn elements(&self, set: &Name) -> impl Iterator<Item = &Element> {
         self.sets.get(set).into_iter().flat_map(|set| set.elements.values())
     }
 
-    /// The element of a set that a packet's key finds.
+    /// Returns the element of a set that matches a packet's key.
     pub fn find(&self, set: &Name, key: &Key) -> Option<&Element> {
         let set = self.sets.get(set)?;
         match set.set.kind {
-            SetKind::Exact | SetKind::Learned { .. } => set.elements.get(key),
+            SetKind::Exact | SetKind::Dynamic { .. } => set.elements.get(key),
             SetKind::Interval => set
                 .elements
                 .values()
@@ -235,16 +227,16 @@ impl MemoryTable {
         }
     }
 
-    /// As `nft list table` prints it.
+    /// Returns the table as `nft list table` prints it.
     pub fn text(&self, id: &TableId) -> String {
         TableText { id, table: self }.to_string()
     }
 
-    fn change(&mut self, change: &Change) -> Result<(), Objection> {
+    fn change(&mut self, change: &Change) -> Result<(), ErrorKind> {
         match change {
-            Change::AddTable(_) | Change::DeleteTable => Err(Objection::Other),
+            Change::AddTable(_) | Change::DeleteTable => Err(ErrorKind::Other),
             Change::AddChain(chain) => match self.chains.get(&chain.name) {
-                Some(old) if old.chain != *chain => Err(Objection::Exists),
+                Some(old) if old.chain != *chain => Err(ErrorKind::Exists),
                 Some(_) => Ok(()),
                 None => {
                     self.chains.insert(chain.name.clone(), chain.clone().rules([]));
@@ -252,66 +244,100 @@ impl MemoryTable {
                 }
             },
             Change::FlushChain(name) => {
-                self.chains.get_mut(name).ok_or(Objection::NotFound)?.rules.clear();
+                self.chains.get_mut(name).ok_or(ErrorKind::NotFound)?.rules.clear();
                 Ok(())
             }
             Change::DeleteChain(name) => {
-                self.chains.remove(name).ok_or(Objection::NotFound)?;
-                if self.leads_to(name) { Err(Objection::Busy) } else { Ok(()) }
+                self.chains.remove(name).ok_or(ErrorKind::NotFound)?;
+                if self.is_referenced(name) { Err(ErrorKind::Busy) } else { Ok(()) }
             }
             Change::AddRule(chain, rule) => {
                 rule.statements.iter().try_for_each(|statement| self.check(statement))?;
-                self.chains.get_mut(chain).ok_or(Objection::NotFound)?.rules.push(rule.clone());
+                self.chains.get_mut(chain).ok_or(ErrorKind::NotFound)?.rules.push(rule.clone());
                 Ok(())
             }
             Change::AddSet(set) => match self.sets.get(&set.name) {
-                Some(old) if old.set != *set => Err(Objection::Exists),
+                Some(old) if old.set != *set => Err(ErrorKind::Exists),
                 Some(_) => Ok(()),
                 None => {
-                    self.sets
-                        .insert(set.name.clone(), MemorySet { set: set.clone(), elements: BTreeMap::new(), unread: 0 });
+                    self.sets.insert(
+                        set.name.clone(),
+                        MemorySet { set: set.clone(), elements: BTreeMap::new(), undecoded: 0 },
+                    );
                     Ok(())
                 }
             },
             Change::DeleteSet(name, _) => {
-                self.sets.remove(name).ok_or(Objection::NotFound)?;
+                self.sets.remove(name).ok_or(ErrorKind::NotFound)?;
                 let used = self.statements().filter_map(set_of).any(|set| set == name);
-                if used { Err(Objection::Busy) } else { Ok(()) }
+                if used { Err(ErrorKind::Busy) } else { Ok(()) }
             }
             Change::AddElement(set, element) => self.add_element(set, element),
             Change::DeleteElement(set, element) => {
-                let set = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
-                set.elements.remove(&element.key).map(drop).ok_or(Objection::NotFound)
+                let set = self.sets.get_mut(set).ok_or(ErrorKind::NotFound)?;
+                set.elements.remove(&element.key).map(drop).ok_or(ErrorKind::NotFound)
             }
         }
     }
 
-    fn add_element(&mut self, set: &Name, element: &Element) -> Result<(), Objection> {
-        if let Some(Datum::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain))) = &element.datum
+    fn add_element(&mut self, set: &Name, element: &Element) -> Result<(), ErrorKind> {
+        if let Some(Data::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain))) = &element.data
             && !self.chains.contains_key(chain)
         {
-            return Err(Objection::NotFound);
+            return Err(ErrorKind::NotFound);
         }
-        let MemorySet { set, elements, .. } = self.sets.get_mut(set).ok_or(Objection::NotFound)?;
-        let datum_fits = match (&set.holds, &element.datum) {
-            (Holds::Nothing, None) | (Holds::Verdicts, Some(Datum::Verdict(_))) => true,
-            (Holds::Values(types), Some(Datum::Fields(fields))) => fit(fields, types, false),
+        let MemorySet { set, elements, .. } = self.sets.get_mut(set).ok_or(ErrorKind::NotFound)?;
+        let data_fits = match (&set.data, &element.data) {
+            (SetData::None, None) | (SetData::Verdict, Some(Data::Verdict(_))) => true,
+            (SetData::Values(types), Some(Data::Values(values))) => fit(values, types, false),
             _ => false,
         };
-        if !datum_fits || !fit(&element.key, &set.key, set.kind == SetKind::Interval) {
-            return Err(Objection::Other);
+        if !data_fits || !fit(&element.key, &set.key, set.kind == SetKind::Interval) {
+            return Err(ErrorKind::Other);
         }
         if set.kind == SetKind::Interval && elements.keys().any(|key| *key != element.key && overlap(key, &element.key))
         {
-            return Err(Objection::Exists);
+            return Err(ErrorKind::Exists);
         }
         match elements.get(&element.key) {
-            Some(old) if old.datum != element.datum => Err(Objection::Exists),
+            Some(old) if old.data != element.data => Err(ErrorKind::Exists),
             Some(_) => Ok(()),
             None => {
                 elements.insert(element.key.clone(), element.clone());
                 Ok(())
             }
         }
+    }
+}
+
+/// Prints a table as `nft list table` does.
+struct TableText<'a> {
+    id: &'a TableId,
+    table: &'a MemoryTable,
+}
+
+impl fmt::Display for TableText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TableId { family, name } = self.id;
+        writeln!(f, "table {} {name} {{", family_name(*family))?;
+        if let Some(comment) = &self.table.comment {
+            writeln!(f, "\t{comment}\n")?;
+        }
+        for MemorySet { set, elements, .. } in self.table.sets.values() {
+            writeln!(f, "\t{} {} {{", set.keyword(), set.name)?;
+            set.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property}"))?;
+            if !elements.is_empty() {
+                let elements: Vec<&Element> = elements.values().collect();
+                writeln!(f, "\t\telements = {{ {} }}", join(&elements, ",\n\t\t\t     "))?;
+            }
+            writeln!(f, "\t}}\n")?;
+        }
+        for ChainWithRules { chain, rules } in self.table.chains.values() {
+            writeln!(f, "\tchain {} {{", chain.name)?;
+            chain.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property};"))?;
+            rules.iter().try_for_each(|rule| writeln!(f, "\t\t{}", rule.text(*family)))?;
+            writeln!(f, "\t}}\n")?;
+        }
+        writeln!(f, "}}")
     }
 }

@@ -1,99 +1,86 @@
 use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
-use ferroute_netlink::{Consistency, Error, Protocol, Socket};
+use ferroute_netlink::{Error, Protocol, Socket};
 
-use super::{Counter, Kernel, KernelError, Listing, Objection, Reading};
+use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
-    model::{Element, Key, Set, TableId, Transaction},
+    model::{Key, Set, TableId, Transaction},
     wire::{
         self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set, table_request,
     },
 };
 
-/// The kernel's nf_tables, in the network namespace of the thread that has opened it.
+/// The kernel's nf_tables in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct NetlinkKernel {
     pub(super) socket: Socket,
     generation: KernelGeneration,
 }
 
-/// Why the kernel did not do something. Nothing was changed; another try may help.
+/// An error of [`NetlinkKernel`]. The failed call has changed nothing, unless it is [`NetlinkError::Commit`]; it may
+/// succeed if it is repeated.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// There is no way to talk to it.
+    /// The netlink socket could not be opened.
     #[error("cannot open a netlink socket for nf_tables")]
     Open(#[source] Error),
-    /// The kernel has no nf_tables. It can be built without them or as a module that is not there.
-    #[error("the kernel has no nf_tables")]
+    /// The kernel has no nf_tables: neither built in nor as a module that it could load.
+    #[error("the kernel does not support nf_tables")]
     NotSupported,
-    /// Nobody can tell whether somebody has changed something.
+    /// The generation could not be read.
     #[error(transparent)]
     Generation(#[from] GenerationError),
-    /// It has refused a transaction because of one of its changes.
+    /// The kernel refused a transaction because of one of its changes.
     #[error("kernel refused a transaction of {changes} changes at «{change}»")]
     Refused {
-        /// Number of changes in the transaction.
+        /// The number of changes in the transaction.
         changes: usize,
-        /// The change at fault, as `nft` writes it.
+        /// The refused change in `nft` syntax.
         change: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: Error,
     },
-    /// A transaction could not be sent, or it is not known what became of it.
+    /// A transaction could not be sent, or the kernel did not acknowledge it.
     #[error("cannot commit a transaction of {changes} changes")]
     Commit {
-        /// Number of changes in the transaction.
+        /// The number of changes in the transaction.
         changes: usize,
-        /// What came in its way.
+        /// The cause.
         #[source]
         source: Error,
     },
-    /// Something could not be read.
-    #[error("cannot read {what}")]
+    /// An object could not be read.
+    #[error("cannot read {object}")]
     Read {
-        /// What it is.
-        what: String,
-        /// What came in its way.
+        /// A description of the object.
+        object: String,
+        /// The cause.
         #[source]
         source: Error,
     },
 }
 
 impl KernelError for NetlinkError {
-    fn objection(&self) -> Option<Objection> {
+    fn kind(&self) -> Option<ErrorKind> {
         let (Self::Refused { source, .. } | Self::Read { source, .. }) = self else { return None };
         let refusal = source.refusal()?;
         Some(if refusal.is_not_found() {
-            Objection::NotFound
+            ErrorKind::NotFound
         } else if refusal.is_exists() {
-            Objection::Exists
+            ErrorKind::Exists
         } else if refusal.is_busy() {
-            Objection::Busy
+            ErrorKind::Busy
         } else {
-            Objection::Other
+            ErrorKind::Other
         })
     }
 }
 
 impl NetlinkKernel {
-    /// Opens sockets to it.
+    /// Opens sockets in the network namespace of the calling thread.
     pub fn open() -> Result<Self, NetlinkError> {
         let generation = KernelGeneration::open()?.ok_or(NetlinkError::NotSupported)?;
         Ok(Self { socket: Socket::open(Protocol::Netfilter).map_err(NetlinkError::Open)?, generation })
-    }
-
-    fn dump(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
-    ) -> Result<Reading, NetlinkError> {
-        let mut request = elements_request(table.family.into(), &table.name, &set.name, &[]);
-        match self.socket.dump(&mut request, |message| parse_elements(&message, set, each)) {
-            Ok(Consistency::Consistent) => Ok(Reading::Steady),
-            Ok(Consistency::Interrupted) => Ok(Reading::Interrupted),
-            Err(source) => Err(failed_elements(table, set, source)),
-        }
     }
 }
 
@@ -105,7 +92,7 @@ impl Kernel for NetlinkKernel {
         let changes = transaction.len();
         let refusals =
             self.socket.send_batch(&mut encoded.batch).map_err(|source| NetlinkError::Commit { changes, source })?;
-        // One cause may have many effects; the first refusal is nearest to it.
+        // One mistake can cause many errors; the first one is closest to it.
         let first = refusals.as_slice().first().cloned();
         refusals.into_result().map_err(|source| {
             let change = first.and_then(|refusal| encoded.refused(&refusal, transaction));
@@ -120,7 +107,7 @@ impl Kernel for NetlinkKernel {
         Ok(self.generation.current()?)
     }
 
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
+    fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         let failed = |source| failed_table(table, source);
         match self.socket.request_ack(&mut table_request(table)) {
             Ok(()) => {}
@@ -140,7 +127,7 @@ impl Kernel for NetlinkKernel {
             })
             .map_err(failed)?;
         for (name, rule) in rules {
-            // A chain that came in between is seen the next time.
+            // Chains created since the dump of chains are listed next time.
             if let Some(chain) = chains.iter_mut().find(|chain| chain.name == name) {
                 chain.rules.push(rule);
             }
@@ -154,51 +141,41 @@ impl Kernel for NetlinkKernel {
         Ok(Some(Listing { chains, sets }))
     }
 
-    fn read(
+    fn dump_elements(
         &mut self,
         table: &TableId,
         set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, Self::Error> {
-        self.dump(table, set, &mut |element, _| each(element))
+        on_element: &mut OnElement<'_>,
+    ) -> Result<Consistency, Self::Error> {
+        let mut request = elements_request(table.family.into(), &table.name, &set.name, &[]);
+        self.socket
+            .dump(&mut request, |message| parse_elements(&message, set, on_element))
+            .map_err(|source| failed_elements(table, set, source))
     }
 
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, Self::Error> {
-        self.dump(table, set, &mut |element, counter| {
-            if let Some((element, counter)) = element.zip(counter) {
-                each(element, counter);
-            }
-        })
-    }
-
-    fn find(
+    fn get_elements(
         &mut self,
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
+        on_element: &mut OnElement<'_>,
     ) -> Result<(), Self::Error> {
-        let mut wanted: Vec<Key> = Vec::with_capacity(KEYS_AT_ONCE);
+        let mut pending: Vec<Key> = Vec::with_capacity(KEYS_PER_REQUEST);
         loop {
-            wanted.extend(keys.take(KEYS_AT_ONCE - wanted.len()));
-            if wanted.is_empty() {
+            pending.extend(keys.take(KEYS_PER_REQUEST - pending.len()));
+            if pending.is_empty() {
                 return Ok(());
             }
-            let mut found = 0;
-            let mut request = elements_request(table.family.into(), &table.name, &set.name, &wanted);
+            let mut received = 0;
+            let mut request = elements_request(table.family.into(), &table.name, &set.name, &pending);
             let result = self.socket.request(&mut request, |message| {
-                found += 1;
-                parse_elements(&message, set, each)
+                received += 1;
+                parse_elements(&message, set, on_element)
             });
             match result {
-                Ok(()) => wanted.clear(),
-                // The kernel answers one after the other and stops at the first that is not there.
-                Err(error) if error.is_not_found() && found < wanted.len() => drop(wanted.drain(..=found)),
+                Ok(()) => pending.clear(),
+                // The kernel replies per element and stops at the first key that does not exist.
+                Err(error) if error.is_not_found() && received < pending.len() => drop(pending.drain(..=received)),
                 Err(source) => return Err(failed_elements(table, set, source)),
             }
         }
@@ -206,12 +183,12 @@ impl Kernel for NetlinkKernel {
 }
 
 pub(super) fn failed_table(table: &dyn std::fmt::Display, source: Error) -> NetlinkError {
-    NetlinkError::Read { what: format!("table {table}"), source }
+    NetlinkError::Read { object: format!("table {table}"), source }
 }
 
 fn failed_elements(table: &TableId, set: &Set, source: Error) -> NetlinkError {
-    NetlinkError::Read { what: format!("elements of table {table}, set {}", set.name), source }
+    NetlinkError::Read { object: format!("elements of table {table}, set {}", set.name), source }
 }
 
-/// The kernel answers with a datagram per element, and all of them have to fit into the receive buffer.
-const KEYS_AT_ONCE: usize = 256;
+/// The kernel replies with one datagram per element, and all of them must fit into the receive buffer.
+const KEYS_PER_REQUEST: usize = 256;

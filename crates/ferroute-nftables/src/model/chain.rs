@@ -5,11 +5,11 @@ use super::{Comment, Name, Rule};
 /// A chain of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Unique among the table's chains.
+    /// The name, unique among the table's chains.
     pub name: Name,
-    /// Where the kernel enters it by itself; `None` if only rules lead there.
-    pub base: Option<Base>,
-    /// For people.
+    /// The hook of a base chain; `None` for a regular chain, which only jumps and gotos enter.
+    pub base: Option<BaseChain>,
+    /// The chain's comment.
     pub comment: Option<Comment>,
 }
 
@@ -18,99 +18,100 @@ pub struct Chain {
 pub struct ChainWithRules {
     /// The chain.
     pub chain: Chain,
-    /// Its rules.
+    /// The rules.
     pub rules: Vec<Rule>,
 }
 
-/// Where the kernel enters a chain.
+/// The type, hook, priority and policy of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base {
-    /// Which packets it sees.
-    pub kind: BaseKind,
-    /// Where on their way.
+pub struct BaseChain {
+    /// The chain type.
+    pub kind: ChainType,
+    /// The hook.
     pub hook: Hook,
-    /// In which order among the chains of the hook, lowest first.
+    /// The priority; the chains of a hook run in ascending order.
     pub priority: i32,
-    /// What becomes of what reaches its end; the planner's chains accept it.
+    /// The policy; `accept` in the planner's chains.
     pub policy: Policy,
 }
 
-/// What becomes of packets at the end of a base chain.
+/// The policy of a base chain: the verdict for packets that no rule decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// They pass.
+    /// `accept`.
     #[default]
     Accept,
-    /// They are thrown away.
+    /// `drop`.
     Drop,
 }
 
-/// Which packets a base chain sees.
+/// The type of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BaseKind {
-    /// All.
+pub enum ChainType {
+    /// `filter`: sees all packets.
     Filter,
-    /// The first one of each connection.
+    /// `nat`: sees the first packet of each connection.
     Nat,
-    /// All; the kernel looks for their way again when something of them has changed. Only others have such chains.
+    /// `route`: sees all packets; the kernel looks up the route again if a rule changed the packet. The planner does
+    /// not write it.
     Route,
 }
 
-/// A place on a packet's way.
+/// A netfilter hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// It has just come in.
+    /// Incoming packets, before the routing decision.
     Prerouting,
-    /// It is for this host.
+    /// Packets to this host.
     Input,
-    /// It is for another host.
+    /// Forwarded packets.
     Forward,
-    /// It was made on this host.
+    /// Packets of this host's processes.
     Output,
-    /// It is about to leave, or to be delivered here after [`Hook::Output`].
+    /// Outgoing packets, after the routing decision.
     Postrouting,
 }
 
-/// What is to be done with a packet.
+/// A verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Let it pass this hook's priority.
+    /// `accept`: ends the base chain.
     Accept,
-    /// Throw it away.
+    /// `drop`.
     Drop,
-    /// Go on behind the jump that led here.
+    /// `return`: continues after the jump that led to this chain.
     Return,
-    /// Go on in another chain, and come back at its end.
+    /// `jump`: continues in another chain and returns here at its end.
     Jump(Name),
-    /// Go on in another chain, and at its end behind the last jump.
+    /// `goto`: continues in another chain and does not return to this one.
     Goto(Name),
 }
 
 impl Chain {
-    /// A chain that only rules lead to.
+    /// Returns a regular chain.
     pub fn new(name: impl Into<Name>) -> Self {
         Self { name: name.into(), base: None, comment: None }
     }
 
-    /// The same, entered by the kernel.
-    pub fn base(self, kind: BaseKind, hook: Hook, priority: i32) -> Self {
-        Self { base: Some(Base { kind, hook, priority, policy: Policy::Accept }), ..self }
+    /// Makes it a base chain with policy `accept`.
+    pub fn base(self, kind: ChainType, hook: Hook, priority: i32) -> Self {
+        Self { base: Some(BaseChain { kind, hook, priority, policy: Policy::Accept }), ..self }
     }
 
-    /// The same, with a comment.
+    /// Sets the comment.
     pub fn comment(self, comment: &'static str) -> Self {
         Self { comment: Some(Comment::fixed(comment)), ..self }
     }
 
-    /// The same, with rules.
+    /// Adds rules.
     pub fn rules(self, rules: impl Into<Vec<Rule>>) -> ChainWithRules {
         ChainWithRules { chain: self, rules: rules.into() }
     }
 
-    /// Its properties, each as `nft` writes it.
+    /// Returns the chain's properties, each in `nft` syntax.
     pub fn properties(&self) -> Vec<String> {
         let mut properties = Vec::new();
-        if let Some(Base { kind, hook, priority, policy }) = self.base {
+        if let Some(BaseChain { kind, hook, priority, policy }) = self.base {
             properties.push(format!("type {kind} hook {hook} priority {priority}"));
             properties.push(format!("policy {policy}"));
         }
@@ -119,8 +120,8 @@ impl Chain {
     }
 }
 
-impl BaseKind {
-    /// Its name, in `nft` and in the kernel.
+impl ChainType {
+    /// Returns the name in `nft` syntax, which is also the kernel's (`NFTA_CHAIN_TYPE`).
     pub fn name(self) -> &'static str {
         match self {
             Self::Filter => "filter",
@@ -131,7 +132,7 @@ impl BaseKind {
 }
 
 impl Policy {
-    /// Its name in `nft`.
+    /// Returns the name in `nft` syntax.
     pub fn name(self) -> &'static str {
         match self {
             Self::Accept => "accept",
@@ -146,7 +147,7 @@ impl fmt::Display for Policy {
     }
 }
 
-impl fmt::Display for BaseKind {
+impl fmt::Display for ChainType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

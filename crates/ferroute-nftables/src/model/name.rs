@@ -3,35 +3,38 @@ use std::{
     fmt::{self, Write as _},
 };
 
-/// The name of a chain, set or map. Fixed names cost nothing to copy.
+/// The name of a table, chain, set or map. Cloning a static name is free.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Cow<'static, str>);
 
-/// A comment on an object, as far as `nft` can print it and read it again: at most 128 bytes, no double quotes, no
-/// control characters.
+/// A comment that `nft` can print and parse: at most 128 bytes, no double quotes and no control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Comment(Cow<'static, str>);
 
 impl Name {
-    /// A name that is known beforehand.
+    /// Returns a static name.
     pub const fn fixed(name: &'static str) -> Self {
         Self(Cow::Borrowed(name))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Comment {
-    /// A comment that is known beforehand and needs no change.
+    /// Returns a static comment.
+    ///
+    /// # Panics
+    ///
+    /// If the comment is longer than 128 bytes.
     pub const fn fixed(text: &'static str) -> Self {
-        assert!(text.len() <= COMMENT_LENGTH, "bug: nft takes no comment of this length");
+        assert!(text.len() <= COMMENT_LENGTH, "bug: comment exceeds NFTNL_UDATA_COMMENT_MAXLEN");
         Self(Cow::Borrowed(text))
     }
 
-    /// Makes a comment of any text: what cannot be printed becomes a question mark, what is too long is cut off.
+    /// Returns a comment of any text: unprintable characters become question marks, and long text is truncated.
     pub fn new(text: &str) -> Self {
         let mut clean = String::with_capacity(text.len().min(COMMENT_LENGTH));
         for c in text.chars() {
@@ -44,7 +47,7 @@ impl Comment {
         Self(Cow::Owned(clean))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -68,7 +71,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A text out of the kernel, which takes any: what would end a line or a quoted text becomes a question mark.
+/// Text from the kernel, which accepts any bytes: quotes and control characters are printed as question marks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Printable<'a>(pub(super) &'a str);
 
@@ -86,13 +89,13 @@ fn printable(c: char) -> char {
 }
 
 impl fmt::Display for Comment {
-    /// With the keyword: `comment "text"`.
+    /// Prints it with the keyword: `comment "text"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "comment \"{}\"", self.0)
     }
 }
 
-/// `NFTNL_UDATA_COMMENT_MAXLEN`: `nft` refuses longer ones.
+/// `NFTNL_UDATA_COMMENT_MAXLEN`: `nft` rejects longer comments.
 const COMMENT_LENGTH: usize = 128;
 
 #[cfg(test)]
@@ -100,14 +103,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comment_holds_nothing_that_nft_would_stumble_over() {
+    fn comment_is_sanitised_and_truncated_for_nft() {
         assert_eq!(Comment::new("shop/web:http").to_string(), "comment \"shop/web:http\"");
         assert_eq!(Comment::new("a\"; flush ruleset\n").as_str(), "a?; flush ruleset?");
         assert_eq!(Comment::new(&"é".repeat(100)).as_str(), "é".repeat(64));
     }
 
     #[test]
-    fn a_name_is_printed_on_one_line_and_stays_what_it_is() {
+    fn name_is_printed_on_one_line_and_stored_unchanged() {
         let strange = Name::from("a\n\"b");
         assert_eq!((strange.to_string().as_str(), strange.as_str()), ("a??b", "a\n\"b"));
         assert_eq!(Name::fixed("services-é").to_string(), "services-é");

@@ -3,346 +3,348 @@ use std::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
 use ferroute_core::IpFamily;
 use ipnet::IpNet;
 
-use super::{Class, Comment, DataType, Name, Value, Verdict};
+use super::{ClassId, Comment, DataType, Name, Value, Verdict};
 
-/// A rule: statements that are carried out from left to right until a match fails.
+/// A rule: statements that are evaluated from left to right until a match fails.
 ///
-/// A statement that looks something up fails like a match where nothing is found.
+/// A statement that looks up a key in a map also ends the rule if the map has no such key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What it does.
+    /// The statements, in order.
     pub statements: Vec<Statement>,
-    /// For people.
+    /// The rule's comment.
     pub comment: Option<Comment>,
 }
 
-/// Something of a packet that can be part of a key.
+/// A property of a packet that a rule can load: `ip saddr`, `meta mark`, `ct state`, …
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
-    /// The source address.
-    Source,
-    /// The destination address.
-    Destination,
-    /// The destination address with all bits cleared: the same for every packet.
-    NoDestination,
-    /// The transport protocol.
-    Protocol,
-    /// The destination port.
-    Port,
-    /// The priority.
-    Priority,
-    /// Of the priority, if it is a slot, what tells whose it is: see [`Class::owner`].
+    /// `ip saddr` or `ip6 saddr`.
+    Saddr,
+    /// `ip daddr` or `ip6 daddr`.
+    Daddr,
+    /// `ip daddr & 0.0.0.0` or `ip6 daddr & ::`: the same value for every packet.
+    ZeroDaddr,
+    /// `meta l4proto`.
+    L4proto,
+    /// `th dport`.
+    Dport,
+    /// `meta priority`.
+    MetaPriority,
+    /// `meta priority & ffff:1`: the owner of the slot in the priority, see [`ClassId::owner`].
     SlotOwner,
-    /// The source port. This and what follows are asked for by others' rules only.
-    SourcePort,
-    /// The mark.
-    Mark,
-    /// The name of the interface that the packet came in through.
-    InputInterface,
-    /// The name of the interface that it leaves through.
-    OutputInterface,
-    /// The state of its connection, a bit for each (`NF_CT_STATE_BIT`).
-    ConnectionState,
-    /// What has become of its connection (`IPS_*`).
-    ConnectionStatus,
-    /// What kind of address the source is to this host (`RTN_*`).
-    SourceKind,
-    /// What kind of address the destination is to this host.
-    DestinationKind,
-    /// One of several numbers in a row, each with the same probability.
-    Random {
-        /// How many there are; at least 1.
+    /// `th sport`. The planner writes neither this field nor those below.
+    Sport,
+    /// `meta mark`.
+    MetaMark,
+    /// `iifname`.
+    Iifname,
+    /// `oifname`.
+    Oifname,
+    /// `ct state`, one bit per state (`NF_CT_STATE_BIT`).
+    CtState,
+    /// `ct status` (`IPS_*`).
+    CtStatus,
+    /// `fib saddr type` (`RTN_*`).
+    FibSaddrType,
+    /// `fib daddr type` (`RTN_*`).
+    FibDaddrType,
+    /// `numgen random mod count offset first`: a random number in `first..first + count`.
+    NumgenRandom {
+        /// How many numbers there are; at least 1.
         count: u32,
-        /// The first.
+        /// The smallest number.
         first: u32,
     },
 }
 
-/// One step of a rule.
+/// A statement of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Statement {
-    /// Go on only with such packets.
+    /// A match: ends the rule for packets that do not fulfil the condition.
     Match(Match),
-    /// Set the priority to what a map says of a key.
-    PriorityFromMap {
+    /// `meta priority set key map @map`.
+    MetaPriorityMap {
         /// The key.
         key: Vec<Field>,
-        /// A map from such keys to classes.
+        /// A map of such keys to class ids.
         map: Name,
     },
-    /// Set the priority to one of several classes in a row, each with the same probability.
-    PriorityAtRandom {
-        /// How many there are; at least 1.
+    /// `meta priority set numgen random mod count offset first`.
+    MetaPriorityNumgen {
+        /// How many class ids there are; at least 1.
         count: u32,
-        /// The first.
-        first: Class,
+        /// The smallest class id.
+        first: ClassId,
     },
-    /// Set the priority to zero.
-    ClearPriority,
-    /// Set these bits of the mark.
-    SetMark(u32),
-    /// Flip these bits of the mark.
-    FlipMark(u32),
-    /// Clear bits of the mark, and flip others; by others' rules.
-    ChangeMark {
-        /// The bits that are not cleared.
-        keep: u32,
-        /// The bits that are then flipped.
-        flip: u32,
+    /// `meta priority set none`.
+    MetaPriorityNone,
+    /// `meta mark set meta mark | bits`.
+    MetaMarkOr(u32),
+    /// `meta mark set meta mark ^ bits`.
+    MetaMarkXor(u32),
+    /// `meta mark set meta mark & mask ^ xor`. The planner does not write it.
+    MetaMarkSet {
+        /// The bits to keep.
+        mask: u32,
+        /// The bits to flip afterwards.
+        xor: u32,
     },
-    /// Add an element that holds the priority; where there is one already, let it live longer but keep what it holds.
-    Learn {
+    /// `update @map { key timeout t : meta priority }`: adds an element, or restarts the timeout of an existing one, whose
+    /// data stays.
+    UpdateMap {
         /// The element's key.
         key: Vec<Field>,
-        /// A map from such keys to classes.
+        /// A map of such keys to class ids.
         map: Name,
-        /// How long it lives.
+        /// The element's timeout.
         timeout: Duration,
     },
-    /// Remove an element.
-    Forget {
+    /// `delete @map { key : meta priority }`.
+    DeleteFromMap {
         /// The element's key.
         key: Vec<Field>,
-        /// A map from such keys to classes.
+        /// A map of such keys to class ids.
         map: Name,
     },
-    /// Add an element to a set, or let it live longer.
-    Note {
+    /// `update @set { key }`.
+    UpdateSet {
         /// The element's key.
         key: Vec<Field>,
         /// A set of such keys.
         set: Name,
     },
-    /// Send the connection to the address and port that a map says of a key, or to the address alone. Ends the chains of
-    /// this hook and priority.
-    Translate {
+    /// `dnat to key map @map`. Ends the base chain.
+    DnatMap {
         /// The key.
         key: Vec<Field>,
-        /// A map from such keys to addresses and ports.
+        /// A map of such keys to an address and port, or to an address alone.
         map: Name,
     },
-    /// Send the connection to this address.
-    TranslateTo {
+    /// `dnat to address:port`. Ends the base chain.
+    Dnat {
         /// The address.
         address: IpAddr,
-        /// The port; `None` keeps it.
+        /// The port; `None` keeps the packet's.
         port: Option<u16>,
     },
-    /// Let the connection come from this address.
-    SourceFrom(IpAddr),
-    /// Let the connection come from this host's address.
+    /// `snat to address`. Ends the base chain.
+    Snat(IpAddr),
+    /// `masquerade`. Ends the base chain.
     Masquerade {
-        /// And from a random port; else the port is kept where it can be.
+        /// `fully-random`: always choose a random source port.
         fully_random: bool,
     },
-    /// Answer that the packet is refused.
+    /// `reject`.
     Reject(RejectWith),
-    /// Do not track the packet's connection.
-    NoTrack,
-    /// Do this with the packet.
+    /// `notrack`.
+    Notrack,
+    /// A verdict.
     Verdict(Verdict),
-    /// Do what a map says of a key.
-    Dispatch {
+    /// `key vmap @map`.
+    Vmap {
         /// The key.
         key: Vec<Field>,
-        /// A map from such keys to verdicts.
+        /// A map of such keys to verdicts.
         map: Name,
     },
-    /// Something that cannot be said here.
+    /// Expressions that this model cannot represent.
     Opaque(Opaque),
 }
 
-/// How the sender of a packet is told that it is refused.
+/// The reply to a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectWith {
-    /// The port is unreachable.
+    /// ICMP or ICMPv6 port unreachable, the default of `reject`.
     PortUnreachable,
-    /// By a TCP reset.
+    /// A TCP reset.
     TcpReset,
-    /// By another ICMP message of destinations that are unreachable, of this code.
+    /// ICMP or ICMPv6 destination unreachable with another code.
     Icmp(u8),
-    /// By one that the kernel chooses for both families (`NFT_REJECT_ICMPX_*`).
+    /// A family-independent code (`NFT_REJECT_ICMPX_*`).
     Icmpx(u8),
 }
 
-/// Expressions of the kernel that only others' rules have.
+/// Kernel expressions of other programs' rules that have no counterpart in [`Statement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opaque {
     /// The expressions as the kernel lists them.
     pub expressions: Vec<Expression>,
-    /// What they are about, for people.
+    /// A short description.
     pub text: String,
-    /// What can come of them.
+    /// What the expressions may do.
     pub outcome: Outcome,
 }
 
 /// An expression as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
-    /// The kernel's name for its kind.
+    /// The expression type (`NFTA_EXPR_NAME`).
     pub name: String,
-    /// Its attributes, as they are in netlink messages.
+    /// The attributes (`NFTA_EXPR_DATA`), encoded.
     pub data: Vec<u8>,
 }
 
-/// What can come of something that is not known.
+/// What an [`Opaque`] statement may do to the evaluation of its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing that a rule could notice: it counts or logs.
+    /// Nothing that another rule can observe, such as counting or logging.
     Nothing,
-    /// The packet matches or not.
+    /// It matches or does not match.
     Condition,
-    /// Anything.
+    /// Anything, including a verdict or a change of the packet.
     Anything,
 }
 
 /// A condition.
+///
+/// `eq` is `true` for `==`, which `nft` leaves out, and `false` for `!=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// The key is in a set, or is not.
-    Member {
+    /// `key @set` or `key != @set`.
+    InSet {
         /// The key.
         key: Vec<Field>,
         /// A set of such keys.
         set: Name,
-        /// Whether it is.
-        is: bool,
+        /// Whether the set must contain the key.
+        eq: bool,
     },
-    /// The source address is in a network, or is not.
-    Source {
+    /// `ip saddr net`.
+    Saddr {
         /// The network.
         net: IpNet,
-        /// Whether it is.
-        is: bool,
+        /// Whether the address must be in the network.
+        eq: bool,
     },
-    /// The destination address is in a network, or is not.
-    Destination {
+    /// `ip daddr net`.
+    Daddr {
         /// The network.
         net: IpNet,
-        /// Whether it is.
-        is: bool,
+        /// Whether the address must be in the network.
+        eq: bool,
     },
-    /// The packet came in through such an interface, or did not.
-    Interface {
-        /// Which.
-        name: InterfaceName,
-        /// Whether it did.
-        is: bool,
+    /// `iifname "name"`.
+    Iifname {
+        /// The name or prefix.
+        name: InterfacePattern,
+        /// Whether the interface must match.
+        eq: bool,
     },
-    /// The source is an address of this host.
-    SourceIsLocal,
-    /// The destination is an address of this host.
-    DestinationIsLocal,
-    /// The packet is the first of its connection.
-    New,
-    /// The connection's destination was translated.
-    Translated,
-    /// At least one of these bits of the mark is set.
-    Marked(u32),
-    /// The packet is of this family; asked for in tables that see both.
-    Family(IpFamily),
-    /// A field, or some bits of it, compare so with a value; what the other conditions do not say.
-    Compare {
-        /// What is compared.
+    /// `fib saddr type local`.
+    FibSaddrLocal,
+    /// `fib daddr type local`.
+    FibDaddrLocal,
+    /// `ct state new`.
+    CtStateNew,
+    /// `ct status dnat`.
+    CtStatusDnat,
+    /// `meta mark & bits != 0`.
+    MetaMark(u32),
+    /// `meta nfproto`, in tables of family `inet`.
+    Nfproto(IpFamily),
+    /// `field & mask op value`, for comparisons without a variant of their own.
+    Cmp {
+        /// The left-hand side.
         field: Field,
-        /// Which of its bits, if it is a number; all bits are set for other fields.
+        /// A mask for numbers; all bits set for other fields.
         mask: u32,
-        /// How.
-        relation: Relation,
-        /// With what.
+        /// The operator.
+        op: CmpOp,
+        /// The right-hand side.
         value: Value,
     },
-    /// A field is in a range, or is not.
-    Within {
-        /// The field.
+    /// `field first-last`.
+    Range {
+        /// The left-hand side.
         field: Field,
-        /// The least value of the range.
+        /// The smallest value of the range.
         first: Value,
-        /// The greatest.
+        /// The largest value of the range.
         last: Value,
-        /// Whether it is.
-        is: bool,
+        /// Whether the field must be in the range.
+        eq: bool,
     },
 }
 
-/// How two values compare.
+/// A comparison operator (`NFT_CMP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Relation {
-    /// The same.
-    Equal,
-    /// Not the same.
-    NotEqual,
-    /// Less.
-    Less,
-    /// Less or the same.
-    AtMost,
-    /// Greater.
-    Greater,
-    /// Greater or the same.
-    AtLeast,
+pub enum CmpOp {
+    /// `==`.
+    Eq,
+    /// `!=`.
+    Neq,
+    /// `<`.
+    Lt,
+    /// `<=`.
+    Lte,
+    /// `>`.
+    Gt,
+    /// `>=`.
+    Gte,
 }
 
-/// Names of interfaces.
+/// An interface name or a prefix of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InterfaceName {
-    /// Just this one.
+pub enum InterfacePattern {
+    /// `"name"`.
     Exact(Box<str>),
-    /// All that start so.
+    /// `"prefix*"`.
     Prefix(Box<str>),
 }
 
 impl Statement {
-    /// What the planner writes: the port is random.
+    /// `masquerade fully-random`, as the planner writes it.
     pub const MASQUERADE: Self = Self::Masquerade { fully_random: true };
-    /// What the planner writes: the port is unreachable.
+    /// `reject`, as the planner writes it.
     pub const REJECT: Self = Self::Reject(RejectWith::PortUnreachable);
 }
 
 impl Field {
-    /// The type of what it is, in packets of a family.
+    /// Returns the type of the field's value in packets of an IP family.
     pub fn data_type(self, family: IpFamily) -> DataType {
         match self {
-            Self::Source | Self::Destination | Self::NoDestination => DataType::address(family),
-            Self::Protocol => DataType::Protocol,
-            Self::Port | Self::SourcePort => DataType::Port,
-            Self::Priority | Self::SlotOwner => DataType::Class,
-            Self::InputInterface | Self::OutputInterface => DataType::Interface,
-            Self::Mark
-            | Self::ConnectionState
-            | Self::ConnectionStatus
-            | Self::SourceKind
-            | Self::DestinationKind
-            | Self::Random { .. } => DataType::Number,
+            Self::Saddr | Self::Daddr | Self::ZeroDaddr => DataType::address(family),
+            Self::L4proto => DataType::InetProto,
+            Self::Dport | Self::Sport => DataType::InetService,
+            Self::MetaPriority | Self::SlotOwner => DataType::ClassId,
+            Self::Iifname | Self::Oifname => DataType::IfName,
+            Self::MetaMark
+            | Self::CtState
+            | Self::CtStatus
+            | Self::FibSaddrType
+            | Self::FibDaddrType
+            | Self::NumgenRandom { .. } => DataType::Integer,
         }
     }
 }
 
-impl Relation {
-    /// Whether it holds of two values that are ordered so.
-    pub fn holds(self, order: Ordering) -> bool {
+impl CmpOp {
+    /// Reports whether the comparison is true of two values with this ordering.
+    pub fn matches(self, ordering: Ordering) -> bool {
         match self {
-            Self::Equal => order.is_eq(),
-            Self::NotEqual => order.is_ne(),
-            Self::Less => order.is_lt(),
-            Self::AtMost => order.is_le(),
-            Self::Greater => order.is_gt(),
-            Self::AtLeast => order.is_ge(),
+            Self::Eq => ordering.is_eq(),
+            Self::Neq => ordering.is_ne(),
+            Self::Lt => ordering.is_lt(),
+            Self::Lte => ordering.is_le(),
+            Self::Gt => ordering.is_gt(),
+            Self::Gte => ordering.is_ge(),
         }
     }
 }
 
 impl Rule {
-    /// A rule without a comment.
+    /// Returns a rule without a comment.
     pub fn new(statements: impl Into<Vec<Statement>>) -> Self {
         Self { statements: statements.into(), comment: None }
     }
 
-    /// The same, with a comment.
+    /// Sets the comment.
     pub fn comment(self, comment: &'static str) -> Self {
         Self { comment: Some(Comment::fixed(comment)), ..self }
     }
 
-    /// The rule as `nft` writes it in a table of this family.
+    /// Returns the rule in `nft` syntax, for a table of this family.
     pub fn text(&self, family: IpFamily) -> impl fmt::Display + '_ {
         super::text::RuleText { rule: self, family }
     }

@@ -1,125 +1,125 @@
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use super::{Comment, DataType, Fields, Key, Name, Verdict, join};
+use super::{ClassId, Comment, DataType, Key, Name, Value, Values, Verdict, join};
 
-/// A set, or a map if its elements hold something.
+/// A set, or a map if its elements hold data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
-    /// Unique among the table's sets and maps.
+    /// The name, unique among the table's sets and maps.
     pub name: Name,
-    /// Types of the key's fields.
+    /// The types of the key's fields.
     pub key: Vec<DataType>,
-    /// What elements hold.
-    pub holds: Holds,
-    /// How keys are found.
+    /// The type of the elements' data.
+    pub data: SetData,
+    /// Flags and size.
     pub kind: SetKind,
-    /// Every element counts the packets that find it.
+    /// Whether every element has a counter of the packets that matched it.
     pub counter: bool,
-    /// For people.
+    /// The set's comment.
     pub comment: Option<Comment>,
 }
 
-/// What the elements of a set hold besides their key.
+/// The type of the data that the elements of a set or map hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holds {
-    /// Nothing: it is a set.
-    Nothing,
-    /// Values of these types.
+pub enum SetData {
+    /// None: it is a set.
+    None,
+    /// A concatenation of values of these types.
     Values(Vec<DataType>),
     /// What is to be done with the packet.
-    Verdicts,
+    Verdict,
 }
 
-/// How the keys of a set are found, and who writes them.
+/// The flags of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetKind {
-    /// Each element has one key.
+    /// No flags: each element has a single key.
     Exact,
-    /// The last field of a key is a range.
+    /// `flags interval`: the last field of a key is a range.
     Interval,
-    /// Rules add elements, which go after some time; at most this many.
-    Learned {
-        /// Elements beyond which nothing is learned any more.
-        capacity: u32,
+    /// `flags dynamic,timeout`: rules add elements, which expire.
+    Dynamic {
+        /// The maximum number of elements.
+        size: u32,
     },
 }
 
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// What it is found by.
+    /// The key.
     pub key: Key,
-    /// What it holds, in a map.
-    pub datum: Option<Datum>,
-    /// For people.
+    /// The data, in a map.
+    pub data: Option<Data>,
+    /// The element's comment.
     pub comment: Option<Comment>,
 }
 
-/// What an element of a map holds.
+/// The data of a map's element.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Datum {
-    /// Values.
-    Fields(Fields),
-    /// What is to be done with the packet.
+pub enum Data {
+    /// A concatenation of values.
+    Values(Values),
+    /// A verdict.
     Verdict(Verdict),
 }
 
 impl Set {
-    /// A set of single keys.
+    /// Returns a set without flags.
     pub fn new(name: Name, key: impl Into<Vec<DataType>>) -> Self {
-        Self { name, key: key.into(), holds: Holds::Nothing, kind: SetKind::Exact, counter: false, comment: None }
+        Self { name, key: key.into(), data: SetData::None, kind: SetKind::Exact, counter: false, comment: None }
     }
 
-    /// The same, as a map to values.
-    pub fn to_values(self, types: impl Into<Vec<DataType>>) -> Self {
-        Self { holds: Holds::Values(types.into()), ..self }
+    /// Makes it a map to values of these types.
+    pub fn map_to(self, types: impl Into<Vec<DataType>>) -> Self {
+        Self { data: SetData::Values(types.into()), ..self }
     }
 
-    /// The same, as a map to verdicts.
-    pub fn to_verdicts(self) -> Self {
-        Self { holds: Holds::Verdicts, ..self }
+    /// Makes it a verdict map.
+    pub fn verdict_map(self) -> Self {
+        Self { data: SetData::Verdict, ..self }
     }
 
-    /// The same, with other keys.
+    /// Sets the flags.
     pub fn kind(self, kind: SetKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// The same, with a counter on each element or without.
+    /// Sets whether every element has a counter.
     pub fn counter(self, counter: bool) -> Self {
         Self { counter, ..self }
     }
 
-    /// The same, with a comment.
+    /// Sets the comment.
     pub fn comment(self, comment: &'static str) -> Self {
         Self { comment: Some(Comment::fixed(comment)), ..self }
     }
 
-    /// `set` or `map`.
+    /// Returns `set` or `map`.
     pub fn keyword(&self) -> &'static str {
-        if self.holds == Holds::Nothing { "set" } else { "map" }
+        if self.data == SetData::None { "set" } else { "map" }
     }
 
-    /// Bytes of a key: every field starts in a register of its own.
+    /// Returns the length of a key in bytes.
     pub fn key_length(&self) -> usize {
         length(&self.key)
     }
 
-    /// Its properties, each as `nft` writes it.
+    /// Returns the set's properties, each in `nft` syntax.
     pub fn properties(&self) -> Vec<String> {
         let key = join(&self.key, " . ");
-        let mut properties = vec![match &self.holds {
-            Holds::Nothing => format!("type {key}"),
-            Holds::Values(types) => format!("type {key} : {}", join(types, " . ")),
-            Holds::Verdicts => format!("type {key} : verdict"),
+        let mut properties = vec![match &self.data {
+            SetData::None => format!("type {key}"),
+            SetData::Values(types) => format!("type {key} : {}", join(types, " . ")),
+            SetData::Verdict => format!("type {key} : verdict"),
         }];
         match self.kind {
             SetKind::Exact => {}
             SetKind::Interval => properties.push("flags interval".to_owned()),
-            SetKind::Learned { capacity } => {
-                properties.push(format!("size {capacity}"));
+            SetKind::Dynamic { size } => {
+                properties.push(format!("size {size}"));
                 properties.push("flags dynamic,timeout".to_owned());
             }
         }
@@ -131,31 +131,55 @@ impl Set {
     }
 }
 
-/// Bytes of several fields: one after the other, or just the value where there is one alone.
+/// Returns the length of a key or of data in bytes: in a concatenation every field is padded to a register.
 pub(crate) fn length(types: &[DataType]) -> usize {
     match types {
         [single] => single.length(),
-        several => several.iter().map(|data_type| data_type.room()).sum(),
+        several => several.iter().map(|data_type| data_type.padded_length()).sum(),
+    }
+}
+
+impl Data {
+    /// Returns the class id that the data consists of, if it does.
+    pub fn class_id(&self) -> Option<ClassId> {
+        match self {
+            Self::Values(values) => match values[..] {
+                [Value::ClassId(class)] => Some(class),
+                _ => None,
+            },
+            Self::Verdict(_) => None,
+        }
+    }
+
+    /// Returns the address and port that the data consists of, if it does.
+    pub fn socket_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Values(values) => match values[..] {
+                [Value::Address(address), Value::Port(port)] => Some(SocketAddr::new(address, port)),
+                _ => None,
+            },
+            Self::Verdict(_) => None,
+        }
     }
 }
 
 impl Element {
-    /// An element of a set.
-    pub fn new<const N: usize>(key: [super::Value; N]) -> Self {
-        Self { key: key.into_iter().collect(), datum: None, comment: None }
+    /// Returns an element without data.
+    pub fn new<const N: usize>(key: [Value; N]) -> Self {
+        Self { key: key.into_iter().collect(), data: None, comment: None }
     }
 
-    /// The same, holding values.
-    pub fn fields<const N: usize>(self, fields: [super::Value; N]) -> Self {
-        Self { datum: Some(Datum::Fields(fields.into_iter().collect::<ArrayVec<_, _>>())), ..self }
+    /// Sets the data to values.
+    pub fn values<const N: usize>(self, values: [Value; N]) -> Self {
+        Self { data: Some(Data::Values(values.into_iter().collect::<ArrayVec<_, _>>())), ..self }
     }
 
-    /// The same, holding a verdict.
+    /// Sets the data to a verdict.
     pub fn verdict(self, verdict: Verdict) -> Self {
-        Self { datum: Some(Datum::Verdict(verdict)), ..self }
+        Self { data: Some(Data::Verdict(verdict)), ..self }
     }
 
-    /// The same, with a comment.
+    /// Sets the comment.
     pub fn comment(self, comment: Comment) -> Self {
         Self { comment: Some(comment), ..self }
     }
@@ -167,10 +191,10 @@ impl fmt::Display for Element {
         if let Some(comment) = &self.comment {
             write!(f, " {comment}")?;
         }
-        match &self.datum {
+        match &self.data {
             None => Ok(()),
-            Some(Datum::Fields(fields)) => write!(f, " : {}", join(fields, " . ")),
-            Some(Datum::Verdict(verdict)) => write!(f, " : {verdict}"),
+            Some(Data::Values(values)) => write!(f, " : {}", join(values, " . ")),
+            Some(Data::Verdict(verdict)) => write!(f, " : {verdict}"),
         }
     }
 }

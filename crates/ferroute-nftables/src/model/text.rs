@@ -1,4 +1,4 @@
-//! Rules as `nft` prints them. What it prints it also reads.
+//! Rules in `nft` syntax, as `nft` prints and parses them.
 
 use std::{
     fmt::{self, Write},
@@ -8,15 +8,15 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-use super::{Class, Field, InterfaceName, Match, RejectWith, Relation, Rule, Statement, Value, name::Printable};
+use super::{ClassId, CmpOp, Field, InterfacePattern, Match, RejectWith, Rule, Statement, Value, name::Printable};
 
-/// A rule that is to be printed.
+/// A rule to print.
 pub(super) struct RuleText<'a> {
     pub(super) rule: &'a Rule,
     pub(super) family: IpFamily,
 }
 
-/// The name of a family of tables: `ip` or `ip6`.
+/// Returns the name of the table family: `ip` or `ip6`.
 pub fn family_name(family: IpFamily) -> &'static str {
     match family {
         IpFamily::V4 => "ip",
@@ -24,12 +24,12 @@ pub fn family_name(family: IpFamily) -> &'static str {
     }
 }
 
-/// The texts of some values with something in between.
-pub(crate) fn join<T: fmt::Display>(items: &[T], between: &str) -> String {
+/// Joins the printed values with a separator.
+pub(crate) fn join<T: fmt::Display>(items: &[T], separator: &str) -> String {
     let mut text = String::new();
     for (i, item) in items.iter().enumerate() {
         if i > 0 {
-            text.push_str(between);
+            text.push_str(separator);
         }
         write!(text, "{item}").expect("writing to a string cannot fail");
     }
@@ -56,78 +56,78 @@ impl RuleText<'_> {
         let ip = family_name(self.family);
         match statement {
             Statement::Match(condition) => self.condition(f, condition),
-            Statement::PriorityFromMap { key, map } => write!(f, "meta priority set {} map @{map}", self.key(key)),
-            Statement::PriorityAtRandom { count, first } => {
+            Statement::MetaPriorityMap { key, map } => write!(f, "meta priority set {} map @{map}", self.key(key)),
+            Statement::MetaPriorityNumgen { count, first } => {
                 write!(f, "meta priority set numgen random mod {count} offset {}", first.0)
             }
-            Statement::ClearPriority => f.write_str("meta priority set none"),
-            Statement::SetMark(bits) => write!(f, "meta mark set meta mark | {bits:#010x}"),
-            Statement::FlipMark(bits) => write!(f, "meta mark set meta mark ^ {bits:#010x}"),
-            Statement::Learn { key, map, timeout } => {
+            Statement::MetaPriorityNone => f.write_str("meta priority set none"),
+            Statement::MetaMarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#010x}"),
+            Statement::MetaMarkXor(bits) => write!(f, "meta mark set meta mark ^ {bits:#010x}"),
+            Statement::UpdateMap { key, map, timeout } => {
                 write!(f, "update @{map} {{ {} timeout {} : meta priority }}", self.key(key), Time(*timeout))
             }
-            Statement::Forget { key, map } => write!(f, "delete @{map} {{ {} : meta priority }}", self.key(key)),
-            Statement::ChangeMark { keep: 0, flip } => write!(f, "meta mark set {flip:#010x}"),
-            Statement::ChangeMark { keep, flip } => {
-                write!(f, "meta mark set meta mark & {keep:#010x} ^ {flip:#010x}")
+            Statement::DeleteFromMap { key, map } => write!(f, "delete @{map} {{ {} : meta priority }}", self.key(key)),
+            Statement::MetaMarkSet { mask: 0, xor } => write!(f, "meta mark set {xor:#010x}"),
+            Statement::MetaMarkSet { mask, xor } => {
+                write!(f, "meta mark set meta mark & {mask:#010x} ^ {xor:#010x}")
             }
-            Statement::Note { key, set } => write!(f, "update @{set} {{ {} }}", self.key(key)),
-            Statement::TranslateTo { address, port: None } => write!(f, "dnat to {address}"),
-            Statement::TranslateTo { address, port: Some(port) } => {
+            Statement::UpdateSet { key, set } => write!(f, "update @{set} {{ {} }}", self.key(key)),
+            Statement::Dnat { address, port: None } => write!(f, "dnat to {address}"),
+            Statement::Dnat { address, port: Some(port) } => {
                 write!(f, "dnat to {}", SocketAddr::new(*address, *port))
             }
-            Statement::SourceFrom(address) => write!(f, "snat to {address}"),
-            Statement::NoTrack => f.write_str("notrack"),
+            Statement::Snat(address) => write!(f, "snat to {address}"),
+            Statement::Notrack => f.write_str("notrack"),
             Statement::Opaque(opaque) => write!(f, "[{}]", opaque.text),
-            Statement::Translate { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
+            Statement::DnatMap { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
             Statement::Masquerade { fully_random: true } => f.write_str("masquerade fully-random"),
             Statement::Masquerade { fully_random: false } => f.write_str("masquerade"),
             Statement::Reject(RejectWith::PortUnreachable) => f.write_str("reject"),
             Statement::Reject(with) => write!(f, "reject with {with}"),
             Statement::Verdict(verdict) => write!(f, "{verdict}"),
-            Statement::Dispatch { key, map } => write!(f, "{} vmap @{map}", self.key(key)),
+            Statement::Vmap { key, map } => write!(f, "{} vmap @{map}", self.key(key)),
         }
     }
 
     fn condition(&self, f: &mut fmt::Formatter<'_>, condition: &Match) -> fmt::Result {
         let ip = family_name(self.family);
-        let sense = |is: &bool| if *is { "" } else { "!= " };
+        let operator = |eq: &bool| if *eq { "" } else { "!= " };
         match condition {
-            Match::Member { key, set, is } => write!(f, "{} {}@{set}", self.key(key), sense(is)),
-            Match::Source { net, is } => write!(f, "{ip} saddr {}{}", sense(is), Value::Network(*net)),
-            Match::Destination { net, is } => write!(f, "{ip} daddr {}{}", sense(is), Value::Network(*net)),
-            Match::Interface { name: InterfaceName::Exact(name), is } => {
-                write!(f, "iifname {}\"{}\"", sense(is), Printable(name))
+            Match::InSet { key, set, eq } => write!(f, "{} {}@{set}", self.key(key), operator(eq)),
+            Match::Saddr { net, eq } => write!(f, "{ip} saddr {}{}", operator(eq), Value::Network(*net)),
+            Match::Daddr { net, eq } => write!(f, "{ip} daddr {}{}", operator(eq), Value::Network(*net)),
+            Match::Iifname { name: InterfacePattern::Exact(name), eq } => {
+                write!(f, "iifname {}\"{}\"", operator(eq), Printable(name))
             }
-            Match::Interface { name: InterfaceName::Prefix(prefix), is } => {
-                write!(f, "iifname {}\"{}*\"", sense(is), Printable(prefix))
+            Match::Iifname { name: InterfacePattern::Prefix(prefix), eq } => {
+                write!(f, "iifname {}\"{}*\"", operator(eq), Printable(prefix))
             }
-            Match::SourceIsLocal => f.write_str("fib saddr type local"),
-            Match::DestinationIsLocal => f.write_str("fib daddr type local"),
-            Match::New => f.write_str("ct state new"),
-            Match::Translated => f.write_str("ct status dnat"),
-            Match::Marked(bits) => write!(f, "meta mark & {bits:#010x} != 0x00000000"),
-            Match::Family(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
-            Match::Family(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
-            Match::Compare { field, mask, relation, value } => {
+            Match::FibSaddrLocal => f.write_str("fib saddr type local"),
+            Match::FibDaddrLocal => f.write_str("fib daddr type local"),
+            Match::CtStateNew => f.write_str("ct state new"),
+            Match::CtStatusDnat => f.write_str("ct status dnat"),
+            Match::MetaMark(bits) => write!(f, "meta mark & {bits:#010x} != 0x00000000"),
+            Match::Nfproto(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
+            Match::Nfproto(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
+            Match::Cmp { field, mask, op, value } => {
                 self.field(f, *field)?;
                 if *mask != u32::MAX {
                     write!(f, " & {mask:#010x}")?;
                 }
-                let relation = match relation {
-                    Relation::Equal if *mask == u32::MAX => "",
-                    Relation::Equal => "== ",
-                    Relation::NotEqual => "!= ",
-                    Relation::Less => "< ",
-                    Relation::AtMost => "<= ",
-                    Relation::Greater => "> ",
-                    Relation::AtLeast => ">= ",
+                let op = match op {
+                    CmpOp::Eq if *mask == u32::MAX => "",
+                    CmpOp::Eq => "== ",
+                    CmpOp::Neq => "!= ",
+                    CmpOp::Lt => "< ",
+                    CmpOp::Lte => "<= ",
+                    CmpOp::Gt => "> ",
+                    CmpOp::Gte => ">= ",
                 };
-                write!(f, " {relation}{value}")
+                write!(f, " {op}{value}")
             }
-            Match::Within { field, first, last, is } => {
+            Match::Range { field, first, last, eq } => {
                 self.field(f, *field)?;
-                write!(f, " {}{first}-{last}", sense(is))
+                write!(f, " {}{first}-{last}", operator(eq))
             }
         }
     }
@@ -144,26 +144,26 @@ impl RuleText<'_> {
     fn field(&self, f: &mut impl Write, field: Field) -> fmt::Result {
         let ip = family_name(self.family);
         match field {
-            Field::Source => write!(f, "{ip} saddr"),
-            Field::Destination => write!(f, "{ip} daddr"),
-            Field::NoDestination => match self.family {
+            Field::Saddr => write!(f, "{ip} saddr"),
+            Field::Daddr => write!(f, "{ip} daddr"),
+            Field::ZeroDaddr => match self.family {
                 IpFamily::V4 => write!(f, "{ip} daddr & {}", Ipv4Addr::UNSPECIFIED),
                 IpFamily::V6 => write!(f, "{ip} daddr & {}", Ipv6Addr::UNSPECIFIED),
             },
-            Field::Protocol => f.write_str("meta l4proto"),
-            Field::Port => f.write_str("th dport"),
-            Field::SourcePort => f.write_str("th sport"),
-            Field::Priority => f.write_str("meta priority"),
-            Field::SlotOwner => write!(f, "meta priority & {}", Class::OWNER),
-            Field::Mark => f.write_str("meta mark"),
-            Field::InputInterface => f.write_str("iifname"),
-            Field::OutputInterface => f.write_str("oifname"),
-            Field::ConnectionState => f.write_str("ct state"),
-            Field::ConnectionStatus => f.write_str("ct status"),
-            Field::SourceKind => f.write_str("fib saddr type"),
-            Field::DestinationKind => f.write_str("fib daddr type"),
-            Field::Random { count, first: 0 } => write!(f, "numgen random mod {count}"),
-            Field::Random { count, first } => write!(f, "numgen random mod {count} offset {first}"),
+            Field::L4proto => f.write_str("meta l4proto"),
+            Field::Dport => f.write_str("th dport"),
+            Field::Sport => f.write_str("th sport"),
+            Field::MetaPriority => f.write_str("meta priority"),
+            Field::SlotOwner => write!(f, "meta priority & {}", ClassId::OWNER),
+            Field::MetaMark => f.write_str("meta mark"),
+            Field::Iifname => f.write_str("iifname"),
+            Field::Oifname => f.write_str("oifname"),
+            Field::CtState => f.write_str("ct state"),
+            Field::CtStatus => f.write_str("ct status"),
+            Field::FibSaddrType => f.write_str("fib saddr type"),
+            Field::FibDaddrType => f.write_str("fib daddr type"),
+            Field::NumgenRandom { count, first: 0 } => write!(f, "numgen random mod {count}"),
+            Field::NumgenRandom { count, first } => write!(f, "numgen random mod {count} offset {first}"),
         }
     }
 }
@@ -179,7 +179,7 @@ impl fmt::Display for RejectWith {
     }
 }
 
-/// A time in whole seconds: `1d2h3m4s`.
+/// A duration in whole seconds: `1d2h3m4s`.
 struct Time(Duration);
 
 impl fmt::Display for Time {

@@ -4,16 +4,16 @@ use ferroute_core::IpFamily;
 
 use super::{Chain, ChainWithRules, Comment, Element, Name, Rule, Set, family_name, join};
 
-/// A table: the family of its packets and its name.
+/// The family and name of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId {
-    /// The family.
+    /// The IP family.
     pub family: IpFamily,
     /// The name, unique within the family.
     pub name: Name,
 }
 
-/// Changes of one table that come into force together or not at all.
+/// Changes of one table that the kernel applies all together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
     /// The table.
@@ -22,34 +22,34 @@ pub struct Transaction {
     pub changes: Vec<Change>,
 }
 
-/// One change of a table.
+/// A command of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Make the table, if there is none.
+    /// Creates the table unless it exists.
     AddTable(Option<Comment>),
-    /// Remove the table with everything in it.
+    /// Deletes the table with its contents.
     DeleteTable,
-    /// Make a chain, if there is none of this name.
+    /// Creates a chain unless it exists.
     AddChain(Chain),
-    /// Remove all rules of a chain.
+    /// Deletes all rules of a chain.
     FlushChain(Name),
-    /// Remove a chain that has no rules and that nothing leads to.
+    /// Deletes a chain. It must have no rules and must not be referenced.
     DeleteChain(Name),
-    /// Put a rule behind the others of its chain.
+    /// Appends a rule to a chain.
     AddRule(Name, Rule),
-    /// Make a set or map, if there is none of this name.
+    /// Creates a set or map unless it exists.
     AddSet(Set),
-    /// Remove a set or map that no rule uses.
-    DeleteSet(Name, SetWord),
-    /// Add an element. There may be one of the same key if it is equal.
+    /// Deletes a set or map. It must not be referenced.
+    DeleteSet(Name, SetOrMap),
+    /// Adds an element. An existing element with the same key must have the same data.
     AddElement(Name, Element),
-    /// Remove an element.
+    /// Deletes an element.
     DeleteElement(Name, Element),
 }
 
-/// The two words for sets that `nft` tells apart.
+/// The keyword for a set in `nft` syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetWord {
+pub enum SetOrMap {
     /// `set`.
     Set,
     /// `map`.
@@ -57,17 +57,17 @@ pub enum SetWord {
 }
 
 impl Transaction {
-    /// A transaction that changes nothing yet.
+    /// Returns an empty transaction.
     pub fn new(table: TableId) -> Self {
         Self { table, changes: Vec::new() }
     }
 
-    /// Adds a change.
+    /// Appends a change.
     pub fn push(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Makes a chain with all its rules.
+    /// Creates a chain with its rules.
     pub fn add_chain(&mut self, chain: ChainWithRules) {
         let ChainWithRules { chain, rules } = chain;
         let name = chain.name.clone();
@@ -75,25 +75,25 @@ impl Transaction {
         self.changes.extend(rules.into_iter().map(|rule| Change::AddRule(name.clone(), rule)));
     }
 
-    /// Gives a chain that is there other rules.
+    /// Replaces the rules of an existing chain.
     pub fn replace_rules(&mut self, chain: &Name, rules: impl IntoIterator<Item = Rule>) {
         self.push(Change::FlushChain(chain.clone()));
         self.changes.extend(rules.into_iter().map(|rule| Change::AddRule(chain.clone(), rule)));
     }
 
-    /// Number of changes.
+    /// Returns the number of changes.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// Nothing changes.
+    /// Reports whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 }
 
 impl Change {
-    /// The change as a command of `nft`.
+    /// Returns the change as an `nft` command.
     pub fn text(&self, table: &TableId) -> String {
         match self {
             Self::AddTable(None) => format!("add table {table}"),
@@ -104,11 +104,11 @@ impl Change {
             Self::DeleteChain(name) => format!("delete chain {table} {name}"),
             Self::AddRule(chain, rule) => format!("add rule {table} {chain} {}", rule.text(table.family)),
             Self::AddSet(set) => format!("add {} {table} {}{}", set.keyword(), set.name, block(&set.properties())),
-            Self::DeleteSet(name, SetWord::Set) => format!("delete set {table} {name}"),
-            Self::DeleteSet(name, SetWord::Map) => format!("delete map {table} {name}"),
+            Self::DeleteSet(name, SetOrMap::Set) => format!("delete set {table} {name}"),
+            Self::DeleteSet(name, SetOrMap::Map) => format!("delete map {table} {name}"),
             Self::AddElement(set, element) => format!("add element {table} {set} {{ {element} }}"),
             Self::DeleteElement(set, element) => {
-                // `nft` wants the datum of a map's element here, too, but no comment.
+                // `nft` requires the data of a map's element here, but accepts no comment.
                 let bare = Element { comment: None, ..element.clone() };
                 format!("delete element {table} {set} {{ {bare} }}")
             }
@@ -123,7 +123,7 @@ impl fmt::Display for TableId {
 }
 
 impl fmt::Display for Transaction {
-    /// Input for `nft -f`, one change per line.
+    /// Prints input for `nft -f`, one change per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.changes.iter().try_for_each(|change| writeln!(f, "{}", change.text(&self.table)))
     }

@@ -6,159 +6,158 @@ use ipnet::IpNet;
 
 use super::name::Printable;
 
-/// What one field of a key or of a datum holds.
+/// The type of one field of a key or of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataType {
     /// `ipv4_addr`.
-    Ipv4Address,
+    Ipv4Addr,
     /// `ipv6_addr`.
-    Ipv6Address,
+    Ipv6Addr,
     /// `inet_proto`.
-    Protocol,
+    InetProto,
     /// `inet_service`: a port.
-    Port,
-    /// `classid`: see [`Class`].
-    Class,
-    /// Any number of 32 bits, such as a mark. This and what follows are in others' sets only.
-    Number,
+    InetService,
+    /// `classid`, see [`ClassId`].
+    ClassId,
+    /// A 32-bit `integer`, such as a mark. Like the types below, it occurs in other programs' sets only.
+    Integer,
     /// `ifname`: the name of an interface.
-    Interface,
+    IfName,
 }
 
-/// One field of a key or of a datum.
+/// The value of one field of a key or of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Value {
     /// An address.
     Address(IpAddr),
-    /// All addresses of a network; only in sets with intervals.
+    /// A network; only in interval sets.
     Network(IpNet),
     /// An IANA protocol number.
     Protocol(u8),
     /// A port.
     Port(u16),
-    /// A class.
-    Class(Class),
-    /// All ports from one to another; only in sets with intervals.
-    Ports(u16, u16),
-    /// A number.
-    Number(u32),
+    /// A class id.
+    ClassId(ClassId),
+    /// An inclusive range of ports; only in interval sets.
+    PortRange(u16, u16),
+    /// An integer.
+    Integer(u32),
     /// An interface.
-    Interface(Interface),
-    /// All interfaces whose names start so; only in sets with intervals.
-    Interfaces(Interface),
+    IfName(IfName),
+    /// All interfaces with this prefix; only in interval sets.
+    IfNamePrefix(IfName),
 }
 
-/// The name of an interface, or the beginning of one.
+/// An interface name, or a prefix of one, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Interface([u8; Interface::LENGTH]);
+pub struct IfName([u8; IfName::LENGTH]);
 
-/// A number of two halves, `major:minor`, printed in hexadecimal.
+/// A class id: a 32-bit number of two halves, printed as `major:minor` in hexadecimal.
 ///
-/// nftables has no registers that a rule could leave a number in for the next rule, and no type that a map could hold a
-/// plain number in without `nft list` of version 1.0.6 aborting. The packet's priority is such a place, and its type is
-/// this one.
+/// nftables has no register that keeps a number from one rule to the next, and `nft list` of version 1.0.6 aborts on
+/// maps to plain integers. `meta priority` keeps a number with the packet, and its type is this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Class(pub u32);
+pub struct ClassId(pub u32);
 
 /// The fields of a key, in order.
 pub type Key = ArrayVec<Value, KEY_FIELDS>;
 
-/// The fields of a datum that is no verdict, in order.
-pub type Fields = ArrayVec<Value, DATUM_FIELDS>;
+/// The fields of an element's data, in order.
+pub type Values = ArrayVec<Value, DATA_FIELDS>;
 
 impl DataType {
-    /// The type of a family's addresses.
+    /// Returns the type of a family's addresses.
     pub fn address(family: IpFamily) -> Self {
         match family {
-            IpFamily::V4 => Self::Ipv4Address,
-            IpFamily::V6 => Self::Ipv6Address,
+            IpFamily::V4 => Self::Ipv4Addr,
+            IpFamily::V6 => Self::Ipv6Addr,
         }
     }
 
-    /// Its name in `nft`.
+    /// Returns the name in `nft` syntax.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Ipv4Address => "ipv4_addr",
-            Self::Ipv6Address => "ipv6_addr",
-            Self::Protocol => "inet_proto",
-            Self::Port => "inet_service",
-            Self::Class => "classid",
-            Self::Number => "integer",
-            Self::Interface => "ifname",
+            Self::Ipv4Addr => "ipv4_addr",
+            Self::Ipv6Addr => "ipv6_addr",
+            Self::InetProto => "inet_proto",
+            Self::InetService => "inet_service",
+            Self::ClassId => "classid",
+            Self::Integer => "integer",
+            Self::IfName => "ifname",
         }
     }
 
-    /// Bytes of a value.
+    /// Returns the length of a value in bytes.
     pub fn length(self) -> usize {
         match self {
-            Self::Ipv4Address | Self::Class | Self::Number => 4,
-            Self::Ipv6Address => 16,
-            Self::Interface => Interface::LENGTH,
-            Self::Protocol => 1,
-            Self::Port => 2,
+            Self::Ipv4Addr | Self::ClassId | Self::Integer => 4,
+            Self::Ipv6Addr => 16,
+            Self::IfName => IfName::LENGTH,
+            Self::InetProto => 1,
+            Self::InetService => 2,
         }
     }
 
-    /// Bytes of a value among others: every field starts in a 32-bit register of its own.
-    pub fn room(self) -> usize {
+    /// Returns the length of a value in a concatenation: every field starts at a 32-bit register.
+    pub fn padded_length(self) -> usize {
         self.length().next_multiple_of(4)
     }
 }
 
 impl Value {
-    /// The number of a protocol that Services know.
+    /// Returns the protocol number of a Service port's protocol.
     pub fn protocol(protocol: Protocol) -> Self {
         Self::Protocol(protocol.number())
     }
 
-    /// The least value that is meant, which is the value itself unless several are.
+    /// Returns the smallest value of a range or network, and other values unchanged.
     pub fn first(self) -> Self {
         match self {
             Self::Network(net) => Self::Address(net.network()),
-            Self::Ports(first, _) => Self::Port(first),
-            Self::Interfaces(prefix) => Self::Interface(prefix),
+            Self::PortRange(first, _) => Self::Port(first),
+            Self::IfNamePrefix(prefix) => Self::IfName(prefix),
             other => other,
         }
     }
 
-    /// The greatest value that is meant.
+    /// Returns the largest value of a range or network, and other values unchanged.
     pub fn last(self) -> Self {
         match self {
             Self::Network(net) => Self::Address(net.broadcast()),
-            Self::Ports(_, last) => Self::Port(last),
-            Self::Interfaces(prefix) => Self::Interface(prefix.last()),
+            Self::PortRange(_, last) => Self::Port(last),
+            Self::IfNamePrefix(prefix) => Self::IfName(prefix.last()),
             other => other,
         }
     }
 
-    /// Whether `value` is meant, too.
+    /// Reports whether `value` is within this value, range or network.
     pub fn contains(self, value: Self) -> bool {
         self.first() <= value.first() && value.last() <= self.last()
     }
 }
 
-impl Interface {
-    /// Bytes of a name (`IFNAMSIZ`), with at least one zero behind it.
+impl IfName {
+    /// The length of a name in bytes, including at least one terminating zero (`IFNAMSIZ`).
     pub const LENGTH: usize = 16;
 
-    /// A name; what is too long for one is cut off.
+    /// Returns a name, truncated if it is too long.
     pub fn new(name: &str) -> Self {
         let mut bytes = [0; Self::LENGTH];
         bytes.iter_mut().zip(name.bytes()).take(Self::LENGTH - 1).for_each(|(to, from)| *to = from);
         Self(bytes)
     }
 
-    /// As the kernel has it in registers.
+    /// Returns the name in this register content.
     pub const fn from_bytes(bytes: [u8; Self::LENGTH]) -> Self {
         Self(bytes)
     }
 
-    /// As the kernel has it in registers.
+    /// Returns the register content.
     pub const fn bytes(self) -> [u8; Self::LENGTH] {
         self.0
     }
 
-    /// The greatest name that starts so.
+    /// Returns the largest name with this prefix.
     pub(crate) fn last(self) -> Self {
         let length = self.text().len();
         let mut bytes = self.0;
@@ -166,42 +165,42 @@ impl Interface {
         Self(bytes)
     }
 
-    /// The name without the zeros behind it.
+    /// Returns the name without padding.
     pub fn text(&self) -> &[u8] {
         let length = self.0.iter().position(|byte| *byte == 0).unwrap_or(Self::LENGTH);
         &self.0[..length]
     }
 }
 
-impl fmt::Display for Interface {
+impl fmt::Display for IfName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Printable(&String::from_utf8_lossy(self.text())).fmt(f)
     }
 }
 
-impl Class {
-    /// Puts the halves together.
+impl ClassId {
+    /// Returns the class id `major:minor`.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
 
-    /// The half in front of the colon.
+    /// Returns the half before the colon.
     pub const fn major(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The half behind it.
+    /// Returns the half after the colon.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }
 
-    /// What all slots of one list have in common: [`Class::OWNER`] is left of it.
+    /// Returns the part that all slots of one endpoint list share, see [`ClassId::OWNER`].
     pub const fn owner(self) -> Self {
         Self(self.0 & Self::OWNER.0)
     }
 
-    /// The bits of a slot that tell whose it is. The last one is set in every slot, for `nft` reads no class of which a
-    /// half is zero.
+    /// The mask of a slot's owner. The lowest bit is set in every slot, because `nft` does not parse a class id with a
+    /// zero half.
     pub const OWNER: Self = Self::new(0xffff, 1);
 }
 
@@ -211,9 +210,9 @@ impl From<IpAddr> for Value {
     }
 }
 
-impl From<Class> for Value {
-    fn from(class: Class) -> Self {
-        Self::Class(class)
+impl From<ClassId> for Value {
+    fn from(class: ClassId) -> Self {
+        Self::ClassId(class)
     }
 }
 
@@ -223,7 +222,7 @@ impl fmt::Display for DataType {
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for ClassId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}:{:x}", self.major(), self.minor())
     }
@@ -243,26 +242,26 @@ impl fmt::Display for Value {
                 None => number.fmt(f),
             },
             Self::Port(port) => port.fmt(f),
-            Self::Class(class) => class.fmt(f),
-            Self::Ports(first, last) => write!(f, "{first}-{last}"),
-            Self::Number(number) => write!(f, "{number:#010x}"),
-            Self::Interface(name) => write!(f, "\"{name}\""),
-            Self::Interfaces(prefix) => write!(f, "\"{prefix}*\""),
+            Self::ClassId(class) => class.fmt(f),
+            Self::PortRange(first, last) => write!(f, "{first}-{last}"),
+            Self::Integer(number) => write!(f, "{number:#010x}"),
+            Self::IfName(name) => write!(f, "\"{name}\""),
+            Self::IfNamePrefix(prefix) => write!(f, "\"{prefix}*\""),
         }
     }
 }
 
-/// No key of ours has more fields, nor of others whom we know.
+/// The longest key of this proxy and of the programs whose tables are decoded.
 const KEY_FIELDS: usize = 5;
-/// No datum of ours has more fields.
-const DATUM_FIELDS: usize = 2;
+/// The longest data of this proxy's maps.
+const DATA_FIELDS: usize = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_network_of_one_address_is_printed_as_the_address() {
+    fn single_address_network_is_printed_without_prefix_length() {
         let network = |net: &str| Value::Network(net.parse().unwrap()).to_string();
         assert_eq!(network("10.1.0.0/8"), "10.0.0.0/8");
         assert_eq!(network("10.0.0.1/32"), "10.0.0.1");
@@ -271,8 +270,8 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_printed_as_its_two_halves() {
-        assert_eq!(Class::new(0x12, 300).to_string(), "12:12c");
-        assert_eq!((Class(0x0012_012c).major(), Class(0x0012_012c).minor()), (0x12, 300));
+    fn class_id_is_printed_as_two_hexadecimal_halves() {
+        assert_eq!(ClassId::new(0x12, 300).to_string(), "12:12c");
+        assert_eq!((ClassId(0x0012_012c).major(), ClassId(0x0012_012c).minor()), (0x12, 300));
     }
 }

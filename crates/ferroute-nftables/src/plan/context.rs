@@ -3,44 +3,44 @@ use std::net::IpAddr;
 use ferroute_core::{IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
 use ipnet::IpNet;
 
-use crate::model::{InterfaceName, Match};
+use crate::model::{InterfacePattern, Match};
 
-/// What the operator has decided for this mode.
+/// The settings of this mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NftablesSettings {
-    /// What holds for all modes. Note that kube-proxy's defaults for this mode differ from those for iptables: node ports
-    /// answer on the node's primary address only, and not on localhost.
+    /// The settings for all modes. kube-proxy's defaults for node ports differ in this mode: they are served on the
+    /// node's primary addresses only, and not on localhost.
     pub proxy: ProxySettings,
-    /// Count the connections of each frontend and of each endpoint.
+    /// Whether each frontend and endpoint gets a connection counter.
     pub counters: bool,
 }
 
-/// What rules depend on besides Services and endpoints. Where this differs, rules of any Service may.
+/// The inputs of rules besides Services and endpoints. A change of them can affect the rules of all Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Whose rules these are.
+    /// The IP family.
     pub family: IpFamily,
-    /// The mark that says «masquerade».
+    /// The mark of packets to masquerade.
     pub masquerade_mark: u32,
-    /// Masquerade all traffic to cluster IPs.
+    /// Whether all traffic to cluster IPs is masqueraded.
     pub masquerade_all: bool,
-    /// How packets of local pods look, where that can be told.
+    /// How to detect traffic from local pods; `None` if it cannot be detected.
     pub local_traffic: Option<LocalTraffic>,
-    /// Which addresses answer on node ports.
+    /// The addresses that serve node ports.
     pub node_ports: NodePortMatch,
-    /// Node ports answer on localhost, too.
+    /// Whether localhost serves node ports.
     pub localhost_node_ports: bool,
-    /// The node's own address; sources that come from it may use load-balancer addresses if it is within the ranges.
+    /// The node's primary address. If source ranges contain it, they also contain the load balancer's addresses.
     pub node_ip: Option<IpAddr>,
-    /// Networks of this family that cluster IPs are taken from, none within another. Packets to addresses in there that no
-    /// Service has are dropped, as they would else wander off to the default gateway.
+    /// The aggregated service CIDRs of this family. Packets to unassigned addresses in them are dropped, because they
+    /// would otherwise be sent to the default gateway.
     pub service_networks: Vec<IpNet>,
-    /// Elements count.
+    /// Whether elements have counters.
     pub counters: bool,
 }
 
 impl Context {
-    /// What the settings, the table's node and networks, and the addresses of the host's interfaces come to.
+    /// Returns the context for a table's node and service CIDRs; `host` are the addresses of the host's interfaces.
     pub fn new(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Self {
         let (family, node, proxy) = (table.family, &table.node, &settings.proxy);
         let localhost_node_ports = proxy.localhost_node_ports(family);
@@ -63,13 +63,14 @@ impl Context {
         }
     }
 
-    /// What tells packets of local pods from others; `None` where they cannot be told.
-    pub(super) fn match_local_pods(&self, is: bool) -> Option<Match> {
+    /// Returns the condition for traffic from local pods, or from others if `eq` is false; `None` if it cannot be
+    /// detected.
+    pub(super) fn match_local_pods(&self, eq: bool) -> Option<Match> {
         Some(match self.local_traffic.as_ref()? {
-            LocalTraffic::From(net) => Match::Source { net: *net, is },
-            LocalTraffic::Interface(name) => Match::Interface { name: InterfaceName::Exact(name.as_str().into()), is },
+            LocalTraffic::Source(net) => Match::Saddr { net: *net, eq },
+            LocalTraffic::Interface(name) => Match::Iifname { name: InterfacePattern::Exact(name.as_str().into()), eq },
             LocalTraffic::InterfacePrefix(prefix) => {
-                Match::Interface { name: InterfaceName::Prefix(prefix.as_str().into()), is }
+                Match::Iifname { name: InterfacePattern::Prefix(prefix.as_str().into()), eq }
             }
         })
     }

@@ -4,59 +4,61 @@ use ferroute_core::RulesDigest;
 
 use super::{
     Planner,
-    kind::List,
-    record::{Answer, Plan, Record},
+    kind::ListId,
+    record::{Action, FrontendPlan, PortPlan},
 };
 
 impl Planner {
-    /// Stands for what the Services come to: their frontends, how each is answered, and endpoints. Chains and addresses
-    /// that are there without any Service are left out, for they depend on the host; so are the places of endpoints
-    /// in a list and their slots, which depend on what came before and on which no packet's fate does.
+    /// Returns a digest of the frontends of all service ports, the actions for them and their endpoints.
+    ///
+    /// Chains and addresses that exist without a Service are left out because they depend on the host. So are the order
+    /// of endpoints in a list and their slots, which depend on earlier states and do not affect packets.
     pub fn digest(&self) -> RulesDigest {
-        let mut ports: Vec<_> = self.records().collect();
+        let mut ports: Vec<_> = self.ports().collect();
         ports.sort_unstable_by_key(|(name, _)| *name);
-        RulesDigest::of(|mut out| {
-            ports.iter().try_for_each(|(name, record)| {
-                writeln!(out, "{name} {} at {}", name.protocol, record.cluster_ip)?;
-                write_port(&mut out, record)?;
-                record.frontends.iter().try_for_each(|plan| {
+        RulesDigest::compute(|mut out| {
+            ports.iter().try_for_each(|(name, port)| {
+                writeln!(out, "{name} {} at {}", name.protocol, port.cluster_ip)?;
+                write_port(&mut out, port)?;
+                port.frontends.iter().try_for_each(|plan| {
                     let owned = self.owner(plan.frontend) == Some(*name);
-                    write_plan(&mut out, record, plan, owned)
+                    write_plan(&mut out, port, plan, owned)
                 })
             })
         })
     }
 }
 
-fn write_port(out: &mut impl Write, record: &Record) -> fmt::Result {
-    for (list, backends) in [("cluster", &record.cluster), ("local", &record.local), ("own", &record.own)] {
+fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
+    for (list, backends) in [("cluster", &port.cluster), ("local", &port.local), ("own", &port.on_node)] {
         let mut sockets: Vec<_> = backends.iter().collect();
         sockets.sort_unstable();
         out.write_str(list)?;
         sockets.iter().try_for_each(|socket| write!(out, " {socket}"))?;
         out.write_char('\n')?;
     }
-    if let Some(affinity) = &record.affinity {
+    if let Some(affinity) = &port.affinity {
         writeln!(out, "affinity {}", affinity.seconds)?;
     }
-    record.sources.iter().try_for_each(|net| writeln!(out, "source {net}"))
+    port.source_ranges.iter().try_for_each(|net| writeln!(out, "source {net}"))
 }
 
-fn write_plan(out: &mut impl Write, record: &Record, plan: &Plan, owned: bool) -> fmt::Result {
+fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan, owned: bool) -> fmt::Result {
     write!(out, "{}", plan.frontend)?;
-    match plan.answer {
-        Answer::Refuse => out.write_str(" refuse")?,
-        Answer::Drop => out.write_str(" drop")?,
-        Answer::Serve(way) => {
-            let kind = record.kind(plan, way);
-            write!(out, " {}", kind.chain_name(record.list(kind.list()).len()))?;
-            if plan.uses(List::Local) {
-                write!(out, " local {}", record.local.len())?;
+    match plan.action {
+        Action::Reject => out.write_str(" refuse")?,
+        Action::Drop => out.write_str(" drop")?,
+        Action::Forward(selection) => {
+            let kind = port.kind(plan, selection);
+            write!(out, " {}", kind.chain_name(port.list(kind.list()).len()))?;
+            if plan.uses(ListId::Local) {
+                write!(out, " local {}", port.local.len())?;
             }
         }
     }
-    let (restricted, lost) = (if plan.restricted { " restricted" } else { "" }, if owned { "" } else { " of another" });
-    writeln!(out, "{restricted}{lost}")
+    let (restricted, other_owner) =
+        (if plan.restricted { " restricted" } else { "" }, if owned { "" } else { " of another" });
+    writeln!(out, "{restricted}{other_owner}")
 }
 
 #[cfg(test)]
@@ -77,22 +79,22 @@ mod tests {
         let slice = pods.iter().fold(slice, |slice, address| slice.pod(pod(address)));
         let service = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
         let service = seconds.into_iter().fold(service, |service, seconds| service.affinity(seconds));
-        Cluster::of_node("node-1").service(service).slice(slice).table(IpFamily::V4)
+        Cluster::new("node-1").service(service).slice(slice).table(IpFamily::V4)
     }
 
-    /// After the tables one after another, on a host with these addresses.
+    /// Returns the digest after syncing these tables one after another, on a host with these addresses.
     fn digest(tables: &[ServiceTable], settings: &NftablesSettings, host: &[std::net::IpAddr]) -> RulesDigest {
         let mut planner = Planner::new(Context::new(&tables[0], settings, host));
         let mut transaction = Transaction::new(TableId { family: IpFamily::V4, name: TABLE });
         for table in tables {
             table.entries.keys().for_each(|name| planner.update(name, table, &mut transaction));
-            planner.settle(&mut transaction);
+            planner.finish_transaction(&mut transaction);
         }
         planner.digest()
     }
 
     #[test]
-    fn it_is_another_one_as_soon_as_one_endpoint_or_answer_is() {
+    fn digest_depends_on_endpoints_and_actions() {
         let digests = [
             (&["10.244.0.2"][..], None),
             (&["10.244.0.3"], None),
@@ -108,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn it_depends_neither_on_what_came_before_nor_on_the_host() {
+    fn digest_depends_neither_on_earlier_states_nor_on_the_host() {
         let (one, two) = (web(&["10.244.0.3"], None), web(&["10.244.0.2", "10.244.0.3"], None));
         let wanted = digest(std::slice::from_ref(&two), &NftablesSettings::default(), &[]);
         assert_eq!(digest(&[one, two.clone()], &NftablesSettings::default(), &[]), wanted);

@@ -1,97 +1,97 @@
-//! What a frontend has in the sets and maps.
+//! The elements of a frontend.
 
 use std::{cmp::Ordering, net::SocketAddr};
 
 use ferroute_core::{IpFamily, ServicePortName};
 
 use super::{
-    SetId,
-    kind::{List, Way},
-    record::{Answer, Plan, Record},
+    SetId, frontend_key,
+    kind::{ListId, Selection},
+    record::{Action, FrontendPlan, PortPlan},
 };
-use crate::model::{Change, Class, Comment, Element, Transaction, Value};
+use crate::model::{Change, ClassId, Comment, Element, Transaction, Value};
 
-/// An element and the set that it is in.
-pub(super) type Placed = (SetId, Element);
+/// An element and its set.
+pub(super) type SetElement = (SetId, Element);
 
-/// A frontend as its owner wants it.
+/// A frontend with the service port that owns it.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct FrontendView<'a> {
     pub(super) name: &'a ServicePortName,
-    pub(super) record: &'a Record,
-    pub(super) plan: &'a Plan,
+    pub(super) port: &'a PortPlan,
+    pub(super) plan: &'a FrontendPlan,
 }
 
-impl View<'_> {
-    /// What is to be done for the frontend, in general and for outside traffic that stays on this node.
-    pub(super) fn classes(&self) -> (Option<Class>, Option<Class>) {
-        let Self { record, plan, .. } = self;
-        let Answer::Serve(way) = plan.answer else { return (None, None) };
-        let class = |way| {
-            let kind = record.kind(plan, way);
-            kind.class(record.list(kind.list()).len())
+impl FrontendView<'_> {
+    /// Returns the class ids of the frontend in `services` and `local-services`.
+    pub(super) fn classes(&self) -> (Option<ClassId>, Option<ClassId>) {
+        let Self { port, plan, .. } = self;
+        let Action::Forward(selection) = plan.action else { return (None, None) };
+        let class = |selection| {
+            let kind = port.kind(plan, selection);
+            kind.class(port.list(kind.list()).len())
         };
-        let stays = way == Way::ExternalLocal && !record.local.is_empty();
-        (Some(class(way)), stays.then(|| class(Way::PickLocal)))
+        let has_local = selection == Selection::ExternalLocal && !port.local.is_empty();
+        (Some(class(selection)), has_local.then(|| class(Selection::PickLocal)))
     }
 
-    /// The affinity of its clients in seconds, if they can have one.
+    /// Returns the session affinity timeout in seconds, if the frontend forwards traffic and has one.
     pub(super) fn affinity(&self) -> Option<u32> {
-        let affinity = self.record.affinity.as_ref().filter(|_| matches!(self.plan.answer, Answer::Serve(_)));
+        let affinity = self.port.affinity.as_ref().filter(|_| matches!(self.plan.action, Action::Forward(_)));
         affinity.map(|affinity| affinity.seconds)
     }
 
-    /// Everything that it has, in the order of sets and keys.
-    pub(super) fn elements(&self, family: IpFamily) -> Vec<Placed> {
-        let Self { name, record, plan } = self;
-        let key = plan.frontend.key(family);
+    /// Returns all elements of the frontend, in the order of sets and keys.
+    pub(super) fn elements(&self, family: IpFamily) -> Vec<SetElement> {
+        let Self { name, port, plan } = self;
+        let key = frontend_key(plan.frontend, family);
         let comment = || Comment::new(&name.to_string());
-        let mut elements = Vec::with_capacity(2 + record.cluster.len());
+        let mut elements = Vec::with_capacity(2 + port.cluster.len());
         let (class, local_class) = self.classes();
         elements
-            .extend(class.map(|class| (SetId::Services, Element::new(key).fields([class.into()]).comment(comment()))));
-        elements.extend(local_class.map(|class| (SetId::LocalServices, Element::new(key).fields([class.into()]))));
+            .extend(class.map(|class| (SetId::Services, Element::new(key).values([class.into()]).comment(comment()))));
+        elements.extend(local_class.map(|class| (SetId::LocalServices, Element::new(key).values([class.into()]))));
         self.endpoints(key, &mut elements);
-        let silent = match plan.answer {
-            Answer::Refuse => Some(SetId::Refused),
-            Answer::Drop => Some(SetId::Dropped),
-            Answer::Serve(Way::ExternalLocal) if record.local.is_empty() => Some(SetId::Dropped),
-            Answer::Serve(_) => None,
+        let unserved = match plan.action {
+            Action::Reject => Some(SetId::Refused),
+            Action::Drop => Some(SetId::Dropped),
+            Action::Forward(Selection::ExternalLocal) if port.local.is_empty() => Some(SetId::Dropped),
+            Action::Forward(_) => None,
         };
-        elements.extend(silent.map(|set| (set, Element::new(key).comment(comment()))));
+        elements.extend(unserved.map(|set| (set, Element::new(key).comment(comment()))));
         if plan.restricted {
             elements.push((SetId::Restricted, Element::new(key).comment(comment())));
-            let [address, protocol, port] = key;
-            let ranges = record.sources.iter().map(|net| Value::Network(*net));
-            elements.extend(ranges.map(|range| (SetId::SourceRanges, Element::new([address, protocol, port, range]))));
+            let [address, protocol, dport] = key;
+            let ranges = port.source_ranges.iter().map(|net| Value::Network(*net));
+            elements.extend(ranges.map(|range| (SetId::SourceRanges, Element::new([address, protocol, dport, range]))));
         }
         elements.extend(self.affinity().map(|seconds| (SetId::Sticky(seconds), Element::new(key))));
         elements.sort_unstable_by(compare);
         elements
     }
 
-    fn endpoints(&self, [address, protocol, port]: [Value; 3], elements: &mut Vec<Placed>) {
-        let target = |class: Class, socket: SocketAddr| {
+    fn endpoints(&self, [address, protocol, port]: [Value; 3], elements: &mut Vec<SetElement>) {
+        let target = |class: ClassId, socket: SocketAddr| {
             let element = Element::new([address, protocol, port, class.into()]);
-            (SetId::Endpoints, element.fields([socket.ip().into(), Value::Port(socket.port())]))
+            (SetId::Endpoints, element.values([socket.ip().into(), Value::Port(socket.port())]))
         };
-        for list in List::ALL.into_iter().filter(|list| self.plan.uses(*list)) {
-            if self.record.affinity.is_none() {
-                let sockets = self.record.list(list).iter().enumerate();
+        for list in ListId::ALL.into_iter().filter(|list| self.plan.uses(*list)) {
+            if self.port.affinity.is_none() {
+                let sockets = self.port.list(list).iter().enumerate();
                 elements.extend(sockets.map(|(i, socket)| target(list.index(i), socket)));
                 continue;
             }
-            for (i, (socket, slot)) in self.record.slots(list).enumerate() {
+            for (i, (socket, slot)) in self.port.slots(list).enumerate() {
                 let index = Element::new([address, protocol, port, list.index(i).into()]);
-                elements.push((SetId::Slots, index.fields([slot.into()])));
+                elements.push((SetId::Slots, index.values([slot.into()])));
                 elements.push(target(slot, socket));
             }
         }
     }
 }
 
-/// Makes `new` out of `old`, both in the order of sets and keys.
-pub(super) fn difference(old: Vec<Placed>, new: Vec<Placed>, transaction: &mut Transaction) {
+/// Writes the changes from `old` to `new`, both in the order of sets and keys.
+pub(super) fn difference(old: Vec<SetElement>, new: Vec<SetElement>, transaction: &mut Transaction) {
     let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
     let mut additions = Vec::new();
     loop {
@@ -101,18 +101,18 @@ pub(super) fn difference(old: Vec<Placed>, new: Vec<Placed>, transaction: &mut T
             (None, Some(_)) => Ordering::Greater,
             (Some(old), Some(new)) => compare(old, new),
         };
-        let gone = if order.is_le() { old.next() } else { None };
-        let come = if order.is_ge() { new.next() } else { None };
-        if gone == come {
+        let deleted = if order.is_le() { old.next() } else { None };
+        let added = if order.is_ge() { new.next() } else { None };
+        if deleted == added {
             continue;
         }
-        // Removals come first: the kernel has no replacement, and takes no range that overlaps another.
-        transaction.changes.extend(gone.map(|(set, element)| Change::DeleteElement(set.name(), element)));
-        additions.extend(come.map(|(set, element)| Change::AddElement(set.name(), element)));
+        // Deletions come first: nf_tables cannot replace an element, and rejects overlapping ranges.
+        transaction.changes.extend(deleted.map(|(set, element)| Change::DeleteElement(set.name(), element)));
+        additions.extend(added.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
     transaction.changes.append(&mut additions);
 }
 
-fn compare((a_set, a): &Placed, (b_set, b): &Placed) -> Ordering {
+fn compare((a_set, a): &SetElement, (b_set, b): &SetElement) -> Ordering {
     (a_set, &a.key).cmp(&(b_set, &b.key))
 }

@@ -1,52 +1,53 @@
-use crate::model::{Chain, ChainWithRules, Class, Field, Match, Name, Rule, Statement, Verdict};
+use crate::model::{Chain, ChainWithRules, ClassId, Field, Match, Name, Rule, Statement, Verdict};
 
-use super::{Context, Frontend, MapName};
+use super::{Context, MapName, frontend_fields};
 
-/// How packets to a frontend are answered. With the number of endpoints it makes a [`Class`] and names a chain.
+/// How a frontend's traffic is forwarded. With the number of endpoints it determines a [`ClassId`] and a chain name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind {
-    /// The frontend is a node port.
+    /// Whether the frontend is a node port.
     pub node_port: bool,
-    /// Clients keep their endpoint.
+    /// Whether the Service has session affinity.
     pub sticky: bool,
-    /// Which endpoints, and with which source.
-    pub way: Way,
+    /// The endpoints and the source address.
+    pub selection: Selection,
 }
 
-/// Which endpoints are used, and whether they see the true source.
+/// The endpoints that receive a frontend's traffic, and whether it is masqueraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// The cluster's; true source.
+pub enum Selection {
+    /// The cluster's endpoints, without masquerading.
     Pick,
-    /// This node's; true source.
+    /// This node's endpoints, without masquerading.
     PickLocal,
-    /// The cluster's; masqueraded.
+    /// The cluster's endpoints, masqueraded.
     External,
-    /// The cluster's for pods and, masqueraded, for the node itself; for others this node's with their true source.
+    /// For pods the cluster's endpoints; for the node itself the cluster's endpoints, masqueraded; for other clients
+    /// this node's endpoints, without masquerading.
     ExternalLocal,
 }
 
-/// The lists of endpoints that a frontend can have.
+/// A list of a frontend's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum List {
-    /// Those for policy Cluster.
+pub enum ListId {
+    /// The endpoints for traffic policy Cluster.
     Cluster,
-    /// Those for policy Local.
+    /// The endpoints for traffic policy Local.
     Local,
 }
 
-impl List {
-    /// Both.
+impl ListId {
+    /// Both lists.
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// The class under which the endpoint at `position` (from 0) is found.
-    pub fn index(self, position: usize) -> Class {
+    /// Returns the class id of the endpoint at `position` (from 0) in keys of map `endpoints` or `slots`.
+    pub fn index(self, position: usize) -> ClassId {
         let minor = u16::try_from(position + 1).expect("bug: lists hold at most 65,535 endpoints");
-        Class::new(self.major(), minor)
+        ClassId::new(self.major(), minor)
     }
 
-    /// The opposite of [`List::index`]; `None` for what is no index.
-    pub fn of_index(index: Class) -> Option<(Self, usize)> {
+    /// Returns the list and position of a class id; `None` if it is not an index. The inverse of [`ListId::index`].
+    pub fn from_index(index: ClassId) -> Option<(Self, usize)> {
         let list = Self::ALL.into_iter().find(|list| list.major() == index.major())?;
         Some((list, usize::from(index.minor()).checked_sub(1)?))
     }
@@ -60,88 +61,89 @@ impl List {
 }
 
 impl Kind {
-    /// The class of this kind for a number of endpoints.
-    pub fn class(self, endpoints: usize) -> Class {
-        let way = match self.way {
-            Way::Pick => 1,
-            Way::PickLocal => 2,
-            Way::External => 3,
-            Way::ExternalLocal => 4,
+    /// Returns the class id of this kind for a number of endpoints.
+    pub fn class(self, endpoints: usize) -> ClassId {
+        let selection = match self.selection {
+            Selection::Pick => 1,
+            Selection::PickLocal => 2,
+            Selection::External => 3,
+            Selection::ExternalLocal => 4,
         };
         let endpoints = u16::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
-        Class::new(way + STICKY * u16::from(self.sticky) + NODE_PORT * u16::from(self.node_port), endpoints)
+        ClassId::new(selection + STICKY * u16::from(self.sticky) + NODE_PORT * u16::from(self.node_port), endpoints)
     }
 
-    /// The opposite of [`Kind::class`]; `None` for a class that no frontend has.
-    pub fn of_class(class: Class) -> Option<(Self, usize)> {
+    /// Returns the kind and the number of endpoints of a class id; `None` if it is not one of [`Kind::class`], whose
+    /// inverse this is.
+    pub fn from_class_id(class: ClassId) -> Option<(Self, usize)> {
         let (node_port, rest) = (class.major() & NODE_PORT != 0, class.major() & !NODE_PORT);
         let (sticky, rest) = (rest > STICKY, if rest > STICKY { rest - STICKY } else { rest });
-        let way = match rest {
-            1 => Way::Pick,
-            2 => Way::PickLocal,
-            3 => Way::External,
-            4 => Way::ExternalLocal,
+        let selection = match rest {
+            1 => Selection::Pick,
+            2 => Selection::PickLocal,
+            3 => Selection::External,
+            4 => Selection::ExternalLocal,
             _ => return None,
         };
-        Some((Self { node_port, sticky, way }, class.minor().into()))
+        Some((Self { node_port, sticky, selection }, class.minor().into()))
     }
 
-    /// The chain for a number of endpoints.
+    /// Returns the name of the chain for a number of endpoints.
     pub fn chain_name(self, endpoints: usize) -> Name {
-        let way = match self.way {
-            Way::Pick => "pick",
-            Way::PickLocal => "pick-local",
-            Way::External => "external",
-            Way::ExternalLocal => "external-local",
+        let selection = match self.selection {
+            Selection::Pick => "pick",
+            Selection::PickLocal => "pick-local",
+            Selection::External => "external",
+            Selection::ExternalLocal => "external-local",
         };
         let node_port = if self.node_port { "node-port-" } else { "" };
         let sticky = if self.sticky { "-sticky" } else { "" };
-        format!("{node_port}{way}{sticky}-{endpoints}").into()
+        format!("{node_port}{selection}{sticky}-{endpoints}").into()
     }
 
-    /// The list that the number of endpoints is of.
-    pub fn list(self) -> List {
-        match self.way {
-            Way::Pick | Way::External | Way::ExternalLocal => List::Cluster,
-            Way::PickLocal => List::Local,
+    /// Returns the list whose endpoints are counted.
+    pub fn list(self) -> ListId {
+        match self.selection {
+            Selection::Pick | Selection::External | Selection::ExternalLocal => ListId::Cluster,
+            Selection::PickLocal => ListId::Local,
         }
     }
 
-    /// The kind whose chain this one's leads to, with the same number of endpoints.
-    pub fn leads_to(self) -> Option<Self> {
-        match self.way {
-            Way::Pick | Way::PickLocal => None,
-            Way::External | Way::ExternalLocal => Some(Self { way: Way::Pick, ..self }),
+    /// Returns the kind whose chain this kind's chain goes to, with the same number of endpoints.
+    pub fn goto_target(self) -> Option<Self> {
+        match self.selection {
+            Selection::Pick | Selection::PickLocal => None,
+            Selection::External | Selection::ExternalLocal => Some(Self { selection: Selection::Pick, ..self }),
         }
     }
 
-    /// The chain for a number of endpoints, with its rules.
+    /// Returns the chain for a number of endpoints.
     pub(super) fn chain(self, endpoints: usize, context: &Context) -> ChainWithRules {
         let chain = Chain::new(self.chain_name(endpoints));
-        match self.way {
-            Way::Pick | Way::PickLocal => chain.rules(self.pick(endpoints)),
-            Way::External => {
-                chain.rules([Rule::new([Statement::SetMark(context.masquerade_mark), self.goto_pick(endpoints)])])
+        match self.selection {
+            Selection::Pick | Selection::PickLocal => chain.rules(self.pick(endpoints)),
+            Selection::External => {
+                chain.rules([Rule::new([Statement::MetaMarkOr(context.masquerade_mark), self.goto_pick(endpoints)])])
             }
-            Way::ExternalLocal => chain.rules(self.external_local(endpoints, context)),
+            Selection::ExternalLocal => chain.rules(self.external_local(endpoints, context)),
         }
     }
 
     fn pick(self, endpoints: usize) -> Vec<Rule> {
         let count = u32::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
         let any = self.send_to_one_of(count);
-        // A packet can meet a change between two lookups and ask for an endpoint behind the end of a list that has just
-        // become shorter. The first one is there as long as there is any.
+        // A packet can see a transaction take effect between two lookups, and then request an endpoint past the end of
+        // a list that has become shorter. The first endpoint exists as long as there is any.
         let first = (count > 1).then(|| self.send_to_one_of(1).comment("the list has just become shorter"));
-        let known = self.sticky.then(|| {
-            // Any of the list's slots tells the owner.
+        let affinity = self.sticky.then(|| {
+            // All slots of the list have the same owner.
             let slot = self.slot_of_one_of(1);
-            let known = Statement::PriorityFromMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
+            let previous = Statement::MetaPriorityMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
             let remember = Verdict::Jump(remember_chain(self.node_port));
-            Rule::new(slot.into_iter().chain([known, remember.into()]).collect::<Vec<_>>())
+            Rule::new(slot.into_iter().chain([previous, remember.into()]).collect::<Vec<_>>())
                 .comment("the endpoint that the client had last, if it is still there")
         });
-        known.into_iter().chain([any]).chain(first).collect()
+        affinity.into_iter().chain([any]).chain(first).collect()
     }
 
     fn send_to_one_of(self, count: u32) -> Rule {
@@ -151,17 +153,17 @@ impl Kind {
         } else {
             Rule::new([
                 self.one_of(count),
-                Statement::Translate { key: index_key(self.node_port), map: MapName::ENDPOINTS },
+                Statement::DnatMap { key: index_key(self.node_port), map: MapName::ENDPOINTS },
             ])
         }
     }
 
     fn one_of(self, count: u32) -> Statement {
-        Statement::PriorityAtRandom { count, first: self.list().index(0) }
+        Statement::MetaPriorityNumgen { count, first: self.list().index(0) }
     }
 
     fn slot_of_one_of(self, count: u32) -> [Statement; 2] {
-        let slot = Statement::PriorityFromMap { key: index_key(self.node_port), map: MapName::SLOTS };
+        let slot = Statement::MetaPriorityMap { key: index_key(self.node_port), map: MapName::SLOTS };
         [self.one_of(count), slot]
     }
 
@@ -170,42 +172,42 @@ impl Kind {
             Rule::new([pods.into(), self.goto_pick(endpoints)]).comment("pods are served as by a load balancer")
         });
         let node = Rule::new([
-            Match::SourceIsLocal.into(),
-            Statement::SetMark(context.masquerade_mark),
+            Match::FibSaddrLocal.into(),
+            Statement::MetaMarkOr(context.masquerade_mark),
             self.goto_pick(endpoints),
         ])
         .comment("so is the node itself");
-        let key = Frontend::fields(self.node_port).to_vec();
+        let key = frontend_fields(self.node_port).to_vec();
         let local = Rule::new([
-            Statement::PriorityFromMap { key, map: MapName::LOCAL_SERVICES },
-            Statement::Dispatch { key: vec![Field::Priority], map: MapName::LOCAL_DISPATCH },
+            Statement::MetaPriorityMap { key, map: MapName::LOCAL_SERVICES },
+            Statement::Vmap { key: vec![Field::MetaPriority], map: MapName::LOCAL_DISPATCH },
         ])
         .comment("others stay on this node");
         pods.into_iter().chain([node, local]).collect()
     }
 
     fn goto_pick(self, endpoints: usize) -> Statement {
-        Verdict::Goto(Self { way: Way::Pick, ..self }.chain_name(endpoints)).into()
+        Verdict::Goto(Self { selection: Selection::Pick, ..self }.chain_name(endpoints)).into()
     }
 }
 
-/// The chain that sends a client to the endpoint whose slot is the packet's priority, and remembers it.
+/// Returns the chain that forwards a client to the endpoint whose slot is the priority, and updates the affinity map.
 pub(super) fn remember_chain(node_port: bool) -> Name {
     Name::fixed(if node_port { "node-port-remember" } else { "remember" })
 }
 
-/// The key of an index or slot of a frontend.
+/// Returns the key of an index or slot of a frontend.
 pub(super) fn index_key(node_port: bool) -> Vec<Field> {
-    Frontend::fields(node_port).into_iter().chain([Field::Priority]).collect()
+    frontend_fields(node_port).into_iter().chain([Field::MetaPriority]).collect()
 }
 
-/// The key of a client that is remembered, while the priority is one of the slots that it may have. `nft` can read what
-/// has lost some bits only in the first place.
-pub(super) const CLIENT: [Field; 2] = [Field::SlotOwner, Field::Source];
+/// The key of the affinity map, while the priority is one of the client's possible slots. `nft` parses a masked field
+/// only at the first position of a key.
+pub(super) const CLIENT: [Field; 2] = [Field::SlotOwner, Field::Saddr];
 
-/// Added to a kind's number for Services with affinity.
+/// The difference of the class ids with and without session affinity.
 const STICKY: u16 = 4;
-/// Added to a kind's number for node ports: the first hexadecimal digit tells.
+/// The bit that distinguishes node ports: the first hexadecimal digit.
 const NODE_PORT: u16 = 0x10;
 
 #[cfg(test)]
@@ -213,28 +215,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_class_and_a_chain_of_its_own() {
+    fn every_kind_has_a_unique_class_id_and_chain() {
         let (mut classes, mut names) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
         for node_port in [false, true] {
             for sticky in [false, true] {
-                for way in [Way::Pick, Way::PickLocal, Way::External, Way::ExternalLocal] {
-                    let kind = Kind { node_port, sticky, way };
-                    assert_eq!(Kind::of_class(kind.class(300)), Some((kind, 300)));
+                for selection in [Selection::Pick, Selection::PickLocal, Selection::External, Selection::ExternalLocal]
+                {
+                    let kind = Kind { node_port, sticky, selection };
+                    assert_eq!(Kind::from_class_id(kind.class(300)), Some((kind, 300)));
                     assert!(classes.insert(kind.class(300)) && names.insert(kind.chain_name(300)));
                 }
             }
         }
-        assert_eq!(Kind::of_class(Class::new(9, 1)), None);
-        assert_eq!(Kind::of_class(Class::new(0x10, 1)), None);
+        assert_eq!(Kind::from_class_id(ClassId::new(9, 1)), None);
+        assert_eq!(Kind::from_class_id(ClassId::new(0x10, 1)), None);
     }
 
     #[test]
-    fn an_index_tells_list_and_position() {
-        for list in List::ALL {
-            assert_eq!(List::of_index(list.index(0)), Some((list, 0)));
-            assert_eq!(List::of_index(list.index(65_534)), Some((list, 65_534)));
+    fn index_encodes_list_and_position() {
+        for list in ListId::ALL {
+            assert_eq!(ListId::from_index(list.index(0)), Some((list, 0)));
+            assert_eq!(ListId::from_index(list.index(65_534)), Some((list, 65_534)));
         }
-        assert_eq!(List::of_index(Class::new(1, 0)), None);
-        assert_eq!(List::of_index(Class::new(0x8a3f, 1)), None);
+        assert_eq!(ListId::from_index(ClassId::new(1, 0)), None);
+        assert_eq!(ListId::from_index(ClassId::new(0x8a3f, 1)), None);
     }
 }

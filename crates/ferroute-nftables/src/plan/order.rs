@@ -5,41 +5,41 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-use super::{Frontend, Kind, SetId, kind::List};
-use crate::model::{Class, Datum, Element, Key, Value};
+use super::{Frontend, Kind, SetId, frontend_from_key, frontend_key, kind::ListId};
+use crate::model::{ClassId, Data, Element, Key, Value};
 
-/// The endpoints that a kernel has, in their order, which is to be kept by a planner that starts anew.
+/// The endpoints and slots in the kernel's table, whose order a new planner keeps.
 ///
-/// It holds the maps of endpoints and of slots as compactly as it can be, for they can have a million elements.
+/// Stored compactly: the maps can have a million elements.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct EndpointOrder {
     family: IpFamily,
-    endpoints: HashMap<(Frontend, List), Places<SocketAddr>>,
-    /// The same for Services with affinity, whose endpoints are found by way of slots.
-    slots: HashMap<(Frontend, List), Places<Class>>,
-    by_slot: HashMap<(Frontend, Class), SocketAddr>,
+    endpoints: HashMap<(Frontend, ListId), Positions<SocketAddr>>,
+    /// The same for Services with session affinity, whose endpoints are keyed by slot.
+    slots: HashMap<(Frontend, ListId), Positions<ClassId>>,
+    by_slot: HashMap<(Frontend, ClassId), SocketAddr>,
     counts: [usize; 2],
 }
 
-/// What is where in a list; `None` where nothing is.
-pub(super) type Places<T> = Vec<Option<T>>;
+/// The contents of a list by position; `None` for a missing element.
+pub(super) type Positions<T> = Vec<Option<T>>;
 
-/// The element of one of the two maps.
+/// An element of map `endpoints` or `slots`.
 enum Item {
-    Endpoint(Frontend, List, usize, SocketAddr),
-    Slot(Frontend, List, usize, Class),
-    EndpointOfSlot(Frontend, Class, SocketAddr),
+    Endpoint(Frontend, ListId, usize, SocketAddr),
+    Slot(Frontend, ListId, usize, ClassId),
+    EndpointOfSlot(Frontend, ClassId, SocketAddr),
 }
 
-impl Order {
-    /// Nothing is known.
+impl EndpointOrder {
+    /// Returns an empty order.
     pub fn new(family: IpFamily) -> Self {
         Self { family, endpoints: HashMap::new(), slots: HashMap::new(), by_slot: HashMap::new(), counts: [0; 2] }
     }
 
-    /// Notes an element; gives back one that is no endpoint's.
-    pub fn note(&mut self, set: SetId, element: Element) -> Option<Element> {
-        let new = match Item::of(set, &element.key, element.datum.as_ref()) {
+    /// Inserts an element. Returns it if it is not an endpoint or slot.
+    pub fn insert(&mut self, set: SetId, element: Element) -> Option<Element> {
+        let new = match Item::parse(set, &element.key, element.data.as_ref()) {
             None => return Some(element),
             Some(Item::Endpoint(frontend, list, position, socket)) => {
                 put(self.endpoints.entry((frontend, list)).or_default(), position, socket)
@@ -59,7 +59,7 @@ impl Order {
         None
     }
 
-    /// How many different elements of a map were noted.
+    /// Returns the number of distinct elements of a map.
     pub fn count(&self, set: SetId) -> usize {
         match set {
             SetId::Endpoints => self.counts[0],
@@ -68,8 +68,8 @@ impl Order {
         }
     }
 
-    /// Forgets the elements of a map.
-    pub fn forget(&mut self, set: SetId) {
+    /// Removes all elements of a map.
+    pub fn clear(&mut self, set: SetId) {
         match set {
             SetId::Endpoints => {
                 self.endpoints.clear();
@@ -84,12 +84,12 @@ impl Order {
         }
     }
 
-    /// Keys under which Services with these classes have their elements. Those of the map of endpoints depend on the
-    /// slots that were noted.
-    pub fn keys_of(&self, set: SetId, frontend: Frontend, class: Class) -> Vec<Key> {
-        let Some((kind, endpoints)) = Kind::of_class(class) else { return Vec::new() };
+    /// Returns the keys of a frontend with this class id in a map. Keys of map `endpoints` depend on the slots that
+    /// were inserted.
+    pub fn keys(&self, set: SetId, frontend: Frontend, class: ClassId) -> Vec<Key> {
+        let Some((kind, endpoints)) = Kind::from_class_id(class) else { return Vec::new() };
         let list = kind.list();
-        let key = |last: Class| frontend.key(self.family).into_iter().chain([last.into()]).collect();
+        let key = |last: ClassId| frontend_key(frontend, self.family).into_iter().chain([last.into()]).collect();
         match (set, kind.sticky) {
             (SetId::Endpoints, false) | (SetId::Slots, true) => (0..endpoints).map(|i| key(list.index(i))).collect(),
             (SetId::Endpoints, true) => {
@@ -100,61 +100,70 @@ impl Order {
         }
     }
 
-    /// Takes out what an element holds.
-    pub fn take(&mut self, set: SetId, element: &Element) -> Option<Datum> {
-        match Item::of(set, &element.key, element.datum.as_ref())? {
+    /// Removes the element with the key of `element` and returns its data.
+    pub fn remove(&mut self, set: SetId, element: &Element) -> Option<Data> {
+        match Item::parse(set, &element.key, element.data.as_ref())? {
             Item::Endpoint(frontend, list, position, _) => {
-                self.endpoints.get_mut(&(frontend, list))?.get_mut(position)?.take().map(of_socket)
+                self.endpoints.get_mut(&(frontend, list))?.get_mut(position)?.take().map(socket_data)
             }
             Item::Slot(frontend, list, position, _) => {
-                self.slots.get_mut(&(frontend, list))?.get_mut(position)?.take().map(of_class)
+                self.slots.get_mut(&(frontend, list))?.get_mut(position)?.take().map(from_class_id)
             }
-            Item::EndpointOfSlot(frontend, slot, _) => self.by_slot.remove(&(frontend, slot)).map(of_socket),
+            Item::EndpointOfSlot(frontend, slot, _) => self.by_slot.remove(&(frontend, slot)).map(socket_data),
         }
     }
 
-    /// Everything that was noted and not taken out.
+    /// Returns all elements that were not removed.
     pub fn into_elements(self) -> impl Iterator<Item = (SetId, Element)> {
-        let element = move |frontend: Frontend, last: Class, datum| Element {
-            key: frontend.key(self.family).into_iter().chain([last.into()]).collect(),
-            datum: Some(datum),
+        let element = move |frontend: Frontend, last: ClassId, data| Element {
+            key: frontend_key(frontend, self.family).into_iter().chain([last.into()]).collect(),
+            data: Some(data),
             comment: None,
         };
-        let endpoints = self.endpoints.into_iter().flat_map(move |((frontend, list), places)| {
-            filled(places)
-                .map(move |(i, socket)| (SetId::Endpoints, element(frontend, list.index(i), of_socket(socket))))
+        let endpoints = self.endpoints.into_iter().flat_map(move |((frontend, list), positions)| {
+            filled(positions)
+                .map(move |(i, socket)| (SetId::Endpoints, element(frontend, list.index(i), socket_data(socket))))
         });
-        let slots = self.slots.into_iter().flat_map(move |((frontend, list), places)| {
-            filled(places).map(move |(i, slot)| (SetId::Slots, element(frontend, list.index(i), of_class(slot))))
+        let slots = self.slots.into_iter().flat_map(move |((frontend, list), positions)| {
+            filled(positions)
+                .map(move |(i, slot)| (SetId::Slots, element(frontend, list.index(i), from_class_id(slot))))
         });
         let by_slot = self
             .by_slot
             .into_iter()
-            .map(move |((frontend, slot), socket)| (SetId::Endpoints, element(frontend, slot, of_socket(socket))));
+            .map(move |((frontend, slot), socket)| (SetId::Endpoints, element(frontend, slot, socket_data(socket))));
         endpoints.chain(slots).chain(by_slot)
     }
 
-    /// The endpoints of a list of any of the frontends, with their slots; nothing where none has it.
-    pub(super) fn slots_of(&self, frontends: impl Iterator<Item = Frontend>, list: List) -> Vec<(SocketAddr, Class)> {
+    /// Returns the endpoints with slots of a list, of the first frontend that has the list.
+    pub(super) fn slots_of(
+        &self,
+        frontends: impl Iterator<Item = Frontend>,
+        list: ListId,
+    ) -> Vec<(SocketAddr, ClassId)> {
         let with_slots = |frontend| Some((frontend, self.slots.get(&(frontend, list))?));
         let Some((frontend, slots)) = frontends.filter_map(with_slots).next() else { return Vec::new() };
-        let endpoint = |slot: &Class| Some((*self.by_slot.get(&(frontend, *slot))?, *slot));
+        let endpoint = |slot: &ClassId| Some((*self.by_slot.get(&(frontend, *slot))?, *slot));
         slots.iter().flatten().filter_map(endpoint).collect()
     }
 
-    /// Those whose slots were noted, as often as they were.
+    /// Returns the owners of all slots, with duplicates.
     pub(super) fn slot_owners(&self) -> impl Iterator<Item = u16> {
         self.slots.values().flatten().flatten().map(|slot| slot.major())
     }
 
-    /// The endpoints of a list of any of the frontends, by index; nothing where none has it.
-    pub(super) fn of_list(&self, frontends: impl Iterator<Item = Frontend>, list: List) -> Places<SocketAddr> {
+    /// Returns the endpoints by index of a list, of the first frontend that has the list.
+    pub(super) fn endpoints_of(
+        &self,
+        frontends: impl Iterator<Item = Frontend>,
+        list: ListId,
+    ) -> Positions<SocketAddr> {
         for frontend in frontends {
-            if let Some(places) = self.endpoints.get(&(frontend, list)) {
-                return places.clone();
+            if let Some(positions) = self.endpoints.get(&(frontend, list)) {
+                return positions.clone();
             }
             if let Some(slots) = self.slots.get(&(frontend, list)) {
-                let target = |slot: &Option<Class>| self.by_slot.get(&(frontend, (*slot)?)).copied();
+                let target = |slot: &Option<ClassId>| self.by_slot.get(&(frontend, (*slot)?)).copied();
                 return slots.iter().map(target).collect();
             }
         }
@@ -163,10 +172,10 @@ impl Order {
 }
 
 impl Item {
-    fn of(set: SetId, key: &Key, datum: Option<&Datum>) -> Option<Self> {
-        let frontend = Frontend::from_key(key)?;
-        let (Some(Value::Class(class)), Some(Datum::Fields(fields))) = (key.get(3), datum) else { return None };
-        match (set, List::of_index(*class), &fields[..]) {
+    fn parse(set: SetId, key: &Key, data: Option<&Data>) -> Option<Self> {
+        let frontend = frontend_from_key(key)?;
+        let (Some(Value::ClassId(class)), Some(Data::Values(fields))) = (key.get(3), data) else { return None };
+        match (set, ListId::from_index(*class), &fields[..]) {
             (SetId::Endpoints, place, [Value::Address(address), Value::Port(port)]) => {
                 let socket = SocketAddr::new(*address, *port);
                 Some(match place {
@@ -174,7 +183,7 @@ impl Item {
                     None => Self::EndpointOfSlot(frontend, *class, socket),
                 })
             }
-            (SetId::Slots, Some((list, position)), [Value::Class(slot)]) => {
+            (SetId::Slots, Some((list, position)), [Value::ClassId(slot)]) => {
                 Some(Self::Slot(frontend, list, position, *slot))
             }
             _ => None,
@@ -182,22 +191,22 @@ impl Item {
     }
 }
 
-/// Whether the place was free.
-fn put<T: Clone>(places: &mut Places<T>, position: usize, item: T) -> bool {
-    if places.len() <= position {
-        places.resize(position + 1, None);
+/// Inserts an item. Reports whether the position was free.
+fn put<T: Clone>(positions: &mut Positions<T>, position: usize, item: T) -> bool {
+    if positions.len() <= position {
+        positions.resize(position + 1, None);
     }
-    places[position].replace(item).is_none()
+    positions[position].replace(item).is_none()
 }
 
-fn filled<T>(places: Places<T>) -> impl Iterator<Item = (usize, T)> {
-    places.into_iter().enumerate().filter_map(|(i, item)| Some((i, item?)))
+fn filled<T>(positions: Positions<T>) -> impl Iterator<Item = (usize, T)> {
+    positions.into_iter().enumerate().filter_map(|(i, item)| Some((i, item?)))
 }
 
-fn of_socket(socket: SocketAddr) -> Datum {
-    Datum::Fields([Value::Address(socket.ip()), Value::Port(socket.port())].into())
+fn socket_data(socket: SocketAddr) -> Data {
+    Data::Values([Value::Address(socket.ip()), Value::Port(socket.port())].into())
 }
 
-fn of_class(class: Class) -> Datum {
-    Datum::Fields([Value::Class(class)].into_iter().collect())
+fn from_class_id(class: ClassId) -> Data {
+    Data::Values([Value::ClassId(class)].into_iter().collect())
 }

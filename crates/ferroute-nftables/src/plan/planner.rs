@@ -4,76 +4,77 @@ use ferroute_core::{Affinity, NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
     Context, Frontend, SetId,
-    elements::{Placed, View, difference},
+    elements::{FrontendView, SetElement, difference},
     fixed::fixed_chains,
-    kind::List,
-    order::Order,
-    record::{Plan, Record},
-    shared::Shared,
+    kind::ListId,
+    order::EndpointOrder,
+    record::{FrontendPlan, PortPlan},
+    shared::SharedObjects,
     slots::SlotOwners,
 };
 use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transaction};
 
-/// Knows what is in force, and writes the changes that make it what it should be.
+/// Computes the changes that bring a table from its current to its desired state.
 ///
-/// It relies on all its changes being carried out, in order. After one that was not, or after somebody else's changes,
-/// make a new planner and compare what it wants with what there is.
+/// The planner assumes that all its changes are applied, in order. After a failed transaction, or after another
+/// program's changes, create a new planner and compare its result with the kernel's table.
 #[derive(Clone, Debug)]
 pub struct Planner {
     context: Context,
-    /// Boxed, because a hash table has room for up to twice as many as there are.
-    records: HashMap<ServicePortName, Box<Record>>,
-    /// Whose rules a frontend has. Of several service ports that want it, the first by name gets it.
+    /// Boxed, because a hash table allocates up to twice as many slots as it has entries.
+    ports: HashMap<ServicePortName, Box<PortPlan>>,
+    /// The service port that owns each frontend; ties go to the first by name.
     owners: HashMap<Frontend, ServicePortName>,
-    /// Those who want a frontend that another one has.
+    /// Service ports that wait for a frontend of another one.
     waiting: BTreeMap<Frontend, BTreeSet<ServicePortName>>,
-    /// Frontends that somebody waits for and nobody has.
+    /// Frontends without an owner that service ports wait for.
     vacant: BTreeSet<Frontend>,
-    shared: Shared,
+    shared: SharedObjects,
     slot_owners: SlotOwners,
-    /// The order of endpoints to start with.
-    order: Order,
-    tally: Tally,
+    /// The order of endpoints in the kernel, for service ports that were not planned yet.
+    order: EndpointOrder,
+    no_local_endpoints: NoLocalEndpoints,
 }
 
-/// Numbers about what is in force.
+/// Numbers of service ports without endpoints on this node although their traffic policy is Local, and with endpoints
+/// on other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Service ports whose internal traffic must stay on this node, where there is nothing.
-    pub no_local_internal: usize,
-    /// The same for external traffic.
-    pub no_local_external: usize,
+pub struct NoLocalEndpoints {
+    /// Service ports with `internalTrafficPolicy: Local`.
+    pub internal: usize,
+    /// Service ports with `externalTrafficPolicy: Local`.
+    pub external: usize,
 }
 
 impl Planner {
-    /// A planner for an empty table.
+    /// Returns a planner for an empty table.
     pub fn new(context: Context) -> Self {
-        let order = Order::new(context.family);
+        let order = EndpointOrder::new(context.family);
         Self::with_order(context, order)
     }
 
-    /// A planner for an empty table that puts endpoints into the order in which somebody has seen them.
-    pub fn with_order(context: Context, order: Order) -> Self {
+    /// Returns a planner for an empty table that keeps endpoints in the order in which they were read from the kernel.
+    pub fn with_order(context: Context, order: EndpointOrder) -> Self {
         Self {
             context,
-            records: HashMap::new(),
+            ports: HashMap::new(),
             owners: HashMap::new(),
             waiting: BTreeMap::new(),
             vacant: BTreeSet::new(),
-            shared: Shared::default(),
+            shared: SharedObjects::default(),
             slot_owners: SlotOwners::new(order.slot_owners()),
             order,
-            tally: Tally::default(),
+            no_local_endpoints: NoLocalEndpoints::default(),
         }
     }
 
-    /// What rules depend on besides Services and endpoints.
+    /// Returns the context.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Writes what is there without any Service.
-    pub fn set_up(&self, transaction: &mut Transaction) {
+    /// Writes the objects that exist without any Service.
+    pub fn create_table(&self, transaction: &mut Transaction) {
         transaction.push(Change::AddTable(Some(TABLE_COMMENT)));
         transaction.changes.extend(self.sets().into_iter().map(Change::AddSet));
         for chain in fixed_chains(&self.context, self.shared.timeouts()) {
@@ -83,31 +84,33 @@ impl Planner {
         transaction.changes.extend(addresses.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
 
-    /// Writes what changes for a service port: what `table` says of it, or that it is gone.
+    /// Writes the changes of a service port: to its entry in `table`, or its removal.
     pub fn update(&mut self, name: &ServicePortName, table: &ServiceTable, transaction: &mut Transaction) {
-        let old = self.records.remove(name);
-        let order = |frontends: &[Plan], list: List| match &old {
+        let old = self.ports.remove(name);
+        let order = |frontends: &[FrontendPlan], list: ListId| match &old {
             Some(old) => old.list(list).iter().map(Some).collect(),
-            None => self.order.of_list(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list),
+            None => {
+                self.order.endpoints_of(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list)
+            }
         };
         let entry = table.entries.get(name);
-        let mut new = entry.map(|entry| Box::new(Record::new(name, entry, table, &self.context, order)));
+        let mut new = entry.map(|entry| Box::new(PortPlan::new(name, entry, table, &self.context, order)));
         old.iter().for_each(|old| old.release_slots(&mut self.slot_owners));
         if let Some((new, affinity)) = new.as_mut().zip(entry.and_then(|entry| entry.service.affinity)) {
-            self.remember(name, new, affinity, old.as_deref());
+            self.assign_slots(name, new, affinity, old.as_deref());
         }
         if old != new {
             self.replace(name, old.as_deref(), new.as_deref(), transaction);
         }
         if let Some(new) = new {
-            self.records.insert(name.clone(), new);
+            self.ports.insert(name.clone(), new);
         }
     }
 
-    /// Writes what follows from all updates together. To be called once, at the end of each transaction.
-    pub fn settle(&mut self, transaction: &mut Transaction) {
+    /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
+    pub fn finish_transaction(&mut self, transaction: &mut Transaction) {
         for frontend in std::mem::take(&mut self.vacant) {
-            // All who waited may have gone, and somebody else have come.
+            // The waiting service ports may have been removed, and another one may own the frontend.
             if self.owners.contains_key(&frontend) {
                 continue;
             }
@@ -115,15 +118,15 @@ impl Planner {
             if self.waiting.get(&frontend).is_some_and(BTreeSet::is_empty) {
                 self.waiting.remove(&frontend);
             }
-            let view = view(&self.records, &name, frontend).expect("bug: who waits for a frontend has plans for it");
+            let view =
+                view(&self.ports, &name, frontend).expect("bug: waiting service port has no plan for the frontend");
             change(&mut self.shared, &self.context, None, Some(view), transaction);
             self.owners.insert(frontend, name);
         }
-        self.shared.settle(&self.context, transaction);
+        self.shared.finish_transaction(&self.context, transaction);
     }
 
-    /// Takes over another context, as after a change of the node. Service ports have to be updated afterwards, all of
-    /// them.
+    /// Changes the context, for example after a change of the Node. All service ports have to be updated afterwards.
     pub fn set_context(&mut self, context: Context, transaction: &mut Transaction) {
         if context == self.context {
             return;
@@ -137,38 +140,38 @@ impl Planner {
         difference(node_port_addresses(&old).collect(), node_port_addresses(&self.context).collect(), transaction);
     }
 
-    /// Chains that can be removed now that all transactions so far have been carried out.
-    pub fn garbage(&self) -> Vec<Name> {
-        self.shared.garbage().collect()
+    /// Returns the chains that can be deleted once all transactions so far have been committed.
+    pub fn unused_chains(&self) -> Vec<Name> {
+        self.shared.unused_chains().collect()
     }
 
-    /// They have been removed.
-    pub fn garbage_is_gone(&mut self) {
-        self.shared.garbage_is_gone();
+    /// Forgets the unused chains, after they were deleted.
+    pub fn unused_chains_deleted(&mut self) {
+        self.shared.unused_chains_deleted();
     }
 
-    /// Names of all service ports in force, in no particular order.
-    pub fn names(&self) -> impl Iterator<Item = &ServicePortName> {
-        self.records.keys()
+    /// Returns the names of all service ports, in no particular order.
+    pub fn service_ports(&self) -> impl Iterator<Item = &ServicePortName> {
+        self.ports.keys()
     }
 
-    /// What is in force for each service port, in no particular order.
-    pub(super) fn records(&self) -> impl Iterator<Item = (&ServicePortName, &Record)> {
-        self.records.iter().map(|(name, record)| (name, &**record))
+    /// Returns the plan of each service port, in no particular order.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (&ServicePortName, &PortPlan)> {
+        self.ports.iter().map(|(name, port)| (name, &**port))
     }
 
-    /// Whose rules a frontend has.
+    /// Returns the service port that owns a frontend.
     pub(super) fn owner(&self, frontend: Frontend) -> Option<&ServicePortName> {
         self.owners.get(&frontend)
     }
 
-    /// All sets and maps.
+    /// Returns all sets and maps.
     pub fn sets(&self) -> Vec<Set> {
         let sticky = self.shared.timeouts().map(SetId::Sticky);
-        SetId::FIXED.into_iter().chain(sticky).map(|id| id.declare(&self.context)).collect()
+        SetId::FIXED.into_iter().chain(sticky).map(|id| id.declaration(&self.context)).collect()
     }
 
-    /// All chains, those that others lead to first.
+    /// Returns all chains; the targets of jumps and gotos come first.
     pub fn chains(&self) -> Vec<ChainWithRules> {
         [self.shared.chains(&self.context), fixed_chains(&self.context, self.shared.timeouts())].concat()
     }
@@ -176,74 +179,74 @@ impl Planner {
     /// Calls `each` with every element, in no particular order.
     pub fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
         for (frontend, owner) in &self.owners {
-            let view = view(&self.records, owner, *frontend).expect("bug: an owner has its frontend");
+            let view = view(&self.ports, owner, *frontend).expect("bug: owner has no plan for its frontend");
             view.elements(self.context.family).into_iter().for_each(|(set, element)| each(set, element));
         }
-        let others = self.shared.elements().chain(node_port_addresses(&self.context));
-        others.for_each(|(set, element)| each(set, element));
+        let shared = self.shared.elements().chain(node_port_addresses(&self.context));
+        shared.for_each(|(set, element)| each(set, element));
     }
 
-    /// Numbers about what is in force.
-    pub fn tally(&self) -> Tally {
-        self.tally
+    /// Returns the numbers of service ports without local endpoints.
+    pub fn no_local_endpoints(&self) -> NoLocalEndpoints {
+        self.no_local_endpoints
     }
 
-    /// Gives back the order that it was made with, which is of no use to it once everything was updated.
-    pub fn take_order(&mut self) -> Order {
-        self.slot_owners.forget_seen();
-        std::mem::replace(&mut self.order, Order::new(self.context.family))
+    /// Returns the order that the planner was created with. The planner does not need it once everything was updated.
+    pub fn take_order(&mut self) -> EndpointOrder {
+        self.slot_owners.clear_reserved();
+        std::mem::replace(&mut self.order, EndpointOrder::new(self.context.family))
     }
 
-    /// Gives slots to the endpoints of a service port with affinity.
-    fn remember(&mut self, name: &ServicePortName, new: &mut Record, affinity: Affinity, old: Option<&Record>) {
-        let using: Vec<Plan> = new.frontends.to_vec();
-        let known = |list: List| match old.filter(|old| old.affinity.is_some()) {
+    /// Assigns slots to the endpoints of a service port with session affinity.
+    fn assign_slots(&mut self, name: &ServicePortName, new: &mut PortPlan, affinity: Affinity, old: Option<&PortPlan>) {
+        let frontends: Vec<FrontendPlan> = new.frontends.to_vec();
+        let previous = |list: ListId| match old.filter(|old| old.affinity.is_some()) {
             Some(old) => old.slots(list).collect(),
             None => {
-                let frontends = using.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend);
+                let frontends = frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend);
                 self.order.slots_of(frontends, list)
             }
         };
-        new.remember(name, affinity.timeout_seconds, known, &mut self.slot_owners);
+        new.assign_slots(name, affinity.timeout_seconds, previous, &mut self.slot_owners);
     }
 
     fn replace(
         &mut self,
         name: &ServicePortName,
-        old: Option<&Record>,
-        new: Option<&Record>,
+        old: Option<&PortPlan>,
+        new: Option<&PortPlan>,
         transaction: &mut Transaction,
     ) {
         if let Some(new) = new {
-            self.shared.acquire_record(new, name.protocol, transaction);
-            self.tally.no_local_internal += usize::from(new.no_local_internal);
-            self.tally.no_local_external += usize::from(new.no_local_external);
+            self.shared.acquire_port(new, name.protocol, transaction);
+            self.no_local_endpoints.internal += usize::from(new.no_local_internal);
+            self.no_local_endpoints.external += usize::from(new.no_local_external);
             for plan in &new.frontends {
-                self.claim(View { name, record: new, plan }, old, transaction);
+                self.claim(FrontendView { name, port: new, plan }, old, transaction);
             }
         }
         let Some(old) = old else { return };
         for plan in old.frontends.iter().filter(|plan| !has(new, plan.frontend)) {
-            self.leave(View { name, record: old, plan }, transaction);
+            self.release(FrontendView { name, port: old, plan }, transaction);
         }
-        self.shared.release_record(old, name.protocol, transaction);
-        self.tally.no_local_internal -= usize::from(old.no_local_internal);
-        self.tally.no_local_external -= usize::from(old.no_local_external);
+        self.shared.release_port(old, name.protocol, transaction);
+        self.no_local_endpoints.internal -= usize::from(old.no_local_internal);
+        self.no_local_endpoints.external -= usize::from(old.no_local_external);
     }
 
-    /// A service port wants a frontend, as before or anew.
-    fn claim(&mut self, new: View<'_>, old: Option<&Record>, transaction: &mut Transaction) {
+    /// A service port claims a frontend that it may have had before.
+    fn claim(&mut self, new: FrontendView<'_>, old: Option<&PortPlan>, transaction: &mut Transaction) {
         let frontend = new.plan.frontend;
         let old_view = match self.owners.get(&frontend) {
             None if self.waiting.contains_key(&frontend) => {
-                // Who of them comes first is seen when all have spoken.
+                // The first of them by name is known at the end of the transaction.
                 self.waiting.entry(frontend).or_default().insert(new.name.clone());
                 self.vacant.insert(frontend);
                 return;
             }
             None => None,
             Some(owner) if owner == new.name => {
-                old.and_then(|record| Some(View { name: new.name, record, plan: plan_of(record, frontend)? }))
+                old.and_then(|port| Some(FrontendView { name: new.name, port, plan: plan_of(port, frontend)? }))
             }
             Some(owner) if owner < new.name => {
                 self.waiting.entry(frontend).or_default().insert(new.name.clone());
@@ -254,7 +257,7 @@ impl Planner {
                 let waiting = self.waiting.entry(frontend).or_default();
                 waiting.remove(new.name);
                 waiting.insert(loser.clone());
-                let view = view(&self.records, &loser, frontend);
+                let view = view(&self.ports, &loser, frontend);
                 change(&mut self.shared, &self.context, view, Some(new), transaction);
                 self.owners.insert(frontend, new.name.clone());
                 return;
@@ -266,8 +269,8 @@ impl Planner {
         change(&mut self.shared, &self.context, old_view, Some(new), transaction);
     }
 
-    /// A service port does not want a frontend any more.
-    fn leave(&mut self, old: View<'_>, transaction: &mut Transaction) {
+    /// A service port releases a frontend.
+    fn release(&mut self, old: FrontendView<'_>, transaction: &mut Transaction) {
         let frontend = old.plan.frontend;
         if self.owners.get(&frontend) == Some(old.name) {
             change(&mut self.shared, &self.context, Some(old), None, transaction);
@@ -284,15 +287,15 @@ impl Planner {
     }
 }
 
-/// Writes what differs for a frontend.
+/// Writes the changes of a frontend.
 fn change(
-    shared: &mut Shared,
+    shared: &mut SharedObjects,
     context: &Context,
-    old: Option<View<'_>>,
-    new: Option<View<'_>>,
+    old: Option<FrontendView<'_>>,
+    new: Option<FrontendView<'_>>,
     transaction: &mut Transaction,
 ) {
-    let elements = |view: Option<View<'_>>| view.map(|view| view.elements(context.family)).unwrap_or_default();
+    let elements = |view: Option<FrontendView<'_>>| view.map(|view| view.elements(context.family)).unwrap_or_default();
     if let Some(new) = new {
         shared.acquire(new, context, transaction);
     }
@@ -303,24 +306,24 @@ fn change(
 }
 
 fn view<'a>(
-    records: &'a HashMap<ServicePortName, Box<Record>>,
+    ports: &'a HashMap<ServicePortName, Box<PortPlan>>,
     name: &ServicePortName,
     frontend: Frontend,
-) -> Option<View<'a>> {
-    let (name, record) = records.get_key_value(name)?;
-    Some(View { name, record, plan: plan_of(record, frontend)? })
+) -> Option<FrontendView<'a>> {
+    let (name, port) = ports.get_key_value(name)?;
+    Some(FrontendView { name, port, plan: plan_of(port, frontend)? })
 }
 
-fn plan_of(record: &Record, frontend: Frontend) -> Option<&Plan> {
-    // A service port has a handful of frontends.
-    record.frontends.iter().find(|plan| plan.frontend == frontend)
+fn plan_of(port: &PortPlan, frontend: Frontend) -> Option<&FrontendPlan> {
+    // A service port has few frontends.
+    port.frontends.iter().find(|plan| plan.frontend == frontend)
 }
 
-fn has(record: Option<&Record>, frontend: Frontend) -> bool {
-    record.is_some_and(|record| plan_of(record, frontend).is_some())
+fn has(port: Option<&PortPlan>, frontend: Frontend) -> bool {
+    port.is_some_and(|port| plan_of(port, frontend).is_some())
 }
 
-fn node_port_addresses(context: &Context) -> impl Iterator<Item = Placed> {
+fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
     let addresses = match &context.node_ports {
         NodePortMatch::AnyLocal => &[][..],
         NodePortMatch::Addresses(addresses) => addresses,

@@ -2,42 +2,42 @@ use crate::model::{DataType, Name, Set, SetKind};
 
 use super::Context;
 
-/// The sets and maps of the table, in the order in which they are declared.
+/// A set or map of the table. The variants are in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetId {
-    /// Kinds and numbers of endpoints, by frontend.
+    /// Frontend to kind and number of endpoints.
     Services,
     /// The same for what must stay on this node.
     LocalServices,
-    /// Chains, by kind and number of endpoints.
+    /// Kind and number of endpoints to the chain.
     Dispatch,
     /// The same for what must stay on this node. The kernel refuses a map that leads back to where it is looked into.
     LocalDispatch,
-    /// Addresses and ports, by frontend and index or slot.
+    /// Frontend and index or slot to the endpoint's address and port.
     Endpoints,
-    /// Slots, by frontend and index.
+    /// Frontend and index to the endpoint's slot.
     Slots,
-    /// Slots, by their owner and client; written by the kernel.
+    /// Slot owner and client to the slot; written by rules.
     Affinity,
-    /// Frontends whose Service has no endpoints anywhere.
+    /// Frontends without endpoints anywhere: rejected.
     Refused,
-    /// Frontends whose Service has no endpoints here, although its policy asks for them.
+    /// Frontends with traffic policy Local and without endpoints on this node: dropped.
     Dropped,
     /// Frontends with source ranges.
     Restricted,
-    /// Sources that may use them.
+    /// Sources that these ranges allow.
     SourceRanges,
-    /// Endpoints of this node, with themselves as clients.
+    /// Connections of this node's endpoints to themselves.
     Hairpin,
     /// Cluster IPs.
     ClusterIps,
-    /// Addresses that answer on node ports.
+    /// Addresses that serve node ports.
     NodePortAddresses,
-    /// Frontends with an affinity of so many seconds.
+    /// Frontends with an affinity timeout of this many seconds.
     Sticky(u32),
 }
 
-/// Names of maps that rules look into.
+/// The names of maps that rules look up.
 pub(super) struct MapName;
 
 impl MapName {
@@ -51,7 +51,7 @@ impl MapName {
 }
 
 impl SetId {
-    /// Those that are always there.
+    /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
         Self::Services,
         Self::LocalServices,
@@ -69,7 +69,7 @@ impl SetId {
         Self::NodePortAddresses,
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> Name {
         match self {
             Self::Services => MapName::SERVICES,
@@ -90,13 +90,13 @@ impl SetId {
         }
     }
 
-    /// Rules of the kernel write it, not we.
-    pub fn is_learned(self) -> bool {
+    /// Reports whether rules add the elements instead of the planner.
+    pub fn is_dynamic(self) -> bool {
         self == Self::Affinity
     }
 
-    /// The opposite of [`SetId::name`]; `None` for a name that none of ours has.
-    pub fn of_name(name: &Name) -> Option<Self> {
+    /// Returns the set with this name; `None` if it is not one of this table's.
+    pub fn from_name(name: &Name) -> Option<Self> {
         let sticky = || {
             let id = Self::Sticky(name.as_str().strip_prefix(STICKY)?.parse().ok()?);
             (id.name() == *name).then_some(id)
@@ -104,35 +104,35 @@ impl SetId {
         Self::FIXED.into_iter().find(|id| id.name() == *name).or_else(sticky)
     }
 
-    /// How it is declared.
-    pub(crate) fn declare(self, context: &Context) -> Set {
+    /// Returns the declaration.
+    pub(crate) fn declaration(self, context: &Context) -> Set {
         let address = DataType::address(context.family);
-        let frontend = [address, DataType::Protocol, DataType::Port];
+        let frontend = [address, DataType::InetProto, DataType::InetService];
         let set = |key: &[DataType]| Set::new(self.name(), key);
         let with = |last: DataType| [&frontend[..], &[last]].concat();
         match self {
-            Self::Services => set(&frontend).to_values([DataType::Class]).counter(context.counters).comment(
+            Self::Services => set(&frontend).map_to([DataType::ClassId]).counter(context.counters).comment(
                 "what to do for an address and port, kind:endpoints in hexadecimal; 0.0.0.0 or :: for node ports",
             ),
             Self::LocalServices => set(&frontend)
-                .to_values([DataType::Class])
+                .map_to([DataType::ClassId])
                 .comment("the same for outside traffic that must stay on this node, kind:endpoints of this node"),
-            Self::Dispatch => set(&[DataType::Class])
-                .to_verdicts()
+            Self::Dispatch => set(&[DataType::ClassId])
+                .verdict_map()
                 .comment("1 pick, 2 pick-local, 3 external, 4 external-local; +4 with affinity, +10 for node ports"),
             Self::LocalDispatch => {
-                set(&[DataType::Class]).to_verdicts().comment("the same for classes of local-services")
+                set(&[DataType::ClassId]).verdict_map().comment("the same for classes of local-services")
             }
-            Self::Endpoints => set(&with(DataType::Class))
-                .to_values([address, DataType::Port])
+            Self::Endpoints => set(&with(DataType::ClassId))
+                .map_to([address, DataType::InetService])
                 .counter(context.counters)
                 .comment("list:index, list 1 the cluster's, 2 this node's; from 100:1 slots for affinity"),
-            Self::Slots => set(&with(DataType::Class))
-                .to_values([DataType::Class])
+            Self::Slots => set(&with(DataType::ClassId))
+                .map_to([DataType::ClassId])
                 .comment("list:index of an endpoint to its slot, for services with affinity"),
-            Self::Affinity => set(&[DataType::Class, address])
-                .to_values([DataType::Class])
-                .kind(SetKind::Learned { capacity: AFFINITY_CAPACITY })
+            Self::Affinity => set(&[DataType::ClassId, address])
+                .map_to([DataType::ClassId])
+                .kind(SetKind::Dynamic { size: AFFINITY_CAPACITY })
                 .comment("slots of a service's list and client to the slot of the endpoint that the client had last"),
             Self::Refused => set(&frontend).comment("services without any endpoint"),
             Self::Dropped => {
@@ -152,5 +152,5 @@ impl SetId {
 }
 
 const STICKY: &str = "sticky-";
-/// Clients that the kernel remembers, over all Services, at about 100 bytes each while they are remembered.
+/// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;

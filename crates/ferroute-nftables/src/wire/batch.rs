@@ -2,26 +2,23 @@ use std::ops::Range;
 
 use ferroute_netlink::{Batch, Refusal, flags, nfnetlink};
 
-use super::{
-    constants::{element, message},
-    element::put,
-    object::Objects,
-};
+use super::{constants::*, element::put, object::Objects};
 use crate::model::{Change, Element, Name, TableId, Transaction};
 
-/// A transaction as it is sent.
+/// An encoded transaction.
 pub(crate) struct EncodedTransaction {
-    /// Its messages.
+    /// The messages.
     pub(crate) batch: Batch,
-    /// The changes that each message stands for. The first and the last one, which frame the transaction, have none.
+    /// The changes that each message contains. The first and the last message, which begin and end the batch, contain
+    /// none.
     messages: Vec<Range<usize>>,
 }
 
-/// Encodes a transaction. Elements that follow each other and are of the same set share messages.
+/// Encodes a transaction. Consecutive additions or deletions of elements of the same set share messages.
 pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
     let changes = &transaction.changes;
     let mut encoded = EncodedTransaction { batch: Batch::new(), messages: Vec::new() };
-    encoded.frame(nfnetlink::BATCH_BEGIN);
+    encoded.delimiter(nfnetlink::NFNL_MSG_BATCH_BEGIN);
     let (mut done, mut sets) = (0, 0);
     while let Some(change) = changes.get(done) {
         let mut objects = Objects { batch: &mut encoded.batch, id: &transaction.table };
@@ -45,12 +42,12 @@ pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
         }
         encoded.messages.push(first..done);
     }
-    encoded.frame(nfnetlink::BATCH_END);
+    encoded.delimiter(nfnetlink::NFNL_MSG_BATCH_END);
     encoded
 }
 
 impl EncodedTransaction {
-    /// The change that the kernel refused, or the first of those that it may have been.
+    /// Returns the change that the kernel refused, or the first of those in the refused message.
     pub(crate) fn refused<'a>(&self, refusal: &Refusal, transaction: &'a Transaction) -> Option<&'a Change> {
         let changes = &transaction.changes[self.messages.get(refusal.index)?.clone()];
         let first = changes.first()?;
@@ -58,25 +55,25 @@ impl EncodedTransaction {
         Some(element_at(&transaction.table, changes, offset as usize).unwrap_or(first))
     }
 
-    fn frame(&mut self, kind: u16) {
-        let header = nfnetlink::header(0, 0, nfnetlink::NFTABLES.into());
-        // The kernel answers the last change, which it reaches only when nothing before was refused. It does not answer
-        // the frame itself before Linux 6.10.
-        if kind == nfnetlink::BATCH_END {
-            self.batch.answer_last();
+    fn delimiter(&mut self, kind: u16) {
+        let header = nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into());
+        // Requests an ack for the last change, which the kernel only sends if it refused nothing before. Before Linux
+        // 6.10 it does not acknowledge the end of the batch itself.
+        if kind == nfnetlink::NFNL_MSG_BATCH_END {
+            self.batch.ack_last();
         }
         self.batch.message(kind, 0, &header);
         self.messages.push(0..0);
     }
 }
 
-/// Writes the elements in front of `changes` that are added to, or removed from, the same set, as many as fit into one
-/// message; returns how many.
+/// Writes the elements of the first changes into one message, as long as they add to, or delete from, the same set and
+/// fit. Returns how many.
 fn add_elements(objects: &mut Objects<'_>, changes: &[Change]) -> usize {
     write_elements(objects, changes, |_| {})
 }
 
-/// The change whose element stands at an offset of the message that [`add_elements`] makes of `changes`.
+/// Returns the change whose element is at this offset of the message that [`add_elements`] writes for `changes`.
 fn element_at<'a>(table: &TableId, changes: &'a [Change], offset: usize) -> Option<&'a Change> {
     let mut batch = Batch::new();
     let mut ends = Vec::new();
@@ -84,21 +81,21 @@ fn element_at<'a>(table: &TableId, changes: &'a [Change], offset: usize) -> Opti
     changes.get(ends.partition_point(|end| *end <= offset))
 }
 
-/// `each` is told where in the message an element ends.
-fn write_elements(objects: &mut Objects<'_>, changes: &[Change], mut each: impl FnMut(usize)) -> usize {
+/// Calls `on_element` with the offset of the end of each element in the message.
+fn write_elements(objects: &mut Objects<'_>, changes: &[Change], mut on_element: impl FnMut(usize)) -> usize {
     let Some((set, adds, _)) = changes.first().and_then(elements_of) else { return 0 };
-    let (kind, flags) = if adds { (message::NEW_SET_ELEMENT, flags::CREATE) } else { (message::DEL_SET_ELEMENT, 0) };
+    let (kind, flags) = if adds { (NFT_MSG_NEWSETELEM, flags::NLM_F_CREATE) } else { (NFT_MSG_DELSETELEM, 0) };
     let mut message = objects.message(kind, flags);
-    message.put_str(element::SET, set.as_str());
+    message.put_str(NFTA_SET_ELEM_LIST_SET, set.as_str());
     let start = message.length();
-    let mut list = message.nest(element::ELEMENTS);
+    let mut list = message.nest(NFTA_SET_ELEM_LIST_ELEMENTS);
     let mut count = 0;
-    for (of, same, element) in changes.iter().map_while(elements_of) {
-        if of != set || same != adds || list.room() < LONGEST_ELEMENT {
+    for (element_set, is_addition, element) in changes.iter().map_while(elements_of) {
+        if element_set != set || is_addition != adds || list.remaining() < MAX_ELEMENT_LENGTH {
             break;
         }
         put(&mut list, element, adds);
-        each(start + list.length());
+        on_element(start + list.length());
         count += 1;
     }
     count
@@ -112,5 +109,6 @@ fn elements_of(change: &Change) -> Option<(&Name, bool, &Element)> {
     }
 }
 
-/// More bytes than any element takes: two keys of 64 bytes, a verdict with a chain's name, a comment of 128 bytes.
-const LONGEST_ELEMENT: usize = 640;
+/// More than the length of any element in bytes: two keys of 64 bytes, a verdict with a chain name, a comment of 128
+/// bytes.
+const MAX_ELEMENT_LENGTH: usize = 640;

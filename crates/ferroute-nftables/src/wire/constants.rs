@@ -1,175 +1,202 @@
-//! Numbers of `include/uapi/linux/netfilter/nf_tables.h`, by the kernel's names.
+//! Constants of `include/uapi/linux/netfilter/nf_tables.h` and related kernel headers, by the kernel's names.
+//!
+//! Values come from `libc`, converted to the type of their attribute, where `libc` defines them.
 
-/// Kinds of messages (`NFT_MSG_*`).
-pub(super) mod message {
-    pub(in crate::wire) const NEW_TABLE: u8 = 0;
-    pub(in crate::wire) const GET_TABLE: u8 = 1;
-    pub(in crate::wire) const DEL_TABLE: u8 = 2;
-    pub(in crate::wire) const NEW_CHAIN: u8 = 3;
-    pub(in crate::wire) const GET_CHAIN: u8 = 4;
-    pub(in crate::wire) const DEL_CHAIN: u8 = 5;
-    pub(in crate::wire) const NEW_RULE: u8 = 6;
-    pub(in crate::wire) const GET_RULE: u8 = 7;
-    pub(in crate::wire) const DEL_RULE: u8 = 8;
-    pub(in crate::wire) const NEW_SET: u8 = 9;
-    pub(in crate::wire) const GET_SET: u8 = 10;
-    pub(in crate::wire) const DEL_SET: u8 = 11;
-    pub(in crate::wire) const NEW_SET_ELEMENT: u8 = 12;
-    pub(in crate::wire) const GET_SET_ELEMENT: u8 = 13;
-    pub(in crate::wire) const DEL_SET_ELEMENT: u8 = 14;
+macro_rules! from_libc {
+    ($type:ty: $($name:ident)+) => {
+        $(pub(super) const $name: $type = libc::$name as $type;)+
+    };
 }
 
-/// `NFTA_LIST_ELEM`: an entry of any list.
-pub(super) const LIST_ELEMENT: u16 = 1;
-
-/// `NFTA_TABLE_*`.
-pub(super) mod table {
-    pub(in crate::wire) const NAME: u16 = 1;
-    pub(in crate::wire) const FLAGS: u16 = 2;
-    pub(in crate::wire) const HANDLE: u16 = 4;
-    pub(in crate::wire) const USERDATA: u16 = 6;
-    /// `NFT_TABLE_F_DORMANT`.
-    pub(in crate::wire) const DORMANT: u32 = 1;
+macro_rules! attributes {
+    ($($name:ident = $value:literal),+ $(,)?) => {
+        $(pub(super) const $name: u16 = $value;)+
+    };
 }
 
-/// `NFTA_CHAIN_*` and `NFTA_HOOK_*`.
-pub(super) mod chain {
-    pub(in crate::wire) const TABLE: u16 = 1;
-    pub(in crate::wire) const NAME: u16 = 3;
-    pub(in crate::wire) const HOOK: u16 = 4;
-    pub(in crate::wire) const POLICY: u16 = 5;
-    pub(in crate::wire) const TYPE: u16 = 7;
-    pub(in crate::wire) const USERDATA: u16 = 12;
-    pub(in crate::wire) const HOOK_NUMBER: u16 = 1;
-    pub(in crate::wire) const HOOK_PRIORITY: u16 = 2;
-    /// `NF_DROP` and `NF_ACCEPT`.
-    pub(in crate::wire) const DROP: u32 = 0;
-    pub(in crate::wire) const ACCEPT: u32 = 1;
+// enum nf_tables_msg_types
+from_libc!(u8:
+    NFT_MSG_NEWTABLE NFT_MSG_GETTABLE NFT_MSG_DELTABLE
+    NFT_MSG_NEWCHAIN NFT_MSG_GETCHAIN NFT_MSG_DELCHAIN
+    NFT_MSG_NEWRULE NFT_MSG_GETRULE NFT_MSG_DELRULE
+    NFT_MSG_NEWSET NFT_MSG_GETSET NFT_MSG_DELSET
+    NFT_MSG_NEWSETELEM NFT_MSG_GETSETELEM NFT_MSG_DELSETELEM
+);
+
+// enum nft_list_attributes, nft_table_attributes, nft_hook_attributes, nft_chain_attributes, nft_rule_attributes
+attributes! {
+    NFTA_LIST_ELEM = 1,
+    NFTA_TABLE_NAME = 1,
+    NFTA_TABLE_FLAGS = 2,
+    NFTA_TABLE_HANDLE = 4,
+    NFTA_TABLE_USERDATA = 6,
+    NFTA_HOOK_HOOKNUM = 1,
+    NFTA_HOOK_PRIORITY = 2,
+    NFTA_CHAIN_TABLE = 1,
+    NFTA_CHAIN_NAME = 3,
+    NFTA_CHAIN_HOOK = 4,
+    NFTA_CHAIN_POLICY = 5,
+    NFTA_CHAIN_TYPE = 7,
+    NFTA_CHAIN_USERDATA = 12,
+    NFTA_RULE_TABLE = 1,
+    NFTA_RULE_CHAIN = 2,
+    NFTA_RULE_EXPRESSIONS = 4,
+    NFTA_RULE_USERDATA = 7,
 }
 
-/// `NFTA_RULE_*` and `NFTA_EXPR_*`.
-pub(super) mod rule {
-    pub(in crate::wire) const TABLE: u16 = 1;
-    pub(in crate::wire) const CHAIN: u16 = 2;
-    pub(in crate::wire) const EXPRESSIONS: u16 = 4;
-    pub(in crate::wire) const USERDATA: u16 = 7;
-    pub(in crate::wire) const EXPRESSION_NAME: u16 = 1;
-    pub(in crate::wire) const EXPRESSION_DATA: u16 = 2;
+// enum nft_set_attributes, nft_set_desc_attributes, nft_set_field_attributes
+attributes! {
+    NFTA_SET_TABLE = 1,
+    NFTA_SET_NAME = 2,
+    NFTA_SET_FLAGS = 3,
+    NFTA_SET_KEY_TYPE = 4,
+    NFTA_SET_KEY_LEN = 5,
+    NFTA_SET_DATA_TYPE = 6,
+    NFTA_SET_DATA_LEN = 7,
+    NFTA_SET_DESC = 9,
+    NFTA_SET_ID = 10,
+    NFTA_SET_USERDATA = 13,
+    NFTA_SET_EXPR = 17,
+    // Linux 6.16 and later.
+    NFTA_SET_COUNT = 20,
+    NFTA_SET_DESC_SIZE = 1,
+    NFTA_SET_DESC_CONCAT = 2,
+    NFTA_SET_FIELD_LEN = 1,
 }
 
-/// `NFTA_SET_*`, `NFT_SET_*` and the types of `nft`.
-pub(super) mod set {
-    pub(in crate::wire) const TABLE: u16 = 1;
-    pub(in crate::wire) const NAME: u16 = 2;
-    pub(in crate::wire) const FLAGS: u16 = 3;
-    pub(in crate::wire) const KEY_TYPE: u16 = 4;
-    pub(in crate::wire) const KEY_LENGTH: u16 = 5;
-    pub(in crate::wire) const DATA_TYPE: u16 = 6;
-    pub(in crate::wire) const DATA_LENGTH: u16 = 7;
-    pub(in crate::wire) const DESCRIPTION: u16 = 9;
-    pub(in crate::wire) const ID: u16 = 10;
-    pub(in crate::wire) const USERDATA: u16 = 13;
-    pub(in crate::wire) const EXPRESSION: u16 = 17;
-    /// Number of elements; listed by Linux 6.16 and later.
-    pub(in crate::wire) const COUNT: u16 = 20;
-    pub(in crate::wire) const DESCRIPTION_SIZE: u16 = 1;
-    pub(in crate::wire) const DESCRIPTION_CONCAT: u16 = 2;
-    pub(in crate::wire) const FIELD_LENGTH: u16 = 1;
-    pub(in crate::wire) const INTERVAL: u32 = 0x4;
-    pub(in crate::wire) const MAP: u32 = 0x8;
-    pub(in crate::wire) const TIMEOUT: u32 = 0x10;
-    pub(in crate::wire) const EVALUATED: u32 = 0x20;
-    pub(in crate::wire) const CONCATENATED: u32 = 0x80;
-    /// `NFT_DATA_VERDICT`: the data type of verdicts.
-    pub(in crate::wire) const VERDICT: u32 = 0xffff_ff00;
+// enum nft_set_elem_list_attributes, nft_set_elem_attributes, nft_data_attributes, nft_verdict_attributes
+attributes! {
+    NFTA_SET_ELEM_LIST_TABLE = 1,
+    NFTA_SET_ELEM_LIST_SET = 2,
+    NFTA_SET_ELEM_LIST_ELEMENTS = 3,
+    NFTA_SET_ELEM_KEY = 1,
+    NFTA_SET_ELEM_DATA = 2,
+    NFTA_SET_ELEM_FLAGS = 3,
+    NFTA_SET_ELEM_USERDATA = 6,
+    NFTA_SET_ELEM_EXPR = 7,
+    NFTA_SET_ELEM_KEY_END = 10,
+    NFTA_DATA_VALUE = 1,
+    NFTA_DATA_VERDICT = 2,
+    NFTA_VERDICT_CODE = 1,
+    NFTA_VERDICT_CHAIN = 2,
 }
 
-/// `NFTA_SET_ELEM_LIST_*`, `NFTA_SET_ELEM_*`, `NFTA_DATA_*` and `NFTA_VERDICT_*`.
-pub(super) mod element {
-    pub(in crate::wire) const TABLE: u16 = 1;
-    pub(in crate::wire) const SET: u16 = 2;
-    pub(in crate::wire) const ELEMENTS: u16 = 3;
-    pub(in crate::wire) const KEY: u16 = 1;
-    pub(in crate::wire) const DATA: u16 = 2;
-    pub(in crate::wire) const FLAGS: u16 = 3;
-    pub(in crate::wire) const USERDATA: u16 = 6;
-    pub(in crate::wire) const EXPRESSION: u16 = 7;
-    pub(in crate::wire) const KEY_END: u16 = 10;
-    /// `NFT_SET_ELEM_INTERVAL_END`.
-    pub(in crate::wire) const INTERVAL_END: u32 = 1;
-    pub(in crate::wire) const VALUE: u16 = 1;
-    pub(in crate::wire) const VERDICT: u16 = 2;
-    pub(in crate::wire) const CODE: u16 = 1;
-    pub(in crate::wire) const CHAIN: u16 = 2;
-    /// `NFTA_COUNTER_*`.
-    pub(in crate::wire) const COUNTER_BYTES: u16 = 1;
-    pub(in crate::wire) const COUNTER_PACKETS: u16 = 2;
+// enum nft_expr_attributes and the attributes of each expression
+attributes! {
+    NFTA_EXPR_NAME = 1,
+    NFTA_EXPR_DATA = 2,
+    NFTA_IMMEDIATE_DREG = 1,
+    NFTA_IMMEDIATE_DATA = 2,
+    NFTA_BITWISE_SREG = 1,
+    NFTA_BITWISE_DREG = 2,
+    NFTA_BITWISE_LEN = 3,
+    NFTA_BITWISE_MASK = 4,
+    NFTA_BITWISE_XOR = 5,
+    NFTA_BITWISE_OP = 6,
+    NFTA_BYTEORDER_SREG = 1,
+    NFTA_BYTEORDER_DREG = 2,
+    NFTA_BYTEORDER_LEN = 4,
+    NFTA_BYTEORDER_SIZE = 5,
+    NFTA_CMP_SREG = 1,
+    NFTA_CMP_OP = 2,
+    NFTA_CMP_DATA = 3,
+    NFTA_RANGE_SREG = 1,
+    NFTA_RANGE_OP = 2,
+    NFTA_RANGE_FROM_DATA = 3,
+    NFTA_RANGE_TO_DATA = 4,
+    NFTA_LOOKUP_SET = 1,
+    NFTA_LOOKUP_SREG = 2,
+    NFTA_LOOKUP_DREG = 3,
+    NFTA_LOOKUP_FLAGS = 5,
+    NFTA_DYNSET_SET_NAME = 1,
+    NFTA_DYNSET_OP = 3,
+    NFTA_DYNSET_SREG_KEY = 4,
+    NFTA_DYNSET_SREG_DATA = 5,
+    NFTA_DYNSET_TIMEOUT = 6,
+    NFTA_DYNSET_EXPR = 7,
+    NFTA_DYNSET_EXPRESSIONS = 10,
+    NFTA_PAYLOAD_DREG = 1,
+    NFTA_PAYLOAD_BASE = 2,
+    NFTA_PAYLOAD_OFFSET = 3,
+    NFTA_PAYLOAD_LEN = 4,
+    NFTA_META_DREG = 1,
+    NFTA_META_KEY = 2,
+    NFTA_META_SREG = 3,
+    NFTA_CT_DREG = 1,
+    NFTA_CT_KEY = 2,
+    NFTA_CT_SREG = 4,
+    NFTA_FIB_DREG = 1,
+    NFTA_FIB_RESULT = 2,
+    NFTA_FIB_FLAGS = 3,
+    NFTA_NG_DREG = 1,
+    NFTA_NG_MODULUS = 2,
+    NFTA_NG_TYPE = 3,
+    NFTA_NG_OFFSET = 4,
+    NFTA_NAT_TYPE = 1,
+    NFTA_NAT_FAMILY = 2,
+    NFTA_NAT_REG_ADDR_MIN = 3,
+    NFTA_NAT_REG_ADDR_MAX = 4,
+    NFTA_NAT_REG_PROTO_MIN = 5,
+    NFTA_NAT_REG_PROTO_MAX = 6,
+    NFTA_MASQ_FLAGS = 1,
+    NFTA_REJECT_TYPE = 1,
+    NFTA_REJECT_ICMP_CODE = 2,
+    NFTA_COUNTER_BYTES = 1,
+    NFTA_COUNTER_PACKETS = 2,
 }
 
-/// `NFTA_BYTEORDER_*`.
-pub(super) mod byteorder {
-    pub(in crate::wire) const SOURCE: u16 = 1;
-    pub(in crate::wire) const DESTINATION: u16 = 2;
-    pub(in crate::wire) const LENGTH: u16 = 4;
-    pub(in crate::wire) const SIZE: u16 = 5;
-}
+// Flags of tables, sets and elements, and the data type of verdicts.
+from_libc!(u32: NFT_SET_INTERVAL NFT_SET_MAP NFT_SET_TIMEOUT NFT_SET_EVAL NFT_SET_ELEM_INTERVAL_END NFT_DATA_VERDICT);
+pub(super) const NFT_TABLE_F_DORMANT: u32 = 0x1;
+pub(super) const NFT_SET_CONCAT: u32 = 0x80;
 
-/// Verdict codes: `NF_*` and `NFT_*`, the latter negative.
-pub(super) mod verdict {
-    pub(in crate::wire) const DROP: i32 = 0;
-    pub(in crate::wire) const ACCEPT: i32 = 1;
-    pub(in crate::wire) const JUMP: i32 = -3;
-    pub(in crate::wire) const GOTO: i32 = -4;
-    pub(in crate::wire) const RETURN: i32 = -5;
-}
+// Hooks and verdicts: enum nf_inet_hooks, enum nft_verdicts.
+from_libc!(u32: NF_INET_PRE_ROUTING NF_INET_LOCAL_IN NF_INET_FORWARD NF_INET_LOCAL_OUT NF_INET_POST_ROUTING);
+from_libc!(i32: NF_DROP NF_ACCEPT NFT_JUMP NFT_GOTO NFT_RETURN);
 
-/// What expressions are made of, by the names in `nf_tables.h` and `nf_nat.h`.
-pub(super) mod expr {
-    /// `NFT_REG_VERDICT`.
-    pub(in crate::wire) const REGISTER_VERDICT: u32 = 0;
-    /// `NFT_META_*`.
-    pub(in crate::wire) const META_PRIORITY: u32 = 2;
-    pub(in crate::wire) const META_MARK: u32 = 3;
-    pub(in crate::wire) const META_INPUT_INTERFACE: u32 = 6;
-    pub(in crate::wire) const META_PROTOCOL: u32 = 16;
-    /// `NFT_PAYLOAD_*_HEADER`.
-    pub(in crate::wire) const PAYLOAD_NETWORK: u32 = 1;
-    pub(in crate::wire) const PAYLOAD_TRANSPORT: u32 = 2;
-    /// Where all transport protocols that have ports have the destination's.
-    pub(in crate::wire) const DESTINATION_PORT: u32 = 2;
-    /// `NFT_CT_*` and the bits behind: `NF_CT_STATE_BIT(IP_CT_NEW)`, `IPS_DST_NAT`.
-    pub(in crate::wire) const CT_STATE: u32 = 0;
-    pub(in crate::wire) const CT_STATUS: u32 = 2;
-    pub(in crate::wire) const CT_STATE_NEW: u32 = 8;
-    pub(in crate::wire) const CT_STATUS_DNAT: u32 = 0x20;
-    /// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_*`, `RTN_LOCAL`.
-    pub(in crate::wire) const FIB_ADDRESS_TYPE: u32 = 3;
-    pub(in crate::wire) const FIB_SOURCE: u32 = 1;
-    pub(in crate::wire) const FIB_DESTINATION: u32 = 2;
-    pub(in crate::wire) const ADDRESS_TYPE_LOCAL: u32 = 2;
-    /// `NFT_NG_RANDOM`.
-    pub(in crate::wire) const NUMGEN_RANDOM: u32 = 1;
-    /// `NFT_DYNSET_OP_*`.
-    pub(in crate::wire) const DYNSET_UPDATE: u32 = 1;
-    pub(in crate::wire) const DYNSET_DELETE: u32 = 2;
-    /// `NFT_NAT_DNAT`, `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
-    pub(in crate::wire) const NAT_DESTINATION: u32 = 1;
-    pub(in crate::wire) const NAT_FULLY_RANDOM: u32 = 0x10;
-    /// `NFT_REJECT_ICMP_UNREACH`, `ICMP_PORT_UNREACH`, `ICMPV6_PORT_UNREACH`.
-    pub(in crate::wire) const REJECT_UNREACHABLE: u32 = 0;
-    pub(in crate::wire) const ICMP_PORT_UNREACHABLE: u8 = 3;
-    pub(in crate::wire) const ICMPV6_PORT_UNREACHABLE: u8 = 4;
-    /// `NFT_LOOKUP_F_INV`.
-    pub(in crate::wire) const LOOKUP_INVERTED: u32 = 1;
-    /// `IFNAMSIZ`.
-    pub(in crate::wire) const INTERFACE_NAME: usize = 16;
-    /// More of `NFT_META_*`, `NFT_CT_*`, `NFT_NAT_*`, `NFT_REJECT_*` and `NFT_DYNSET_OP_*`, which the planner does not use.
-    pub(in crate::wire) const META_ETHERNET_PROTOCOL: u32 = 1;
-    pub(in crate::wire) const META_OUTPUT_INTERFACE: u32 = 7;
-    pub(in crate::wire) const META_FAMILY: u32 = 15;
-    pub(in crate::wire) const SOURCE_PORT: u32 = 0;
-    pub(in crate::wire) const NAT_SOURCE: u32 = 0;
-    pub(in crate::wire) const REJECT_TCP_RESET: u32 = 1;
-    pub(in crate::wire) const REJECT_ICMPX: u32 = 2;
-    pub(in crate::wire) const DYNSET_ADD: u32 = 0;
-}
+// enum nft_registers
+from_libc!(u32: NFT_REG_VERDICT NFT_REG_1 NFT_REG_4 NFT_REG32_00 NFT_REG32_15);
+
+// enum nft_meta_keys, nft_payload_bases, nft_ct_keys, nft_ng_types
+from_libc!(u32:
+    NFT_META_PROTOCOL NFT_META_PRIORITY NFT_META_MARK NFT_META_IIFNAME NFT_META_OIFNAME NFT_META_NFPROTO
+    NFT_META_L4PROTO
+    NFT_PAYLOAD_NETWORK_HEADER NFT_PAYLOAD_TRANSPORT_HEADER
+    NFT_CT_STATE NFT_CT_STATUS
+    NFT_NG_RANDOM
+);
+
+// enum nft_cmp_ops, nft_range_ops, nft_dynset_ops, nft_nat_types, nft_reject_types, nft_lookup_flags
+from_libc!(u32:
+    NFT_CMP_EQ NFT_CMP_NEQ NFT_CMP_LT NFT_CMP_LTE NFT_CMP_GT NFT_CMP_GTE
+    NFT_RANGE_EQ NFT_RANGE_NEQ
+    NFT_DYNSET_OP_ADD NFT_DYNSET_OP_UPDATE
+    NFT_NAT_SNAT NFT_NAT_DNAT
+    NFT_REJECT_ICMP_UNREACH NFT_REJECT_TCP_RST NFT_REJECT_ICMPX_UNREACH
+    NFT_LOOKUP_F_INV
+);
+pub(super) const NFT_DYNSET_OP_DELETE: u32 = 2;
+/// Called `NFT_BITWISE_MASK_XOR` since Linux 6.13.
+pub(super) const NFT_BITWISE_BOOL: u32 = 0;
+
+// enum nft_fib_result, nft_fib_flags; the address type of include/uapi/linux/rtnetlink.h
+pub(super) const NFT_FIB_RESULT_ADDRTYPE: u32 = 3;
+pub(super) const NFTA_FIB_F_SADDR: u32 = 1 << 0;
+pub(super) const NFTA_FIB_F_DADDR: u32 = 1 << 1;
+from_libc!(u32: RTN_LOCAL);
+
+/// `NF_CT_STATE_BIT(IP_CT_NEW)` of `include/uapi/linux/netfilter/nf_conntrack_common.h`.
+pub(super) const CT_STATE_NEW: u32 = 1 << 3;
+/// `include/uapi/linux/netfilter/nf_conntrack_common.h`.
+pub(super) const IPS_DST_NAT: u32 = 1 << 5;
+/// `include/uapi/linux/netfilter/nf_nat.h`.
+pub(super) const NF_NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4;
+/// `include/uapi/linux/icmp.h`.
+pub(super) const ICMP_PORT_UNREACH: u8 = 3;
+/// `include/uapi/linux/icmpv6.h`.
+pub(super) const ICMPV6_PORT_UNREACH: u8 = 4;
+
+/// The offset of the source port in the header of every transport protocol with ports.
+pub(super) const SOURCE_PORT_OFFSET: u32 = 0;
+/// The offset of the destination port.
+pub(super) const DESTINATION_PORT_OFFSET: u32 = 2;

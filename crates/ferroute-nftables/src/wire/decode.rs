@@ -1,48 +1,42 @@
-//! Rules from the kernel's expressions: the opposite of `expression.rs`, for anybody's rules.
+//! Decoding rules from the kernel's expressions, for rules of any program: the inverse of `expression.rs`.
 //!
-//! Expressions load what a packet has into registers, and compare or use what is there. So the decoder keeps what each
-//! register holds, as a [`Held`], and makes a statement whenever something is decided or changed. What it does not know
+//! Expressions load properties of a packet into registers, and compare or use them. The decoder tracks the content of
+//! each register as a [`Loaded`], and emits a statement when a value is compared or used. What it cannot represent
 //! becomes [`Opaque`], with the expressions that lead to it.
 
 mod effects;
-mod held;
+mod registers;
 
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Attribute, Attributes};
 use ipnet::IpNet;
 
-use self::held::{Held, Registers, Side};
+use self::registers::{Loaded, Registers, Side};
 use super::{
     EncodedRule,
-    constants::{
-        element::{COUNTER_BYTES, COUNTER_PACKETS, VALUE},
-        expr::{
-            ADDRESS_TYPE_LOCAL, CT_STATE_NEW, CT_STATUS_DNAT, LOOKUP_INVERTED, META_ETHERNET_PROTOCOL, META_FAMILY,
-            REGISTER_VERDICT,
-        },
-    },
+    constants::*,
     element::{parse_verdict, values},
-    layout::{Register, relation_number},
-    object::protocol_family,
+    layout::{Register, cmp_op},
+    object::nfproto,
 };
 use crate::model::{
-    DataType, Expression, Field, Holds, Interface, InterfaceName, Match, Name, Opaque, Outcome, Relation, Rule, Set,
+    CmpOp, DataType, Expression, Field, IfName, InterfacePattern, Match, Name, Opaque, Outcome, Rule, Set, SetData,
     Statement, Value,
 };
 
 impl EncodedRule {
-    /// The rule as a typed value, as packets of a family meet it. `set` tells how a set of the table is declared; `None`
-    /// for those that cannot be said here.
+    /// Returns the rule as packets of an IP family see it. `set` returns the declaration of a set of the table; `None`
+    /// for sets that the model cannot represent.
     ///
-    /// What the encoder writes for a rule of the planner comes back as the same rule.
+    /// A rule that the planner wrote is decoded to the same rule.
     pub fn decode<'a>(&'a self, family: IpFamily, set: &dyn Fn(&Name) -> Option<&'a Set>) -> Rule {
         let mut decoder =
             Decoder { family, set, registers: Registers::new(), pending: Vec::new(), statements: Vec::new() };
         for expression in self.expressions() {
             decoder.pending.push(expression);
-            if decoder.take(expression).is_none() {
+            if decoder.decode(expression).is_none() {
                 decoder.opaque(expression.name.clone(), outcome_of(&expression.name));
-                decoder.registers.forget();
+                decoder.registers.clear();
             }
         }
         Rule { statements: decoder.statements, comment: self.comment().cloned() }
@@ -59,21 +53,21 @@ struct Decoder<'a, 's> {
 }
 
 impl<'a> Decoder<'a, '_> {
-    /// Carries out an expression; `None` if it has not the form that we know.
-    fn take(&mut self, expression: &'a Expression) -> Option<()> {
+    /// Evaluates an expression; `None` if its form is unknown.
+    fn decode(&mut self, expression: &'a Expression) -> Option<()> {
         let parts = Parts::read(expression)?;
         match &*expression.name {
-            "payload" => self.load(&parts, |decoder| held::payload(decoder.family, &parts)),
-            "meta" if parts.u32(META_SOURCE).is_some() => self.set_meta(&parts),
-            "meta" => self.load(&parts, |_| held::meta(&parts)),
-            "ct" if parts.u32(CT_SOURCE).is_some() => {
-                // What later packets of the connection have.
+            "payload" => self.load(&parts, |decoder| registers::payload(decoder.family, &parts)),
+            "meta" if parts.u32(NFTA_META_SREG).is_some() => self.set_meta(&parts),
+            "meta" => self.load(&parts, |_| registers::meta(&parts)),
+            "ct" if parts.u32(NFTA_CT_SREG).is_some() => {
+                // It affects later packets of the connection only.
                 self.opaque("ct set".to_owned(), Outcome::Nothing);
                 Some(())
             }
-            "ct" => self.load(&parts, |_| held::connection(&parts)),
-            "fib" => self.load(&parts, |_| held::kind(&parts)),
-            "numgen" => self.load(&parts, |_| held::number(&parts)),
+            "ct" => self.load(&parts, |_| registers::ct(&parts)),
+            "fib" => self.load(&parts, |_| registers::fib(&parts)),
+            "numgen" => self.load(&parts, |_| registers::numgen(&parts)),
             "bitwise" => self.bitwise(&parts),
             "immediate" => self.immediate(&parts),
             "cmp" => self.compare(&parts),
@@ -88,25 +82,26 @@ impl<'a> Decoder<'a, '_> {
             "reject" => self.reject(&parts),
             "counter" => {
                 let count = |kind| parts.get(kind).and_then(|count| count.u64_be().ok()).unwrap_or_default();
-                let text = format!("counter packets {} bytes {}", count(COUNTER_PACKETS), count(COUNTER_BYTES));
+                let text =
+                    format!("counter packets {} bytes {}", count(NFTA_COUNTER_PACKETS), count(NFTA_COUNTER_BYTES));
                 self.opaque(text, Outcome::Nothing);
                 Some(())
             }
             "notrack" => {
-                self.push(Statement::NoTrack);
+                self.push(Statement::Notrack);
                 Some(())
             }
             _ => None,
         }
     }
 
-    /// The next statement, made of all that came since the last one.
+    /// Adds a statement for the pending expressions.
     fn push(&mut self, statement: impl Into<Statement>) {
         self.pending.clear();
         self.statements.push(statement.into());
     }
 
-    /// The next statement is not known.
+    /// Adds an opaque statement with the pending expressions.
     fn opaque(&mut self, text: String, outcome: Outcome) {
         let expressions = std::mem::take(&mut self.pending).into_iter().cloned().collect();
         self.statements.push(Statement::Opaque(Opaque { expressions, text, outcome }));
@@ -119,161 +114,164 @@ impl<'a> Decoder<'a, '_> {
         }
     }
 
-    fn load(&mut self, parts: &Parts<'_>, what: impl FnOnce(&Self) -> Option<(Held, usize)>) -> Option<()> {
-        let to = parts.register(1)?;
-        // What is loaded and not known makes no trouble until it is used.
-        let (held, bytes) = what(self).unwrap_or_else(|| (Held::Unknown(parts.expression.name.clone()), 4));
-        self.registers.put(to, held, bytes);
+    fn load(&mut self, parts: &Parts<'_>, value: impl FnOnce(&Self) -> Option<(Loaded, usize)>) -> Option<()> {
+        // The destination register is attribute 1 of all expressions that load a value.
+        let to = parts.register(NFTA_PAYLOAD_DREG)?;
+        // An unknown value matters only if it is used.
+        let (loaded, bytes) = value(self).unwrap_or_else(|| (Loaded::Unknown(parts.expression.name.clone()), 4));
+        self.registers.put(to, loaded, bytes);
         Some(())
     }
 
     fn immediate(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let data = parts.get(2)?;
-        if parts.u32(1)? == REGISTER_VERDICT {
+        let data = parts.get(NFTA_IMMEDIATE_DATA)?;
+        if parts.u32(NFTA_IMMEDIATE_DREG)? == NFT_REG_VERDICT {
             let verdict = parse_verdict(data).ok()??;
             self.push(verdict);
             return Some(());
         }
         let bytes = value(data)?.to_vec();
         let length = bytes.len();
-        self.registers.put(parts.register(1)?, Held::Constant(bytes), length);
+        self.registers.put(parts.register(NFTA_IMMEDIATE_DREG)?, Loaded::Constant(bytes), length);
         Some(())
     }
 
     fn bitwise(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let (from, to) = (parts.register(1)?, parts.register(2)?);
-        // Shifts are another operation than `NFT_BITWISE_BOOL`.
-        let is_boolean = parts.u32(6).is_none_or(|operation| operation == 0);
-        let (mask, flip) = (value(parts.get(4)?)?, value(parts.get(5)?)?);
-        let held = self.registers.at(from);
-        let masked = held.masked(mask, flip).filter(|_| is_boolean);
-        self.registers.put(to, masked.unwrap_or_else(|| Held::Unknown(format!("bits of {held}"))), mask.len());
+        let (from, to) = (parts.register(NFTA_BITWISE_SREG)?, parts.register(NFTA_BITWISE_DREG)?);
+        // Shifts are other operations than `NFT_BITWISE_BOOL`.
+        let is_boolean = parts.u32(NFTA_BITWISE_OP).is_none_or(|operation| operation == NFT_BITWISE_BOOL);
+        let (mask, xor) = (value(parts.get(NFTA_BITWISE_MASK)?)?, value(parts.get(NFTA_BITWISE_XOR)?)?);
+        let loaded = self.registers.at(from);
+        let masked = loaded.masked(mask, xor).filter(|_| is_boolean);
+        self.registers.put(to, masked.unwrap_or_else(|| Loaded::Unknown(format!("bits of {loaded}"))), mask.len());
         Some(())
     }
 
     fn compare(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let held = self.registers.at(parts.register(1)?);
-        let relation = relation_of(parts.u32(2)?)?;
-        let bytes = value(parts.get(3)?)?;
-        let condition = self.comparison(&held, relation, bytes);
-        self.condition(condition, || format!("{held} compared with {}", hexadecimal(bytes)));
+        let loaded = self.registers.at(parts.register(NFTA_CMP_SREG)?);
+        let op = cmp_op_from(parts.u32(NFTA_CMP_OP)?)?;
+        let bytes = value(parts.get(NFTA_CMP_DATA)?)?;
+        let condition = self.comparison(&loaded, op, bytes);
+        self.condition(condition, || format!("{loaded} compared with {}", hexadecimal(bytes)));
         Some(())
     }
 
-    fn comparison(&self, held: &Held, relation: Relation, bytes: &[u8]) -> Option<Match> {
-        let is = match relation {
-            Relation::Equal => Some(true),
-            Relation::NotEqual => Some(false),
+    fn comparison(&self, loaded: &Loaded, op: CmpOp, bytes: &[u8]) -> Option<Match> {
+        let eq = match op {
+            CmpOp::Eq => Some(true),
+            CmpOp::Neq => Some(false),
             _ => None,
         };
-        match held {
-            Held::Field(Field::Source | Field::Destination) | Held::Part { .. } | Held::Network { .. } => {
-                held.network(bytes).and_then(|(side, net)| Some(in_network(side, net, is?)))
+        match loaded {
+            Loaded::Field(Field::Saddr | Field::Daddr) | Loaded::Part { .. } | Loaded::Network { .. } => {
+                loaded.network(bytes).and_then(|(side, net)| Some(in_network(side, net, eq?)))
             }
-            Held::Field(Field::InputInterface) => Some(Match::Interface { name: interface(bytes)?, is: is? }),
-            Held::Field(Field::OutputInterface) => {
+            Loaded::Field(Field::Iifname) => Some(Match::Iifname { name: interface(bytes)?, eq: eq? }),
+            Loaded::Field(Field::Oifname) => {
                 let value = match interface(bytes)? {
-                    InterfaceName::Exact(name) => Value::Interface(Interface::new(&name)),
-                    InterfaceName::Prefix(prefix) => Value::Interfaces(Interface::new(&prefix)),
+                    InterfacePattern::Exact(name) => Value::IfName(IfName::new(&name)),
+                    InterfacePattern::Prefix(prefix) => Value::IfNamePrefix(IfName::new(&prefix)),
                 };
-                let field = Field::OutputInterface;
-                is.map(|_| Match::Compare { field, mask: u32::MAX, relation, value })
+                let field = Field::Oifname;
+                eq.map(|_| Match::Cmp { field, mask: u32::MAX, op, value })
             }
-            Held::Field(Field::SourceKind) if is == Some(true) && bytes == ADDRESS_TYPE_LOCAL.to_ne_bytes() => {
-                Some(Match::SourceIsLocal)
+            Loaded::Field(Field::FibSaddrType) if eq == Some(true) && bytes == RTN_LOCAL.to_ne_bytes() => {
+                Some(Match::FibSaddrLocal)
             }
-            Held::Field(Field::DestinationKind) if is == Some(true) && bytes == ADDRESS_TYPE_LOCAL.to_ne_bytes() => {
-                Some(Match::DestinationIsLocal)
+            Loaded::Field(Field::FibDaddrType) if eq == Some(true) && bytes == RTN_LOCAL.to_ne_bytes() => {
+                Some(Match::FibDaddrLocal)
             }
-            Held::Family { key } => self.family_match(*key, is?, bytes),
-            Held::Bits { field, keep, flip: 0 } => {
+            Loaded::Family { key } => self.family_match(*key, eq?, bytes),
+            Loaded::Bitwise { field, mask, xor: 0 } => {
                 let number = u32::from_ne_bytes(bytes.try_into().ok()?);
-                Some(match (field, is?, number, *keep) {
-                    (Field::Mark, false, 0, bits) => Match::Marked(bits),
-                    (Field::ConnectionState, false, 0, CT_STATE_NEW) => Match::New,
-                    (Field::ConnectionStatus, false, 0, CT_STATUS_DNAT) => Match::Translated,
-                    (field, ..) => {
-                        Match::Compare { field: *field, mask: *keep, relation, value: Value::Number(number) }
-                    }
+                Some(match (field, eq?, number, *mask) {
+                    (Field::MetaMark, false, 0, bits) => Match::MetaMark(bits),
+                    (Field::CtState, false, 0, CT_STATE_NEW) => Match::CtStateNew,
+                    (Field::CtStatus, false, 0, IPS_DST_NAT) => Match::CtStatusDnat,
+                    (field, ..) => Match::Cmp { field: *field, mask: *mask, op, value: Value::Integer(number) },
                 })
             }
-            Held::Field(field) => {
+            Loaded::Field(field) => {
                 let value = self.field_value(*field, bytes)?;
-                // Numbers in the host's byte order are no more or less than others byte by byte.
-                let ordered = !matches!(value, Value::Number(_) | Value::Class(_) | Value::Interface(_));
-                (ordered || is.is_some()).then_some(Match::Compare { field: *field, mask: u32::MAX, relation, value })
+                // The kernel compares bytes, so numbers in the host's byte order have no meaningful order.
+                let ordered = !matches!(value, Value::Integer(_) | Value::ClassId(_) | Value::IfName(_));
+                (ordered || eq.is_some()).then_some(Match::Cmp { field: *field, mask: u32::MAX, op, value })
             }
             _ => None,
         }
     }
 
-    /// `None` if it is neither of the families.
-    fn family_match(&self, key: u32, is: bool, bytes: &[u8]) -> Option<Match> {
+    /// Returns a match of the packet's family; `None` if it is neither IPv4 nor IPv6.
+    fn family_match(&self, key: u32, eq: bool, bytes: &[u8]) -> Option<Match> {
         let of = |family| match (key, bytes) {
-            (META_FAMILY, [number]) => *number == protocol_family(family),
-            (META_ETHERNET_PROTOCOL, [_, _]) => bytes == held::ethernet_protocol(family),
+            (NFT_META_NFPROTO, [number]) => *number == nfproto(family),
+            (NFT_META_PROTOCOL, [_, _]) => bytes == registers::ethernet_protocol(family),
             _ => false,
         };
         let family = IpFamily::BOTH.into_iter().find(|family| of(*family))?;
         let other = IpFamily::BOTH.into_iter().find(|other| *other != family)?;
-        Some(Match::Family(if is { family } else { other }))
+        Some(Match::Nfproto(if eq { family } else { other }))
     }
 
     fn range(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let held = self.registers.at(parts.register(1)?);
-        let is = match parts.u32(2)? {
-            0 => true,
-            1 => false,
+        let loaded = self.registers.at(parts.register(NFTA_RANGE_SREG)?);
+        let eq = match parts.u32(NFTA_RANGE_OP)? {
+            NFT_RANGE_EQ => true,
+            NFT_RANGE_NEQ => false,
             _ => return None,
         };
-        let (first, last) = (value(parts.get(3)?)?, value(parts.get(4)?)?);
-        let condition = match held {
-            Held::Field(field) if field.data_type(self.family) != DataType::Number => {
+        let (first, last) = (value(parts.get(NFTA_RANGE_FROM_DATA)?)?, value(parts.get(NFTA_RANGE_TO_DATA)?)?);
+        let condition = match loaded {
+            Loaded::Field(field) if field.data_type(self.family) != DataType::Integer => {
                 let ends = self.field_value(field, first).zip(self.field_value(field, last));
-                ends.map(|(first, last)| Match::Within { field, first, last, is })
+                ends.map(|(first, last)| Match::Range { field, first, last, eq })
             }
             _ => None,
         };
-        self.condition(condition, || format!("{held} in a range"));
+        self.condition(condition, || format!("{loaded} in a range"));
         Some(())
     }
 
     fn lookup(&mut self, parts: &Parts<'_>) -> Option<()> {
-        let name = Name::from(parts.text(1)?);
-        let from = parts.register(2)?;
-        let inverted = parts.u32(5).is_some_and(|flags| flags & LOOKUP_INVERTED != 0);
-        let to = parts.u32(3);
+        let name = Name::from(parts.text(NFTA_LOOKUP_SET)?);
+        let from = parts.register(NFTA_LOOKUP_SREG)?;
+        let inverted = parts.u32(NFTA_LOOKUP_FLAGS).is_some_and(|flags| flags & NFT_LOOKUP_F_INV != 0);
+        let to = parts.u32(NFTA_LOOKUP_DREG);
         let set = (self.set)(&name);
         let key = set.and_then(|set| self.key(from, set));
         let (Some(set), Some(key)) = (set, key) else {
-            // A verdict from somewhere can be anything, and so can what is done with a value.
+            // The verdict is unknown, and so is the use of a value.
             let outcome = if to.is_none() { Outcome::Condition } else { Outcome::Anything };
             self.opaque(format!("lookup in @{name}"), outcome);
             return Some(());
         };
         match to {
-            None => self.push(Match::Member { key, set: name, is: !inverted }),
-            Some(REGISTER_VERDICT) => self.push(Statement::Dispatch { key, map: name }),
+            None => self.push(Match::InSet { key, set: name, eq: !inverted }),
+            Some(NFT_REG_VERDICT) => self.push(Statement::Vmap { key, map: name }),
             Some(_) => {
-                let Holds::Values(types) = &set.holds else { return None };
-                let bytes = types.iter().map(|data_type| data_type.room()).sum();
-                self.registers.put(parts.register(3)?, Held::Found { key, map: name, offset: 0 }, bytes);
+                let SetData::Values(types) = &set.data else { return None };
+                let bytes = types.iter().map(|data_type| data_type.padded_length()).sum();
+                self.registers.put(
+                    parts.register(NFTA_LOOKUP_DREG)?,
+                    Loaded::MapData { key, map: name, offset: 0 },
+                    bytes,
+                );
             }
         }
         Some(())
     }
 
-    /// The fields that are a key of a set, from a register on.
+    /// Returns the fields in the registers of a set's key.
     fn key(&self, from: Register, set: &Set) -> Option<Vec<Field>> {
         let mut register = from;
         let mut key = Vec::with_capacity(set.key.len());
         for data_type in &set.key {
-            let Held::Field(field) = self.registers.at(register) else { return None };
-            if field.data_type(self.family).room() != data_type.room() {
+            let Loaded::Field(field) = self.registers.at(register) else { return None };
+            if field.data_type(self.family).padded_length() != data_type.padded_length() {
                 return None;
             }
             key.push(field);
-            register = register.behind(data_type.room());
+            register = register.after(data_type.padded_length());
         }
         Some(key)
     }
@@ -312,35 +310,35 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The bytes of a nested value.
+/// Returns the bytes of a nested `NFTA_DATA_VALUE`.
 fn value<'a>(data: &Attribute<'a>) -> Option<&'a [u8]> {
     let attributes = data.nested().collect::<Result<Vec<_>, _>>().ok()?;
-    attributes.iter().find(|attribute| attribute.kind == VALUE).map(|attribute| attribute.payload)
+    attributes.iter().find(|attribute| attribute.kind == NFTA_DATA_VALUE).map(|attribute| attribute.payload)
 }
 
-fn in_network(side: Side, net: IpNet, is: bool) -> Match {
+fn in_network(side: Side, net: IpNet, eq: bool) -> Match {
     match side {
-        Side::Source => Match::Source { net, is },
-        Side::Destination => Match::Destination { net, is },
+        Side::Source => Match::Saddr { net, eq },
+        Side::Destination => Match::Daddr { net, eq },
     }
 }
 
-/// A whole name has a zero behind it, of a prefix there are only the bytes that matter.
-fn interface(bytes: &[u8]) -> Option<InterfaceName> {
+/// Returns an interface name, which ends with a zero, or a prefix, which does not.
+fn interface(bytes: &[u8]) -> Option<InterfacePattern> {
     let (name, is_whole) = match bytes.iter().position(|byte| *byte == 0) {
         Some(end) => (&bytes[..end], true),
         None => (bytes, false),
     };
     let name = str::from_utf8(name).ok()?.into();
-    Some(if is_whole { InterfaceName::Exact(name) } else { InterfaceName::Prefix(name) })
+    Some(if is_whole { InterfacePattern::Exact(name) } else { InterfacePattern::Prefix(name) })
 }
 
-fn relation_of(number: u32) -> Option<Relation> {
-    use Relation::{AtLeast, AtMost, Equal, Greater, Less, NotEqual};
-    [Equal, NotEqual, Less, AtMost, Greater, AtLeast].into_iter().find(|known| relation_number(*known) == number)
+fn cmp_op_from(number: u32) -> Option<CmpOp> {
+    use CmpOp::{Eq, Gt, Gte, Lt, Lte, Neq};
+    [Eq, Neq, Lt, Lte, Gt, Gte].into_iter().find(|op| cmp_op(*op) == number)
 }
 
-/// What can come of an expression that is not known any further.
+/// Returns the possible outcome of an expression that is not decoded.
 fn outcome_of(name: &str) -> Outcome {
     match name {
         "log" | "last" | "objref" | "byteorder" => Outcome::Nothing,
@@ -353,10 +351,6 @@ fn outcome_of(name: &str) -> Outcome {
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
-
-/// `NFTA_META_SREG` and `NFTA_CT_SREG`.
-const META_SOURCE: u16 = 3;
-const CT_SOURCE: u16 = 4;
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Rules as the kernel's expressions: little programs on sixteen registers of 32 bits.
+//! Encoding rules as the kernel's expressions, which operate on sixteen 32-bit registers.
 
 use std::net::IpAddr;
 
@@ -7,23 +7,11 @@ use ferroute_netlink::{Writer, attribute_flags};
 use ipnet::IpNet;
 
 use super::{
-    constants::{
-        LIST_ELEMENT,
-        element::VALUE,
-        expr::{
-            ADDRESS_TYPE_LOCAL, CT_STATE, CT_STATE_NEW, CT_STATUS, CT_STATUS_DNAT, DESTINATION_PORT, DYNSET_DELETE,
-            DYNSET_UPDATE, FIB_ADDRESS_TYPE, FIB_DESTINATION, FIB_SOURCE, ICMP_PORT_UNREACHABLE,
-            ICMPV6_PORT_UNREACHABLE, INTERFACE_NAME, LOOKUP_INVERTED, META_FAMILY, META_INPUT_INTERFACE, META_MARK,
-            META_OUTPUT_INTERFACE, META_PRIORITY, META_PROTOCOL, NAT_DESTINATION, NAT_FULLY_RANDOM, NAT_SOURCE,
-            NUMGEN_RANDOM, PAYLOAD_NETWORK, PAYLOAD_TRANSPORT, REGISTER_VERDICT, REJECT_ICMPX, REJECT_TCP_RESET,
-            REJECT_UNREACHABLE, SOURCE_PORT,
-        },
-        rule,
-    },
+    constants::*,
     element,
-    layout::{Register, destination_offset, relation_number, source_offset},
+    layout::{Register, cmp_op, destination_offset, source_offset},
 };
-use crate::model::{Class, Field, InterfaceName, Match, Name, RejectWith, Relation, Statement, Value};
+use crate::model::{ClassId, CmpOp, Field, InterfacePattern, Match, Name, RejectWith, Statement, Value};
 
 /// Writes the expressions of a rule into their list.
 pub(super) struct Expressions<'a, 'b> {
@@ -35,86 +23,86 @@ impl Expressions<'_, '_> {
     pub(super) fn statement(&mut self, statement: &Statement) {
         match statement {
             Statement::Match(condition) => self.condition(condition),
-            Statement::PriorityFromMap { key, map } => {
+            Statement::MetaPriorityMap { key, map } => {
                 self.load_key(key);
                 self.lookup(map, Some(Register::FIRST), false);
-                self.set_meta(META_PRIORITY);
+                self.set_meta(NFT_META_PRIORITY);
             }
-            Statement::PriorityAtRandom { count, first } => {
+            Statement::MetaPriorityNumgen { count, first } => {
                 self.expression("numgen", |data| {
-                    data.put_u32_be(1, Register::FIRST.number());
-                    data.put_u32_be(2, *count);
-                    data.put_u32_be(3, NUMGEN_RANDOM);
-                    data.put_u32_be(4, first.0);
+                    data.put_u32_be(NFTA_NG_DREG, Register::FIRST.number());
+                    data.put_u32_be(NFTA_NG_MODULUS, *count);
+                    data.put_u32_be(NFTA_NG_TYPE, NFT_NG_RANDOM);
+                    data.put_u32_be(NFTA_NG_OFFSET, first.0);
                 });
-                self.set_meta(META_PRIORITY);
+                self.set_meta(NFT_META_PRIORITY);
             }
-            Statement::ClearPriority => {
+            Statement::MetaPriorityNone => {
                 self.immediate(Register::FIRST, &0_u32.to_ne_bytes());
-                self.set_meta(META_PRIORITY);
+                self.set_meta(NFT_META_PRIORITY);
             }
-            Statement::SetMark(bits) => self.change_mark(!bits, *bits),
-            Statement::FlipMark(bits) => self.change_mark(u32::MAX, *bits),
-            Statement::ChangeMark { keep, flip } => self.change_mark(*keep, *flip),
-            Statement::Learn { key, map, timeout } => {
+            Statement::MetaMarkOr(bits) => self.set_mark(!bits, *bits),
+            Statement::MetaMarkXor(bits) => self.set_mark(u32::MAX, *bits),
+            Statement::MetaMarkSet { mask, xor } => self.set_mark(*mask, *xor),
+            Statement::UpdateMap { key, map, timeout } => {
                 let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-                self.dynset(key, map, DYNSET_UPDATE, Some(milliseconds));
+                self.dynset(key, map, NFT_DYNSET_OP_UPDATE, Some(milliseconds));
             }
-            Statement::Forget { key, map } => self.dynset(key, map, DYNSET_DELETE, None),
-            Statement::Note { key, set } => {
+            Statement::DeleteFromMap { key, map } => self.dynset(key, map, NFT_DYNSET_OP_DELETE, None),
+            Statement::UpdateSet { key, set } => {
                 self.load_key(key);
                 self.expression("dynset", |data| {
-                    data.put_str(1, set.as_str());
-                    data.put_u32_be(3, DYNSET_UPDATE);
-                    data.put_u32_be(4, Register::FIRST.number());
+                    data.put_str(NFTA_DYNSET_SET_NAME, set.as_str());
+                    data.put_u32_be(NFTA_DYNSET_OP, NFT_DYNSET_OP_UPDATE);
+                    data.put_u32_be(NFTA_DYNSET_SREG_KEY, Register::FIRST.number());
                 });
             }
-            Statement::Translate { key, map } => {
+            Statement::DnatMap { key, map } => {
                 self.load_key(key);
                 self.lookup(map, Some(Register::FIRST), false);
-                let port = Register::FIRST.behind(self.address_length());
-                let family = self.protocol_family();
+                let port = Register::FIRST.after(self.address_length());
+                let family = self.nfproto();
                 self.expression("nat", |data| {
-                    data.put_u32_be(1, NAT_DESTINATION);
-                    data.put_u32_be(2, family);
-                    data.put_u32_be(3, Register::FIRST.number());
-                    data.put_u32_be(5, port.number());
+                    data.put_u32_be(NFTA_NAT_TYPE, NFT_NAT_DNAT);
+                    data.put_u32_be(NFTA_NAT_FAMILY, family);
+                    data.put_u32_be(NFTA_NAT_REG_ADDR_MIN, Register::FIRST.number());
+                    data.put_u32_be(NFTA_NAT_REG_PROTO_MIN, port.number());
                 });
             }
-            Statement::TranslateTo { address, port } => self.nat(NAT_DESTINATION, *address, *port),
-            Statement::SourceFrom(address) => self.nat(NAT_SOURCE, *address, None),
+            Statement::Dnat { address, port } => self.nat(NFT_NAT_DNAT, *address, *port),
+            Statement::Snat(address) => self.nat(NFT_NAT_SNAT, *address, None),
             Statement::Masquerade { fully_random } => self.expression("masq", |data| {
                 if *fully_random {
-                    data.put_u32_be(1, NAT_FULLY_RANDOM);
+                    data.put_u32_be(NFTA_MASQ_FLAGS, NF_NAT_RANGE_PROTO_RANDOM_FULLY);
                 }
             }),
             Statement::Reject(with) => {
                 let (kind, code) = match (with, self.family) {
-                    (RejectWith::PortUnreachable, IpFamily::V4) => (REJECT_UNREACHABLE, ICMP_PORT_UNREACHABLE),
-                    (RejectWith::PortUnreachable, IpFamily::V6) => (REJECT_UNREACHABLE, ICMPV6_PORT_UNREACHABLE),
-                    (RejectWith::TcpReset, _) => (REJECT_TCP_RESET, 0),
-                    (RejectWith::Icmp(code), _) => (REJECT_UNREACHABLE, *code),
-                    (RejectWith::Icmpx(code), _) => (REJECT_ICMPX, *code),
+                    (RejectWith::PortUnreachable, IpFamily::V4) => (NFT_REJECT_ICMP_UNREACH, ICMP_PORT_UNREACH),
+                    (RejectWith::PortUnreachable, IpFamily::V6) => (NFT_REJECT_ICMP_UNREACH, ICMPV6_PORT_UNREACH),
+                    (RejectWith::TcpReset, _) => (NFT_REJECT_TCP_RST, 0),
+                    (RejectWith::Icmp(code), _) => (NFT_REJECT_ICMP_UNREACH, *code),
+                    (RejectWith::Icmpx(code), _) => (NFT_REJECT_ICMPX_UNREACH, *code),
                 };
                 self.expression("reject", |data| {
-                    data.put_u32_be(1, kind);
-                    data.put_u8(2, code);
+                    data.put_u32_be(NFTA_REJECT_TYPE, kind);
+                    data.put_u8(NFTA_REJECT_ICMP_CODE, code);
                 });
             }
-            Statement::NoTrack => self.expression("notrack", |_| {}),
+            Statement::Notrack => self.expression("notrack", |_| {}),
             Statement::Verdict(verdict) => self.expression("immediate", |data| {
-                data.put_u32_be(1, REGISTER_VERDICT);
-                element::put_verdict(&mut data.nest(2), verdict);
+                data.put_u32_be(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
+                element::put_verdict(&mut data.nest(NFTA_IMMEDIATE_DATA), verdict);
             }),
-            Statement::Dispatch { key, map } => {
+            Statement::Vmap { key, map } => {
                 self.load_key(key);
-                self.lookup_to(map, Some(REGISTER_VERDICT), false);
+                self.lookup_to(map, Some(NFT_REG_VERDICT), false);
             }
             Statement::Opaque(opaque) => {
                 for expression in &opaque.expressions {
-                    let mut entry = self.list.nest(LIST_ELEMENT);
-                    entry.put_str(rule::EXPRESSION_NAME, &expression.name);
-                    entry.put_bytes(rule::EXPRESSION_DATA | attribute_flags::NESTED, &expression.data);
+                    let mut entry = self.list.nest(NFTA_LIST_ELEM);
+                    entry.put_str(NFTA_EXPR_NAME, &expression.name);
+                    entry.put_bytes(NFTA_EXPR_DATA | attribute_flags::NLA_F_NESTED, &expression.data);
                 }
             }
         }
@@ -122,51 +110,61 @@ impl Expressions<'_, '_> {
 
     fn condition(&mut self, condition: &Match) {
         match condition {
-            Match::Member { key, set, is } => {
+            Match::InSet { key, set, eq } => {
                 self.load_key(key);
-                self.lookup(set, None, !is);
+                self.lookup(set, None, !eq);
             }
-            Match::Source { net, is } => self.in_network(source_offset(self.family), *net, *is),
-            Match::Destination { net, is } => self.in_network(destination_offset(self.family), *net, *is),
-            Match::Interface { name, is } => {
-                self.load_meta(META_INPUT_INTERFACE, Register::FIRST);
+            Match::Saddr { net, eq } => self.in_network(source_offset(self.family), *net, *eq),
+            Match::Daddr { net, eq } => self.in_network(destination_offset(self.family), *net, *eq),
+            Match::Iifname { name, eq } => {
+                self.load_meta(NFT_META_IIFNAME, Register::FIRST);
                 match name {
-                    InterfaceName::Prefix(prefix) => self.compare(prefix.as_bytes(), *is),
-                    InterfaceName::Exact(name) => {
-                        // Names are padded with zeros; one that is too long has no zero behind it and equals none.
-                        let mut padded = [0; INTERFACE_NAME];
+                    InterfacePattern::Prefix(prefix) => self.compare(prefix.as_bytes(), *eq),
+                    InterfacePattern::Exact(name) => {
+                        // Names are padded with zeros. A name that is too long has no zero at its end and matches
+                        // nothing.
+                        let mut padded = [0; libc::IFNAMSIZ];
                         padded.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
-                        self.compare(&padded, *is);
+                        self.compare(&padded, *eq);
                     }
                 }
             }
-            Match::SourceIsLocal => self.is_local(FIB_SOURCE),
-            Match::DestinationIsLocal => self.is_local(FIB_DESTINATION),
-            Match::New => self.has_bits("ct", CT_STATE, CT_STATE_NEW),
-            Match::Translated => self.has_bits("ct", CT_STATUS, CT_STATUS_DNAT),
-            Match::Marked(bits) => self.has_bits("meta", META_MARK, *bits),
-            Match::Family(family) => {
-                self.load_meta(META_FAMILY, Register::FIRST);
-                self.compare(&[super::object::protocol_family(*family)], true);
+            Match::FibSaddrLocal => self.is_local(NFTA_FIB_F_SADDR),
+            Match::FibDaddrLocal => self.is_local(NFTA_FIB_F_DADDR),
+            Match::CtStateNew => {
+                self.load_ct(NFT_CT_STATE, Register::FIRST);
+                self.has_bits(CT_STATE_NEW);
             }
-            Match::Compare { field, mask, relation, value } => {
+            Match::CtStatusDnat => {
+                self.load_ct(NFT_CT_STATUS, Register::FIRST);
+                self.has_bits(IPS_DST_NAT);
+            }
+            Match::MetaMark(bits) => {
+                self.load_meta(NFT_META_MARK, Register::FIRST);
+                self.has_bits(*bits);
+            }
+            Match::Nfproto(family) => {
+                self.load_meta(NFT_META_NFPROTO, Register::FIRST);
+                self.compare(&[super::object::nfproto(*family)], true);
+            }
+            Match::Cmp { field, mask, op, value } => {
                 self.load(*field, Register::FIRST);
                 if *mask != u32::MAX {
                     self.bitwise(Register::FIRST, &mask.to_ne_bytes(), &[0; 4]);
                 }
                 match value {
-                    Value::Interfaces(prefix) => self.compare_as(*relation, prefix.text()),
-                    value => self.compare_as(*relation, &element::bytes([*value].into_iter())),
+                    Value::IfNamePrefix(prefix) => self.compare_with_op(*op, prefix.text()),
+                    value => self.compare_with_op(*op, &element::bytes([*value].into_iter())),
                 }
             }
-            Match::Within { field, first, last, is } => {
+            Match::Range { field, first, last, eq } => {
                 self.load(*field, Register::FIRST);
                 let [from, to] = [first, last].map(|value: &Value| element::bytes([*value].into_iter()));
                 self.expression("range", |data| {
-                    data.put_u32_be(1, Register::FIRST.number());
-                    data.put_u32_be(2, u32::from(!is));
-                    data.nest(3).put_bytes(VALUE, &from);
-                    data.nest(4).put_bytes(VALUE, &to);
+                    data.put_u32_be(NFTA_RANGE_SREG, Register::FIRST.number());
+                    data.put_u32_be(NFTA_RANGE_OP, if *eq { NFT_RANGE_EQ } else { NFT_RANGE_NEQ });
+                    data.nest(NFTA_RANGE_FROM_DATA).put_bytes(NFTA_DATA_VALUE, &from);
+                    data.nest(NFTA_RANGE_TO_DATA).put_bytes(NFTA_DATA_VALUE, &to);
                 });
             }
         }
@@ -179,120 +177,117 @@ impl Expressions<'_, '_> {
         }
     }
 
-    /// Loads a field and returns the register behind it.
+    /// Loads a field and returns the next register.
     fn load(&mut self, field: Field, to: Register) -> Register {
         let address = self.address_length();
         match field {
-            Field::Source => self.load_payload(PAYLOAD_NETWORK, source_offset(self.family), address, to),
-            Field::Destination => self.load_payload(PAYLOAD_NETWORK, destination_offset(self.family), address, to),
-            Field::NoDestination => {
-                self.load_payload(PAYLOAD_NETWORK, destination_offset(self.family), address, to);
+            Field::Saddr => self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, source_offset(self.family), address, to),
+            Field::Daddr => self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, destination_offset(self.family), address, to),
+            Field::ZeroDaddr => {
+                self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, destination_offset(self.family), address, to);
                 self.bitwise(to, &vec![0; address], &vec![0; address]);
             }
-            Field::Protocol => self.load_meta(META_PROTOCOL, to),
-            Field::Port => self.load_payload(PAYLOAD_TRANSPORT, DESTINATION_PORT, 2, to),
-            Field::Priority => self.load_meta(META_PRIORITY, to),
+            Field::L4proto => self.load_meta(NFT_META_L4PROTO, to),
+            Field::Dport => self.load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT_OFFSET, 2, to),
+            Field::MetaPriority => self.load_meta(NFT_META_PRIORITY, to),
             Field::SlotOwner => {
-                self.load_meta(META_PRIORITY, to);
-                self.bitwise(to, &Class::OWNER.0.to_ne_bytes(), &[0; 4]);
+                self.load_meta(NFT_META_PRIORITY, to);
+                self.bitwise(to, &ClassId::OWNER.0.to_ne_bytes(), &[0; 4]);
             }
-            Field::SourcePort => self.load_payload(PAYLOAD_TRANSPORT, SOURCE_PORT, 2, to),
-            Field::Mark => self.load_meta(META_MARK, to),
-            Field::InputInterface => self.load_meta(META_INPUT_INTERFACE, to),
-            Field::OutputInterface => self.load_meta(META_OUTPUT_INTERFACE, to),
-            Field::ConnectionState => self.load_connection(CT_STATE, to),
-            Field::ConnectionStatus => self.load_connection(CT_STATUS, to),
-            Field::SourceKind => self.load_kind(FIB_SOURCE, to),
-            Field::DestinationKind => self.load_kind(FIB_DESTINATION, to),
-            Field::Random { count, first } => self.expression("numgen", |data| {
-                data.put_u32_be(1, to.number());
-                data.put_u32_be(2, count);
-                data.put_u32_be(3, NUMGEN_RANDOM);
-                data.put_u32_be(4, first);
+            Field::Sport => self.load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, SOURCE_PORT_OFFSET, 2, to),
+            Field::MetaMark => self.load_meta(NFT_META_MARK, to),
+            Field::Iifname => self.load_meta(NFT_META_IIFNAME, to),
+            Field::Oifname => self.load_meta(NFT_META_OIFNAME, to),
+            Field::CtState => self.load_ct(NFT_CT_STATE, to),
+            Field::CtStatus => self.load_ct(NFT_CT_STATUS, to),
+            Field::FibSaddrType => self.load_fib_type(NFTA_FIB_F_SADDR, to),
+            Field::FibDaddrType => self.load_fib_type(NFTA_FIB_F_DADDR, to),
+            Field::NumgenRandom { count, first } => self.expression("numgen", |data| {
+                data.put_u32_be(NFTA_NG_DREG, to.number());
+                data.put_u32_be(NFTA_NG_MODULUS, count);
+                data.put_u32_be(NFTA_NG_TYPE, NFT_NG_RANDOM);
+                data.put_u32_be(NFTA_NG_OFFSET, first);
             }),
         }
-        to.behind(field.data_type(self.family).room())
+        to.after(field.data_type(self.family).padded_length())
     }
 
-    fn in_network(&mut self, offset: u32, net: IpNet, is: bool) {
+    fn in_network(&mut self, offset: u32, net: IpNet, eq: bool) {
         let network = octets(net.network());
         let whole_bytes = usize::from(net.prefix_len()) / 8;
         if net.prefix_len().is_multiple_of(8) && whole_bytes > 0 {
-            // The form that `nft` writes: compare just the bytes that matter.
-            self.load_payload(PAYLOAD_NETWORK, offset, whole_bytes, Register::FIRST);
-            self.compare(&network[..whole_bytes], is);
+            // As `nft` does: compare only the bytes of the prefix.
+            self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, whole_bytes, Register::FIRST);
+            self.compare(&network[..whole_bytes], eq);
         } else {
-            self.load_payload(PAYLOAD_NETWORK, offset, network.len(), Register::FIRST);
+            self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, offset, network.len(), Register::FIRST);
             self.bitwise(Register::FIRST, &octets(net.netmask()), &vec![0; network.len()]);
-            self.compare(&network, is);
+            self.compare(&network, eq);
         }
     }
 
     fn is_local(&mut self, side: u32) {
-        self.load_kind(side, Register::FIRST);
-        self.compare(&ADDRESS_TYPE_LOCAL.to_ne_bytes(), true);
+        self.load_fib_type(side, Register::FIRST);
+        self.compare(&RTN_LOCAL.to_ne_bytes(), true);
     }
 
-    fn load_kind(&mut self, side: u32, to: Register) {
+    fn load_fib_type(&mut self, side: u32, to: Register) {
         self.expression("fib", |data| {
-            data.put_u32_be(1, to.number());
-            data.put_u32_be(2, FIB_ADDRESS_TYPE);
-            data.put_u32_be(3, side);
+            data.put_u32_be(NFTA_FIB_DREG, to.number());
+            data.put_u32_be(NFTA_FIB_RESULT, NFT_FIB_RESULT_ADDRTYPE);
+            data.put_u32_be(NFTA_FIB_FLAGS, side);
         });
     }
 
-    fn load_connection(&mut self, key: u32, to: Register) {
+    fn load_ct(&mut self, key: u32, to: Register) {
         self.expression("ct", |data| {
-            data.put_u32_be(1, to.number());
-            data.put_u32_be(2, key);
+            data.put_u32_be(NFTA_CT_DREG, to.number());
+            data.put_u32_be(NFTA_CT_KEY, key);
         });
     }
 
-    fn has_bits(&mut self, source: &str, key: u32, bits: u32) {
-        self.expression(source, |data| {
-            data.put_u32_be(1, Register::FIRST.number());
-            data.put_u32_be(2, key);
-        });
+    /// Matches if the first register has any of these bits.
+    fn has_bits(&mut self, bits: u32) {
         self.bitwise(Register::FIRST, &bits.to_ne_bytes(), &[0; 4]);
         self.compare(&[0; 4], false);
     }
 
-    fn nat(&mut self, kind: u32, address: IpAddr, port: Option<u16>) {
-        let behind = Register::FIRST.behind(16);
+    fn nat(&mut self, nat_type: u32, address: IpAddr, port: Option<u16>) {
+        let port_register = Register::FIRST.after(16);
         self.immediate(Register::FIRST, &octets(address));
         if let Some(port) = port {
-            self.immediate(behind, &port.to_be_bytes());
+            self.immediate(port_register, &port.to_be_bytes());
         }
-        let family = self.protocol_family();
+        let family = self.nfproto();
         self.expression("nat", |data| {
-            data.put_u32_be(1, kind);
-            data.put_u32_be(2, family);
-            data.put_u32_be(3, Register::FIRST.number());
+            data.put_u32_be(NFTA_NAT_TYPE, nat_type);
+            data.put_u32_be(NFTA_NAT_FAMILY, family);
+            data.put_u32_be(NFTA_NAT_REG_ADDR_MIN, Register::FIRST.number());
             if port.is_some() {
-                data.put_u32_be(5, behind.number());
+                data.put_u32_be(NFTA_NAT_REG_PROTO_MIN, port_register.number());
             }
         });
     }
 
-    fn change_mark(&mut self, keep: u32, flip: u32) {
-        self.load_meta(META_MARK, Register::FIRST);
-        self.bitwise(Register::FIRST, &keep.to_ne_bytes(), &flip.to_ne_bytes());
-        self.set_meta(META_MARK);
+    fn set_mark(&mut self, mask: u32, xor: u32) {
+        self.load_meta(NFT_META_MARK, Register::FIRST);
+        self.bitwise(Register::FIRST, &mask.to_ne_bytes(), &xor.to_ne_bytes());
+        self.set_meta(NFT_META_MARK);
     }
 
     fn dynset(&mut self, key: &[Field], map: &Name, operation: u32, timeout: Option<u64>) {
         self.load_key(key);
-        let length: usize = key.iter().map(|field| field.data_type(self.family).room()).sum();
-        // Behind the key, where the next register of 16 bytes starts.
-        let datum = Register::FIRST.behind(length.next_multiple_of(16));
-        self.load(Field::Priority, datum);
+        let length: usize = key.iter().map(|field| field.data_type(self.family).padded_length()).sum();
+        // The first 16-byte register after the key.
+        let data_register = Register::FIRST.after(length.next_multiple_of(16));
+        self.load(Field::MetaPriority, data_register);
         self.expression("dynset", |data| {
-            data.put_str(1, map.as_str());
-            data.put_u32_be(3, operation);
-            data.put_u32_be(4, Register::FIRST.number());
-            data.put_u32_be(5, datum.number());
+            data.put_str(NFTA_DYNSET_SET_NAME, map.as_str());
+            data.put_u32_be(NFTA_DYNSET_OP, operation);
+            data.put_u32_be(NFTA_DYNSET_SREG_KEY, Register::FIRST.number());
+            data.put_u32_be(NFTA_DYNSET_SREG_DATA, data_register.number());
             if let Some(milliseconds) = timeout {
-                data.put_u64_be(6, milliseconds);
+                data.put_u64_be(NFTA_DYNSET_TIMEOUT, milliseconds);
             }
         });
     }
@@ -300,54 +295,54 @@ impl Expressions<'_, '_> {
     fn load_payload(&mut self, base: u32, offset: u32, length: usize, to: Register) {
         let length = u32::try_from(length).expect("bug: addresses have at most 16 bytes");
         self.expression("payload", |data| {
-            data.put_u32_be(1, to.number());
-            data.put_u32_be(2, base);
-            data.put_u32_be(3, offset);
-            data.put_u32_be(4, length);
+            data.put_u32_be(NFTA_PAYLOAD_DREG, to.number());
+            data.put_u32_be(NFTA_PAYLOAD_BASE, base);
+            data.put_u32_be(NFTA_PAYLOAD_OFFSET, offset);
+            data.put_u32_be(NFTA_PAYLOAD_LEN, length);
         });
     }
 
     fn load_meta(&mut self, key: u32, to: Register) {
         self.expression("meta", |data| {
-            data.put_u32_be(1, to.number());
-            data.put_u32_be(2, key);
+            data.put_u32_be(NFTA_META_DREG, to.number());
+            data.put_u32_be(NFTA_META_KEY, key);
         });
     }
 
     fn set_meta(&mut self, key: u32) {
         self.expression("meta", |data| {
-            data.put_u32_be(2, key);
-            data.put_u32_be(3, Register::FIRST.number());
+            data.put_u32_be(NFTA_META_KEY, key);
+            data.put_u32_be(NFTA_META_SREG, Register::FIRST.number());
         });
     }
 
     fn immediate(&mut self, to: Register, value: &[u8]) {
         self.expression("immediate", |data| {
-            data.put_u32_be(1, to.number());
-            data.nest(2).put_bytes(VALUE, value);
+            data.put_u32_be(NFTA_IMMEDIATE_DREG, to.number());
+            data.nest(NFTA_IMMEDIATE_DATA).put_bytes(NFTA_DATA_VALUE, value);
         });
     }
 
     fn bitwise(&mut self, register: Register, mask: &[u8], xor: &[u8]) {
         let length = u32::try_from(mask.len()).expect("bug: addresses have at most 16 bytes");
         self.expression("bitwise", |data| {
-            data.put_u32_be(1, register.number());
-            data.put_u32_be(2, register.number());
-            data.put_u32_be(3, length);
-            data.nest(4).put_bytes(VALUE, mask);
-            data.nest(5).put_bytes(VALUE, xor);
+            data.put_u32_be(NFTA_BITWISE_SREG, register.number());
+            data.put_u32_be(NFTA_BITWISE_DREG, register.number());
+            data.put_u32_be(NFTA_BITWISE_LEN, length);
+            data.nest(NFTA_BITWISE_MASK).put_bytes(NFTA_DATA_VALUE, mask);
+            data.nest(NFTA_BITWISE_XOR).put_bytes(NFTA_DATA_VALUE, xor);
         });
     }
 
-    fn compare(&mut self, with: &[u8], is: bool) {
-        self.compare_as(if is { Relation::Equal } else { Relation::NotEqual }, with);
+    fn compare(&mut self, with: &[u8], eq: bool) {
+        self.compare_with_op(if eq { CmpOp::Eq } else { CmpOp::Neq }, with);
     }
 
-    fn compare_as(&mut self, relation: Relation, with: &[u8]) {
+    fn compare_with_op(&mut self, op: CmpOp, with: &[u8]) {
         self.expression("cmp", |data| {
-            data.put_u32_be(1, Register::FIRST.number());
-            data.put_u32_be(2, relation_number(relation));
-            data.nest(3).put_bytes(VALUE, with);
+            data.put_u32_be(NFTA_CMP_SREG, Register::FIRST.number());
+            data.put_u32_be(NFTA_CMP_OP, cmp_op(op));
+            data.nest(NFTA_CMP_DATA).put_bytes(NFTA_DATA_VALUE, with);
         });
     }
 
@@ -357,29 +352,29 @@ impl Expressions<'_, '_> {
 
     fn lookup_to(&mut self, set: &Name, to: Option<u32>, inverted: bool) {
         self.expression("lookup", |data| {
-            data.put_str(1, set.as_str());
-            data.put_u32_be(2, Register::FIRST.number());
+            data.put_str(NFTA_LOOKUP_SET, set.as_str());
+            data.put_u32_be(NFTA_LOOKUP_SREG, Register::FIRST.number());
             if let Some(to) = to {
-                data.put_u32_be(3, to);
+                data.put_u32_be(NFTA_LOOKUP_DREG, to);
             }
             if inverted {
-                data.put_u32_be(5, LOOKUP_INVERTED);
+                data.put_u32_be(NFTA_LOOKUP_FLAGS, NFT_LOOKUP_F_INV);
             }
         });
     }
 
     fn expression(&mut self, name: &str, attributes: impl FnOnce(&mut Writer<'_>)) {
-        let mut entry = self.list.nest(LIST_ELEMENT);
-        entry.put_str(rule::EXPRESSION_NAME, name);
-        attributes(&mut entry.nest(rule::EXPRESSION_DATA));
+        let mut entry = self.list.nest(NFTA_LIST_ELEM);
+        entry.put_str(NFTA_EXPR_NAME, name);
+        attributes(&mut entry.nest(NFTA_EXPR_DATA));
     }
 
     fn address_length(&self) -> usize {
         crate::model::DataType::address(self.family).length()
     }
 
-    fn protocol_family(&self) -> u32 {
-        super::object::protocol_family(self.family).into()
+    fn nfproto(&self) -> u32 {
+        super::object::nfproto(self.family).into()
     }
 }
 

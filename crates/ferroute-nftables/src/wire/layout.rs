@@ -1,37 +1,39 @@
-//! Where things are: registers, and fields of packets.
+//! Registers, and offsets of header fields.
 
 use ferroute_core::IpFamily;
 
-use crate::model::Relation;
+use super::constants::*;
+use crate::model::CmpOp;
 
-/// The first of a row of registers, counted in 32-bit words.
+/// A register, as an index of 32-bit words. Longer values occupy the following registers, too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Register(pub(super) u32);
 
 impl Register {
     pub(super) const FIRST: Self = Self(0);
 
-    /// As the kernel counts: registers of 16 bytes from 1, those of 4 bytes from 8, the former where both would do.
+    /// Returns the kernel's number: `NFT_REG_1` to `NFT_REG_4` are 16-byte registers, and `NFT_REG32_00` to
+    /// `NFT_REG32_15` are the same memory in 4-byte registers. The former are used where both are possible.
     pub(super) fn number(self) -> u32 {
-        if self.0.is_multiple_of(4) { 1 + self.0 / 4 } else { 8 + self.0 }
+        if self.0.is_multiple_of(4) { NFT_REG_1 + self.0 / 4 } else { NFT_REG32_00 + self.0 }
     }
 
-    /// The opposite of [`Self::number`]; `None` for the verdict.
+    /// Returns the register with the kernel's number; `None` for `NFT_REG_VERDICT`. The inverse of [`Self::number`].
     pub(super) fn from_number(number: u32) -> Option<Self> {
         match number {
-            1..=4 => Some(Self((number - 1) * 4)),
-            8..=23 => Some(Self(number - 8)),
+            NFT_REG_1..=NFT_REG_4 => Some(Self((number - NFT_REG_1) * 4)),
+            NFT_REG32_00..=NFT_REG32_15 => Some(Self(number - NFT_REG32_00)),
             _ => None,
         }
     }
 
-    /// The first register that several bytes leave free.
-    pub(super) fn behind(self, bytes: usize) -> Self {
+    /// Returns the first register after a value of this length.
+    pub(super) fn after(self, bytes: usize) -> Self {
         Self(self.0 + u32::try_from(bytes.div_ceil(4)).expect("bug: keys have at most 64 bytes"))
     }
 }
 
-/// Where `struct iphdr` and `struct ipv6hdr` have the source.
+/// Returns the offset of the source address in `struct iphdr` or `struct ipv6hdr`.
 pub(super) fn source_offset(family: IpFamily) -> u32 {
     match family {
         IpFamily::V4 => 12,
@@ -39,7 +41,7 @@ pub(super) fn source_offset(family: IpFamily) -> u32 {
     }
 }
 
-/// Where they have the destination.
+/// Returns the offset of the destination address.
 pub(super) fn destination_offset(family: IpFamily) -> u32 {
     match family {
         IpFamily::V4 => 16,
@@ -47,14 +49,14 @@ pub(super) fn destination_offset(family: IpFamily) -> u32 {
     }
 }
 
-/// `NFT_CMP_*`.
-pub(super) fn relation_number(relation: Relation) -> u32 {
-    match relation {
-        Relation::Equal => 0,
-        Relation::NotEqual => 1,
-        Relation::Less => 2,
-        Relation::AtMost => 3,
-        Relation::Greater => 4,
-        Relation::AtLeast => 5,
+/// Returns the kernel's operator (`NFT_CMP_*`).
+pub(super) fn cmp_op(op: CmpOp) -> u32 {
+    match op {
+        CmpOp::Eq => NFT_CMP_EQ,
+        CmpOp::Neq => NFT_CMP_NEQ,
+        CmpOp::Lt => NFT_CMP_LT,
+        CmpOp::Lte => NFT_CMP_LTE,
+        CmpOp::Gt => NFT_CMP_GT,
+        CmpOp::Gte => NFT_CMP_GTE,
     }
 }

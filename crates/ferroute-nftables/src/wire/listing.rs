@@ -1,94 +1,100 @@
-//! Chains, sets and rules as the kernel lists them.
+//! Parsing the kernel's listings of tables, chains, rules and sets.
 
 use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetlink};
 
 use super::{
     EncodedRule,
-    constants::{chain, rule, set, table},
+    constants::*,
     object::{COUNTER, hook_number, set_flags, types_of},
     userdata,
 };
 use crate::{
     kernel::{ListedChain, ListedRule, ListedSet, TableFamily},
-    model::{Base, BaseKind, Chain, DataType, Holds, Hook, Name, Policy, Set, SetKind},
+    model::{BaseChain, Chain, ChainType, DataType, Hook, Name, Policy, Set, SetData, SetKind},
 };
 
-/// A chain; `None` if it is another table's.
+/// Parses a chain; `None` if it belongs to another table.
 pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<ListedChain>, Error> {
-    let (mut is_ours, mut name, mut base, mut kind, mut comment) = (false, None, None, None, None);
+    let (mut is_in_table, mut name, mut base, mut kind, mut comment) = (false, None, None, None, None);
     let mut policy = Policy::Accept;
     for attribute in attributes(message)? {
         let attribute = attribute?;
         match attribute.kind {
-            chain::TABLE => is_ours = attribute.str()? == table.as_str(),
-            chain::NAME => name = Some(Name::from(attribute.str()?)),
-            chain::HOOK => base = Some(parse_hook(&attribute)?),
-            chain::TYPE => kind = Some(attribute.str()?),
-            chain::POLICY if attribute.u32_be()? == chain::DROP => policy = Policy::Drop,
-            chain::USERDATA => comment = userdata::read_comment(attribute.payload),
+            NFTA_CHAIN_TABLE => is_in_table = attribute.str()? == table.as_str(),
+            NFTA_CHAIN_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_CHAIN_HOOK => base = Some(parse_hook(&attribute)?),
+            NFTA_CHAIN_TYPE => kind = Some(attribute.str()?),
+            NFTA_CHAIN_POLICY if attribute.u32_be()? == NF_DROP as u32 => policy = Policy::Drop,
+            NFTA_CHAIN_USERDATA => comment = userdata::read_comment(attribute.payload),
             _ => {}
         }
     }
-    let name = name.ok_or_else(|| message.missing(chain::NAME))?;
-    let kind = [BaseKind::Filter, BaseKind::Nat, BaseKind::Route].into_iter().find(|known| Some(known.name()) == kind);
+    let name = name.ok_or_else(|| message.missing(NFTA_CHAIN_NAME))?;
+    let kind =
+        [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|known| Some(known.name()) == kind);
     let base = match (base, kind) {
         (None, _) => Some(None),
-        (Some((Some(hook), priority)), Some(kind)) => Some(Some(Base { kind, hook, priority, policy })),
+        (Some((Some(hook), priority)), Some(kind)) => Some(Some(BaseChain { kind, hook, priority, policy })),
         _ => None,
     };
     let chain = base.map(|base| Chain { name: name.clone(), base, comment });
-    Ok(is_ours.then_some(ListedChain { name, chain, rules: Vec::new() }))
+    Ok(is_in_table.then_some(ListedChain { name, chain, rules: Vec::new() }))
 }
 
-/// A rule and the chain that it is in.
+/// Parses a rule with the name of its chain.
 pub(crate) fn parse_rule(message: &Message<'_>) -> Result<(Name, ListedRule), Error> {
     let mut chain = None;
     for attribute in attributes(message)? {
         let attribute = attribute?;
-        if attribute.kind == rule::CHAIN {
+        if attribute.kind == NFTA_RULE_CHAIN {
             chain = Some(Name::from(attribute.str()?));
         }
     }
-    let chain = chain.ok_or_else(|| message.missing(rule::CHAIN))?;
+    let chain = chain.ok_or_else(|| message.missing(NFTA_RULE_CHAIN))?;
     Ok((chain, ListedRule::Encoded(EncodedRule::parse(attributes(message)?)?)))
 }
 
-/// A set.
+/// Parses a set.
 pub(crate) fn parse_set(message: &Message<'_>) -> Result<ListedSet, Error> {
     let mut parts = SetParts::default();
     for attribute in attributes(message)? {
         parts.take(&attribute?)?;
     }
-    let name = parts.name.clone().ok_or_else(|| message.missing(set::NAME))?;
-    Ok(ListedSet { is_map: parts.flags & set::MAP != 0, elements: parts.count, set: parts.declaration(&name), name })
+    let name = parts.name.clone().ok_or_else(|| message.missing(NFTA_SET_NAME))?;
+    Ok(ListedSet {
+        is_map: parts.flags & NFT_SET_MAP != 0,
+        element_count: parts.count,
+        set: parts.declaration(&name),
+        name,
+    })
 }
 
-/// A set of anybody's, as far as it matters to those who look something up; `None` instead of the declaration if its keys
-/// or data cannot be said here.
+/// Parses a set of any program, with the properties that matter to lookups; `None` for the declaration if the model
+/// cannot represent its keys or data.
 pub(crate) fn parse_any_set(message: &Message<'_>) -> Result<(Name, Option<Set>), Error> {
     let mut parts = SetParts::default();
     for attribute in attributes(message)? {
         parts.take(&attribute?)?;
     }
-    let name = parts.name.clone().ok_or_else(|| message.missing(set::NAME))?;
-    let set = parts.meaning(&name);
+    let name = parts.name.clone().ok_or_else(|| message.missing(NFTA_SET_NAME))?;
+    let set = parts.lookup_properties(&name);
     Ok((name, set))
 }
 
-/// A table's name, and its handle, which is greater the later it was made; `None` if it is switched off.
+/// Parses a table: its family, name and handle; `None` if it is dormant or its family sees no IP packets.
 pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, Name, u64)>, Error> {
     let (header, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let (mut name, mut handle, mut is_dormant) = (None, 0, false);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            table::NAME => name = Some(Name::from(attribute.str()?)),
-            table::FLAGS => is_dormant = attribute.u32_be()? & table::DORMANT != 0,
-            table::HANDLE => handle = attribute.u64_be()?,
+            NFTA_TABLE_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_TABLE_FLAGS => is_dormant = attribute.u32_be()? & NFT_TABLE_F_DORMANT != 0,
+            NFTA_TABLE_HANDLE => handle = attribute.u64_be()?,
             _ => {}
         }
     }
-    let name = name.ok_or_else(|| message.missing(table::NAME))?;
+    let name = name.ok_or_else(|| message.missing(NFTA_TABLE_NAME))?;
     let [family, ..] = *header;
     Ok(TableFamily::from_number(family).filter(|_| !is_dormant).map(|family| (family, name, handle)))
 }
@@ -99,9 +105,9 @@ struct SetParts {
     flags: u32,
     key: u32,
     key_length: u32,
-    datum: Option<u32>,
-    datum_length: u32,
-    capacity: Option<u32>,
+    data: Option<u32>,
+    data_length: u32,
+    size: Option<u32>,
     count: Option<usize>,
     counter: bool,
     userdata: Vec<u8>,
@@ -110,19 +116,19 @@ struct SetParts {
 impl SetParts {
     fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
         match attribute.kind {
-            set::NAME => self.name = Some(Name::from(attribute.str()?)),
-            set::FLAGS => self.flags = attribute.u32_be()?,
-            set::KEY_TYPE => self.key = attribute.u32_be()?,
-            set::KEY_LENGTH => self.key_length = attribute.u32_be()?,
-            set::DATA_LENGTH => self.datum_length = attribute.u32_be()?,
-            set::DATA_TYPE => self.datum = Some(attribute.u32_be()?),
-            set::DESCRIPTION => self.capacity = find_u32(attribute.nested(), set::DESCRIPTION_SIZE)?,
-            set::COUNT => self.count = usize::try_from(attribute.u32_be()?).ok(),
-            set::USERDATA => self.userdata = attribute.payload.to_vec(),
-            set::EXPRESSION => {
+            NFTA_SET_NAME => self.name = Some(Name::from(attribute.str()?)),
+            NFTA_SET_FLAGS => self.flags = attribute.u32_be()?,
+            NFTA_SET_KEY_TYPE => self.key = attribute.u32_be()?,
+            NFTA_SET_KEY_LEN => self.key_length = attribute.u32_be()?,
+            NFTA_SET_DATA_LEN => self.data_length = attribute.u32_be()?,
+            NFTA_SET_DATA_TYPE => self.data = Some(attribute.u32_be()?),
+            NFTA_SET_DESC => self.size = find_u32(attribute.nested(), NFTA_SET_DESC_SIZE)?,
+            NFTA_SET_COUNT => self.count = usize::try_from(attribute.u32_be()?).ok(),
+            NFTA_SET_USERDATA => self.userdata = attribute.payload.to_vec(),
+            NFTA_SET_EXPR => {
                 for attribute in attribute.nested() {
                     let attribute = attribute?;
-                    self.counter |= attribute.kind == rule::EXPRESSION_NAME && attribute.str()? == COUNTER;
+                    self.counter |= attribute.kind == NFTA_EXPR_NAME && attribute.str()? == COUNTER;
                 }
             }
             _ => {}
@@ -130,51 +136,50 @@ impl SetParts {
         Ok(())
     }
 
-    /// What keys the set has and what its elements hold, whatever else was said of it.
-    fn meaning(&self, name: &Name) -> Option<Set> {
-        let kind = match (self.flags & set::INTERVAL, self.flags & (set::TIMEOUT | set::EVALUATED)) {
+    /// Returns the set's keys and data, regardless of its other properties.
+    fn lookup_properties(&self, name: &Name) -> Option<Set> {
+        let kind = match (self.flags & NFT_SET_INTERVAL, self.flags & (NFT_SET_TIMEOUT | NFT_SET_EVAL)) {
             (0, 0) => SetKind::Exact,
-            (0, _) => SetKind::Learned { capacity: self.capacity.unwrap_or_default() },
+            (0, _) => SetKind::Dynamic { size: self.size.unwrap_or_default() },
             _ => SetKind::Interval,
         };
-        let holds = match self.datum {
-            None => Holds::Nothing,
-            Some(set::VERDICT) => Holds::Verdicts,
-            Some(number) => Holds::Values(any_types_of(number, self.datum_length)?),
+        let data = match self.data {
+            None => SetData::None,
+            Some(NFT_DATA_VERDICT) => SetData::Verdict,
+            Some(number) => SetData::Values(any_types_of(number, self.data_length)?),
         };
         let key = any_types_of(self.key, self.key_length)?;
         let comment = userdata::read_set_comment(&self.userdata);
-        Some(Set { name: name.clone(), key, holds, kind, counter: self.counter, comment })
+        Some(Set { name: name.clone(), key, data, kind, counter: self.counter, comment })
     }
 
-    /// How the set is declared, if it is one that could be declared here.
+    /// Returns the set's declaration, if the model can represent it exactly.
     fn declaration(&self, name: &Name) -> Option<Set> {
-        let kind = match self.flags & (set::INTERVAL | set::TIMEOUT | set::EVALUATED) {
+        let kind = match self.flags & (NFT_SET_INTERVAL | NFT_SET_TIMEOUT | NFT_SET_EVAL) {
             0 => SetKind::Exact,
-            set::INTERVAL => SetKind::Interval,
-            _ => SetKind::Learned { capacity: self.capacity? },
+            NFT_SET_INTERVAL => SetKind::Interval,
+            _ => SetKind::Dynamic { size: self.size? },
         };
-        let holds = match self.datum {
-            None => Holds::Nothing,
-            Some(set::VERDICT) => Holds::Verdicts,
-            Some(number) => Holds::Values(types_of(number)?),
+        let data = match self.data {
+            None => SetData::None,
+            Some(NFT_DATA_VERDICT) => SetData::Verdict,
+            Some(number) => SetData::Values(types_of(number)?),
         };
         let comment = userdata::read_set_comment(&self.userdata);
-        let declared =
-            Set { name: name.clone(), key: types_of(self.key)?, holds, kind, counter: self.counter, comment };
+        let declared = Set { name: name.clone(), key: types_of(self.key)?, data, kind, counter: self.counter, comment };
         (set_flags(&declared) == self.flags).then_some(declared)
     }
 }
 
-/// The types of a key or datum of this length; types that are not known are numbers where they have their length.
+/// Returns the types of a key or of data of this length. Unknown types of 4 bytes are integers.
 fn any_types_of(number: u32, length: u32) -> Option<Vec<DataType>> {
-    let known = types_of(number).or_else(|| (length == 4 && number < 1 << 6).then(|| vec![DataType::Number]))?;
+    let known = types_of(number).or_else(|| (length == 4 && number < 1 << 6).then(|| vec![DataType::Integer]))?;
     (crate::model::length(&known) == usize::try_from(length).ok()?).then_some(known)
 }
 
 fn parse_hook(attribute: &Attribute<'_>) -> Result<(Option<Hook>, i32), Malformed> {
-    let number = find_u32(attribute.nested(), chain::HOOK_NUMBER)?;
-    let priority = find_u32(attribute.nested(), chain::HOOK_PRIORITY)?.unwrap_or_default();
+    let number = find_u32(attribute.nested(), NFTA_HOOK_HOOKNUM)?;
+    let priority = find_u32(attribute.nested(), NFTA_HOOK_PRIORITY)?.unwrap_or_default();
     let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
     let hook = hooks.into_iter().find(|hook| Some(hook_number(*hook)) == number);
     Ok((hook, priority.cast_signed()))

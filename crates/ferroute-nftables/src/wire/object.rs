@@ -1,31 +1,28 @@
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Batch, Request, Writer, flags, nfnetlink};
 
-use super::{
-    constants::{LIST_ELEMENT, chain, element, message, rule, set, table},
-    element::put_key,
-    expression::Expressions,
-    userdata,
-};
+use super::{constants::*, element::put_key, expression::Expressions, userdata};
 use crate::kernel::TableFamily;
-use crate::model::{Base, Chain, Comment, DataType, Holds, Hook, Key, Name, Policy, Rule, Set, SetKind, TableId};
+use crate::model::{
+    BaseChain, Chain, Comment, DataType, Hook, Key, Name, Policy, Rule, Set, SetData, SetKind, TableId,
+};
 
-/// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
-pub(crate) fn protocol_family(family: IpFamily) -> u8 {
+/// Returns the kernel's number of an IP family (`NFPROTO_*`).
+pub(crate) fn nfproto(family: IpFamily) -> u8 {
     match family {
-        IpFamily::V4 => 2,
-        IpFamily::V6 => 10,
+        IpFamily::V4 => libc::NFPROTO_IPV4 as u8,
+        IpFamily::V6 => libc::NFPROTO_IPV6 as u8,
     }
 }
 
-/// Asks for a table.
+/// Returns a request for a table.
 pub(crate) fn table_request(id: &TableId) -> Request {
-    let mut request = request_of(message::GET_TABLE, protocol_family(id.family));
-    request.attributes().put_str(table::NAME, id.name.as_str());
+    let mut request = request(NFT_MSG_GETTABLE, nfproto(id.family));
+    request.attributes().put_str(NFTA_TABLE_NAME, id.name.as_str());
     request
 }
 
-/// What can be listed of a table.
+/// The objects of a table that can be dumped.
 #[derive(Clone, Copy)]
 pub(crate) enum Listed {
     Chains,
@@ -33,38 +30,38 @@ pub(crate) enum Listed {
     Sets,
 }
 
-/// Asks for all tables of all families.
+/// Returns a request for all tables of all families.
 pub(crate) fn tables_request() -> Request {
-    request_of(message::GET_TABLE, 0)
+    request(NFT_MSG_GETTABLE, 0)
 }
 
-/// Asks for all chains, rules or sets of a table. The kernel lists chains of other tables, too.
-pub(crate) fn list_request(family: TableFamily, name: &Name, what: Listed) -> Request {
-    let (kind, attribute) = match what {
-        Listed::Chains => (message::GET_CHAIN, chain::TABLE),
-        Listed::Rules => (message::GET_RULE, rule::TABLE),
-        Listed::Sets => (message::GET_SET, set::TABLE),
+/// Returns a request for all chains, rules or sets of a table. The kernel's dump also contains chains of other tables.
+pub(crate) fn list_request(family: TableFamily, name: &Name, objects: Listed) -> Request {
+    let (kind, attribute) = match objects {
+        Listed::Chains => (NFT_MSG_GETCHAIN, NFTA_CHAIN_TABLE),
+        Listed::Rules => (NFT_MSG_GETRULE, NFTA_RULE_TABLE),
+        Listed::Sets => (NFT_MSG_GETSET, NFTA_SET_TABLE),
     };
-    let mut request = request_of(kind, family.number());
+    let mut request = request(kind, family.number());
     request.attributes().put_str(attribute, name.as_str());
     request
 }
 
-/// Asks for the elements of a set that have these keys, or for all if no key is given.
+/// Returns a request for the elements of a set with these keys, or for a dump if there are no keys.
 pub(crate) fn elements_request(family: TableFamily, table: &Name, name: &Name, keys: &[Key]) -> Request {
-    let mut request = request_of(message::GET_SET_ELEMENT, family.number());
+    let mut request = request(NFT_MSG_GETSETELEM, family.number());
     let mut attributes = request.attributes();
-    attributes.put_str(element::TABLE, table.as_str());
-    attributes.put_str(element::SET, name.as_str());
+    attributes.put_str(NFTA_SET_ELEM_LIST_TABLE, table.as_str());
+    attributes.put_str(NFTA_SET_ELEM_LIST_SET, name.as_str());
     if !keys.is_empty() {
-        let mut list = attributes.nest(element::ELEMENTS);
-        keys.iter().for_each(|key| put_key(&mut list.nest(LIST_ELEMENT), key));
+        let mut list = attributes.nest(NFTA_SET_ELEM_LIST_ELEMENTS);
+        keys.iter().for_each(|key| put_key(&mut list.nest(NFTA_LIST_ELEM), key));
     }
     drop(attributes);
     request
 }
 
-/// Writes messages that change a table.
+/// Writes the messages of a transaction.
 pub(super) struct Objects<'a> {
     pub(super) batch: &'a mut Batch,
     pub(super) id: &'a TableId,
@@ -72,176 +69,183 @@ pub(super) struct Objects<'a> {
 
 impl Objects<'_> {
     pub(super) fn message(&mut self, kind: u8, flags: u16) -> Writer<'_> {
-        let header = nfnetlink::header(protocol_family(self.id.family), 0, 0);
-        let mut writer = self.batch.message(nfnetlink::kind(nfnetlink::NFTABLES, kind), flags, &header);
-        // The table's name is the first attribute of all kinds of objects.
-        writer.put_str(table::NAME, self.id.name.as_str());
+        let header = nfnetlink::header(nfproto(self.id.family), 0, 0);
+        let mut writer = self.batch.message(nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, kind), flags, &header);
+        // The table's name is attribute 1 of all kinds of objects.
+        writer.put_str(NFTA_TABLE_NAME, self.id.name.as_str());
         writer
     }
 
     pub(super) fn add_table(&mut self, comment: Option<&Comment>) {
-        let mut message = self.message(message::NEW_TABLE, flags::CREATE);
+        let mut message = self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);
         if let Some(comment) = comment {
-            message.put_bytes(table::USERDATA, &userdata::comment(comment));
+            message.put_bytes(NFTA_TABLE_USERDATA, &userdata::comment(comment));
         }
     }
 
     pub(super) fn delete_table(&mut self) {
-        self.message(message::DEL_TABLE, 0);
+        self.message(NFT_MSG_DELTABLE, 0);
     }
 
     pub(super) fn add_chain(&mut self, item: &Chain) {
-        let mut message = self.message(message::NEW_CHAIN, flags::CREATE);
-        message.put_str(chain::NAME, item.name.as_str());
-        if let Some(Base { kind, hook, priority, policy }) = item.base {
-            let mut nest = message.nest(chain::HOOK);
-            nest.put_u32_be(chain::HOOK_NUMBER, hook_number(hook));
-            nest.put_u32_be(chain::HOOK_PRIORITY, priority.cast_unsigned());
+        let mut message = self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE);
+        message.put_str(NFTA_CHAIN_NAME, item.name.as_str());
+        if let Some(BaseChain { kind, hook, priority, policy }) = item.base {
+            let mut nest = message.nest(NFTA_CHAIN_HOOK);
+            nest.put_u32_be(NFTA_HOOK_HOOKNUM, hook_number(hook));
+            nest.put_u32_be(NFTA_HOOK_PRIORITY, priority.cast_unsigned());
             drop(nest);
             message.put_u32_be(
-                chain::POLICY,
+                NFTA_CHAIN_POLICY,
                 match policy {
-                    Policy::Accept => chain::ACCEPT,
-                    Policy::Drop => chain::DROP,
+                    Policy::Accept => NF_ACCEPT as u32,
+                    Policy::Drop => NF_DROP as u32,
                 },
             );
-            message.put_str(chain::TYPE, kind.name());
+            message.put_str(NFTA_CHAIN_TYPE, kind.name());
         }
         if let Some(comment) = &item.comment {
-            message.put_bytes(chain::USERDATA, &userdata::comment(comment));
+            message.put_bytes(NFTA_CHAIN_USERDATA, &userdata::comment(comment));
         }
     }
 
     pub(super) fn delete_chain(&mut self, name: &Name) {
-        self.message(message::DEL_CHAIN, 0).put_str(chain::NAME, name.as_str());
+        self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, name.as_str());
     }
 
     pub(super) fn flush_chain(&mut self, name: &Name) {
-        self.message(message::DEL_RULE, 0).put_str(rule::CHAIN, name.as_str());
+        self.message(NFT_MSG_DELRULE, 0).put_str(NFTA_RULE_CHAIN, name.as_str());
     }
 
     pub(super) fn add_rule(&mut self, chain: &Name, item: &Rule) {
         let family = self.id.family;
-        let mut message = self.message(message::NEW_RULE, flags::CREATE | flags::APPEND);
-        message.put_str(rule::CHAIN, chain.as_str());
-        let mut list = message.nest(rule::EXPRESSIONS);
+        let mut message = self.message(NFT_MSG_NEWRULE, flags::NLM_F_CREATE | flags::NLM_F_APPEND);
+        message.put_str(NFTA_RULE_CHAIN, chain.as_str());
+        let mut list = message.nest(NFTA_RULE_EXPRESSIONS);
         let mut expressions = Expressions { list: &mut list, family };
         item.statements.iter().for_each(|statement| expressions.statement(statement));
         drop(list);
         if let Some(comment) = &item.comment {
-            message.put_bytes(rule::USERDATA, &userdata::comment(comment));
+            message.put_bytes(NFTA_RULE_USERDATA, &userdata::comment(comment));
         }
     }
 
-    /// `number` must be another one for each set in the batch; the kernel wants one but we go by names.
-    pub(super) fn add_set(&mut self, item: &Set, number: u32) {
-        let mut message = self.message(message::NEW_SET, flags::CREATE);
-        message.put_str(set::NAME, item.name.as_str());
-        message.put_u32_be(set::FLAGS, set_flags(item));
-        message.put_u32_be(set::KEY_TYPE, type_number(&item.key));
-        message.put_u32_be(set::KEY_LENGTH, length(&item.key));
-        match &item.holds {
-            Holds::Nothing => {}
-            Holds::Values(types) => {
-                message.put_u32_be(set::DATA_TYPE, type_number(types));
-                message.put_u32_be(set::DATA_LENGTH, length(types));
+    /// `id` must be unique within the batch. The kernel requires it, but rules refer to sets by name.
+    pub(super) fn add_set(&mut self, item: &Set, id: u32) {
+        let mut message = self.message(NFT_MSG_NEWSET, flags::NLM_F_CREATE);
+        message.put_str(NFTA_SET_NAME, item.name.as_str());
+        message.put_u32_be(NFTA_SET_FLAGS, set_flags(item));
+        message.put_u32_be(NFTA_SET_KEY_TYPE, type_number(&item.key));
+        message.put_u32_be(NFTA_SET_KEY_LEN, length(&item.key));
+        match &item.data {
+            SetData::None => {}
+            SetData::Values(types) => {
+                message.put_u32_be(NFTA_SET_DATA_TYPE, type_number(types));
+                message.put_u32_be(NFTA_SET_DATA_LEN, length(types));
             }
-            Holds::Verdicts => {
-                message.put_u32_be(set::DATA_TYPE, set::VERDICT);
-                message.put_u32_be(set::DATA_LENGTH, 0);
+            SetData::Verdict => {
+                message.put_u32_be(NFTA_SET_DATA_TYPE, NFT_DATA_VERDICT);
+                message.put_u32_be(NFTA_SET_DATA_LEN, 0);
             }
         }
         match item.kind {
             SetKind::Exact => {}
-            SetKind::Learned { capacity } => {
-                message.nest(set::DESCRIPTION).put_u32_be(set::DESCRIPTION_SIZE, capacity);
+            SetKind::Dynamic { size } => {
+                message.nest(NFTA_SET_DESC).put_u32_be(NFTA_SET_DESC_SIZE, size);
             }
             SetKind::Interval => {
-                let mut description = message.nest(set::DESCRIPTION);
-                let mut fields = description.nest(set::DESCRIPTION_CONCAT);
+                let mut description = message.nest(NFTA_SET_DESC);
+                let mut fields = description.nest(NFTA_SET_DESC_CONCAT);
                 for field in &item.key {
-                    fields.nest(LIST_ELEMENT).put_u32_be(set::FIELD_LENGTH, length(&[*field]));
+                    fields.nest(NFTA_LIST_ELEM).put_u32_be(NFTA_SET_FIELD_LEN, length(&[*field]));
                 }
             }
         }
-        message.put_u32_be(set::ID, number);
-        message.put_bytes(set::USERDATA, &userdata::set(item));
+        message.put_u32_be(NFTA_SET_ID, id);
+        message.put_bytes(NFTA_SET_USERDATA, &userdata::set(item));
         if item.counter {
-            let mut expression = message.nest(set::EXPRESSION);
-            expression.put_str(rule::EXPRESSION_NAME, COUNTER);
-            expression.nest(rule::EXPRESSION_DATA);
+            let mut expression = message.nest(NFTA_SET_EXPR);
+            expression.put_str(NFTA_EXPR_NAME, COUNTER);
+            expression.nest(NFTA_EXPR_DATA);
         }
     }
 
     pub(super) fn delete_set(&mut self, name: &Name) {
-        self.message(message::DEL_SET, 0).put_str(set::NAME, name.as_str());
+        self.message(NFT_MSG_DELSET, 0).put_str(NFTA_SET_NAME, name.as_str());
     }
 }
 
-/// `NFT_SET_*`.
+/// Returns the set's flags (`NFT_SET_*`).
 pub(super) fn set_flags(item: &Set) -> u32 {
-    let map = if item.holds == Holds::Nothing { 0 } else { set::MAP };
+    let map = if item.data == SetData::None { 0 } else { NFT_SET_MAP };
     map | match item.kind {
         SetKind::Exact => 0,
-        SetKind::Interval => set::INTERVAL | set::CONCATENATED,
-        SetKind::Learned { .. } => set::TIMEOUT | set::EVALUATED,
+        SetKind::Interval => NFT_SET_INTERVAL | NFT_SET_CONCAT,
+        SetKind::Dynamic { .. } => NFT_SET_TIMEOUT | NFT_SET_EVAL,
     }
 }
 
-/// The number by which `nft` knows a type; several are put together with 6 bits each, the first one highest.
+/// Returns `nft`'s number of a type. In a concatenation each type has 6 bits, the first one in the highest.
 pub(super) fn type_number(types: &[DataType]) -> u32 {
     types.iter().fold(0, |number, data_type| number << TYPE_BITS | type_of(*data_type))
 }
 
-/// The opposite of [`type_number`].
+/// Returns the types of a number, the inverse of [`type_number`].
 pub(super) fn types_of(number: u32) -> Option<Vec<DataType>> {
     let count = (u32::BITS - number.leading_zeros()).div_ceil(TYPE_BITS);
     let one = |i| ALL_TYPES.into_iter().find(|data_type| type_of(*data_type) == number >> (TYPE_BITS * i) & TYPE_MASK);
     (0..count).rev().map(one).collect()
 }
 
-/// `NF_INET_*`.
+/// Returns the kernel's number of a hook (`NF_INET_*`).
 pub(super) fn hook_number(hook: Hook) -> u32 {
     match hook {
-        Hook::Prerouting => 0,
-        Hook::Input => 1,
-        Hook::Forward => 2,
-        Hook::Output => 3,
-        Hook::Postrouting => 4,
+        Hook::Prerouting => NF_INET_PRE_ROUTING,
+        Hook::Input => NF_INET_LOCAL_IN,
+        Hook::Forward => NF_INET_FORWARD,
+        Hook::Output => NF_INET_LOCAL_OUT,
+        Hook::Postrouting => NF_INET_POST_ROUTING,
     }
 }
 
-fn request_of(kind: u8, family: u8) -> Request {
-    Request::new(nfnetlink::kind(nfnetlink::NFTABLES, kind), 0, &nfnetlink::header(family, 0, 0))
+fn request(kind: u8, family: u8) -> Request {
+    Request::new(nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, kind), 0, &nfnetlink::header(family, 0, 0))
 }
 
 fn length(types: &[DataType]) -> u32 {
     u32::try_from(crate::model::length(types)).expect("bug: keys have at most 64 bytes")
 }
 
-/// `TYPE_*` of `nft`.
+/// Returns `nft`'s number of a type (`enum datatypes` in its `include/datatype.h`).
 fn type_of(data_type: DataType) -> u32 {
     match data_type {
-        DataType::Ipv4Address => 7,
-        DataType::Ipv6Address => 8,
-        DataType::Protocol => 12,
-        DataType::Port => 13,
-        DataType::Class => 23,
-        DataType::Number => 4,
-        DataType::Interface => 41,
+        DataType::Ipv4Addr => TYPE_IPADDR,
+        DataType::Ipv6Addr => TYPE_IP6ADDR,
+        DataType::InetProto => TYPE_INET_PROTOCOL,
+        DataType::InetService => TYPE_INET_SERVICE,
+        DataType::ClassId => TYPE_CLASSID,
+        DataType::Integer => TYPE_INTEGER,
+        DataType::IfName => TYPE_IFNAME,
     }
 }
 
 const ALL_TYPES: [DataType; 7] = [
-    DataType::Ipv4Address,
-    DataType::Ipv6Address,
-    DataType::Protocol,
-    DataType::Port,
-    DataType::Class,
-    DataType::Number,
-    DataType::Interface,
+    DataType::Ipv4Addr,
+    DataType::Ipv6Addr,
+    DataType::InetProto,
+    DataType::InetService,
+    DataType::ClassId,
+    DataType::Integer,
+    DataType::IfName,
 ];
+const TYPE_INTEGER: u32 = 4;
+const TYPE_IPADDR: u32 = 7;
+const TYPE_IP6ADDR: u32 = 8;
+const TYPE_INET_PROTOCOL: u32 = 12;
+const TYPE_INET_SERVICE: u32 = 13;
+const TYPE_CLASSID: u32 = 23;
+const TYPE_IFNAME: u32 = 41;
 const TYPE_BITS: u32 = 6;
 const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
-/// The expression that counts packets.
+/// The expression type of counters.
 pub(super) const COUNTER: &str = "counter";

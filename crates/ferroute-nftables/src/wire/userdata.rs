@@ -1,40 +1,42 @@
-//! What `nft` keeps beside objects in the kernel: comments, and how to print keys and data. The kernel does not read it.
+//! The userdata that `nft` stores with objects: comments, and the byte order of keys and data. The kernel does not
+//! interpret it.
 //!
-//! Entries are a type, a length and bytes, numbered as in libnftnl's `udata.h`.
+//! Entries consist of a type, a length and bytes, numbered as in libnftnl's `udata.h`.
 
 use std::iter;
 
-use crate::model::{Comment, DataType, Holds, Set};
+use crate::model::{Comment, DataType, Set, SetData};
 
-/// The comment of a table, a chain, a rule or an element.
+/// Returns the userdata of a table, chain, rule or element with a comment.
 pub(super) fn comment(comment: &Comment) -> Vec<u8> {
-    entry(COMMENT, &text(comment)).collect()
+    entry(NFTNL_UDATA_RULE_COMMENT, &text(comment)).collect()
 }
 
-/// What `nft` wants to know of a set.
+/// Returns the userdata of a set.
 pub(super) fn set(set: &Set) -> Vec<u8> {
-    let data_order = match &set.holds {
-        Holds::Nothing => None,
-        Holds::Values(types) => Some(byte_order(types)),
-        Holds::Verdicts => Some(UNKNOWN_ORDER),
+    let data_order = match &set.data {
+        SetData::None => None,
+        SetData::Values(types) => Some(byte_order(types)),
+        SetData::Verdict => Some(BYTEORDER_INVALID),
     };
     let map = data_order.into_iter().flat_map(|order| {
-        entry(SET_DATA_ORDER, &order.to_ne_bytes())
-            .chain(entry(SET_DATA_INTERVAL, &0_u32.to_ne_bytes()))
+        entry(NFTNL_UDATA_SET_DATABYTEORDER, &order.to_ne_bytes())
+            .chain(entry(NFTNL_UDATA_SET_DATA_INTERVAL, &0_u32.to_ne_bytes()))
             .collect::<Vec<u8>>()
     });
-    let comment = set.comment.iter().flat_map(|comment| entry(SET_COMMENT, &text(comment)).collect::<Vec<u8>>());
-    entry(SET_KEY_ORDER, &byte_order(&set.key).to_ne_bytes()).chain(map).chain(comment).collect()
+    let comment =
+        set.comment.iter().flat_map(|comment| entry(NFTNL_UDATA_SET_COMMENT, &text(comment)).collect::<Vec<u8>>());
+    entry(NFTNL_UDATA_SET_KEYBYTEORDER, &byte_order(&set.key).to_ne_bytes()).chain(map).chain(comment).collect()
 }
 
-/// The comment of a table, a chain, a rule or an element.
+/// Returns the comment in the userdata of a table, chain, rule or element.
 pub(super) fn read_comment(userdata: &[u8]) -> Option<Comment> {
-    read(userdata, COMMENT)
+    read(userdata, NFTNL_UDATA_RULE_COMMENT)
 }
 
-/// The comment of a set.
+/// Returns the comment in the userdata of a set.
 pub(super) fn read_set_comment(userdata: &[u8]) -> Option<Comment> {
-    read(userdata, SET_COMMENT)
+    read(userdata, NFTNL_UDATA_SET_COMMENT)
 }
 
 fn read(mut userdata: &[u8], wanted: u8) -> Option<Comment> {
@@ -50,7 +52,7 @@ fn read(mut userdata: &[u8], wanted: u8) -> Option<Comment> {
 }
 
 fn entry(kind: u8, value: &[u8]) -> impl Iterator<Item = u8> {
-    let length = u8::try_from(value.len()).expect("bug: comments have at most 128 bytes");
+    let length = u8::try_from(value.len()).expect("bug: comment exceeds 128 bytes");
     [kind, length].into_iter().chain(value.iter().copied())
 }
 
@@ -58,21 +60,23 @@ fn text(comment: &Comment) -> Vec<u8> {
     comment.as_str().bytes().chain(iter::once(0)).collect()
 }
 
-/// In which byte order `nft` prints values; for several fields it knows from their types.
+/// Returns the byte order in which `nft` prints values; for concatenations it follows from their types.
 fn byte_order(types: &[DataType]) -> u32 {
     match types {
-        [DataType::Class | DataType::Number | DataType::Interface] => HOST_ORDER,
-        [_] => NETWORK_ORDER,
-        _ => UNKNOWN_ORDER,
+        [DataType::ClassId | DataType::Integer | DataType::IfName] => BYTEORDER_HOST_ENDIAN,
+        [_] => BYTEORDER_BIG_ENDIAN,
+        _ => BYTEORDER_INVALID,
     }
 }
 
-const COMMENT: u8 = 0;
-const SET_KEY_ORDER: u8 = 0;
-const SET_DATA_ORDER: u8 = 1;
-const SET_DATA_INTERVAL: u8 = 6;
-const SET_COMMENT: u8 = 7;
+/// The same number as for tables, chains and elements.
+const NFTNL_UDATA_RULE_COMMENT: u8 = 0;
+const NFTNL_UDATA_SET_KEYBYTEORDER: u8 = 0;
+const NFTNL_UDATA_SET_DATABYTEORDER: u8 = 1;
+const NFTNL_UDATA_SET_DATA_INTERVAL: u8 = 6;
+const NFTNL_UDATA_SET_COMMENT: u8 = 7;
 
-const UNKNOWN_ORDER: u32 = 0;
-const HOST_ORDER: u32 = 1;
-const NETWORK_ORDER: u32 = 2;
+// enum byteorder of nft's include/datatype.h
+const BYTEORDER_INVALID: u32 = 0;
+const BYTEORDER_HOST_ENDIAN: u32 = 1;
+const BYTEORDER_BIG_ENDIAN: u32 = 2;

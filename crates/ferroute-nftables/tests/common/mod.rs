@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Helpers of several tests.
 
 #![allow(
     dead_code,
@@ -19,12 +19,12 @@ use std::{
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings};
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
-    kernel::{Counter, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, Objection, Reading},
-    model::{ChainWithRules, Datum, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
-    plan::{List, NftablesSettings, SetId, TABLE},
+    kernel::{Consistency, Counter, ErrorKind, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable},
+    model::{ChainWithRules, Data, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
+    plan::{ListId, NftablesSettings, SetId, TABLE},
 };
 
-/// A host that always has the same addresses.
+/// A host with fixed addresses.
 #[derive(Clone)]
 pub struct Host(pub Vec<IpAddr>);
 
@@ -40,7 +40,7 @@ impl HostAddresses for Host {
     }
 }
 
-/// A kernel that several can change.
+/// An in-memory kernel that the test and the dataplane share.
 #[derive(Clone, Default)]
 pub struct SharedKernel {
     kernel: Arc<Mutex<MemoryKernel>>,
@@ -48,12 +48,12 @@ pub struct SharedKernel {
 }
 
 impl SharedKernel {
-    /// The kernel itself.
+    /// Returns the kernel.
     pub fn lock(&self) -> MutexGuard<'_, MemoryKernel> {
         self.kernel.lock().unwrap()
     }
 
-    /// Lets it refuse transactions, or take them again.
+    /// Sets whether it refuses all transactions.
     pub fn refuse(&self, refuses: bool) {
         *self.refuses.lock().unwrap() = refuses;
     }
@@ -64,7 +64,7 @@ impl Kernel for SharedKernel {
 
     fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
         if *self.refuses.lock().unwrap() {
-            return Err(MemoryError { change: transaction.to_string(), objection: Objection::Other });
+            return Err(MemoryError { change: transaction.to_string(), kind: ErrorKind::Other });
         }
         self.lock().commit(transaction)
     }
@@ -73,40 +73,31 @@ impl Kernel for SharedKernel {
         self.lock().generation()
     }
 
-    fn listing(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
-        self.lock().listing(table)
+    fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, MemoryError> {
+        self.lock().list_table(table)
     }
 
-    fn read(
+    fn dump_elements(
         &mut self,
         table: &TableId,
         set: &Set,
-        each: &mut dyn FnMut(Option<Element>),
-    ) -> Result<Reading, MemoryError> {
-        self.lock().read(table, set, each)
+        on_element: &mut OnElement<'_>,
+    ) -> Result<Consistency, MemoryError> {
+        self.lock().dump_elements(table, set, on_element)
     }
 
-    fn counts(
-        &mut self,
-        table: &TableId,
-        set: &Set,
-        each: &mut dyn FnMut(Element, Counter),
-    ) -> Result<Reading, MemoryError> {
-        self.lock().counts(table, set, each)
-    }
-
-    fn find(
+    fn get_elements(
         &mut self,
         table: &TableId,
         set: &Set,
         keys: &mut dyn Iterator<Item = Key>,
-        each: &mut dyn FnMut(Option<Element>, Option<Counter>),
+        on_element: &mut OnElement<'_>,
     ) -> Result<(), MemoryError> {
-        self.lock().find(table, set, keys, each)
+        self.lock().get_elements(table, set, keys, on_element)
     }
 }
 
-/// kube-proxy's defaults for this mode, in a cluster whose pods are known by their addresses.
+/// Returns kube-proxy's defaults for this mode, with `--detect-local-mode=ClusterCIDR`.
 pub fn settings() -> NftablesSettings {
     let proxy = ProxySettings {
         localhost_node_ports: false,
@@ -119,91 +110,91 @@ pub fn settings() -> NftablesSettings {
     NftablesSettings { proxy, ..NftablesSettings::default() }
 }
 
-/// Our table of a family.
+/// Returns the ID of Ferroute's table.
 pub fn table_id(family: IpFamily) -> TableId {
     TableId { family, name: TABLE }
 }
 
-/// What a table holds, without the order of endpoints in their lists, which has no meaning.
+/// The contents of a table, without the order of endpoints in their lists, which has no contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Meaning {
+pub struct Contents {
     chains: Vec<String>,
     sets: Vec<String>,
-    /// Elements by set, sorted; without the index of those that are in a list.
+    /// The elements by set, sorted, without the index of endpoints.
     elements: BTreeMap<Name, Vec<String>>,
-    /// The indexes that there are of each list.
+    /// The indexes of each list.
     indexes: BTreeMap<(Name, Key, u16), BTreeSet<u16>>,
 }
 
-impl Meaning {
-    /// The same without the elements themselves.
-    pub fn counts(&self) -> (&[String], &[String], Vec<(&Name, usize)>) {
+impl Contents {
+    /// Returns the contents with the number of elements instead of the elements.
+    pub fn with_counts(&self) -> (&[String], &[String], Vec<(&Name, usize)>) {
         (&self.chains, &self.sets, self.elements.iter().map(|(set, elements)| (set, elements.len())).collect())
     }
 }
 
-/// Reads the meaning of a table.
-pub fn meaning(table: &MemoryTable, family: IpFamily) -> Meaning {
-    let mut meaning = Meaning::default();
-    // A chain that nothing leads to does nothing.
+/// Returns the normalized contents of a table.
+pub fn contents(table: &MemoryTable, family: IpFamily) -> Contents {
+    let mut contents = Contents::default();
+    // Unreferenced chains have no effect.
     for chain in reachable(table) {
-        meaning.chains.push(format!("{:?}", chain.chain));
-        meaning.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
+        contents.chains.push(format!("{:?}", chain.chain));
+        contents.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
     }
     let owners = owners(table);
     for set in table.sets() {
         let name = &set.name;
-        meaning.sets.push(format!("{name} {:?}", set.properties()));
+        contents.sets.push(format!("{name} {:?}", set.properties()));
         let has_lists = [SetId::Endpoints.name(), SetId::Slots.name()].contains(name);
-        let elements = meaning.elements.entry(name.clone()).or_default();
+        let elements = contents.elements.entry(name.clone()).or_default();
         for element in table.elements(name) {
             let mut element = element.clone();
             if has_lists
-                && let Some(&Value::Class(class)) = element.key.last()
-                && List::of_index(class).is_some()
+                && let Some(&Value::ClassId(class)) = element.key.last()
+                && ListId::from_index(class).is_some()
             {
                 element.key.pop();
                 let list = (name.clone(), element.key.clone(), class.major());
-                meaning.indexes.entry(list).or_default().insert(class.minor());
+                contents.indexes.entry(list).or_default().insert(class.minor());
             }
             let mut text = element.to_string();
-            // Where two owners would have the same number, the one that came first has it.
-            for (owner, place) in &owners {
-                text = text.replace(&format!("{owner:x}:"), &format!("owner-{place}:"));
+            // If two lists have the same preferred owner number, the first one gets it.
+            for (owner, position) in &owners {
+                text = text.reposition(&format!("{owner:x}:"), &format!("owner-{position}:"));
             }
             elements.push(text);
         }
         elements.sort_unstable();
     }
-    meaning
+    contents
 }
 
-/// The owners of slots by their places among the lists, which do not depend on what was there before.
+/// Returns the owners of slots by position among the lists, which does not depend on earlier states.
 fn owners(table: &MemoryTable) -> BTreeMap<u16, usize> {
     let mut owners = BTreeMap::new();
     for element in table.elements(&SetId::Slots.name()) {
-        if let Some(Datum::Fields(fields)) = &element.datum
-            && let Some(Value::Class(slot)) = fields.last()
+        if let Some(Data::Values(fields)) = &element.data
+            && let Some(Value::ClassId(slot)) = fields.last()
         {
-            let place = owners.len();
-            owners.entry(slot.major()).or_insert(place);
+            let position = owners.len();
+            owners.entry(slot.major()).or_insert(position);
         }
     }
     owners
 }
 
-/// The chains that packets can get to, sorted by name.
+/// Returns the chains that are reachable from hooks, sorted by name.
 fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
-    let mut found: BTreeMap<&Name, &ChainWithRules> = BTreeMap::new();
+    let mut reachable: BTreeMap<&Name, &ChainWithRules> = BTreeMap::new();
     let mut open: Vec<&ChainWithRules> = table.chains().filter(|chain| chain.chain.base.is_some()).collect();
     while let Some(chain) = open.pop() {
-        if found.insert(&chain.chain.name, chain).is_some() {
+        if reachable.insert(&chain.chain.name, chain).is_some() {
             continue;
         }
         for statement in chain.rules.iter().flat_map(|rule| &rule.statements) {
             let verdicts: Vec<&Verdict> = match statement {
                 Statement::Verdict(verdict) => vec![verdict],
-                Statement::Dispatch { map, .. } => table.elements(map).filter_map(verdict_of).collect(),
+                Statement::Vmap { map, .. } => table.elements(map).filter_map(verdict_of).collect(),
                 _ => Vec::new(),
             };
             open.extend(verdicts.into_iter().filter_map(|verdict| match verdict {
@@ -212,12 +203,12 @@ fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
             }));
         }
     }
-    found.into_values().collect()
+    reachable.into_values().collect()
 }
 
 fn verdict_of(element: &Element) -> Option<&Verdict> {
-    match &element.datum {
-        Some(Datum::Verdict(verdict)) => Some(verdict),
+    match &element.data {
+        Some(Data::Verdict(verdict)) => Some(verdict),
         _ => None,
     }
 }

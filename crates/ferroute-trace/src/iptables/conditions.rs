@@ -2,129 +2,131 @@ use std::{fmt, net::IpAddr};
 
 use ferroute_iptables::{AddressType, Match, PortList, PortSide, ProtocolMatch, Recent, RecentAction, Rule, Sense};
 
-use crate::{Host, state::State};
+use crate::{Host, PacketState};
 
-/// Whether a packet meets a rule's conditions.
+/// The result of matching a packet against a rule.
 #[derive(Debug, PartialEq)]
-pub(super) enum Finding {
-    /// Not all of them. A sentence tells of the first: what it asks for and what the packet has.
+pub(super) enum MatchResult {
+    /// A condition does not match, with the expected and the actual value as a sentence.
     Mismatch(String),
-    /// All that can be told.
+    /// All conditions that can be evaluated match.
     Match {
-        /// How likely chance lets it, 0 to 1.
+        /// The probability that random conditions match, 0 to 1.
         chance: f64,
-        /// A condition that cannot be told, as a sentence.
+        /// The conditions that cannot be evaluated, as a sentence.
         unknown: Option<String>,
     },
 }
 
-/// Whether a packet meets one module of a rule.
-enum ModuleFinding {
+/// The result of matching a packet against one match extension of a rule.
+enum ExtensionResult {
     Match,
     Chance(f64),
     Mismatch(String),
     Unknown(String),
 }
 
-impl State<'_> {
-    /// Looks at a rule's conditions in the kernel's order: what belongs to the rule itself, then its modules.
-    pub(super) fn meets_rule(&self, rule: &Rule) -> Finding {
-        if let Some(why) = self.header_mismatch(rule) {
-            return Finding::Mismatch(why);
+impl PacketState<'_> {
+    /// Matches the packet against a rule in the kernel's order: header fields first, then match extensions.
+    pub(super) fn matches_rule(&self, rule: &Rule) -> MatchResult {
+        if let Some(reason) = self.header_mismatch(rule) {
+            return MatchResult::Mismatch(reason);
         }
         let (mut chance, mut unknown) = (1.0, Vec::new());
-        for module in &rule.matches {
-            match self.meets_module(module) {
-                ModuleFinding::Match => {}
-                ModuleFinding::Chance(probability) => chance *= probability,
-                ModuleFinding::Unknown(what) => unknown.push(what),
-                ModuleFinding::Mismatch(why) => return Finding::Mismatch(why),
+        for extension in &rule.matches {
+            match self.matches_extension(extension) {
+                ExtensionResult::Match => {}
+                ExtensionResult::Chance(probability) => chance *= probability,
+                ExtensionResult::Unknown(condition) => unknown.push(condition),
+                ExtensionResult::Mismatch(reason) => return MatchResult::Mismatch(reason),
             }
         }
-        Finding::Match { chance, unknown: (!unknown.is_empty()).then(|| unknown.join(" and ")) }
+        MatchResult::Match { chance, unknown: (!unknown.is_empty()).then(|| unknown.join(" and ")) }
     }
 
     fn header_mismatch(&self, rule: &Rule) -> Option<String> {
-        let (source, destination) = (self.packet.source.ip(), self.packet.destination.ip());
-        self.refuse("source", rule.source.as_ref(), source, |wanted| wanted.contains(source))
+        let (source, destination) = (self.source.ip(), self.destination.ip());
+        self.mismatch("source", rule.source.as_ref(), source, |net| net.contains(source))
             .or_else(|| {
-                self.refuse("destination", rule.destination.as_ref(), destination, |net| net.contains(destination))
+                self.mismatch("destination", rule.destination.as_ref(), destination, |net| net.contains(destination))
             })
             .or_else(|| {
-                let has = self.packet.in_interface.unwrap_or(NO_INTERFACE);
-                self.refuse("input interface", rule.in_interface.as_ref(), has, |wanted| {
-                    self.packet.in_interface.is_some_and(|name| wanted.matches(name))
+                let interface = self.in_interface.unwrap_or(NO_INTERFACE);
+                self.mismatch("input interface", rule.in_interface.as_ref(), interface, |wanted| {
+                    self.in_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                let has = self.packet.out_interface.unwrap_or(NO_INTERFACE);
-                self.refuse("output interface", rule.out_interface.as_ref(), has, |wanted| {
-                    self.packet.out_interface.is_some_and(|name| wanted.matches(name))
+                let interface = self.out_interface.unwrap_or(NO_INTERFACE);
+                self.mismatch("output interface", rule.out_interface.as_ref(), interface, |wanted| {
+                    self.out_interface.is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                self.refuse("protocol", rule.protocol.as_ref(), self.packet.sent.protocol, |wanted| match wanted {
-                    ProtocolMatch::Transport(protocol) => *protocol == self.packet.sent.protocol,
+                self.mismatch("protocol", rule.protocol.as_ref(), self.protocol(), |wanted| match wanted {
+                    ProtocolMatch::Transport(protocol) => *protocol == self.protocol(),
                     ProtocolMatch::Other(_) => false,
                 })
             })
     }
 
-    fn meets_module(&self, module: &Match) -> ModuleFinding {
-        let mismatch = match module {
+    fn matches_extension(&self, extension: &Match) -> ExtensionResult {
+        let mismatch = match extension {
             Match::Comment(_) | Match::Nfacct(_) => None,
             Match::Transport { source, destination, .. } => {
-                let (from, to) = (self.packet.source.port(), self.packet.destination.port());
-                self.refuse("source port", source.as_ref(), from, |ports| ports.contains(from))
-                    .or_else(|| self.refuse("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
+                let (from, to) = (self.source.port(), self.destination.port());
+                self.mismatch("source port", source.as_ref(), from, |ports| ports.contains(from))
+                    .or_else(|| self.mismatch("destination port", destination.as_ref(), to, |ports| ports.contains(to)))
             }
             Match::Multiport { side, ports } => {
-                let (from, to) = (self.packet.source.port(), self.packet.destination.port());
-                let (has, what) = match side {
+                let (from, to) = (self.source.port(), self.destination.port());
+                let (actual, subject) = match side {
                     PortSide::Source => (&[from][..], "source port"),
                     PortSide::Destination => (&[to][..], "destination port"),
                     PortSide::Either => (&[from, to][..], "source and destination port"),
                 };
-                let any = |wanted: &PortList| has.iter().any(|port| wanted.contains(*port));
-                let text = has.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
-                self.refuse(what, Some(ports), text, any)
+                let matches = |wanted: &PortList| actual.iter().any(|port| wanted.contains(*port));
+                let text = actual.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+                self.mismatch(subject, Some(ports), text, matches)
             }
             Match::Conntrack(states) | Match::State(states) => {
-                self.refuse("connection state", Some(states), self.connection, |wanted| {
+                self.mismatch("connection state", Some(states), self.connection, |wanted| {
                     wanted.intersects(self.connection)
                 })
             }
             Match::Mark(mark) => (!mark.allows(|wanted| wanted.matches(self.mark))).then(|| {
                 let wanted = mark.value();
                 let wanted = format!("{:#x}/{:#x}", wanted.value, wanted.mask);
-                refusal("mark", format_args!("{:#x}", self.mark), &wanted, mark.is_negated())
+                mismatch_text("mark", format_args!("{:#x}", self.mark), &wanted, mark.is_negated())
             }),
             Match::AddrType { source, destination } => {
-                let of_source = meets_type("source", source.as_ref(), self.packet.source.ip(), self.packet.host);
-                if !matches!(of_source, ModuleFinding::Match) {
-                    return of_source;
+                let result = matches_type("source", source.as_ref(), self.source.ip(), self.host);
+                if !matches!(result, ExtensionResult::Match) {
+                    return result;
                 }
-                return meets_type("destination", destination.as_ref(), self.packet.destination.ip(), self.packet.host);
+                return matches_type("destination", destination.as_ref(), self.destination.ip(), self.host);
             }
-            Match::Statistic(Sense::Is(probability)) => return ModuleFinding::Chance(probability.as_f64()),
-            Match::Statistic(Sense::Not(probability)) => return ModuleFinding::Chance(1.0 - probability.as_f64()),
+            Match::Statistic(Sense::Is(probability)) => return ExtensionResult::Chance(probability.as_f64()),
+            Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
             Match::Recent(recent) => self.recent_mismatch(recent),
-            Match::Other(text) => return ModuleFinding::Unknown(format!("`{text}` holds")),
+            Match::Other(text) => return ExtensionResult::Unknown(format!("`{text}` matches")),
         };
-        mismatch.map_or(ModuleFinding::Match, ModuleFinding::Mismatch)
+        mismatch.map_or(ExtensionResult::Match, ExtensionResult::Mismatch)
     }
 
-    fn refuse<T: fmt::Display>(
+    fn mismatch<T: fmt::Display>(
         &self,
-        what: &str,
+        subject: &str,
         wanted: Option<&Sense<T>>,
-        has: impl fmt::Display,
-        holds: impl FnOnce(&T) -> bool,
+        actual: impl fmt::Display,
+        matches: impl FnOnce(&T) -> bool,
     ) -> Option<String> {
         let wanted = wanted?;
-        let why =
-            || if self.explains { refusal(what, has, wanted.value(), wanted.is_negated()) } else { String::new() };
-        (!wanted.allows(holds)).then(why)
+        let reason = || match self.explain {
+            true => mismatch_text(subject, actual, wanted.value(), wanted.is_negated()),
+            false => String::new(),
+        };
+        (!wanted.allows(matches)).then(reason)
     }
 
     fn recent_mismatch(&self, recent: &Recent) -> Option<String> {
@@ -132,7 +134,7 @@ impl State<'_> {
             return None;
         }
         let list = &recent.name;
-        match (self.remembered.get(&**list), recent.seconds) {
+        match (self.original.remembered.get(&**list), recent.seconds) {
             (None, _) => Some(format!("client is not in list {list}")),
             (Some(age), Some(limit)) if *age > limit => {
                 Some(format!("client is in list {list} since {age} s, not at most {limit} s"))
@@ -142,20 +144,20 @@ impl State<'_> {
     }
 }
 
-fn meets_type(what: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr, host: &Host) -> ModuleFinding {
-    let Some(wanted) = wanted else { return ModuleFinding::Match };
+fn matches_type(subject: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr, host: &Host) -> ExtensionResult {
+    let Some(wanted) = wanted else { return ExtensionResult::Match };
     let kind = wanted.value();
     let is = if wanted.is_negated() { "is not" } else { "is" };
     let is_not = if wanted.is_negated() { "is" } else { "is not" };
     match is_of_type(address, *kind, host) {
-        None => ModuleFinding::Unknown(format!("{what} {address} {is} of type {kind}")),
-        Some(holds) if wanted.allows(|_| holds) => ModuleFinding::Match,
-        Some(_) => ModuleFinding::Mismatch(format!("{what} {address} {is_not} of type {kind}")),
+        None => ExtensionResult::Unknown(format!("{subject} {address} {is} of type {kind}")),
+        Some(holds) if wanted.allows(|_| holds) => ExtensionResult::Match,
+        Some(_) => ExtensionResult::Mismatch(format!("{subject} {address} {is_not} of type {kind}")),
     }
 }
 
-/// Whether an address is of a type; `None` where that takes more of a routing table than we have. Only LOCAL and its
-/// opposite matter to a service proxy.
+/// Reports whether an address is of a type; `None` where that depends on more of the routing table than [`Host`] has. Only
+/// LOCAL and its opposite matter to a service proxy.
 fn is_of_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool> {
     match wanted {
         AddressType::Local => Some(host.owns(address)),
@@ -165,13 +167,13 @@ fn is_of_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool>
     }
 }
 
-fn refusal(what: &str, has: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
+fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
     if negated {
-        format!("{what} is {has}, and {wanted} is excluded")
+        format!("{subject} is {actual}, and {wanted} is excluded")
     } else {
-        format!("{what} is {has}, not {wanted}")
+        format!("{subject} is {actual}, not {wanted}")
     }
 }
 
-/// What is said of a packet that the host sends, or that is for it.
+/// Shown in place of the interface of a packet that has none: a local one, or one for the host.
 const NO_INTERFACE: &str = "none";

@@ -7,11 +7,11 @@ use ferroute_core::{IpFamily, Protocol};
 
 use super::*;
 use crate::{
-    Event, Origin, Verdict,
+    Event, Host, Leaf, Origin, Packet, Verdict,
     testing::{from_node, from_outside, from_pod, host, socket},
 };
 
-/// Reads rules, without the last line of each table.
+/// Parses rules without their `COMMIT` lines.
 fn rules(family: IpFamily, text: &str) -> RuleSet {
     let mut lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let tables: Vec<usize> = (1..lines.len()).filter(|n| lines[*n].starts_with('*')).collect();
@@ -20,14 +20,18 @@ fn rules(family: IpFamily, text: &str) -> RuleSet {
     RuleSet::parse_save(family, &(lines.join("\n") + "\n")).unwrap()
 }
 
-/// The ends of a walk through rules, each with its share and assumptions.
-fn ends(text: &str, packet: &Packet) -> Vec<String> {
-    let endings = endings(&rules(packet.family(), text), &host(), packet).into_iter();
-    endings
-        .map(|Ending { verdict, share, assuming }| {
-            let assuming: String = assuming.iter().map(|assumption| format!(" ({assumption})")).collect();
+/// Returns the verdicts for a packet, each with its share and assumptions.
+fn verdicts(text: &str, packet: &Packet) -> Vec<String> {
+    let leaves = leaves(&rules(packet.family(), text), &host(), packet).into_iter();
+    leaves
+        .map(|Leaf { verdict, share, assumptions, .. }| {
+            let assumptions: String = assumptions.iter().map(|assumption| format!(" ({assumption})")).collect();
             let share = if share < 1.0 { format!("{share:.3} ") } else { String::new() };
-            format!("{share}{verdict}{assuming}")
+            format!("{share}{verdict}{assumptions}")
         })
         .collect()
+}
+
+fn leaves(rules: &RuleSet, host: &Host, packet: &Packet) -> Vec<Leaf> {
+    Ruleset::from_rules(rules).verdicts(host, packet)
 }

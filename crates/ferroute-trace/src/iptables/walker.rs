@@ -2,64 +2,54 @@ use std::net::SocketAddr;
 
 use ferroute_iptables::{ChainName, Policy, Rule, Target};
 
-use super::{conditions::Finding, stage::Base};
-use crate::{
-    Assumption, Effect, Event, Verdict,
-    journey::{Journey, Passage},
-    path::Path,
-};
+use super::{Base, conditions::MatchResult};
+use crate::{ChainVerdict, Effect, Event, Forks, Verdict, Walker};
 
-/// Stands at one rule of one chain with the packet as it is there.
+/// The position in a built-in chain and the chains that it calls.
 #[derive(Clone)]
-pub(crate) struct Walker<'a, P> {
+pub(super) struct ChainWalker<'a> {
     base: Base<'a>,
-    pub(crate) journey: Journey<'a, P>,
-    /// Chains that called each other, the hook's own first.
+    /// The call stack, the built-in chain first.
     stack: Vec<Frame<'a>>,
 }
 
-/// A chain that the packet is in, and the rule that it meets next there.
+/// A chain on the call stack.
 #[derive(Clone)]
 struct Frame<'a> {
     name: ChainName,
     rules: &'a [Rule],
+    /// The index of the next rule.
     next: usize,
-    /// Entered by a goto: its end is the end of the chain that it was entered from, too.
+    /// Entered by a goto: at its end, evaluation also leaves the chain with the goto.
     goto: bool,
 }
 
-/// What follows a rule.
+/// The continuation after a rule.
 enum Next {
-    /// The next rule.
-    GoOn,
-    /// The table has let the packet pass.
-    TablePassed,
-    /// The end.
-    End(Verdict),
+    Rule,
+    Chain(ChainVerdict),
 }
 
-impl<'a, P: Path> Walker<'a, P> {
-    /// A walker at the first rule of a hook's chain.
-    pub(crate) fn new(base: Base<'a>, mut journey: Journey<'a, P>) -> Self {
+impl<'a> ChainWalker<'a> {
+    /// Enters a built-in chain.
+    pub(super) fn enter(base: Base<'a>, walker: &mut Walker<'a>) -> Self {
         let (name, rules) = (base.name(), base.chain_rules());
         if !rules.is_empty() {
             let (hook, table) = (base.hook, base.table.as_str().into());
-            journey.path.note(|| Event::Hook { hook, table, chain: name.to_string() });
+            walker.record(|| Event::Hook { hook, table, chain: name.to_string() });
         }
-        Self { base, journey, stack: vec![Frame { name, rules, next: 0, goto: false }] }
+        Self { base, stack: vec![Frame { name, rules, next: 0, goto: false }] }
     }
 
-    /// Goes on to the end of the hook's chain. Where the way splits, `split` gets the walker for the other way.
-    pub(crate) fn run(&mut self, split: &mut dyn FnMut(Self)) -> Passage {
+    /// Evaluates the rest of the built-in chain.
+    pub(super) fn run(mut self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
         loop {
             let next = match self.next_rule() {
-                Some((rule, number)) => self.meet(rule, number, split),
-                None => self.leave_chain(),
+                Some((rule, number)) => self.evaluate(rule, number, walker, forks),
+                None => self.leave_chain(walker),
             };
-            match next {
-                Next::GoOn => {}
-                Next::TablePassed => return Passage::Passed,
-                Next::End(verdict) => return Passage::End(verdict),
+            if let Next::Chain(verdict) = next {
+                return verdict;
             }
         }
     }
@@ -71,175 +61,185 @@ impl<'a, P: Path> Walker<'a, P> {
         Some((rule, frame.next))
     }
 
-    fn meet(&mut self, rule: &'a Rule, number: usize, split: &mut dyn FnMut(Self)) -> Next {
-        let (chance, unknown) = match self.journey.state.meets_rule(rule) {
-            Finding::Mismatch(why) => {
-                self.note_rule(rule, number, Some(why), None);
-                return Next::GoOn;
+    fn evaluate(
+        &mut self,
+        rule: &'a Rule,
+        number: usize,
+        walker: &mut Walker<'a>,
+        forks: &mut Forks<'a>,
+    ) -> Next {
+        let (chance, unknown) = match walker.packet.matches_rule(rule) {
+            MatchResult::Mismatch(reason) => {
+                self.record_rule(walker, rule, number, Some(reason), None);
+                return Next::Rule;
             }
-            Finding::Match { chance, unknown } => (chance, unknown),
+            MatchResult::Match { chance, unknown } => (chance, unknown),
         };
-        if rule.target.as_ref().is_none_or(is_harmless) {
-            // Whether it matches or not, nothing happens.
-            self.note_rule(rule, number, None, None);
-            return Next::GoOn;
-        }
+        let Some(target) = rule.target.as_ref().filter(|target| !is_irrelevant(target)) else {
+            // The rule has no effect, whether it matches or not.
+            self.record_rule(walker, rule, number, None, None);
+            return Next::Rule;
+        };
         if let Some(condition) = unknown {
-            let mut other = self.clone();
-            other.note_rule(rule, number, Some(format!("assuming that not {condition}")), None);
-            other.journey.assuming.push(Assumption { condition: condition.clone(), holds: false });
-            split(other);
-            self.journey.assuming.push(Assumption { condition, holds: true });
+            let mut other = walker.clone();
+            self.record_rule(&mut other, rule, number, Some(format!("assuming that not {condition}")), None);
+            other.assume(condition.clone(), false);
+            let rest = self.clone();
+            forks.push(other, move |walker, forks| rest.run(walker, forks));
+            walker.assume(condition, true);
         }
         if chance < 1.0 {
-            let mut other = self.clone();
-            other.journey.share *= 1.0 - chance;
-            other.note_rule(rule, number, Some("chance decides otherwise".to_owned()), Some(1.0 - chance));
+            const MISMATCH: &str = "chance decides otherwise";
+            let no_match = 1.0 - chance;
             if chance <= 0.0 {
-                *self = other;
-                return Next::GoOn;
+                walker.multiply_share(no_match);
+                self.record_rule(walker, rule, number, Some(MISMATCH.to_owned()), Some(no_match));
+                return Next::Rule;
             }
-            split(other);
-            self.journey.share *= chance;
+            let mut other = walker.clone();
+            other.multiply_share(no_match);
+            self.record_rule(&mut other, rule, number, Some(MISMATCH.to_owned()), Some(no_match));
+            let rest = self.clone();
+            forks.push(other, move |walker, forks| rest.run(walker, forks));
+            walker.multiply_share(chance);
         }
-        self.note_rule(rule, number, None, (chance < 1.0).then_some(chance));
-        rule.target.as_ref().map_or(Next::GoOn, |target| self.apply(target))
+        self.record_rule(walker, rule, number, None, (chance < 1.0).then_some(chance));
+        self.apply(target, walker)
     }
 
-    fn apply(&mut self, target: &'a Target) -> Next {
+    fn apply(&mut self, target: &'a Target, walker: &mut Walker<'a>) -> Next {
+        let end = |verdict| Next::Chain(ChainVerdict::End(verdict));
+        let accept = Next::Chain(ChainVerdict::Continue);
         match target {
             Target::Jump(chain) => self.call(*chain, false),
             Target::Goto(chain) => self.call(*chain, true),
-            Target::Return => self.leave_chain(),
+            Target::Return => self.leave_chain(walker),
             Target::Accept => {
-                self.effect(|| Effect::Accept);
-                Next::TablePassed
+                self.record_effect(walker, Effect::Accept);
+                accept
             }
             Target::Drop => {
-                self.effect(|| Effect::Drop);
-                Next::End(Verdict::Dropped)
+                self.record_effect(walker, Effect::Drop);
+                end(Verdict::Dropped)
             }
             Target::Reject(with) => {
-                self.effect(|| Effect::Reject { with: with.as_str().to_owned() });
-                Next::End(Verdict::Rejected { with: with.as_str().to_owned() })
+                self.record_effect(walker, Effect::Reject { with: with.as_str().to_owned() });
+                end(Verdict::Rejected { with: with.as_str().to_owned() })
             }
             Target::Mark { value, mask } => {
-                let before = self.journey.state.mark;
+                let before = walker.packet.mark;
                 let after = (before & !mask) ^ value;
-                self.journey.state.mark = after;
-                self.effect(|| Effect::Mark { before, after });
-                Next::GoOn
+                walker.packet.mark = after;
+                self.record_effect(walker, Effect::Mark { before, after });
+                Next::Rule
             }
             Target::Dnat { address, port } => {
-                let state = &mut self.journey.state;
-                let port = port.unwrap_or(state.packet.destination.port());
-                let effect = state.translate(SocketAddr::new(*address, port));
-                self.effect(|| effect);
-                Next::TablePassed
+                let port = port.unwrap_or(walker.packet.destination.port());
+                let effect = walker.packet.dnat(SocketAddr::new(*address, port));
+                self.record_effect(walker, effect);
+                accept
             }
             Target::Snat { address, .. } => {
-                let effect = self.journey.state.source_from(*address);
-                self.effect(|| effect);
-                Next::TablePassed
+                let effect = walker.packet.snat(*address);
+                self.record_effect(walker, effect);
+                accept
             }
-            Target::Masquerade { random_fully } => self.masquerade(*random_fully),
-            Target::Other(text) => self.apply_other(text),
+            Target::Masquerade { random_fully } => {
+                match walker.packet.masquerade(*random_fully, &mut walker.record) {
+                    Ok(effect) => {
+                        self.record_effect(walker, effect);
+                        accept
+                    }
+                    Err(verdict) => end(verdict),
+                }
+            }
+            Target::Other(text) if is_notrack(text) => {
+                walker.packet.untrack();
+                Next::Rule
+            }
+            Target::Other(text) => end(Verdict::Unknown { reason: format!("effect of `-j {text}`") }),
         }
-    }
-
-    fn apply_other(&mut self, text: &str) -> Next {
-        if !forgoes_tracking(text) {
-            return Next::End(Verdict::Unknown { why: format!("what `-j {text}` does") });
-        }
-        self.journey.state.untrack();
-        Next::GoOn
     }
 
     fn call(&mut self, chain: ChainName, goto: bool) -> Next {
-        if self.stack.len() > MOST_CALLS {
-            return Next::End(Verdict::Unknown { why: format!("where {chain} ends, which calls itself") });
+        if self.stack.len() > MAX_DEPTH {
+            let reason = format!("end of chain {chain}, which calls itself");
+            return Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }));
         }
         let rules = self.base.rules.rules(self.base.table, chain);
         self.stack.push(Frame { name: chain, rules, next: 0, goto });
-        Next::GoOn
+        Next::Rule
     }
 
-    /// Goes back to the calling chain, or to the policy.
-    fn leave_chain(&mut self) -> Next {
+    /// Returns to the calling chain, or applies the policy.
+    fn leave_chain(&mut self, walker: &mut Walker<'a>) -> Next {
         while let Some(frame) = self.stack.pop() {
             if self.stack.is_empty() {
-                return self.policy(&frame);
+                return Next::Chain(self.apply_policy(&frame, walker));
             }
             if !frame.goto {
                 break;
             }
         }
-        Next::GoOn
+        Next::Rule
     }
 
-    fn policy(&mut self, frame: &Frame<'_>) -> Next {
+    fn apply_policy(&self, frame: &Frame<'_>, walker: &mut Walker<'a>) -> ChainVerdict {
         let chain = frame.name;
         let policy = self.base.policy();
         if !frame.rules.is_empty() || policy == Policy::Drop {
-            self.journey.path.note(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
+            walker.record(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
         }
         match policy {
-            Policy::Accept => Next::TablePassed,
-            Policy::Drop => Next::End(Verdict::Dropped),
+            Policy::Accept => ChainVerdict::Continue,
+            Policy::Drop => ChainVerdict::End(Verdict::Dropped),
         }
     }
 
-    fn masquerade(&mut self, random_port: bool) -> Next {
-        match self.journey.state.masquerade(random_port, &mut self.journey.path) {
-            Ok(effect) => {
-                self.effect(|| effect);
-                Next::TablePassed
-            }
-            Err(verdict) => Next::End(verdict),
-        }
-    }
-
-    fn note_rule(&mut self, rule: &Rule, number: usize, mismatch: Option<String>, chance: Option<f64>) {
-        let depth = self.stack.len().saturating_sub(1);
-        let chain = self.stack.last().map(|frame| frame.name);
-        self.journey.path.note_detail(|| Event::Rule {
-            chain: chain.map(|name| name.to_string()).unwrap_or_default(),
+    fn record_rule(
+        &self,
+        walker: &mut Walker<'a>,
+        rule: &Rule,
+        number: usize,
+        mismatch: Option<String>,
+        chance: Option<f64>,
+    ) {
+        walker.record(|| Event::Rule {
+            chain: self.stack.last().map(|frame| frame.name.to_string()).unwrap_or_default(),
             number,
             text: rule.to_string(),
-            depth,
+            depth: self.stack.len().saturating_sub(1),
             mismatch,
             chance,
         });
     }
 
-    fn effect(&mut self, effect: impl FnOnce() -> Effect) {
-        let (hook, table) = (self.base.hook, self.base.table.as_str().into());
-        let stack = &self.stack;
-        self.journey.path.note(|| Event::Effect {
-            hook,
-            table,
-            path: stack.iter().map(|frame| frame.name.to_string()).collect(),
-            effect: effect(),
+    fn record_effect(&self, walker: &mut Walker<'a>, effect: Effect) {
+        walker.record.step(|| Event::Effect {
+            hook: self.base.hook,
+            table: self.base.table.as_str().into(),
+            path: self.stack.iter().map(|frame| frame.name.to_string()).collect(),
+            effect,
         });
     }
 }
 
-/// The target only looks at a packet, or changes what no rule here asks about.
-fn is_harmless(target: &Target) -> bool {
-    const HARMLESS: [&str; 12] =
+/// Reports whether a target has no effect on the packet, or only one that no rule here matches on.
+fn is_irrelevant(target: &Target) -> bool {
+    const IRRELEVANT: [&str; 12] =
         ["LOG", "NFLOG", "ULOG", "AUDIT", "TRACE", "CONNMARK", "CT", "SET", "TCPMSS", "DSCP", "CHECKSUM", "CLASSIFY"];
     match target {
         Target::Other(text) => {
             let name = text.split(' ').next().unwrap_or_default();
-            HARMLESS.contains(&name) && !forgoes_tracking(text)
+            IRRELEVANT.contains(&name) && !is_notrack(text)
         }
         _ => false,
     }
 }
 
-/// The target takes the packet out of connection tracking.
-fn forgoes_tracking(text: &str) -> bool {
-    let mut words = text.split(' ');
+/// Reports whether a target excludes the packet from connection tracking.
+fn is_notrack(target: &str) -> bool {
+    let mut words = target.split(' ');
     match words.next() {
         Some("NOTRACK") => true,
         Some("CT") => words.any(|word| word == "--notrack"),
@@ -247,5 +247,5 @@ fn forgoes_tracking(text: &str) -> bool {
     }
 }
 
-/// Chains that may call each other. The kernel refuses loops, but text may have them.
-const MOST_CALLS: usize = 64;
+/// The maximum depth of the call stack. The kernel rejects loops, but a rules file may contain them.
+const MAX_DEPTH: usize = 64;

@@ -1,25 +1,25 @@
-use ferroute_core::IpFamily;
-use ferroute_iptables::{HostFacts, PlanContext, RuleSet, render};
+use ferroute_core::{HostState, IpFamily};
+use ferroute_iptables::{PlanContext, RuleSet, render};
 
 use super::*;
 use crate::{
-    iptables,
+    Ruleset,
     testing::{from_outside, from_pod, host, nginx, settings, socket},
 };
 
-fn drawn(rules: &RuleSet, packet: &Packet) -> String {
+fn chart(rules: &RuleSet, packet: &Packet) -> String {
     let mut text = String::new();
-    write_into(&mut text, &iptables::account(rules, &host(), packet), packet, &|_| None).unwrap();
+    write_into(&mut text, &Ruleset::from_rules(rules).trace(&host(), packet), packet, &|_| None).unwrap();
     text
 }
 
 fn planned() -> RuleSet {
     let table = nginx(|it| it).table(IpFamily::V4);
-    render(&table, &PlanContext::new(&settings(), &table, &HostFacts::default()))
+    render(&table, &PlanContext::new(&settings(), &table, &HostState::default()))
 }
 
-/// Every line of the flowchart is one that Mermaid's grammar has: a node with quoted text, or an edge, perhaps with
-/// quoted text, between nodes that are there.
+/// Asserts that every line conforms to Mermaid's grammar: a node with quoted text, or an edge between existing nodes,
+/// optionally with a quoted label.
 fn check(chart: &str) {
     let mut lines = chart.lines();
     assert_eq!(lines.next(), Some("flowchart TD"));
@@ -53,8 +53,8 @@ fn is_quotable(text: &str) -> bool {
 }
 
 #[test]
-fn a_choice_among_endpoints_parts_and_meets_again() {
-    let chart = drawn(&planned(), &from_outside("192.168.49.2:31628"));
+fn endpoints_are_drawn_side_by_side() {
+    let chart = chart(&planned(), &from_outside("192.168.49.2:31628"));
     check(&chart);
     insta::assert_snapshot!(chart, @r#"
     flowchart TD
@@ -97,9 +97,9 @@ fn a_choice_among_endpoints_parts_and_meets_again() {
 }
 
 #[test]
-fn every_way_begins_at_the_packet() {
+fn every_branch_starts_at_the_packet() {
     let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
-    let chart = drawn(&planned(), &packet);
+    let chart = chart(&planned(), &packet);
     check(&chart);
     let first_edges: Vec<&str> = chart.lines().filter(|line| line.starts_with("    n1 -->")).collect();
     assert_eq!(first_edges.len(), 2, "{chart}");
@@ -107,8 +107,8 @@ fn every_way_begins_at_the_packet() {
 }
 
 #[test]
-fn what_mermaid_reads_as_its_own_is_escaped() {
+fn special_characters_are_escaped() {
     assert_eq!(escaped(r##"a "b" <c> #d &"##), "a #34;b#34; #60;c#62; #35;d #38;");
     let strange = "*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j STRANGE --with \"<quotes>\"\nCOMMIT\n";
-    check(&drawn(&RuleSet::parse_save(IpFamily::V4, strange).unwrap(), &from_pod("10.0.0.9:80")));
+    check(&chart(&RuleSet::parse_save(IpFamily::V4, strange).unwrap(), &from_pod("10.0.0.9:80")));
 }

@@ -7,174 +7,209 @@ use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{Element, Field, Interface, InterfaceName, Key, Match, Name, Relation},
+    model::{
+        CmpOp, Element, Field, IfName, InterfacePattern, Key, Match, Name, Opaque, Outcome, Statement,
+    },
 };
 
-use crate::state::State;
+use crate::PacketState;
 
-/// Whether a packet meets a condition.
+/// The result of matching a packet against a condition.
 #[derive(Debug, PartialEq)]
-pub(super) enum Finding {
-    /// It does.
+pub(super) enum MatchResult {
     Match,
-    /// It does not. A sentence tells what the condition asks for and what the packet has.
+    /// The condition does not match, with the expected and the actual value as a sentence.
     Mismatch(String),
-    /// That cannot be told; the condition as a sentence.
+    /// The condition cannot be evaluated; the condition as a sentence.
     Unknown(String),
 }
 
-/// Why a map says nothing of a packet.
-pub(super) enum Missing {
-    /// It has no such key, as a sentence tells.
-    Absent(String),
-    /// That cannot be told; «it has the key» as a sentence.
+/// A failed lookup in a set or map.
+pub(super) enum LookupError {
+    /// There is no such key, as a sentence.
+    NotFound(String),
+    /// The lookup cannot be evaluated; "the key is in the map" as a sentence.
     Unknown(String),
 }
 
-/// The numbers that chance has chosen for fields of a statement.
-pub(super) type Chosen = Option<u32>;
+/// The relevance of a condition that cannot be evaluated for the effect of its rule.
+pub(super) enum Relevance {
+    /// The rule may have an effect if the condition matches.
+    Relevant,
+    /// Another condition of the rule does not match.
+    Mismatch(String),
+    /// The rule has no effect, whether the condition matches or not.
+    NoEffect,
+}
 
-impl State<'_> {
-    /// Whether the packet meets a condition.
-    pub(super) fn meets(&self, condition: &Match, table: &MemoryTable, chosen: Chosen) -> Finding {
-        let (source, destination) = (self.packet.source.ip(), self.packet.destination.ip());
+/// The value of `numgen random` in a statement; `None` if it has not been selected yet.
+pub(super) type RandomNumber = Option<u32>;
+
+impl PacketState<'_> {
+    /// Matches the packet against a condition.
+    pub(super) fn matches(&self, condition: &Match, table: &MemoryTable, random: RandomNumber) -> MatchResult {
+        let (source, destination) = (self.source.ip(), self.destination.ip());
         match condition {
-            Match::Member { key, set, is } => match self.find(table, set, key, chosen) {
-                Ok(_) if *is => Finding::Match,
-                Err(Missing::Absent(_)) if !*is => Finding::Match,
-                Err(Missing::Absent(why)) => Finding::Mismatch(why),
-                Err(Missing::Unknown(condition)) if *is => Finding::Unknown(condition),
-                Err(Missing::Unknown(condition)) => Finding::Unknown(format!("not {condition}")),
-                Ok(_) => self.hold(false, || match self.key(key, chosen) {
+            Match::InSet { key, set, eq } => match self.find(table, set, key, random) {
+                Ok(_) if *eq => MatchResult::Match,
+                Err(LookupError::NotFound(_)) if !*eq => MatchResult::Match,
+                Err(LookupError::NotFound(reason)) => MatchResult::Mismatch(reason),
+                Err(LookupError::Unknown(condition)) if *eq => MatchResult::Unknown(condition),
+                Err(LookupError::Unknown(condition)) => MatchResult::Unknown(format!("not {condition}")),
+                Ok(_) => self.match_if(false, || match self.key(key, random) {
                     Ok(key) => format!("{} is in @{set}", KeyText(&key)),
-                    Err(why) => why,
+                    Err(reason) => reason,
                 }),
             },
-            Match::Source { net, is } => {
-                self.hold(net.contains(&source) == *is, || refusal("source", source, net, !*is))
+            Match::Saddr { net, eq } => {
+                self.match_if(net.contains(&source) == *eq, || mismatch_text("source", source, net, !*eq))
             }
-            Match::Destination { net, is } => {
-                self.hold(net.contains(&destination) == *is, || refusal("destination", destination, net, !*is))
-            }
-            Match::Interface { name, is } => {
-                // What the host sends has come in through an interface whose name is empty.
-                let has = self.packet.in_interface.unwrap_or_default();
-                let (holds, wanted) = match name {
-                    InterfaceName::Exact(name) => (has == &**name, name.to_string()),
-                    InterfaceName::Prefix(prefix) => (has.starts_with(&**prefix), format!("{prefix}*")),
+            Match::Daddr { net, eq } => self.match_if(net.contains(&destination) == *eq, || {
+                mismatch_text("destination", destination, net, !*eq)
+            }),
+            Match::Iifname { name, eq } => {
+                // The kernel gives locally sent packets an empty input interface name.
+                let interface = self.in_interface.unwrap_or_default();
+                let (matches, wanted) = match name {
+                    InterfacePattern::Exact(name) => (interface == &**name, name.to_string()),
+                    InterfacePattern::Prefix(prefix) => (interface.starts_with(&**prefix), format!("{prefix}*")),
                 };
-                let has = self.packet.in_interface.unwrap_or("none");
-                self.hold(holds == *is, || refusal("input interface", has, &wanted, !*is))
+                let interface = self.in_interface.unwrap_or("none");
+                self.match_if(matches == *eq, || mismatch_text("input interface", interface, &wanted, !*eq))
             }
-            Match::SourceIsLocal => {
-                self.hold(self.packet.host.owns(source), || format!("source {source} is no address of the host"))
+            Match::FibSaddrLocal => {
+                self.match_if(self.host.owns(source), || format!("source {source} is no address of the host"))
             }
-            Match::DestinationIsLocal => self.hold(self.packet.host.owns(destination), || {
+            Match::FibDaddrLocal => self.match_if(self.host.owns(destination), || {
                 format!("destination {destination} is no address of the host")
             }),
-            Match::New => self
-                .hold(self.connection.intersects(CtStates::NEW), || format!("connection state is {}", self.connection)),
-            Match::Translated => self
-                .hold(self.connection.intersects(CtStates::DNAT), || "the destination was not translated".to_owned()),
-            Match::Marked(bits) => {
+            Match::CtStateNew => self
+                .match_if(self.connection.intersects(CtStates::NEW), || format!("connection state is {}", self.connection)),
+            Match::CtStatusDnat => self
+                .match_if(self.connection.intersects(CtStates::DNAT), || "the destination was not translated".to_owned()),
+            Match::MetaMark(bits) => {
                 let mark = self.mark;
-                self.hold(mark & bits != 0, || format!("mark is {mark:#x}, without {bits:#x}"))
+                self.match_if(mark & bits != 0, || format!("mark is {mark:#x}, without {bits:#x}"))
             }
-            Match::Family(family) => {
-                let has = self.packet.sent.family();
-                self.hold(has == *family, || format!("it is an {has} packet, not {family}"))
+            Match::Nfproto(family) => {
+                let actual = self.family();
+                self.match_if(actual == *family, || format!("it is an {actual} packet, not {family}"))
             }
-            Match::Compare { field, mask, relation, value } => self.compare(*field, *mask, *relation, *value, chosen),
-            Match::Within { field, first, last, is } => match self.value(*field, chosen) {
-                Ok(has) => self.hold((*first <= has && has <= *last) == *is, || {
-                    refusal(name_of(*field), has, &format!("{first} to {last}"), !*is)
+            Match::Cmp { field, mask, op, value } => self.compare(*field, *mask, *op, *value, random),
+            Match::Range { field, first, last, eq } => match self.value(*field, random) {
+                Ok(actual) => self.match_if((*first <= actual && actual <= *last) == *eq, || {
+                    mismatch_text(field_name(*field), actual, &format!("{first} to {last}"), !*eq)
                 }),
-                Err(why) => Finding::Unknown(format!("{why} within {first} to {last}")),
+                Err(unknown) => MatchResult::Unknown(format!("{unknown} within {first} to {last}")),
             },
         }
     }
 
-    fn compare(&self, field: Field, mask: u32, relation: Relation, with: Value, chosen: Chosen) -> Finding {
-        let unknown = |what: &str| Finding::Unknown(format!("{what} compared with {with}"));
-        let has = match (field, self.value(field, chosen)) {
-            // Only the kernel knows the other bits.
-            (Field::ConnectionStatus, _) if mask & !STATUS_NAT != 0 => return unknown("the connection's status"),
-            (Field::ConnectionStatus, _) => Value::Number(self.status() & mask),
-            (_, Ok(Value::Number(number))) => Value::Number(number & mask),
+    fn compare(&self, field: Field, mask: u32, op: CmpOp, wanted: Value, random: RandomNumber) -> MatchResult {
+        let unknown = |subject: &str| MatchResult::Unknown(format!("{subject} compared with {wanted}"));
+        let actual = match (field, self.value(field, random)) {
+            // The other bits are not modelled.
+            (Field::CtStatus, _) if mask & !STATUS_NAT != 0 => return unknown("the connection's status"),
+            (Field::CtStatus, _) => Value::Integer(self.status() & mask),
+            (_, Ok(Value::Integer(number))) => Value::Integer(number & mask),
             (_, Ok(value)) => value,
-            // Of an address that is elsewhere it is known what it is not.
-            (Field::SourceKind | Field::DestinationKind, Err(_)) if [LOCAL, MULTICAST].contains(&with) => {
-                return self.hold(relation != Relation::Equal, || format!("{} is not {with}", name_of(field)));
+            // An address whose type is not known is neither local nor multicast.
+            (Field::FibSaddrType | Field::FibDaddrType, Err(_)) if [LOCAL, MULTICAST].contains(&wanted) => {
+                return self
+                    .match_if(op != CmpOp::Eq, || format!("{} is not {wanted}", field_name(field)));
             }
-            (_, Err(why)) => return unknown(&why),
+            (_, Err(subject)) => return unknown(&subject),
         };
-        let holds = match relation {
-            Relation::Equal => with.contains(has),
-            Relation::NotEqual => !with.contains(has),
-            relation => relation.holds(has.cmp(&with)),
+        let matches = match op {
+            CmpOp::Eq => wanted.contains(actual),
+            CmpOp::Neq => !wanted.contains(actual),
+            op => op.matches(actual.cmp(&wanted)),
         };
         let masked = if mask == u32::MAX { String::new() } else { format!(" & {mask:#010x}") };
-        self.hold(holds, || match relation {
-            Relation::Equal => format!("{}{masked} is {has}, not {with}", name_of(field)),
-            Relation::NotEqual => format!("{}{masked} is {has}, and {with} is excluded", name_of(field)),
-            Relation::Less | Relation::AtMost => format!("{}{masked} is {has}, which is too great", name_of(field)),
-            Relation::Greater | Relation::AtLeast => format!("{}{masked} is {has}, which is too small", name_of(field)),
+        let name = field_name(field);
+        self.match_if(matches, || match op {
+            CmpOp::Eq => format!("{name}{masked} is {actual}, not {wanted}"),
+            CmpOp::Neq => format!("{name}{masked} is {actual}, and {wanted} is excluded"),
+            CmpOp::Lt | CmpOp::Lte => format!("{name}{masked} is {actual}, which is too great"),
+            CmpOp::Gt | CmpOp::Gte => format!("{name}{masked} is {actual}, which is too small"),
         })
     }
 
-    /// The element that a set or map has for the packet, or why there is none.
+    /// Looks up the packet's element in a set or map.
     pub(super) fn find<'t>(
         &self,
         table: &'t MemoryTable,
         map: &Name,
         fields: &[Field],
-        chosen: Chosen,
-    ) -> Result<&'t Element, Missing> {
-        let key = self.key(fields, chosen).map_err(|why| Missing::Unknown(format!("{why} is in @{map}")))?;
-        table.find(map, &key).ok_or_else(|| match table.unread(map) {
-            0 if self.explains => Missing::Absent(format!("{} is not in @{map}", KeyText(&key))),
-            0 => Missing::Absent(String::new()),
-            _ => Missing::Unknown(format!("{} is in @{map}", KeyText(&key))),
+        random: RandomNumber,
+    ) -> Result<&'t Element, LookupError> {
+        let key = self
+            .key(fields, random)
+            .map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
+        table.find(map, &key).ok_or_else(|| match table.undecoded(map) {
+            0 if self.explain => LookupError::NotFound(format!("{} is not in @{map}", KeyText(&key))),
+            0 => LookupError::NotFound(String::new()),
+            _ => LookupError::Unknown(format!("{} is in @{map}", KeyText(&key))),
         })
     }
 
-    fn key(&self, fields: &[Field], chosen: Chosen) -> Result<Key, String> {
+    /// Reports whether a condition that cannot be evaluated matters, given the `rest` of its rule.
+    pub(super) fn relevance(&self, rest: &[Statement], table: &MemoryTable) -> Relevance {
+        for statement in rest {
+            match statement {
+                Statement::Match(condition) if random_range(statement).is_none() => {
+                    if let MatchResult::Mismatch(reason) = self.matches(condition, table, None) {
+                        return Relevance::Mismatch(reason);
+                    }
+                }
+                Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
+                | Statement::UpdateMap { .. }
+                | Statement::DeleteFromMap { .. }
+                | Statement::UpdateSet { .. } => {}
+                _ => return Relevance::Relevant,
+            }
+        }
+        Relevance::NoEffect
+    }
+
+    fn key(&self, fields: &[Field], random: RandomNumber) -> Result<Key, String> {
         let mut key = Key::new();
         for field in fields {
-            key.push(self.value(*field, chosen)?);
+            key.push(self.value(*field, random)?);
         }
         Ok(key)
     }
 
-    /// What the packet has, or what it is that cannot be told.
-    fn value(&self, field: Field, chosen: Chosen) -> Result<Value, String> {
+    /// Returns the value of a field, or the description of an unknown one.
+    fn value(&self, field: Field, random: RandomNumber) -> Result<Value, String> {
         Ok(match field {
-            Field::Source => self.packet.source.ip().into(),
-            Field::Destination => self.packet.destination.ip().into(),
-            Field::NoDestination => Value::Address(match self.packet.destination.ip() {
+            Field::Saddr => self.source.ip().into(),
+            Field::Daddr => self.destination.ip().into(),
+            Field::ZeroDaddr => Value::Address(match self.destination.ip() {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             }),
-            Field::Protocol => Value::protocol(self.packet.sent.protocol),
-            Field::Port => Value::Port(self.packet.destination.port()),
-            Field::SourcePort => Value::Port(self.packet.source.port()),
-            Field::Priority => self.priority.into(),
+            Field::L4proto => Value::protocol(self.protocol()),
+            Field::Dport => Value::Port(self.destination.port()),
+            Field::Sport => Value::Port(self.source.port()),
+            Field::MetaPriority => self.priority.into(),
             Field::SlotOwner => self.priority.owner().into(),
-            Field::Mark => Value::Number(self.mark),
-            Field::InputInterface => interface(self.packet.in_interface),
-            Field::OutputInterface => interface(self.packet.out_interface),
-            Field::ConnectionState if self.connection.intersects(CtStates::UNTRACKED) => Value::Number(STATE_UNTRACKED),
-            Field::ConnectionState => Value::Number(STATE_NEW),
-            Field::ConnectionStatus => return Err("the connection's status".to_owned()),
-            Field::SourceKind => self.kind(self.packet.source.ip())?,
-            Field::DestinationKind => self.kind(self.packet.destination.ip())?,
-            Field::Random { first, .. } => Value::Number(chosen.unwrap_or(first)),
+            Field::MetaMark => Value::Integer(self.mark),
+            Field::Iifname => interface(self.in_interface),
+            Field::Oifname => interface(self.out_interface),
+            Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
+            Field::CtState => Value::Integer(STATE_NEW),
+            Field::CtStatus => return Err("the connection's status".to_owned()),
+            Field::FibSaddrType => self.address_type(self.source.ip())?,
+            Field::FibDaddrType => self.address_type(self.destination.ip())?,
+            Field::NumgenRandom { first, .. } => Value::Integer(random.unwrap_or(first)),
         })
     }
 
-    /// Which of `RTN_*` an address is. To tell the other kinds takes more of a routing table than we have.
-    fn kind(&self, address: IpAddr) -> Result<Value, String> {
-        if self.packet.host.owns(address) {
+    /// Returns the `RTN_*` type of an address. The other types depend on more of the routing table than
+    /// [`Host`](crate::Host) has.
+    fn address_type(&self, address: IpAddr) -> Result<Value, String> {
+        if self.host.owns(address) {
             Ok(LOCAL)
         } else if address.is_multicast() {
             Ok(MULTICAST)
@@ -183,53 +218,70 @@ impl State<'_> {
         }
     }
 
-    /// `IPS_SRC_NAT` and `IPS_DST_NAT`.
+    /// Returns `IPS_SRC_NAT` and `IPS_DST_NAT` of the connection's status.
     fn status(&self) -> u32 {
         let bit = |state, bit| if self.connection.intersects(state) { bit } else { 0 };
         bit(CtStates::SNAT, STATUS_SNAT) | bit(CtStates::DNAT, STATUS_DNAT)
     }
 
-    fn hold(&self, holds: bool, why: impl FnOnce() -> String) -> Finding {
-        match holds {
-            true => Finding::Match,
-            false if self.explains => Finding::Mismatch(why()),
-            false => Finding::Mismatch(String::new()),
+    fn match_if(&self, matches: bool, reason: impl FnOnce() -> String) -> MatchResult {
+        match matches {
+            true => MatchResult::Match,
+            false if self.explain => MatchResult::Mismatch(reason()),
+            false => MatchResult::Mismatch(String::new()),
         }
     }
 }
 
+/// Returns the range of `numgen random` in a statement: the first number and their count.
+pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
+    let range = |field: &Field| match field {
+        Field::NumgenRandom { first, count } => Some((*first, *count)),
+        _ => None,
+    };
+    match statement {
+        Statement::MetaPriorityNumgen { count, first } => Some((first.0, *count)),
+        Statement::Match(Match::Cmp { field, .. } | Match::Range { field, .. }) => range(field),
+        Statement::Match(Match::InSet { key, .. })
+        | Statement::MetaPriorityMap { key, .. }
+        | Statement::DnatMap { key, .. }
+        | Statement::Vmap { key, .. } => key.iter().find_map(range),
+        _ => None,
+    }
+}
+
 fn interface(name: Option<&str>) -> Value {
-    Value::Interface(Interface::new(name.unwrap_or_default()))
+    Value::IfName(IfName::new(name.unwrap_or_default()))
 }
 
-fn refusal(what: &str, has: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
+fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Display, negated: bool) -> String {
     if negated {
-        format!("{what} is {has}, and {wanted} is excluded")
+        format!("{subject} is {actual}, and {wanted} is excluded")
     } else {
-        format!("{what} is {has}, not {wanted}")
+        format!("{subject} is {actual}, not {wanted}")
     }
 }
 
-fn name_of(field: Field) -> &'static str {
+fn field_name(field: Field) -> &'static str {
     match field {
-        Field::Source => "source",
-        Field::Destination | Field::NoDestination => "destination",
-        Field::Protocol => "protocol",
-        Field::Port => "destination port",
-        Field::SourcePort => "source port",
-        Field::Priority | Field::SlotOwner => "priority",
-        Field::Mark => "mark",
-        Field::InputInterface => "input interface",
-        Field::OutputInterface => "output interface",
-        Field::ConnectionState => "connection state",
-        Field::ConnectionStatus => "connection status",
-        Field::SourceKind => "type of the source",
-        Field::DestinationKind => "type of the destination",
-        Field::Random { .. } => "the random number",
+        Field::Saddr => "source",
+        Field::Daddr | Field::ZeroDaddr => "destination",
+        Field::L4proto => "protocol",
+        Field::Dport => "destination port",
+        Field::Sport => "source port",
+        Field::MetaPriority | Field::SlotOwner => "priority",
+        Field::MetaMark => "mark",
+        Field::Iifname => "input interface",
+        Field::Oifname => "output interface",
+        Field::CtState => "connection state",
+        Field::CtStatus => "connection status",
+        Field::FibSaddrType => "type of the source",
+        Field::FibDaddrType => "type of the destination",
+        Field::NumgenRandom { .. } => "the random number",
     }
 }
 
-/// A key as `nft` prints it.
+/// A key in `nft` syntax.
 struct KeyText<'a>(&'a Key);
 
 impl fmt::Display for KeyText<'_> {
@@ -242,13 +294,16 @@ impl fmt::Display for KeyText<'_> {
     }
 }
 
-/// `RTN_LOCAL` and `RTN_MULTICAST`.
-const LOCAL: Value = Value::Number(2);
-const MULTICAST: Value = Value::Number(5);
-/// `NF_CT_STATE_BIT(IP_CT_NEW)` and `NF_CT_STATE_UNTRACKED_BIT`.
+/// `RTN_LOCAL`.
+const LOCAL: Value = Value::Integer(2);
+/// `RTN_MULTICAST`.
+const MULTICAST: Value = Value::Integer(5);
+/// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const STATE_NEW: u32 = 8;
+/// `NF_CT_STATE_UNTRACKED_BIT`.
 const STATE_UNTRACKED: u32 = 64;
-/// `IPS_SRC_NAT`, `IPS_DST_NAT` and both.
+/// `IPS_SRC_NAT`.
 const STATUS_SNAT: u32 = 0x10;
+/// `IPS_DST_NAT`.
 const STATUS_DNAT: u32 = 0x20;
 const STATUS_NAT: u32 = STATUS_SNAT | STATUS_DNAT;

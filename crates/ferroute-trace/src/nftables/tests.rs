@@ -5,20 +5,20 @@ use ferroute_core::{
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_nftables::{
-    Class, Value,
+    ClassId, Value,
     kernel::{Kernel, MemoryKernel},
-    model::{Change, Datum, Element, Name, TableId, Transaction},
+    model::{Change, Data, Element, Name, TableId, Transaction},
     plan::{NftablesSettings, TABLE, render},
 };
 
 use super::*;
 use crate::{
-    Verdict,
+    Event, Host, Leaf, Packet, Ruleset, Verdict,
     testing::{from_node, from_outside, from_pod, host, ip, nginx, settings, socket},
-    write_story_into, write_summary_into,
+    write_leaf_into, write_summary_into,
 };
 
-/// The nodes' kernel, with what is planned for a cluster; pods are told by their addresses.
+/// A kernel with the planned rules of a cluster.
 fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {
     let proxy = settings();
     let settings = NftablesSettings { proxy, counters: false };
@@ -33,58 +33,60 @@ fn id() -> TableId {
     TableId { family: IpFamily::V4, name: TABLE }
 }
 
-fn told(kernel: &MemoryKernel, packet: &Packet) -> String {
+fn ruleset(kernel: &MemoryKernel) -> Ruleset<'_> {
+    Ruleset::from_nftables_table(id().to_string(), kernel.table(&id()).unwrap())
+}
+
+fn summary(kernel: &MemoryKernel, packet: &Packet) -> String {
     let mut text = String::new();
-    write_summary_into(&mut text, &summary(kernel.table(&id()).unwrap(), &host(), packet)).unwrap();
+    write_summary_into(&mut text, &ruleset(kernel).summary(&host(), packet)).unwrap();
     text
 }
 
 #[test]
-fn stories_name_the_table_as_nft_does() {
+fn trace_shows_the_table_as_nft_does() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    let table = kernel.table(&id()).unwrap();
-    let packet = from_pod("10.111.175.78:80");
-    let first = stories(table, &host(), &packet).next().unwrap();
-    assert!(matches!(first.events.first(), Some(crate::Event::Hook { table, .. }) if *table == id().to_string()));
+    let trace = ruleset(&kernel).trace(&host(), &from_pod("10.111.175.78:80"));
+    assert!(matches!(&trace.branches[0].events[0], Event::Hook { table, .. } if table == "ip ferroute"));
 }
 
 #[test]
-fn a_choice_among_very_many_endpoints_has_an_end_for_each_and_no_more() {
+fn walk_has_one_leaf_for_each_of_many_endpoints() {
     let kernel = kernel(&Cluster::uniform(1, 1000), &[]);
-    let endings = endings(kernel.table(&id()).unwrap(), &host(), &from_pod("10.96.0.1:80"));
-    assert_eq!(endings.len(), 1000);
-    assert!(endings.iter().all(|ending| ending.share == 0.001));
+    let leaves = ruleset(&kernel).verdicts(&host(), &from_pod("10.96.0.1:80"));
+    assert_eq!(leaves.len(), 1000);
+    assert!(leaves.iter().all(|leaf| leaf.share == 0.001));
 }
 
 #[test]
-fn a_client_that_is_remembered_gets_its_endpoint_until_that_is_gone() {
+fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
     let mut kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
     let packet = from_pod("10.111.175.78:80");
     let frontend = || [ip("10.111.175.78").into(), Value::protocol(Protocol::Tcp), Value::Port(80)];
-    let remember = |kernel: &mut MemoryKernel, slot: Class| {
+    let remember = |kernel: &mut MemoryKernel, slot: ClassId| {
         let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([slot.into()]);
         let mut transaction = Transaction::new(id());
         transaction.push(Change::AddElement(Name::fixed("affinity"), element));
         kernel.commit(&transaction).unwrap();
     };
     let table = kernel.table(&id()).unwrap();
-    assert_eq!(endings(table, &host(), &packet).len(), 3);
+    let leaves = |kernel: &MemoryKernel| ruleset(kernel).verdicts(&host(), &packet);
+    assert_eq!(leaves(&kernel).len(), 3);
     let (endpoints, frontend_key) = (Name::fixed("endpoints"), frontend());
     let element = table.elements(&endpoints).find(|element| {
         element.key.starts_with(&frontend_key)
-            && matches!(&element.datum, Some(Datum::Fields(fields)) if fields.starts_with(&[ip("172.17.0.5").into()]))
+            && matches!(&element.data, Some(Data::Values(fields)) if fields.starts_with(&[ip("172.17.0.5").into()]))
     });
-    let Some(Value::Class(slot)) = element.and_then(|element| element.key.last()).copied() else {
+    let Some(Value::ClassId(slot)) = element.and_then(|element| element.key.last()).copied() else {
         panic!("172.17.0.5 has no slot")
     };
     let mut other = kernel.clone();
     remember(&mut kernel, slot);
-    let endings_of = |kernel: &MemoryKernel| endings(kernel.table(&id()).unwrap(), &host(), &packet);
     assert!(matches!(
-        endings_of(&kernel).as_slice(),
-        [Ending { verdict: Verdict::Delivered { to, .. }, share: 1.0, .. }] if *to == socket("172.17.0.5:80")
+        leaves(&kernel).as_slice(),
+        [Leaf { verdict: Verdict::Delivered { to, .. }, share: 1.0, .. }] if *to == socket("172.17.0.5:80")
     ));
-    // Of the same list, but of no endpoint that is there.
-    remember(&mut other, Class(slot.0 ^ 2));
-    assert_eq!(endings_of(&other).len(), 3);
+    // A slot of the same list, but of no current endpoint.
+    remember(&mut other, ClassId(slot.0 ^ 2));
+    assert_eq!(leaves(&other).len(), 3);
 }

@@ -2,346 +2,316 @@ use std::net::SocketAddr;
 
 use ferroute_core::IpFamily;
 use ferroute_nftables::{
-    Class, Value,
+    ClassId, Value,
     model::{
-        ChainWithRules, Datum, Element, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
+        ChainWithRules, Data, Element, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
         Verdict as RuleVerdict,
     },
 };
 
 use super::{
-    base::Base,
-    conditions::{Chosen, Finding, Missing},
-    prospect::{Prospect, foresee, range_of},
+    Base,
+    conditions::{LookupError, MatchResult, RandomNumber, Relevance, random_range},
 };
-use crate::{
-    Assumption, Effect, Event, Verdict,
-    journey::{Journey, Passage},
-    path::Path,
-};
+use crate::{ChainVerdict, Effect, Event, Forks, PacketState, Verdict, Walker};
 
-/// Stands at one statement of one rule with the packet as it is there.
+/// The position in a base chain and the chains that it calls.
 #[derive(Clone)]
-pub(crate) struct Walker<'a, P> {
-    base: Base<'a>,
-    pub(crate) journey: Journey<'a, P>,
-    /// Chains that led to each other, the hook's own first.
+pub(super) struct ChainWalker<'a> {
+    base: &'a Base<'a>,
+    /// The call stack, the base chain first.
     stack: Vec<Frame<'a>>,
-    /// The rule that it is in.
-    turn: Option<Turn<'a>>,
+    /// The rule that is partly evaluated.
+    current: Option<CurrentRule<'a>>,
 }
 
-/// A chain that the packet is in, and the rule that it meets next there.
+/// A chain on the call stack.
 #[derive(Clone)]
 struct Frame<'a> {
     chain: &'a ChainWithRules,
+    /// The index of the next rule.
     next: usize,
-    /// Entered by a goto: its end is the end of the chain that it was entered from, too.
+    /// Entered by a goto: at its end, evaluation also leaves the chain with the goto.
     goto: bool,
 }
 
-/// A rule that is being carried out.
+/// A rule under evaluation.
 #[derive(Clone)]
-struct Turn<'a> {
+struct CurrentRule<'a> {
     rule: &'a Rule,
-    statement: usize,
-    /// What chance has chosen for the next statement.
-    chosen: Chosen,
-    /// The probability of what chance has decided in this rule.
+    /// The index of the next statement.
+    next: usize,
+    /// The random number for the next statement.
+    random: RandomNumber,
+    /// The probability of the random numbers in this rule.
     chance: Option<f64>,
-    /// What it has done so far, each with the element of a map that said so.
-    done: Vec<(Effect, Option<String>)>,
+    /// The effects so far, each with the map element that it comes from.
+    effects: Vec<(Effect, Option<String>)>,
 }
 
-/// What follows a statement.
-enum Then {
-    /// The next one.
-    GoOn,
-    /// The next rule, as this one does not match.
+/// The result of a statement.
+enum StatementResult {
+    /// Continue with the next statement.
+    Continue,
+    /// A condition does not match: continue with the next rule.
     Mismatch(String),
-    /// The next one if this holds, which cannot be told, else the next rule.
-    Perhaps(String),
-    /// The same with one of several numbers in a row.
-    AnyOf { first: u32, count: u32 },
-    /// The rule has decided.
-    Decided(RuleVerdict),
-    /// The end.
+    /// A condition cannot be evaluated.
+    Unknown(String),
+    /// The statement needs a random number from this range.
+    Random { first: u32, count: u32 },
+    /// The rule ends with a verdict.
+    Verdict(RuleVerdict),
+    /// The walk ends.
     End(Verdict),
 }
 
-/// What follows a rule.
+/// The continuation after a rule.
 enum Next {
-    /// The next rule.
-    GoOn,
-    /// The base chain has let the packet pass.
-    Passed,
-    /// The end.
-    End(Verdict),
+    Rule,
+    Chain(ChainVerdict),
 }
 
-impl<'a, P: Path> Walker<'a, P> {
-    /// A walker at the first rule of a base chain.
-    pub(crate) fn new(base: Base<'a>, mut journey: Journey<'a, P>) -> Self {
+impl<'a> ChainWalker<'a> {
+    /// Enters a base chain.
+    pub(super) fn enter(base: &'a Base<'a>, walker: &mut Walker<'a>) -> Self {
         if !base.chain.rules.is_empty() {
-            let hook = journey.hook();
+            let hook = walker.hook();
             let chain = || base.chain.chain.name.to_string();
-            journey.path.note_detail(|| Event::Hook { hook, table: base.name.clone(), chain: chain() });
+            walker.record(|| Event::Hook { hook, table: base.table_name.clone(), chain: chain() });
         }
-        let first = Frame { chain: base.chain, next: 0, goto: false };
-        Self { base, journey, stack: vec![first], turn: None }
+        Self { base, stack: vec![Frame { chain: base.chain, next: 0, goto: false }], current: None }
     }
 
-    /// Goes on to the end of the base chain. Where the way splits, `split` gets the walkers for the other ways, the next
-    /// one last.
-    pub(crate) fn run(&mut self, split: &mut dyn FnMut(Self)) -> Passage {
+    /// Evaluates the rest of the base chain.
+    pub(super) fn run(mut self, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> ChainVerdict {
         loop {
-            let next = match self.turn.take().or_else(|| self.next_turn()) {
-                Some(turn) => self.meet(turn, split),
-                None => self.leave_chain(),
+            let next = match self.current.take().or_else(|| self.next_rule()) {
+                Some(rule) => self.evaluate(rule, walker, forks),
+                None => self.leave_chain(walker),
             };
-            match next {
-                Next::GoOn => {}
-                Next::Passed => return Passage::Passed,
-                Next::End(verdict) => return Passage::End(verdict),
+            if let Next::Chain(verdict) = next {
+                return verdict;
             }
         }
     }
 
-    fn next_turn(&mut self) -> Option<Turn<'a>> {
+    fn next_rule(&mut self) -> Option<CurrentRule<'a>> {
         let frame = self.stack.last_mut()?;
         let rule = frame.chain.rules.get(frame.next)?;
         frame.next += 1;
-        Some(Turn { rule, statement: 0, chosen: None, chance: None, done: Vec::new() })
+        Some(CurrentRule { rule, next: 0, random: None, chance: None, effects: Vec::new() })
     }
 
-    fn meet(&mut self, mut turn: Turn<'a>, split: &mut dyn FnMut(Self)) -> Next {
-        while let Some(statement) = turn.rule.statements.get(turn.statement) {
-            match self.carry_out(statement, turn.chosen, &mut turn.done) {
-                Then::GoOn => {
-                    turn.chosen = None;
-                    turn.statement += 1;
+    fn evaluate(&mut self, mut current: CurrentRule<'a>, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> Next {
+        while let Some(statement) = current.rule.statements.get(current.next) {
+            match self.execute(statement, current.random, &mut current.effects, walker) {
+                StatementResult::Continue => {
+                    current.random = None;
+                    current.next += 1;
                 }
-                Then::AnyOf { first, count } => {
+                StatementResult::Random { first, count } => {
                     if count > 1 {
                         let chance = 1.0 / f64::from(count);
-                        self.journey.share *= chance;
-                        turn.chance = Some(chance);
+                        walker.multiply_share(chance);
+                        current.chance = Some(chance);
                     }
                     for n in (1..count).rev() {
-                        let mut other = self.clone();
-                        other.turn = Some(Turn { chosen: Some(first.wrapping_add(n)), ..turn.clone() });
-                        split(other);
+                        let mut rest = self.clone();
+                        rest.current = Some(CurrentRule { random: Some(first.wrapping_add(n)), ..current.clone() });
+                        forks.push(walker.clone(), move |walker, forks| rest.run(walker, forks));
                     }
-                    turn.chosen = Some(first);
+                    current.random = Some(first);
                 }
-                Then::Perhaps(condition) => {
-                    let next = &turn.rule.statements[turn.statement + 1..];
-                    match foresee(&self.journey.state, next, self.base.table) {
-                        Prospect::Open => {}
-                        Prospect::Mismatch(why) => {
-                            self.note(turn, Some(why));
-                            return Next::GoOn;
+                StatementResult::Unknown(condition) => {
+                    let rest = &current.rule.statements[current.next + 1..];
+                    match walker.packet.relevance(rest, self.base.table) {
+                        Relevance::Relevant => {}
+                        Relevance::Mismatch(reason) => {
+                            self.record_rule(walker, current, Some(reason));
+                            return Next::Rule;
                         }
-                        Prospect::Nothing => {
-                            self.note(
-                                turn,
-                                Some(format!("it cannot be told whether {condition}, and nothing follows")),
-                            );
-                            return Next::GoOn;
+                        Relevance::NoEffect => {
+                            let reason = format!("unknown whether {condition}, but the rule has no effect");
+                            self.record_rule(walker, current, Some(reason));
+                            return Next::Rule;
                         }
                     }
-                    let mut other = self.clone();
-                    other.note(turn.clone(), Some(format!("assuming that not {condition}")));
-                    other.journey.assuming.push(Assumption { condition: condition.clone(), holds: false });
-                    split(other);
-                    self.journey.assuming.push(Assumption { condition, holds: true });
-                    turn.chosen = None;
-                    turn.statement += 1;
+                    let mut other = walker.clone();
+                    self.record_rule(&mut other, current.clone(), Some(format!("assuming that not {condition}")));
+                    other.assume(condition.clone(), false);
+                    let rest = self.clone();
+                    forks.push(other, move |walker, forks| rest.run(walker, forks));
+                    walker.assume(condition, true);
+                    current.random = None;
+                    current.next += 1;
                 }
-                Then::Mismatch(why) => {
-                    self.note(turn, Some(why));
-                    return Next::GoOn;
+                StatementResult::Mismatch(reason) => {
+                    self.record_rule(walker, current, Some(reason));
+                    return Next::Rule;
                 }
-                Then::Decided(verdict) => {
-                    self.note(turn, None);
-                    return self.obey(&verdict);
+                StatementResult::Verdict(verdict) => {
+                    self.record_rule(walker, current, None);
+                    return self.apply(&verdict, walker);
                 }
-                Then::End(verdict) => {
-                    self.note(turn, None);
-                    return Next::End(verdict);
+                StatementResult::End(verdict) => {
+                    self.record_rule(walker, current, None);
+                    return Next::Chain(ChainVerdict::End(verdict));
                 }
             }
         }
-        self.note(turn, None);
-        Next::GoOn
+        self.record_rule(walker, current, None);
+        Next::Rule
     }
 
-    fn carry_out(&mut self, statement: &Statement, chosen: Chosen, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        if let (Some((first, count)), None) = (range_of(statement), chosen) {
-            return Then::AnyOf { first, count };
+    fn execute(
+        &self,
+        statement: &Statement,
+        random: RandomNumber,
+        effects: &mut Vec<(Effect, Option<String>)>,
+        walker: &mut Walker<'a>,
+    ) -> StatementResult {
+        if let (Some((first, count)), None) = (random_range(statement), random) {
+            return StatementResult::Random { first, count };
         }
         let table = self.base.table;
-        let state = &mut self.journey.state;
+        let packet = &mut walker.packet;
         match statement {
-            Statement::Match(condition) => match state.meets(condition, table, chosen) {
-                Finding::Match => Then::GoOn,
-                Finding::Mismatch(why) => Then::Mismatch(why),
-                Finding::Unknown(condition) => Then::Perhaps(condition),
+            Statement::Match(condition) => match packet.matches(condition, table, random) {
+                MatchResult::Match => StatementResult::Continue,
+                MatchResult::Mismatch(reason) => StatementResult::Mismatch(reason),
+                MatchResult::Unknown(condition) => StatementResult::Unknown(condition),
             },
-            Statement::PriorityFromMap { key, map } => match state.find(table, map, key, chosen) {
+            Statement::MetaPriorityMap { key, map } => match packet.find(table, map, key, random) {
                 Ok(element) => match class_of(element) {
                     Some(class) => {
-                        state.priority = class;
-                        Then::GoOn
+                        packet.priority = class;
+                        StatementResult::Continue
                     }
-                    None => unreadable(map),
+                    None => invalid_element(map),
                 },
-                Err(missing) => missing.then(map),
+                Err(error) => error.into_result(map),
             },
-            Statement::PriorityAtRandom { first, .. } => {
-                state.priority = Class(chosen.unwrap_or(first.0));
-                Then::GoOn
+            Statement::MetaPriorityNumgen { first, .. } => {
+                packet.priority = ClassId(random.unwrap_or(first.0));
+                StatementResult::Continue
             }
-            Statement::ClearPriority => {
-                state.priority = Class(0);
-                Then::GoOn
+            Statement::MetaPriorityNone => {
+                packet.priority = ClassId(0);
+                StatementResult::Continue
             }
-            Statement::SetMark(bits) => self.mark(self.journey.state.mark | bits, done),
-            Statement::FlipMark(bits) => self.mark(self.journey.state.mark ^ bits, done),
-            Statement::ChangeMark { keep, flip } => self.mark(self.journey.state.mark & keep ^ flip, done),
-            // What is learned or forgotten concerns the client's next connection.
-            Statement::Learn { .. } | Statement::Forget { .. } | Statement::Note { .. } => Then::GoOn,
-            Statement::Translate { key, map } => match state.find(table, map, key, chosen) {
-                Ok(element) => self.translate_as(map, element, done),
-                Err(missing) => missing.then(map),
+            Statement::MetaMarkOr(bits) => set_mark(packet, packet.mark | bits, effects),
+            Statement::MetaMarkXor(bits) => set_mark(packet, packet.mark ^ bits, effects),
+            Statement::MetaMarkSet { mask, xor } => set_mark(packet, packet.mark & mask ^ xor, effects),
+            // Updates of maps and sets affect the client's next connection, not this one.
+            Statement::UpdateMap { .. } | Statement::DeleteFromMap { .. } | Statement::UpdateSet { .. } => {
+                StatementResult::Continue
+            }
+            Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
+                Ok(element) => dnat_to_element(packet, map, element, effects),
+                Err(error) => error.into_result(map),
             },
-            Statement::TranslateTo { address, port } => {
-                let port = port.unwrap_or(state.packet.destination.port());
-                done.push((state.translate(SocketAddr::new(*address, port)), None));
-                Then::Decided(RuleVerdict::Accept)
+            Statement::Dnat { address, port } => {
+                let port = port.unwrap_or(packet.destination.port());
+                effects.push((packet.dnat(SocketAddr::new(*address, port)), None));
+                StatementResult::Verdict(RuleVerdict::Accept)
             }
-            Statement::SourceFrom(address) => {
-                done.push((state.source_from(*address), None));
-                Then::Decided(RuleVerdict::Accept)
+            Statement::Snat(address) => {
+                effects.push((packet.snat(*address), None));
+                StatementResult::Verdict(RuleVerdict::Accept)
             }
-            Statement::Masquerade { fully_random } => match state.masquerade(*fully_random, &mut self.journey.path) {
+            Statement::Masquerade { fully_random } => match packet.masquerade(*fully_random, &mut walker.record) {
                 Ok(effect) => {
-                    done.push((effect, None));
-                    Then::Decided(RuleVerdict::Accept)
+                    effects.push((effect, None));
+                    StatementResult::Verdict(RuleVerdict::Accept)
                 }
-                Err(verdict) => Then::End(verdict),
+                Err(verdict) => StatementResult::End(verdict),
             },
             Statement::Reject(with) => {
-                let with = match (with, state.packet.sent.family()) {
+                let with = match (with, packet.family()) {
                     (RejectWith::PortUnreachable, IpFamily::V4) => "icmp port-unreachable".to_owned(),
                     (RejectWith::PortUnreachable, IpFamily::V6) => "icmpv6 port-unreachable".to_owned(),
                     (with, _) => with.to_string(),
                 };
-                done.push((Effect::Reject { with: with.clone() }, None));
-                Then::End(Verdict::Rejected { with })
+                effects.push((Effect::Reject { with: with.clone() }, None));
+                StatementResult::End(Verdict::Rejected { with })
             }
-            Statement::NoTrack => {
-                state.untrack();
-                Then::GoOn
+            Statement::Notrack => {
+                packet.untrack();
+                StatementResult::Continue
             }
             Statement::Verdict(RuleVerdict::Drop) => {
-                done.push((Effect::Drop, None));
-                Then::End(Verdict::Dropped)
+                effects.push((Effect::Drop, None));
+                StatementResult::End(Verdict::Dropped)
             }
             Statement::Verdict(RuleVerdict::Accept) => {
-                done.push((Effect::Accept, None));
-                Then::Decided(RuleVerdict::Accept)
+                effects.push((Effect::Accept, None));
+                StatementResult::Verdict(RuleVerdict::Accept)
             }
-            Statement::Verdict(verdict) => Then::Decided(verdict.clone()),
-            Statement::Dispatch { key, map } => match state.find(table, map, key, chosen) {
-                Ok(Element { datum: Some(Datum::Verdict(verdict)), .. }) => {
-                    self.carry_out(&Statement::Verdict(verdict.clone()), None, done)
+            Statement::Verdict(verdict) => StatementResult::Verdict(verdict.clone()),
+            Statement::Vmap { key, map } => match packet.find(table, map, key, random) {
+                Ok(Element { data: Some(Data::Verdict(verdict)), .. }) => {
+                    self.execute(&Statement::Verdict(verdict.clone()), None, effects, walker)
                 }
-                Ok(_) => unreadable(map),
-                Err(missing) => missing.then(map),
+                Ok(_) => invalid_element(map),
+                Err(error) => error.into_result(map),
             },
-            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => Then::GoOn,
+            Statement::Opaque(Opaque { outcome: Outcome::Nothing, .. }) => StatementResult::Continue,
             Statement::Opaque(Opaque { outcome: Outcome::Condition, text, .. }) => {
-                Then::Perhaps(format!("`{text}` holds"))
+                StatementResult::Unknown(format!("`{text}` matches"))
             }
             Statement::Opaque(Opaque { outcome: Outcome::Anything, text, .. }) => {
-                Then::End(Verdict::Unknown { why: format!("what `{text}` does") })
+                StatementResult::End(Verdict::Unknown { reason: format!("effect of `{text}`") })
             }
         }
     }
 
-    fn mark(&mut self, after: u32, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        let before = std::mem::replace(&mut self.journey.state.mark, after);
-        done.push((Effect::Mark { before, after }, None));
-        Then::GoOn
-    }
-
-    fn translate_as(&mut self, map: &Name, element: &Element, done: &mut Vec<(Effect, Option<String>)>) -> Then {
-        let Some(Datum::Fields(fields)) = &element.datum else { return unreadable(map) };
-        let state = &mut self.journey.state;
-        let after = match *fields.as_slice() {
-            [Value::Address(address), Value::Port(port)] => SocketAddr::new(address, port),
-            [Value::Address(address)] => SocketAddr::new(address, state.packet.destination.port()),
-            _ => return unreadable(map),
-        };
-        let place = element.key.last().map(|last| format!("@{map} {last}"));
-        done.push((state.translate(after), place));
-        Then::Decided(RuleVerdict::Accept)
-    }
-
-    fn obey(&mut self, verdict: &RuleVerdict) -> Next {
+    fn apply(&mut self, verdict: &RuleVerdict, walker: &mut Walker<'a>) -> Next {
         match verdict {
-            RuleVerdict::Accept => Next::Passed,
-            RuleVerdict::Drop => Next::End(Verdict::Dropped),
-            RuleVerdict::Return => self.leave_chain(),
+            RuleVerdict::Accept => Next::Chain(ChainVerdict::Continue),
+            RuleVerdict::Drop => Next::Chain(ChainVerdict::End(Verdict::Dropped)),
+            RuleVerdict::Return => self.leave_chain(walker),
             RuleVerdict::Jump(chain) => self.enter_chain(chain, false),
             RuleVerdict::Goto(chain) => self.enter_chain(chain, true),
         }
     }
 
     fn enter_chain(&mut self, name: &Name, goto: bool) -> Next {
-        // The kernel takes no rules that lead nowhere, nor in circles, nor deep.
+        // The kernel rejects jumps to missing chains, loops and deep call stacks.
         let Some(chain) = self.base.table.chain(name) else {
-            return Next::End(Verdict::Unknown { why: format!("what chain {name} does, which is not there") });
+            let reason = format!("effect of chain {name}, which does not exist");
+            return Next::Chain(ChainVerdict::End(Verdict::Unknown { reason }));
         };
         self.stack.push(Frame { chain, next: 0, goto });
-        Next::GoOn
+        Next::Rule
     }
 
-    /// Goes back to the chain of the last jump, or to the policy.
-    fn leave_chain(&mut self) -> Next {
+    /// Returns to the chain of the last jump, or applies the policy.
+    fn leave_chain(&mut self, walker: &mut Walker<'a>) -> Next {
         while let Some(frame) = self.stack.pop() {
             if self.stack.is_empty() {
-                return self.policy(frame.chain);
+                return Next::Chain(self.apply_policy(frame.chain, walker));
             }
             if !frame.goto {
                 break;
             }
         }
-        Next::GoOn
+        Next::Rule
     }
 
-    fn policy(&mut self, chain: &ChainWithRules) -> Next {
+    fn apply_policy(&self, chain: &ChainWithRules, walker: &mut Walker<'a>) -> ChainVerdict {
         let policy = self.base.base.policy;
-        let event = || Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name() };
+        walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name() });
         match policy {
-            Policy::Accept => {
-                self.journey.path.note_detail(event);
-                Next::Passed
-            }
-            Policy::Drop => {
-                self.journey.path.note(event);
-                Next::End(Verdict::Dropped)
-            }
+            Policy::Accept => ChainVerdict::Continue,
+            Policy::Drop => ChainVerdict::End(Verdict::Dropped),
         }
     }
 
-    fn note(&mut self, turn: Turn<'a>, mismatch: Option<String>) {
-        let Turn { rule, chance, done, .. } = turn;
-        let (family, stack) = (self.journey.state.packet.sent.family(), &self.stack);
-        let hook = self.journey.hook();
-        let table = &self.base.name;
-        self.journey.path.note_detail(|| Event::Rule {
+    /// Records a rule and its effects.
+    fn record_rule(&self, walker: &mut Walker<'a>, current: CurrentRule<'a>, mismatch: Option<String>) {
+        let CurrentRule { rule, chance, effects, .. } = current;
+        let (family, hook, stack) = (walker.packet.family(), walker.hook(), &self.stack);
+        walker.record(|| Event::Rule {
             chain: stack.last().map(Frame::name).unwrap_or_default(),
             number: stack.last().map_or(0, |frame| frame.next),
             text: rule.text(family).to_string(),
@@ -349,9 +319,11 @@ impl<'a, P: Path> Walker<'a, P> {
             mismatch,
             chance,
         });
-        for (effect, element) in done {
-            let path = || stack.iter().map(Frame::name).chain(element).collect();
-            self.journey.path.note(|| Event::Effect { hook, table: table.clone(), path: path(), effect });
+        for (effect, element) in effects {
+            walker.record.step(|| {
+                let path = stack.iter().map(Frame::name).chain(element).collect();
+                Event::Effect { hook, table: self.base.table_name.clone(), path, effect }
+            });
         }
     }
 }
@@ -362,27 +334,54 @@ impl Frame<'_> {
     }
 }
 
-impl Missing {
-    /// What follows a statement that needs the element.
-    fn then(self, map: &Name) -> Then {
+impl LookupError {
+    /// Returns the result of a statement that needs the element.
+    fn into_result(self, map: &Name) -> StatementResult {
         match self {
-            Self::Absent(why) => Then::Mismatch(why),
-            Self::Unknown(_) => Then::End(Verdict::Unknown { why: format!("what @{map} says of the packet") }),
+            Self::NotFound(reason) => StatementResult::Mismatch(reason),
+            Self::Unknown(_) => StatementResult::End(Verdict::Unknown { reason: format!("element of @{map}") }),
         }
     }
 }
 
-fn class_of(element: &Element) -> Option<Class> {
-    match &element.datum {
-        Some(Datum::Fields(fields)) => match fields.as_slice() {
-            [Value::Class(class)] => Some(*class),
+fn set_mark(
+    packet: &mut PacketState<'_>,
+    after: u32,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let before = std::mem::replace(&mut packet.mark, after);
+    effects.push((Effect::Mark { before, after }, None));
+    StatementResult::Continue
+}
+
+fn dnat_to_element(
+    packet: &mut PacketState<'_>,
+    map: &Name,
+    element: &Element,
+    effects: &mut Vec<(Effect, Option<String>)>,
+) -> StatementResult {
+    let Some(Data::Values(fields)) = &element.data else { return invalid_element(map) };
+    let after = match *fields.as_slice() {
+        [Value::Address(address), Value::Port(port)] => SocketAddr::new(address, port),
+        [Value::Address(address)] => SocketAddr::new(address, packet.destination.port()),
+        _ => return invalid_element(map),
+    };
+    let element = element.key.last().map(|last| format!("@{map} {last}"));
+    effects.push((packet.dnat(after), element));
+    StatementResult::Verdict(RuleVerdict::Accept)
+}
+
+fn class_of(element: &Element) -> Option<ClassId> {
+    match &element.data {
+        Some(Data::Values(fields)) => match fields.as_slice() {
+            [Value::ClassId(class)] => Some(*class),
             _ => None,
         },
         _ => None,
     }
 }
 
-/// The kernel takes no rule that reads such a map in this way.
-fn unreadable(map: &Name) -> Then {
-    Then::End(Verdict::Unknown { why: format!("what an element of {map} says") })
+/// The result for an element of the wrong type. The kernel rejects rules that use a map in this way.
+fn invalid_element(map: &Name) -> StatementResult {
+    StatementResult::End(Verdict::Unknown { reason: format!("element of @{map}") })
 }

@@ -1,4 +1,4 @@
-//! A node of network namespaces, whose kernel tells through which rules packets go.
+//! A node made of network namespaces, whose kernel traces the rules that packets match.
 //!
 //! ```text
 //!   outside: 192.168.0.9, pod 10.244.1.1 of another node
@@ -25,22 +25,22 @@ pub struct Lab {
     node: NetNs,
     outside: NetNs,
     pods: Vec<(IpAddr, NetNs)>,
-    /// One for each pod that can be an endpoint, with what it listens on.
+    /// The sockets of the endpoints, with their addresses.
     listeners: Vec<(SocketAddr, UdpSocket)>,
     trace: Trace,
 }
 
-/// What became of a packet.
+/// The observed walk of a packet.
 #[derive(Debug, PartialEq)]
-pub struct Sighting {
-    /// Every rule that it met, as `table chain: verdict`.
+pub struct Observation {
+    /// Every rule that matched, as `table chain: verdict`.
     pub rules: Vec<String>,
-    /// Who got it, and the source that they saw.
+    /// The receiver, and the source that it saw.
     pub received: Option<(SocketAddr, IpAddr)>,
 }
 
 impl Lab {
-    /// Builds the namespaces; `load` puts rules into the node.
+    /// Creates the namespaces; `load` loads rules into the node.
     pub fn new(family: IpFamily, load: impl FnOnce(&NetNs)) -> Self {
         let [node, outside] = std::array::from_fn(|_| NetNs::new());
         for setting in [
@@ -49,14 +49,14 @@ impl Lab {
             "net.ipv4.conf.all.route_localnet=1",
             "net.ipv4.conf.all.rp_filter=0",
             "net.ipv4.conf.default.rp_filter=0",
-            // Where the bridge itself obeys iptables, it takes packets out of their way through the host.
+            // With br_netfilter, bridged packets would also meet iptables rules.
             "net.bridge.bridge-nf-call-iptables=0",
             "net.bridge.bridge-nf-call-ip6tables=0",
         ] {
-            // -e: kernels without the bridge's part do not have its settings.
+            // -e: without br_netfilter these sysctls do not exist.
             node.command("sysctl", &["-eqw", setting]);
         }
-        // The order matters: what is masqueraded on its way to the node itself gets the first device's address.
+        // The order matters: packets to the node itself are masqueraded with the address of the first device.
         node.link("eth0", &outside, "eth0");
         node.command("ip", &["link", "add", "cbr0", "type", "bridge"]);
         node.command("ip", &["link", "set", "cbr0", "up"]);
@@ -100,7 +100,7 @@ impl Lab {
         Self { node, outside, pods: pods.into(), listeners, trace, family }
     }
 
-    /// Sends a packet, and tells where it went. `delivered` says whether somebody who listens is to get it.
+    /// Sends a packet and observes its walk. With `delivered`, waits until a listener receives it.
     pub fn send(
         &mut self,
         world: &World,
@@ -108,7 +108,7 @@ impl Lab {
         source: SocketAddr,
         to: SocketAddr,
         delivered: bool,
-    ) -> Sighting {
+    ) -> Observation {
         let namespace = match client {
             Client::Node => &self.node,
             Client::Elsewhere(_) => &self.outside,
@@ -118,7 +118,7 @@ impl Lab {
             }
         };
         let socket = namespace.run(|| UdpSocket::bind(SocketAddr::new(source.ip(), 0)).unwrap());
-        // Packets of one sender stay in order, so those that frame ours tell when the kernel has told everything.
+        // Packets of one sender stay in order, so the trace of the packet is between those of two framing packets.
         let near = match client {
             Client::Node => source.ip(),
             Client::Elsewhere(address) | Client::Pod(address) => world.address_towards(*address),
@@ -133,17 +133,17 @@ impl Lab {
             },
         );
         let mut received = self.received();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_POLLS {
             if received.is_some() || !delivered {
                 break;
             }
             thread::sleep(PAUSE);
             received = self.received();
         }
-        Sighting { rules: lines.iter().filter_map(|line| met(line, self.family)).collect(), received }
+        Observation { rules: lines.iter().filter_map(|line| traced_rule(line, self.family)).collect(), received }
     }
 
-    /// The node, for those who read its rules.
+    /// Returns the node's namespace.
     pub fn node(&self) -> &NetNs {
         &self.node
     }
@@ -162,7 +162,7 @@ fn set_gateways(namespace: &NetNs, gateways: [&str; 2]) {
     }
 }
 
-/// `nft monitor trace`, running.
+/// A running `nft monitor trace`.
 struct Trace {
     program: Child,
     lines: Receiver<String>,
@@ -184,18 +184,18 @@ impl Trace {
         Self { program, lines }
     }
 
-    /// What is told of packets that `act` sends, given that `ready` sends one to [`READY`] and `act` at last one to
+    /// Returns the trace of the packets that `act` sends. `ready` sends a packet to [`READY`], and `act` ends with one to
     /// [`DONE`].
     fn between(&self, ready: impl Fn(), act: impl FnOnce()) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
-        // Until the program listens, it misses packets.
+        // The program misses packets until it listens.
         for tries in 0.. {
-            assert!(tries < PATIENCE, "nft tells of no packet");
+            assert!(tries < MAX_POLLS, "nft monitor printed no packet");
             ready();
             match self.lines.recv_timeout(PAUSE) {
                 Ok(line) => lines.push(line),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => panic!("nft monitor has ended"),
+                Err(RecvTimeoutError::Disconnected) => panic!("nft monitor ended"),
             }
             if lines.last().is_some_and(|line| is_about(line, READY)) {
                 break;
@@ -203,7 +203,7 @@ impl Trace {
         }
         act();
         while !lines.last().is_some_and(|line| is_about(line, DONE)) {
-            lines.push(self.lines.recv_timeout(PAUSE * PATIENCE).expect("nft tells of the last packet"));
+            lines.push(self.lines.recv_timeout(PAUSE * MAX_POLLS).expect("nft monitor prints the last packet"));
         }
         let id = |line: &str| line.split(' ').nth(2).unwrap_or_default().to_owned();
         let framing = lines.iter().filter(|line| is_about(line, READY) || is_about(line, DONE));
@@ -224,16 +224,16 @@ fn is_about(line: &str, port: u16) -> bool {
     line.contains(" packet: ") && line.contains(&format!(" udp dport {port} "))
 }
 
-/// `trace id 4b1d ip nat KUBE-SERVICES rule … (verdict jump KUBE-SVC-X)` as `nat KUBE-SERVICES: jump KUBE-SVC-X`.
-fn met(line: &str, family: IpFamily) -> Option<String> {
+/// Parses `trace id 4b1d ip nat KUBE-SERVICES rule … (verdict jump KUBE-SVC-X)` to `nat KUBE-SERVICES: jump KUBE-SVC-X`.
+fn traced_rule(line: &str, family: IpFamily) -> Option<String> {
     let mut words = line.strip_prefix("trace id ")?.splitn(5, ' ').skip(1);
-    let (spoken, table, chain, rest) = (words.next()?, words.next()?, words.next()?, words.next()?);
-    let ours = spoken == ["ip", "ip6"][family.index()];
-    let (_, verdict) = rest.strip_prefix("rule ").filter(|_| ours)?.rsplit_once("(verdict ")?;
+    let (keyword, table, chain, rest) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let is_family = keyword == ["ip", "ip6"][family.index()];
+    let (_, verdict) = rest.strip_prefix("rule ").filter(|_| is_family)?.rsplit_once("(verdict ")?;
     Some(format!("{table} {chain}: {}", verdict.trim_end().trim_end_matches(')')))
 }
 
-/// Asks the kernel to tell of every UDP packet; the tests send no others.
+/// Makes the kernel trace every UDP packet; the tests send no other packets.
 const TRACE_RULES: &str = "
 table inet tracing {
     chain arriving { type filter hook prerouting priority -350; meta l4proto udp meta nftrace set 1; }
@@ -241,10 +241,10 @@ table inet tracing {
 }
 ";
 
-/// Ports of the packets before and after the one that a test is about.
+/// Ports of the framing packets.
 const READY: u16 = 7;
 const DONE: u16 = 9;
 
-/// How long something may take that happens at once: a long time, for a machine under load.
+/// The polling interval, and the number of polls before a test fails: generous, for machines under load.
 const PAUSE: Duration = Duration::from_millis(20);
-const PATIENCE: u32 = 1500;
+const MAX_POLLS: u32 = 1500;

@@ -1,9 +1,9 @@
-//! What the tests of this crate share.
+//! Helpers of this crate's integration tests.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests only")]
-#![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
+pub mod cluster;
 pub mod lab;
-pub mod scene;
 pub mod specification;
 pub mod world;

@@ -1,11 +1,11 @@
-//! What Kubernetes promises to whoever calls a Service, said a second time: from the API objects and the words of
-//! Kubernetes' documentation alone, and not from anything that the proxy makes of them.
+//! An independent specification of Services: derived from the API objects and the Kubernetes documentation, without any code
+//! of the proxy.
 //!
 //! - <https://kubernetes.io/docs/reference/networking/virtual-ips/>: frontends, policies, affinity, hints
-//! - <https://kubernetes.io/docs/tutorials/services/source-ip/>: who sees which source
+//! - <https://kubernetes.io/docs/tutorials/services/source-ip/>: source addresses
 //! - <https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/>: conditions
 //!
-//! Where these say nothing, kube-proxy's known behaviour in iptables mode counts, and a comment says so.
+//! Where these are silent, kube-proxy's behaviour in iptables mode is the reference, with a comment.
 
 use std::{
     collections::BTreeMap,
@@ -18,20 +18,20 @@ use ipnet::IpNet;
 
 use super::world::{Client, World};
 
-/// What must become of a connection.
+/// The required result of a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
-    /// It ends at one of these, each as likely as the others, which see this source.
+    /// It reaches one of these endpoints, each with the same probability, with this source.
     OneOf(BTreeMap<SocketAddr, IpAddr>),
-    /// The client is told that nobody is there.
+    /// It is rejected.
     Refused,
-    /// It vanishes.
+    /// It is dropped.
     Dropped,
-    /// No Service has to do with it.
+    /// It is not translated.
     Untouched,
 }
 
-/// An address and port of a Service.
+/// The kind of a Service's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontend {
     ClusterIp,
@@ -52,7 +52,7 @@ pub struct Port<'a> {
     pub node_port: Option<u16>,
 }
 
-/// Every port of every Service that is this proxy's business.
+/// Returns every port of every Service that the proxy handles.
 pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily) -> Vec<Port<'a>> {
     let ours = cluster.services.iter().filter(move |service| {
         let labels = &service.metadata.labels;
@@ -83,14 +83,14 @@ fn of_family<'a>(texts: impl IntoIterator<Item = &'a String>, family: IpFamily) 
 }
 
 impl Port<'_> {
-    /// Where it can be called.
+    /// Returns the addresses of the port.
     pub fn frontends(&self) -> Vec<(Frontend, SocketAddr)> {
         let at = |frontend, ip| (frontend, SocketAddr::new(ip, self.number));
         let spec = &self.service.spec;
         let mut all: Vec<_> =
             cluster_ip(self.service, self.family).map(|ip| at(Frontend::ClusterIp, ip)).into_iter().collect();
         all.extend(of_family(&spec.external_ips, self.family).map(|ip| at(Frontend::ExternalIp, ip)));
-        // A balancer of mode Proxy delivers to nodes or pods itself; its address is no frontend.
+        // A load balancer with ipMode Proxy delivers to nodes or pods itself.
         let vips = self.service.status.load_balancer.ingress.iter();
         let vips = vips.filter(|point| point.ip_mode.as_deref() != Some("Proxy")).map(|point| &point.ip);
         all.extend(of_family(vips, self.family).map(|ip| at(Frontend::LoadBalancer, ip)));
@@ -100,7 +100,7 @@ impl Port<'_> {
         all
     }
 
-    /// The node's addresses that answer on node ports.
+    /// Returns the node's addresses on which node ports are served.
     pub fn node_port_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let settings = &self.world.settings;
         let primary: Vec<IpNet> = self.own_address().into_iter().map(IpNet::from).collect();
@@ -109,7 +109,7 @@ impl Port<'_> {
             NodePortAddresses::Primary => primary,
             NodePortAddresses::Within(networks) => networks.clone(),
         };
-        // A list that has nothing for a family does not narrow that family.
+        // A list without entries of an IP family does not restrict it.
         let within: Vec<IpNet> = within.into_iter().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
         let localhost = settings.localhost_node_ports && self.family == IpFamily::V4;
         let family = self.family;
@@ -120,10 +120,10 @@ impl Port<'_> {
         })
     }
 
-    /// What becomes of a connection to a frontend.
+    /// Returns the required result of a connection to a frontend.
     pub fn expected(&self, client: &Client, source: IpAddr, frontend: Frontend) -> Expected {
-        let is_pod = self.looks_like_pod(client, source);
-        // Pods and the node itself are not bound by the external policy: they are as good as behind a balancer.
+        let is_pod = self.is_detected_as_pod(client, source);
+        // The external traffic policy does not apply to pods and the node itself.
         let from_cluster = is_pod == Some(true) || matches!(client, Client::Node);
         let local_only = match frontend {
             Frontend::ClusterIp => self.service.spec.internal_traffic_policy.as_deref() == Some("Local"),
@@ -132,7 +132,7 @@ impl Port<'_> {
         if self.usable_anywhere() == 0 {
             return self.refusal(client, frontend, Expected::Refused);
         }
-        if frontend == Frontend::LoadBalancer && !self.may_use_balancer(source) {
+        if frontend == Frontend::LoadBalancer && !self.is_in_source_ranges(source) {
             return Expected::Dropped;
         }
         let endpoints = if local_only { self.local_endpoints() } else { self.cluster_endpoints() };
@@ -141,21 +141,22 @@ impl Port<'_> {
         }
         let masquerade = match frontend {
             Frontend::ClusterIp => self.world.settings.masquerade_all || is_pod == Some(false),
-            // The client's address is kept for policy Local, and for pods, whose address every node can answer to.
+            // Policy Local preserves the client's address. Pods' addresses are preserved because every node has a route to
+            // them.
             _ if self.is_external_local() => matches!(client, Client::Node) && is_pod != Some(true),
             _ => true,
         };
-        let seen = |endpoint: &SocketAddr| {
-            // An endpoint that calls itself must hear the answer from the Service.
+        let with_source = |endpoint: &SocketAddr| {
+            // Hairpin: replies must come from the Service's address.
             let masquerade = masquerade || source == endpoint.ip();
             (*endpoint, if masquerade { self.masqueraded(client, source, endpoint.ip()) } else { source })
         };
-        Expected::OneOf(endpoints.iter().map(seen).collect())
+        Expected::OneOf(endpoints.iter().map(with_source).collect())
     }
 
-    /// What becomes of a connection to the node port's number on an address of the node that is no frontend. kube-proxy
-    /// refuses there as well what it refuses at the frontends; the rest is none of its business.
-    pub fn expected_beside(&self) -> Expected {
+    /// Returns the required result of a connection to the node port on an address on which it is not served. kube-proxy
+    /// rejects and drops there as on the other addresses, and does not translate.
+    pub fn expected_on_other_address(&self) -> Expected {
         if self.usable_anywhere() == 0 {
             return Expected::Refused;
         }
@@ -166,7 +167,7 @@ impl Port<'_> {
         }
     }
 
-    /// kube-proxy has no rule that refuses what the node itself sends to an external address: it leaves the node.
+    /// kube-proxy does not reject packets from the node itself to an external address: they leave the node.
     fn refusal(&self, client: &Client, frontend: Frontend, refusal: Expected) -> Expected {
         match (client, frontend) {
             (Client::Node, Frontend::ExternalIp | Frontend::LoadBalancer) => Expected::Untouched,
@@ -174,8 +175,8 @@ impl Port<'_> {
         }
     }
 
-    /// A masqueraded packet has the node's address on the way to the endpoint. One that the node delivers to itself does
-    /// not leave it, and only what leaves is masqueraded; what the node sends to itself does leave, into itself.
+    /// Returns the source of a masqueraded packet. Packets are masqueraded in the postrouting hook, which forwarded and
+    /// locally sent packets pass, but not received packets for the node itself.
     fn masqueraded(&self, client: &Client, source: IpAddr, endpoint: IpAddr) -> IpAddr {
         if self.world.owns(endpoint) && !matches!(client, Client::Node) {
             source
@@ -184,8 +185,8 @@ impl Port<'_> {
         }
     }
 
-    /// What the operator's way to tell pods says; `None` if there is none.
-    fn looks_like_pod(&self, client: &Client, source: IpAddr) -> Option<bool> {
+    /// Reports whether the configured detection takes the client for a pod; `None` without detection.
+    fn is_detected_as_pod(&self, client: &Client, source: IpAddr) -> Option<bool> {
         let by_address = |networks: Vec<IpNet>| {
             networks.iter().find(|net| IpFamily::of(net.addr()) == self.family).map(|net| net.contains(&source))
         };
@@ -209,9 +210,8 @@ impl Port<'_> {
         self.service.spec.external_traffic_policy.as_deref() == Some("Local")
     }
 
-    /// Whether the source ranges let a client use the balancer's addresses. A list that has nothing for a family says
-    /// nothing about that family.
-    fn may_use_balancer(&self, source: IpAddr) -> bool {
+    /// Reports whether the source ranges allow a client. A list without entries of an IP family does not restrict it.
+    fn is_in_source_ranges(&self, source: IpAddr) -> bool {
         let ranges = self.service.spec.load_balancer_source_ranges.iter();
         let mut ranges = ranges
             .map(|text| text.trim().parse::<IpNet>().unwrap())
@@ -254,24 +254,24 @@ impl Port<'_> {
     }
 
     fn local_endpoints(&self) -> Vec<SocketAddr> {
-        self.ready_or_else(|endpoint| endpoint.node_name.as_deref() == Some(&self.cluster.node.metadata.name))
+        self.ready_or_terminating(|endpoint| endpoint.node_name.as_deref() == Some(&self.cluster.node.metadata.name))
     }
 
     fn cluster_endpoints(&self) -> Vec<SocketAddr> {
         let ready: Vec<&SliceEndpoint> =
             self.all_endpoints().filter(|(_, endpoint)| is_ready(endpoint)).map(|(_, endpoint)| endpoint).collect();
         let node: &Node = &self.cluster.node;
-        let by_node = obeyed(&ready, for_nodes, Some(&node.metadata.name));
-        let by_zone = obeyed(&ready, for_zones, node.metadata.labels.get(labels::ZONE));
-        self.ready_or_else(|endpoint| match (by_node, by_zone) {
+        let by_node = applicable_hint(&ready, for_nodes, Some(&node.metadata.name));
+        let by_zone = applicable_hint(&ready, for_zones, node.metadata.labels.get(labels::ZONE));
+        self.ready_or_terminating(|endpoint| match (by_node, by_zone) {
             (Some(node), _) => !is_ready(endpoint) || for_nodes(endpoint).iter().any(|hint| hint.name == *node),
             (None, Some(zone)) => !is_ready(endpoint) || for_zones(endpoint).iter().any(|hint| hint.name == *zone),
             (None, None) => true,
         })
     }
 
-    /// Ready endpoints; if there are none, those that still serve while they terminate.
-    fn ready_or_else(&self, eligible: impl Fn(&SliceEndpoint) -> bool) -> Vec<SocketAddr> {
+    /// Returns the ready endpoints or, if there are none, those that serve while terminating.
+    fn ready_or_terminating(&self, eligible: impl Fn(&SliceEndpoint) -> bool) -> Vec<SocketAddr> {
         let chosen = |wanted: fn(&SliceEndpoint) -> bool| -> Vec<SocketAddr> {
             let chosen = self.all_endpoints().filter(|(_, endpoint)| wanted(endpoint) && eligible(endpoint));
             chosen.map(|(socket, _)| socket).collect()
@@ -281,16 +281,16 @@ impl Port<'_> {
     }
 }
 
-/// Hints count only if every ready endpoint has one, and one of them is for us.
-fn obeyed<'a>(
+/// Returns the node or zone if hints apply: every ready endpoint has one, and one of them is for this node or zone.
+fn applicable_hint<'a>(
     ready: &[&SliceEndpoint],
     hints: fn(&SliceEndpoint) -> &[HintRef],
     own: Option<&'a String>,
 ) -> Option<&'a String> {
     let own = own?;
     let all_have = ready.iter().all(|endpoint| !hints(endpoint).is_empty());
-    let for_us = ready.iter().any(|endpoint| hints(endpoint).iter().any(|hint| hint.name == *own));
-    (all_have && for_us).then_some(own)
+    let any_matches = ready.iter().any(|endpoint| hints(endpoint).iter().any(|hint| hint.name == *own));
+    (all_have && any_matches).then_some(own)
 }
 
 fn for_nodes(endpoint: &SliceEndpoint) -> &[HintRef] {
@@ -301,12 +301,12 @@ fn for_zones(endpoint: &SliceEndpoint) -> &[HintRef] {
     endpoint.hints.as_ref().map_or(&[], |hints| &hints.for_zones)
 }
 
-/// What is not said counts as ready.
+/// A missing condition means ready.
 fn is_ready(endpoint: &SliceEndpoint) -> bool {
     endpoint.conditions.ready != Some(false)
 }
 
-/// What is not said counts as serving, and as not terminating.
+/// Missing conditions mean serving and not terminating.
 fn serves_while_terminating(endpoint: &SliceEndpoint) -> bool {
     endpoint.conditions.serving != Some(false) && endpoint.conditions.terminating == Some(true)
 }

@@ -1,4 +1,4 @@
-//! Nodes of a cluster with their networks, and those who call Services.
+//! The network around a node, and the clients of its Services.
 //!
 //! ```text
 //!   outside ── eth0 192.168.0.1  ┌──────┐  pods 10.244.0.1 ── the node's pods
@@ -13,16 +13,16 @@ use ferroute_trace::{Host, Packet, Route};
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-/// What the operator decided, and what follows for the node's interfaces.
+/// The proxy settings and the node's network.
 #[derive(Clone, Debug)]
 pub struct World {
     pub settings: ProxySettings,
-    /// The interface that pods are behind, all of them or one.
+    /// The interface of local pods: of all, or of one.
     pub pods: &'static str,
 }
 
 impl World {
-    pub fn of(settings: ProxySettings) -> Self {
+    pub fn new(settings: ProxySettings) -> Self {
         let pods = match settings.detector {
             LocalTrafficDetector::InterfaceNamePrefix(_) => "veth1",
             _ => "cbr0",
@@ -30,7 +30,7 @@ impl World {
         Self { settings, pods }
     }
 
-    /// The node's own addresses, as its interfaces have them.
+    /// Returns the node's addresses, in the order of its interfaces.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all =
             ["127.0.0.1", "::1", "192.168.0.1", "fd00:168::1", "192.168.7.1", "fd00:7::1", "10.244.0.1", "fd00:244::1"];
@@ -52,13 +52,13 @@ impl World {
                 route("10.244.0.0/24", self.pods, "10.244.0.1"),
                 route("fd00:244::/64", self.pods, "fd00:244::1"),
             ],
-            // What the proxy asks the kernel for when node ports answer on localhost.
+            // The proxy sets this sysctl if node ports are served on localhost.
             route_localnet: self.settings.localhost_node_ports(IpFamily::V4),
         }
     }
 
-    /// What the node's packets to an address have as their source, and what is left of others when they are
-    /// masqueraded on the way there.
+    /// Returns the source of the node's own packets to an address, and of packets that are masqueraded on their way to
+    /// it.
     pub fn address_towards(&self, to: IpAddr) -> IpAddr {
         let pods: [IpNet; 2] = ["10.244.0.0/24", "fd00:244::/64"].map(|net| net.parse().unwrap());
         let towards_pods = pods.iter().any(|net| net.contains(&to)) && !self.owns(to);
@@ -71,19 +71,19 @@ impl World {
     }
 }
 
-/// Somebody who calls.
+/// A client of Services.
 #[derive(Clone, Debug)]
 pub enum Client {
     /// A pod of this node.
     Pod(IpAddr),
-    /// Anybody else: pods of other nodes, other nodes, the rest of the world.
+    /// A host behind `eth0`: pods of other nodes, other nodes, external clients.
     Elsewhere(IpAddr),
-    /// A program of the node itself.
+    /// A process on the node.
     Node,
 }
 
 impl Client {
-    /// One of each kind, and every pod that is an endpoint somewhere.
+    /// Returns clients of each kind, among them all addresses of endpoints.
     pub fn all(family: IpFamily) -> Vec<Self> {
         let (pods, others): (&[&str], &[&str]) = match family {
             IpFamily::V4 => (
@@ -107,22 +107,22 @@ impl Client {
         }
     }
 
-    /// The first packet of a connection.
+    /// Returns the first packet of a connection.
     pub fn packet(&self, world: &World, protocol: Protocol, to: SocketAddr) -> Packet {
         let source = |address| SocketAddr::new(address, 40_000);
         match self {
             Self::Pod(address) => Packet::arriving(protocol, source(*address), to, world.pods),
             Self::Elsewhere(address) => Packet::arriving(protocol, source(*address), to, "eth0"),
-            // To itself it uses the address that it calls.
+            // The source of packets to the node itself is their destination.
             Self::Node if world.owns(to.ip()) => Packet::local(protocol, source(to.ip()), to),
             Self::Node => Packet::local(protocol, source(world.address_towards(to.ip())), to),
         }
     }
 }
 
-/// Worlds of any kind.
+/// Generates worlds.
 pub fn world() -> impl Strategy<Value = World> {
-    arbitrary::settings().prop_map(World::of)
+    arbitrary::settings().prop_map(World::new)
 }
 
 pub fn ip(text: &str) -> IpAddr {

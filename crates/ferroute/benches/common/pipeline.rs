@@ -8,10 +8,10 @@ use std::{
 use ferroute_api::{EndpointSlice, Service};
 use ferroute_core::{
     Dataplane, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, SyncReport, Tracker,
-    parse::{parse_service, parse_slice},
+    tracker::TrackerEvent,
 };
 use ferroute_host::KernelAddresses;
-use ferroute_iptables::{Generations, Host, HostPrograms, IptablesDataplane, Tools, runner::search_path};
+use ferroute_iptables::{GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, exec::search_path};
 use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
 use super::{
@@ -41,9 +41,9 @@ impl Pipeline {
         let node = NodeView { name: cluster::NODE.into(), ..NodeView::default() };
         let dataplane: Box<dyn Dataplane> = match mode {
             Mode::Iptables => {
-                let programs = Arc::new(HostPrograms);
-                let tools = Tools::find(IpFamily::V4, &*programs, &search_path()).unwrap();
-                let (host, generations) = (Host::of_kernel().unwrap(), Generations::of_kernel().unwrap());
+                let programs = Arc::new(HostExec);
+                let tools = IptablesPrograms::find(IpFamily::V4, &*programs, &search_path()).unwrap();
+                let (host, generations) = (HostAccess::open().unwrap(), GenerationTracker::open().unwrap());
                 Box::new(IptablesDataplane::new(tools, proxy, programs, host, generations))
             }
             Mode::Nftables => {
@@ -64,10 +64,10 @@ impl Pipeline {
     }
 
     fn tell(&mut self, event: &Event) {
-        match event {
-            Event::Service(service) => self.tracker.set_service(parse_service(service).unwrap().unwrap()),
-            Event::Slice(slice) => self.tracker.set_slice(parse_slice(slice, cluster::NODE).unwrap().unwrap()),
-        }
+        self.tracker.apply(match event {
+            Event::Service(service) => TrackerEvent::from_service(service).unwrap(),
+            Event::Slice(slice) => TrackerEvent::from_slice(slice, cluster::NODE).unwrap(),
+        });
     }
 
     /// Brings what was told into force. The time is that from the last object to the kernel's acknowledgement.

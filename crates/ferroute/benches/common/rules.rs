@@ -40,7 +40,7 @@ fn chains() -> (usize, usize) {
 /// minutes.
 fn elements() -> (usize, usize) {
     let table = TableId { family: IpFamily::V4, name: TABLE };
-    let listing = NetlinkKernel::open().unwrap().listing(&table).unwrap().expect("the table is there");
+    let listing = NetlinkKernel::open().unwrap().list_table(&table).unwrap().expect("the table is there");
     let count = |set: &str| {
         let set = listing.sets.iter().find(|listed| listed.name.as_str() == set).expect("the map is there");
         set.elements.expect("the kernel tells how many elements there are")

@@ -5,7 +5,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use ferroute_kube::testing::ApiDouble;
+use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
 use ferroute_testing::NetNs;
 use serde::Serialize;
@@ -21,7 +21,7 @@ use super::common::{
 pub(crate) enum Source {
     /// Manifests on disk.
     Manifests { directory: TempDir, manifests: Manifests },
-    /// The double of an API server, in a process of its own, so that its memory is not counted.
+    /// A fake API server, in a process of its own, so that its memory is not counted.
     ApiServer { child: Child, input: ChildStdin, url: String },
 }
 
@@ -86,21 +86,21 @@ pub(crate) fn serve_if_asked() {
 }
 
 async fn serve(size: Size) {
-    let double = ApiDouble::start().await;
+    let server = FakeApiServer::start().await;
     let addresses = json!([{"type": "InternalIP", "address": NODE_IP}]);
-    double.apply(Resource::Nodes, json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}}));
+    server.apply(Resource::Nodes, json!({"metadata": {"name": NODE}, "status": {"addresses": addresses}}));
     for number in 0..size.services {
-        double.apply(Resource::Services, value(&cluster::service(number)));
-        double.apply(Resource::EndpointSlices, value(&cluster::slice(size, number)));
+        server.apply(Resource::Services, value(&cluster::service(number)));
+        server.apply(Resource::EndpointSlices, value(&cluster::slice(size, number)));
     }
-    double.forget();
-    println!("{}", double.url());
+    server.compact();
+    println!("{}", server.url());
     let told = tokio::task::spawn_blocking(move || {
         for line in std::io::stdin().lines() {
             let line = line.unwrap();
             let (number, turn) = line.split_once(' ').unwrap();
             let slice = cluster::changed_slice(size, number.parse().unwrap(), turn.parse().unwrap());
-            double.apply(Resource::EndpointSlices, value(&slice));
+            server.apply(Resource::EndpointSlices, value(&slice));
         }
     });
     told.await.unwrap();

@@ -1,12 +1,12 @@
-//! The same real program and packets with an API server as the source, which a double plays.
+//! The same real program and packets with an API server as the source, played by a fake API server.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
 use ferroute_api::{
     Object,
-    manifest::{self, Found},
+    manifest::{self, Parsed},
 };
-use ferroute_kube::testing::ApiDouble;
+use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
 use serde_json::{Value, json};
 
@@ -29,8 +29,8 @@ in_each_mode!(
 /// A lab whose proxy follows an API server.
 struct Case {
     proxy: Proxy,
-    double: ApiDouble,
-    /// Holds the double's thread; dropped after it.
+    server: FakeApiServer,
+    /// Holds the fake API server's thread; dropped after it.
     _runtime: tokio::runtime::Runtime,
     files: Files,
     lab: Lab,
@@ -41,31 +41,31 @@ impl Case {
     /// Everything is in force.
     #[track_caller]
     fn new(mode: Mode, yaml: &str) -> Self {
-        let mut case = Self::launch(mode, &[], |double| {
-            apply(double, &Files::node_manifest(""));
-            apply(double, yaml);
+        let mut case = Self::launch(mode, &[], |server| {
+            apply(server, &Files::node_manifest(""));
+            apply(server, yaml);
         });
         case.proxy.wait_in_force(&case.lab.node);
         case
     }
 
     /// Starts the proxy with these further arguments once the server has been prepared.
-    fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&ApiDouble)) -> Self {
+    fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&FakeApiServer)) -> Self {
         let (lab, files) = (Lab::new(), Files::new());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let double = lab.node.run(|| runtime.block_on(ApiDouble::start()));
-        prepare(&double);
-        let proxy = Proxy::spawn(&lab.node, &mut command(&double, &files, mode, arguments));
-        Self { proxy, double, _runtime: runtime, files, lab, mode }
+        let server = lab.node.run(|| runtime.block_on(FakeApiServer::start()));
+        prepare(&server);
+        let proxy = Proxy::spawn(&lab.node, &mut command(&server, &files, mode, arguments));
+        Self { proxy, server, _runtime: runtime, files, lab, mode }
     }
 
     /// Starts another proxy after the first has ended.
     fn start_again(&mut self) {
-        self.proxy = Proxy::spawn(&self.lab.node, &mut command(&self.double, &self.files, self.mode, &[]));
+        self.proxy = Proxy::spawn(&self.lab.node, &mut command(&self.server, &self.files, self.mode, &[]));
     }
 
     fn apply(&self, yaml: &str) {
-        apply(&self.double, yaml);
+        apply(&self.server, yaml);
     }
 
     /// Traffic to both addresses of [`web`].
@@ -94,17 +94,17 @@ impl Case {
     #[track_caller]
     fn wait_event(&self, reason: &str) -> Value {
         wait(&format!("an Event {reason}"), || {
-            self.double.writes().into_iter().map(|(_, body)| body).find(|body| body["reason"] == reason)
+            self.server.writes().into_iter().map(|(_, body)| body).find(|body| body["reason"] == reason)
         })
     }
 }
 
-fn command(double: &ApiDouble, files: &Files, mode: Mode, arguments: &[&str]) -> Command {
+fn command(server: &FakeApiServer, files: &Files, mode: Mode, arguments: &[&str]) -> Command {
     let kubeconfig = files.path("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\n\
          clusters: [{{name: k, cluster: {{server: '{}'}}}}]\n",
-        double.url()
+        server.url()
     );
     std::fs::write(&kubeconfig, text).unwrap();
     let config: &Path = &files.config(mode);
@@ -116,16 +116,16 @@ fn command(double: &ApiDouble, files: &Files, mode: Mode, arguments: &[&str]) ->
 }
 
 /// Gives the objects of a manifest to the server.
-fn apply(double: &ApiDouble, yaml: &str) {
+fn apply(server: &FakeApiServer, yaml: &str) {
     for found in manifest::read(yaml) {
-        let Ok(Found::Object(object)) = found else { panic!("{found:?}") };
+        let Ok(Parsed::Object(object)) = found else { panic!("{found:?}") };
         let (resource, value) = match *object {
             Object::Service(object) => (Resource::Services, serde_json::to_value(object)),
             Object::EndpointSlice(object) => (Resource::EndpointSlices, serde_json::to_value(object)),
             Object::Node(object) => (Resource::Nodes, serde_json::to_value(object)),
             other => panic!("{other:?}"),
         };
-        double.apply(resource, value.unwrap());
+        server.apply(resource, value.unwrap());
     }
 }
 
@@ -149,14 +149,14 @@ fn no_request_fails_while_the_api_server_is_away_and_nothing_is_lost(mode: Mode)
     let traffic = case.traffic();
     let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
     let go_away = |case: &Case| {
-        case.double.behave(|behaviour| behaviour.away = true);
-        case.double.cut();
+        case.server.behave(|behaviour| behaviour.down = true);
+        case.server.cut_watches();
     };
     go_away(&case);
     case.proxy.wait_log("cannot reach the API server");
     case.apply(&web(&[2]));
     traffic.iter().for_each(Traffic::go_on);
-    case.double.behave(|behaviour| behaviour.away = false);
+    case.server.behave(|behaviour| behaviour.down = false);
     case.wait_reaches(2);
     case.wait_gone(0);
     // A proxy that starts meanwhile waits for the server, on the rules of the one before.
@@ -166,7 +166,7 @@ fn no_request_fails_while_the_api_server_is_away_and_nothing_is_lost(mode: Mode)
     case.start_again();
     case.proxy.wait_log("cannot reach the API server");
     traffic.iter().for_each(Traffic::go_on);
-    case.double.behave(|behaviour| behaviour.away = false);
+    case.server.behave(|behaviour| behaviour.down = false);
     case.wait_reaches(1);
     case.wait_gone(2);
     for connection in &mut connections {
@@ -203,7 +203,7 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
 }
 
 fn no_rule_is_written_before_the_node_has_addresses(mode: Mode) {
-    let mut case = Case::launch(mode, &[], |double| apply(double, &web(&[0])));
+    let mut case = Case::launch(mode, &[], |server| apply(server, &web(&[0])));
     case.proxy.wait_log("waiting for the Node");
     case.apply("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n");
     // Something that it would have to write if it did not wait.
@@ -218,13 +218,13 @@ fn no_rule_is_written_before_the_node_has_addresses(mode: Mode) {
 fn the_startup_taint_goes_once_services_work() {
     const KEY: &str = "example.com/services-not-ready";
     let node = Files::node_manifest(&format!("{{key: {KEY}}}, {{key: dedicated}}"));
-    let mut case = Case::launch(Mode::Nftables, &["--startup-taint", KEY], |double| {
-        apply(double, &node);
+    let mut case = Case::launch(Mode::Nftables, &["--startup-taint", KEY], |server| {
+        apply(server, &node);
         // Somebody else writes to the Node at the same time, and the server is not well.
-        double.behave(|behaviour| behaviour.refused_writes = vec![500; 2]);
+        server.behave(|behaviour| behaviour.failed_writes = vec![500; 2]);
     });
     case.proxy.wait_in_force(&case.lab.node);
-    let taints = || case.double.objects(Resource::Nodes)[0]["spec"]["taints"].clone();
+    let taints = || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].clone();
     wait("the taint's end", || (taints() == json!([{"key": "dedicated"}])).then_some(()));
     case.proxy.wait_log("removed the start-up taint");
 }
@@ -233,14 +233,14 @@ fn the_startup_taint_goes_once_services_work() {
 fn the_startup_taint_stays_while_services_do_not_work() {
     const KEY: &str = "example.com/services-not-ready";
     let node = Files::node_manifest(&format!("{{key: {KEY}}}"));
-    let mut case = Case::launch(Mode::Iptables, &["--startup-taint", KEY], |double| {
-        apply(double, &node);
-        double.behave(|behaviour| behaviour.away = true);
+    let mut case = Case::launch(Mode::Iptables, &["--startup-taint", KEY], |server| {
+        apply(server, &node);
+        server.behave(|behaviour| behaviour.down = true);
     });
     case.proxy.wait_log("cannot reach the API server");
-    assert_eq!(case.double.objects(Resource::Nodes)[0]["spec"]["taints"], json!([{"key": KEY}]));
-    case.double.behave(|behaviour| behaviour.away = false);
-    wait("the taint's end", || case.double.objects(Resource::Nodes)[0]["spec"]["taints"].is_null().then_some(()));
+    assert_eq!(case.server.objects(Resource::Nodes)[0]["spec"]["taints"], json!([{"key": KEY}]));
+    case.server.behave(|behaviour| behaviour.down = false);
+    wait("the taint's end", || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].is_null().then_some(()));
     case.proxy.wait_in_force(&case.lab.node);
 }
 
@@ -258,9 +258,9 @@ fn people_are_told_by_events_what_is_wrong() {
                "spec": {"clusterIP": "10.96.0.300", "ports": [{"port": port}]}})
     };
     for (name, port, fault) in [("values", json!(80), "spec.clusterIP"), ("form", json!("http"), "spec.ports.port")] {
-        case.double.apply(Resource::Services, bad(name, port));
+        case.server.apply(Resource::Services, bad(name, port));
         let event = wait(&format!("an Event for {name}"), || {
-            let bodies = case.double.writes().into_iter().map(|(_, body)| body);
+            let bodies = case.server.writes().into_iter().map(|(_, body)| body);
             bodies.into_iter().find(|body| body["regarding"]["name"] == name)
         });
         assert_eq!((&event["reason"], &event["regarding"]["namespace"]), (&json!("InvalidObject"), &json!("shop")));
@@ -279,15 +279,15 @@ fn people_are_told_by_events_what_is_wrong() {
 
 #[test]
 fn events_that_are_not_allowed_stop_nothing() {
-    let mut case = Case::launch(Mode::Nftables, &[], |double| {
-        double.behave(|behaviour| behaviour.refused_writes = vec![403; 100]);
-        apply(double, &Files::node_manifest(""));
-        apply(double, &web(&[0]));
+    let mut case = Case::launch(Mode::Nftables, &[], |server| {
+        server.behave(|behaviour| behaviour.failed_writes = vec![403; 100]);
+        apply(server, &Files::node_manifest(""));
+        apply(server, &web(&[0]));
     });
     case.proxy.wait_in_force(&case.lab.node);
     let line = case.proxy.wait_log("cannot write Events");
     assert!(line.contains("verbs: [\"create\"]"), "{line}");
-    case.double.apply(Resource::Services, json!({"metadata": {"name": "bad"}, "spec": {"clusterIP": "x"}}));
+    case.server.apply(Resource::Services, json!({"metadata": {"name": "bad"}, "spec": {"clusterIP": "x"}}));
     case.apply(&web(&[1]));
     case.wait_reaches(1);
     assert_eq!(case.proxy.log().matches("cannot write Events").count(), 1, "told once");

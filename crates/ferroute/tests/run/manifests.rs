@@ -28,20 +28,20 @@ fn a_manifest_that_turns_bad_keeps_its_rules_and_is_explained(mode: Mode) {
         (
             web(&[2]).replace("port: 80}", "port: eighty}"),
             format!(
-                "cannot use all of {file}, so its last good version stays in force: document 1, line 8: Service \
+                "invalid manifest {file}; keeping its last valid version: document 1, line 8: Service \
                  default/web: spec.ports[0].port: "
             ),
         ),
         (
             web(&[2]).replace("nodeName: node-1", "nodeName: [node-1]"),
             format!(
-                "cannot use all of {file}, so its last good version stays in force: document 2, line 16: \
+                "invalid manifest {file}; keeping its last valid version: document 2, line 16: \
                  EndpointSlice default/web-0: endpoints[0].nodeName: "
             ),
         ),
         (
             web(&[2]).replace("spec:", "spec: {"),
-            format!("cannot use all of {file}, so its last good version stays in force: document 1"),
+            format!("invalid manifest {file}; keeping its last valid version: document 1"),
         ),
     ];
     for (yaml, fault) in faults {
@@ -52,7 +52,7 @@ fn a_manifest_that_turns_bad_keeps_its_rules_and_is_explained(mode: Mode) {
     }
     case.files.apply(&web(&[2]));
     case.wait_gone(0);
-    case.proxy.wait_log("no longer: cannot use all of");
+    case.proxy.wait_log("no longer: invalid manifest");
     assert!(!traffic.assert_no_failure().is_empty());
     assert_eq!(case.connect(web_tcp()[0]).unwrap(), 2);
 }

@@ -73,7 +73,7 @@ fn without_iptables_that_mode_says_what_to_install_and_the_other_does_without() 
     let log = refusal(&lab, &mut run(Mode::Iptables));
     for program in ["iptables", "ip6tables"] {
         let fault = format!(
-            "{program} is in none of /nowhere:/usr/local/sbin:/usr/sbin:/sbin; it comes with the package \"iptables\""
+            "{program} not found in /nowhere:/usr/local/sbin:/usr/sbin:/sbin; it is part of the package \"iptables\""
         );
         assert!(log.contains(&fault), "{log}");
     }

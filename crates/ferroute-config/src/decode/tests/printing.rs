@@ -205,7 +205,7 @@ proptest! {
     fn printed_configuration_is_decoded_unchanged(config in any_configuration()) {
         let text = config.to_yaml();
         let decoded = KubeProxyConfiguration::from_text(&text).expect(&text);
-        prop_assert_eq!(decoded, exactly(config), "{}", text);
+        prop_assert_eq!(decoded, without_violations(config), "{}", text);
     }
 
     #[test]

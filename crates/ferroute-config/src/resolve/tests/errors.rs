@@ -1,6 +1,6 @@
 use super::*;
 
-/// The defaults, changed, which makes them bad.
+/// Resolves the defaults with a change that makes them invalid.
 fn errors(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Vec<String> {
     let mut config = defaults();
     change(&mut config);
@@ -8,7 +8,7 @@ fn errors(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Vec<String> {
 }
 
 #[test]
-fn every_error_is_told_in_the_order_of_kube_proxy() {
+fn all_errors_are_reported_in_kube_proxys_order() {
     let negative = GoDuration::from_nanos(-1_000_000_000);
     let found = errors(|config| {
         config.iptables.masquerade_bit = Some(32);
@@ -90,7 +90,7 @@ fn every_error_is_told_in_the_order_of_kube_proxy() {
 }
 
 #[test]
-fn an_unknown_mode_is_an_error() {
+fn unknown_mode_is_an_error() {
     let found = errors(|config| config.mode = "userspace".into());
     let expected = "KubeProxyConfiguration.Mode.ProxyMode: Invalid value: \"userspace\": must be iptables, ipvs, \
                     nftables or blank (blank means the best-available proxy [currently iptables])";
@@ -98,7 +98,7 @@ fn an_unknown_mode_is_an_error() {
 }
 
 #[test]
-fn a_mark_bit_of_nftables_is_looked_at_in_nftables_mode_only() {
+fn nftables_masquerade_bit_is_validated_in_nftables_mode_only() {
     let change = |config: &mut KubeProxyConfiguration| config.nftables.masquerade_bit = Some(-1);
     assert_eq!(resolve(change).settings.masquerade_bit, 14);
     let found = errors(|config| {
@@ -111,7 +111,7 @@ fn a_mark_bit_of_nftables_is_looked_at_in_nftables_mode_only() {
 }
 
 #[test]
-fn a_sync_period_shorter_than_the_least_is_an_error() {
+fn sync_period_below_the_minimum_is_an_error() {
     let found = errors(|config| config.iptables.min_sync_period = seconds(31));
     let expected = "KubeProxyConfiguration.SyncPeriod: Invalid value: 31s: must be greater than or equal to \
                     KubeProxyConfiguration.MinSyncPeriod";
@@ -119,7 +119,7 @@ fn a_sync_period_shorter_than_the_least_is_an_error() {
 }
 
 #[test]
-fn cluster_cidr_is_one_network_or_one_of_each_family() {
+fn cluster_cidr_is_one_network_or_a_dual_stack_pair() {
     let field = "KubeProxyConfiguration.DetectLocalConfiguration.ClusterCIDRs";
     let pair = "must be a either a single CIDR or dual-stack pair of CIDRs (e.g. [10.100.0.0/16, fde4:8dba:82e1::/48]";
     let block = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1::/48)";
@@ -141,7 +141,7 @@ fn cluster_cidr_is_one_network_or_one_of_each_family() {
 }
 
 #[test]
-fn an_interface_has_to_have_a_name() {
+fn empty_interface_name_is_an_error() {
     let section = "KubeProxyConfiguration.DetectLocalConfiguration";
     for (mode, field) in [("BridgeInterface", "InterfaceName"), ("InterfaceNamePrefix", "InterfacePrefix")] {
         let found = errors(|config| config.detect_local_mode = mode.into());
@@ -150,7 +150,7 @@ fn an_interface_has_to_have_a_name() {
 }
 
 #[test]
-fn port_ranges_are_read_as_kubernetes_reads_them() {
+fn port_ranges_are_parsed_like_kubernetes() {
     for text in ["", " ", "0", "80", "65535", "0-0", "300-2000", " 1-1 "] {
         assert!(sections::is_port_range(text), "{text:?}");
     }
@@ -160,7 +160,7 @@ fn port_ranges_are_read_as_kubernetes_reads_them() {
 }
 
 #[test]
-fn logging_is_checked_as_kubernetes_checks_it() {
+fn logging_is_validated_like_kubernetes() {
     let module = |file_pattern: &str, verbosity| VModuleItem { file_pattern: file_pattern.into(), verbosity };
     let found = errors(|config| {
         config.logging.format = "json".into();
@@ -190,7 +190,7 @@ fn logging_is_checked_as_kubernetes_checks_it() {
 }
 
 #[test]
-fn several_errors_stand_in_brackets_and_equal_ones_once() {
+fn several_errors_are_formatted_in_brackets_without_duplicates() {
     let mut config = defaults();
     config.bind_address = "x".into();
     let one = "KubeProxyConfiguration.BindAddress: Invalid value: \"x\": not a valid textual representation of an IP \

@@ -1,12 +1,12 @@
 use super::super::{parse_ip, parse_network};
 
 #[test]
-fn addresses_are_read_as_kubernetes_reads_them() {
+fn addresses_are_parsed_like_kubernetes() {
     for (text, address) in [
         ("10.0.0.1", "10.0.0.1"),
         ("0.0.0.0", "0.0.0.0"),
         ("255.255.255.255", "255.255.255.255"),
-        // Decimal for Go and for everybody who wrote it in the years before it was refused.
+        // Go parsed leading zeros as decimal before it rejected them.
         ("010.001.000.09", "10.1.0.9"),
         ("0000000010.0.0.00000001", "10.0.0.1"),
         ("fd00:0::1", "fd00::1"),
@@ -20,7 +20,7 @@ fn addresses_are_read_as_kubernetes_reads_them() {
 }
 
 #[test]
-fn what_is_no_address_is_refused() {
+fn invalid_addresses_are_rejected() {
     for text in [
         "",
         " 10.0.0.1",
@@ -51,7 +51,7 @@ fn what_is_no_address_is_refused() {
 }
 
 #[test]
-fn networks_lose_white_space_and_the_bits_behind_the_prefix() {
+fn white_space_and_host_bits_of_networks_are_ignored() {
     for (text, network) in [
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("10.1.2.3/8", "10.0.0.0/8"),
@@ -66,7 +66,7 @@ fn networks_lose_white_space_and_the_bits_behind_the_prefix() {
 }
 
 #[test]
-fn what_is_no_network_is_refused() {
+fn invalid_networks_are_rejected() {
     for text in [
         "",
         "/",

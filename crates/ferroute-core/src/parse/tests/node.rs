@@ -1,10 +1,10 @@
 use ferroute_api::{Node, NodeAddress, Taint, labels};
 
-use super::{super::parse_node, assert_faults};
+use super::{super::parse_node, assert_errors};
 use crate::{IpFamily, NodeView, testing::Cluster};
 
 fn node(addresses: &[(&str, &str)]) -> Node {
-    let mut node = Cluster::of_node("node-1").node;
+    let mut node = Cluster::new("node-1").node;
     node.status.addresses = addresses
         .iter()
         .map(|(type_, address)| NodeAddress { type_: (*type_).into(), address: (*address).into() })
@@ -17,7 +17,7 @@ fn view(node: &Node) -> NodeView {
 }
 
 #[test]
-fn internal_addresses_come_before_external_ones_and_others_are_no_addresses() {
+fn internal_addresses_precede_external_ones_and_other_types_are_ignored() {
     let node = node(&[
         ("Hostname", "node-1"),
         ("ExternalIP", "203.0.113.1"),
@@ -34,19 +34,19 @@ fn internal_addresses_come_before_external_ones_and_others_are_no_addresses() {
 }
 
 #[test]
-fn an_address_that_a_cloud_left_empty_is_passed_over() {
+fn empty_address_is_ignored() {
     let view = view(&node(&[("InternalIP", "192.168.0.1"), ("ExternalIP", "")]));
     assert_eq!(view.addresses, ["192.168.0.1".parse::<std::net::IpAddr>().unwrap()]);
 }
 
 #[test]
-fn a_node_without_addresses_has_no_primary_one() {
+fn node_without_addresses_has_no_primary_address() {
     let view = view(&node(&[]));
     assert_eq!(IpFamily::BOTH.map(|family| view.primary_address(family)), [None, None]);
 }
 
 #[test]
-fn the_pod_networks_are_the_list_or_else_the_single_one() {
+fn pod_cidrs_take_precedence_over_pod_cidr() {
     let mut node = node(&[]);
     assert_eq!(view(&node).pod_cidrs, []);
     node.spec.pod_cidr = Some("10.244.1.0/24".into());
@@ -61,7 +61,7 @@ fn the_pod_networks_are_the_list_or_else_the_single_one() {
 }
 
 #[test]
-fn the_zone_is_a_label_that_says_something() {
+fn zone_is_a_label_that_is_not_empty() {
     let mut node = node(&[]);
     assert_eq!(view(&node).zone, None);
     node.metadata.labels.insert(labels::ZONE.into(), String::new());
@@ -72,14 +72,14 @@ fn the_zone_is_a_label_that_says_something() {
 }
 
 #[test]
-fn a_node_that_is_being_deleted_is_about_to_go() {
+fn node_with_deletion_timestamp_is_to_be_deleted() {
     let mut node = node(&[]);
     node.metadata.deletion_timestamp = Some("2026-01-02T15:00:00Z".into());
     assert!(view(&node).to_be_deleted);
 }
 
 #[test]
-fn of_all_taints_the_autoscalers_says_that_a_node_is_about_to_go() {
+fn node_with_taint_of_cluster_autoscaler_is_to_be_deleted() {
     let mut node = node(&[]);
     node.spec.taints = vec![Taint { key: "node.kubernetes.io/unreachable".into() }];
     assert!(!view(&node).to_be_deleted);
@@ -88,16 +88,16 @@ fn of_all_taints_the_autoscalers_says_that_a_node_is_about_to_go() {
 }
 
 #[test]
-fn faults_name_the_fields_that_were_written() {
-    let mut bad = node(&[("Hostname", "node-1"), ("ExternalIP", "x"), ("InternalIP", "y")]);
-    bad.spec.pod_cidr = Some("z".into());
+fn errors_name_the_invalid_fields() {
+    let mut invalid = node(&[("Hostname", "node-1"), ("ExternalIP", "x"), ("InternalIP", "y")]);
+    invalid.spec.pod_cidr = Some("z".into());
     let mut expected = [
         ("status.addresses[2].address", "invalid IP address \"y\""),
         ("status.addresses[1].address", "invalid IP address \"x\""),
         ("spec.podCIDR", "invalid network \"z\""),
     ];
-    assert_faults(parse_node(&bad), &expected);
-    bad.spec.pod_cidrs = vec!["10.244.2.0/24".into(), "w".into()];
+    assert_errors(parse_node(&invalid), &expected);
+    invalid.spec.pod_cidrs = vec!["10.244.2.0/24".into(), "w".into()];
     expected[2] = ("spec.podCIDRs[1]", "invalid network \"w\"");
-    assert_faults(parse_node(&bad), &expected);
+    assert_errors(parse_node(&invalid), &expected);
 }

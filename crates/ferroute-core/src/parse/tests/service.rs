@@ -4,7 +4,7 @@ use ferroute_api::{Service, labels};
 
 use super::{
     super::{SkipReason, parse_service},
-    InvalidObject, assert_faults,
+    InvalidObject, assert_errors,
 };
 use crate::{
     Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
@@ -20,10 +20,9 @@ fn view(service: ServiceBuilder) -> ServiceView {
     parse_service(&service.build()).unwrap().unwrap()
 }
 
-/// The only port of a Service, in one family.
+/// Returns the only port of a Service in a family.
 #[track_caller]
 fn port_in(family: IpFamily, service: ServiceBuilder) -> ServicePort {
-    let [_, _] = IpFamily::BOTH;
     let [port] = <[NamedPort; 1]>::try_from(view(service).ports[family.index()].clone()).unwrap();
     Arc::unwrap_or_clone(port.port)
 }
@@ -33,7 +32,7 @@ fn port(service: ServiceBuilder) -> ServicePort {
     port_in(IpFamily::V4, service)
 }
 
-fn fault_of(change: impl FnOnce(&mut Service)) -> Result<Option<ServiceView>, InvalidObject> {
+fn parse_with(change: impl FnOnce(&mut Service)) -> Result<Option<ServiceView>, InvalidObject> {
     parse_service(&web().with(change).build())
 }
 
@@ -42,7 +41,7 @@ fn ips(texts: &[&str]) -> Vec<std::net::IpAddr> {
 }
 
 #[test]
-fn what_is_left_out_gets_the_apis_defaults() {
+fn missing_fields_get_the_defaults_of_the_api() {
     let bare = web().with(|service| {
         service.spec.type_ = None;
         service.spec.ports[0].protocol = None;
@@ -50,7 +49,7 @@ fn what_is_left_out_gets_the_apis_defaults() {
     let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80").into() };
     let expected = ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]] };
     assert_eq!(view(bare), expected);
-    let spelled_out = web().with(|service| {
+    let explicit = web().with(|service| {
         service.spec.type_ = Some("ClusterIP".into());
         service.spec.session_affinity = Some("None".into());
         service.spec.internal_traffic_policy = Some("Cluster".into());
@@ -58,7 +57,7 @@ fn what_is_left_out_gets_the_apis_defaults() {
         service.spec.health_check_node_port = Some(0);
         service.spec.ports[0].node_port = Some(0);
     });
-    assert_eq!(view(spelled_out), expected);
+    assert_eq!(view(explicit), expected);
     let empty = web().with(|service| {
         let empty = || Some(String::new());
         service.spec.type_ = empty();
@@ -71,7 +70,7 @@ fn what_is_left_out_gets_the_apis_defaults() {
 }
 
 #[test]
-fn services_that_are_none_of_a_proxys_business_are_nothing() {
+fn services_for_others_are_skipped() {
     for service in [
         web().label(labels::SERVICE_PROXY_NAME, "other"),
         web().label(labels::SERVICE_PROXY_NAME, ""),
@@ -93,21 +92,21 @@ fn services_that_are_none_of_a_proxys_business_are_nothing() {
 }
 
 #[test]
-fn the_reason_why_a_service_is_none_of_ours_is_told() {
+fn first_skip_reason_is_returned() {
     let reason = |service: ServiceBuilder| SkipReason::for_service(&service.build());
     assert_eq!(reason(web()), None);
     let other = web().label(labels::SERVICE_PROXY_NAME, "cilium").label(labels::HEADLESS, "");
     assert_eq!(reason(other), Some(SkipReason::OtherProxy("cilium".to_owned())));
     assert_eq!(reason(web().label(labels::HEADLESS, "")), Some(SkipReason::HeadlessByLabel));
     assert_eq!(reason(service("shop/web").cluster_ip("None").port("http", 80)), Some(SkipReason::Headless));
-    let name = web().with(|service| service.spec.type_ = Some("ExternalName".into()));
-    assert_eq!(reason(name), Some(SkipReason::ExternalName));
-    // Without any cluster IP, something is wrong, which is another matter.
+    let alias = web().with(|service| service.spec.type_ = Some("ExternalName".into()));
+    assert_eq!(reason(alias), Some(SkipReason::ExternalName));
+    // A Service without a cluster IP is invalid.
     assert_eq!(reason(service("shop/web").port("http", 80)), None);
 }
 
 #[test]
-fn each_family_has_the_addresses_that_are_its_own() {
+fn each_family_has_its_own_addresses() {
     let both = || {
         web()
             .cluster_ip("fd00:96::1")
@@ -142,7 +141,7 @@ fn each_family_has_the_addresses_that_are_its_own() {
 }
 
 #[test]
-fn a_family_without_a_cluster_ip_has_no_ports_whatever_else_it_has() {
+fn family_without_cluster_ip_has_no_ports() {
     let v6 = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).external_ip("203.0.113.1");
     let [v4, v6] = view(v6).ports;
     assert_eq!((v4.len(), v6.len()), (0, 1));
@@ -150,7 +149,7 @@ fn a_family_without_a_cluster_ip_has_no_ports_whatever_else_it_has() {
 }
 
 #[test]
-fn a_single_cluster_ip_is_enough() {
+fn either_cluster_ip_field_suffices() {
     let single =
         service("shop/web").port("http", 80).with(|service| service.spec.cluster_ip = Some("10.96.0.1".into()));
     assert_eq!(port(single), service_port("10.96.0.1:80"));
@@ -160,55 +159,55 @@ fn a_single_cluster_ip_is_enough() {
 }
 
 #[test]
-fn bad_cluster_ips_are_faults() {
+fn invalid_cluster_ips_are_rejected() {
     let with = |first: Option<&str>, all: &[&str]| {
-        fault_of(|service| {
+        parse_with(|service| {
             service.spec.cluster_ip = first.map(str::to_owned);
             service.spec.cluster_ips = all.iter().map(|ip| (*ip).to_owned()).collect();
         })
     };
-    assert_faults(with(None, &[]), &[("spec.clusterIP", "no address given")]);
-    assert_faults(with(Some(""), &[]), &[("spec.clusterIP", "no address given")]);
-    assert_faults(with(Some("x"), &[]), &[("spec.clusterIP", "invalid IP address \"x\"")]);
-    assert_faults(with(Some("10.96.0.1"), &["10.96.0.2"]), &[("spec.clusterIPs[0]", "differs from spec.clusterIP")]);
+    assert_errors(with(None, &[]), &[("spec.clusterIP", "required")]);
+    assert_errors(with(Some(""), &[]), &[("spec.clusterIP", "required")]);
+    assert_errors(with(Some("x"), &[]), &[("spec.clusterIP", "invalid IP address \"x\"")]);
+    assert_errors(with(Some("10.96.0.1"), &["10.96.0.2"]), &[("spec.clusterIPs[0]", "differs from spec.clusterIP")]);
     let twice = ("spec.clusterIPs", "more than one address of an IP family");
-    assert_faults(with(Some("10.96.0.1"), &["10.96.0.1", "10.96.0.2"]), &[twice]);
-    assert_faults(with(None, &["10.96.0.1", "fd00::1", "10.96.0.2"]), &[twice]);
-    assert_faults(with(None, &["10.96.0.1", "x"]), &[("spec.clusterIPs[1]", "invalid IP address \"x\"")]);
+    assert_errors(with(Some("10.96.0.1"), &["10.96.0.1", "10.96.0.2"]), &[twice]);
+    assert_errors(with(None, &["10.96.0.1", "fd00::1", "10.96.0.2"]), &[twice]);
+    assert_errors(with(None, &["10.96.0.1", "x"]), &[("spec.clusterIPs[1]", "invalid IP address \"x\"")]);
 }
 
 #[test]
-fn affinity_lasts_three_hours_unless_told_otherwise() {
+fn affinity_timeout_defaults_to_three_hours() {
     let seconds = |service: ServiceBuilder| port(service).affinity.map(|Affinity { timeout_seconds }| timeout_seconds);
     assert_eq!(seconds(web()), None);
     assert_eq!(seconds(web().affinity(1)), Some(1));
     assert_eq!(seconds(web().affinity(86_400)), Some(86_400));
-    let without_time = || web().affinity(1).with(|service| service.spec.session_affinity_config = None);
-    assert_eq!(seconds(without_time()), Some(10_800));
+    let without_timeout = || web().affinity(1).with(|service| service.spec.session_affinity_config = None);
+    assert_eq!(seconds(without_timeout()), Some(10_800));
     let without_client =
         web().affinity(1).with(|service| service.spec.session_affinity_config = Some(Default::default()));
     assert_eq!(seconds(without_client), Some(10_800));
-    let config_alone = web().affinity(7).with(|service| service.spec.session_affinity = None);
-    assert_eq!(seconds(config_alone), None);
+    let config_only = web().affinity(7).with(|service| service.spec.session_affinity = None);
+    assert_eq!(seconds(config_only), None);
 }
 
 #[test]
-fn affinity_out_of_bounds_is_a_fault() {
+fn affinity_timeout_out_of_range_is_rejected() {
     let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
     for seconds in [0, 86_401] {
-        let problem = format!("invalid time of {seconds} s (want 1 to 86400)");
-        assert_faults(parse_service(&web().affinity(seconds).build()), &[(field, &problem)]);
+        let problem = format!("invalid timeout {seconds} (want 1 to 86400 seconds)");
+        assert_errors(parse_service(&web().affinity(seconds).build()), &[(field, &problem)]);
     }
-    let negative = fault_of(|service| {
+    let negative = parse_with(|service| {
         *service = web().affinity(1).build();
         let config = service.spec.session_affinity_config.as_mut().unwrap();
         config.client_ip.as_mut().unwrap().timeout_seconds = Some(-1);
     });
-    assert_faults(negative, &[(field, "invalid time of -1 s")]);
+    assert_errors(negative, &[(field, "invalid timeout -1")]);
 }
 
 #[test]
-fn the_external_policy_counts_only_where_the_type_lets_traffic_in() {
+fn external_policy_applies_only_to_types_with_external_traffic() {
     let external = |service: ServiceBuilder| port(service.external_local()).external_policy;
     assert_eq!(external(web()), TrafficPolicy::Cluster);
     assert_eq!(external(web().node_port(30080)), TrafficPolicy::Local);
@@ -216,19 +215,19 @@ fn the_external_policy_counts_only_where_the_type_lets_traffic_in() {
     assert_eq!(external(web().load_balancer("198.51.100.1")), TrafficPolicy::Local);
     assert_eq!(external(web().with(|service| service.spec.type_ = Some("LoadBalancer".into()))), TrafficPolicy::Local);
     assert_eq!(external(web().external_ip("203.0.113.1")), TrafficPolicy::Local);
-    // The type lets it in, as kube-proxy sees it, also when the address is of the other family.
+    // As in kube-proxy, also if the address is of the other family.
     assert_eq!(external(web().external_ip("2001:db8::1")), TrafficPolicy::Local);
 }
 
 #[test]
-fn the_internal_policy_counts_always() {
+fn internal_policy_always_applies() {
     assert_eq!(port(web()).internal_policy, TrafficPolicy::Cluster);
     assert_eq!(port(web().internal_local()).internal_policy, TrafficPolicy::Local);
     assert_eq!(port(web().external_local()).internal_policy, TrafficPolicy::Cluster);
 }
 
 #[test]
-fn the_health_check_port_counts_only_for_load_balancers_with_policy_local() {
+fn health_check_node_port_applies_only_to_load_balancers_with_policy_local() {
     let health = |service: ServiceBuilder| port(service.health_check_node_port(31000)).health_check_node_port;
     assert_eq!(health(web().load_balancer("198.51.100.1").external_local()), NonZeroU16::new(31000));
     assert_eq!(health(web().load_balancer("198.51.100.1")), None);
@@ -237,24 +236,24 @@ fn the_health_check_port_counts_only_for_load_balancers_with_policy_local() {
 }
 
 #[test]
-fn load_balancer_addresses_are_those_that_packets_arrive_with() {
+fn load_balancer_addresses_in_proxy_mode_are_ignored() {
     let vips = |service: ServiceBuilder| port(service).load_balancer_vips;
     let mixed =
         web().load_balancer("198.51.100.1").proxying_load_balancer("198.51.100.2").load_balancer("198.51.100.3");
     assert_eq!(vips(mixed), ips(&["198.51.100.1", "198.51.100.3"]));
-    let spelled_out = web().load_balancer("198.51.100.1").with(|service| {
+    let explicit = web().load_balancer("198.51.100.1").with(|service| {
         service.status.load_balancer.ingress[0].ip_mode = Some("VIP".into());
     });
-    assert_eq!(vips(spelled_out), ips(&["198.51.100.1"]));
-    // It has a host name in place of an address.
+    assert_eq!(vips(explicit), ips(&["198.51.100.1"]));
+    // The ingress has a host name instead of an address.
     assert_eq!(vips(web().load_balancer("")), ips(&[]));
-    let no_balancer_any_more =
+    let former_load_balancer =
         web().load_balancer("198.51.100.1").with(|service| service.spec.type_ = Some("NodePort".into()));
-    assert_eq!(vips(no_balancer_any_more), ips(&[]));
+    assert_eq!(vips(former_load_balancer), ips(&[]));
 }
 
 #[test]
-fn a_source_range_that_holds_everybody_is_no_restriction() {
+fn source_range_of_all_addresses_is_no_restriction() {
     let ranges = |family, ranges: &[&str]| {
         let service = web().cluster_ip("fd00:96::1").load_balancer("198.51.100.1").load_balancer("2001:db8::1");
         port_in(family, ranges.iter().fold(service, |service, range| service.source_range(range)))
@@ -262,18 +261,18 @@ fn a_source_range_that_holds_everybody_is_no_restriction() {
     };
     assert_eq!(ranges(IpFamily::V4, &[]), []);
     assert_eq!(ranges(IpFamily::V4, &["10.0.0.0/8", "0.0.0.0/0"]), []);
-    // Each family for itself; one without any range of its own is open, as in kube-proxy.
-    let only_v6_open = ["10.1.2.3/8", "::/0", "2001:db8::/32"];
-    assert_eq!(ranges(IpFamily::V4, &only_v6_open), ["10.0.0.0/8".parse().unwrap()]);
-    assert_eq!(ranges(IpFamily::V6, &only_v6_open), []);
+    // As in kube-proxy, a family without ranges is not restricted.
+    let v6_unrestricted = ["10.1.2.3/8", "::/0", "2001:db8::/32"];
+    assert_eq!(ranges(IpFamily::V4, &v6_unrestricted), ["10.0.0.0/8".parse().unwrap()]);
+    assert_eq!(ranges(IpFamily::V6, &v6_unrestricted), []);
     assert_eq!(ranges(IpFamily::V6, &["10.0.0.0/8"]), []);
     assert_eq!(ranges(IpFamily::V4, &[" 10.0.0.0/8\t"]), ["10.0.0.0/8".parse().unwrap()]);
 }
 
 #[test]
-fn every_bad_field_is_named() {
+fn errors_name_the_invalid_field() {
     let spec = |field: &'static str, change: fn(&mut Service, String)| {
-        assert_faults(fault_of(|service| change(service, "Nonsense".into())), &[(field, "\"Nonsense\"")]);
+        assert_errors(parse_with(|service| change(service, "Nonsense".into())), &[(field, "\"Nonsense\"")]);
     };
     spec("spec.type", |service, value| service.spec.type_ = Some(value));
     spec("spec.sessionAffinity", |service, value| service.spec.session_affinity = Some(value));
@@ -285,23 +284,23 @@ fn every_bad_field_is_named() {
     let balanced = |change: fn(&mut Service)| {
         parse_service(&web().load_balancer("198.51.100.1").load_balancer("198.51.100.2").with(change).build())
     };
-    assert_faults(
+    assert_errors(
         balanced(|service| service.status.load_balancer.ingress[1].ip = "x".into()),
         &[("status.loadBalancer.ingress[1].ip", "invalid IP address \"x\"")],
     );
-    assert_faults(
+    assert_errors(
         balanced(|service| service.status.load_balancer.ingress[1].ip_mode = Some("Tunnel".into())),
         &[("status.loadBalancer.ingress[1].ipMode", "unsupported value \"Tunnel\" (want VIP or Proxy)")],
     );
-    assert_faults(
-        fault_of(|service| service.spec.health_check_node_port = Some(65_536)),
+    assert_errors(
+        parse_with(|service| service.spec.health_check_node_port = Some(65_536)),
         &[("spec.healthCheckNodePort", "invalid port 65536")],
     );
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
-    let result = fault_of(|service| {
+fn all_errors_are_returned_at_once() {
+    let result = parse_with(|service| {
         service.metadata.name = "Web".into();
         service.spec.type_ = Some("x".into());
         service.spec.cluster_ips.clear();
@@ -309,7 +308,7 @@ fn all_faults_are_told_at_once() {
         service.spec.session_affinity = Some("x".into());
         service.spec.ports[0].port = 0;
     });
-    assert_faults(
+    assert_errors(
         result,
         &[
             ("metadata.name", ""),

@@ -2,7 +2,7 @@ use std::num::NonZeroU16;
 
 use ferroute_api::{Service, ServicePort};
 
-use super::{super::parse_service, InvalidObject, assert_faults};
+use super::{super::parse_service, InvalidObject, assert_errors};
 use crate::{
     Protocol,
     testing::{ServiceBuilder, service},
@@ -31,8 +31,8 @@ fn port(name: &str, protocol: &str, port: i32, node_port: i32) -> ServicePort {
     }
 }
 
-/// Name, protocol, port and node port of each IPv4 port.
-fn read(service: ServiceBuilder) -> Vec<(String, Protocol, u16, Option<u16>)> {
+/// Returns the name, protocol, port and node port of each IPv4 port.
+fn parse(service: ServiceBuilder) -> Vec<(String, Protocol, u16, Option<u16>)> {
     let [v4, _] = parse_service(&service.build()).unwrap().unwrap().ports;
     v4.into_iter()
         .map(|port| (port.name.to_string(), port.protocol, port.port.port, port.port.node_port.map(NonZeroU16::get)))
@@ -40,10 +40,10 @@ fn read(service: ServiceBuilder) -> Vec<(String, Protocol, u16, Option<u16>)> {
 }
 
 #[test]
-fn ports_keep_their_order_and_differ_by_name() {
+fn ports_keep_their_order() {
     let service = web().port("http", 80).node_port(30080).udp("dns", 53).port("dns-tcp", 53).node_port(30053);
     assert_eq!(
-        read(service),
+        parse(service),
         [
             ("http".into(), Protocol::Tcp, 80, Some(30080)),
             ("dns".into(), Protocol::Udp, 53, None),
@@ -53,36 +53,36 @@ fn ports_keep_their_order_and_differ_by_name() {
 }
 
 #[test]
-fn a_port_that_is_alone_needs_no_name() {
-    assert_eq!(read(web().port("", 80)), [(String::new(), Protocol::Tcp, 80, None)]);
+fn single_port_needs_no_name() {
+    assert_eq!(parse(web().port("", 80)), [(String::new(), Protocol::Tcp, 80, None)]);
 }
 
 #[test]
-fn ports_without_a_name_need_one_where_there_are_several() {
+fn several_ports_need_names() {
     let result = parse_service(&web().port("", 80).port("https", 443).port("", 81).build());
-    assert_faults(result, &[("spec.ports[0].name", "invalid name \"\""), ("spec.ports[2].name", "invalid name \"\"")]);
+    assert_errors(result, &[("spec.ports[0].name", "invalid name \"\""), ("spec.ports[2].name", "invalid name \"\"")]);
 }
 
 #[test]
-fn a_service_without_ports_is_at_fault() {
-    assert_faults(parse_service(&web().build()), &[("spec.ports", "at least one port is needed")]);
+fn service_without_ports_is_rejected() {
+    assert_errors(parse_service(&web().build()), &[("spec.ports", "at least one port is required")]);
 }
 
 #[test]
-fn a_name_belongs_to_one_port_whatever_its_protocol() {
+fn duplicate_name_is_rejected_for_any_protocol() {
     let result = with_ports("ClusterIP", vec![port("dns", "TCP", 53, 0), port("dns", "UDP", 53, 0)]);
-    assert_faults(result, &[("spec.ports[1].name", "another port is called \"dns\" too")]);
+    assert_errors(result, &[("spec.ports[1].name", "duplicate name \"dns\"")]);
 }
 
 #[test]
-fn a_number_belongs_to_one_port_of_a_protocol() {
+fn duplicate_port_is_rejected_for_the_same_protocol() {
     let result =
         with_ports("ClusterIP", vec![port("a", "TCP", 53, 0), port("b", "UDP", 53, 0), port("c", "TCP", 53, 0)]);
-    assert_faults(result, &[("spec.ports[2].port", "another port has 53/tcp too")]);
+    assert_errors(result, &[("spec.ports[2].port", "duplicate port 53/tcp")]);
 }
 
 #[test]
-fn a_node_port_belongs_to_one_port_of_a_protocol() {
+fn duplicate_node_port_is_rejected_for_the_same_protocol() {
     let result = with_ports(
         "NodePort",
         vec![
@@ -92,25 +92,25 @@ fn a_node_port_belongs_to_one_port_of_a_protocol() {
             port("d", "TCP", 4, 0),
         ],
     );
-    assert_faults(result, &[("spec.ports[2].nodePort", "another port has 30053/tcp too")]);
+    assert_errors(result, &[("spec.ports[2].nodePort", "duplicate node port 30053/tcp")]);
 }
 
 #[test]
-fn node_ports_are_for_types_that_have_them() {
+fn node_port_is_rejected_for_type_cluster_ip() {
     for type_ in ["NodePort", "LoadBalancer"] {
         assert!(with_ports(type_, vec![port("a", "TCP", 80, 30080)]).is_ok());
         assert!(with_ports(type_, vec![port("a", "TCP", 80, 0)]).is_ok());
     }
     assert!(with_ports("ClusterIP", vec![port("a", "TCP", 80, 0)]).is_ok());
-    assert_faults(
+    assert_errors(
         with_ports("ClusterIP", vec![port("a", "TCP", 80, 30080)]),
         &[("spec.ports[0].nodePort", "may not be used with type ClusterIP")],
     );
 }
 
 #[test]
-fn numbers_out_of_range_are_faults() {
-    assert_faults(
+fn ports_out_of_range_are_rejected() {
+    assert_errors(
         with_ports("NodePort", vec![port("a", "TCP", 0, -1), port("b", "TCP", 65_536, 70_000)]),
         &[
             ("spec.ports[0].port", "invalid port 0"),

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use ferroute_api::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint, labels};
 
-use super::{super::parse_slice, assert_faults};
+use super::{super::parse_slice, assert_errors};
 use crate::{
     Hints, IpFamily, Protocol,
     testing::{SliceBuilder, pod, namespaced_name, slice},
@@ -17,10 +17,10 @@ fn view(slice: SliceBuilder) -> SliceView {
     parse_slice(&slice.build(), "node-1").unwrap().unwrap()
 }
 
-/// The only endpoint of a slice.
-fn candidate(endpoint: impl Into<crate::testing::PodBuilder>) -> EndpointView {
-    let [candidate] = <[EndpointView; 1]>::try_from(view(web().pod(endpoint)).endpoints).unwrap();
-    candidate
+/// Returns the only endpoint of a slice.
+fn endpoint(pod: impl Into<crate::testing::PodBuilder>) -> EndpointView {
+    let [endpoint] = <[EndpointView; 1]>::try_from(view(web().pod(pod)).endpoints).unwrap();
+    endpoint
 }
 
 fn with_conditions(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> (bool, bool, bool) {
@@ -29,18 +29,18 @@ fn with_conditions(ready: Option<bool>, serving: Option<bool>, terminating: Opti
         slice.endpoints =
             vec![SliceEndpoint { addresses: vec!["10.244.0.2".into()], conditions, ..SliceEndpoint::default() }];
     });
-    let candidate = &view(slice).endpoints[0];
-    (candidate.ready, candidate.serving, candidate.terminating)
+    let endpoint = &view(slice).endpoints[0];
+    (endpoint.ready, endpoint.serving, endpoint.terminating)
 }
 
-fn fault_of(change: impl FnOnce(&mut EndpointSlice)) -> Result<Option<SliceView>, super::InvalidObject> {
+fn parse_with(change: impl FnOnce(&mut EndpointSlice)) -> Result<Option<SliceView>, super::InvalidObject> {
     parse_slice(&web().pod("10.244.0.2").with(change).build(), "node-1")
 }
 
 #[test]
-fn a_slice_is_read_whole() {
-    let read = view(web().udp("dns", 5353).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2")));
-    let candidate = |address: &str, local| EndpointView {
+fn all_fields_are_parsed() {
+    let parsed = view(web().udp("dns", 5353).pod(pod("10.244.0.2").on("node-1")).pod(pod("10.244.1.2").on("node-2")));
+    let endpoint = |address: &str, local| EndpointView {
         address: address.parse().unwrap(),
         ready: true,
         serving: true,
@@ -49,7 +49,7 @@ fn a_slice_is_read_whole() {
         hints: None,
     };
     assert_eq!(
-        read,
+        parsed,
         SliceView {
             service: namespaced_name("shop/web"),
             name: namespaced_name("shop/web-a"),
@@ -58,13 +58,13 @@ fn a_slice_is_read_whole() {
                 SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 },
                 SlicePort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 },
             ],
-            endpoints: vec![candidate("10.244.0.2", true), candidate("10.244.1.2", false)],
+            endpoints: vec![endpoint("10.244.0.2", true), endpoint("10.244.1.2", false)],
         }
     );
 }
 
 #[test]
-fn conditions_that_are_left_out_mean_ready_serving_and_not_terminating() {
+fn missing_conditions_mean_ready_serving_and_not_terminating() {
     assert_eq!(with_conditions(None, None, None), (true, true, false));
     assert_eq!(with_conditions(Some(false), None, None), (false, true, false));
     assert_eq!(with_conditions(Some(false), None, Some(true)), (false, true, true));
@@ -74,23 +74,23 @@ fn conditions_that_are_left_out_mean_ready_serving_and_not_terminating() {
 }
 
 #[test]
-fn an_endpoint_is_local_when_it_says_that_it_runs_on_this_node() {
-    assert!(candidate(pod("10.244.0.2").on("node-1")).local);
-    assert!(!candidate(pod("10.244.0.2").on("node-2")).local);
-    assert!(!candidate("10.244.0.2").local);
+fn endpoint_is_local_if_it_has_the_name_of_this_node() {
+    assert!(endpoint(pod("10.244.0.2").on("node-1")).local);
+    assert!(!endpoint(pod("10.244.0.2").on("node-2")).local);
+    assert!(!endpoint("10.244.0.2").local);
     let nameless = web().pod(pod("10.244.0.2").on(""));
     assert!(!parse_slice(&nameless.build(), "").unwrap().unwrap().endpoints[0].local);
 }
 
 #[test]
-fn only_the_first_address_of_an_endpoint_counts() {
+fn only_the_first_address_of_an_endpoint_is_used() {
     let slice = web().pod("10.244.0.2").with(|slice| slice.endpoints[0].addresses.push("nonsense".into()));
     assert_eq!(view(slice).endpoints.len(), 1);
 }
 
 #[test]
-fn hints_by_zone_and_node_are_kept_and_shared_and_empty_ones_are_none() {
-    let read = view(
+fn equal_hints_are_shared_and_empty_hints_are_none() {
+    let parsed = view(
         web()
             .pod(pod("10.244.0.2").for_zone("a").for_zone("b").for_node("node-1"))
             .pod(pod("10.244.0.3").for_zone("a").for_zone("b").for_node("node-1"))
@@ -99,7 +99,7 @@ fn hints_by_zone_and_node_are_kept_and_shared_and_empty_ones_are_none() {
             .pod("10.244.0.6")
             .with(|slice| slice.endpoints[4].hints = Some(Default::default())),
     );
-    let hints: Vec<_> = read.endpoints.iter().map(|endpoint| endpoint.hints.clone()).collect();
+    let hints: Vec<_> = parsed.endpoints.iter().map(|endpoint| endpoint.hints.clone()).collect();
     let both = Hints { zones: vec!["a".into(), "b".into()], nodes: vec!["node-1".into()] };
     assert_eq!(hints[0].as_deref(), Some(&both));
     assert!(Arc::ptr_eq(hints[0].as_ref().unwrap(), hints[1].as_ref().unwrap()));
@@ -108,7 +108,7 @@ fn hints_by_zone_and_node_are_kept_and_shared_and_empty_ones_are_none() {
 }
 
 #[test]
-fn slices_that_are_none_of_a_proxys_business_are_nothing() {
+fn slices_for_others_are_skipped() {
     for slice in [
         web().label(labels::SERVICE_PROXY_NAME, "other"),
         web().label(labels::SERVICE_PROXY_NAME, ""),
@@ -117,7 +117,7 @@ fn slices_that_are_none_of_a_proxys_business_are_nothing() {
         web().with(|slice| slice.metadata.labels.clear()),
         web().with(|slice| slice.address_type = "FQDN".into()),
     ] {
-        // Not even its addresses are looked at: they need not be any.
+        // Addresses are not validated.
         let slice = slice.with(|slice| {
             slice.endpoints = vec![SliceEndpoint { addresses: vec!["example.com".into()], ..SliceEndpoint::default() }];
         });
@@ -126,52 +126,52 @@ fn slices_that_are_none_of_a_proxys_business_are_nothing() {
 }
 
 #[test]
-fn ports_without_a_number_are_passed_over() {
+fn ports_without_number_are_ignored() {
     let all = EndpointPort { name: "all".into(), protocol: None, port: None };
     let zero = EndpointPort { name: "zero".into(), protocol: None, port: Some(0) };
-    let read = view(web().with(|slice| slice.ports.extend([all, zero])));
-    assert_eq!(read.ports, [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }]);
+    let parsed = view(web().with(|slice| slice.ports.extend([all, zero])));
+    assert_eq!(parsed.ports, [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }]);
 }
 
 #[test]
-fn every_bad_field_is_named() {
-    assert_faults(fault_of(|slice| slice.address_type = "IPX".into()), &[("addressType", "\"IPX\" (want IPv4, IPv6")]);
-    assert_faults(fault_of(|slice| slice.address_type.clear()), &[("addressType", "unsupported value \"\"")]);
-    assert_faults(fault_of(|slice| slice.ports[0].port = Some(70_000)), &[("ports[0].port", "invalid port 70000")]);
-    assert_faults(fault_of(|slice| slice.ports[0].port = Some(-1)), &[("ports[0].port", "invalid port -1")]);
-    assert_faults(
-        fault_of(|slice| slice.ports[0].protocol = Some("ICMP".into())),
+fn errors_name_the_invalid_field() {
+    assert_errors(parse_with(|slice| slice.address_type = "IPX".into()), &[("addressType", "\"IPX\" (want IPv4, IPv6")]);
+    assert_errors(parse_with(|slice| slice.address_type.clear()), &[("addressType", "unsupported value \"\"")]);
+    assert_errors(parse_with(|slice| slice.ports[0].port = Some(70_000)), &[("ports[0].port", "invalid port 70000")]);
+    assert_errors(parse_with(|slice| slice.ports[0].port = Some(-1)), &[("ports[0].port", "invalid port -1")]);
+    assert_errors(
+        parse_with(|slice| slice.ports[0].protocol = Some("ICMP".into())),
         &[("ports[0].protocol", "unsupported protocol \"ICMP\"")],
     );
-    assert_faults(
-        fault_of(|slice| slice.endpoints[0].addresses.clear()),
-        &[("endpoints[0].addresses", "at least one address is needed")],
+    assert_errors(
+        parse_with(|slice| slice.endpoints[0].addresses.clear()),
+        &[("endpoints[0].addresses", "at least one address is required")],
     );
-    assert_faults(
-        fault_of(|slice| slice.endpoints[0].addresses[0] = "x".into()),
+    assert_errors(
+        parse_with(|slice| slice.endpoints[0].addresses[0] = "x".into()),
         &[("endpoints[0].addresses[0]", "invalid IP address \"x\"")],
     );
 }
 
 #[test]
-fn an_address_of_the_other_family_is_a_fault() {
+fn address_of_the_other_family_is_rejected() {
     let both = |address_type: &str| {
         let slice = web().pod("10.244.0.2").pod("fd00::2").with(|slice| slice.address_type = address_type.into());
         parse_slice(&slice.build(), "node-1")
     };
-    assert_faults(both("IPv4"), &[("endpoints[1].addresses[0]", "fd00::2 in a slice of IPv4 addresses")]);
-    assert_faults(both("IPv6"), &[("endpoints[0].addresses[0]", "10.244.0.2 in a slice of IPv6 addresses")]);
+    assert_errors(both("IPv4"), &[("endpoints[1].addresses[0]", "fd00::2 is not an IPv4 address")]);
+    assert_errors(both("IPv6"), &[("endpoints[0].addresses[0]", "10.244.0.2 is not an IPv6 address")]);
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
-    let result = fault_of(|slice| {
+fn all_errors_are_returned_at_once() {
+    let result = parse_with(|slice| {
         slice.ports[0].port = Some(-1);
         slice.ports[0].protocol = Some("x".into());
         slice.endpoints[0].addresses.clear();
         slice.endpoints.push(SliceEndpoint { addresses: vec!["y".into()], ..SliceEndpoint::default() });
     });
-    assert_faults(
+    assert_errors(
         result,
         &[
             ("ports[0].port", ""),

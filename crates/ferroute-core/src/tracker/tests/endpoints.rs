@@ -1,9 +1,9 @@
-//! Which endpoints a port gets from its slices.
+//! The endpoints of service ports, from their slices.
 
 use super::*;
 
 #[test]
-fn slices_ports_are_matched_by_name_and_protocol() {
+fn slice_ports_are_matched_by_name_and_protocol() {
     let mut tracker = tracker();
     set_service(&mut tracker, web().port("dns-tcp", 53).udp("dns", 53));
     set_slice(&mut tracker, web_slice().udp("http", 1).port("dns", 2).udp("dns", 5353).port("", 3));
@@ -14,7 +14,7 @@ fn slices_ports_are_matched_by_name_and_protocol() {
 }
 
 #[test]
-fn a_port_without_name_matches_one_without_name() {
+fn port_without_name_matches_slice_port_without_name() {
     let mut tracker = tracker();
     set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("", 80));
     set_slice(&mut tracker, web_slice().port("", 9090));
@@ -23,8 +23,8 @@ fn a_port_without_name_matches_one_without_name() {
 }
 
 #[test]
-fn slices_may_give_one_port_different_targets() {
-    let mut tracker = settled();
+fn slices_may_have_different_target_ports() {
+    let mut tracker = updated();
     set_slice(&mut tracker, slice("shop/web-b", "web").port("http", 9090).pod("10.244.0.2").pod("10.244.0.3"));
     update(&mut tracker);
     assert_eq!(
@@ -34,7 +34,7 @@ fn slices_may_give_one_port_different_targets() {
 }
 
 #[test]
-fn endpoints_are_in_the_order_of_their_texts() {
+fn endpoints_are_sorted_by_text() {
     let mut tracker = tracker();
     set_service(&mut tracker, web());
     set_slice(&mut tracker, web_slice().pod("10.244.0.10").pod("10.244.0.1").pod("10.244.0.9"));
@@ -46,7 +46,7 @@ fn endpoints_are_in_the_order_of_their_texts() {
 }
 
 #[test]
-fn of_one_endpoint_in_two_slices_the_one_that_lives_counts() {
+fn endpoint_in_two_slices_has_the_better_conditions() {
     let better_first: [(PodBuilder, PodBuilder); 5] = [
         (pod("10.244.0.2").unready(), pod("10.244.0.2").terminating()),
         (pod("10.244.0.2"), pod("10.244.0.2").unready()),
@@ -55,15 +55,15 @@ fn of_one_endpoint_in_two_slices_the_one_that_lives_counts() {
         (pod("10.244.0.2").on("node-1"), pod("10.244.0.2")),
     ];
     for (better, worse) in better_first {
-        let alone = |pod: &PodBuilder| slice("shop/web-a", "web").port("http", 8080).pod(pod.clone());
+        let only = |pod: &PodBuilder| slice("shop/web-a", "web").port("http", 8080).pod(pod.clone());
         let mut expected = tracker();
         set_service(&mut expected, web());
-        set_slice(&mut expected, alone(&better));
+        set_slice(&mut expected, only(&better));
         update(&mut expected);
         for (a, b) in [(&better, &worse), (&worse, &better)] {
             let mut tracker = tracker();
             set_service(&mut tracker, web());
-            set_slice(&mut tracker, alone(a));
+            set_slice(&mut tracker, only(a));
             set_slice(&mut tracker, slice("shop/web-b", "web").port("http", 8080).pod(b.clone()));
             update(&mut tracker);
             assert_eq!(tracker.table(IpFamily::V4), expected.table(IpFamily::V4), "{better:?} and {worse:?}");
@@ -72,8 +72,8 @@ fn of_one_endpoint_in_two_slices_the_one_that_lives_counts() {
 }
 
 #[test]
-fn an_endpoint_that_moves_between_slices_is_there_all_the_time() {
-    let mut tracker = settled();
+fn endpoint_that_moves_between_slices_is_never_missing() {
+    let mut tracker = updated();
     set_slice(&mut tracker, slice("shop/web-b", "web").port("http", 8080).pod("10.244.0.2"));
     assert_eq!(update(&mut tracker), [] as [&str; 0]);
     tracker.delete_slice(&namespaced_name("shop/web-a"));

@@ -1,4 +1,4 @@
-//! What comes out of the files that people are told to try.
+//! The plans of the examples.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ fn example(name: &str) -> ClusterPlan {
     ClusterPlan::new(&objects, None, true).unwrap()
 }
 
-/// Pods, then everything that proxies read but the Nodes, which are always the same.
+/// Returns the pods, then all objects for proxies except Nodes, which are always the same.
 fn show(plan: &ClusterPlan) -> String {
     let mut text = String::new();
     for PlannedPod { namespace, name, node, host_network, addresses, labels, ports } in &plan.pods {
@@ -26,7 +26,7 @@ fn show(plan: &ClusterPlan) -> String {
 }
 
 #[test]
-fn nginx_is_as_in_the_book() {
+fn nginx() {
     let plan = example("nginx");
     assert_eq!(
         addresses(&plan),
@@ -56,7 +56,7 @@ fn udp_dns() {
 }
 
 #[test]
-fn every_cluster_has_the_same_nodes() {
+fn all_clusters_have_the_same_nodes() {
     let nodes = |plan: &ClusterPlan| {
         let mut objects = plan.objects(|_| true);
         objects.retain(|object| matches!(object, Object::Node(_)));

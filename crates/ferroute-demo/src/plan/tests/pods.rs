@@ -1,18 +1,18 @@
-//! Which pods there are, where, and with which addresses.
+//! Pods with their nodes and addresses.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn each_workload_has_ten_addresses_to_itself() {
+fn each_workload_has_a_block_of_ten_addresses() {
     let yaml = [deployment("a", 2, ""), pod("b", ""), deployment("c", 1, ""), pod("d", "")].concat();
     let expected = ["a-1 172.17.0.4", "a-2 172.17.0.5", "b 172.17.0.14", "c-1 172.17.0.24", "d 172.17.0.34"];
     assert_eq!(addresses(&plan(&yaml)), expected);
 }
 
 #[test]
-fn scaling_one_workload_does_not_move_another_even_in_a_fresh_cluster() {
+fn replicas_of_one_workload_do_not_affect_addresses_of_another() {
     let yaml = |replicas| [deployment("a", replicas, ""), pod("b", "")].concat();
     for replicas in 0..=10 {
         assert!(addresses(&plan(&yaml(replicas))).contains(&"b 172.17.0.14".to_owned()), "{replicas}");
@@ -20,41 +20,41 @@ fn scaling_one_workload_does_not_move_another_even_in_a_fresh_cluster() {
 }
 
 #[test]
-fn the_eleventh_pod_takes_what_is_free() {
+fn eleventh_pod_gets_any_free_address() {
     let plan = plan(&[deployment("a", 12, ""), pod("b", "")].concat());
     assert_eq!(addresses(&plan)[9..], ["a-10 172.17.0.13", "a-11 172.17.0.15", "a-12 172.17.0.16", "b 172.17.0.14"]);
 }
 
 #[test]
-fn a_pod_that_stays_keeps_its_address_whatever_comes_before_it() {
+fn pod_keeps_its_address_when_another_is_added_before_it() {
     let first = plan(&[pod("b", ""), pod("c", "")].concat());
     let second = replan(&[pod("a", ""), pod("b", ""), pod("c", "")].concat(), &first);
-    // The place that "a" would have in a fresh cluster, .4, is taken.
+    // The preferred address of "a" in a new cluster, .4, is in use.
     assert_eq!(addresses(&second), ["a 172.17.0.5", "b 172.17.0.4", "c 172.17.0.14"]);
 }
 
 #[test]
-fn nodes_count_their_workloads_by_themselves() {
+fn blocks_are_per_node() {
     let plan = plan(&[pod("a", ""), pod("b", "nodeName: node2"), pod("c", "nodeName: node")].concat());
     assert_eq!(addresses(&plan), ["a 172.17.0.4", "b 172.17.1.4", "c 172.17.0.14"]);
 }
 
 #[test]
-fn a_pod_that_moves_to_another_node_gets_an_address_there() {
+fn pod_gets_new_address_on_another_node() {
     let first = plan(&pod("a", ""));
     assert_eq!(addresses(&replan(&pod("a", "nodeName: node2"), &first)), ["a 172.17.1.4"]);
 }
 
 #[test]
-fn the_yaml_may_give_a_pod_its_address() {
+fn yaml_may_set_the_pod_address() {
     let with_ip = |ip: &str| pod("b", "").replace("spec: {}", &format!("spec: {{}}, status: {{podIP: {ip}}}"));
     assert_eq!(addresses(&plan(&[pod("a", ""), with_ip("172.17.0.4")].concat())), ["a 172.17.0.5", "b 172.17.0.4"]);
-    // Of another cluster, where the YAML was taken from.
+    // An address of another cluster.
     assert_eq!(addresses(&plan(&with_ip("10.244.1.7"))), ["b 172.17.0.4"]);
 }
 
 #[test]
-fn pods_on_the_host_network_have_the_nodes_addresses() {
+fn host_network_pods_have_addresses_of_their_node() {
     let plan = plan(&[pod("a", "hostNetwork: true, nodeName: node2"), pod("b", "nodeName: node2")].concat());
     assert_eq!(plan.pods[0].addresses, NodeId::Node2.addresses(true));
     assert!(plan.pods[0].host_network);
@@ -62,7 +62,7 @@ fn pods_on_the_host_network_have_the_nodes_addresses() {
 }
 
 #[test]
-fn a_pod_that_names_no_port_listens_where_services_look_for_it() {
+fn pod_without_ports_listens_on_target_ports_of_its_services() {
     let ports = |yaml: &str| {
         let ports = plan(yaml).pods[0].ports.clone();
         ports.iter().map(|port| format!("{}/{}", port.number, port.protocol)).collect::<Vec<_>>()
@@ -80,18 +80,18 @@ fn a_pod_that_names_no_port_listens_where_services_look_for_it() {
 }
 
 #[test]
-fn pods_of_other_namespaces_say_so_in_their_short_names() {
+fn short_names_include_other_namespaces() {
     let plan = plan("{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop}}");
     assert_eq!(addresses(&plan), ["a@shop 172.17.0.4"]);
 }
 
 #[test]
-fn without_ipv6_no_pod_has_an_ipv6_address() {
+fn pods_have_no_ipv6_address_without_ipv6() {
     let plan = ClusterPlan::new(&objects(&pod("a", "")), None, false).unwrap();
     assert_eq!(plan.pods[0].addresses.to_string(), "172.17.0.4");
 }
 
-/// Some workloads: replicas and node of each; a name may be missing in one of two clusters.
+/// Generates workloads with replicas and nodes. Each name may be missing.
 fn cluster() -> impl Strategy<Value = String> {
     let workload = (any::<bool>(), 0..15_u32, any::<bool>());
     proptest::collection::vec(proptest::option::of(workload), 0..8).prop_map(|workloads| {
@@ -113,7 +113,7 @@ fn cluster() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn every_pod_has_an_address_of_its_own_on_its_node_and_keeps_it(before in cluster(), after in cluster()) {
+    fn pod_addresses_are_unique_on_their_node_and_stable(before in cluster(), after in cluster()) {
         let (before, after) = (plan(&before), replan(&after, &plan(&before)));
         let mut seen = std::collections::BTreeSet::new();
         for pod in &after.pods {

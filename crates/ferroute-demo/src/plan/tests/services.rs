@@ -1,4 +1,4 @@
-//! What Services are filled in with, and the slices that are made for them.
+//! Assigned fields of Services, and their EndpointSlices.
 
 use ferroute_core::parse::parse_service;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn only(plan: &ClusterPlan) -> &Service {
     &plan.services[0]
 }
 
-/// `address:port …` of every slice of a plan, with its ports.
+/// Returns the name, ports and addresses of every slice.
 fn slices(plan: &ClusterPlan) -> Vec<String> {
     let show = |slice: EndpointSlice| {
         let ports: Vec<String> =
@@ -22,7 +22,7 @@ fn slices(plan: &ClusterPlan) -> Vec<String> {
 }
 
 #[test]
-fn an_object_gets_the_same_values_whatever_else_is_there() {
+fn assigned_values_do_not_depend_on_other_services() {
     let a = service("a", "type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]");
     let alone = only(&plan(&a)).clone();
     let among =
@@ -33,7 +33,7 @@ fn an_object_gets_the_same_values_whatever_else_is_there() {
 }
 
 #[test]
-fn what_the_yaml_says_stays() {
+fn values_in_the_yaml_are_kept() {
     let spec = "type: LoadBalancer, clusterIP: 10.111.175.78, externalTrafficPolicy: Local, healthCheckNodePort: 30001, \
                 ports: [{port: 80, nodePort: 31628}]";
     let yaml = service("a", spec).replace("spec: {", "status: {loadBalancer: {ingress: [{ip: 203.0.113.9}]}}, spec: {");
@@ -45,7 +45,7 @@ fn what_the_yaml_says_stays() {
 }
 
 #[test]
-fn a_service_gets_node_ports_only_when_its_type_has_them() {
+fn node_ports_depend_on_the_service_type() {
     let node_port =
         |type_| only(&plan(&service("a", &format!("type: {type_}, ports: [{{port: 80}}]")))).spec.ports[0].node_port;
     assert_eq!(node_port("ClusterIP"), None);
@@ -54,7 +54,7 @@ fn a_service_gets_node_ports_only_when_its_type_has_them() {
 }
 
 #[test]
-fn headless_services_and_mere_names_get_no_address() {
+fn headless_and_external_name_services_get_no_cluster_ip() {
     let headless = plan(&service("a", "clusterIP: None, ports: [{port: 80}]"));
     assert_eq!(only(&headless).spec.cluster_ips, ["None"]);
     let name = plan(&service("a", "type: ExternalName, externalName: example.com"));
@@ -62,7 +62,7 @@ fn headless_services_and_mere_names_get_no_address() {
 }
 
 #[test]
-fn families_follow_the_list_then_the_addresses_then_the_policy() {
+fn ip_families_follow_the_list_then_the_cluster_ips_then_the_policy() {
     let families =
         |spec: &str| only(&plan(&service("a", &format!("{spec} ports: [{{port: 80}}]")))).spec.ip_families.clone();
     assert_eq!(families(""), ["IPv4"]);
@@ -74,7 +74,7 @@ fn families_follow_the_list_then_the_addresses_then_the_policy() {
 }
 
 #[test]
-fn a_service_that_prefers_both_families_makes_do_with_ipv4() {
+fn prefer_dual_stack_falls_back_to_ipv4() {
     let yaml = service("a", "ipFamilyPolicy: PreferDualStack, ports: [{port: 80}]");
     let plan = ClusterPlan::new(&objects(&yaml), None, false).unwrap();
     assert_eq!(only(&plan).spec.ip_families, ["IPv4"]);
@@ -82,7 +82,7 @@ fn a_service_that_prefers_both_families_makes_do_with_ipv4() {
 }
 
 #[test]
-fn a_named_target_port_is_looked_up_in_each_pod() {
+fn named_target_port_is_resolved_per_pod() {
     let yaml = [
         deployment("web", 1, "{name: http, containerPort: 8080}"),
         deployment("new", 2, "{name: http, containerPort: 9090}").replace("app: new}", "app: web, v: new}"),
@@ -94,7 +94,7 @@ fn a_named_target_port_is_looked_up_in_each_pod() {
 }
 
 #[test]
-fn a_name_is_that_of_a_port_with_the_same_protocol() {
+fn named_target_port_requires_the_same_protocol() {
     let yaml = [
         deployment("dns", 1, "{name: dns, containerPort: 53, protocol: UDP}"),
         service("dns", "selector: {app: dns}, ports: [{port: 53, targetPort: dns}]"),
@@ -103,19 +103,19 @@ fn a_name_is_that_of_a_port_with_the_same_protocol() {
 }
 
 #[test]
-fn slices_hold_the_pods_of_the_services_namespace_only() {
+fn slices_contain_only_pods_of_the_namespace() {
     let elsewhere = deployment("web", 1, "").replace("name: web}", "name: web, namespace: shop}");
     let yaml = [elsewhere, service("web", "selector: {app: web}, ports: [{port: 80}]")].concat();
     assert_eq!(slices(&plan(&yaml)), Vec::<String>::new());
 }
 
 #[test]
-fn services_without_a_selector_have_no_slices() {
+fn services_without_selector_have_no_slices() {
     assert_eq!(slices(&plan(&[pod("a", ""), service("a", "ports: [{port: 80}]")].concat())), Vec::<String>::new());
 }
 
 #[test]
-fn a_pod_that_is_not_ready_is_listed_as_such() {
+fn pods_that_are_not_ready_are_in_slices() {
     let yaml = [deployment("web", 2, ""), service("web", "selector: {app: web}, ports: [{port: 80}]")].concat();
     let slices = plan(&yaml).slices(|pod| pod.name == "web-2");
     let ready: Vec<_> = slices[0].endpoints.iter().map(|endpoint| endpoint.conditions.ready).collect();
@@ -123,18 +123,18 @@ fn a_pod_that_is_not_ready_is_listed_as_such() {
 }
 
 #[test]
-fn slices_of_headless_services_say_so() {
+fn slices_of_headless_services_are_labelled() {
     let yaml = [deployment("web", 1, ""), service("web", "clusterIP: None, selector: {app: web}, ports: [{port: 80}]")];
     let slices = plan(&yaml.concat()).slices(|_| true);
     assert!(slices[0].metadata.labels.contains_key(ferroute_api::labels::HEADLESS));
 }
 
-/// Services of all types with one to three ports; a name may be missing in one of two clusters.
+/// Generates Services of all types with one to three ports. Each name may be missing.
 fn cluster() -> impl Strategy<Value = String> {
     let type_ = prop_oneof![Just("ClusterIP"), Just("NodePort"), Just("LoadBalancer")];
     let policy = prop_oneof![Just("SingleStack"), Just("PreferDualStack")];
-    let given = (type_, policy, 1..4_u16, any::<bool>());
-    proptest::collection::vec(proptest::option::of(given), 0..60).prop_map(|services| {
+    let service = (type_, policy, 1..4_u16, any::<bool>());
+    proptest::collection::vec(proptest::option::of(service), 0..60).prop_map(|services| {
         let yaml = services.iter().enumerate().filter_map(|(i, given)| {
             let (type_, policy, ports, local) = (*given)?;
             let ports: Vec<String> = (1..=ports).map(|port| format!("{{name: p{port}, port: {port}}}")).collect();
@@ -146,7 +146,7 @@ fn cluster() -> impl Strategy<Value = String> {
     })
 }
 
-/// Everything that was assigned to a Service, each in words of its own.
+/// Returns all assigned values of a Service.
 fn assigned(service: &Service) -> Vec<String> {
     let ips = service.spec.cluster_ips.iter().map(|ip| format!("ip {ip}"));
     let vips = service.status.load_balancer.ingress.iter().map(|point| format!("ip {}", point.ip));
@@ -156,7 +156,7 @@ fn assigned(service: &Service) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn what_is_assigned_is_complete_unique_and_stays(before in cluster(), after in cluster()) {
+    fn assigned_values_are_complete_unique_and_stable(before in cluster(), after in cluster()) {
         let before = plan(&before);
         let after = replan(&after, &before);
         let mut seen = std::collections::BTreeSet::new();

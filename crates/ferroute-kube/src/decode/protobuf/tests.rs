@@ -10,22 +10,21 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use crate::{
-    decode::{self, Raw, Status},
-    known::Known,
+    decode::{self, RawObject, Status},
     testing::encode,
 };
 
 mod properties;
 
-/// The event that an object leads to.
-fn event(resource: Resource, raw: Raw<'_>) -> Event {
-    decode::object(resource, raw, &mut Known::default()).unwrap().applied.unwrap()
+/// Returns the event for an object.
+fn event(resource: Resource, raw: RawObject<'_>) -> Event {
+    decode::object(resource, raw).unwrap().event.unwrap()
 }
 
-/// Whether a message of Kubernetes' own types, made by the generator from Kubernetes' own files, is read as this JSON is.
-fn is_read_as(resource: Resource, message: &impl Message, json: &Value) {
+/// Asserts that a message of a type generated from Kubernetes' own files is decoded as this JSON is.
+fn assert_decoded_as(resource: Resource, message: &impl Message, json: &Value) {
     let (message, json) = (message.encode_to_vec(), json.to_string());
-    let (message, json) = (event(resource, Raw::Protobuf(&message)), event(resource, Raw::Json(&json)));
+    let (message, json) = (event(resource, RawObject::Protobuf(&message)), event(resource, RawObject::Json(&json)));
     assert_eq!(format!("{message:#?}"), format!("{json:#?}"));
 }
 
@@ -46,7 +45,7 @@ const CHANGED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 fn object_meta() -> meta::ObjectMeta {
     let time = |seconds| Some(meta::Time { seconds: Some(seconds), nanos: Some(0) });
     let written = |seconds| meta::ManagedFieldsEntry {
-        manager: text("somebody"),
+        manager: text("kubectl"),
         operation: text("Update"),
         time: time(seconds),
         fields_v1: Some(meta::FieldsV1 { raw: Some(b"{\"f:spec\":{}}".to_vec()) }),
@@ -135,7 +134,7 @@ fn services_have_the_fields_of_kubernetes() {
         },
         "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.2", "ipMode": "Proxy"}]}},
     });
-    is_read_as(Resource::Services, &service, &expected);
+    assert_decoded_as(Resource::Services, &service, &expected);
 }
 
 #[test]
@@ -188,7 +187,7 @@ fn endpoint_slices_have_the_fields_of_kubernetes() {
             "hints": {"forZones": [{"name": "zone-a"}], "forNodes": [{"name": "node-1"}]},
         }, {}],
     });
-    is_read_as(Resource::EndpointSlices, &slice, &expected);
+    assert_decoded_as(Resource::EndpointSlices, &slice, &expected);
 }
 
 #[test]
@@ -214,7 +213,7 @@ fn nodes_and_service_cidrs_have_the_fields_of_kubernetes() {
         "spec": {"podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24", "fd02::/64"], "taints": [{"key": "key"}]},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]},
     });
-    is_read_as(Resource::Nodes, &node, &expected);
+    assert_decoded_as(Resource::Nodes, &node, &expected);
 
     let cidr = networking::ServiceCIDR {
         metadata: Some(object_meta()),
@@ -222,11 +221,11 @@ fn nodes_and_service_cidrs_have_the_fields_of_kubernetes() {
         ..Default::default()
     };
     let expected = json!({"metadata": object_meta_in_json(), "spec": {"cidrs": ["10.0.0.0/16"]}});
-    is_read_as(Resource::ServiceCidrs, &cidr, &expected);
+    assert_decoded_as(Resource::ServiceCidrs, &cidr, &expected);
 }
 
 #[test]
-fn a_status_and_the_metadata_of_a_list_have_the_fields_of_kubernetes() {
+fn status_and_list_metadata_have_the_fields_of_kubernetes() {
     let status = meta::Status {
         status: text("Failure"),
         message: text("too old"),
@@ -248,19 +247,19 @@ fn a_status_and_the_metadata_of_a_list_have_the_fields_of_kubernetes() {
 }
 
 #[test]
-fn messages_of_all_types_are_read() {
+fn watch_events_of_all_types_are_decoded() {
     let read = |kind, object| {
         let frame = encode::event(MediaType::Protobuf, Resource::Services, kind, &object);
-        format!("{:?}", decode::message(MediaType::Protobuf, &frame[4..]).unwrap())
+        format!("{:?}", decode::watch_event(MediaType::Protobuf, &frame[4..]).unwrap())
     };
     let service = json!({"metadata": {"name": "a", "resourceVersion": "7"}});
     let raw = encode::object(Resource::Services, &service);
     assert_eq!(read("ADDED", service.clone()), format!("Applied(Protobuf({raw:?}))"));
     assert_eq!(read("MODIFIED", service.clone()), format!("Applied(Protobuf({raw:?}))"));
     assert_eq!(read("DELETED", service.clone()), format!("Deleted(Protobuf({raw:?}))"));
-    assert_eq!(read("BOOKMARK", service), r#"Bookmark { version: "7", ends_listing: false }"#);
+    assert_eq!(read("BOOKMARK", service), r#"Bookmark { version: "7", ends_list: false }"#);
     let end = json!({"metadata": {"resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": "true"}}});
-    assert_eq!(read("BOOKMARK", end), r#"Bookmark { version: "8", ends_listing: true }"#);
+    assert_eq!(read("BOOKMARK", end), r#"Bookmark { version: "8", ends_list: true }"#);
     let status = json!({"kind": "Status", "message": "too old", "reason": "Expired", "code": 410});
     assert_eq!(read("ERROR", status), r#"Error(Status { message: "too old", code: 410 })"#);
     assert_eq!(read("NEW", json!({})), r#"Unknown("NEW")"#);
@@ -291,22 +290,22 @@ fn envelopes_are_those_of_kubernetes() {
 }
 
 #[test]
-fn what_is_no_message_is_an_error() {
+fn truncated_watch_events_are_errors() {
     let whole = encode::event(MediaType::Protobuf, Resource::Services, "ADDED", &json!({"metadata": {"name": "a"}}));
-    // Without the length, and then cut anywhere; without the second envelope's magic.
+    // Truncated anywhere after the length; and without the magic number of the inner envelope.
     for length in 0..whole.len() - 4 {
-        assert!(decode::message(MediaType::Protobuf, &whole[4..4 + length]).is_err(), "of {length} bytes");
+        assert!(decode::watch_event(MediaType::Protobuf, &whole[4..4 + length]).is_err(), "{length} bytes");
     }
-    assert!(decode::message(MediaType::Protobuf, b"\x0a\x05ADDED\x12\x06\x0a\x04k9s\0").is_err());
+    assert!(decode::watch_event(MediaType::Protobuf, b"\x0a\x05ADDED\x12\x06\x0a\x04k9s\0").is_err());
 }
 
 #[test]
-fn a_bad_field_is_named_and_so_is_the_object() {
+fn errors_name_the_field_and_the_object() {
     let read = |object: Value| {
         let message = encode::object(Resource::Services, &object);
-        let sent = decode::object(Resource::Services, Raw::Protobuf(&message), &mut Known::default()).unwrap();
-        assert_eq!((sent.name.to_string().as_str(), sent.version.as_str()), ("n/a", "5"));
-        sent.applied.unwrap_err().to_string()
+        let decoded = decode::object(Resource::Services, RawObject::Protobuf(&message)).unwrap();
+        assert_eq!((decoded.name.to_string().as_str(), decoded.version.as_str()), ("n/a", "5"));
+        decoded.event.unwrap_err().to_string()
     };
     let metadata = json!({"name": "a", "namespace": "n", "resourceVersion": "5"});
     let error = read(json!({"metadata": metadata, "spec": {"ports": [{"port": 80}, {"port": "http"}]}}));
@@ -316,10 +315,10 @@ fn a_bad_field_is_named_and_so_is_the_object() {
 }
 
 #[test]
-fn objects_without_a_name_are_told_apart() {
+fn objects_without_a_name_are_errors() {
     for metadata in [json!({}), json!({"name": ""}), json!({"name": 7}), json!("x")] {
         let message = encode::object(Resource::Services, &json!({"metadata": metadata}));
-        let read = decode::object(Resource::Services, Raw::Protobuf(&message), &mut Known::default());
+        let read = decode::object(Resource::Services, RawObject::Protobuf(&message));
         assert!(read.is_err(), "{metadata}");
     }
 }

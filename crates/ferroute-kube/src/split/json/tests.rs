@@ -3,13 +3,13 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Feeds text in pieces of the given sizes, in turn, and gives the objects.
+/// Feeds text in chunks of these sizes, in turn, and returns the objects.
 fn split(splitter: &mut Splitter, text: &[u8], sizes: &[usize]) -> Result<Vec<Value>, SplitError> {
     let mut objects = Vec::new();
     let mut rest = text;
     for size in sizes.iter().cycle() {
-        let (mut piece, tail) = rest.split_at((*size).min(rest.len()));
-        while let Some(object) = splitter.next(&mut piece)? {
+        let (mut chunk, tail) = rest.split_at((*size).min(rest.len()));
+        while let Some(object) = splitter.next(&mut chunk)? {
             objects.push(serde_json::from_slice(object).unwrap());
         }
         if tail.is_empty() {
@@ -25,56 +25,56 @@ fn all(splitter: &mut Splitter, text: &str) -> Result<Vec<Value>, SplitError> {
 }
 
 #[test]
-fn objects_of_a_stream_need_no_lines() {
+fn objects_need_no_line_breaks_between_them() {
     let objects = all(&mut Splitter::stream(), "{\"a\":1}{\"b\":\n[{}]}  \r\n{}").unwrap();
     assert_eq!(objects, [json!({"a": 1}), json!({"b": [{}]}), json!({})]);
 }
 
 #[test]
-fn brackets_within_strings_are_text() {
+fn brackets_within_strings_are_ignored() {
     let text = r#"{"a":"}]\"}","b\\":"\\"}{"c":"{["}"#;
     assert_eq!(all(&mut Splitter::stream(), text).unwrap(), [json!({"a": "}]\"}", "b\\": "\\"}), json!({"c": "{["})]);
 }
 
 #[test]
-fn only_the_items_of_a_list_are_objects_and_the_rest_is_kept() {
+fn only_items_are_objects_and_the_rest_is_the_envelope() {
     let text = r#"{"kind":"List","other":[{"no":1}],"sub":{"items":[{"no":2}]},"items" : [ {"yes":1}, {"yes":{"items":[]}}
         ],"metadata":{"resourceVersion":"7"}} "#;
     let mut splitter = Splitter::list();
     assert_eq!(all(&mut splitter, text).unwrap(), [json!({"yes": 1}), json!({"yes": {"items": []}})]);
-    let shell: Value = serde_json::from_slice(splitter.shell().unwrap()).unwrap();
+    let envelope: Value = serde_json::from_slice(splitter.list_envelope().unwrap()).unwrap();
     assert_eq!(
-        shell,
+        envelope,
         json!({"kind": "List", "other": [{"no": 1}], "sub": {"items": [{"no": 2}]}, "items": [],
                "metadata": {"resourceVersion": "7"}})
     );
 }
 
 #[test]
-fn a_list_may_have_null_or_no_items() {
+fn items_may_be_null_empty_or_missing() {
     for text in [r#"{"items":null}"#, r#"{"items":[]}"#, "{}"] {
         let mut splitter = Splitter::list();
         assert_eq!(all(&mut splitter, text).unwrap(), Vec::<Value>::new());
-        assert_eq!(splitter.shell().unwrap(), text.as_bytes());
+        assert_eq!(splitter.list_envelope().unwrap(), text.as_bytes());
     }
 }
 
 #[test]
-fn a_field_whose_name_only_ends_like_items_is_another_one() {
+fn field_whose_name_ends_with_items_is_not_items() {
     let mut splitter = Splitter::list();
     assert_eq!(all(&mut splitter, r#"{"an\"items":[{"no":1}]}"#).unwrap(), Vec::<Value>::new());
 }
 
 #[test]
-fn a_list_that_breaks_off_has_no_shell() {
+fn truncated_list_has_no_envelope() {
     let mut splitter = Splitter::list();
     assert_eq!(all(&mut splitter, r#"{"items":[{"a":1},{"b""#).unwrap(), [json!({"a": 1})]);
-    assert_eq!(splitter.shell(), None);
+    assert_eq!(splitter.list_envelope(), None);
     assert!(splitter.is_within_object());
 }
 
 #[test]
-fn text_that_is_no_object_is_an_error() {
+fn text_that_is_not_an_object_is_an_error() {
     for text in ["<html>", "null", "\"{}\"", "}", "{}x", "{}]"] {
         assert_eq!(all(&mut Splitter::stream(), text), Err(SplitError::NotJson), "{text}");
         assert_eq!(all(&mut Splitter::list(), text), Err(SplitError::NotJson), "{text}");
@@ -82,9 +82,9 @@ fn text_that_is_no_object_is_an_error() {
 }
 
 #[test]
-fn an_object_without_an_end_is_an_error() {
+fn too_long_object_is_an_error() {
     let mut splitter = Splitter::stream();
-    let text = format!("{{\"a\":\"{}", "x".repeat(LONGEST));
+    let text = format!("{{\"a\":\"{}", "x".repeat(MAX_OBJECT_BYTES));
     assert_eq!(all(&mut splitter, &text), Err(SplitError::TooLong));
 }
 
@@ -111,7 +111,7 @@ fn object() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn however_text_is_cut_into_pieces_the_objects_are_the_same(
+    fn objects_do_not_depend_on_chunk_sizes(
         objects in prop::collection::vec(object(), 0..6),
         sizes in prop::collection::vec(1usize..40, 1..8),
         pretty: bool,
@@ -123,7 +123,7 @@ proptest! {
         let list = print(&json!({"kind": "List", "items": objects, "metadata": {"continue": "\"items\":["}})).unwrap();
         let mut splitter = Splitter::list();
         prop_assert_eq!(&split(&mut splitter, list.as_bytes(), &sizes).unwrap(), &objects);
-        let shell: Value = serde_json::from_slice(splitter.shell().unwrap()).unwrap();
-        prop_assert_eq!(shell, json!({"kind": "List", "items": [], "metadata": {"continue": "\"items\":["}}));
+        let envelope: Value = serde_json::from_slice(splitter.list_envelope().unwrap()).unwrap();
+        prop_assert_eq!(envelope, json!({"kind": "List", "items": [], "metadata": {"continue": "\"items\":["}}));
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers and types of the fields, as Kubernetes' `generated.proto` files have them.
+//! Field numbers and types of Kubernetes' `generated.proto` files.
 
 use ferroute_source::Resource;
 
@@ -9,20 +9,20 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     /// Its number in protobuf.
     pub(super) number: u32,
-    /// What it holds, once or several times.
+    /// The type of its value or values.
     pub(super) shape: Shape,
-    /// It is not sent where it is not set: Go has a pointer, or several values.
+    /// Whether it is omitted if unset: it is a pointer, a slice or a map in Go.
     pub(super) is_pointer: bool,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug)]
 pub(super) enum Shape {
     Text,
     Number,
     Bool,
     Message(&'static [Field]),
-    /// Texts by text.
+    /// A map of texts.
     Texts,
     /// RFC 3339 in JSON, seconds in protobuf.
     Time,
@@ -30,8 +30,8 @@ pub(super) enum Shape {
     NumberOrText,
 }
 
-/// The fields of a kind.
-pub(super) fn of(resource: Resource) -> &'static [Field] {
+/// Returns the fields of a kind.
+pub(super) fn fields(resource: Resource) -> &'static [Field] {
     match resource {
         Resource::Services => SERVICE,
         Resource::EndpointSlices => ENDPOINT_SLICE,
@@ -80,7 +80,7 @@ const OBJECT_META: &[Field] = &[
             value("apiVersion", 3, Text),
             pointer("time", 4, Time),
             value("fieldsType", 6, Text),
-            // It wraps JSON.
+            // Its one field is JSON.
             pointer("fieldsV1", 7, Message(&[])),
         ]),
     ),

@@ -1,34 +1,35 @@
-//! What nf_tables checks before it takes a change.
+//! The checks that nf_tables applies to changes.
 
 use std::collections::BTreeSet;
 
 use ferroute_core::IpFamily;
 
-use super::{MemoryTable, Objection};
-use crate::model::{DataType, Datum, Field, Holds, Key, Match, Name, Statement, Value, Verdict};
+use super::{ErrorKind, MemoryTable};
+use crate::model::{Data, DataType, Field, Key, Match, Name, SetData, Statement, Value, Verdict};
 
 impl MemoryTable {
-    /// Whether everything that a statement speaks of is there.
-    pub(super) fn check(&self, statement: &Statement) -> Result<(), Objection> {
+    /// Checks the chains and sets that a statement refers to.
+    pub(super) fn check(&self, statement: &Statement) -> Result<(), ErrorKind> {
         if let Statement::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) = statement
             && !self.chains.contains_key(chain)
         {
-            return Err(Objection::NotFound);
+            return Err(ErrorKind::NotFound);
         }
         let Some(name) = set_of(statement) else { return Ok(()) };
-        let set = &self.sets.get(name).ok_or(Objection::NotFound)?.set;
+        let set = &self.sets.get(name).ok_or(ErrorKind::NotFound)?.set;
         let key_fits = key_of(statement).is_some_and(|key| {
-            key.len() == set.key.len() && key.iter().zip(&set.key).all(|(field, data_type)| is_of(*field, *data_type))
+            key.len() == set.key.len()
+                && key.iter().zip(&set.key).all(|(field, data_type)| has_type(*field, *data_type))
         });
-        let is_map = set.holds != Holds::Nothing;
-        let wants_set = matches!(statement, Statement::Match(_) | Statement::Note { .. });
-        if key_fits && is_map != wants_set { Ok(()) } else { Err(Objection::Other) }
+        let is_map = set.data != SetData::None;
+        let expects_set = matches!(statement, Statement::Match(_) | Statement::UpdateSet { .. });
+        if key_fits && is_map != expects_set { Ok(()) } else { Err(ErrorKind::Other) }
     }
 
-    pub(super) fn leads_to(&self, chain: &Name) -> bool {
+    pub(super) fn is_referenced(&self, chain: &Name) -> bool {
         let verdicts =
-            self.sets.values().flat_map(|set| set.elements.values()).filter_map(|element| match &element.datum {
-                Some(Datum::Verdict(verdict)) => Some(verdict),
+            self.sets.values().flat_map(|set| set.elements.values()).filter_map(|element| match &element.data {
+                Some(Data::Verdict(verdict)) => Some(verdict),
                 _ => None,
             });
         let in_rules = self.statements().filter_map(|statement| match statement {
@@ -42,26 +43,26 @@ impl MemoryTable {
         self.chains.values().flat_map(|chain| &chain.rules).flat_map(|rule| &rule.statements)
     }
 
-    /// Whether no packet can go round in circles, nor through more chains than the kernel has patience for.
-    pub(super) fn can_be_walked(&self) -> bool {
+    /// Reports whether chains form a loop or exceed the kernel's limit of nested jumps.
+    pub(super) fn has_loop(&self) -> bool {
         let bases = self.chains.values().filter(|chain| chain.chain.base.is_some());
-        bases.into_iter().all(|chain| self.walk(&chain.chain.name, 0, &mut BTreeSet::new()))
+        bases.into_iter().any(|chain| !self.walk(&chain.chain.name, 0, &mut BTreeSet::new()))
     }
 
-    fn walk<'a>(&'a self, name: &'a Name, depth: usize, on_the_way: &mut BTreeSet<&'a Name>) -> bool {
-        if depth > DEEPEST || !on_the_way.insert(name) {
+    fn walk<'a>(&'a self, name: &'a Name, depth: usize, path: &mut BTreeSet<&'a Name>) -> bool {
+        if depth > NFT_JUMP_STACK_SIZE || !path.insert(name) {
             return false;
         }
         let rules = self.chains.get(name).into_iter().flat_map(|chain| &chain.rules);
-        let good = rules
+        let is_valid = rules
             .flat_map(|rule| &rule.statements)
             .flat_map(|statement| self.targets(statement))
-            .all(|target| self.walk(target, depth + 1, on_the_way));
-        on_the_way.remove(name);
-        good
+            .all(|target| self.walk(target, depth + 1, path));
+        path.remove(name);
+        is_valid
     }
 
-    /// The chains that a statement can lead to.
+    /// Returns the chains that a statement can jump or go to.
     fn targets<'a>(&'a self, statement: &'a Statement) -> Vec<&'a Name> {
         let target = |verdict: &'a Verdict| match verdict {
             Verdict::Goto(chain) | Verdict::Jump(chain) => Some(chain),
@@ -69,9 +70,9 @@ impl MemoryTable {
         };
         match statement {
             Statement::Verdict(verdict) => target(verdict).into_iter().collect(),
-            Statement::Dispatch { map, .. } => {
-                let verdicts = self.elements(map).filter_map(|element| match &element.datum {
-                    Some(Datum::Verdict(verdict)) => Some(verdict),
+            Statement::Vmap { map, .. } => {
+                let verdicts = self.elements(map).filter_map(|element| match &element.data {
+                    Some(Data::Verdict(verdict)) => Some(verdict),
                     _ => None,
                 });
                 verdicts.filter_map(target).collect()
@@ -81,51 +82,47 @@ impl MemoryTable {
     }
 }
 
-/// The set or map that a statement uses.
+/// Returns the set or map that a statement refers to.
 pub(super) fn set_of(statement: &Statement) -> Option<&Name> {
     match statement {
-        Statement::Match(Match::Member { set, .. }) | Statement::Note { set, .. } => Some(set),
-        Statement::PriorityFromMap { map, .. }
-        | Statement::Learn { map, .. }
-        | Statement::Forget { map, .. }
-        | Statement::Translate { map, .. }
-        | Statement::Dispatch { map, .. } => Some(map),
+        Statement::Match(Match::InSet { set, .. }) | Statement::UpdateSet { set, .. } => Some(set),
+        Statement::MetaPriorityMap { map, .. }
+        | Statement::UpdateMap { map, .. }
+        | Statement::DeleteFromMap { map, .. }
+        | Statement::DnatMap { map, .. }
+        | Statement::Vmap { map, .. } => Some(map),
         _ => None,
     }
 }
 
 fn key_of(statement: &Statement) -> Option<&[Field]> {
     match statement {
-        Statement::Match(Match::Member { key, .. })
-        | Statement::Note { key, .. }
-        | Statement::Dispatch { key, .. }
-        | Statement::PriorityFromMap { key, .. }
-        | Statement::Learn { key, .. }
-        | Statement::Forget { key, .. }
-        | Statement::Translate { key, .. } => Some(key),
+        Statement::Match(Match::InSet { key, .. })
+        | Statement::UpdateSet { key, .. }
+        | Statement::Vmap { key, .. }
+        | Statement::MetaPriorityMap { key, .. }
+        | Statement::UpdateMap { key, .. }
+        | Statement::DeleteFromMap { key, .. }
+        | Statement::DnatMap { key, .. } => Some(key),
         _ => None,
     }
 }
 
-fn is_of(field: Field, data_type: DataType) -> bool {
+fn has_type(field: Field, data_type: DataType) -> bool {
     IpFamily::BOTH.into_iter().any(|family| field.data_type(family) == data_type)
 }
 
 pub(super) fn fit(values: &[Value], types: &[DataType], last_may_be_range: bool) -> bool {
     let one = |(i, (value, data_type)): (usize, (&Value, &DataType))| match (value, data_type) {
-        (Value::Address(address), DataType::Ipv4Address) => address.is_ipv4(),
-        (Value::Address(address), DataType::Ipv6Address) => address.is_ipv6(),
-        (Value::Network(net), DataType::Ipv4Address) => {
-            last_may_be_range && i + 1 == types.len() && net.addr().is_ipv4()
-        }
-        (Value::Network(net), DataType::Ipv6Address) => {
-            last_may_be_range && i + 1 == types.len() && net.addr().is_ipv6()
-        }
-        (Value::Protocol(_), DataType::Protocol)
-        | (Value::Port(_), DataType::Port)
-        | (Value::Class(_), DataType::Class)
-        | (Value::Number(_), DataType::Number)
-        | (Value::Interface(_), DataType::Interface) => true,
+        (Value::Address(address), DataType::Ipv4Addr) => address.is_ipv4(),
+        (Value::Address(address), DataType::Ipv6Addr) => address.is_ipv6(),
+        (Value::Network(net), DataType::Ipv4Addr) => last_may_be_range && i + 1 == types.len() && net.addr().is_ipv4(),
+        (Value::Network(net), DataType::Ipv6Addr) => last_may_be_range && i + 1 == types.len() && net.addr().is_ipv6(),
+        (Value::Protocol(_), DataType::InetProto)
+        | (Value::Port(_), DataType::InetService)
+        | (Value::ClassId(_), DataType::ClassId)
+        | (Value::Integer(_), DataType::Integer)
+        | (Value::IfName(_), DataType::IfName) => true,
         _ => false,
     };
     values.len() == types.len() && values.iter().zip(types).enumerate().all(one)
@@ -135,5 +132,5 @@ pub(super) fn overlap(a: &Key, b: &Key) -> bool {
     a.iter().zip(b).all(|(a, b)| a.first() <= b.last() && b.first() <= a.last())
 }
 
-/// `NFT_JUMP_STACK_SIZE`.
-const DEEPEST: usize = 16;
+/// The kernel's limit of nested jumps (`include/net/netfilter/nf_tables.h`).
+const NFT_JUMP_STACK_SIZE: usize = 16;

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Class,
+    ClassId,
     model::{Change, RejectWith, SetKind, Verdict},
     plan::{NftablesSettings, render},
 };
@@ -23,12 +23,12 @@ fn sets(family: IpFamily) -> BTreeMap<Name, Set> {
     let address = DataType::address(family);
     let sets = [
         Set::new(Name::fixed("addresses"), [address]),
-        Set::new(Name::fixed("ports"), [DataType::Port]).kind(SetKind::Interval),
-        Set::new(Name::fixed("clients"), [address]).kind(SetKind::Learned { capacity: 0 }),
-        Set::new(Name::fixed("frontends"), [address, DataType::Protocol, DataType::Port]).to_verdicts(),
-        Set::new(Name::fixed("backends"), [DataType::Number]).to_values([address, DataType::Port]),
-        Set::new(Name::fixed("choice"), [DataType::Number]).to_verdicts(),
-        Set::new(Name::fixed("devices"), [DataType::Interface]),
+        Set::new(Name::fixed("ports"), [DataType::InetService]).kind(SetKind::Interval),
+        Set::new(Name::fixed("clients"), [address]).kind(SetKind::Dynamic { size: 0 }),
+        Set::new(Name::fixed("frontends"), [address, DataType::InetProto, DataType::InetService]).verdict_map(),
+        Set::new(Name::fixed("backends"), [DataType::Integer]).map_to([address, DataType::InetService]),
+        Set::new(Name::fixed("choice"), [DataType::Integer]).verdict_map(),
+        Set::new(Name::fixed("devices"), [DataType::IfName]),
     ];
     sets.into_iter().map(|set| (set.name.clone(), set)).collect()
 }
@@ -139,52 +139,49 @@ fn attribute(kind: u16, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn what_others_write_is_read_back_as_it_was_written() {
-    let number = |field, mask, relation, number| {
-        Statement::from(Match::Compare { field, mask, relation, value: Value::Number(number) })
-    };
-    let port = |field, relation, port| {
-        Statement::from(Match::Compare { field, mask: u32::MAX, relation, value: Value::Port(port) })
-    };
+    let number =
+        |field, mask, op, number| Statement::from(Match::Cmp { field, mask, op, value: Value::Integer(number) });
+    let port = |field, op, port| Statement::from(Match::Cmp { field, mask: u32::MAX, op, value: Value::Port(port) });
     for family in IpFamily::BOTH {
         let address: std::net::IpAddr = ["10.0.0.4", "fd00::4"][family.index()].parse().unwrap();
-        let frontend = vec![Field::Destination, Field::Protocol, Field::Port];
-        let member = |field, set, is| Statement::from(Match::Member { key: vec![field], set: Name::fixed(set), is });
+        let frontend = vec![Field::Daddr, Field::L4proto, Field::Dport];
+        let member = |field, set, eq| Statement::from(Match::InSet { key: vec![field], set: Name::fixed(set), eq });
         let all = sets(family);
         let rules = [
-            vec![Statement::Dispatch { key: frontend, map: Name::fixed("frontends") }],
-            vec![Statement::Dispatch { key: vec![Field::Random { count: 3, first: 0 }], map: Name::fixed("choice") }],
-            vec![Statement::Translate {
-                key: vec![Field::Random { count: 3, first: 1 }],
+            vec![Statement::Vmap { key: frontend, map: Name::fixed("frontends") }],
+            vec![Statement::Vmap { key: vec![Field::NumgenRandom { count: 3, first: 0 }], map: Name::fixed("choice") }],
+            vec![Statement::DnatMap {
+                key: vec![Field::NumgenRandom { count: 3, first: 1 }],
                 map: Name::fixed("backends"),
             }],
-            vec![Statement::TranslateTo { address, port: Some(8080) }],
-            vec![port(Field::Port, Relation::Equal, 80), Statement::TranslateTo { address, port: None }],
-            vec![Statement::SourceFrom(address)],
+            vec![Statement::Dnat { address, port: Some(8080) }],
+            vec![port(Field::Dport, CmpOp::Eq, 80), Statement::Dnat { address, port: None }],
+            vec![Statement::Snat(address)],
             vec![
-                member(Field::Port, "ports", true),
-                member(Field::InputInterface, "devices", false),
+                member(Field::Dport, "ports", true),
+                member(Field::Iifname, "devices", false),
                 Statement::Masquerade { fully_random: false },
             ],
-            vec![number(Field::Mark, 0x4000, Relation::Equal, 0), Verdict::Return.into()],
-            vec![number(Field::Mark, u32::MAX, Relation::NotEqual, 7), Verdict::Drop.into()],
-            vec![number(Field::ConnectionState, 6, Relation::NotEqual, 0), Verdict::Accept.into()],
-            vec![port(Field::SourcePort, Relation::AtLeast, 1024), Statement::Reject(RejectWith::TcpReset)],
+            vec![number(Field::MetaMark, 0x4000, CmpOp::Eq, 0), Verdict::Return.into()],
+            vec![number(Field::MetaMark, u32::MAX, CmpOp::Neq, 7), Verdict::Drop.into()],
+            vec![number(Field::CtState, 6, CmpOp::Neq, 0), Verdict::Accept.into()],
+            vec![port(Field::Sport, CmpOp::Gte, 1024), Statement::Reject(RejectWith::TcpReset)],
             vec![
-                Match::Within { field: Field::Port, first: Value::Port(80), last: Value::Port(90), is: false }.into(),
+                Match::Range { field: Field::Dport, first: Value::Port(80), last: Value::Port(90), eq: false }.into(),
                 Statement::Reject(RejectWith::Icmpx(3)),
             ],
-            vec![Match::Family(family).into(), Statement::ChangeMark { keep: 0, flip: 5 }],
-            vec![Statement::Note { key: vec![Field::Source], set: Name::fixed("clients") }],
-            vec![Statement::NoTrack],
+            vec![Match::Nfproto(family).into(), Statement::MetaMarkSet { mask: 0, xor: 5 }],
+            vec![Statement::UpdateSet { key: vec![Field::Saddr], set: Name::fixed("clients") }],
+            vec![Statement::Notrack],
             vec![
-                Match::Compare {
-                    field: Field::OutputInterface,
+                Match::Cmp {
+                    field: Field::Oifname,
                     mask: u32::MAX,
-                    relation: Relation::NotEqual,
-                    value: Value::Interfaces(Interface::new("eth")),
+                    op: CmpOp::Neq,
+                    value: Value::IfNamePrefix(IfName::new("eth")),
                 }
                 .into(),
-                Statement::PriorityAtRandom { count: 2, first: Class::new(1, 1) },
+                Statement::MetaPriorityNumgen { count: 2, first: ClassId::new(1, 1) },
             ],
         ];
         for statements in rules {
@@ -198,7 +195,7 @@ fn what_others_write_is_read_back_as_it_was_written() {
 fn what_is_not_known_is_kept_as_the_kernel_lists_it() {
     let limit = Expression { name: "limit".to_owned(), data: attribute(1, &5_u64.to_be_bytes()) };
     let opaque = Opaque { expressions: vec![limit], text: "limit".to_owned(), outcome: Outcome::Condition };
-    let rule = Rule::new([Match::New.into(), Statement::Opaque(opaque), Verdict::Accept.into()]);
+    let rule = Rule::new([Match::CtStateNew.into(), Statement::Opaque(opaque), Verdict::Accept.into()]);
     assert_eq!(round_trip(&rule, IpFamily::V4, &BTreeMap::new()), rule);
     assert_eq!(rule.text(IpFamily::V4).to_string(), "ct state new [limit] accept");
 }
@@ -206,7 +203,7 @@ fn what_is_not_known_is_kept_as_the_kernel_lists_it() {
 #[test]
 fn a_set_of_unknown_form_makes_its_rules_opaque() {
     let rule = Rule::new([
-        Match::Member { key: vec![Field::Source], set: Name::fixed("strange"), is: true }.into(),
+        Match::InSet { key: vec![Field::Saddr], set: Name::fixed("strange"), eq: true }.into(),
         Verdict::Drop.into(),
     ]);
     let read = round_trip(&rule, IpFamily::V4, &BTreeMap::new());
@@ -219,7 +216,7 @@ fn a_set_of_unknown_form_makes_its_rules_opaque() {
 
 #[test]
 fn the_planners_affinity_is_read_back() {
-    let cluster = Cluster::of_node("node-1")
+    let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).affinity(300))
         .slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2").pod("10.244.0.3"));
     let (rules, sets) = planned(&cluster, &NftablesSettings::default(), IpFamily::V4);
@@ -229,7 +226,7 @@ fn the_planners_affinity_is_read_back() {
         let timeout = Duration::from_secs(300);
         rule.statements
             .iter()
-            .any(|statement| matches!(statement, Statement::Learn { timeout: t, .. } if *t == timeout))
+            .any(|statement| matches!(statement, Statement::UpdateMap { timeout: t, .. } if *t == timeout))
     };
     assert!(read.iter().any(learns));
 }

@@ -1,17 +1,17 @@
 use super::*;
 
-/// Why a rule with these conditions does not match; `None` if it does.
+/// Returns the reason why a rule with these conditions does not match; `None` if it does.
 fn mismatch(conditions: &str, packet: &Packet) -> Option<String> {
     let hook = if packet.origin == Origin::Local { "OUTPUT" } else { "PREROUTING" };
     let rules = rules(packet.family(), &format!("*raw\n-A {hook} {conditions} -j DROP"));
-    let stories: Vec<Story> = stories(&rules, &host(), packet).collect();
-    assert_eq!(stories.len(), 1, "{conditions}");
-    let mismatch = stories[0].events.iter().find_map(|event| match event {
+    let leaves: Vec<Leaf> = Ruleset::from_rules(&rules).leaves(&host(), packet).collect();
+    assert_eq!(leaves.len(), 1, "{conditions}");
+    let mismatch = leaves[0].events.iter().find_map(|event| match event {
         Event::Rule { mismatch, .. } => Some(mismatch.clone()),
         _ => None,
     });
     let mismatch = mismatch.expect("the packet meets the rule");
-    assert_eq!(stories[0].ending.verdict == Verdict::Dropped, mismatch.is_none(), "{conditions}");
+    assert_eq!(leaves[0].verdict == Verdict::Dropped, mismatch.is_none(), "{conditions}");
     mismatch
 }
 
@@ -26,12 +26,12 @@ fn assert_fails(conditions: &str, packet: &Packet, why: &str) {
 }
 
 #[test]
-fn a_rule_without_conditions_matches_everything() {
+fn rule_without_conditions_matches() {
     assert_matches("-m comment --comment \"for people\"", &from_pod("10.0.0.1:80"));
 }
 
 #[test]
-fn addresses_match_by_network_or_its_opposite() {
+fn addresses_match_networks_and_negated_networks() {
     let packet = from_pod("10.0.0.1:80");
     for matching in
         ["-s 172.17.0.0/24", "-s 172.17.0.14/32", "! -s 10.0.0.0/8", "-d 10.0.0.1/32", "! -d 172.17.0.14/32"]
@@ -46,7 +46,7 @@ fn addresses_match_by_network_or_its_opposite() {
 }
 
 #[test]
-fn interfaces_match_by_name_or_start() {
+fn interfaces_match_names_and_prefixes() {
     let packet = from_pod("10.0.0.1:80");
     for matching in ["-i cni0", "-i cni+", "! -i eth0", "! -i eth+"] {
         assert_matches(matching, &packet);
@@ -87,7 +87,7 @@ fn protocols_and_ports_match() {
 }
 
 #[test]
-fn the_connection_is_new() {
+fn connection_state_is_new() {
     let packet = from_pod("10.0.0.1:80");
     assert_matches("-m conntrack --ctstate NEW", &packet);
     assert_matches("-m state --state NEW,RELATED", &packet);
@@ -102,7 +102,7 @@ fn the_connection_is_new() {
 }
 
 #[test]
-fn marks_match_by_mask() {
+fn marks_match_with_masks() {
     let packet = Packet { mark: 0x4001, ..from_pod("10.0.0.1:80") };
     assert_matches("-m mark --mark 0x4000/0x4000", &packet);
     assert_matches("-m mark ! --mark 0x2000/0x2000", &packet);
@@ -111,7 +111,7 @@ fn marks_match_by_mask() {
 }
 
 #[test]
-fn the_hosts_own_addresses_are_of_type_local() {
+fn addresses_of_the_host_are_of_type_local() {
     let local = "-m addrtype --dst-type LOCAL";
     assert_matches(local, &from_pod("172.17.0.1:80"));
     assert_matches(local, &from_node("127.0.0.9:80"));
@@ -128,7 +128,7 @@ fn the_hosts_own_addresses_are_of_type_local() {
 }
 
 #[test]
-fn clients_are_remembered_by_list_and_for_a_time() {
+fn recent_matches_list_entries_up_to_their_age_limit() {
     let check = "-m recent --rcheck --seconds 60 --reap --name LIST --mask 255.255.255.255 --rsource";
     let remembered =
         |list: &str, age| Packet { remembered: [(list.to_owned(), age)].into(), ..from_pod("10.0.0.1:80") };
@@ -140,50 +140,50 @@ fn clients_are_remembered_by_list_and_for_a_time() {
 }
 
 #[test]
-fn chance_splits_the_way_by_its_31_bits() {
+fn statistic_forks_with_the_kernels_31_bit_probability() {
     let statistic = "*filter\n-A INPUT -m statistic --mode random --probability 0.33333333349 -j DROP";
-    let found = endings(&rules(IpFamily::V4, statistic), &host(), &from_pod("172.17.0.1:80"));
+    let leaves = leaves(&rules(IpFamily::V4, statistic), &host(), &from_pod("172.17.0.1:80"));
     let share = 715_827_883.0 / f64::from(1_u32 << 31);
-    assert_eq!(found[0], Ending { verdict: Verdict::Dropped, share, assuming: vec![] });
-    assert!((found[1].share - (1.0 - share)).abs() < 1e-15 && found.len() == 2, "{found:?}");
+    assert_eq!((&leaves[0].verdict, leaves[0].share), (&Verdict::Dropped, share));
+    assert!((leaves[1].share - (1.0 - share)).abs() < 1e-15 && leaves.len() == 2, "{leaves:?}");
 }
 
 #[test]
-fn chance_that_is_certain_or_impossible_does_not_split_the_way() {
+fn certain_and_impossible_statistic_does_not_fork() {
     let with = |chance| format!("*filter\n-A INPUT -m statistic --mode random --probability {chance} -j DROP");
-    assert_eq!(ends(&with("1.0"), &from_pod("172.17.0.1:80")), ["dropped"]);
+    assert_eq!(verdicts(&with("1.0"), &from_pod("172.17.0.1:80")), ["dropped"]);
     assert_eq!(
-        ends(&with("0.0"), &from_pod("172.17.0.1:80")),
-        ["not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14"]
+        verdicts(&with("0.0"), &from_pod("172.17.0.1:80")),
+        ["not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14"]
     );
 }
 
 #[test]
-fn what_we_do_not_know_is_told_both_ways() {
+fn unknown_condition_forks_only_if_it_matters() {
     let text = "*filter
         -A INPUT -p tcp -m set --match-set friends src -m statistic --mode random --probability 0.25 -j DROP";
     assert_eq!(
-        ends(text, &from_pod("172.17.0.1:80")),
+        verdicts(text, &from_pod("172.17.0.1:80")),
         [
-            "0.250 dropped (`-m set --match-set friends src` holds)",
-            "0.750 not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14 \
-             (`-m set --match-set friends src` holds)",
-            "not ours, goes on to 172.17.0.1:80 on this host, seen as from 172.17.0.14 \
-             (not: `-m set --match-set friends src` holds)",
+            "0.250 dropped (`-m set --match-set friends src` matches)",
+            "0.750 not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 \
+             (`-m set --match-set friends src` matches)",
+            "not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 \
+             (not: `-m set --match-set friends src` matches)",
         ]
     );
-    // Where nothing would happen, or something else rules the rule out, it need not be known.
+    // The rule has no effect, or another condition does not match.
     let quiet = "*filter
         -A INPUT -m set --match-set friends src
         -A INPUT -m set --match-set friends src -j LOG
         -A INPUT -p udp -m set --match-set friends src -j DROP";
-    assert_eq!(ends(quiet, &from_pod("172.17.0.1:80")).len(), 1);
+    assert_eq!(verdicts(quiet, &from_pod("172.17.0.1:80")).len(), 1);
 }
 
 #[test]
-fn many_conditions_that_we_do_not_know_end_the_walk_in_time() {
+fn walk_with_many_unknown_conditions_is_cut_off() {
     let marks = "-A INPUT -m set --match-set friends src -j MARK --set-xmark 0x1/0x1\n".repeat(40);
-    let endings = ends(&format!("*filter\n{marks}"), &from_pod("172.17.0.1:80"));
-    assert!(endings.len() < 1 << 15, "{}", endings.len());
-    assert!(endings.last().unwrap().contains("cannot be told: there are more than"));
+    let verdicts = verdicts(&format!("*filter\n{marks}"), &from_pod("172.17.0.1:80"));
+    assert!(verdicts.len() < 1 << 15, "{}", verdicts.len());
+    assert!(verdicts.last().unwrap().contains("unknown: there are more than"));
 }

@@ -1,10 +1,10 @@
-//! The stories of the nginx example, as people read them.
+//! Traces of the nginx example as text.
 
-use ferroute_core::testing::{Cluster, ServiceBuilder, pod, service, slice};
-use ferroute_iptables::{HostFacts, PlanContext, render};
+use ferroute_core::{HostState, testing::{Cluster, ServiceBuilder, pod, service, slice}};
+use ferroute_iptables::{PlanContext, render};
 
 use super::*;
-use crate::{testing, write_story_into, write_summary_into};
+use crate::{testing, write_leaf_into, write_summary_into};
 
 /// The rules of the nginx example.
 fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> RuleSet {
@@ -13,30 +13,30 @@ fn nginx(change: impl FnOnce(ServiceBuilder) -> ServiceBuilder) -> RuleSet {
 
 fn planned(cluster: &Cluster) -> RuleSet {
     let table = cluster.table(IpFamily::V4);
-    let facts = HostFacts { random_fully: true, ..HostFacts::default() };
-    render(&table, &PlanContext::new(&testing::settings(), &table, &facts))
+    let host_state = HostState { random_fully: true, ..HostState::default() };
+    render(&table, &PlanContext::new(&testing::settings(), &table, &host_state))
 }
 
-fn told(rules: &RuleSet, packet: &Packet) -> String {
+fn summary(rules: &RuleSet, packet: &Packet) -> String {
     let mut text = String::new();
-    write_summary_into(&mut text, &summary(rules, &host(), packet)).unwrap();
+    write_summary_into(&mut text, &Ruleset::from_rules(rules).summary(&host(), packet)).unwrap();
     text
 }
 
 #[test]
-fn a_pod_calls_the_cluster_ip() {
-    insta::assert_snapshot!(told(&nginx(|it| it), &from_pod("10.111.175.78:80")), @r"
+fn pod_connects_to_cluster_ip() {
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_pod("10.111.175.78:80")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 10.111.175.78:80 to one of 3
           33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
           33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
-    => delivered through cni0, seen as from 172.17.0.14
+    => delivered through cni0, with source 172.17.0.14
     ");
 }
 
 #[test]
-fn the_node_calls_the_cluster_ip() {
-    insta::assert_snapshot!(told(&nginx(|it| it), &from_node("10.111.175.78:80")), @r"
+fn node_connects_to_cluster_ip() {
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_node("10.111.175.78:80")), @r"
     nat OUTPUT → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         DNAT 10.111.175.78:80 to one of 3
@@ -44,32 +44,32 @@ fn the_node_calls_the_cluster_ip() {
           33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 192.168.49.2 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn a_pod_of_the_service_calls_the_cluster_ip() {
+fn endpoint_connects_to_cluster_ip() {
     let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
-    insta::assert_snapshot!(told(&nginx(|it| it), &packet), @r"
+    insta::assert_snapshot!(summary(&nginx(|it| it), &packet), @r"
     in 66.7 % of all cases:
     nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 10.111.175.78:80 to one of 2
           33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
-    => delivered through cni0, seen as from 172.17.0.5
+    => delivered through cni0, with source 172.17.0.5
     in 33.3 % of all cases:
     nat PREROUTING → KUBE-SERVICES → KUBE-SVC-V2OKYYMBY3REGZOG → KUBE-SEP-C54WIGIB4NQVIFB3
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         DNAT 10.111.175.78:80 to 172.17.0.5:80
     filter FORWARD → KUBE-FORWARD: accept
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 172.17.0.5 as 172.17.0.1
-    => delivered to 172.17.0.5:80 through cni0, seen as from 172.17.0.1
+    => delivered to 172.17.0.5:80 through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn somebody_outside_calls_the_node_port() {
-    insta::assert_snapshot!(told(&nginx(|it| it), &from_outside("192.168.49.2:31628")), @r"
+fn external_client_connects_to_node_port() {
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_outside("192.168.49.2:31628")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 3
@@ -78,13 +78,13 @@ fn somebody_outside_calls_the_node_port() {
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
     filter FORWARD → KUBE-FORWARD: accept
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn the_node_calls_the_node_port_on_localhost() {
-    insta::assert_snapshot!(told(&nginx(|it| it), &from_node("127.0.0.1:31628")), @r"
+fn node_connects_to_node_port_on_localhost() {
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_node("127.0.0.1:31628")), @r"
     nat OUTPUT → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 127.0.0.1:31628 to one of 3
@@ -92,27 +92,27 @@ fn the_node_calls_the_node_port_on_localhost() {
           33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 127.0.0.1 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn somebody_outside_calls_the_node_port_under_policy_local() {
+fn external_client_connects_to_node_port_with_policy_local() {
     let rules = nginx(ServiceBuilder::external_local);
-    insta::assert_snapshot!(told(&rules, &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&rules, &from_outside("192.168.49.2:31628")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
         → KUBE-SVL-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 3
           33.3 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80
           33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
-    => delivered through cni0, seen as from 203.0.113.7
+    => delivered through cni0, with source 203.0.113.7
     ");
 }
 
 #[test]
-fn somebody_calls_a_load_balancer_with_source_ranges() {
+fn source_ranges_restrict_load_balancer_ip() {
     let rules = nginx(|it| it.load_balancer("198.51.100.1").source_range("203.0.113.0/24"));
-    insta::assert_snapshot!(told(&rules, &from_outside("198.51.100.1:80")), @r"
+    insta::assert_snapshot!(summary(&rules, &from_outside("198.51.100.1:80")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-FW-V2OKYYMBY3REGZOG → KUBE-EXT-V2OKYYMBY3REGZOG
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 198.51.100.1:80 to one of 3
@@ -121,38 +121,38 @@ fn somebody_calls_a_load_balancer_with_source_ranges() {
           33.3 %  KUBE-SEP-KN3IA7DQGTHQJWSD: 172.17.0.6:80
     filter FORWARD → KUBE-FORWARD: accept
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
-    insta::assert_snapshot!(told(&rules, &from_pod("198.51.100.1:80")), @r"
+    insta::assert_snapshot!(summary(&rules, &from_pod("198.51.100.1:80")), @r"
     filter FORWARD → KUBE-PROXY-FIREWALL: drop
     => dropped
     ");
 }
 
 #[test]
-fn nobody_is_behind_the_service() {
+fn service_without_endpoints_rejects() {
     let empty = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
-    let rules = planned(&Cluster::of_node("node").service(empty));
-    insta::assert_snapshot!(told(&rules, &from_node("10.111.175.78:80")), @r"
+    let rules = planned(&Cluster::new("node").service(empty));
+    insta::assert_snapshot!(summary(&rules, &from_node("10.111.175.78:80")), @r"
     filter OUTPUT → KUBE-SERVICES: reject with icmp-port-unreachable
     => rejected with icmp-port-unreachable
     ");
-    insta::assert_snapshot!(told(&rules, &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&rules, &from_outside("192.168.49.2:31628")), @r"
     filter INPUT → KUBE-EXTERNAL-SERVICES: reject with icmp-port-unreachable
     => rejected with icmp-port-unreachable
     ");
 }
 
 #[test]
-fn no_service_has_the_address() {
-    insta::assert_snapshot!(told(&nginx(|it| it), &from_pod("10.111.175.79:80")), @r"
-    => not ours, goes on to 10.111.175.79:80 through eth0, seen as from 172.17.0.14
+fn unknown_address_is_not_translated() {
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_pod("10.111.175.79:80")), @r"
+    => not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14
     ");
 }
 
 #[test]
-fn endpoints_on_two_nodes_see_the_client_in_different_ways() {
-    let cluster = Cluster::of_node("node")
+fn source_is_shown_per_endpoint_if_it_differs() {
+    let cluster = Cluster::new("node")
         .service(service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628))
         .slice(
             slice("default/nginx-service-a", "nginx-service")
@@ -160,12 +160,12 @@ fn endpoints_on_two_nodes_see_the_client_in_different_ways() {
                 .pod(pod("172.17.0.4").on("node"))
                 .pod(pod("172.17.1.4").on("other")),
         );
-    insta::assert_snapshot!(told(&planned(&cluster), &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&planned(&cluster), &from_outside("192.168.49.2:31628")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-NODEPORTS → KUBE-EXT-V2OKYYMBY3REGZOG
         KUBE-MARK-MASQ: mark 0x0 becomes 0x4000
         KUBE-SVC-V2OKYYMBY3REGZOG: DNAT 192.168.49.2:31628 to one of 2
-          50.0 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80 through cni0, seen as from 172.17.0.1
-          50.0 %  KUBE-SEP-XSY6JH7KMCPXON4A: 172.17.1.4:80 through eth0, seen as from 192.168.49.2
+          50.0 %  KUBE-SEP-3VDHYO53IOQ2XWUD: 172.17.0.4:80 through cni0, with source 172.17.0.1
+          50.0 %  KUBE-SEP-XSY6JH7KMCPXON4A: 172.17.1.4:80 through eth0, with source 192.168.49.2
     filter FORWARD → KUBE-FORWARD: accept
     nat POSTROUTING → KUBE-POSTROUTING: mark 0x4000 becomes 0x0, masquerade 203.0.113.7
     => delivered
@@ -173,9 +173,9 @@ fn endpoints_on_two_nodes_see_the_client_in_different_ways() {
 }
 
 #[test]
-fn of_very_many_endpoints_some_are_listed() {
+fn long_endpoint_lists_are_abbreviated() {
     let cluster = Cluster::uniform(1, 1000);
-    insta::assert_snapshot!(told(&planned(&cluster), &from_pod("10.96.0.1:80")), @r"
+    insta::assert_snapshot!(summary(&planned(&cluster), &from_pod("10.96.0.1:80")), @r"
     nat PREROUTING → KUBE-SERVICES → KUBE-SVC-LNYJGKBJ4KGVZDFH: DNAT 10.96.0.1:80 to one of 1000
            0.1 %  KUBE-SEP-DBHZJXSQHGE3WWBJ: 10.128.0.100:8080
            0.1 %  KUBE-SEP-57TFAL4UXVITSLUC: 10.128.0.101:8080
@@ -189,18 +189,19 @@ fn of_very_many_endpoints_some_are_listed() {
            0.1 %  KUBE-SEP-AGHDALOCMZHNWM7D: 10.128.0.109:8080
            0.1 %  KUBE-SEP-56XXEVSYUF5UVNAH: 10.128.0.10:8080
           98.9 %  989 more
-    => delivered through eth0, seen as from 172.17.0.14
+    => delivered through eth0, with source 172.17.0.14
     ");
 }
 
 #[test]
-fn a_story_in_full_tells_why_each_rule_matched_or_not() {
-    let one = Cluster::of_node("node")
+fn leaf_shows_why_each_rule_matches_or_not() {
+    let one = Cluster::new("node")
         .service(service("default/one").cluster_ip("10.111.175.78").port("", 80))
         .slice(slice("default/one-a", "one").port("", 80).pod(pod("172.17.0.14").on("node")));
     let mut text = String::new();
-    for story in stories(&planned(&one), &host(), &from_pod("10.111.175.78:80")) {
-        write_story_into(&mut text, &story).unwrap();
+    let (rules, host, packet) = (planned(&one), host(), from_pod("10.111.175.78:80"));
+    for leaf in Ruleset::from_rules(&rules).leaves(&host, &packet) {
+        write_leaf_into(&mut text, &leaf).unwrap();
     }
     insta::assert_snapshot!(text, @r#"
     nat PREROUTING
@@ -242,6 +243,6 @@ fn a_story_in_full_tells_why_each_rule_matched_or_not() {
         KUBE-POSTROUTING 3: -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
           yes
           => masquerade 172.17.0.14 as 172.17.0.1
-    100.0 %: delivered to 172.17.0.14:80 through cni0, seen as from 172.17.0.1
+    100.0 %: delivered to 172.17.0.14:80 through cni0, with source 172.17.0.1
     "#);
 }

@@ -1,23 +1,23 @@
-//! The stories of the nginx example, as people read them.
+//! Traces of the nginx example as text.
 
 use super::*;
 
 #[test]
-fn a_pod_calls_the_cluster_ip() {
+fn pod_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
     ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 3
           33.3 %  @endpoints 1:1: 172.17.0.4:80
           33.3 %  @endpoints 1:2: 172.17.0.5:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
-    => delivered through cni0, seen as from 172.17.0.14
+    => delivered through cni0, with source 172.17.0.14
     ");
 }
 
 #[test]
-fn the_node_calls_the_cluster_ip() {
+fn node_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_node("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_node("10.111.175.78:80")), @r"
     ip ferroute nat-output → services
         mark 0x0 becomes 0x4000
         pick-3: DNAT 10.111.175.78:80 to one of 3
@@ -25,31 +25,31 @@ fn the_node_calls_the_cluster_ip() {
           33.3 %  @endpoints 1:2: 172.17.0.5:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 192.168.49.2 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn a_pod_of_the_service_calls_the_cluster_ip() {
+fn endpoint_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
     let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
-    insta::assert_snapshot!(told(&kernel, &packet), @r"
+    insta::assert_snapshot!(summary(&kernel, &packet), @r"
     in 66.7 % of all cases:
     ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 2
           33.3 %  @endpoints 1:1: 172.17.0.4:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
-    => delivered through cni0, seen as from 172.17.0.5
+    => delivered through cni0, with source 172.17.0.5
     in 33.3 % of all cases:
     ip ferroute nat-prerouting → services → pick-3 → @endpoints 1:2: DNAT 10.111.175.78:80 to 172.17.0.5:80
     ip ferroute nat-postrouting → masquerading: masquerade 172.17.0.5 as 172.17.0.1
-    => delivered to 172.17.0.5:80 through cni0, seen as from 172.17.0.1
+    => delivered to 172.17.0.5:80 through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn somebody_outside_calls_the_node_port() {
+fn external_client_connects_to_node_port() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
     ip ferroute nat-prerouting → services → node-port-external-3
         mark 0x0 becomes 0x4000
         node-port-pick-3: DNAT 192.168.49.2:31628 to one of 3
@@ -57,14 +57,14 @@ fn somebody_outside_calls_the_node_port() {
           33.3 %  @endpoints 1:2: 172.17.0.5:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn the_node_calls_the_node_port_on_localhost() {
+fn node_connects_to_node_port_on_localhost() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_node("127.0.0.1:31628")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_node("127.0.0.1:31628")), @r"
     ip ferroute nat-output → services → node-port-external-3
         mark 0x0 becomes 0x4000
         node-port-pick-3: DNAT 127.0.0.1:31628 to one of 3
@@ -72,48 +72,48 @@ fn the_node_calls_the_node_port_on_localhost() {
           33.3 %  @endpoints 1:2: 172.17.0.5:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 127.0.0.1 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
 }
 
 #[test]
-fn somebody_outside_calls_the_node_port_under_policy_local() {
+fn external_client_connects_to_node_port_with_policy_local() {
     let kernel = kernel(&nginx(|it| it.external_local()), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
     ip ferroute nat-prerouting → services → node-port-external-local-3
                 → node-port-pick-local-3: DNAT 192.168.49.2:31628 to one of 3
           33.3 %  @endpoints 2:1: 172.17.0.4:80
           33.3 %  @endpoints 2:2: 172.17.0.5:80
           33.3 %  @endpoints 2:3: 172.17.0.6:80
-    => delivered through cni0, seen as from 203.0.113.7
+    => delivered through cni0, with source 203.0.113.7
     ");
 }
 
 #[test]
-fn a_pod_calls_a_service_with_affinity() {
+fn pod_connects_to_service_with_session_affinity() {
     let kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
     ip ferroute nat-prerouting → services → pick-sticky-3 → remember: DNAT 10.111.175.78:80 to one of 3
           33.3 %  @endpoints 27aa:cf15: 172.17.0.4:80
           33.3 %  @endpoints 27aa:862b: 172.17.0.5:80
           33.3 %  @endpoints 27aa:8e29: 172.17.0.6:80
-    => delivered through cni0, seen as from 172.17.0.14
+    => delivered through cni0, with source 172.17.0.14
     ");
 }
 
 #[test]
-fn somebody_calls_a_port_that_the_cluster_ip_has_not() {
+fn unknown_port_of_cluster_ip_is_rejected() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:81")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:81")), @r"
     ip ferroute filter-forward → cluster-ips: reject with icmp port-unreachable
     => rejected with icmp port-unreachable
     ");
 }
 
 #[test]
-fn somebody_calls_a_load_balancer_with_source_ranges() {
+fn source_ranges_restrict_load_balancer_ip() {
     let kernel = kernel(&nginx(|it| it.load_balancer("198.51.100.1").source_range("203.0.113.0/24")), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_outside("198.51.100.1:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("198.51.100.1:80")), @r"
     ip ferroute nat-prerouting → services → external-3
         mark 0x0 becomes 0x4000
         pick-3: DNAT 198.51.100.1:80 to one of 3
@@ -121,59 +121,59 @@ fn somebody_calls_a_load_balancer_with_source_ranges() {
           33.3 %  @endpoints 1:2: 172.17.0.5:80
           33.3 %  @endpoints 1:3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
-    => delivered through cni0, seen as from 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
     ");
-    insta::assert_snapshot!(told(&kernel, &from_pod("198.51.100.1:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("198.51.100.1:80")), @r"
     ip ferroute filter-prerouting-pre-dnat → firewall: drop
     => dropped
     ");
 }
 
 #[test]
-fn nobody_is_behind_the_service() {
+fn service_without_endpoints_rejects() {
     let empty = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
-    let kernel = kernel(&Cluster::of_node("node").service(empty), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_pod("10.111.175.78:80")), @r"
+    let kernel = kernel(&Cluster::new("node").service(empty), &[]);
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
     ip ferroute filter-forward → frontends: reject with icmp port-unreachable
     => rejected with icmp port-unreachable
     ");
-    insta::assert_snapshot!(told(&kernel, &from_outside("192.168.49.2:31628")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
     ip ferroute filter-input → node-ports: reject with icmp port-unreachable
     => rejected with icmp port-unreachable
     ");
 }
 
 #[test]
-fn a_neighbour_calls_what_listens_on_localhost() {
+fn external_client_cannot_reach_localhost() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(told(&kernel, &from_outside("127.0.0.1:8080")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("127.0.0.1:8080")), @r"
     ip ferroute filter-input: drop
     => dropped
     ");
 }
 
 #[test]
-fn no_service_has_the_address() {
+fn unknown_address_is_not_translated_or_dropped_in_a_service_network() {
     let packet = from_pod("10.111.175.79:80");
-    insta::assert_snapshot!(told(&kernel(&nginx(|it| it), &[]), &packet), @r"
-    => not ours, goes on to 10.111.175.79:80 through eth0, seen as from 172.17.0.14
+    insta::assert_snapshot!(summary(&kernel(&nginx(|it| it), &[]), &packet), @r"
+    => not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14
     ");
-    insta::assert_snapshot!(told(&kernel(&nginx(|it| it), &["10.96.0.0/12"]), &packet), @r"
+    insta::assert_snapshot!(summary(&kernel(&nginx(|it| it), &["10.96.0.0/12"]), &packet), @r"
     ip ferroute filter-forward → cluster-ips: drop
     => dropped
     ");
 }
 
 #[test]
-fn a_story_in_full_tells_why_each_rule_matched_or_not() {
-    let one = Cluster::of_node("node")
+fn leaf_shows_why_each_rule_matches_or_not() {
+    let one = Cluster::new("node")
         .service(service("default/one").cluster_ip("10.111.175.78").port("", 80))
         .slice(slice("default/one-a", "one").port("", 80).pod(pod("172.17.0.14").on("node")));
     let kernel = kernel(&one, &[]);
     let (host, packet) = (host(), from_pod("10.111.175.78:80"));
     let mut text = String::new();
-    for story in stories(kernel.table(&id()).unwrap(), &host, &packet) {
-        write_story_into(&mut text, &story).unwrap();
+    for leaf in ruleset(&kernel).leaves(&host, &packet) {
+        write_leaf_into(&mut text, &leaf).unwrap();
     }
     insta::assert_snapshot!(text, @r#"
     ip ferroute filter-prerouting-pre-dnat
@@ -181,7 +181,7 @@ fn a_story_in_full_tells_why_each_rule_matched_or_not() {
         yes
         firewall 1: ip daddr . meta l4proto . th dport @restricted ip daddr . meta l4proto . th dport . ip saddr != @source-ranges drop
           no: 10.111.175.78 . tcp . 80 is not in @restricted
-      end of filter-prerouting-pre-dnat: accept
+      end of filter-prerouting-pre-dnat: policy accept
     ip ferroute nat-prerouting
       nat-prerouting 1: jump services
         yes
@@ -195,7 +195,7 @@ fn a_story_in_full_tells_why_each_rule_matched_or_not() {
     ip ferroute filter-prerouting-post-dnat
       filter-prerouting-post-dnat 1: ct state new ct status dnat meta priority set none comment "it has carried kind:endpoints"
         yes
-      end of filter-prerouting-post-dnat: accept
+      end of filter-prerouting-post-dnat: policy accept
     routed through cni0
     ip ferroute filter-forward
       filter-forward 1: ct state new jump frontends
@@ -208,7 +208,7 @@ fn a_story_in_full_tells_why_each_rule_matched_or_not() {
         yes
         cluster-ips 1: ip daddr @cluster-ips reject comment "a port that the service has not"
           no: 172.17.0.14 is not in @cluster-ips
-      end of filter-forward: accept
+      end of filter-forward: policy accept
     ip ferroute nat-postrouting
       nat-postrouting 1: jump masquerading
         yes
@@ -217,6 +217,6 @@ fn a_story_in_full_tells_why_each_rule_matched_or_not() {
         masquerading 2: ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin masquerade fully-random
           yes
           => masquerade 172.17.0.14 as 172.17.0.1
-    100.0 %: delivered to 172.17.0.14:80 through cni0, seen as from 172.17.0.1
+    100.0 %: delivered to 172.17.0.14:80 through cni0, with source 172.17.0.1
     "#);
 }

@@ -1,0 +1,132 @@
+//! Routes of the metrics address.
+//!
+//! ```text
+//!   /metrics    metrics for Prometheus      /services         applied version of each Service
+//!   /healthz    ok                          /changes          slowest changes of the last hour
+//!   /proxyMode  name of the mode            /statusz, /flagz  the process and its flags
+//!   /configz    active configuration
+//! ```
+
+use std::{sync::Arc, time::Instant};
+
+use hyper::{
+    StatusCode,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+
+use crate::{
+    Pages,
+    history::{History, ServiceFilter},
+    http::{Handler, Request, Response, json, not_found, text},
+    metrics::{Metrics, Sampled},
+};
+
+/// Serves the metrics address: kube-proxy's paths, `/services` and `/changes`. `S` reads values for `/metrics`.
+#[derive(Debug)]
+pub struct AdminHandler<S> {
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Applied versions and slow changes.
+    pub history: Arc<History>,
+    /// Status pages.
+    pub pages: Pages,
+    /// Name of the active mode.
+    pub mode: &'static str,
+    /// Reads the values that are sampled for each request of `/metrics`.
+    pub sample: S,
+}
+
+impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
+    fn answer(&self, request: &Request) -> Response {
+        match request.uri.path() {
+            "/metrics" => self.metrics(),
+            // The process runs; kube-proxy checks nothing else here.
+            "/healthz" if has_query_key(request, "verbose") => {
+                text(StatusCode::OK, "[+]ping ok\nhealthz check passed\n")
+            }
+            "/healthz" | "/healthz/ping" => text(StatusCode::OK, "ok"),
+            "/proxyMode" => text(StatusCode::OK, self.mode),
+            "/configz" => self.pages.configz(),
+            "/statusz" => self.pages.statusz(request),
+            "/flagz" => self.pages.flagz(request),
+            "/services" => json(StatusCode::OK, self.history.services(&filter(request)).to_json()),
+            "/changes" => json(StatusCode::OK, self.history.slow_changes(Instant::now()).to_json()),
+            path if path.starts_with("/debug/") => text(StatusCode::NOT_FOUND, NO_PROFILES),
+            _ => not_found(),
+        }
+    }
+}
+
+impl<S: Fn() -> Sampled> AdminHandler<S> {
+    fn metrics(&self) -> Response {
+        let mut response = text(StatusCode::OK, self.metrics.render(&(self.sample)()));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Metrics::CONTENT_TYPE));
+        response
+    }
+}
+
+/// Answer to the paths of Go's profiler.
+const NO_PROFILES: &str = "no profiles: this program is not written in Go; use perf or heaptrack on the process\n";
+
+fn query(request: &Request) -> form_urlencoded::Parse<'_> {
+    form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes())
+}
+
+fn has_query_key(request: &Request, name: &str) -> bool {
+    query(request).any(|(key, _)| key == name)
+}
+
+/// Parses `?namespace=…&name=…`.
+fn filter(request: &Request) -> ServiceFilter {
+    let mut filter = ServiceFilter::default();
+    for (key, value) in query(request) {
+        match &*key {
+            "namespace" => filter.namespace = Some(value.into_owned()),
+            "name" => filter.name = Some(value.into_owned()),
+            _ => {}
+        }
+    }
+    filter
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use ferroute_config::KubeProxyConfiguration;
+
+    use super::*;
+    use crate::http::testing::{body, request};
+
+    /// Returns status and body.
+    fn get(uri: &str) -> (u16, String) {
+        let handler = AdminHandler {
+            metrics: Arc::new(Metrics::new(&[])),
+            history: Arc::new(History::new(SystemTime::now())),
+            pages: Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()),
+            mode: "nftables",
+            sample: || Sampled { tasks: Some(7), ..Sampled::default() },
+        };
+        let response = handler.answer(&request(uri));
+        (response.status().as_u16(), body(response))
+    }
+
+    #[test]
+    fn paths_are_served() {
+        assert_eq!(get("/proxyMode"), (200, "nftables".to_owned()));
+        assert_eq!(get("/healthz"), (200, "ok".to_owned()));
+        assert_eq!(get("/healthz/ping?verbose"), (200, "ok".to_owned()));
+        assert_eq!(get("/healthz?verbose"), (200, "[+]ping ok\nhealthz check passed\n".to_owned()));
+        assert_eq!(get("/services?namespace=shop&name=web"), (200, "{\"services\":[]}".to_owned()));
+        assert_eq!(get("/changes"), (200, "{\"changes\":[]}".to_owned()));
+        assert!(get("/metrics").1.contains("go_goroutines 7\n"));
+        assert!(get("/configz").1.starts_with('{') && get("/flagz").0 == 200 && get("/statusz").0 == 200);
+        assert_eq!([get("/debug/pprof/heap").0, get("/metrics/").0, get("/").0], [404; 3]);
+    }
+
+    #[test]
+    fn queries_select_services() {
+        let parsed = filter(&request("/services?namespace=shop%2Done&other=x"));
+        assert_eq!(parsed, ServiceFilter { namespace: Some("shop-one".to_owned()), name: None });
+    }
+}

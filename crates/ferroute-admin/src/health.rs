@@ -1,0 +1,16 @@
+//! Health of the proxy and of single Services: `/healthz`, `/livez` and health-check node ports.
+//!
+//! ```text
+//!   sync loop ──► Health ──► HealthzHandler ────► /healthz, /livez    on the health-check address
+//!                      └───► HealthCheckPorts ──► any path, per Service  on its health-check node port
+//! ```
+//!
+//! Not in this module: the decision when to sync, the Node's taints.
+
+mod healthz;
+mod service_ports;
+mod state;
+
+pub use healthz::HealthzHandler;
+pub use service_ports::{HealthCheck, HealthCheckPorts, PortError};
+pub use state::{FamilyReport, Health, ProxyHealth, Report};

@@ -1,0 +1,240 @@
+//! Health-check node ports: per Service, a port on which load balancers check whether this node has endpoints.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    num::NonZeroU16,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use ferroute_core::{NamespacedName, ServiceTable};
+use hyper::{StatusCode, header::HeaderValue};
+
+use crate::{
+    health::Health,
+    http::{Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found},
+};
+
+/// Health check of one Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// Health-check node port.
+    pub port: NonZeroU16,
+    /// Number of the Service's ready endpoints on this node.
+    pub local_endpoints: usize,
+}
+
+/// Why a Service's health-check node port is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The port cannot be opened.
+    #[error("cannot serve health check of {service} on port {port}")]
+    Listen {
+        /// Service.
+        service: NamespacedName,
+        /// Its health-check node port.
+        port: NonZeroU16,
+        /// Address and cause.
+        #[source]
+        source: ListenError,
+    },
+    /// Another Service has the same port.
+    #[error("cannot serve health check of {service} on port {port}: port belongs to {owner}")]
+    Taken {
+        /// Service.
+        service: NamespacedName,
+        /// Its health-check node port.
+        port: NonZeroU16,
+        /// Service that is served on the port.
+        owner: NamespacedName,
+    },
+}
+
+impl PortError {
+    /// Returns the Service whose health check is not served.
+    pub fn service(&self) -> &NamespacedName {
+        match self {
+            Self::Listen { service, .. } | Self::Taken { service, .. } => service,
+        }
+    }
+}
+
+/// The servers of all health-check node ports.
+#[derive(Debug)]
+pub struct HealthCheckPorts {
+    state: Arc<PortState>,
+    open: BTreeMap<(NonZeroU16, ListenScope), Server>,
+    http: Arc<HttpThread>,
+    limits: Limits,
+}
+
+/// State shared with the handlers.
+#[derive(Debug)]
+struct PortState {
+    health: Arc<Health>,
+    owners: RwLock<BTreeMap<NonZeroU16, Owner>>,
+}
+
+/// The Service that is served on a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Owner {
+    service: NamespacedName,
+    local_endpoints: usize,
+}
+
+impl HealthCheck {
+    /// Returns the health checks of all Services in one family's table. An endpoint address counts once, regardless of its
+    /// number of ports.
+    pub fn from_table(table: &ServiceTable) -> BTreeMap<NamespacedName, Self> {
+        let mut ready: BTreeMap<&NamespacedName, (NonZeroU16, BTreeSet<IpAddr>)> = BTreeMap::new();
+        for (name, entry) in &table.entries {
+            let Some(port) = entry.service.health_check_node_port else { continue };
+            let (_, addresses) = ready.entry(&name.service).or_insert_with(|| (port, BTreeSet::new()));
+            let endpoints = entry.endpoints.iter().filter(|endpoint| endpoint.local && endpoint.ready);
+            addresses.extend(endpoints.map(|endpoint| endpoint.address));
+        }
+        ready
+            .into_iter()
+            .map(|(service, (port, addresses))| (service.clone(), Self { port, local_endpoints: addresses.len() }))
+            .collect()
+    }
+
+    /// Merges the health checks of several families. A dual-stack pod counts once.
+    pub fn merge<'a>(
+        families: impl IntoIterator<Item = &'a BTreeMap<NamespacedName, Self>>,
+    ) -> BTreeMap<NamespacedName, Self> {
+        let mut merged: BTreeMap<NamespacedName, Self> = BTreeMap::new();
+        for (service, check) in families.into_iter().flatten() {
+            let entry = merged.entry(service.clone()).or_insert(*check);
+            entry.local_endpoints = entry.local_endpoints.max(check.local_endpoints);
+        }
+        merged
+    }
+}
+
+impl HealthCheckPorts {
+    /// Creates an empty set of servers. Their answers include the health of the proxy.
+    pub fn new(http: Arc<HttpThread>, health: Arc<Health>, limits: Limits) -> Self {
+        let state = Arc::new(PortState { health, owners: RwLock::default() });
+        Self { state, open: BTreeMap::new(), http, limits }
+    }
+
+    /// Opens and closes ports until each of `checks` is served on each of `scopes`. Ports that stay are not closed in
+    /// between, even if they pass from one Service to another.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for each port that cannot be opened and for each Service whose port belongs to another Service. All
+    /// other ports are served. The next call retries the failed ones.
+    pub fn update(&mut self, scopes: &[ListenScope], checks: &BTreeMap<NamespacedName, HealthCheck>) -> Vec<PortError> {
+        let mut errors = Vec::new();
+        let owners = assign(&self.state.owners(), checks, &mut errors);
+        self.open.retain(|(port, scope), _| owners.contains_key(port) && scopes.contains(scope));
+        self.state.set_owners(owners.clone());
+        for (port, owner) in owners {
+            for scope in scopes {
+                let key = (port, *scope);
+                if self.open.contains_key(&key) {
+                    continue;
+                }
+                match self.start(*scope, port) {
+                    Ok(server) => {
+                        self.open.insert(key, server);
+                    }
+                    Err(source) => {
+                        errors.push(PortError::Listen { service: owner.service.clone(), port, source });
+                    }
+                }
+            }
+        }
+        errors
+    }
+
+    fn start(&self, scope: ListenScope, port: NonZeroU16) -> Result<Server, ListenError> {
+        let listener = listen(scope, port.get())?;
+        let handler = Arc::new(PortHandler { state: Arc::clone(&self.state), port });
+        self.http
+            .serve(listener, handler, self.limits)
+            .map_err(|source| ListenError { address: scope.with_port(port.get()), source })
+    }
+}
+
+/// Assigns each port to one Service: its current owner, else the first by name.
+fn assign(
+    current: &BTreeMap<NonZeroU16, Owner>,
+    checks: &BTreeMap<NamespacedName, HealthCheck>,
+    errors: &mut Vec<PortError>,
+) -> BTreeMap<NonZeroU16, Owner> {
+    let mut owners: BTreeMap<NonZeroU16, Owner> = BTreeMap::new();
+    let is_owner = |(service, check): &(&NamespacedName, &HealthCheck)| {
+        current.get(&check.port).is_some_and(|owner| owner.service == **service)
+    };
+    let (current, new): (Vec<_>, Vec<_>) = checks.iter().partition(is_owner);
+    for (service, check) in current.into_iter().chain(new) {
+        match owners.get(&check.port) {
+            None => {
+                let owner = Owner { service: service.clone(), local_endpoints: check.local_endpoints };
+                owners.insert(check.port, owner);
+            }
+            Some(owner) => errors.push(PortError::Taken {
+                service: service.clone(),
+                port: check.port,
+                owner: owner.service.clone(),
+            }),
+        }
+    }
+    owners
+}
+
+impl PortState {
+    fn owners(&self) -> BTreeMap<NonZeroU16, Owner> {
+        self.owners.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_owners(&self, owners: BTreeMap<NonZeroU16, Owner>) {
+        *self.owners.write().unwrap_or_else(PoisonError::into_inner) = owners;
+    }
+}
+
+/// Serves any path of one port.
+struct PortHandler {
+    state: Arc<PortState>,
+    port: NonZeroU16,
+}
+
+impl Handler for PortHandler {
+    fn answer(&self, _: &Request) -> Response {
+        let owner = self.state.owners.read().unwrap_or_else(PoisonError::into_inner).get(&self.port).cloned();
+        match owner {
+            Some(owner) => owner.response(self.state.health.report().healthy),
+            // The port is being closed.
+            None => not_found(),
+        }
+    }
+}
+
+impl Owner {
+    /// 200 if there are local endpoints and the proxy is healthy, else 503. The weight header is for load balancers that
+    /// distribute connections by the number of endpoints.
+    fn response(&self, proxy_healthy: bool) -> Response {
+        let good = self.local_endpoints > 0 && proxy_healthy;
+        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        // kube-proxy's bytes, including whitespace.
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\"localEndpoints\": {},\n\t\
+             \"serviceProxyHealthy\": {proxy_healthy}\n}}",
+            quoted(self.service.namespace()),
+            quoted(self.service.name()),
+            self.local_endpoints,
+        );
+        let mut response = json(status, body);
+        response.headers_mut().insert(WEIGHT, HeaderValue::from(self.local_endpoints));
+        response
+    }
+}
+
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! History of changes from receipt to kernel: the applied version of each Service, and slow changes.
+//!
+//! ```text
+//!   sync loop ──► History ─┬► ServiceStates: applied version of each Service  /services
+//!                          ├► SlowChanges: slowest changes of the last hour   /changes
+//!                          └► AppliedChange, per change                       Metrics
+//! ```
+//!
+//! Time is an argument everywhere. Memory is bounded: one small entry per Service and a few dozen slow changes.
+
+mod changes;
+mod services;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use ferroute_core::{IpFamily, NamespacedName, SyncReport, parse::ObjectVersion, tracker::TrackerEvent};
+
+pub use self::{
+    changes::ChangesPage,
+    services::{ServiceFilter, ServicesPage},
+};
+use self::{changes::SlowChanges, services::ServiceStates};
+use crate::Moment;
+
+/// Kind of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// A Service was added or updated. Indexed by [`IpFamily::index`], whether it has ports of each family.
+    ServiceApplied([bool; 2]),
+    /// A Service was deleted.
+    ServiceDeleted,
+    /// An EndpointSlice of this family was added or updated.
+    SliceApplied(IpFamily),
+    /// An EndpointSlice was deleted. Neither its family nor its Service is known.
+    SliceDeleted,
+}
+
+/// Version and times of a change. Rules do not depend on them.
+#[derive(Clone, Copy, Debug)]
+pub struct ChangeOrigin {
+    /// Time of receipt from the source.
+    pub received: Instant,
+    /// Version of the object; empty for objects from files and deleted objects.
+    pub version: ObjectVersion,
+    /// Time of the event in the cluster that caused an EndpointSlice to change; see
+    /// [`ferroute_core::parse::trigger_time`].
+    pub trigger: Option<SystemTime>,
+    /// Time of the API server's write, truncated to seconds, if known.
+    pub written: Option<SystemTime>,
+}
+
+/// A received change.
+#[derive(Clone, Debug)]
+pub struct ObjectChange {
+    /// Kind of the change.
+    pub kind: ChangeKind,
+    /// The affected Service; for [`ChangeKind::SliceDeleted`] the EndpointSlice.
+    pub name: NamespacedName,
+    /// Version and times.
+    pub origin: ChangeOrigin,
+}
+
+impl ObjectChange {
+    /// Returns the change of a Service or an EndpointSlice; `None` for other events.
+    pub fn from_event(event: &TrackerEvent, origin: ChangeOrigin) -> Option<Self> {
+        let (kind, name) = match event {
+            TrackerEvent::ServiceApplied(service) => {
+                let has_family = IpFamily::BOTH.map(|family| !service.ports[family.index()].is_empty());
+                (ChangeKind::ServiceApplied(has_family), &service.name)
+            }
+            TrackerEvent::ServiceDeleted(name) => (ChangeKind::ServiceDeleted, name),
+            TrackerEvent::SliceApplied(slice) => (ChangeKind::SliceApplied(slice.family), &slice.service),
+            TrackerEvent::SliceDeleted(name) => (ChangeKind::SliceDeleted, name),
+            TrackerEvent::NodeApplied(_) | TrackerEvent::ServiceCidrsApplied(_) => return None,
+        };
+        Some(Self { kind, name: name.clone(), origin })
+    }
+}
+
+/// A successful sync of one family.
+#[derive(Clone, Copy, Debug)]
+pub struct Synced<'a> {
+    /// End of the sync.
+    pub ended: Moment,
+    /// Duration of the sync.
+    pub took: Duration,
+    /// Whether everything was compared or written, not only changes.
+    pub full: bool,
+    /// Report of the dataplane; `None` if nothing had changed.
+    pub report: Option<&'a SyncReport>,
+    /// Services whose rules have changed.
+    pub changed: &'a BTreeSet<NamespacedName>,
+    /// Duration of the search for stale conntrack entries and number of deleted entries; `None` without a search.
+    pub conntrack: Option<(Duration, usize)>,
+}
+
+/// A change that has been applied in one family.
+#[derive(Clone, Debug)]
+pub struct AppliedChange {
+    /// The change.
+    pub change: ObjectChange,
+    /// IP family.
+    pub family: IpFamily,
+    /// Start of the sync that applied the change.
+    pub started: Instant,
+    /// End of that sync.
+    pub ended: Moment,
+    /// The kernel's share of that sync.
+    pub kernel: Duration,
+    /// Whether rules of the Service have changed.
+    pub has_effect: bool,
+}
+
+/// History of changes, from their receipt until they are applied. Changes stay pending when a sync fails.
+///
+/// Changes received before the first sync are only counted, so that a large cluster needs no memory here beyond the state
+/// of its Services.
+#[derive(Debug)]
+pub struct History(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    started: SystemTime,
+    families: Vec<IpFamily>,
+    /// Indexed by [`IpFamily::index`].
+    pending: [Pending; 2],
+    services: ServiceStates,
+    slow: SlowChanges,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    changes: Vec<ObjectChange>,
+    services: usize,
+    slices: usize,
+    deleted_slices: usize,
+    /// Start of the current sync.
+    sync_started: Option<Instant>,
+    /// Whether any sync has succeeded.
+    has_synced: bool,
+}
+
+impl History {
+    /// Creates an empty history of a proxy that was started at this time and serves both families.
+    pub fn new(started: SystemTime) -> Self {
+        Self(Mutex::new(State {
+            started,
+            families: IpFamily::BOTH.to_vec(),
+            pending: Default::default(),
+            services: ServiceStates::default(),
+            slow: SlowChanges::default(),
+        }))
+    }
+
+    /// Sets the served families, which are known once the initial lists have been received.
+    pub fn set_families(&self, families: &[IpFamily]) {
+        let state = &mut *self.lock();
+        state.families = families.to_vec();
+        for family in IpFamily::BOTH.into_iter().filter(|family| !families.contains(family)) {
+            state.pending[family.index()] = Pending::default();
+        }
+        state.services.set_families(families);
+    }
+
+    /// Records a received change.
+    pub fn received(&self, mut change: ObjectChange) {
+        let state = &mut *self.lock();
+        // As in kube-proxy, events before the start do not measure this proxy.
+        change.origin.trigger = change.origin.trigger.filter(|trigger| *trigger > state.started);
+        state.services.received(&change);
+        let is_affected = |family: &&IpFamily| match change.kind {
+            ChangeKind::SliceApplied(slice) => slice == **family,
+            ChangeKind::ServiceApplied(_) | ChangeKind::ServiceDeleted | ChangeKind::SliceDeleted => true,
+        };
+        for family in state.families.iter().filter(is_affected) {
+            state.pending[family.index()].push(change.clone());
+        }
+    }
+
+    /// Returns the numbers of Service changes and EndpointSlice changes that are pending in any family.
+    pub fn pending(&self) -> (usize, usize) {
+        let [v4, v6] = &self.lock().pending;
+        let slices = v4.slices + v6.slices + v4.deleted_slices.max(v6.deleted_slices);
+        (v4.services.max(v6.services), slices)
+    }
+
+    /// Records the start of a sync.
+    pub fn sync_started(&self, family: IpFamily, at: Instant) {
+        self.lock().pending[family.index()].sync_started = Some(at);
+    }
+
+    /// Records a successful sync, which applies all pending changes of its family. Calls `each` for every one of them that
+    /// was received after the first sync.
+    pub fn synced(&self, family: IpFamily, sync: &Synced<'_>, mut each: impl FnMut(&AppliedChange)) {
+        let state = &mut *self.lock();
+        state.services.synced(family, sync);
+        let pending = &mut state.pending[family.index()];
+        let done = std::mem::take(pending);
+        pending.has_synced = true;
+        let started = done.sync_started.unwrap_or(sync.ended.instant);
+        let kernel = sync.report.map(|report| report.kernel_time).unwrap_or_default();
+        for change in done.changes {
+            // The Service of a deleted EndpointSlice is unknown.
+            let has_effect =
+                sync.full || change.kind == ChangeKind::SliceDeleted || sync.changed.contains(&change.name);
+            let applied = AppliedChange { change, family, started, ended: sync.ended, kernel, has_effect };
+            each(&applied);
+            if has_effect {
+                state.slow.insert(applied);
+            }
+        }
+    }
+
+    /// Returns the applied version of each Service that matches.
+    pub fn services(&self, filter: &ServiceFilter) -> ServicesPage {
+        self.lock().services.page(filter)
+    }
+
+    /// Returns the slowest changes of the last hour.
+    pub fn slow_changes(&self, now: Instant) -> ChangesPage {
+        self.lock().slow.page(now)
+    }
+
+    /// No operation under the lock leaves an inconsistent state behind when it panics.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    fn push(&mut self, change: ObjectChange) {
+        match change.kind {
+            ChangeKind::ServiceApplied(_) | ChangeKind::ServiceDeleted => self.services += 1,
+            ChangeKind::SliceApplied(_) => self.slices += 1,
+            ChangeKind::SliceDeleted => self.deleted_slices += 1,
+        }
+        // Objects of the initial list may be years old.
+        if self.has_synced || change.origin.trigger.is_some() {
+            self.changes.push(change);
+        }
+    }
+}
+
+impl AppliedChange {
+    /// Time from the event in the cluster to the receipt. It compares the clocks of two computers.
+    fn delivery(&self) -> Option<Duration> {
+        let trigger = self.change.origin.trigger?;
+        Some(self.received().duration_since(trigger).unwrap_or_default())
+    }
+
+    /// Returns the time from the event in the cluster to the API server's write, which is spent in controllers. It is up to
+    /// a second too short, because the time of the write is truncated to seconds.
+    pub fn api(&self) -> Option<Duration> {
+        let took = self.change.origin.written?.duration_since(self.change.origin.trigger?).unwrap_or_default();
+        Some(took.min(self.delivery()?))
+    }
+
+    /// Returns the time from the API server's write, or if that is unknown from the event, to the receipt.
+    pub fn watch(&self) -> Option<Duration> {
+        Some(self.delivery()? - self.api().unwrap_or_default())
+    }
+
+    /// Returns the time from the receipt to the start of the sync.
+    pub fn queue(&self) -> Duration {
+        self.started.saturating_duration_since(self.change.origin.received)
+    }
+
+    /// Returns the duration of the sync.
+    pub fn sync(&self) -> Duration {
+        self.ended.instant.saturating_duration_since(self.started)
+    }
+
+    /// Returns the time from the event in the cluster, or if that is unknown from the receipt, to the end of the sync.
+    pub fn total(&self) -> Duration {
+        self.delivery().unwrap_or_default() + self.queue() + self.sync()
+    }
+
+    /// Returns the value for `kubeproxy_network_programming_duration_seconds`; `None` for changes that it does not count:
+    /// those without effect or without a known event in the cluster.
+    pub fn programming(&self) -> Option<Duration> {
+        let trigger = self.change.origin.trigger.filter(|_| self.has_effect)?;
+        Some(self.ended.wall.duration_since(trigger).unwrap_or_default())
+    }
+
+    /// Returns the wall-clock time of the receipt.
+    pub fn received(&self) -> SystemTime {
+        self.wall(self.change.origin.received)
+    }
+
+    /// Converts an earlier monotonic time to wall-clock time.
+    fn wall(&self, instant: Instant) -> SystemTime {
+        let ago = self.ended.instant.saturating_duration_since(instant);
+        self.ended.wall.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+use ferroute_core::testing::namespaced_name;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A history with a test clock that starts at 2026-01-02T15:00:00Z.
+struct Rig {
+    history: History,
+    start: Moment,
+    now: Duration,
+}
+
+const START: u64 = 1_767_366_000;
+
+impl Rig {
+    fn new(families: &[IpFamily]) -> Self {
+        let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(START);
+        let start = Moment { instant: Instant::now(), wall };
+        let history = History::new(wall);
+        history.set_families(families);
+        Self { history, start, now: Duration::ZERO }
+    }
+
+    /// A dual-stack proxy that has applied `shop/web`, version 7, in both families.
+    fn synced() -> Self {
+        let mut rig = Self::new(&IpFamily::BOTH);
+        rig.change(ChangeKind::ServiceApplied([true, true]), "shop/web", 7, None);
+        rig.pass(1000);
+        rig.sync(&IpFamily::BOTH, &["shop/web"]);
+        rig
+    }
+
+    fn now(&self) -> Moment {
+        Moment { instant: self.start.instant + self.now, wall: self.start.wall + self.now }
+    }
+
+    fn pass(&mut self, milliseconds: u64) {
+        self.now += Duration::from_millis(milliseconds);
+    }
+
+    /// `triggered` is in milliseconds before now.
+    fn change(&self, kind: ChangeKind, name: &str, version: u64, triggered: Option<u64>) {
+        let Moment { instant: received, wall } = self.now();
+        let version = ObjectVersion { resource: Some(version), generation: None };
+        let trigger = triggered.map(|before| wall - Duration::from_millis(before));
+        let origin = ChangeOrigin { received, version, trigger, written: None };
+        self.history.received(ObjectChange { kind, name: namespaced_name(name), origin });
+    }
+
+    /// Runs a sync of half a second that changes these Services, and returns the applied changes.
+    fn sync(&mut self, families: &[IpFamily], changed: &[&str]) -> Vec<AppliedChange> {
+        let mut applied = Vec::new();
+        for family in families {
+            self.history.sync_started(*family, self.now().instant);
+        }
+        self.pass(500);
+        let changed: BTreeSet<NamespacedName> = changed.iter().map(|name| namespaced_name(name)).collect();
+        let report = SyncReport { kernel_time: Duration::from_millis(400), ..SyncReport::default() };
+        let took = Duration::from_millis(500);
+        let sync =
+            Synced { ended: self.now(), took, full: false, report: Some(&report), changed: &changed, conntrack: None };
+        for family in families {
+            self.history.synced(*family, &sync, |change| applied.push(change.clone()));
+        }
+        applied
+    }
+
+    /// The entry of a Service on `/services`.
+    fn service(&self, name: &str) -> Value {
+        let name = namespaced_name(name);
+        let filter = ServiceFilter { namespace: Some(name.namespace().to_owned()), name: Some(name.name().to_owned()) };
+        let page: Value = serde_json::from_str(&self.history.services(&filter).to_json()).unwrap();
+        page["services"].get(0).cloned().unwrap_or_default()
+    }
+
+    fn slow(&self) -> Vec<Value> {
+        let page: Value = serde_json::from_str(&self.history.slow_changes(self.now().instant).to_json()).unwrap();
+        page["changes"].as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn service_is_pending_until_synced_in_each_family() {
+    let mut rig = Rig::new(&IpFamily::BOTH);
+    rig.change(ChangeKind::ServiceApplied([true, true]), "shop/web", 7, None);
+    let waiting = json!({"pending": true});
+    let service = json!({"namespace": "shop", "name": "web", "resourceVersion": "7",
+        "families": {"IPv4": waiting, "IPv6": waiting}});
+    assert_eq!(rig.service("shop/web"), service);
+    rig.pass(1000);
+    rig.sync(&[IpFamily::V4], &["shop/web"]);
+    let time = "2026-01-02T15:00:01.5Z";
+    let applied = json!({"pending": false,
+        "inForce": {"resourceVersion": "7", "since": time, "lastChange": time}});
+    assert_eq!(rig.service("shop/web")["families"], json!({"IPv4": applied, "IPv6": waiting}));
+}
+
+#[test]
+fn old_version_stays_applied_until_sync_succeeds() {
+    let mut rig = Rig::synced();
+    rig.change(ChangeKind::ServiceApplied([true, false]), "shop/web", 8, None);
+    let service = rig.service("shop/web");
+    assert_eq!(service["resourceVersion"], "8");
+    assert_eq!(service["families"]["IPv4"]["pending"], true);
+    assert_eq!(service["families"]["IPv4"]["inForce"]["resourceVersion"], "7");
+    // A second pending change does not make the first one the applied version.
+    rig.change(ChangeKind::ServiceApplied([true, false]), "shop/web", 9, None);
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"]["inForce"]["resourceVersion"], "7");
+    rig.sync(&IpFamily::BOTH, &["shop/web"]);
+    let time = "2026-01-02T15:00:02Z";
+    let applied = json!({"pending": false,
+        "inForce": {"resourceVersion": "9", "since": time, "lastChange": time}});
+    assert_eq!(rig.service("shop/web")["families"], json!({"IPv4": applied}), "IPv6 port removed");
+}
+
+#[test]
+fn endpoint_changes_keep_the_applied_version() {
+    let mut rig = Rig::synced();
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 12, None);
+    let service = rig.service("shop/web");
+    assert_eq!([&service["families"]["IPv4"]["pending"], &service["families"]["IPv6"]["pending"]], [true, false]);
+    rig.sync(&IpFamily::BOTH, &["shop/web"]);
+    let (since, changed) = ("2026-01-02T15:00:01.5Z", "2026-01-02T15:00:02Z");
+    assert_eq!(
+        rig.service("shop/web")["families"]["IPv4"],
+        json!({"pending": false, "inForce": {"resourceVersion": "7", "since": since, "lastChange": changed}})
+    );
+}
+
+#[test]
+fn deleted_service_disappears_after_sync_of_both_families() {
+    let mut rig = Rig::synced();
+    rig.change(ChangeKind::ServiceDeleted, "shop/web", 0, None);
+    assert_eq!(rig.service("shop/web")["families"]["IPv6"]["pending"], true);
+    rig.sync(&[IpFamily::V4], &["shop/web"]);
+    assert_ne!(rig.service("shop/web"), Value::Null);
+    rig.sync(&[IpFamily::V6], &["shop/web"]);
+    assert_eq!(rig.service("shop/web"), Value::Null);
+}
+
+#[test]
+fn services_are_filtered_by_namespace_and_name() {
+    let rig = Rig::new(&[IpFamily::V4]);
+    for name in ["shop/web", "shop/db", "blog/web"] {
+        rig.change(ChangeKind::ServiceApplied([true, false]), name, 1, None);
+    }
+    let names = |namespace: Option<&str>, name: Option<&str>| -> Vec<String> {
+        let filter = ServiceFilter { namespace: namespace.map(str::to_owned), name: name.map(str::to_owned) };
+        let page: Value = serde_json::from_str(&rig.history.services(&filter).to_json()).unwrap();
+        let text = |service: &Value, field: &str| service[field].as_str().unwrap().to_owned();
+        let services = page["services"].as_array().unwrap().iter();
+        services.map(|service| format!("{}/{}", text(service, "namespace"), text(service, "name"))).collect()
+    };
+    assert_eq!(names(None, None), ["blog/web", "shop/db", "shop/web"]);
+    assert_eq!(names(Some("shop"), None), ["shop/db", "shop/web"]);
+    assert_eq!(names(None, Some("web")), ["blog/web", "shop/web"]);
+    assert_eq!(names(Some("shop"), Some("web")), ["shop/web"]);
+    assert_eq!(names(Some("none"), Some("web")), [""; 0]);
+}
+
+#[test]
+fn slow_change_lists_time_of_each_stage() {
+    let mut rig = Rig::synced();
+    rig.pass(5000);
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 12, Some(2000));
+    rig.pass(250);
+    rig.sync(&IpFamily::BOTH, &["shop/web"]);
+    let slow = json!({
+        "kind": "EndpointSlice", "event": "applied", "namespace": "shop", "name": "web", "resourceVersion": "12",
+        "ipFamily": "IPv4",
+        "triggered": "2026-01-02T15:00:04.5Z", "received": "2026-01-02T15:00:06.5Z",
+        "syncBegan": "2026-01-02T15:00:06.75Z", "inForce": "2026-01-02T15:00:07.25Z",
+        "seconds": {"total": 2.75, "watch": 2.0, "queue": 0.25, "sync": 0.5, "kernel": 0.4},
+    });
+    assert_eq!(rig.slow(), [slow]);
+    rig.pass(3_600_001);
+    assert_eq!(rig.slow(), [Value::Null; 0], "an hour later");
+}
+
+#[test]
+fn controller_time_is_separate_if_write_time_is_known() {
+    let seconds = |triggered_before: u64, written_before: u64| {
+        let mut rig = Rig::synced();
+        rig.pass(5000);
+        let Moment { instant: received, wall } = rig.now();
+        let origin = ChangeOrigin {
+            received,
+            version: ObjectVersion::default(),
+            trigger: Some(wall - Duration::from_millis(triggered_before)),
+            written: Some(wall - Duration::from_millis(written_before)),
+        };
+        let kind = ChangeKind::SliceApplied(IpFamily::V4);
+        rig.history.received(ObjectChange { kind, name: namespaced_name("shop/web"), origin });
+        let applied = rig.sync(&[IpFamily::V4], &["shop/web"]).remove(0);
+        (applied.api(), applied.watch(), applied.total())
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(seconds(2000, 500), (Some(ms(1500)), Some(ms(500)), ms(2500)));
+    // Truncated to seconds, the write seems to precede its cause.
+    assert_eq!(seconds(300, 900), (Some(ms(0)), Some(ms(300)), ms(800)));
+}
+
+#[test]
+fn only_the_slowest_changes_are_listed() {
+    let mut rig = Rig::synced();
+    for wait in (0..200_u64).map(|i| i * 37 % 200) {
+        rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", wait, None);
+        rig.pass(wait);
+        rig.sync(&[IpFamily::V4], &["shop/web"]);
+    }
+    let versions: Vec<u64> =
+        rig.slow().iter().map(|slow| slow["resourceVersion"].as_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(versions, (136..200).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn events_before_the_start_are_not_measured() {
+    let mut rig = Rig::new(&IpFamily::BOTH);
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 12, Some(60_000));
+    rig.pass(1000);
+    let applied = rig.sync(&IpFamily::BOTH, &["shop/web"]);
+    assert_eq!(applied.len(), 0);
+    assert_eq!(rig.slow(), [Value::Null; 0]);
+}
+
+#[test]
+fn programming_time_is_measured_only_for_changes_with_effect() {
+    let mut rig = Rig::synced();
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/web", 12, Some(300));
+    rig.change(ChangeKind::SliceApplied(IpFamily::V4), "shop/none", 13, Some(300));
+    rig.change(ChangeKind::ServiceApplied([true, true]), "shop/web", 14, None);
+    let measured: Vec<_> = rig.sync(&[IpFamily::V4], &["shop/web"]).iter().map(AppliedChange::programming).collect();
+    assert_eq!(measured, [Some(Duration::from_millis(800)), None, None]);
+}
+
+proptest! {
+    /// Every change is applied once in each family that it affects, no pending change is reported as applied, and no
+    /// state of a deleted Service remains.
+    #[test]
+    fn each_change_is_applied_once_per_family(steps in prop::collection::vec((0..6_u8, 0..3_u8), 1..60)) {
+        let mut rig = Rig::synced();
+        let (mut received, mut applied, mut pending) = (0, 0, (0, 0));
+        let mut names = BTreeSet::from(["shop/web".to_owned()]);
+        for (step, service) in steps {
+            let name = format!("shop/web-{service}");
+            match step {
+                0 | 1 => {
+                    rig.change(ChangeKind::ServiceApplied([true, true]), &name, 1, None);
+                    names.insert(name);
+                    received += 2;
+                    pending.0 += 1;
+                }
+                2 => {
+                    rig.change(ChangeKind::ServiceDeleted, &name, 0, None);
+                    names.remove(&name);
+                    received += 2;
+                    pending.0 += 1;
+                }
+                3 => {
+                    rig.change(ChangeKind::SliceApplied(IpFamily::V6), &name, 1, None);
+                    received += 1;
+                    pending.1 += 1;
+                }
+                4 => {
+                    rig.change(ChangeKind::SliceDeleted, &name, 0, None);
+                    received += 2;
+                    pending.1 += 1;
+                }
+                _ => {
+                    applied += rig.sync(&IpFamily::BOTH, &[]).len();
+                    pending = (0, 0);
+                }
+            }
+            prop_assert_eq!(rig.history.pending(), pending);
+        }
+        applied += rig.sync(&IpFamily::BOTH, &[]).len();
+        prop_assert_eq!(applied, received);
+        let page: Value = serde_json::from_str(&rig.history.services(&ServiceFilter::default()).to_json()).unwrap();
+        let services = page["services"].as_array().unwrap();
+        let listed: BTreeSet<String> =
+            services.iter().map(|service| format!("shop/{}", service["name"].as_str().unwrap())).collect();
+        prop_assert_eq!(listed, names);
+        prop_assert!(services.iter().all(|service| service["families"]["IPv4"]["pending"] == false));
+    }
+}

@@ -1,0 +1,13 @@
+//! A small HTTP/1.1 server on a thread of its own.
+
+mod listen;
+mod response;
+mod server;
+#[cfg(test)]
+pub(crate) mod testing;
+mod thread;
+
+pub use listen::{ListenError, ListenScope, listen};
+pub use response::{Request, Response, json, not_found, text};
+pub use server::{Handler, Limits};
+pub use thread::{HttpThread, Server};

@@ -1,0 +1,20 @@
+//! Requests and responses without connections, for unit tests.
+
+use hyper::body::Body as _;
+
+use super::{Request, Response};
+
+/// Returns the head of a GET request.
+pub(crate) fn request(uri: &str) -> Request {
+    hyper::Request::builder().uri(uri).body(()).unwrap().into_parts().0
+}
+
+/// Returns a response's body.
+pub(crate) fn body(response: Response) -> String {
+    let mut body = Box::pin(response.into_body());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match body.as_mut().poll_frame(&mut context) {
+        std::task::Poll::Ready(Some(Ok(frame))) => String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap(),
+        other => panic!("body in memory is not ready: {other:?}"),
+    }
+}

@@ -1,0 +1,142 @@
+//! Metrics that kube-proxy does not have.
+
+use std::{net::SocketAddr, time::Duration};
+
+use ferroute_core::{IpFamily, Progress, SyncReport};
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec};
+
+use super::registrar::{FAMILY, Registrar, buckets, number};
+use crate::{history::AppliedChange, version};
+
+/// Connections of one family since counting started. The reader of the counters limits the number of service ports with
+/// counts of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// IP family.
+    pub family: IpFamily,
+    /// Connections by service port name (`shop/web:http`).
+    pub services: Vec<(String, u64)>,
+    /// Connections to all other service ports.
+    pub other_services: u64,
+    /// Connections by service port name and endpoint.
+    pub endpoints: Vec<(String, SocketAddr, u64)>,
+    /// Connections to all other endpoints.
+    pub other_endpoints: u64,
+}
+
+pub(super) struct FerrouteMetrics {
+    rules: GaugeVec,
+    written: IntCounterVec,
+    removed: IntCounterVec,
+    kernel: HistogramVec,
+    stages: HistogramVec,
+    progress: GaugeVec,
+    progress_total: GaugeVec,
+    has_synced: GaugeVec,
+    services: IntCounterVec,
+    endpoints: IntCounterVec,
+}
+
+impl FerrouteMetrics {
+    pub(super) fn new(registrar: &Registrar<'_>) -> Self {
+        registrar
+            .gauges("ferroute_build_info", "Always 1; the label is Ferroute's version.", &["version"])
+            .with_label_values(&[version::FERROUTE])
+            .set(1.0);
+        Self {
+            rules: registrar.gauges("ferroute_rules", "Active rules, or elements of nftables sets and maps.", FAMILY),
+            written: registrar.counters("ferroute_rules_written_total", "Written rules or elements.", FAMILY),
+            removed: registrar.counters("ferroute_rules_removed_total", "Removed chains or elements.", FAMILY),
+            kernel: registrar.histograms(
+                "ferroute_kernel_duration_seconds",
+                "Time of a sync spent in the kernel, or in programs that write rules to it.",
+                buckets::sync(),
+                FAMILY,
+            ),
+            stages: registrar.histograms(
+                "ferroute_change_duration_seconds",
+                "Time of changes by stage: controllers until the API server's write (api), delivery (watch), wait for the sync (queue), sync.",
+                buckets::sync(),
+                &["stage", "ip_family"],
+            ),
+            progress: registrar.gauges(
+                "ferroute_sync_progress_service_ports",
+                "Applied service ports of the current or last sync, out of ferroute_sync_progress_service_ports_wanted.",
+                FAMILY,
+            ),
+            progress_total: registrar.gauges(
+                "ferroute_sync_progress_service_ports_wanted",
+                "Service ports in the current or last sync.",
+                FAMILY,
+            ),
+            has_synced: registrar.gauges(
+                "ferroute_in_force",
+                "1 after the first successful sync since the start, else 0.",
+                FAMILY,
+            ),
+            services: registrar.counters(
+                "ferroute_connections_total",
+                "New connections by service port; the name is empty for service ports without a count of their own.",
+                &["service_port", "ip_family"],
+            ),
+            endpoints: registrar.counters(
+                "ferroute_endpoint_connections_total",
+                "New connections by service port and endpoint.",
+                &["service_port", "endpoint", "ip_family"],
+            ),
+        }
+    }
+
+    /// Starts the family's counters at zero.
+    pub(super) fn init(&self, family: IpFamily) {
+        self.has_synced.with_label_values(&[family.as_str()]).set(0.0);
+        for counters in [&self.written, &self.removed] {
+            counters.with_label_values(&[family.as_str()]);
+        }
+    }
+
+    pub(super) fn synced(&self, family: IpFamily, report: Option<&SyncReport>) {
+        let label = &[family.as_str()];
+        self.has_synced.with_label_values(label).set(1.0);
+        let Some(report) = report else { return };
+        self.rules.with_label_values(label).set(number(report.total));
+        self.written.with_label_values(label).inc_by(report.written as u64);
+        self.removed.with_label_values(label).inc_by(report.removed as u64);
+        self.kernel.with_label_values(label).observe(report.kernel_time.as_secs_f64());
+    }
+
+    pub(super) fn applied(&self, change: &AppliedChange) {
+        let family = change.family.as_str();
+        let observe = |stage, took: Duration| {
+            self.stages.with_label_values(&[stage, family]).observe(took.as_secs_f64());
+        };
+        change.api().into_iter().for_each(|took| observe("api", took));
+        change.watch().into_iter().for_each(|took| observe("watch", took));
+        observe("queue", change.queue());
+        observe("sync", change.sync());
+    }
+
+    pub(super) fn set_progress(&self, family: IpFamily, progress: &Progress) {
+        let label = &[family.as_str()];
+        let (done, total) = progress.get();
+        self.progress.with_label_values(label).set(number(done));
+        self.progress_total.with_label_values(label).set(number(total));
+    }
+
+    /// Replaces all counts, so that deleted Services disappear.
+    pub(super) fn set_connections(&self, connections: &[Connections]) {
+        self.services.reset();
+        self.endpoints.reset();
+        for connections in connections {
+            let family = connections.family.as_str();
+            for (name, count) in &connections.services {
+                self.services.with_label_values(&[name, family]).inc_by(*count);
+            }
+            self.services.with_label_values(&["", family]).inc_by(connections.other_services);
+            for (name, endpoint, count) in &connections.endpoints {
+                self.endpoints.with_label_values(&[name, &*endpoint.to_string(), family]).inc_by(*count);
+            }
+            self.endpoints.with_label_values(&["", "", family]).inc_by(connections.other_endpoints);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Values of flags, as Go's flag library reads them.
+
+use std::str::FromStr;
+
+use crate::VModuleItem;
+
+/// A boolean: `--flag`, `--flag=true`, `--flag=0` and so on, never `--flag true`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switch(pub bool);
+
+/// A value of `--feature-gates`: names, and whether they are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gates(pub Vec<(String, bool)>);
+
+/// A value of `--vmodule`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VModule(pub Vec<VModuleItem>);
+
+/// How `--version` wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VersionRequest {
+    /// Not at all.
+    No,
+    /// On one line.
+    Short,
+    /// All that is known.
+    Raw,
+    /// kube-proxy goes on and shows this version to others. Here it means nothing.
+    Claim(String),
+}
+
+/// Why a value cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error("not a boolean (want true or false)")]
+    Switch,
+    #[error("not a feature gate (want NAME=true or NAME=false)")]
+    Gate,
+    #[error("not a level for a source file (want PATTERN=LEVEL)")]
+    VModule,
+    #[error("not a form of the version (want true, false or raw)")]
+    Version,
+}
+
+impl FromStr for Switch {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Self(true)),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Self(false)),
+            _ => Err(ValueError::Switch),
+        }
+    }
+}
+
+impl FromStr for Gates {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let gates = items(text).map(|item| {
+            let (name, value) = item.split_once('=').ok_or(ValueError::Gate)?;
+            let Switch(enabled) = value.trim().parse().map_err(|_| ValueError::Gate)?;
+            Ok((name.trim().to_owned(), enabled))
+        });
+        gates.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl FromStr for VModule {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let levels = items(text).map(|item| {
+            let (pattern, level) = item.split_once('=').filter(|(pattern, _)| !pattern.is_empty())?;
+            Some(VModuleItem { file_pattern: pattern.to_owned(), verbosity: level.parse().ok()? })
+        });
+        levels.collect::<Option<_>>().map(Self).ok_or(ValueError::VModule)
+    }
+}
+
+impl FromStr for VersionRequest {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            claim if claim.starts_with('v') => Ok(Self::Claim(claim.to_owned())),
+            _ => match text.parse() {
+                Ok(Switch(true)) => Ok(Self::Short),
+                Ok(Switch(false)) => Ok(Self::No),
+                Err(_) => Err(ValueError::Version),
+            },
+        }
+    }
+}
+
+/// Items with commas between them; a value may be empty, and may end with a comma.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|item| !item.is_empty())
+}
+
+/// The items of a list without the empty one that an empty value makes.
+pub fn filled(items: &[String]) -> Vec<String> {
+    items.iter().filter(|item| !item.is_empty()).cloned().collect()
+}

@@ -1,0 +1,284 @@
+//! The supervisor process: creates the machines, runs and restarts pods and proxies, applies changes of the YAML file,
+//! writes the manifests that the proxies read, and removes everything at the end.
+//!
+//! ```text
+//!   YAML file ──► plan ──► pods (start, stop) ──► manifests ──► ferroute run (one per node)
+//! ```
+//!
+//! The supervisor removes the cluster when its standard input closes, unless it has read [`DETACH`] before. So a demo that
+//! is interrupted or killed cleans up after itself.
+
+mod child_process;
+mod events;
+mod file_watcher;
+mod pods;
+mod proxies;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use nix::unistd::{dup2_stderr, setsid};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use events::DETACH;
+use events::{Events, Stopped};
+use file_watcher::FileWatcher;
+use pods::Pods;
+pub(crate) use proxies::Health;
+use proxies::Proxies;
+
+use crate::{
+    instance::Instance,
+    net,
+    plan::{ClusterPlan, Objects, to_yaml},
+    process::ProcessId,
+    state::{Owner, StateDirectory, Status},
+};
+
+/// The cluster to create.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterSpec {
+    pub(crate) instance: Instance,
+    /// The absolute path of the YAML file; `None` for a copy of the example.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) mode: ProxyMode,
+    /// The executable of pods and proxies.
+    pub(crate) program: PathBuf,
+}
+
+/// The proxy mode of the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProxyMode {
+    #[default]
+    Iptables,
+    Nftables,
+}
+
+impl ProxyMode {
+    /// Returns the mode's name in flags and configurations.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+impl ClusterSpec {
+    /// A cluster whose pods and proxies run this executable.
+    pub(crate) fn new(instance: Instance, file: Option<&Path>, mode: ProxyMode) -> anyhow::Result<Self> {
+        let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot read {}", file.display()));
+        let file = file.map(absolute).transpose()?;
+        let program = std::env::current_exe().context("cannot find the path of this executable")?;
+        Ok(Self { instance, file, mode, program })
+    }
+
+    /// Returns the path of the cluster's YAML file.
+    fn yaml(&self) -> PathBuf {
+        self.file.clone().unwrap_or_else(|| StateDirectory::new(&self.instance).root().join("nginx.yaml"))
+    }
+}
+
+/// A message of the supervisor to the command that started it, one per line, until the cluster is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Report {
+    /// The supervisor begins a step.
+    Step(String),
+    /// The cluster is ready.
+    Ready,
+    /// The cluster could not be created and has been removed.
+    Failed(String),
+}
+
+/// Creates a cluster and supervises it until it is stopped.
+pub(crate) fn run(spec: &ClusterSpec) -> ExitCode {
+    // Fails for a process group leader, such as a supervisor started by hand.
+    let _ = setsid();
+    match supervise(spec) {
+        Err(error) if !error.is::<Stopped>() => {
+            report(&Report::Failed(format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
+    let mut events = Events::listen().context("cannot listen for signals")?;
+    let yaml = spec.yaml();
+    let text = match &spec.file {
+        Some(file) => fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,
+        None => EXAMPLE.to_owned(),
+    };
+    // An invalid file is reported before anything is created.
+    plan(&text, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
+
+    let directory = StateDirectory::new(&spec.instance);
+    let _lock = directory.lock(&Owner { supervisor: ProcessId::own()?, yaml: yaml.clone() })?;
+    let _removal = Removal(&spec.instance);
+    directory.clear()?;
+    if net::any_exists(&spec.instance)? {
+        net::remove_all(&spec.instance)?;
+        report(&Report::Step("removed leftovers of an earlier demo".into()));
+    }
+    directory.prepare()?;
+    dup2_stderr(directory.open_log("supervisor")?).context("cannot redirect errors to the log")?;
+    if spec.file.is_none() {
+        directory.write(&yaml, EXAMPLE.as_bytes())?;
+    }
+
+    let mut watcher = FileWatcher::new(yaml.clone());
+    let text = watcher.read().with_context(|| format!("cannot read {}", yaml.display()))?;
+    let (plan, ignored) = plan(&text, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
+    let mut supervisor = Supervisor {
+        yaml,
+        pods: Pods::new(spec),
+        proxies: Proxies::new(spec),
+        instance: &spec.instance,
+        directory,
+        plan,
+        ignored,
+        problem: None,
+        published: String::new(),
+    };
+    supervisor.create(&mut events)?;
+    report(&Report::Ready);
+    loop {
+        events.wait(INTERVAL)?;
+        supervisor.check(&mut watcher)?;
+    }
+}
+
+struct Supervisor<'a> {
+    instance: &'a Instance,
+    yaml: PathBuf,
+    directory: StateDirectory,
+    plan: ClusterPlan,
+    ignored: Vec<String>,
+    problem: Option<String>,
+    pods: Pods<'a>,
+    proxies: Proxies<'a>,
+    /// The manifests as last written.
+    published: String,
+}
+
+impl Supervisor<'_> {
+    fn create(&mut self, events: &mut Events) -> anyhow::Result<()> {
+        report(&Report::Step("creating the machines".into()));
+        net::add_machines(self.instance, self.plan.ipv6)
+            .context("the demo requires CAP_SYS_ADMIN and CAP_NET_ADMIN (for a container, --privileged)")?;
+        events.wait(Duration::ZERO)?;
+        report(&Report::Step(format!("starting {} pods", self.plan.pods.len())));
+        self.publish()?;
+        self.pods.apply(&self.plan);
+        self.publish()?;
+        events.wait(Duration::ZERO)?;
+        report(&Report::Step("starting a proxy on each node".into()));
+        self.proxies.start(self.plan.ipv6)?;
+        self.proxies.wait_until_ready(self.plan.ipv6, events)?;
+        self.write_status()
+    }
+
+    /// Restarts processes that have ended, and applies a changed file.
+    fn check(&mut self, yaml: &mut FileWatcher) -> anyhow::Result<()> {
+        let mut changed = self.pods.restart() | self.proxies.restart();
+        if let Some(text) = yaml.changed() {
+            let text = text.with_context(|| format!("cannot read {}", self.yaml.display()));
+            let next = text.and_then(|text| plan(&text, Some(&self.plan), self.plan.ipv6));
+            match next {
+                Ok((plan, ignored)) => {
+                    (self.plan, self.ignored, self.problem) = (plan, ignored, None);
+                    // Proxies stop using obsolete pods before these end.
+                    self.pods.retire_changed(&self.plan);
+                    self.publish()?;
+                    self.pods.apply(&self.plan);
+                }
+                Err(error) => self.problem = Some(format!("{error:#}")),
+            }
+            changed = true;
+        }
+        if changed {
+            self.publish()?;
+            self.write_status()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the manifests, if they have changed.
+    fn publish(&mut self) -> anyhow::Result<()> {
+        let text = to_yaml(&self.plan.objects(|pod| self.pods.is_ready(pod)))?;
+        if text != self.published {
+            self.directory.write(&self.directory.manifests().join("cluster.yaml"), text.as_bytes())?;
+            self.published = text;
+        }
+        Ok(())
+    }
+
+    fn write_status(&self) -> anyhow::Result<()> {
+        Ok(self.directory.write_status(&Status {
+            yaml: self.yaml.clone(),
+            plan: self.plan.clone(),
+            pods: self.pods.states(),
+            proxies: self.proxies.states(),
+            ignored: self.ignored.clone(),
+            problem: self.problem.clone(),
+        })?)
+    }
+}
+
+/// Removes the cluster on drop, whether the supervisor is stopped or fails.
+struct Removal<'a>(&'a Instance);
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = remove(self.0) {
+            // The next demo removes leftovers.
+            let _ = writeln!(io::stderr(), "{error:#}");
+        }
+    }
+}
+
+/// Removes the leftovers of a demo whose supervisor was killed. Reports whether there were any.
+pub(crate) fn remove_leftovers(instance: &Instance) -> anyhow::Result<bool> {
+    let directory = StateDirectory::new(instance);
+    let exists = directory.root().exists() || net::any_exists(instance)?;
+    if exists {
+        // Another command may be starting a new demo.
+        let _lock = directory.lock(&Owner { supervisor: ProcessId::own()?, yaml: PathBuf::new() })?;
+        remove(instance)?;
+    }
+    Ok(exists)
+}
+
+/// Removes the processes, namespaces and files of an instance.
+fn remove(instance: &Instance) -> anyhow::Result<()> {
+    net::remove_all(instance)?;
+    Ok(StateDirectory::new(instance).remove()?)
+}
+
+/// Plans the cluster of a YAML text. Also returns the objects that the demo ignores.
+fn plan(text: &str, previous: Option<&ClusterPlan>, ipv6: bool) -> anyhow::Result<(ClusterPlan, Vec<String>)> {
+    let objects = Objects::parse(text)?;
+    let plan = ClusterPlan::new(&objects, previous, ipv6)?;
+    Ok((plan, objects.ignored))
+}
+
+fn report(report: &Report) {
+    let line = serde_json::to_string(report).expect("bug: a report is always serializable");
+    // If the command has ended, standard input closes too.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// The interval at which processes and the YAML file are checked.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// The default YAML file.
+const EXAMPLE: &str = include_str!("../../../examples/nginx.yaml");

@@ -1,0 +1,106 @@
+//! The comparison of the kernel's rules with the desired state of this host.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use ferroute_config::FamilySupport;
+use ferroute_core::IpFamily;
+use ferroute_host::{HostAddresses, KernelAddresses};
+use ferroute_iptables::{HostExec, exec::search_path};
+use ferroute_nftables::kernel::Reading;
+use ferroute_proxy::{
+    kernel_rules::{KernelRules, read},
+    modes::{ActiveProxy, REGISTRY, RulesView, kernel_has_ipv6},
+};
+use ferroute_trace::Host;
+use serde::Serialize;
+
+use super::{Conclusion, Doubt, Report, Rules, Wanted, compare};
+use crate::desired::Desired;
+
+/// The reports on all proxies whose rules are in the kernel, and their conclusion.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison {
+    /// The worst conclusion of all reports.
+    pub conclusion: Conclusion,
+    /// A report for each proxy and IP family.
+    pub reports: Vec<Report>,
+}
+
+impl Comparison {
+    fn new(reports: Vec<Report>) -> Self {
+        let conclusion = reports.iter().map(Report::conclusion).max().unwrap_or(Conclusion::Equal);
+        Self { conclusion, reports }
+    }
+}
+
+/// Compares the rules in the kernel, of any program, with the desired state. Changes nothing.
+///
+/// # Errors
+/// If the kernel's rules cannot be read.
+pub fn compare_with_kernel(desired: &Desired) -> anyhow::Result<Comparison> {
+    let addresses = KernelAddresses::open()?.list()?;
+    // Routes are those of the objects; the addresses are those that a proxy reads on this host.
+    let host = Host { addresses, ..desired.host.clone() };
+    let path: Vec<PathBuf> = search_path();
+    let mut reports = Vec::new();
+    for family in IpFamily::BOTH {
+        let kernel = read(family, &HostExec, &path)?;
+        if serves(desired, family) || !REGISTRY.active_proxies(&kernel).is_empty() {
+            reports.extend(reports_for(desired, &host, family, kernel)?);
+        }
+    }
+    Ok(Comparison::new(reports))
+}
+
+fn serves(desired: &Desired, family: IpFamily) -> bool {
+    let support = FamilySupport { ipv4: true, ipv6: kernel_has_ipv6() };
+    let families = desired.resolved.families(desired.node(), support);
+    families.is_ok_and(|families| families.iter().any(|served| served == family))
+}
+
+/// Returns a report for each proxy whose rules are in the kernel, or one on the absence of any.
+fn reports_for(
+    desired: &Desired,
+    host: &Host,
+    family: IpFamily,
+    mut kernel: KernelRules,
+) -> anyhow::Result<Vec<Report>> {
+    let services = desired.table(family);
+    let addresses: &[IpAddr] = &host.addresses;
+    let planned = REGISTRY.active(desired.resolved.mode).plan(&desired.resolved, services, addresses)?;
+    let rules = Rules::from(planned.view());
+    let wanted = Wanted { services, settings: &desired.resolved.settings, host, rules: &rules };
+    // Elements that packets have added are client state, not rules.
+    kernel.nftables.iter_mut().for_each(|found| found.table.forget_learned());
+    let proxies = REGISTRY.active_proxies(&kernel);
+    if proxies.is_empty() {
+        // Without Services, clients cannot notice that there are no rules.
+        let nothing_wanted = services.entries.is_empty();
+        return Ok(if nothing_wanted { Vec::new() } else { vec![Report::of_nothing(&wanted)] });
+    }
+    let report = |proxy: &ActiveProxy<'_>| {
+        let mut report = compare(&wanted, &Rules::from(proxy.rules));
+        report.doubts.extend(doubts(&kernel, proxy));
+        report
+    };
+    Ok(proxies.iter().map(report).collect())
+}
+
+impl<'a> From<RulesView<'a>> for Rules<'a> {
+    fn from(view: RulesView<'a>) -> Self {
+        match view {
+            RulesView::Iptables(rules) => Self::iptables(rules),
+            RulesView::Nftables(table) => Self::nftables(table),
+            RulesView::KubeProxyNftables(table) => Self::kube_proxy_nftables(table),
+        }
+    }
+}
+
+/// Returns what could not be read of a proxy's rules.
+fn doubts(kernel: &KernelRules, proxy: &ActiveProxy<'_>) -> Vec<Doubt> {
+    let changed = "rules were changed while they were read".to_owned();
+    let interrupted = (kernel.reading == Reading::Interrupted).then_some(changed);
+    let reasons = interrupted.into_iter().chain(proxy.unread.iter().cloned());
+    reasons.map(|why| Doubt { service_port: None, why }).collect()
+}

@@ -1,0 +1,271 @@
+use std::net::IpAddr;
+
+use ferroute_core::{
+    LocalTrafficDetector, NodePortAddresses, ProxySettings,
+    testing::{Cluster, pod, service, slice},
+};
+use insta::assert_snapshot;
+
+use super::*;
+
+fn explained(cluster: &Cluster, settings: &ProxySettings) -> Explanation {
+    let tracker = cluster.tracker();
+    let addresses: Vec<IpAddr> = ["127.0.0.1", "192.168.0.1"].map(|ip| ip.parse().unwrap()).into();
+    let pod = |address: IpAddr| (address.to_string() == "10.244.0.2").then(|| "web-1".to_owned());
+    let health_check = cluster.services[0]
+        .spec
+        .health_check_node_port
+        .map(|port| HealthCheck { port: port.try_into().unwrap(), local_endpoints: 1 });
+    explain(
+        &cluster.services[0],
+        &Facts { tracker: &tracker, settings, addresses: &addresses, pod: &pod, health_check },
+    )
+}
+
+fn text(cluster: &Cluster, settings: &ProxySettings) -> String {
+    let mut text = String::new();
+    write_explanation_into(&mut text, &explained(cluster, settings)).unwrap();
+    text
+}
+
+fn knows_pods() -> ProxySettings {
+    let networks = vec!["10.244.0.0/16".parse().unwrap()];
+    ProxySettings { detector: LocalTrafficDetector::ClusterCidr(networks), ..ProxySettings::default() }
+}
+
+#[test]
+fn a_plain_service_tells_its_frontends_and_endpoints() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("", 80).node_port(30080))
+        .slice(slice("shop/web-a", "web").port("", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
+    assert_snapshot!(text(&cluster, &ProxySettings::default()), @"
+    Service shop/web, type NodePort, on node node-1
+
+    policies
+      internal traffic      Cluster
+      external traffic      Cluster
+
+    port 80/tcp, IPv4
+      frontends
+        cluster IP  10.96.0.1:80                          2 endpoints of policy Cluster, the client's address is kept
+        node port   30080 on all of the node's addresses  2 endpoints of policy Cluster, masqueraded
+      endpoints
+        10.244.0.2:8080  web-1  ready, this node  used
+        10.244.1.2:8080         ready, elsewhere  used
+    ");
+}
+
+#[test]
+fn everything_that_a_service_can_ask_for_is_told() {
+    let cluster = Cluster::new("node-1")
+        .zone("zone-a")
+        .service(
+            service("shop/web")
+                .cluster_ip("10.96.0.1")
+                .port("http", 80)
+                .node_port(30080)
+                .load_balancer("198.51.100.1")
+                .external_ip("203.0.113.1")
+                .source_range("192.0.2.0/24")
+                .affinity(600)
+                .external_local()
+                .health_check_node_port(32000)
+                .with(|service| service.spec.traffic_distribution = Some("PreferSameZone".to_owned())),
+        )
+        .slice(
+            slice("shop/web-a", "web")
+                .port("http", 8080)
+                .pod(pod("10.244.0.2").on("node-1").for_zone("zone-a"))
+                .pod(pod("10.244.1.2").for_zone("zone-b"))
+                .pod(pod("10.244.1.3").for_zone("zone-a").for_node("node-2"))
+                .pod(pod("10.244.0.3").on("node-1").unready())
+                .pod(pod("10.244.0.4").on("node-1").terminating())
+                .pod(pod("10.244.0.5").on("node-1").dying())
+                .pod(pod("10.244.0.6").on("node-1").conditions(true, false, true).for_zone("zone-a")),
+        );
+    let settings = ProxySettings {
+        node_port_addresses: NodePortAddresses::Within(vec!["192.168.0.0/24".parse().unwrap()]),
+        ..knows_pods()
+    };
+    assert_snapshot!(text(&cluster, &settings), @"
+    Service shop/web, type LoadBalancer, on node node-1 in zone zone-a
+
+    policies
+      internal traffic      Cluster
+      external traffic      Local
+      session affinity      by client address, for 600 s
+      source ranges         192.0.2.0/24 (load balancer IPs only)
+      traffic distribution  PreferSameZone (by the hints in the slices)
+      health check          port 32000 answers 200: 1 ready endpoint on this node
+
+    port http 80/tcp, IPv4
+      frontends
+        cluster IP        10.96.0.1:80       3 endpoints of policy Cluster, masqueraded unless from a pod
+        external IP       203.0.113.1:80     pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
+                                             others: 2 endpoints of policy Local, the client's address is kept
+        load balancer IP  198.51.100.1:80    pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
+                                             others: 2 endpoints of policy Local, the client's address is kept
+        node port         192.168.0.1:30080  pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
+                                             others: 2 endpoints of policy Local, the client's address is kept
+      endpoints
+        10.244.0.2:8080  web-1  ready, this node, for zone zone-a                   used
+        10.244.0.3:8080         not ready, this node                                not used: not ready
+        10.244.0.4:8080         terminating, still serving, this node               not used: terminating, while others are ready
+        10.244.0.5:8080         terminating, this node                              not used: terminating, and serves no more
+        10.244.0.6:8080         ready, terminating, this node, for zone zone-a      used
+        10.244.1.2:8080         ready, elsewhere, for zone zone-b                   Cluster: not used: its hints are for other zones
+                                                                                    Local: not used: on another node
+        10.244.1.3:8080         ready, elsewhere, for zone zone-a, for node node-2  Cluster: used
+                                                                                    Local: not used: on another node
+    ");
+}
+
+#[test]
+fn terminating_endpoints_are_the_last_resort_and_silence_is_told_from_refusal() {
+    let local = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).internal_local();
+    let terminating = Cluster::new("node-1")
+        .service(local.external_local())
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.1.2").on("node-2").terminating()));
+    assert_snapshot!(text(&terminating, &ProxySettings::default()), @"
+    Service shop/web, type NodePort, on node node-1
+
+    policies
+      internal traffic      Local
+      external traffic      Local
+
+    port http 80/tcp, IPv4
+      frontends
+        cluster IP  10.96.0.1:80                          dropped, as policy Local finds nothing on this node
+        node port   30080 on all of the node's addresses  the node itself: 1 endpoint of policy Cluster, masqueraded
+                                                          others: dropped, as policy Local finds nothing on this node
+      endpoints
+        10.244.1.2:8080  terminating, still serving, elsewhere  Cluster: used, as the last resort, for nothing is ready
+                                                                Local: not used: on another node
+    ");
+    let nothing = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080))
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.1.2").unready()));
+    assert_snapshot!(text(&nothing, &ProxySettings::default()), @"
+    Service shop/web, type NodePort, on node node-1
+
+    policies
+      internal traffic      Cluster
+      external traffic      Cluster
+
+    port http 80/tcp, IPv4
+      frontends
+        cluster IP  10.96.0.1:80                          refused, as nothing serves anywhere
+        node port   30080 on all of the node's addresses  refused, as nothing serves anywhere
+      endpoints
+        10.244.1.2:8080  not ready, elsewhere  not used: not ready
+    ");
+}
+
+#[test]
+fn slices_of_which_nothing_is_used_are_told_with_the_reason() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53))
+        .slice(slice("shop/web-a", "web").port("metrics", 9090).udp("http", 80).pod("10.244.0.2").pod("10.244.0.3"))
+        .slice(slice("shop/web-b", "web").port("http", 8080).pod("fd00:244::2"));
+    assert_snapshot!(text(&cluster, &ProxySettings::default()), @"
+    Service shop/web, type ClusterIP, on node node-1
+
+    policies
+      internal traffic      Cluster
+
+    port dns 53/udp, IPv4
+      frontends
+        cluster IP  10.96.0.1:53  refused, as nothing serves anywhere
+      no endpoints in any slice
+      slice shop/web-a with 2 endpoints is not used: has no port dns/udp, but metrics/tcp, http/udp
+
+    port http 80/tcp, IPv4
+      frontends
+        cluster IP  10.96.0.1:80  refused, as nothing serves anywhere
+      no endpoints in any slice
+      slice shop/web-a with 2 endpoints is not used: has no port http/tcp, but metrics/tcp, http/udp
+
+    slice shop/web-b with 1 endpoint is not used: the Service has no cluster IP of IPv6
+    ");
+}
+
+#[test]
+fn services_that_are_not_served_say_why() {
+    let only = |service: ferroute_core::testing::ServiceBuilder| Cluster::new("node-1").service(service);
+    let headless = only(service("shop/web").cluster_ip("None").port("http", 80));
+    assert_snapshot!(text(&headless, &ProxySettings::default()), @"
+    Service shop/web, type ClusterIP, on node node-1
+
+    not served by this proxy: it is headless (clusterIP None): DNS returns its endpoints' addresses
+    ");
+    let mut invalid = only(service("shop/web").port("http", 80));
+    invalid.services[0].spec.ports[0].port = 70_000;
+    let empty = Cluster::new("node-1").tracker();
+    let settings = ProxySettings::default();
+    let facts = Facts { tracker: &empty, settings: &settings, addresses: &[], pod: &|_| None, health_check: None };
+    let mut text = String::new();
+    write_explanation_into(&mut text, &explain(&invalid.services[0], &facts)).unwrap();
+    assert_snapshot!(text, @"
+    Service shop/web, type ClusterIP, on node node-1
+
+    invalid, so no rules are made from it:
+      spec.clusterIP: required: only the API server can assign an address
+      spec.ports[0].port: invalid port 70000 (want 1 to 65535)
+    ");
+}
+
+#[test]
+fn programs_get_json_with_the_apis_words() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80))
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2"));
+    let json = serde_json::to_string_pretty(&explained(&cluster, &ProxySettings::default())).unwrap();
+    assert_snapshot!(json, @r#"
+    {
+      "service": "shop/web",
+      "type": "ClusterIP",
+      "node": "node-1",
+      "handling": "served",
+      "policies": {
+        "internalTraffic": "Cluster"
+      },
+      "ports": [
+        {
+          "name": "http",
+          "family": "IPv4",
+          "protocol": "tcp",
+          "frontends": [
+            {
+              "kind": "clusterIp",
+              "addresses": [
+                "10.96.0.1"
+              ],
+              "port": 80,
+              "answers": [
+                {
+                  "clients": "all",
+                  "outcome": "served",
+                  "policy": "Cluster",
+                  "endpoints": 1,
+                  "source": "client"
+                }
+              ]
+            }
+          ],
+          "endpoints": [
+            {
+              "address": "10.244.0.2:8080",
+              "pod": "web-1",
+              "state": "ready",
+              "local": false,
+              "cluster": {
+                "used": true,
+                "why": "ready"
+              }
+            }
+          ]
+        }
+      ]
+    }
+    "#);
+}

@@ -1,0 +1,100 @@
+use ferroute_core::{HostState, 
+    IpFamily, ProxySettings,
+    testing::{Cluster, pod, service, slice},
+};
+use ferroute_iptables::{PlanContext, SavedRulesReader};
+use insta::assert_snapshot;
+
+use super::*;
+
+const A: &str = "10.244.0.2:8080";
+const B: &str = "10.244.0.3:8080";
+
+fn sample(counted: &[(&str, &str, u64)]) -> Sample {
+    let mut sample = Sample::default();
+    for (service_port, endpoint, connections) in counted {
+        sample.add(service_port, endpoint.parse().unwrap(), *connections);
+    }
+    sample
+}
+
+fn told(before: &[(&str, &str, u64)], after: &[(&str, &str, u64)]) -> String {
+    let mut text = String::new();
+    let rows = rates(&sample(before), &sample(after), Duration::from_secs(2));
+    write_rows_into(&mut text, &rows, 100, 10).unwrap();
+    text
+}
+
+#[test]
+fn rates_are_what_was_counted_in_between_per_second() {
+    let before = [("shop/web:http", A, 10), ("shop/web:http", B, 100), ("shop/cart:http", A, 7)];
+    let after = [("shop/web:http", A, 40), ("shop/web:http", B, 110), ("shop/cart:http", A, 107)];
+    assert_snapshot!(told(&before, &after), @"
+    new/s  service port    endpoints with their shares
+     50.0  shop/cart:http  10.244.0.2:8080 100 %
+     20.0  shop/web:http   10.244.0.2:8080 75 %  10.244.0.3:8080 25 %
+    ");
+}
+
+#[test]
+fn a_counter_that_has_become_smaller_has_counted_anew() {
+    assert_snapshot!(told(&[("shop/web:http", A, 1000)], &[("shop/web:http", A, 6)]), @"
+    new/s  service port   endpoints with their shares
+      3.0  shop/web:http  10.244.0.2:8080 100 %
+    ");
+}
+
+#[test]
+fn service_ports_and_endpoints_come_and_go() {
+    let before = [("shop/old:http", A, 10), ("shop/web:http", A, 10)];
+    let after = [("shop/new:http", A, 4), ("shop/web:http", B, 2)];
+    assert_snapshot!(told(&before, &after), @"
+    new/s  service port   endpoints with their shares
+      2.0  shop/new:http  10.244.0.2:8080 100 %
+      1.0  shop/web:http  10.244.0.3:8080 100 %
+    ");
+}
+
+#[test]
+fn idle_service_ports_are_told_by_name_and_have_no_shares() {
+    let idle = [("b/b:b", A, 5), ("a/a:a", A, 5)];
+    assert_snapshot!(told(&idle, &idle), @"
+    new/s  service port  endpoints with their shares
+      0.0  a/a:a         10.244.0.2:8080 0 %
+      0.0  b/b:b         10.244.0.2:8080 0 %
+    ");
+    let rows = rates(&sample(&idle), &sample(&idle), Duration::ZERO);
+    assert!(rows.iter().all(|row| row.per_second == 0.0));
+}
+
+#[test]
+fn a_table_is_no_wider_and_no_longer_than_the_terminal() {
+    let after = [("shop/web:http", A, 3), ("shop/web:http", B, 1), ("shop/cart:http", A, 1), ("shop/x:y", A, 1)];
+    let mut text = String::new();
+    write_rows_into(&mut text, &rates(&Sample::default(), &sample(&after), Duration::from_secs(1)), 50, 3).unwrap();
+    assert_snapshot!(text, @"
+    new/s  service port    endpoints with their sh
+      4.0  shop/web:http   10.244.0.2:8080 75 %
+      1.0  shop/cart:http  10.244.0.2:8080 100 %
+    ");
+}
+
+#[test]
+fn rules_of_iptables_tell_the_endpoints_of_all_frontends_once() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
+    let table = cluster.table(IpFamily::V4);
+    let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+    let rules = ferroute_iptables::render(&table, &context).to_string();
+    let mut reader = SavedRulesReader::new(IpFamily::V4);
+    let counted = |line: &str| match line.starts_with("-A") {
+        true if line.contains("-j DNAT") => format!("[5:300] {line}"),
+        true => format!("[9:540] {line}"),
+        false => line.to_owned(),
+    };
+    rules.lines().for_each(|line| reader.line(&counted(line)));
+    let mut found = Sample::default();
+    found.add_iptables(&reader.finish().unwrap());
+    assert_eq!(found, sample(&[("shop/web:http", A, 5), ("shop/web:http", "10.244.1.2:8080", 5)]));
+}

@@ -1,0 +1,105 @@
+//! The rules that a packet is walked through, of any mode.
+
+use anyhow::{Context, bail};
+use ferroute_config::{ModeName, Resolved};
+use ferroute_core::{IpFamily, ServiceTable};
+use ferroute_iptables::{HostExec, runner::search_path};
+use ferroute_nftables::kernel::Reading;
+use ferroute_proxy::{
+    kernel_rules::{self, KernelRules},
+    modes::{PlannedRules, REGISTRY},
+};
+use ferroute_trace::{Host, Packet, Ruleset, Trace};
+
+use super::{Question, Scene};
+
+/// Rules of one IP family.
+pub enum Rules {
+    /// The rules that the proxy would write in this mode.
+    Planned(ModeName, Box<dyn PlannedRules>),
+    /// All rules in the kernel, of every program.
+    Kernel(Box<KernelRules>),
+}
+
+/// Loads the rules that a question names.
+///
+/// # Errors
+/// If the kernel's rules cannot be read.
+pub fn load(question: &Question, scene: &Scene, family: IpFamily) -> anyhow::Result<Rules> {
+    if question.kernel {
+        return from_kernel(family);
+    }
+    let desired = &scene.desired;
+    let table = desired.table(family);
+    let addresses = if scene.here { &scene.host.addresses } else { &table.node.addresses };
+    Rules::planned(&desired.resolved, table, addresses)
+}
+
+fn from_kernel(family: IpFamily) -> anyhow::Result<Rules> {
+    let rules = kernel_rules::read(family, &HostExec, &search_path())
+        .context("--kernel requires the right to read rules (CAP_NET_ADMIN)")?;
+    for found in &rules.iptables {
+        for table in &found.saved.partial {
+            tracing::warn!(backend = %found.backend, %table, "iptables-save cannot show all of the table");
+        }
+    }
+    if rules.iptables.len() > 1 {
+        tracing::warn!("both iptables backends, legacy and nf_tables, have rules; which act first is a guess");
+    }
+    match rules.reading {
+        Reading::Steady => Ok(Rules::Kernel(Box::new(rules))),
+        _ => bail!("the rules changed while they were read: try again"),
+    }
+}
+
+impl Rules {
+    /// Plans the rules that the proxy would write on a node with these addresses.
+    ///
+    /// # Errors
+    /// If the planned rules contradict each other.
+    pub fn planned(
+        resolved: &Resolved,
+        table: &ServiceTable,
+        addresses: &[std::net::IpAddr],
+    ) -> anyhow::Result<Self> {
+        let mode = REGISTRY.active(resolved.mode);
+        Ok(Self::Planned(mode.name(), mode.plan(resolved, table, addresses)?))
+    }
+
+    /// Traces a packet through the rules.
+    pub fn trace(&self, host: &Host, packet: &Packet) -> Trace {
+        self.ruleset().trace(host, packet)
+    }
+
+    /// Traces a packet through the rules, with steps but without events.
+    pub fn summary(&self, host: &Host, packet: &Packet) -> Trace {
+        self.ruleset().summary(host, packet)
+    }
+
+    /// Returns the mode of the rules; of those in the kernel, the mode of the proxies that wrote some.
+    pub fn mode(&self) -> &'static str {
+        let rules = match self {
+            Self::Planned(mode, _) => return mode.as_str(),
+            Self::Kernel(rules) => rules,
+        };
+        let mut modes: Vec<ModeName> = REGISTRY.active_proxies(rules).iter().map(|proxy| proxy.mode).collect();
+        modes.dedup();
+        match modes.as_slice() {
+            [] => "none",
+            [mode] => mode.as_str(),
+            _ => "mixed",
+        }
+    }
+
+    /// Reports whether the rules are in the kernel, not planned.
+    pub fn are_in_kernel(&self) -> bool {
+        matches!(self, Self::Kernel(_))
+    }
+
+    fn ruleset(&self) -> Ruleset<'_> {
+        match self {
+            Self::Planned(_, rules) => Ruleset::from_rules(rules.as_ref()),
+            Self::Kernel(rules) => Ruleset::from_rules(rules.as_ref()),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What must hold for comparisons of rules in every cluster.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests only")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_core::{HostState,
+    IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServicePortName, ServiceTable,
+    testing::{Cluster, arbitrary},
+};
+use ferroute_inspect::diff::{Conclusion, Report, Rules, Wanted, compare, write_report_into};
+use ferroute_iptables::{PlanContext, RuleSet};
+use ferroute_nftables::{
+    kernel::{Kernel, MemoryKernel},
+    model::TableId,
+    plan::{NftablesSettings, TABLE},
+};
+use ferroute_trace::{Host, Route};
+use proptest::{prelude::*, sample::select};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn host(settings: &ProxySettings) -> Host {
+    let route = |to: &str, interface: &str, source: &str| Route {
+        to: to.parse().unwrap(),
+        interface: interface.to_owned(),
+        source: ip(source),
+    };
+    Host {
+        addresses: ["127.0.0.1", "::1", "192.168.0.1", "fd00:168::1", "192.168.7.1", "10.244.0.1", "fd00:244::1"]
+            .map(ip)
+            .into(),
+        sets: vec![
+            route("0.0.0.0/0", "eth0", "192.168.0.1"),
+            route("::/0", "eth0", "fd00:168::1"),
+            route("10.244.0.0/24", "cbr0", "10.244.0.1"),
+            route("fd00:244::/64", "cbr0", "fd00:244::1"),
+        ],
+        route_localnet: settings.localhost_node_ports(IpFamily::V4),
+    }
+}
+
+/// The rules of both modes for a family of a cluster.
+struct Planned {
+    services: ServiceTable,
+    settings: ProxySettings,
+    host: Host,
+    iptables: RuleSet,
+    nftables: MemoryKernel,
+}
+
+impl Planned {
+    fn new(cluster: &Cluster, settings: &ProxySettings, family: IpFamily) -> Self {
+        let (services, host) = (cluster.table(family), host(settings));
+        let facts = HostState { addresses: host.addresses.clone(), random_fully: true, ..HostState::default() };
+        let iptables = ferroute_iptables::render(&services, &PlanContext::new(settings, &services, &facts));
+        let of_mode = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
+        let mut nftables = MemoryKernel::new();
+        nftables.commit(&ferroute_nftables::plan::render(&services, &of_mode, &host.addresses)).unwrap();
+        Self { services, settings: settings.clone(), host, iptables, nftables }
+    }
+
+    fn rules(&self) -> [Rules<'_>; 2] {
+        let id = TableId { family: self.services.family, name: TABLE };
+        [Rules::iptables(&self.iptables), Rules::nftables(self.nftables.table(&id).unwrap())]
+    }
+
+    /// Compares with other rules, in all pairs of modes.
+    fn against(&self, found: &Self) -> Vec<Report> {
+        let (wanted, found) = (self.rules(), found.rules());
+        let compare = |wanted, found| {
+            let (services, settings, host) = (&self.services, &self.settings, &self.host);
+            compare(&Wanted { services, settings, host, rules: wanted }, found)
+        };
+        wanted.iter().flat_map(|wanted| found.iter().map(move |found| compare(wanted, found))).collect()
+    }
+}
+
+fn settings() -> impl Strategy<Value = ProxySettings> {
+    let networks = |networks: &[&str]| networks.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
+    let detector = select(vec![
+        LocalTrafficDetector::None,
+        LocalTrafficDetector::ClusterCidr(networks(&["10.244.0.0/16", "fd00:244::/32"])),
+        LocalTrafficDetector::NodeCidr,
+        LocalTrafficDetector::BridgeInterface("cbr0".to_owned()),
+        LocalTrafficDetector::InterfaceNamePrefix("cb".to_owned()),
+    ]);
+    let addresses = select(vec![
+        NodePortAddresses::All,
+        NodePortAddresses::Primary,
+        NodePortAddresses::Within(networks(&["192.168.7.0/24", "127.0.0.0/8", "::1/128"])),
+    ]);
+    (any::<bool>(), any::<bool>(), addresses, detector).prop_map(
+        |(masquerade_all, localhost_node_ports, node_port_addresses, detector)| ProxySettings {
+            masquerade_all,
+            localhost_node_ports,
+            node_port_addresses,
+            detector,
+            ..ProxySettings::default()
+        },
+    )
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!("{:?} against {:?}\n", report.found, report.wanted);
+    write_report_into(&mut text, report, 0).unwrap();
+    text
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn rules_for_the_same_services_are_equal_in_all_pairs_of_modes(
+        cluster in arbitrary::cluster(),
+        settings in settings(),
+    ) {
+        for family in IpFamily::BOTH {
+            let planned = Planned::new(&cluster, &settings, family);
+            for report in planned.against(&planned) {
+                prop_assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
+                prop_assert!(report.wanted != report.found.unwrap() || report.named.is_empty(), "{}", text(&report));
+            }
+        }
+    }
+
+    /// Whatever changes what is chosen is found by walking, by one service port at a time and its own rules alone.
+    #[test]
+    fn an_edit_that_changes_endpoints_in_use_is_found_in_all_pairs_of_modes(
+        cluster in arbitrary::cluster(),
+        edits in arbitrary::edits(1..3),
+        settings in settings(),
+    ) {
+        let mut edited = cluster.clone();
+        edits.iter().for_each(|edit| edited.apply(edit));
+        // The node decides about addresses of both sides.
+        edited.node.clone_from(&cluster.node);
+        // Behind source ranges, some endpoints may be there for clients alone that are not tried.
+        let mut cluster = cluster;
+        for service in cluster.services.iter_mut().chain(&mut edited.services) {
+            service.spec.load_balancer_source_ranges.clear();
+        }
+        for family in IpFamily::BOTH {
+            let (wanted, found) = (Planned::new(&cluster, &settings, family), Planned::new(&edited, &settings, family));
+            // Names do not matter to packets. A port without endpoints is rejected, as nftables rules do to all other
+            // ports of a cluster IP: whether it is there may make no difference.
+            let sets = |planned: &Planned| -> BTreeMap<_, BTreeSet<SocketAddr>> {
+                let of_entry = |(name, entry): (&ServicePortName, _)| {
+                    let sets = planned.services.endpoint_sets(entry);
+                    let at = (entry.service.cluster_ip, entry.service.port, name.protocol);
+                    (at, sets.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
+                };
+                let of_entries = planned.services.entries.iter().map(of_entry);
+                of_entries.filter(|(_, endpoints)| !endpoints.is_empty()).collect()
+            };
+            if sets(&wanted) != sets(&found) {
+                for report in wanted.against(&found) {
+                    prop_assert_eq!(report.conclusion(), Conclusion::Different, "{}", text(&report));
+                }
+            }
+        }
+    }
+}

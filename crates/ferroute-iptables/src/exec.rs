@@ -1,0 +1,37 @@
+//! Applies planned rules: the executor of `iptables-save` and `iptables-restore`, and the dataplane that uses it.
+//!
+//! ```text
+//!   ServiceTable ──► IptablesDataplane ──► Difference ──► Executor ──► iptables-restore ──► kernel
+//!                       ▲       ▲                             │
+//!    HostAccess ────────┘       └── KernelChains ◄────────────┴─────── iptables-save ◄───── kernel
+//!   (addresses, sysctls,
+//!    nfacct counters)
+//! ```
+//!
+//! All effects go through traits that tests replace: [`Exec`] runs programs; [`HostAccess`] and [`GenerationTracker`] hold
+//! the interfaces to the kernel.
+//!
+//! What is *not* here: the content of the rules (see [`crate::plan`]), the schedule of syncs, and the deletion of stale
+//! conntrack entries.
+
+mod cleanup;
+mod dataplane;
+mod executor;
+mod generation;
+mod host;
+mod lock;
+mod process;
+mod programs;
+mod snapshot;
+mod version;
+
+pub use cleanup::{ChainMode, CleanupError, CleanupReport, CleanupScope, clean_up, detect_modes, remove_counters};
+pub use dataplane::IptablesDataplane;
+pub use executor::{RestoreError, SaveError};
+pub use generation::GenerationTracker;
+pub use host::{HostAccess, HostAccessError};
+pub use lock::LockError;
+pub use process::{Exec, ExecError, Exit, HostExec, Invocation};
+pub use programs::{IptablesPrograms, Locking, OtherBackend, ProgramsError, search_path};
+pub use snapshot::{BackendSnapshot, SnapshotError, snapshot_rules};
+pub use version::{Backend, InvalidRelease, Release};

@@ -1,0 +1,233 @@
+//! Removal of a proxy's chains and rules from iptables' tables.
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    sync::Arc,
+};
+
+use ferroute_core::NfacctCounters;
+use ferroute_host::{CounterError, PacketCounters};
+
+use super::{
+    executor::{Executor, RestoreError, SaveError},
+    process::{Exec, ExecError},
+    programs::IptablesPrograms,
+};
+use crate::{
+    ChainName, Rule, SaveItem, SaveParser, TableName,
+    plan::{
+        IPVS_NODE_PORT, chains, ignore_unnameable, is_iptables_mode_chain, is_leftover_chain, is_leftover_jump,
+        is_proxy_chain,
+    },
+    text::RestoreWriter,
+};
+
+/// The chains to remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanupScope {
+    /// The chains of all modes, including those of kube-proxy and of its earlier versions.
+    Everything,
+    /// The chains that iptables mode does not write, for use while iptables mode is active.
+    OtherModes,
+}
+
+/// A proxy mode that writes iptables chains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainMode {
+    /// iptables.
+    Iptables,
+    /// ipvs.
+    Ipvs,
+}
+
+/// The outcome of a cleanup.
+#[derive(Debug, Default)]
+pub struct CleanupReport {
+    /// Number of deleted chains.
+    pub chains: usize,
+    /// Number of deleted jumps into them from builtin chains.
+    pub jumps: usize,
+    /// Failures. The other chains were removed nevertheless.
+    pub errors: Vec<CleanupError>,
+}
+
+/// A failure of a part of a cleanup.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    /// The check for chains of other modes failed.
+    #[error("cannot check for chains of other modes")]
+    Check(#[from] ExecError),
+    /// A table cannot be read, so it is not cleaned up.
+    #[error("cannot clean up table {table}")]
+    Read {
+        /// The table.
+        table: TableName,
+        /// The cause.
+        #[source]
+        source: SaveError,
+    },
+    /// The chains and rules in a table cannot be deleted.
+    #[error("cannot clean up table {table}")]
+    Write {
+        /// The table.
+        table: TableName,
+        /// The cause.
+        #[source]
+        source: RestoreError,
+    },
+    /// A chain was flushed but not deleted, because a rule of another program jumps to it.
+    #[error("cannot delete chain {chain} of table {table}, which was flushed: a rule in {from} jumps to it")]
+    InUse {
+        /// The table.
+        table: TableName,
+        /// The chain.
+        chain: ChainName,
+        /// The chain with the rule of another program.
+        from: ChainName,
+    },
+}
+
+/// The chains and rules of a table that must be removed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Leftovers {
+    /// The chains.
+    chains: BTreeSet<ChainName>,
+    /// Rules in builtin chains that jump to them. Earlier versions of kube-proxy had other jumps.
+    jumps: Vec<(ChainName, Rule)>,
+    /// Chains that rules of other programs jump to, with the first chain that has such a rule.
+    in_use: Vec<(ChainName, ChainName)>,
+}
+
+/// Removes the rules and chains of one IP family with the given programs.
+///
+/// `KUBE-FIREWALL` and its jumps stay, because the kubelet uses them as well. So does the sysctl `route_localnet`, which
+/// other programs may rely on and which that chain protects.
+pub fn clean_up(programs: &IptablesPrograms, exec: Arc<dyn Exec>, scope: CleanupScope) -> CleanupReport {
+    let executor = Executor { programs: programs.clone(), exec };
+    let mut report = CleanupReport::default();
+    if scope == CleanupScope::OtherModes {
+        // Reading all tables takes long in a large cluster and is usually in vain.
+        match has_other_modes(&executor) {
+            Ok(true) => {}
+            Ok(false) => return report,
+            Err(error) => {
+                report.errors.push(error.into());
+                return report;
+            }
+        }
+    }
+    for table in TableName::PROXY {
+        match leftovers(&executor, table, scope) {
+            Err(source) => report.errors.push(CleanupError::Read { table, source }),
+            Ok(leftovers) => report.remove(&executor, table, leftovers),
+        }
+    }
+    report
+}
+
+/// Deletes the nfacct counters of iptables mode and returns the names of those that existed. The rules of both families
+/// use them and must be deleted first.
+pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>, Vec<CounterError>) {
+    let (mut removed, mut errors) = (Vec::new(), Vec::new());
+    for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
+        match counters.read(name).and_then(|counter| counter.map(|_| counters.remove(name)).transpose()) {
+            Ok(Some(())) => removed.push(name),
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+    }
+    (removed, errors)
+}
+
+/// Detects the modes that wrote rules of one IP family by checking for single chains, without reading whole tables.
+///
+/// # Errors
+/// If a program cannot be run.
+pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<Vec<ChainMode>, ExecError> {
+    let executor = Executor { programs: programs.clone(), exec };
+    let mut modes = Vec::new();
+    // Mangle is the smallest of the tables with a canary chain; ipvs mode has none.
+    if executor.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {
+        modes.push(ChainMode::Iptables);
+    }
+    if executor.has_chain(TableName::Nat, IPVS_NODE_PORT)? == Some(true) {
+        modes.push(ChainMode::Ipvs);
+    }
+    Ok(modes)
+}
+
+impl CleanupReport {
+    fn remove(&mut self, executor: &Executor, table: TableName, leftovers: Leftovers) {
+        if leftovers == Leftovers::default() {
+            return;
+        }
+        match executor.restore(&mut |out| write_removal(table, &leftovers, out)) {
+            Ok(_) => {
+                self.jumps += leftovers.jumps.len();
+                self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
+            }
+            Err(source) => self.errors.push(CleanupError::Write { table, source }),
+        }
+        let in_use = leftovers.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from });
+        self.errors.extend(in_use);
+    }
+}
+
+impl Leftovers {
+    fn is_in_use(&self, chain: ChainName) -> bool {
+        self.in_use.iter().any(|(used, _)| *used == chain)
+    }
+}
+
+/// Reports whether another mode has chains. A chain counts as existing if the check fails because another program holds
+/// the xtables lock.
+fn has_other_modes(executor: &Executor) -> Result<bool, ExecError> {
+    for table in [TableName::Filter, TableName::Nat] {
+        if executor.has_chain(table, IPVS_NODE_PORT)? != Some(false) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn leftovers(executor: &Executor, table: TableName, scope: CleanupScope) -> Result<Leftovers, SaveError> {
+    let mut leftovers = Leftovers::default();
+    let mut parser = SaveParser::new(executor.programs.family);
+    let is_leftover = |chain: ChainName| match scope {
+        CleanupScope::Everything => is_proxy_chain(table, chain),
+        CleanupScope::OtherModes => is_leftover_chain(table, chain),
+    };
+    executor.save(table, &mut |line| {
+        match ignore_unnameable(parser.line(line))? {
+            Some(SaveItem::Chain(chain, _)) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
+            Some(SaveItem::Rule(from, rule)) if !is_leftover(from) => match rule.next_chain() {
+                Some(to)
+                    if from.is_builtin()
+                        && (is_leftover(to) || is_iptables_mode_chain(table, to) && is_leftover_jump(&rule)) =>
+                {
+                    leftovers.jumps.push((from, rule));
+                }
+                Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),
+                _ => {}
+            },
+            _ => {}
+        }
+        Ok(())
+    })?;
+    parser.finish().map_err(|source| executor.parse_error(table, source))?;
+    leftovers.in_use.sort_unstable();
+    leftovers.in_use.dedup_by_key(|(chain, _)| *chain);
+    Ok(leftovers)
+}
+
+fn write_removal(table: TableName, leftovers: &Leftovers, out: &mut dyn Write) -> io::Result<()> {
+    let Leftovers { chains, jumps, .. } = leftovers;
+    let mut out = RestoreWriter::new(out);
+    out.begin(table)?;
+    jumps.iter().try_for_each(|(from, rule)| out.remove(*from, rule))?;
+    chains.iter().try_for_each(|chain| out.declare(*chain))?;
+    chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
+    out.commit()?;
+    out.finish().map(drop)
+}

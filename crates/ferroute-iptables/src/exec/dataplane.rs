@@ -1,0 +1,294 @@
+use std::{
+    error::Error,
+    io::Write,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
+    SyncReport, TableReport,
+};
+
+use super::{
+    executor::{Executor, RestoreError, SaveError},
+    generation::GenerationTracker,
+    host::{Environment, HostAccess},
+    process::Exec,
+    programs::IptablesPrograms,
+    version::Backend,
+};
+use crate::{
+    ChainName, ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, TableName,
+    plan::{WriteSummary, chains, rules_digest},
+};
+
+/// Applies the rules of one IP family with `iptables-save` and `iptables-restore`.
+#[derive(Debug)]
+pub struct IptablesDataplane {
+    executor: Executor,
+    environment: Environment,
+    host: HostAccess,
+    generations: GenerationTracker,
+    /// The applied chains; `None` while they are unknown.
+    state: Option<ChainState>,
+    /// [`GenerationTracker::external`] at the last time when the kernel's rules were known to equal `state`.
+    verified: Option<u32>,
+    /// Limits full comparisons of the kernel's rules with `state`.
+    comparisons: Throttle,
+    /// Limits the checks of the canary chains between comparisons.
+    canary_checks: Throttle,
+}
+
+impl IptablesDataplane {
+    /// Creates a dataplane without applied rules. `generations` is shared with the dataplane of the other IP family.
+    pub fn new(
+        programs: IptablesPrograms,
+        settings: ProxySettings,
+        exec: Arc<dyn Exec>,
+        host: HostAccess,
+        generations: GenerationTracker,
+    ) -> Self {
+        let environment = Environment::new(settings, programs.release.has_random_fully());
+        Self {
+            executor: Executor { programs, exec },
+            environment,
+            host,
+            generations,
+            state: None,
+            verified: None,
+            comparisons: Throttle::default(),
+            canary_checks: Throttle::default(),
+        }
+    }
+
+    fn family(&self) -> IpFamily {
+        self.executor.programs.family
+    }
+
+    fn backend(&self) -> Backend {
+        self.executor.programs.release.backend
+    }
+
+    fn context(&self, table: &ServiceTable) -> PlanContext {
+        PlanContext::new(&self.environment.settings, table, &self.environment.host)
+    }
+
+    /// Reads the proxy's chains from the kernel. Also returns the time that `iptables-save` took.
+    fn kernel_chains(&self) -> Result<(KernelChains, Duration), SaveError> {
+        let mut reader = KernelChainsReader::new(self.family());
+        let mut took = Duration::ZERO;
+        let [.., last] = TableName::PROXY;
+        for table in TableName::PROXY {
+            took += self.executor.save(table, &mut |line| reader.line(line))?;
+        }
+        reader.finish().map(|kernel| (kernel, took)).map_err(|source| self.executor.parse_error(last, source))
+    }
+
+    /// Writes a difference. Also returns the time that `iptables-restore` took.
+    fn write(
+        &self,
+        table: &ServiceTable,
+        difference: &Difference,
+    ) -> Result<(WriteSummary, Duration), DataplaneError> {
+        if difference.is_empty() {
+            return Ok((WriteSummary::default(), Duration::ZERO));
+        }
+        let text = |out: &mut dyn Write| match self.backend() {
+            // Each transaction reads and replaces the whole table.
+            Backend::Legacy => difference.write(table, out),
+            Backend::NfTables => difference.write_in_parts(table, out),
+        };
+        let written = self.generations.count_own(|| {
+            let mut written = WriteSummary::default();
+            let took = self.executor.restore(&mut |out| text(out).map(|summary| written = summary))?;
+            Ok(((written, took), written.transactions))
+        });
+        written.map_err(|error: RestoreError| {
+            let rules = format!("{} rules", self.family());
+            match error.line().and_then(|line| line_owner(line, difference, table)).cloned() {
+                Some(service_port) => DataplaneError::Rejected { rules, service_port, source: error.into() },
+                None => DataplaneError::Write { rules, source: error.into() },
+            }
+        })
+    }
+
+    fn read_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {
+        DataplaneError::Read { rules: format!("{} rules", self.family()), source: source.into() }
+    }
+
+    /// Stores the state of the applied rules and reports on the sync that led to it.
+    fn applied(
+        &mut self,
+        state: ChainState,
+        full: bool,
+        removed: usize,
+        written: &WriteSummary,
+        took: Duration,
+    ) -> SyncReport {
+        let stats = state.stats();
+        self.state = Some(state);
+        SyncReport {
+            full,
+            written: written.rules.total(),
+            removed,
+            total: stats.rules.total(),
+            tables: vec![
+                TableReport {
+                    name: TableName::Filter.as_str(),
+                    written: written.rules.filter,
+                    total: stats.rules.filter,
+                },
+                TableReport { name: TableName::Nat.as_str(), written: written.rules.nat, total: stats.rules.nat },
+            ],
+            refused_removals: 0,
+            no_local_internal: stats.no_local_internal,
+            no_local_external: stats.no_local_external,
+            kernel_time: took,
+        }
+    }
+
+    /// Reports whether a canary chain is missing, which only a flush of its table causes. Listing a chain of the legacy
+    /// backend reads its whole table, so there only the small table mangle is checked.
+    fn is_canary_missing(&self) -> Result<bool, DataplaneError> {
+        let tables = match self.backend() {
+            Backend::Legacy => &[TableName::Mangle][..],
+            Backend::NfTables => &TableName::PROXY,
+        };
+        for table in tables {
+            let exists = self.executor.has_chain(*table, chains::CANARY).map_err(|error| self.read_error(error))?;
+            if exists == Some(false) {
+                tracing::info!(family = %self.family(), %table, "another program flushed the table");
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads all rules and reports whether they differ from the applied ones.
+    fn has_drifted(&self, state: &ChainState) -> Result<bool, DataplaneError> {
+        let (kernel, _) = self.kernel_chains().map_err(|error| self.read_error(error))?;
+        let drift = state.drift(&kernel);
+        if let Some(drift) = drift {
+            tracing::info!(family = %self.family(), %drift, "another program modified the rules");
+        }
+        Ok(drift.is_some())
+    }
+}
+
+impl Dataplane for IptablesDataplane {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        // The kernel's rules are unknown until the sync has succeeded.
+        let Some(mut state) = self.state.take() else { return self.resync(table) };
+        self.environment.refresh_addresses(&mut self.host);
+        let difference = state.difference(table, &self.context(table), changes);
+        let (written, took) = self.write(table, &difference)?;
+        let (full, removed) = (difference.is_complete(), difference.deleted());
+        state.record(difference, &written);
+        Ok(self.applied(state, full, removed, &written, took))
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        self.state = None;
+        self.environment.prepare(self.family(), &mut self.host);
+        // Read first: a change during the read may be missing from what was read.
+        let verified = self.generations.external();
+        let (kernel, reading) = self.kernel_chains().map_err(|error| self.read_error(error))?;
+        let difference = Difference::from_kernel(table, self.context(table), kernel);
+        let (written, writing) = self.write(table, &difference)?;
+        let removed = difference.deleted();
+        self.verified = verified;
+        Ok(self.applied(ChainState::new(difference), true, removed, &written, reading + writing))
+    }
+
+    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
+        let Some(state) = &self.state else { return Ok(true) };
+        let external = match self.backend() {
+            Backend::Legacy => None,
+            Backend::NfTables => self.generations.external(),
+        };
+        if external.is_some() && external == self.verified {
+            return Ok(false);
+        }
+        let start = (self.host.now)();
+        if self.comparisons.is_due(start) {
+            let drifted = self.has_drifted(state)?;
+            self.comparisons.record(start, (self.host.now)());
+            if !drifted {
+                self.verified = external;
+            }
+            return Ok(drifted);
+        }
+        if self.canary_checks.is_due(start) {
+            let missing = self.is_canary_missing()?;
+            self.canary_checks.record(start, (self.host.now)());
+            return Ok(missing);
+        }
+        Ok(false)
+    }
+
+    fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {
+        self.state.as_ref().map(|_| rules_digest(table, &self.context(table)))
+    }
+}
+
+/// Returns the service port that a line of a difference's text belongs to.
+fn line_owner<'a>(line: &str, difference: &'a Difference, table: &'a ServiceTable) -> Option<&'a ServicePortName> {
+    let words = || line.split([' ', '"', ':']).filter(|word| !word.is_empty());
+    // `:CHAIN - [0:0]`, `-A CHAIN …`, `-X CHAIN`
+    let chains = words().take(2).filter_map(|word| word.parse::<ChainName>().ok());
+    chains.into_iter().find_map(|chain| difference.owner(chain)).or_else(|| {
+        // In a shared chain the comment of each rule names its service port.
+        let is_named = |name: &ServicePortName| {
+            let text = name.to_string();
+            line.split([' ', '"']).any(|word| word == text)
+        };
+        table.entries.keys().find(|name| is_named(name))
+    })
+}
+
+/// Limits an action to about 1 % of the time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Throttle {
+    /// The earliest time of the next run; `None` for any time.
+    next: Option<Instant>,
+}
+
+impl Throttle {
+    /// The pause after a run, as a multiple of its duration.
+    const PAUSE_FACTOR: u32 = 100;
+    const MIN_PAUSE: Duration = Duration::from_secs(5);
+    const MAX_PAUSE: Duration = Duration::from_secs(300);
+
+    /// Reports whether the action may run.
+    fn is_due(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// Records a run from `start` to `end`.
+    fn record(&mut self, start: Instant, end: Instant) {
+        let pause = end.saturating_duration_since(start) * Self::PAUSE_FACTOR;
+        self.next = Some(end + pause.clamp(Self::MIN_PAUSE, Self::MAX_PAUSE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_with_the_duration_of_the_run() {
+        let start = Instant::now();
+        let pause_after = |duration| {
+            let mut throttle = Throttle::default();
+            assert!(throttle.is_due(start));
+            let end = start + duration;
+            throttle.record(start, end);
+            (1..=1000).map(Duration::from_secs).find(|pause| throttle.is_due(end + *pause)).unwrap()
+        };
+        assert_eq!(pause_after(Duration::ZERO), Duration::from_secs(5));
+        assert_eq!(pause_after(Duration::from_millis(20)), Duration::from_secs(5));
+        assert_eq!(pause_after(Duration::from_millis(700)), Duration::from_secs(70));
+        assert_eq!(pause_after(Duration::from_secs(60)), Duration::from_secs(300));
+    }
+}

@@ -1,0 +1,155 @@
+//! The xtables lock, for versions of `iptables-restore` that do not acquire it.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener},
+    },
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A failure to acquire the xtables lock.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The lock file cannot be opened or locked.
+    #[error("cannot lock {}", .path.display())]
+    Io {
+        /// The lock file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket cannot be opened.
+    #[error("cannot open the socket @{name}")]
+    Socket {
+        /// Its name.
+        name: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Another program holds the lock. Retrying later may succeed.
+    #[error("another program has held the xtables lock for {} s", .waited.as_secs())]
+    Busy {
+        /// The time spent waiting.
+        waited: Duration,
+    },
+}
+
+/// A guard of the xtables lock: a file that `iptables` 1.6 locks, and a socket that only one program can bind, which
+/// `iptables` 1.4 uses. The kernel releases both when they are closed.
+#[derive(Debug)]
+pub(super) struct XtablesLock {
+    _file: File,
+    _socket: UnixListener,
+}
+
+/// The location of the lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockLocation<'a> {
+    pub(super) file: &'a Path,
+    /// Name of the abstract socket.
+    pub(super) socket: &'static str,
+}
+
+impl LockLocation<'static> {
+    /// The location that the iptables programs use.
+    pub(super) fn xtables() -> Self {
+        Self { file: Path::new("/run/xtables.lock"), socket: "xtables" }
+    }
+}
+
+impl XtablesLock {
+    /// Acquires the lock, waiting at most `timeout`.
+    ///
+    /// # Errors
+    /// If another program holds the lock, or file or socket cannot be used.
+    pub(super) fn acquire(location: LockLocation<'_>, timeout: Duration) -> Result<Self, LockError> {
+        let io_error = |source| LockError::Io { path: location.file.to_owned(), source };
+        let socket_error = |source| LockError::Socket { name: location.socket, source };
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(location.file).map_err(io_error)?;
+        let address = SocketAddr::from_abstract_name(location.socket).map_err(socket_error)?;
+        let start = Instant::now();
+        retry(start, timeout, || match file.try_lock() {
+            Ok(()) => Ok(Some(())),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(source)) => Err(io_error(source)),
+        })?;
+        let socket = retry(start, timeout, || match UnixListener::bind_addr(&address) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(source) if source.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(source) => Err(socket_error(source)),
+        })?;
+        Ok(Self { _file: file, _socket: socket })
+    }
+}
+
+/// Calls `attempt` until it returns a value or the timeout has passed.
+fn retry<T>(
+    start: Instant,
+    timeout: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>, LockError>,
+) -> Result<T, LockError> {
+    loop {
+        match attempt()? {
+            Some(value) => return Ok(value),
+            None if start.elapsed() >= timeout => return Err(LockError::Busy { waited: timeout }),
+            None => thread::sleep(POLL_INTERVAL),
+        }
+    }
+}
+
+/// Interval between attempts.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the location of one test's lock.
+    fn location<'a>(directory: &tempfile::TempDir, socket: &'static str, file: &'a mut PathBuf) -> LockLocation<'a> {
+        *file = directory.path().join("lock");
+        LockLocation { file, socket }
+    }
+
+    #[test]
+    fn acquiring_waits_for_the_holder_of_the_lock() {
+        let (directory, mut file) = (tempfile::tempdir().unwrap(), PathBuf::new());
+        let location = location(&directory, "ferroute-test-lock-waits", &mut file);
+        let first = XtablesLock::acquire(location, Duration::ZERO).unwrap();
+        let error = XtablesLock::acquire(location, Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, LockError::Busy { .. }), "{error:?}");
+        let holder = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(first);
+        });
+        XtablesLock::acquire(location, Duration::from_secs(60)).unwrap();
+        holder.join().unwrap();
+    }
+
+    #[test]
+    fn both_the_file_and_the_socket_exclude() {
+        let (directory, mut file) = (tempfile::tempdir().unwrap(), PathBuf::new());
+        let location = location(&directory, "ferroute-test-lock-ages", &mut file);
+        let new = File::create(location.file).unwrap();
+        new.lock().unwrap();
+        XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
+        drop(new);
+        let old = UnixListener::bind_addr(&SocketAddr::from_abstract_name(location.socket).unwrap()).unwrap();
+        XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
+        drop(old);
+        XtablesLock::acquire(location, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_error_names_a_lock_file_that_cannot_be_created() {
+        let location = LockLocation { file: Path::new("/nonexistent/lock"), socket: "ferroute-test-lock-missing" };
+        let error = XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
+        assert_eq!(error.to_string(), "cannot lock /nonexistent/lock");
+    }
+}

@@ -1,0 +1,268 @@
+//! Discovery of the iptables programs of one IP family.
+
+use std::{
+    env, fmt,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use ferroute_core::IpFamily;
+
+use super::{
+    process::{Exec, ExecError, Exit, Invocation},
+    version::{Backend, Release, InvalidRelease},
+};
+
+/// The iptables programs of one IP family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IptablesPrograms {
+    /// The IP family.
+    pub family: IpFamily,
+    /// `iptables` or `ip6tables`.
+    pub iptables: PathBuf,
+    /// `iptables-save` or `ip6tables-save`.
+    pub save: PathBuf,
+    /// `iptables-restore` or `ip6tables-restore`.
+    pub restore: PathBuf,
+    /// Version and backend.
+    pub release: Release,
+    /// The holder of the xtables lock, which keeps two programs from changing a table at once.
+    pub locking: Locking,
+}
+
+/// The program that acquires the xtables lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locking {
+    /// `iptables-restore` itself, with these arguments.
+    Restore(&'static [&'static str]),
+    /// Ferroute, because this version of `iptables-restore` does not.
+    Ferroute,
+}
+
+/// The reason why iptables mode is unavailable for an IP family. The other family may be available.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramsError {
+    /// A program is not installed.
+    #[error("{program} not found in {}; it is part of the package \"iptables\"", list(.searched))]
+    Missing {
+        /// The program's name.
+        program: String,
+        /// The searched directories.
+        searched: Vec<PathBuf>,
+    },
+    /// A program cannot be run.
+    #[error("cannot run {}", .program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: ExecError,
+    },
+    /// The version of a program cannot be parsed.
+    #[error("cannot determine the version of {}", .program.display())]
+    Release {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: InvalidRelease,
+    },
+    /// The kernel has no such tables, or access to them is not permitted.
+    #[error("{} cannot access the {family} nat table of the kernel: {stderr}", .program.display())]
+    NoTable {
+        /// The IP family.
+        family: IpFamily,
+        /// The program.
+        program: PathBuf,
+        /// Its standard error.
+        stderr: String,
+    },
+}
+
+/// The rules of the backend that Ferroute does not use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherBackend {
+    /// The backend.
+    pub backend: Backend,
+    /// Number of rules. The kernel applies them as well, before or after Ferroute's.
+    pub rules: usize,
+    /// The kubelet's chains are only in this backend, so it is the one that the host uses.
+    pub has_kubelet: bool,
+}
+
+impl fmt::Display for OtherBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, rules, has_kubelet } = self;
+        write!(f, "iptables ({backend}) has {rules} rules that the kernel applies in addition to Ferroute's")?;
+        if *has_kubelet {
+            write!(f, ", and the kubelet uses it: Ferroute's rules may bypass those of the kubelet and the network plugin")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the directories to search for programs, in order.
+pub fn search_path() -> Vec<PathBuf> {
+    let path = env::var_os("PATH");
+    let mut directories: Vec<PathBuf> = path.iter().flat_map(env::split_paths).collect();
+    for standard in ["/usr/local/sbin", "/usr/sbin", "/sbin"] {
+        // The PATH of users other than root often lacks these.
+        if !directories.iter().any(|directory| directory == Path::new(standard)) {
+            directories.push(standard.into());
+        }
+    }
+    directories
+}
+
+impl IptablesPrograms {
+    /// Finds the default programs of this host for an IP family and checks that the kernel has a nat table.
+    ///
+    /// # Errors
+    /// If a program is missing or fails, or the kernel has no such table.
+    pub fn find(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Self, ProgramsError> {
+        Self::find_named(family, None, exec, path)
+    }
+
+    /// Like [`IptablesPrograms::find`], but finds the programs of a backend (`iptables-legacy`).
+    ///
+    /// # Errors
+    /// See [`IptablesPrograms::find`].
+    pub fn find_backend(
+        family: IpFamily,
+        backend: Backend,
+        exec: &dyn Exec,
+        path: &[PathBuf],
+    ) -> Result<Self, ProgramsError> {
+        Self::find_named(family, Some(backend), exec, path)
+    }
+
+    /// Like [`IptablesPrograms::find`], but prefers the other backend if only that one has the kubelet's chains. All programs
+    /// of a host should use the same backend, and the default in a container image does not depend on the host.
+    ///
+    /// # Errors
+    /// See [`IptablesPrograms::find`].
+    pub fn find_for_kubelet(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Self, ProgramsError> {
+        let programs = Self::find(family, exec, path)?;
+        // If the other backend cannot be read, the default stays; the caller's check of the other backend logs the error.
+        let Ok(Some(OtherBackend { backend, has_kubelet: true, .. })) = programs.other_backend(exec, path) else {
+            return Ok(programs);
+        };
+        Ok(Self::find_backend(family, backend, exec, path).unwrap_or(programs))
+    }
+
+    /// Checks for rules in the other backend, if its programs are installed.
+    ///
+    /// # Errors
+    /// If its programs are installed but cannot be run.
+    pub fn other_backend(&self, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<OtherBackend>, ExecError> {
+        let backend = self.release.backend.other();
+        let Some(save) = find_in_path(&program_name(self.family, Some(backend), "-save"), path) else { return Ok(None) };
+        // All tables: the legacy programs create a table that is named in their arguments.
+        let (rules, has_hint) = count_rules(exec, Invocation { program: &save, arguments: &[] })?;
+        if rules == 0 && !has_hint {
+            return Ok(None);
+        }
+        let mangle = Invocation { program: &self.save, arguments: &["-t", "mangle"] };
+        let has_kubelet = has_hint && !count_rules(exec, mangle)?.1;
+        Ok(Some(OtherBackend { backend, rules, has_kubelet }))
+    }
+
+    fn find_named(
+        family: IpFamily,
+        backend: Option<Backend>,
+        exec: &dyn Exec,
+        path: &[PathBuf],
+    ) -> Result<Self, ProgramsError> {
+        let find = |suffix| {
+            let program = program_name(family, backend, suffix);
+            find_in_path(&program, path).ok_or_else(|| ProgramsError::Missing { program, searched: path.to_owned() })
+        };
+        let (iptables, save, restore) = (find("")?, find("-save")?, find("-restore")?);
+        let release = release(exec, &iptables)?;
+        let locking = locking(exec, &restore, release);
+        let programs = Self { family, iptables, save, restore, release, locking };
+        programs.check_kernel(exec)?;
+        Ok(programs)
+    }
+
+    /// Lists a builtin chain of the nat table.
+    fn check_kernel(&self, exec: &dyn Exec) -> Result<(), ProgramsError> {
+        let arguments = [self.release.wait_arguments(), &["-t", "nat", "-S", "POSTROUTING"]].concat();
+        let (exit, _) = output(exec, Invocation { program: &self.iptables, arguments: &arguments })
+            .map_err(|source| ProgramsError::Run { program: self.iptables.clone(), source })?;
+        if exit.status.success() {
+            return Ok(());
+        }
+        Err(ProgramsError::NoTable { family: self.family, program: self.iptables.clone(), stderr: exit.stderr })
+    }
+}
+
+/// Returns the name of a program: `iptables`, `ip6tables-legacy-save`.
+pub(super) fn program_name(family: IpFamily, backend: Option<Backend>, suffix: &str) -> String {
+    let base = match family {
+        IpFamily::V4 => "iptables",
+        IpFamily::V6 => "ip6tables",
+    };
+    match backend {
+        Some(backend) => format!("{base}-{}{suffix}", backend.infix()),
+        None => format!("{base}{suffix}"),
+    }
+}
+
+/// Returns the path of an executable file in one of the directories.
+pub(super) fn find_in_path(program: &str, path: &[PathBuf]) -> Option<PathBuf> {
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    path.iter().map(|directory| directory.join(program)).find(is_program)
+}
+
+fn release(exec: &dyn Exec, program: &Path) -> Result<Release, ProgramsError> {
+    let (exit, text) = output(exec, Invocation { program, arguments: &["--version"] })
+        .map_err(|source| ProgramsError::Run { program: program.to_owned(), source })?;
+    let version = if text.trim().is_empty() { exit.stderr } else { text };
+    version.parse().map_err(|source| ProgramsError::Release { program: program.to_owned(), source })
+}
+
+/// Determines the holder of the lock. Distributions backported `-w` to old versions of `iptables-restore` together with
+/// `--version`: a program that prints its version supports `-w`; any other reads its empty input and prints nothing.
+fn locking(exec: &dyn Exec, restore: &Path, release: Release) -> Locking {
+    if release.has_restore_wait() {
+        return Locking::Restore(release.wait_arguments());
+    }
+    match self::release(exec, restore) {
+        Ok(_) => Locking::Restore(&["-w"]),
+        Err(_) => Locking::Ferroute,
+    }
+}
+
+/// Runs a program and returns its standard output.
+fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String), ExecError> {
+    let mut text = Vec::new();
+    let exit = exec.read(invocation, &mut |stdout| stdout.read_to_end(&mut text).map(|_| ()))?;
+    Ok((exit, String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// Counts the rules in the output of `iptables-save`, and reports whether it contains the chains that the kubelet creates
+/// in table mangle as a hint to the backend that it uses.
+fn count_rules(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(usize, bool), ExecError> {
+    let (mut rules, mut kubelet) = (0, false);
+    exec.read(invocation, &mut |stdout| {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if stdout.read_until(b'\n', &mut line)? == 0 {
+                return Ok(());
+            }
+            rules += usize::from(line.starts_with(b"-"));
+            kubelet |=
+                [&b":KUBE-IPTABLES-HINT "[..], b":KUBE-KUBELET-CANARY "].iter().any(|chain| line.starts_with(chain));
+        }
+    })?;
+    Ok((rules, kubelet))
+}
+
+fn list(directories: &[PathBuf]) -> String {
+    directories.iter().map(|directory| directory.display().to_string()).collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,290 @@
+use std::{
+    collections::BTreeMap,
+    ops::{AddAssign, SubAssign},
+};
+
+use ferroute_core::{Changes, NamespacedName, Protocol, ServicePortName, ServiceTable};
+
+use super::{
+    ChainContents, ChainDigest, Difference, FixedChain, KernelChains, PlanContext, ServicePlan, SharedChain,
+    WriteSummary, chains,
+    fixed::{fixed_chains, node_port_jumps},
+};
+use crate::{ChainName, TableName};
+
+/// Digests of the applied chains: enough to determine the chains that a change affects, without the rules themselves.
+///
+/// It is created from a full comparison with the kernel ([`Difference::from_kernel`]) after that was applied. Then
+/// [`ChainState::difference`] returns what a change has to write, and [`ChainState::record`] updates the state after that was
+/// applied as well.
+#[derive(Clone, Debug)]
+pub struct ChainState {
+    /// The context of the applied rules.
+    context: PlanContext,
+    ports: BTreeMap<ServicePortName, PortState>,
+    /// Digests of the shared chains, by [`SharedChain::index`].
+    shared: [ChainDigest; SharedChain::ALL.len()],
+    /// [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
+    has_localnet_rule: bool,
+    /// The sum over `ports`.
+    stats: RuleStats,
+}
+
+/// A difference between the kernel's rules and the applied ones, caused by another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Drift {
+    /// The jump from this builtin chain is missing.
+    #[error("missing jump from chain {1} of table {0}")]
+    Jump(TableName, ChainName),
+    /// A chain is missing or has other rules.
+    #[error("chain {1} of table {0} is missing or has other rules")]
+    Chain(TableName, ChainName),
+}
+
+/// The state of a service port's rules.
+#[derive(Clone, Debug)]
+pub(super) struct PortState {
+    /// The chains that belong to the service port, sorted by name.
+    pub(super) chains: Box<[ServiceChain]>,
+    /// Digests of its rules in the shared chains, by [`SharedChain::index`].
+    pub(super) shared: [ChainDigest; SharedChain::ALL.len()],
+    pub(super) stats: RuleStats,
+}
+
+/// A chain that belongs to one service port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServiceChain {
+    pub(super) name: ChainName,
+    pub(super) digest: ChainDigest,
+    /// The kernel has the chain with this digest.
+    pub(super) applied: bool,
+}
+
+/// Numbers of rules, without the jumps from builtin chains: the same numbers that kube-proxy reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounts {
+    /// In table filter.
+    pub filter: usize,
+    /// In table nat.
+    pub nat: usize,
+}
+
+/// Statistics of a set of rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleStats {
+    /// Numbers of rules.
+    pub rules: RuleCounts,
+    /// Service ports whose traffic to the cluster IP this node drops because it has no local endpoint.
+    pub no_local_internal: usize,
+    /// The same for external traffic.
+    pub no_local_external: usize,
+}
+
+impl PortState {
+    /// Computes the state of a plan. Its rules in shared chains are also appended to `shared`, the digests of the whole
+    /// shared chains.
+    pub(super) fn from_plan(plan: &ServicePlan<'_>, shared: &mut [ChainDigest; SharedChain::ALL.len()]) -> Self {
+        let mut own = [ChainDigest::EMPTY; SharedChain::ALL.len()];
+        let mut stats = RuleStats {
+            no_local_internal: plan.lacks_local_internal().into(),
+            no_local_external: plan.lacks_local_external().into(),
+            ..RuleStats::default()
+        };
+        plan.shared_rules(&mut |chain, rule| {
+            own[chain.index()].append(&rule);
+            shared[chain.index()].append(&rule);
+            *stats.rules.table_mut(chain.table()) += 1;
+        });
+        let mut chains = Vec::new();
+        plan.service_chains(&mut |name, rules| {
+            stats.rules.nat += rules.len();
+            chains.push(ServiceChain { name, digest: ChainDigest::from_rules(rules), applied: false });
+        });
+        chains.sort_unstable_by_key(|chain| chain.name);
+        Self { chains: chains.into(), shared: own, stats }
+    }
+
+    pub(super) fn chain(&self, name: ChainName) -> Option<&ServiceChain> {
+        self.chains.binary_search_by_key(&name, |chain| chain.name).ok().map(|at| &self.chains[at])
+    }
+
+    /// Reports whether a chain must be written.
+    pub(super) fn is_stale(&self) -> bool {
+        self.chains.iter().any(|chain| !chain.applied)
+    }
+}
+
+impl ChainState {
+    /// Creates the state after the full comparison `everything` was applied.
+    pub fn new(everything: Difference) -> Self {
+        let mut state = Self {
+            context: everything.context.clone(),
+            ports: BTreeMap::new(),
+            shared: [ChainDigest::EMPTY; SharedChain::ALL.len()],
+            has_localnet_rule: false,
+            stats: RuleStats::default(),
+        };
+        state.record(everything, &WriteSummary::default());
+        state
+    }
+
+    /// Determines what must be written for `table` after `changes`. Compares only ports of changed Services, unless the
+    /// node or the context changed, which may affect every port.
+    pub fn difference(&self, table: &ServiceTable, context: &PlanContext, changes: &Changes) -> Difference {
+        let mut difference =
+            Difference { has_localnet_rule: self.has_localnet_rule, ..Difference::empty(context.clone()) };
+        if self.context == *context && !changes.node {
+            for service in &changes.services {
+                for name in self.ports_of(service).chain(table.ports_of(service).map(|(name, _)| name)) {
+                    self.compare_port(name, table, &mut difference);
+                }
+            }
+        } else {
+            self.compare_fixed(&mut difference);
+            difference.complete = true;
+            for name in self.ports.keys().chain(table.entries.keys()) {
+                self.compare_port(name, table, &mut difference);
+            }
+        }
+        difference
+    }
+
+    /// Updates the state after `difference` was applied; `written` is the summary of writing it.
+    pub fn record(&mut self, difference: Difference, written: &WriteSummary) {
+        for (at, digest) in self.shared.iter_mut().enumerate() {
+            *digest = difference.shared_digests[at].or(written.shared[at]).unwrap_or(*digest);
+        }
+        if difference.complete {
+            self.ports.clear();
+            self.stats = RuleStats::default();
+        }
+        for (name, port) in difference.ports {
+            if let Some(old) = self.ports.remove(&name) {
+                self.stats -= old.stats;
+            }
+            if let Some(mut port) = port {
+                self.stats += port.stats;
+                port.chains.iter_mut().for_each(|chain| chain.applied = true);
+                self.ports.insert(name, port);
+            }
+        }
+        self.has_localnet_rule = difference.has_localnet_rule;
+        self.context = difference.context;
+    }
+
+    /// Compares the state with the kernel's chains and returns the first difference. Superfluous chains are not
+    /// reported.
+    pub fn drift(&self, kernel: &KernelChains) -> Option<Drift> {
+        if let Some(jump) = kernel.missing_jumps.first() {
+            return Some(Drift::Jump(jump.table, jump.from));
+        }
+        if self.context.localhost_node_ports && !kernel.has_localnet_rule {
+            return Some(Drift::Chain(TableName::Filter, chains::FIREWALL));
+        }
+        let fixed = fixed_chains(&self.context).into_iter().map(|chain| {
+            let digest = match &chain.contents {
+                ChainContents::Rules(rules) => Some(ChainDigest::from_rules(rules)),
+                ChainContents::Unmanaged => None,
+            };
+            (chain.table, chain.name, digest)
+        });
+        let shared = SharedChain::ALL.into_iter().zip(self.shared);
+        let shared = shared.map(|(chain, digest)| (chain.table(), chain.name(), Some(digest)));
+        let service = self.ports.values().flat_map(|port| &port.chains);
+        let service = service.map(|chain| (TableName::Nat, chain.name, Some(chain.digest)));
+        let has_drifted = |(table, chain, digest): &(_, _, Option<ChainDigest>)| {
+            let actual = kernel.chains.get(&(*table, *chain));
+            actual.is_none_or(|actual| digest.is_some_and(|digest| *actual != digest))
+        };
+        fixed.chain(shared).chain(service).find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
+    }
+
+    /// Returns statistics of the applied rules.
+    pub fn stats(&self) -> RuleStats {
+        let mut stats = self.stats;
+        for chain in fixed_chains(&self.context) {
+            if let ChainContents::Rules(rules) = chain.contents {
+                *stats.rules.table_mut(chain.table) += rules.len();
+            }
+        }
+        stats.rules.nat += node_port_jumps(&self.context).len();
+        stats.rules.filter += usize::from(self.context.localhost_node_ports);
+        stats
+    }
+
+    fn ports_of(&self, service: &NamespacedName) -> impl Iterator<Item = &ServicePortName> {
+        let first = ServicePortName { service: service.clone(), port: "".into(), protocol: Protocol::Tcp };
+        self.ports.range(first..).map(|(name, _)| name).take_while(move |name| name.service == *service)
+    }
+
+    fn compare_port(&self, name: &ServicePortName, table: &ServiceTable, difference: &mut Difference) {
+        if difference.ports.contains_key(name) {
+            return;
+        }
+        let old = self.ports.get(name);
+        let mut new = table.entries.get(name).map(|entry| {
+            let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &difference.context);
+            PortState::from_plan(&plan, &mut [ChainDigest::EMPTY; SharedChain::ALL.len()])
+        });
+        let shared = |port: Option<&PortState>, at: usize| port.map_or(ChainDigest::EMPTY, |port| port.shared[at]);
+        for (at, stale) in difference.shared.iter_mut().enumerate() {
+            *stale |= shared(old, at) != shared(new.as_ref(), at);
+        }
+        for chain in new.iter_mut().flat_map(|port| &mut port.chains) {
+            let applied = old.and_then(|old| old.chain(chain.name));
+            chain.applied = applied.is_some_and(|applied| applied.digest == chain.digest);
+        }
+        let is_needed = |chain: ChainName| new.as_ref().is_some_and(|new| new.chain(chain).is_some());
+        let previous = old.into_iter().flat_map(|old| &old.chains).map(|chain| chain.name);
+        difference.delete.extend(previous.filter(|chain| !is_needed(*chain)));
+        difference.ports.insert(name.clone(), new);
+    }
+
+    /// Compares the rules that do not depend on Services.
+    fn compare_fixed(&self, difference: &mut Difference) {
+        let applied = fixed_chains(&self.context);
+        // An unmanaged chain exists already.
+        let differs = |new: &FixedChain| new.contents != ChainContents::Unmanaged && !applied.contains(new);
+        difference.fixed = fixed_chains(&difference.context).into_iter().filter(differs).collect();
+        difference.has_localnet_rule |= difference.context.localhost_node_ports;
+        difference.write_localnet_rule = difference.has_localnet_rule && !self.has_localnet_rule;
+        if node_port_jumps(&self.context) != node_port_jumps(&difference.context) {
+            difference.shared[SharedChain::NatServices.index()] = true;
+        }
+    }
+}
+
+impl RuleCounts {
+    /// The sum over both tables.
+    pub fn total(self) -> usize {
+        self.filter + self.nat
+    }
+
+    /// The number of rules in a table. Tables other than filter count as nat, although only filter and nat have rules.
+    pub(super) fn table_mut(&mut self, table: TableName) -> &mut usize {
+        match table {
+            TableName::Filter => &mut self.filter,
+            _ => &mut self.nat,
+        }
+    }
+}
+
+impl AddAssign for RuleStats {
+    fn add_assign(&mut self, other: Self) {
+        let Self { rules, no_local_internal, no_local_external } = other;
+        self.rules.filter += rules.filter;
+        self.rules.nat += rules.nat;
+        self.no_local_internal += no_local_internal;
+        self.no_local_external += no_local_external;
+    }
+}
+
+impl SubAssign for RuleStats {
+    fn sub_assign(&mut self, other: Self) {
+        let Self { rules, no_local_internal, no_local_external } = other;
+        self.rules.filter -= rules.filter;
+        self.rules.nat -= rules.nat;
+        self.no_local_internal -= no_local_internal;
+        self.no_local_external -= no_local_external;
+    }
+}

@@ -1,0 +1,111 @@
+use std::collections::{HashMap, HashSet};
+
+use ferroute_core::IpFamily;
+
+use super::{ChainDigest, Jump, chains, fixed::localnet_rule, is_iptables_mode_chain, is_service_chain, jumps};
+use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
+
+/// The proxy's chains in the kernel, as [`ChainDigest`]s. Read line by line from `iptables-save` text, so that its size
+/// does not depend on the number of rules.
+#[derive(Clone, Debug)]
+pub struct KernelChains {
+    pub(super) chains: HashMap<(TableName, ChainName), ChainDigest>,
+    /// The jumps of [`jumps`] that do not exist.
+    pub(super) missing_jumps: Vec<Jump>,
+    /// [`localnet_rule`] is in `KUBE-FIREWALL`.
+    pub(super) has_localnet_rule: bool,
+    /// Service chains that rules of other programs jump to.
+    pub(super) referenced: HashSet<ChainName>,
+}
+
+/// A line-by-line reader of [`KernelChains`].
+#[derive(Debug)]
+pub struct KernelChainsReader {
+    parser: SaveParser,
+    kernel: KernelChains,
+    localnet_rule: Rule,
+    /// The chain of the last rules, not yet in `kernel`: rules of one chain are printed together.
+    current: Option<((TableName, ChainName), ChainDigest)>,
+}
+
+impl KernelChains {
+    /// A kernel without chains of the proxy.
+    pub fn empty() -> Self {
+        Self {
+            chains: HashMap::new(),
+            missing_jumps: jumps(),
+            has_localnet_rule: false,
+            referenced: HashSet::new(),
+        }
+    }
+}
+
+impl KernelChainsReader {
+    /// Creates a reader for the text of one IP family.
+    pub fn new(family: IpFamily) -> Self {
+        Self {
+            parser: SaveParser::new(family),
+            kernel: KernelChains::empty(),
+            localnet_rule: localnet_rule(family),
+            current: None,
+        }
+    }
+
+    /// Reads the next line.
+    ///
+    /// # Errors
+    /// If the line is invalid.
+    pub fn line(&mut self, line: &str) -> Result<(), ParseError> {
+        let item = ignore_unnameable(self.parser.line(line))?;
+        let (Some(item), Some(table)) = (item, self.parser.table()) else { return Ok(()) };
+        match item {
+            SaveItem::Chain(chain, _) if is_iptables_mode_chain(table, chain) => {
+                self.kernel.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
+            }
+            SaveItem::Rule(chains::FIREWALL, rule) if table == TableName::Filter => {
+                self.kernel.has_localnet_rule |= rule == self.localnet_rule;
+            }
+            SaveItem::Rule(chain, rule) => match &mut self.current {
+                Some((current, digest)) if *current == (table, chain) => digest.append(&rule),
+                _ if is_iptables_mode_chain(table, chain) => {
+                    self.store_current();
+                    let previous = self.kernel.chains.get(&(table, chain));
+                    let mut digest = previous.copied().unwrap_or(ChainDigest::EMPTY);
+                    digest.append(&rule);
+                    self.current = Some(((table, chain), digest));
+                }
+                _ => {
+                    let exists = |jump: &Jump| jump.table == table && jump.from == chain && jump.rule == rule;
+                    self.kernel.missing_jumps.retain(|jump| !exists(jump));
+                    let next = rule.next_chain().filter(|to| table == TableName::Nat && is_service_chain(*to));
+                    self.kernel.referenced.extend(next);
+                }
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the text.
+    ///
+    /// # Errors
+    /// If the text is truncated.
+    pub fn finish(mut self) -> Result<KernelChains, ParseError> {
+        self.store_current();
+        self.parser.finish().map(|()| self.kernel)
+    }
+
+    fn store_current(&mut self) {
+        self.kernel.chains.extend(self.current.take());
+    }
+}
+
+/// Ignores invalid lines that other programs cause and that cannot concern the proxy's rules: `nft` creates chains in
+/// `iptables`' tables with names that `iptables` rejects, and `iptables-nft-save` 1.8.2 reports on standard output that a
+/// table does not exist yet.
+pub(crate) fn ignore_unnameable(item: Result<Option<SaveItem>, ParseError>) -> Result<Option<SaveItem>, ParseError> {
+    match item {
+        Err(ParseError { kind: ParseErrorKind::ChainName(_) | ParseErrorKind::OutsideTable, .. }) => Ok(None),
+        item => item,
+    }
+}

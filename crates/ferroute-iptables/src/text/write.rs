@@ -1,0 +1,312 @@
+use std::{
+    fmt::{self, Display, Write},
+    io,
+};
+
+use crate::{
+    ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, TableName, Target, address_text,
+    rule::{AddressType, PortRange},
+};
+
+/// Writes the declaration of a chain: `:KUBE-SERVICES - [0:0]`.
+pub(crate) fn write_head(out: &mut impl Write, chain: ChainName, head: ChainHead) -> fmt::Result {
+    let policy = head.policy.map_or("-", Policy::as_str);
+    out.write_char(':')?;
+    out.write_str(chain.as_str())?;
+    writeln!(out, " {policy} [{}:{}]", head.counters.packets, head.counters.bytes)
+}
+
+/// Writes the line of a rule with `command` (`-A`, `-I` or `-D`):
+/// `-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000`.
+///
+/// # Errors
+/// Only those of `out`.
+pub(crate) fn write_rule(out: &mut impl Write, command: &str, chain: ChainName, rule: &Rule) -> fmt::Result {
+    out.write_str(command)?;
+    out.write_char(' ')?;
+    out.write_str(chain.as_str())?;
+    write_parts(out, rule)?;
+    out.write_char('\n')
+}
+
+/// A rule together with its chain. Displays as a line without a newline.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a>(
+    /// The chain.
+    pub ChainName,
+    /// The rule.
+    pub &'a Rule,
+);
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "-A {}", self.0)?;
+        write_parts(f, self.1)
+    }
+}
+
+impl Display for Rule {
+    /// Formats the rule without its chain: `-s 10.0.0.1/32 -j DROP`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        write_parts(&mut text, self)?;
+        f.write_str(text.strip_prefix(' ').unwrap_or(&text))
+    }
+}
+
+impl Display for RuleSet {
+    /// Formats the rules as `iptables-save` prints them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, table) in &self.tables {
+            writeln!(f, "*{name}")?;
+            for (name, chain) in &table.chains {
+                if let Some(head) = chain.head {
+                    write_head(f, *name, head)?;
+                }
+            }
+            for (name, chain) in &table.chains {
+                for rule in &chain.rules {
+                    write_rule(f, "-A", *name, rule)?;
+                }
+            }
+            f.write_str("COMMIT\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes all parts of a rule, each preceded by a blank.
+fn write_parts(out: &mut impl Write, rule: &Rule) -> fmt::Result {
+    let Rule { source, destination, in_interface, out_interface, protocol, matches, target } = rule;
+    write_sense(out, " -s ", source.as_ref())?;
+    write_sense(out, " -d ", destination.as_ref())?;
+    write_sense(out, " -i ", in_interface.as_ref())?;
+    write_sense(out, " -o ", out_interface.as_ref())?;
+    write_sense(out, " -p ", protocol.as_ref())?;
+    for module in matches {
+        write_match(out, module)?;
+    }
+    target.as_ref().map_or(Ok(()), |target| write_target(out, target))
+}
+
+/// Writes an option with its value and, if negated, the `!`. `option` has a blank at both ends.
+fn write_sense<T: Display>(out: &mut impl Write, option: &str, value: Option<&Sense<T>>) -> fmt::Result {
+    let Some(value) = value else { return Ok(()) };
+    if value.is_negated() {
+        out.write_str(" !")?;
+    }
+    out.write_str(option)?;
+    write!(out, "{}", value.value())
+}
+
+fn write_match(out: &mut impl Write, module: &Match) -> fmt::Result {
+    match module {
+        Match::Comment(text) => {
+            out.write_str(" -m comment --comment ")?;
+            write_quoted(out, text)
+        }
+        Match::Transport { protocol, source, destination } => {
+            out.write_str(" -m ")?;
+            out.write_str(protocol.as_str())?;
+            write_sense::<PortRange>(out, " --sport ", source.as_ref())?;
+            write_sense(out, " --dport ", destination.as_ref())
+        }
+        Match::Conntrack(states) => {
+            out.write_str(" -m conntrack")?;
+            write_sense(out, " --ctstate ", Some(states))
+        }
+        Match::State(states) => {
+            out.write_str(" -m state")?;
+            write_sense(out, " --state ", Some(states))
+        }
+        Match::Multiport { side, ports } => {
+            out.write_str(" -m multiport")?;
+            write_sense(out, &format!(" {} ", side.option()), Some(ports))
+        }
+        Match::Mark(mark) => {
+            out.write_str(if mark.is_negated() { " -m mark ! --mark" } else { " -m mark --mark" })?;
+            let mark = mark.value();
+            write!(out, " {:#x}", mark.value)?;
+            if mark.mask == u32::MAX { Ok(()) } else { write!(out, "/{:#x}", mark.mask) }
+        }
+        Match::AddrType { source, destination } => {
+            out.write_str(" -m addrtype")?;
+            write_sense::<AddressType>(out, " --src-type ", source.as_ref())?;
+            write_sense(out, " --dst-type ", destination.as_ref())
+        }
+        Match::Statistic(chance) => {
+            out.write_str(" -m statistic --mode random")?;
+            write_sense(out, " --probability ", Some(chance))
+        }
+        Match::Recent(recent) => write_recent(out, recent),
+        Match::Nfacct(name) => {
+            // iptables 1.8 writes two blanks here.
+            out.write_str(" -m nfacct --nfacct-name  ")?;
+            write_quoted(out, name)
+        }
+        Match::Other(text) => {
+            out.write_char(' ')?;
+            out.write_str(text)
+        }
+    }
+}
+
+fn write_recent(out: &mut impl Write, recent: &Recent) -> fmt::Result {
+    let Recent { action, seconds, reap, name, mask } = recent;
+    out.write_str(" -m recent")?;
+    out.write_str(match action {
+        RecentAction::Set => " --set",
+        RecentAction::Check => " --rcheck",
+    })?;
+    if let Some(seconds) = seconds {
+        write!(out, " --seconds {seconds}")?;
+    }
+    out.write_str(if *reap { " --reap" } else { "" })?;
+    write!(out, " --name {name} --mask {mask} --rsource")
+}
+
+fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
+    match target {
+        Target::Jump(chain) => {
+            out.write_str(" -j ")?;
+            out.write_str(chain.as_str())
+        }
+        Target::Goto(chain) => write!(out, " -g {chain}"),
+        Target::Accept => out.write_str(" -j ACCEPT"),
+        Target::Drop => out.write_str(" -j DROP"),
+        Target::Return => out.write_str(" -j RETURN"),
+        Target::Reject(with) => write!(out, " -j REJECT --reject-with {}", with.as_str()),
+        Target::Mark { value, mask } => write!(out, " -j MARK --set-xmark {value:#x}/{mask:#x}"),
+        Target::Masquerade { random_fully } => {
+            out.write_str(if *random_fully { " -j MASQUERADE --random-fully" } else { " -j MASQUERADE" })
+        }
+        Target::Snat { address, random_fully } => {
+            write!(out, " -j SNAT --to-source {}", address_text::address(*address))?;
+            out.write_str(if *random_fully { " --random-fully" } else { "" })
+        }
+        Target::Dnat { address, port } => {
+            out.write_str(" -j DNAT --to-destination ")?;
+            match port {
+                None => out.write_str(&address_text::address(*address)),
+                Some(port) => out.write_str(&address_text::socket(*address, *port)),
+            }
+        }
+        Target::Other(text) => {
+            out.write_str(" -j ")?;
+            out.write_str(text)
+        }
+    }
+}
+
+/// Writes a word, quoted if it contains anything but letters, digits, `_` and `-`, as `iptables-save` does.
+fn write_quoted(out: &mut impl Write, text: &str) -> fmt::Result {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
+        return out.write_str(text);
+    }
+    out.write_char('"')?;
+    for piece in text.split_inclusive(['"', '\\', '\'']) {
+        match piece.char_indices().next_back() {
+            Some((end, special @ ('"' | '\\' | '\''))) => {
+                out.write_str(&piece[..end])?;
+                out.write_char('\\')?;
+                out.write_char(special)?;
+            }
+            _ => out.write_str(piece)?,
+        }
+    }
+    out.write_char('"')
+}
+
+/// A writer of input for `iptables-restore --noflush`.
+#[derive(Debug)]
+pub(crate) struct RestoreWriter<W: io::Write> {
+    out: W,
+    /// Text not yet written to `out`.
+    text: String,
+    /// The number of appended rules.
+    rules: usize,
+}
+
+impl<W: io::Write> RestoreWriter<W> {
+    /// Creates a writer to `out`, which need not be buffered.
+    pub(crate) fn new(out: W) -> Self {
+        Self { out, text: String::with_capacity(2 * FLUSH_AT), rules: 0 }
+    }
+
+    /// Returns the number of rules appended so far.
+    pub(crate) fn rules(&self) -> usize {
+        self.rules
+    }
+
+    /// Begins a table.
+    ///
+    /// # Errors
+    /// Those of the output, as in all other methods.
+    pub(crate) fn begin(&mut self, table: TableName) -> io::Result<()> {
+        self.words(&["*", table.as_str()])
+    }
+
+    /// Creates a chain, or flushes it if it exists.
+    pub(crate) fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        write_head(&mut self.text, chain, ChainHead::default()).expect("writing to a String cannot fail");
+        self.flush_if_full()
+    }
+
+    /// Appends a rule to a chain.
+    pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rules += 1;
+        write_rule(&mut self.text, "-A", chain, rule).expect("writing to a String cannot fail");
+        self.flush_if_full()
+    }
+
+    /// Appends rules to a chain.
+    pub(crate) fn append_all(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        rules.iter().try_for_each(|rule| self.append(chain, rule))
+    }
+
+    /// Inserts a rule at the start of a chain.
+    pub(crate) fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        write_rule(&mut self.text, "-I", chain, rule).expect("writing to a String cannot fail");
+        self.flush_if_full()
+    }
+
+    /// Deletes a rule from a chain; `iptables-restore` fails if the chain has no such rule.
+    pub(crate) fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        write_rule(&mut self.text, "-D", chain, rule).expect("writing to a String cannot fail");
+        self.flush_if_full()
+    }
+
+    /// Deletes a chain, which must be empty and unreferenced.
+    pub(crate) fn delete(&mut self, chain: ChainName) -> io::Result<()> {
+        self.words(&["-X ", chain.as_str()])
+    }
+
+    /// Ends the table; `iptables-restore` commits it to the kernel.
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
+        self.words(&["COMMIT"])
+    }
+
+    /// Writes the buffered text and returns the output.
+    pub(crate) fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(self.text.as_bytes())?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn words(&mut self, words: &[&str]) -> io::Result<()> {
+        self.text.extend(words.iter().copied().chain(["\n"]));
+        self.flush_if_full()
+    }
+
+    fn flush_if_full(&mut self) -> io::Result<()> {
+        if self.text.len() < FLUSH_AT {
+            return Ok(());
+        }
+        self.out.write_all(self.text.as_bytes())?;
+        self.text.clear();
+        Ok(())
+    }
+}
+
+/// Bytes that are buffered before they are written: the capacity of a pipe.
+const FLUSH_AT: usize = 64 * 1024;

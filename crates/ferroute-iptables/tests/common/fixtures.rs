@@ -1,0 +1,97 @@
+//! A small cluster with every kind of chain, and its rules on a real kernel.
+
+use std::collections::BTreeMap;
+
+use ferroute_core::{HostState, NfacctCounters, 
+    Dataplane, ProxySettings, ServiceTable, SyncReport,
+    testing::{Cluster, arbitrary, pod, service, slice},
+};
+use ferroute_iptables::{ChainName, IptablesDataplane, PlanContext, Rule, RuleSet, TableName,
+    plan::{chains, is_service_chain},
+    render};
+
+use super::{fake_kernel::chains_of, netns_host::NetnsHost};
+
+/// Returns Services of both families that use every kind of chain.
+pub(crate) fn cluster() -> Cluster {
+    let pods = ["10.0.1.1", "10.0.1.2", "10.0.1.3"];
+    Cluster::new(arbitrary::NODE)
+        .service(service("ns1/web").cluster_ip("10.96.1.1").cluster_ip("fd00:96::1").port("http", 80).node_port(30080))
+        .service(
+            service("ns1/lb")
+                .cluster_ip("10.96.1.2")
+                .cluster_ip("fd00:96::2")
+                .port("", 443)
+                .node_port(30443)
+                .load_balancer("198.51.100.1")
+                .source_range("192.168.0.0/16")
+                .affinity(3600)
+                .external_local(),
+        )
+        .service(service("ns2/dns").cluster_ip("10.96.1.3").cluster_ip("fd00:96::3").udp("dns", 53))
+        .service(service("ns2/empty").cluster_ip("10.96.1.4").cluster_ip("fd00:96::4").port("", 80))
+        .slice(pods.iter().fold(slice("ns1/web-a", "web").port("http", 8080), |slice, ip| slice.pod(*ip)))
+        .slice(slice("ns1/web-b", "web").port("http", 8080).pod("fd00::1:1").pod("fd00::1:2"))
+        .slice(slice("ns1/lb-a", "lb").port("", 8443).pod(pod("10.0.2.1").on(arbitrary::NODE)).pod("10.0.2.2"))
+        .slice(slice("ns2/dns-a", "dns").udp("dns", 53).pod("10.0.3.1"))
+        .slice(slice("ns2/dns-b", "dns").udp("dns", 53).pod("fd00::3:1"))
+}
+
+pub(crate) fn settings() -> ProxySettings {
+    ProxySettings::default()
+}
+
+/// Returns a dataplane that has applied the rules of a table.
+pub(crate) fn synced(node: &NetnsHost, table: &ServiceTable) -> IptablesDataplane {
+    let mut dataplane = node.dataplane(table.family, &settings());
+    let SyncReport { full, .. } = node.netns.run(|| dataplane.resync(table)).unwrap();
+    assert!(full);
+    dataplane
+}
+
+/// Returns the planned rules of a table on a host with all features and no rules of other programs.
+pub(crate) fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName), Vec<Rule>> {
+    let host = HostState {
+        random_fully: true,
+        counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
+        ..HostState::default()
+    };
+    let mut rules = render(table, &PlanContext::new(&settings(), table, &host));
+    // The kernel has these, too.
+    for (name, builtin) in [
+        (TableName::Filter, &[ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT][..]),
+        (TableName::Nat, &[ChainName::PREROUTING, ChainName::INPUT, ChainName::OUTPUT, ChainName::POSTROUTING]),
+        (TableName::Mangle, &ALL_BUILTIN),
+    ] {
+        for chain in builtin {
+            rules.table_mut(name).chains.entry(*chain).or_default();
+        }
+    }
+    chains_of(&rules)
+}
+
+const ALL_BUILTIN: [ChainName; 5] =
+    [ChainName::PREROUTING, ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT, ChainName::POSTROUTING];
+
+/// Returns rules without the proxy's chains and the jumps into them.
+pub(crate) fn without_ours(mut rules: RuleSet) -> RuleSet {
+    let fixed = [
+        chains::SERVICES,
+        chains::EXTERNAL_SERVICES,
+        chains::NODE_PORTS,
+        chains::POSTROUTING,
+        chains::MARK_MASQ,
+        chains::FORWARD,
+        chains::PROXY_FIREWALL,
+        chains::FIREWALL,
+        chains::CANARY,
+    ];
+    let ours = |chain: ChainName| fixed.contains(&chain) || is_service_chain(chain);
+    for table in rules.tables.values_mut() {
+        table.chains.retain(|name, _| !ours(*name));
+        for chain in table.chains.values_mut() {
+            chain.rules.retain(|rule| rule.next_chain().is_none_or(|to| !ours(to)));
+        }
+    }
+    rules
+}

@@ -1,0 +1,399 @@
+//! The client of the API server: rate limit, credentials, media types and request metrics.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use ferroute_config::MediaType;
+use ferroute_core::TokenBucket;
+use ferroute_source::Resource;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use kube_client::{
+    Client,
+    client::{AuthError, Body},
+};
+use tokio::{
+    task,
+    time::{Instant, sleep_until, timeout},
+};
+
+use crate::{
+    access::{Access, AccessError, Loaded},
+    api_server::Timing,
+    error::{ApiError, Cause, chain},
+    http_client::{self, TokenFile},
+    response::{media_type, read_status, retry_after},
+};
+
+/// The client of an API server. All reflectors and writers of one server share it.
+#[derive(Debug)]
+pub(crate) struct ApiClient {
+    access: Access,
+    rate_limiter: RateLimiter,
+    pub(crate) timing: Timing,
+    counter: Arc<dyn RequestCounter>,
+    /// The media types that the server may respond in, the preferred one first.
+    accepted: Vec<MediaType>,
+    /// Whether the server supports none of them, so that JSON is requested.
+    json_only: AtomicBool,
+    connection: tokio::sync::Mutex<Option<Connection>>,
+    /// The number of connections so far.
+    connections: AtomicU64,
+}
+
+/// An HTTP client with the configuration and credentials of some time.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    token: Option<Arc<TokenFile>>,
+    pub(crate) url: Arc<str>,
+    /// Host and port of the URL.
+    host: Arc<str>,
+    number: u64,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("url", &self.url).field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A request to the API server.
+#[derive(Debug)]
+pub(crate) struct ApiRequest<'a> {
+    pub(crate) method: Method,
+    pub(crate) path_and_query: &'a str,
+    /// The header `accept`.
+    pub(crate) accept: &'a str,
+    /// The media type of the body, if it has one.
+    pub(crate) content_type: Option<&'static str>,
+    pub(crate) body: &'a str,
+    /// Whether the server responds when it chooses to, so that its latency means nothing.
+    pub(crate) is_watch: bool,
+}
+
+/// A request for the objects of a collection.
+#[derive(Debug)]
+pub(crate) struct CollectionRequest<'a> {
+    /// `list` or `watch`.
+    pub(crate) verb: &'static str,
+    pub(crate) resource: Resource,
+    pub(crate) path_and_query: &'a str,
+}
+
+/// A successful response whose body is still to be read.
+#[derive(Debug)]
+pub(crate) struct ResponseStream {
+    pub(crate) body: Body,
+    pub(crate) media_type: MediaType,
+    /// The server, for error messages.
+    pub(crate) url: Arc<str>,
+}
+
+/// The failure of a request for a collection.
+#[derive(Debug)]
+pub(crate) struct RequestError {
+    pub(crate) error: ApiError,
+    /// The status of the response, if there was one.
+    pub(crate) status: Option<StatusCode>,
+    /// The least delay before the next request that the server asks for.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl From<ApiError> for RequestError {
+    fn from(error: ApiError) -> Self {
+        Self { error, status: None, retry_after: None }
+    }
+}
+
+/// The result of a request to the API server, for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestResult<'a> {
+    /// Host and port of the server, as configured.
+    pub host: &'a str,
+    /// The method of the request.
+    pub method: &'a Method,
+    /// The status of the response; `None` without a response.
+    pub status: Option<StatusCode>,
+    /// The time until the response began; `None` for a watch, to which the server responds when it chooses to.
+    pub took: Option<Duration>,
+}
+
+/// A recorder of request metrics.
+pub trait RequestCounter: std::fmt::Debug + Send + Sync {
+    /// Records a request that has succeeded or failed. It must not block.
+    fn record(&self, request: &RequestResult<'_>);
+}
+
+/// A recorder that discards all metrics.
+#[derive(Debug)]
+pub(crate) struct NoMetrics;
+
+impl RequestCounter for NoMetrics {
+    fn record(&self, _: &RequestResult<'_>) {}
+}
+
+impl ApiClient {
+    pub(crate) fn new(
+        access: Access,
+        rate_limiter: RateLimiter,
+        accepted: Vec<MediaType>,
+        timing: Timing,
+        counter: Arc<dyn RequestCounter>,
+    ) -> Self {
+        Self {
+            access,
+            rate_limiter,
+            timing,
+            counter,
+            accepted,
+            json_only: AtomicBool::new(false),
+            connection: tokio::sync::Mutex::new(None),
+            connections: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns a client of the same server with this timing, without its connection.
+    pub(crate) fn with_timing(&self, timing: Timing) -> Self {
+        self.copy(timing, Arc::clone(&self.counter))
+    }
+
+    /// Returns a client of the same server with this recorder of metrics, without its connection.
+    pub(crate) fn with_counter(&self, counter: Arc<dyn RequestCounter>) -> Self {
+        self.copy(self.timing.clone(), counter)
+    }
+
+    fn copy(&self, timing: Timing, counter: Arc<dyn RequestCounter>) -> Self {
+        Self::new(self.access.clone(), self.rate_limiter.copy(), self.accepted.clone(), timing, counter)
+    }
+
+    /// Requests a collection and waits until the response begins.
+    ///
+    /// # Errors
+    ///
+    /// There is no response, or its status is an error. The next request reads credentials and addresses from their files
+    /// again where that may help.
+    pub(crate) async fn get(&self, request: &CollectionRequest<'_>) -> Result<ResponseStream, RequestError> {
+        let CollectionRequest { verb, resource, path_and_query } = *request;
+        let is_watch = verb == WATCH;
+        let accept = self.accept();
+        let mut request =
+            ApiRequest { method: Method::GET, path_and_query, accept: &accept, content_type: None, body: "", is_watch };
+        let (mut response, mut url) = self.send(&request).await?;
+        if response.status() == StatusCode::NOT_ACCEPTABLE && accept != JSON {
+            request.accept = JSON;
+            (response, url) = self.send(&request).await?;
+            if response.status() != StatusCode::NOT_ACCEPTABLE && !self.json_only.swap(true, Ordering::Relaxed) {
+                tracing::warn!(%url, accept, "the API server does not support the configured media types; using JSON");
+            }
+        }
+        if response.status().is_success() {
+            let media_type = media_type(&response);
+            return Ok(ResponseStream { body: response.into_body(), media_type, url });
+        }
+        let code = response.status();
+        let retry_after = retry_after(&response);
+        let status = read_status(response, self.timing.response_timeout).await;
+        let error = ApiError::from_status(&url, verb, resource, code, status);
+        Err(RequestError { error, status: Some(code), retry_after })
+    }
+
+    /// Returns the header `accept` for collections.
+    fn accept(&self) -> String {
+        if self.json_only.load(Ordering::Relaxed) {
+            return JSON.to_owned();
+        }
+        self.accepted.iter().map(|media_type| media_type.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Sends a request and waits until the response begins, whatever its status. Returns also the URL of the server.
+    ///
+    /// # Errors
+    ///
+    /// There is no response. The next request reads credentials and addresses from their files again where that may help.
+    pub(crate) async fn send(&self, request: &ApiRequest<'_>) -> Result<(Response<Body>, Arc<str>), ApiError> {
+        self.rate_limiter.acquire().await;
+        loop {
+            let (connection, is_new) = self.connection().await?;
+            match self.send_on(&connection, request).await {
+                Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
+                    self.drop_connection(&connection).await;
+                    // Credentials of a plugin or in a file may just have been renewed, which is not worth a report.
+                    if is_new {
+                        return Ok((response, connection.url));
+                    }
+                }
+                Ok(response) => return Ok((response, connection.url)),
+                Err(error) => {
+                    if error.may_be_configuration() {
+                        self.drop_connection(&connection).await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Returns the current connection, or a new one; the second value says which.
+    pub(crate) async fn connection(&self) -> Result<(Connection, bool), ApiError> {
+        let mut current = self.connection.lock().await;
+        if let Some(connection) = &*current {
+            return Ok((connection.clone(), false));
+        }
+        let loaded = self.access.load().await;
+        let Loaded { config, token_file } = loaded.map_err(|error| unprepared(None, &error))?;
+        let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
+        let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
+        // It may run a credential plugin and wait for it.
+        let built = task::spawn_blocking(move || http_client::build(&config)).await;
+        let client = match built {
+            Ok(built) => built
+                .map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is shutting down.
+                Err(_) => std::future::pending().await,
+            },
+        };
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        let token = token_file.map(|path| Arc::new(TokenFile::new(path)));
+        let connection = Connection { client, token, url, host, number };
+        Ok((current.insert(connection).clone(), true))
+    }
+
+    /// Drops a connection, unless another request has replaced it already.
+    async fn drop_connection(&self, connection: &Connection) {
+        let mut current = self.connection.lock().await;
+        current.take_if(|current| current.number == connection.number);
+    }
+
+    async fn send_on(&self, connection: &Connection, request: &ApiRequest<'_>) -> Result<Response<Body>, ApiError> {
+        let unprepared = |error: &(dyn std::error::Error + 'static)| ApiError::Unprepared {
+            url: Some(connection.url.to_string()),
+            cause: Cause::whole(error),
+        };
+        let mut http_request = Request::builder()
+            .method(request.method.clone())
+            .uri(request.path_and_query)
+            .header(header::ACCEPT, request.accept)
+            .header(header::USER_AGENT, USER_AGENT)
+            .body(match request.body {
+                "" => Body::empty(),
+                body => Body::from(body.as_bytes().to_vec()),
+            })
+            .map_err(|error| unprepared(&error))?;
+        if let Some(content_type) = request.content_type {
+            http_request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        }
+        if let Some(token) = &connection.token {
+            let token = token.header().map_err(|error| unprepared(&error))?;
+            http_request.headers_mut().insert(header::AUTHORIZATION, token);
+        }
+        let waited = self.timing.response_timeout;
+        let start = std::time::Instant::now();
+        let sent = timeout(waited, connection.client.send(http_request)).await;
+        self.counter.record(&RequestResult {
+            host: &connection.host,
+            method: &request.method,
+            status: sent.as_ref().ok().and_then(|sent| Some(sent.as_ref().ok()?.status())),
+            took: (!request.is_watch).then(|| start.elapsed()),
+        });
+        match sent {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(no_response(&connection.url, &error)),
+            Err(_) => Err(ApiError::Timeout { url: connection.url.to_string(), waited }),
+        }
+    }
+}
+
+fn unprepared(url: Option<String>, error: &AccessError) -> ApiError {
+    let text = match std::error::Error::source(error) {
+        // The library's errors print their causes.
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    };
+    ApiError::Unprepared { url, cause: Cause::text(text) }
+}
+
+/// Returns the error for a request without a response.
+pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
+    let url = url.to_owned();
+    // `tower` boxes the errors of its layers, so the type is all that tells a failed plugin from a failed connection.
+    match chain(error).find_map(|error| error.downcast_ref::<AuthError>()) {
+        Some(error) => ApiError::Unprepared { url: Some(url), cause: Cause::whole(error) },
+        None => ApiError::Unreachable { url, cause: Cause::innermost(error) },
+    }
+}
+
+/// Limits the requests to `clientConnection.qps` and `burst`.
+#[derive(Debug)]
+pub(crate) struct RateLimiter(Option<Mutex<TokenBucket>>);
+
+impl RateLimiter {
+    /// As in client-go, a negative rate means no limit.
+    pub(crate) fn new(qps: f32, burst: i32) -> Self {
+        let bucket = (qps > 0.0).then(|| {
+            let interval = Duration::try_from_secs_f32(1.0 / qps).unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL);
+            let burst = u32::try_from(burst).unwrap_or(0);
+            Mutex::new(TokenBucket::new(interval, burst, Instant::now().into_std()))
+        });
+        Self(bucket)
+    }
+
+    fn copy(&self) -> Self {
+        Self(self.0.as_ref().map(|bucket| Mutex::new(bucket.lock().expect(NO_PANIC).clone())))
+    }
+
+    /// Waits until a request may be sent.
+    async fn acquire(&self) {
+        let Some(bucket) = &self.0 else { return };
+        let now = Instant::now();
+        let at = Instant::from_std(bucket.lock().expect(NO_PANIC).take(now.into_std()));
+        if at > now {
+            sleep_until(at).await;
+        }
+    }
+}
+
+const NO_PANIC: &str = "no code that holds it panics";
+
+/// The interval of rates that are nearly zero: now and then a request is sent.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The media type that every server supports.
+pub(crate) const JSON: &str = "application/json";
+
+const WATCH: &str = "watch";
+
+/// Names Ferroute in the API server's audit log and in its priority and fairness rules.
+pub(crate) const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_beyond_the_burst_wait() {
+        let limiter = RateLimiter::new(10.0, 1);
+        let start = Instant::now();
+        for _ in 0..3 {
+            limiter.acquire().await;
+        }
+        // Timers are a little coarse, also in paused time.
+        assert!((200..210).contains(&start.elapsed().as_millis()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn negative_rate_is_no_limit() {
+        let limiter = RateLimiter::new(-1.0, 1);
+        let start = Instant::now();
+        for _ in 0..3 {
+            limiter.acquire().await;
+        }
+        assert!(start.elapsed().is_zero());
+    }
+}

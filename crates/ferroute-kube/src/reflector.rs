@@ -1,0 +1,270 @@
+//! A reflector for one kind of object: it lists, watches, and lists again when it must.
+//!
+//! [`state`] says what it has received and which request comes next; here requests are sent, failures are reported, and
+//! retries are delayed. What is *not* here: the objects themselves, of which only names and versions are kept.
+
+mod list;
+mod objects;
+mod state;
+mod version_cache;
+mod watch;
+
+use std::{sync::Arc, time::Duration};
+
+use ferroute_core::Backoff;
+use ferroute_source::{Event, Problem};
+use http::StatusCode;
+use tokio::{sync::mpsc, time::sleep};
+
+use self::{
+    objects::ObjectState,
+    state::{State, Transition},
+};
+use crate::{
+    api_client::{ApiClient, CollectionRequest, RequestError, ResponseStream},
+    error::{ActiveError, ApiError, ErrorDeduplication},
+    resource::Collection,
+};
+
+/// Keeps the receiver of events up to date with one collection.
+#[derive(Debug)]
+pub(crate) struct Reflector {
+    collection: Collection,
+    client: Arc<ApiClient>,
+    state: State,
+    objects: ObjectState,
+    events: EventSender,
+    backoff: Backoff,
+    errors: Arc<ErrorDeduplication>,
+    /// The error that has been reported and not resolved.
+    error: Option<ActiveError>,
+}
+
+/// Why a list or watch ended early.
+#[derive(Debug)]
+enum Interruption {
+    /// The receiver of events is closed.
+    Closed,
+    /// It is sent again, without a report.
+    Retry(RetryReason),
+    /// It is sent again, and the error is reported.
+    Failed(RequestError),
+}
+
+/// Why a request is sent again although nothing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum RetryReason {
+    #[error("the server does not have the requested resource version")]
+    Expired,
+    #[error("the server has been rolled back to an older resource version")]
+    RolledBack,
+    #[error("the server did not end the watch in time")]
+    Overdue,
+    #[error("the watch was interrupted")]
+    Interrupted,
+    #[error("the server does not support streaming lists")]
+    StreamingUnsupported,
+}
+
+impl From<Closed> for Interruption {
+    fn from(Closed: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl From<RequestError> for Interruption {
+    fn from(error: RequestError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<ApiError> for Interruption {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Reflector {
+    pub(crate) fn new(
+        collection: Collection,
+        client: Arc<ApiClient>,
+        errors: Arc<ErrorDeduplication>,
+        batches: mpsc::Sender<Vec<Event>>,
+    ) -> Self {
+        Self {
+            state: State::default(),
+            objects: ObjectState::new(collection.resource),
+            events: EventSender::new(batches),
+            backoff: Backoff::new(client.timing.initial_backoff, client.timing.max_backoff),
+            collection,
+            client,
+            errors,
+            error: None,
+        }
+    }
+
+    /// Lists and watches until the receiver of events is closed.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let result = match &self.state {
+                State::List(list) => self.list(list.clone()).await,
+                State::Watch { version } => self.watch(&version.clone()).await,
+            };
+            let retry_after = match result {
+                Ok(()) => continue,
+                Err(Interruption::Closed) => return,
+                Err(Interruption::Retry(reason)) => {
+                    tracing::debug!(resource = ?self.collection.resource, state = ?self.state, "retrying: {reason}");
+                    None
+                }
+                Err(Interruption::Failed(error)) if self.collection.is_optional() && error.status.is_some() => {
+                    self.continue_without(error)
+                }
+                Err(Interruption::Failed(error)) => {
+                    self.report(error.error);
+                    error.retry_after
+                }
+            };
+            if self.events.flush().await.is_err() {
+                return;
+            }
+            let delay = self.backoff.next_delay();
+            sleep(jittered(delay, retry_after, self.client.timing.max_backoff)).await;
+        }
+    }
+
+    /// Reports an optional collection as synced, although the server does not return it. Returns the least delay before
+    /// the next request.
+    fn continue_without(&mut self, error: RequestError) -> Option<Duration> {
+        self.objects.unavailable(self.events.batch());
+        if error.status == Some(StatusCode::NOT_FOUND) {
+            // Nothing is wrong with an old server. After the time of a watch it may be a newer one.
+            self.resolve();
+            tracing::debug!(resource = ?self.collection.resource, "not supported by the server");
+            return Some(Duration::from_secs(self.client.timing.random_watch_seconds()));
+        }
+        self.report(error.error);
+        error.retry_after
+    }
+
+    async fn request(
+        &mut self,
+        verb: &'static str,
+        parameters: &[(&str, &str)],
+    ) -> Result<ResponseStream, RequestError> {
+        let resource = self.collection.resource;
+        let path_and_query = &self.collection.path_and_query(parameters);
+        let response = self.client.get(&CollectionRequest { verb, resource, path_and_query }).await?;
+        if self.error.as_ref().is_some_and(ActiveError::ends_with_response) {
+            self.resolve();
+        }
+        Ok(response)
+    }
+
+    fn transition(&mut self, transition: Transition) {
+        self.state = std::mem::take(&mut self.state).next(transition);
+    }
+
+    fn is_listing(&self) -> bool {
+        matches!(self.state, State::List(_))
+    }
+
+    /// Completes the list as of `version`.
+    fn listed(&mut self, version: String) {
+        tracing::debug!(resource = ?self.collection.resource, version, "listed");
+        self.objects.end_list(&version, self.events.batch());
+        self.transition(Transition::Listed(version));
+        self.succeeded();
+    }
+
+    /// Resets the back-off and resolves the reported error.
+    fn succeeded(&mut self) {
+        self.backoff.reset();
+        self.resolve();
+    }
+
+    fn resolve(&mut self) {
+        let resolved = self.error.take().and_then(|error| self.errors.resolve(error));
+        self.events.batch().extend(resolved);
+    }
+
+    fn report(&mut self, error: ApiError) {
+        let ends_with_response = error.ends_with_response();
+        let problem = Problem::from(error);
+        if self.error.as_ref().is_some_and(|active| active.is(&problem)) {
+            return;
+        }
+        self.resolve();
+        let (active, event) = self.errors.report(problem, ends_with_response);
+        self.error = Some(active);
+        self.events.batch().extend(event);
+    }
+}
+
+/// Gathers events into batches.
+#[derive(Debug)]
+struct EventSender {
+    sender: mpsc::Sender<Vec<Event>>,
+    batch: Vec<Event>,
+}
+
+/// The receiver of events is closed.
+#[derive(Debug)]
+struct Closed;
+
+impl EventSender {
+    fn new(sender: mpsc::Sender<Vec<Event>>) -> Self {
+        Self { sender, batch: Vec::new() }
+    }
+
+    /// Returns the batch, to add events to.
+    fn batch(&mut self) -> &mut Vec<Event> {
+        &mut self.batch
+    }
+
+    /// Sends the batch if it is full. Batches are small because the objects of a list are held in memory only while they
+    /// wait here.
+    async fn flush_full(&mut self) -> Result<(), Closed> {
+        if self.batch.len() < FULL_BATCH { Ok(()) } else { self.flush().await }
+    }
+
+    /// Sends the batch.
+    async fn flush(&mut self) -> Result<(), Closed> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.sender.send(std::mem::take(&mut self.batch)).await.map_err(|_| Closed)
+    }
+}
+
+/// Returns 25 to 100 % of `delay`, by chance, so that nodes that fail together do not retry together. It comes on top of
+/// `retry_after`, which the server asks all clients for; values beyond ten times `max` are not believed.
+fn jittered(delay: Duration, retry_after: Option<Duration>, max: Duration) -> Duration {
+    let retry_after = retry_after.unwrap_or_default().min(max.saturating_mul(10));
+    retry_after + delay.mul_f64(0.25 + 0.75 * fastrand::f64())
+}
+
+/// Events in a full batch. A queue of a few dozen batches of slices with a hundred endpoints each is some megabytes.
+const FULL_BATCH: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAY: Duration = Duration::from_secs(8);
+    const MAX: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn delays_are_shortened_by_chance() {
+        let delays: std::collections::BTreeSet<_> = (0..8).map(|_| jittered(DELAY, None, MAX)).collect();
+        assert!(delays.len() > 1);
+        assert!(delays.iter().all(|delay| (DELAY / 4..=DELAY).contains(delay)), "{delays:?}");
+    }
+
+    #[test]
+    fn retry_after_is_the_least_delay_within_reason() {
+        let delay = |seconds| jittered(DELAY, Some(Duration::from_secs(seconds)), MAX);
+        assert!(delay(20) > Duration::from_secs(20));
+        assert!(delay(1_000_000) <= Duration::from_secs(308));
+    }
+}

@@ -1,0 +1,62 @@
+use super::{Consistency, Kernel, Listing, OnElement};
+use crate::model::{Key, Set, TableId, Transaction};
+
+/// A kernel whose transactions pass through a callback, to record or to time them.
+///
+/// The callback replaces [`Kernel::commit`] and has to forward the transaction unless it is to be dropped. Reads go to the
+/// kernel directly.
+#[derive(Clone, Debug)]
+pub struct InterceptedKernel<K, C> {
+    kernel: K,
+    commit: C,
+}
+
+impl<K, C> InterceptedKernel<K, C>
+where
+    K: Kernel,
+    C: FnMut(&mut K, &Transaction) -> Result<(), K::Error> + Send,
+{
+    /// Wraps a kernel.
+    pub fn new(kernel: K, commit: C) -> Self {
+        Self { kernel, commit }
+    }
+}
+
+impl<K, C> Kernel for InterceptedKernel<K, C>
+where
+    K: Kernel,
+    C: FnMut(&mut K, &Transaction) -> Result<(), K::Error> + Send,
+{
+    type Error = K::Error;
+
+    fn commit(&mut self, transaction: &Transaction) -> Result<(), Self::Error> {
+        (self.commit)(&mut self.kernel, transaction)
+    }
+
+    fn generation(&mut self) -> Result<u32, Self::Error> {
+        self.kernel.generation()
+    }
+
+    fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
+        self.kernel.list_table(table)
+    }
+
+    fn dump_elements(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        each: &mut OnElement<'_>,
+    ) -> Result<Consistency, Self::Error> {
+        self.kernel.dump_elements(table, set, each)
+    }
+
+    fn get_elements(
+        &mut self,
+        table: &TableId,
+        set: &Set,
+        keys: &mut dyn Iterator<Item = Key>,
+        each: &mut OnElement<'_>,
+    ) -> Result<(), Self::Error> {
+        self.kernel.get_elements(table, set, keys, each)
+    }
+}

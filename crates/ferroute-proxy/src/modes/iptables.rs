@@ -1,0 +1,322 @@
+//! iptables mode in the registry.
+
+use std::{net::IpAddr, sync::Arc};
+
+use anyhow::Context;
+use ferroute_admin::metrics::{ModeMetric, IPTABLES_METRICS};
+use ferroute_config::{FamilySupport, ModeName, Resolved};
+use ferroute_core::{
+    Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable,
+};
+use ferroute_host::KernelCounters;
+use ferroute_iptables::{
+    ChainName, ChainState, Difference, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
+    KernelChains, PlanContext, RuleSet, TableName,
+    plan::{chains, is_proxy_chain, rules_digest},
+    exec::{
+        Backend, ChainMode, CleanupReport, CleanupScope, OtherBackend, ProgramsError, clean_up, detect_modes,
+        remove_counters, search_path,
+    },
+};
+use ferroute_nftables::{
+    kernel::{Kernel, NetlinkKernel},
+    model::TableId,
+};
+
+use super::{
+    ActiveProxy, Leaves, Mode, OpenMode, PlannedRules, Removal, RulesView, SimulatedSync, Simulation, kernel_has_ipv6,
+};
+use crate::{
+    cleanup::{Leftovers, Report},
+    kernel_rules::KernelRules,
+    logging::chain,
+};
+
+/// iptables mode.
+pub(super) struct Iptables;
+
+impl Mode for Iptables {
+    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
+        let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
+        programs.map(|_| ()).map_err(|error| chain(&error))
+    }
+
+    fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
+        let exec = Arc::new(HostExec);
+        let path = search_path();
+        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
+        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
+        let families = match resolved.families(node, support) {
+            Ok(families) => families,
+            Err(error) => {
+                // An operator can fix why a family is unsupported.
+                for unusable in [ipv4.err(), ipv6.err()].into_iter().flatten() {
+                    tracing::error!("{}", chain(&unusable));
+                }
+                return Err(error.into());
+            }
+        };
+        let generations =
+            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
+        let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+        let mut leftovers: Vec<Box<dyn Leftovers>> = Vec::new();
+        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
+            if !families.iter().any(|served| served == family) {
+                let reason = programs.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
+                tracing::info!(%family, "IP family is not served: {reason}");
+                leftovers.push(Box::new(Rules { family, active: None }));
+                continue;
+            }
+            let programs = programs?;
+            tracing::info!(%family, iptables = %programs.iptables.display(), release = %programs.release, "using iptables");
+            warn_of_other_backend(&programs, &exec);
+            leftovers.push(Box::new(Rules { family, active: Some(programs.release.backend) }));
+            let dataplane = IptablesDataplane::new(
+                programs,
+                resolved.settings.clone(),
+                exec.clone(),
+                HostAccess::open()?,
+                generations.clone(),
+            );
+            dataplanes.push((family, Box::new(dataplane)));
+        }
+        Ok(OpenMode { dataplanes, leftovers })
+    }
+
+    fn plan(
+        &self,
+        resolved: &Resolved,
+        table: &ServiceTable,
+        addresses: &[IpAddr],
+    ) -> anyhow::Result<Box<dyn PlannedRules>> {
+        Ok(Box::new(ferroute_iptables::render(table, &plan_context(resolved, table, addresses))))
+    }
+
+    fn simulate(&self, _: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
+        Box::new(Simulated { resolved: resolved.clone(), addresses, state: None })
+    }
+
+    fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
+        // The kubelet creates some of the same chains, and kube-proxy's ipvs mode has no canary.
+        let required = [chains::SERVICES, chains::CANARY];
+        let is_proxy = |rules: &RuleSet| required.iter().all(|chain| rules.chain(TableName::Nat, *chain).is_some());
+        let active = kernel.iptables.iter().filter(|snapshot| is_proxy(&snapshot.saved.rules));
+        active
+            .map(|snapshot| {
+                let partial = snapshot.saved.partial.iter();
+                let ours = partial.filter(|table| [TableName::Nat, TableName::Filter].contains(table));
+                ActiveProxy {
+                    mode: ModeName::IPTABLES,
+                    description: match snapshot.backend {
+                        Backend::NfTables => "kube-proxy or Ferroute in iptables mode",
+                        Backend::Legacy => "kube-proxy or Ferroute in iptables mode (legacy)",
+                    },
+                    rules: RulesView::Iptables(&snapshot.saved.rules),
+                    unread: ours.map(|table| format!("iptables-save cannot show all of table {table}")).collect(),
+                }
+            })
+            .collect()
+    }
+
+    fn metrics(&self) -> &'static [ModeMetric] {
+        IPTABLES_METRICS
+    }
+
+    fn sets_route_localnet(&self, settings: &ProxySettings) -> bool {
+        settings.localhost_node_ports(IpFamily::V4)
+    }
+}
+
+impl Leaves for Iptables {
+    fn name(&self) -> ModeName {
+        ModeName::IPTABLES
+    }
+
+    fn leftovers(&self, _: Removal) -> Vec<Box<dyn Leftovers>> {
+        let mut leftovers: Vec<Box<dyn Leftovers>> = Vec::new();
+        for family in IpFamily::BOTH {
+            leftovers.push(Box::new(Rules { family, active: None }));
+        }
+        // The kernel removes a counter only after the last rule that refers to it.
+        leftovers.push(Box::new(PacketCounters));
+        leftovers
+    }
+
+    fn is_present(&self) -> bool {
+        chain_modes().contains(&ChainMode::Iptables)
+    }
+}
+
+/// Returns the modes of kube-proxy that the chains in the kernel belong to, both families together. Chains that cannot be
+/// listed belong to none.
+pub(super) fn chain_modes() -> Vec<ChainMode> {
+    let exec = Arc::new(HostExec);
+    let path = search_path();
+    let programs = IpFamily::BOTH.into_iter().filter_map(|family| {
+        let programs = IptablesPrograms::find_for_kubelet(family, &*exec, &path).ok()?;
+        detect_modes(&programs, exec.clone()).ok()
+    });
+    programs.flatten().collect()
+}
+
+/// The rules of both backends act on every packet, in an order that is hard to predict.
+fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
+    match programs.other_backend(exec, &search_path()) {
+        Ok(Some(OtherBackend { backend, rules, has_kubelet })) if rules > 0 || has_kubelet => tracing::warn!(
+            family = %programs.family, rules, kubelet = has_kubelet,
+            "iptables backend {backend} has rules, too; a host should use one backend only"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::debug!("cannot check the other iptables backend: {}", chain(&error)),
+    }
+}
+
+/// The plan for a host whose programs and kernel support everything that rules may need.
+fn plan_context(resolved: &Resolved, table: &ServiceTable, addresses: &[IpAddr]) -> PlanContext {
+    let host = HostState {
+        addresses: addresses.to_vec(),
+        random_fully: true,
+        counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
+        conntrack_tcp_be_liberal: resolved.conntrack.tcp_be_liberal,
+    };
+    PlanContext::new(&resolved.settings, table, &host)
+}
+
+impl PlannedRules for RuleSet {
+    fn view(&self) -> RulesView<'_> {
+        RulesView::Iptables(self)
+    }
+}
+
+/// The planner with the state that it keeps between syncs.
+struct Simulated {
+    resolved: Resolved,
+    addresses: Vec<IpAddr>,
+    state: Option<ChainState>,
+}
+
+impl Simulated {
+    fn write(&mut self, table: &ServiceTable, changes: Option<&Changes>) -> anyhow::Result<SimulatedSync> {
+        let context = plan_context(&self.resolved, table, &self.addresses);
+        let (state, difference) = match (self.state.take(), changes) {
+            (Some(state), Some(changes)) => {
+                let difference = state.difference(table, &context, changes);
+                (Some(state), difference)
+            }
+            _ => (None, Difference::from_kernel(table, context, KernelChains::empty())),
+        };
+        let mut text = Vec::new();
+        let written = difference.write(table, &mut text)?;
+        let removed = difference.deleted();
+        let state = match state {
+            Some(mut state) => {
+                state.record(difference, &written);
+                state
+            }
+            None => ChainState::new(difference),
+        };
+        let total = state.stats().rules.total();
+        self.state = Some(state);
+        let text = String::from_utf8(text).expect("rules are printed as text");
+        Ok(SimulatedSync { written: written.rules.total(), removed, total, rules: None, text })
+    }
+}
+
+impl Simulation for Simulated {
+    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
+        let sync = self.write(table, None)?;
+        let digest = rules_digest(table, &plan_context(&self.resolved, table, &self.addresses));
+        Ok(SimulatedSync { rules: Some(digest), ..sync })
+    }
+
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
+        self.write(table, Some(changes))
+    }
+}
+
+/// The iptables rules of one IP family, in both backends. The rules of an active dataplane stay in their backend.
+struct Rules {
+    family: IpFamily,
+    active: Option<Backend>,
+}
+
+impl Leftovers for Rules {
+    fn remove(&mut self, report: &mut Report) {
+        let Self { family, active } = *self;
+        let (exec, path) = (Arc::new(HostExec), search_path());
+        let (found, scope) = match active {
+            Some(backend) => {
+                (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::OtherModes)
+            }
+            None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
+        };
+        let programs = match found {
+            Ok(programs) => programs,
+            // Without tables there are no rules.
+            Err(error @ ProgramsError::NoTable { .. }) => {
+                tracing::debug!(%family, "no iptables rules to remove: {}", chain(&error));
+                return;
+            }
+            // Rules may have been written by programs outside of this container.
+            Err(error @ ProgramsError::Missing { .. }) => {
+                let left = chains_by_netlink(family);
+                if !left.is_empty() {
+                    report.remains(format!("{} of {family} iptables remain: {}", left.join(", "), chain(&error)));
+                }
+                return;
+            }
+            Err(error) => return report.failed(&error),
+        };
+        let mut clean = |programs: &IptablesPrograms, scope| {
+            let CleanupReport { chains, jumps, errors } = clean_up(programs, exec.clone(), scope);
+            if chains + jumps > 0 {
+                let backend = programs.release.backend;
+                report.removed(format!("{chains} chains and {jumps} jumps to them from {family} iptables ({backend})"));
+            }
+            for error in &errors {
+                report.remains(format!("{family} iptables: {}", chain(error)));
+            }
+        };
+        clean(&programs, scope);
+        match programs.other_backend(&*exec, &path) {
+            Ok(Some(other)) if other.rules > 0 => {
+                match IptablesPrograms::find_backend(family, other.backend, &*exec, &path) {
+                    Ok(programs) => clean(&programs, CleanupScope::Everything),
+                    Err(error) => tracing::debug!(%family, "cannot read the other iptables backend: {}", chain(&error)),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%family, "cannot check the other iptables backend: {}", chain(&error)),
+        }
+    }
+}
+
+/// Returns the proxy chains in the nf_tables tables of `iptables`, as far as they can be read.
+fn chains_by_netlink(family: IpFamily) -> Vec<String> {
+    let Ok(mut kernel) = NetlinkKernel::open() else { return Vec::new() };
+    let mut found = Vec::new();
+    for table in TableName::PROXY {
+        let id = TableId { family, name: table.as_str().to_owned().into() };
+        let Ok(Some(listing)) = kernel.list_table(&id) else { continue };
+        let chains = listing.chains.iter().filter_map(|listed| listed.name.as_str().parse::<ChainName>().ok());
+        found.extend(chains.filter(|chain| is_proxy_chain(table, *chain)).map(|chain| format!("{table} {chain}")));
+    }
+    found
+}
+
+/// The nfacct counters that iptables rules refer to.
+struct PacketCounters;
+
+impl Leftovers for PacketCounters {
+    fn remove(&mut self, report: &mut Report) {
+        match KernelCounters::open() {
+            Ok(Some(mut counters)) => {
+                let (removed, errors) = remove_counters(&mut counters);
+                removed.into_iter().for_each(|name| report.removed(format!("packet counter {name}")));
+                errors.iter().for_each(|error| report.failed(error));
+            }
+            Ok(None) => {}
+            Err(error) => report.failed(&error),
+        }
+    }
+}

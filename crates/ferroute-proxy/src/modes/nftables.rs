@@ -1,0 +1,234 @@
+//! nftables mode in the registry.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::Context;
+use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
+use ferroute_config::{FamilySupport, ModeName, Resolved};
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport,
+};
+use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
+use ferroute_nftables::{
+    NftablesDataplane, TableOwner, delete_table,
+    kernel::{Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel, InterceptedKernel},
+    model::Transaction,
+    plan::NftablesSettings,
+};
+use ferroute_trace::{Ruleset, Traceable};
+
+use super::{
+    ActiveProxy, Leaves, Mode, OpenMode, PlannedRules, Removal, RulesView, SimulatedSync, Simulation, kernel_has_ipv6,
+};
+use crate::{
+    cleanup::{Leftovers, Report},
+    kernel_rules::KernelRules,
+    logging::chain,
+};
+
+/// nftables mode.
+pub(super) struct Nftables;
+
+impl Mode for Nftables {
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+        NetlinkKernel::open()
+            .and_then(|mut kernel| ferroute_nftables::probe(&mut kernel, family, &settings(resolved)))
+            .map_err(|error| chain(&error))
+    }
+
+    fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
+        let support = FamilySupport { ipv4: true, ipv6: kernel_has_ipv6() };
+        let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+        for family in resolved.families(node, support)?.iter() {
+            let open = || -> anyhow::Result<NftablesDataplane> {
+                Ok(NftablesDataplane::open(family, settings(resolved), Box::new(KernelAddresses::open()?))?)
+            };
+            let dataplane =
+                open().context("the kernel does not support nf_tables, or the process lacks CAP_NET_ADMIN")?;
+            tracing::info!(%family, "using nftables");
+            dataplanes.push((family, Box::new(dataplane)));
+        }
+        Ok(OpenMode { dataplanes, leftovers: tables(TableOwner::KubeProxy) })
+    }
+
+    fn plan(
+        &self,
+        resolved: &Resolved,
+        table: &ServiceTable,
+        addresses: &[IpAddr],
+    ) -> anyhow::Result<Box<dyn PlannedRules>> {
+        let transaction = ferroute_nftables::plan::render(table, &settings(resolved), addresses);
+        let mut kernel = MemoryKernel::new();
+        kernel.commit(&transaction).context("the planned rules contradict each other")?;
+        Ok(Box::new(Planned { transaction, kernel }))
+    }
+
+    fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
+        let text = Arc::new(Mutex::new(String::new()));
+        let written = text.clone();
+        let record: Record = Box::new(move |kernel, transaction| {
+            lock(&written).push_str(&transaction.to_string());
+            kernel.commit(transaction)
+        });
+        let kernel = InterceptedKernel::new(MemoryKernel::new(), record);
+        let addresses = Box::new(FixedAddresses(addresses));
+        let dataplane = NftablesDataplane::with_kernel(kernel, family, settings(resolved), addresses);
+        Box::new(Simulated { dataplane, text })
+    }
+
+    fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
+        let proxy = |table: &'a MemoryTable, description, rules| ActiveProxy {
+            mode: ModeName::NFTABLES,
+            description,
+            rules,
+            unread: unread(table),
+        };
+        let ferroute = kernel
+            .ferroute_table()
+            .map(|found| proxy(&found.table, "Ferroute in nftables mode", RulesView::Nftables(&found.table)));
+        let kube_proxy = kernel
+            .kube_proxy_table()
+            .map(|found| proxy(&found.table, "kube-proxy in nftables mode", RulesView::KubeProxyNftables(&found.table)));
+        ferroute.into_iter().chain(kube_proxy).collect()
+    }
+
+    fn metrics(&self) -> &'static [ModeMetric] {
+        NFTABLES_METRICS
+    }
+
+    fn sets_route_localnet(&self, _: &ProxySettings) -> bool {
+        false
+    }
+
+    fn counts_connections(&self) -> bool {
+        true
+    }
+}
+
+impl Leaves for Nftables {
+    fn name(&self) -> ModeName {
+        ModeName::NFTABLES
+    }
+
+    fn leftovers(&self, _: Removal) -> Vec<Box<dyn Leftovers>> {
+        TableOwner::ALL.into_iter().flat_map(tables).collect()
+    }
+
+    fn is_present(&self) -> bool {
+        let tables = IpFamily::BOTH.into_iter().flat_map(|family| TableOwner::ALL.map(|owner| owner.table(family)));
+        NetlinkKernel::open()
+            .is_ok_and(|mut kernel| tables.into_iter().any(|table| matches!(kernel.list_table(&table), Ok(Some(_)))))
+    }
+}
+
+/// What decides about rules in this mode.
+pub(crate) fn settings(resolved: &Resolved) -> NftablesSettings {
+    NftablesSettings { proxy: resolved.settings.clone(), counters: resolved.connection_counters.is_some() }
+}
+
+/// Returns what could not be read of a table's elements.
+fn unread(table: &MemoryTable) -> Vec<String> {
+    let sets = table.sets().map(|set| (&set.name, table.undecoded(&set.name))).filter(|(_, unread)| *unread > 0);
+    sets.map(|(set, unread)| format!("{unread} elements of {set} have an unsupported form")).collect()
+}
+
+/// A planned table: the transaction that creates it, and the table that results.
+struct Planned {
+    transaction: Transaction,
+    kernel: MemoryKernel,
+}
+
+impl Planned {
+    fn table(&self) -> &MemoryTable {
+        self.kernel.table(&self.transaction.table).expect("a committed plan has a table")
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.transaction.fmt(f)
+    }
+}
+
+impl PlannedRules for Planned {
+    fn view(&self) -> RulesView<'_> {
+        RulesView::Nftables(self.table())
+    }
+}
+
+impl Traceable for Planned {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_nftables_table(self.transaction.table.to_string(), self.table());
+    }
+}
+
+/// The dataplane over an in-memory kernel.
+struct Simulated {
+    dataplane: NftablesDataplane<RecordingKernel>,
+    /// What has been written since it was last read.
+    text: Arc<Mutex<String>>,
+}
+
+impl Simulated {
+    fn written(&self, report: &SyncReport) -> SimulatedSync {
+        let text = std::mem::take(&mut *lock(&self.text));
+        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
+    }
+}
+
+impl Simulation for Simulated {
+    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
+        let report = self.dataplane.resync(table).map_err(DataplaneError::from)?;
+        Ok(SimulatedSync { rules: self.dataplane.digest(table), ..self.written(&report) })
+    }
+
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
+        let report = self.dataplane.sync(table, changes)?;
+        Ok(self.written(&report))
+    }
+}
+
+/// A string stays whole when a thread panics while it holds the lock.
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The addresses of a host other than this one.
+struct FixedAddresses(Vec<IpAddr>);
+
+impl HostAddresses for FixedAddresses {
+    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
+        Ok(self.0.clone())
+    }
+}
+
+/// An in-memory kernel that records transactions.
+type RecordingKernel = InterceptedKernel<MemoryKernel, Record>;
+
+/// Records a transaction and commits it.
+type Record = Box<dyn FnMut(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> + Send>;
+
+/// The nftables table of one program and IP family.
+struct Table {
+    owner: TableOwner,
+    family: IpFamily,
+}
+
+fn tables(owner: TableOwner) -> Vec<Box<dyn Leftovers>> {
+    IpFamily::BOTH.into_iter().map(|family| Box::new(Table { owner, family }) as Box<dyn Leftovers>).collect()
+}
+
+impl Leftovers for Table {
+    fn remove(&mut self, report: &mut Report) {
+        let table = self.owner.table(self.family);
+        match NetlinkKernel::open().and_then(|mut kernel| delete_table(&mut kernel, table.clone())) {
+            Ok(true) => report.removed(format!("nftables table {table}")),
+            Ok(false) | Err(NetlinkError::NotSupported) => {}
+            Err(error) => report.failed(&error),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The selection of a mode. Pure: whether the kernel supports a mode is asked through [`Mode::probe`](super::Mode::probe).
+//!
+//! | configured | called `kube-proxy` | any other name |
+//! | --- | --- | --- |
+//! | a mode, by flag or configuration | that mode | that mode |
+//! | none | iptables, as in kube-proxy 1.36 | nftables where the kernel supports it, else iptables |
+
+use std::fmt;
+
+use anyhow::Context;
+use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved, settings::Settings};
+
+use super::{Registry, kernel_has_ipv6};
+use ferroute_core::IpFamily;
+
+/// The name under which the program was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalledAs {
+    /// `kube-proxy`: the caller expects all that kube-proxy does.
+    KubeProxy,
+    /// Any other name.
+    Ferroute,
+}
+
+/// Why a mode was selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is configured.
+    Configured,
+    /// No mode is configured; this is kube-proxy's default.
+    KubeProxyDefault,
+    /// No mode is configured; the kernel supports everything that nftables mode needs.
+    Supported,
+    /// No mode is configured; nftables mode is unavailable, for this reason.
+    Unavailable(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured => f.write_str("configured"),
+            Self::KubeProxyDefault => f.write_str("no mode configured; kube-proxy's default"),
+            Self::Supported => f.write_str("no mode configured; supported by the kernel"),
+            Self::Unavailable(reason) => write!(f, "no mode configured; nftables is unavailable: {reason}"),
+        }
+    }
+}
+
+impl Registry {
+    /// Selects a mode where none is configured, and logs nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration in that mode.
+    pub fn select(&self, settings: &mut Settings, called_as: CalledAs) -> anyhow::Result<Reason> {
+        let probe = |resolved: &Resolved| {
+            let mode = self.active(resolved.mode);
+            let families = IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6());
+            families.into_iter().try_for_each(|family| {
+                mode.probe(resolved, family).map_err(|reason| format!("{family}: {reason}"))
+            })
+        };
+        let selected = self.select_with(&settings.config, called_as, probe);
+        let (resolved, reason) = selected.context("the configuration is invalid")?;
+        // Only a flag of Ferroute sets the counters, no field of the configuration.
+        settings.resolved = Resolved { connection_counters: settings.resolved.connection_counters, ..resolved };
+        Ok(reason)
+    }
+
+    /// Resolves a configuration, with a mode where none is configured. `probe` reports whether nftables mode is supported;
+    /// it is called only where that matters.
+    fn select_with(
+        &self,
+        config: &KubeProxyConfiguration,
+        called_as: CalledAs,
+        probe: impl FnOnce(&Resolved) -> Result<(), String>,
+    ) -> Result<(Resolved, Reason), FieldErrors> {
+        if !config.mode.is_empty() {
+            return Ok((self.resolve(config)?, Reason::Configured));
+        }
+        // The meaning of other fields depends on the mode, so everything is resolved for it.
+        let resolve =
+            |mode: ModeName| self.resolve(&KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() });
+        match called_as {
+            CalledAs::KubeProxy => Ok((resolve(ModeName::IPTABLES)?, Reason::KubeProxyDefault)),
+            CalledAs::Ferroute => {
+                let nftables = resolve(ModeName::NFTABLES)?;
+                match probe(&nftables) {
+                    Ok(()) => Ok((nftables, Reason::Supported)),
+                    Err(reason) => Ok((resolve(ModeName::IPTABLES)?, Reason::Unavailable(reason))),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_core::NodePortAddresses;
+
+    use super::*;
+    use crate::modes::REGISTRY;
+
+    fn config(mode: &str) -> KubeProxyConfiguration {
+        KubeProxyConfiguration { mode: mode.to_owned(), ..KubeProxyConfiguration::default() }.defaulted()
+    }
+
+    fn selected(mode: &str, called_as: CalledAs, probe: Result<(), &str>) -> (&'static str, Reason) {
+        let (resolved, reason) =
+            REGISTRY.select_with(&config(mode), called_as, |_| probe.map_err(str::to_owned)).unwrap();
+        (resolved.mode.as_str(), reason)
+    }
+
+    #[test]
+    fn configured_mode_is_selected_without_a_probe() {
+        for called_as in [CalledAs::KubeProxy, CalledAs::Ferroute] {
+            for mode in ["iptables", "nftables", "ipvs"] {
+                let selected = REGISTRY.select_with(&config(mode), called_as, |_| unreachable!("no probe")).unwrap();
+                assert_eq!((selected.0.mode.as_str(), selected.1), (mode, Reason::Configured));
+            }
+        }
+    }
+
+    #[test]
+    fn kube_proxys_default_is_selected_under_its_name_without_a_probe() {
+        let (resolved, reason) =
+            REGISTRY.select_with(&config(""), CalledAs::KubeProxy, |_| unreachable!("no probe")).unwrap();
+        assert_eq!((resolved.mode, reason), (ModeName::IPTABLES, Reason::KubeProxyDefault));
+    }
+
+    #[test]
+    fn nftables_is_selected_where_supported_and_iptables_elsewhere() {
+        assert_eq!(selected("", CalledAs::Ferroute, Ok(())), ("nftables", Reason::Supported));
+        let (mode, reason) = selected("", CalledAs::Ferroute, Err("the kernel has no nf_tables"));
+        assert_eq!((mode, &reason), ("iptables", &Reason::Unavailable("the kernel has no nf_tables".to_owned())));
+        assert!(reason.to_string().ends_with("the kernel has no nf_tables"));
+    }
+
+    #[test]
+    fn other_fields_have_the_defaults_of_the_selected_mode() {
+        let of = |probe: Result<(), String>| {
+            let (resolved, _) = REGISTRY
+                .select_with(&config(""), CalledAs::Ferroute, |resolved| {
+                    assert_eq!(resolved.settings.node_port_addresses, NodePortAddresses::Primary);
+                    probe
+                })
+                .unwrap();
+            (resolved.settings.node_port_addresses, resolved.settings.localhost_node_ports)
+        };
+        assert_eq!(of(Ok(())), (NodePortAddresses::Primary, false));
+        assert_eq!(of(Err("no".to_owned())), (NodePortAddresses::All, true));
+    }
+
+    #[test]
+    fn unknown_mode_is_rejected() {
+        let rejected = REGISTRY.select_with(&config("ebpf"), CalledAs::Ferroute, |_| unreachable!("no probe"));
+        assert!(rejected.unwrap_err().to_string().contains("ebpf"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Views as Kubernetes objects: the way back from `ferroute_core::parse`.
+//!
+//! Only what a proxy reads comes back, so a Service that was a `LoadBalancer` but has nothing that needs one comes back
+//! as a `ClusterIP`. Parsed again, each object gives the view that it was made of.
+
+use std::collections::BTreeMap;
+
+use ferroute_api::{
+    ClientIpConfig, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, HintRef, LoadBalancerIngress, Node,
+    NodeAddress, ObjectMeta, Service, ServiceCidr, ServiceCidrSpec, ServicePort, ServiceSpec, SessionAffinityConfig,
+    SliceEndpoint, Taint, labels,
+};
+use ferroute_core::{
+    Hints, IpFamily, NodeView, NamespacedName, TrafficPolicy,
+    tracker::{EndpointView, NamedPort, SliceView},
+};
+use ipnet::IpNet;
+
+/// A Service from its name and its ports by [`IpFamily::index`].
+///
+/// A Service without a port in either family has nothing to be made of; it comes back without cluster IPs and ports.
+pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
+    let mut service = Service { metadata: metadata(name), ..Service::default() };
+    let spec = &mut service.spec;
+    for port in ports.iter().filter_map(|ports| ports.first()) {
+        let common = &port.port;
+        spec.cluster_ips.push(common.cluster_ip.to_string());
+        spec.external_ips.extend(common.external_ips.iter().map(ToString::to_string));
+        spec.load_balancer_source_ranges.extend(common.load_balancer_source_ranges.iter().map(ToString::to_string));
+        let vips = common.load_balancer_vips.iter();
+        service
+            .status
+            .load_balancer
+            .ingress
+            .extend(vips.map(|ip| LoadBalancerIngress { ip: ip.to_string(), ..LoadBalancerIngress::default() }));
+    }
+    spec.cluster_ip = spec.cluster_ips.first().cloned();
+    // Families differ in addresses only.
+    let Some(either) = ports.iter().find(|ports| !ports.is_empty()) else { return service };
+    spec.ports = either.iter().map(service_port).collect();
+    let common = &either[0].port;
+    spec.health_check_node_port = common.health_check_node_port.map(|port| port.get().into());
+    spec.internal_traffic_policy = policy(common.internal_policy);
+    spec.external_traffic_policy = policy(common.external_policy);
+    if let Some(affinity) = common.affinity {
+        let timeout_seconds = i32::try_from(affinity.timeout_seconds).ok();
+        spec.session_affinity = Some("ClientIP".to_owned());
+        spec.session_affinity_config =
+            Some(SessionAffinityConfig { client_ip: Some(ClientIpConfig { timeout_seconds }) });
+    }
+    spec.type_ = Some(service_type(spec, !service.status.load_balancer.ingress.is_empty()).to_owned());
+    service
+}
+
+/// The simplest type that may have what the Service has.
+fn service_type(spec: &ServiceSpec, has_vips: bool) -> &'static str {
+    let has_node_ports = spec.ports.iter().any(|port| port.node_port.is_some());
+    // Types that let no traffic in from outside lose their policy for it.
+    let keeps_policy = spec.external_traffic_policy.is_none() || !spec.external_ips.is_empty() || has_node_ports;
+    match (has_vips || spec.health_check_node_port.is_some() || !keeps_policy, has_node_ports) {
+        (true, _) => "LoadBalancer",
+        (false, true) => "NodePort",
+        (false, false) => "ClusterIP",
+    }
+}
+
+fn service_port(named: &NamedPort) -> ServicePort {
+    ServicePort {
+        name: named.name.to_string(),
+        protocol: Some(named.protocol.as_str().to_uppercase()),
+        port: named.port.port.into(),
+        node_port: named.port.node_port.map(|port| port.get().into()),
+        ..ServicePort::default()
+    }
+}
+
+/// A policy that is not the default.
+fn policy(policy: TrafficPolicy) -> Option<String> {
+    (policy == TrafficPolicy::Local).then(|| "Local".to_owned())
+}
+
+/// A slice as the node called `node` sees it: of other nodes, their names are not known.
+pub fn slice(view: &SliceView, node: &str) -> EndpointSlice {
+    let ports = view.ports.iter().map(|port| EndpointPort {
+        name: port.name.to_string(),
+        protocol: Some(port.protocol.as_str().to_uppercase()),
+        port: Some(port.port.into()),
+    });
+    let service_name = (labels::SERVICE_NAME.to_owned(), view.service.name().to_owned());
+    EndpointSlice {
+        metadata: ObjectMeta { labels: BTreeMap::from([service_name]), ..metadata(&view.name) },
+        address_type: match view.family {
+            IpFamily::V4 => "IPv4".to_owned(),
+            IpFamily::V6 => "IPv6".to_owned(),
+        },
+        ports: ports.collect(),
+        endpoints: view.endpoints.iter().map(|candidate| endpoint(candidate, node)).collect(),
+    }
+}
+
+fn endpoint(candidate: &EndpointView, node: &str) -> SliceEndpoint {
+    SliceEndpoint {
+        addresses: vec![candidate.address.to_string()],
+        conditions: EndpointConditions {
+            ready: Some(candidate.ready),
+            serving: Some(candidate.serving),
+            terminating: Some(candidate.terminating),
+        },
+        node_name: candidate.local.then(|| node.to_owned()),
+        hints: candidate.hints.as_deref().map(hints),
+        target_ref: None,
+    }
+}
+
+fn hints(hints: &Hints) -> EndpointHints {
+    let refs = |names: &[Box<str>]| names.iter().map(|name| HintRef { name: name.to_string() }).collect();
+    EndpointHints { for_zones: refs(&hints.zones), for_nodes: refs(&hints.nodes) }
+}
+
+/// A Node.
+pub fn node(view: &NodeView) -> Node {
+    let mut node =
+        Node { metadata: ObjectMeta { name: view.name.clone(), ..ObjectMeta::default() }, ..Node::default() };
+    if let Some(zone) = &view.zone {
+        node.metadata.labels.insert(labels::ZONE.to_owned(), zone.clone());
+    }
+    node.spec.pod_cidrs = view.pod_cidrs.iter().map(ToString::to_string).collect();
+    if view.to_be_deleted {
+        node.spec.taints.push(Taint { key: labels::TO_BE_DELETED_TAINT.to_owned() });
+    }
+    let addresses = view.addresses.iter();
+    node.status.addresses =
+        addresses.map(|address| NodeAddress { type_: "InternalIP".to_owned(), address: address.to_string() }).collect();
+    node
+}
+
+/// ServiceCIDRs, of which each can name one network of a family only.
+pub fn service_cidrs(networks: impl IntoIterator<Item = IpNet>) -> Vec<ServiceCidr> {
+    let object = |(i, network): (usize, IpNet)| ServiceCidr {
+        metadata: ObjectMeta { name: format!("service-cidr-{}", i + 1), ..ObjectMeta::default() },
+        spec: ServiceCidrSpec { cidrs: vec![network.to_string()] },
+    };
+    networks.into_iter().enumerate().map(object).collect()
+}
+
+fn metadata(name: &NamespacedName) -> ObjectMeta {
+    ObjectMeta { namespace: name.namespace().to_owned(), name: name.name().to_owned(), ..ObjectMeta::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroute_core::{
+        parse::{parse_node, parse_service, parse_slice},
+        testing::{self, arbitrary},
+        tracker::ServiceView,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn again(view: &ServiceView) -> Service {
+        service(&view.name, view.ports.each_ref().map(Vec::as_slice))
+    }
+
+    proptest! {
+        #[test]
+        fn views_of_services_come_back(object in arbitrary::service()) {
+            if let Ok(Some(view)) = parse_service(&object) {
+                prop_assert_eq!(parse_service(&again(&view)), Ok(Some(view)));
+            }
+        }
+
+        #[test]
+        fn views_of_slices_come_back(object in arbitrary::slice(), local in any::<bool>()) {
+            let on = object.endpoints.iter().find_map(|endpoint| endpoint.node_name.clone());
+            let here = on.filter(|_| local).unwrap_or_else(|| "nowhere".to_owned());
+            if let Ok(Some(view)) = parse_slice(&object, &here) {
+                prop_assert_eq!(parse_slice(&slice(&view, &here), &here), Ok(Some(view)));
+            }
+        }
+
+        #[test]
+        fn views_of_nodes_come_back(object in arbitrary::node()) {
+            if let Ok(view) = parse_node(&object) {
+                prop_assert_eq!(parse_node(&node(&view)), Ok(view));
+            }
+        }
+    }
+
+    #[test]
+    fn a_local_policy_without_any_way_in_is_kept_by_the_type() {
+        let object = testing::service("shop/web")
+            .cluster_ip("10.96.0.1")
+            .port("http", 80)
+            .external_local()
+            .with(|service| service.spec.type_ = Some("LoadBalancer".to_owned()));
+        let view = parse_service(&object.build()).unwrap().unwrap();
+        assert_eq!(view.ports[0][0].port.external_policy, TrafficPolicy::Local);
+        assert_eq!(parse_service(&again(&view)), Ok(Some(view)));
+    }
+}

@@ -1,0 +1,228 @@
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
+
+use serde::Serialize;
+
+use crate::{Assumption, Effect, Event, Hook, Verdict, walk::Walker};
+
+/// Everything that can happen to a packet. Leaves that differ only in the randomly selected endpoint are merged into one
+/// branch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// The branches, in the order of the rules; never empty for the trace of a packet.
+    pub branches: Vec<Branch>,
+}
+
+/// A branch of a [`Trace`]: all leaves with the same steps, except for the endpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Branch {
+    /// The probability of the branch; see [`Leaf::share`](crate::Leaf::share).
+    pub share: f64,
+    /// Assumptions about conditions that cannot be evaluated.
+    #[serde(rename = "assuming", skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<Assumption>,
+    /// Changes and verdicts, in order.
+    pub steps: Vec<Step>,
+    /// The new destinations after a DNAT: one, or those of [`Step::Choice`]; empty without DNAT.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<Choice>,
+    /// The result; with several choices, that of the first one.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// All events, in order; with several choices, those of the first one. Empty in a summary.
+    pub events: Vec<Event>,
+}
+
+/// A step of a [`Branch`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "step")]
+pub enum Step {
+    /// A rule changes the packet or ends the walk.
+    Effect {
+        /// The hook.
+        hook: Hook,
+        /// The rule's table.
+        table: Cow<'static, str>,
+        /// The call stack, base chain first.
+        path: Vec<String>,
+        /// The effect.
+        #[serde(flatten)]
+        effect: Effect,
+    },
+    /// A DNAT to one of several endpoints.
+    Choice {
+        /// The hook.
+        hook: Hook,
+        /// The rules' table.
+        table: Cow<'static, str>,
+        /// The part of the call stack that all endpoints have in common, base chain first.
+        path: Vec<String>,
+        /// The old destination.
+        before: SocketAddr,
+    },
+    /// A masquerade whose new source depends on the endpoint.
+    Masquerade {
+        /// The hook.
+        hook: Hook,
+        /// The rule's table.
+        table: Cow<'static, str>,
+        /// The call stack, base chain first.
+        path: Vec<String>,
+        /// The old source.
+        before: IpAddr,
+    },
+    /// The kernel drops the packet without a rule.
+    Discarded {
+        /// The kernel's reason.
+        #[serde(rename = "why")]
+        reason: &'static str,
+    },
+}
+
+/// An endpoint that may be selected.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// The probability; see [`Leaf::share`](crate::Leaf::share).
+    pub share: f64,
+    /// The endpoint's chain or map element.
+    pub chain: String,
+    /// The endpoint's address and port.
+    pub to: SocketAddr,
+    /// The source address that the endpoint sees.
+    pub from: IpAddr,
+    /// The output interface; `None` if the endpoint is on the host itself.
+    #[serde(rename = "through")]
+    pub interface: Option<String>,
+}
+
+/// The overall result of a [`Trace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The packet reaches an endpoint in all branches.
+    Delivered,
+    /// In some branch, the packet is rejected or dropped, has no route, or is not for a Service.
+    NotDelivered,
+    /// The result depends on conditions that cannot be evaluated.
+    Unknown,
+}
+
+impl Trace {
+    /// Returns the overall result.
+    pub fn outcome(&self) -> Outcome {
+        let is_unknown = |branch: &Branch| matches!(branch.verdict, Verdict::Unknown { .. });
+        let is_delivered = |branch: &Branch| matches!(branch.verdict, Verdict::Delivered { translated: true, .. });
+        let is_certain = self.branches.iter().all(|branch| branch.assumptions.is_empty());
+        if self.branches.is_empty() || self.branches.iter().any(is_unknown) {
+            Outcome::Unknown
+        } else if self.branches.iter().all(is_delivered) {
+            Outcome::Delivered
+        } else if is_certain || !self.branches.iter().any(is_delivered) {
+            Outcome::NotDelivered
+        } else {
+            Outcome::Unknown
+        }
+    }
+
+    /// Adds the end of a walk: merges it into a branch with the same steps, or adds a branch.
+    pub(crate) fn add(&mut self, verdict: Verdict, walker: &Walker<'_>) {
+        let new = Branch::new(verdict, walker);
+        match self.branches.iter_mut().find(|branch| branch.has_same_steps(&new)) {
+            Some(branch) => branch.merge(new),
+            None => self.branches.push(Branch { events: walker.record.events(), ..new }),
+        }
+    }
+}
+
+impl Branch {
+    /// A branch with one leaf, without its events.
+    fn new(verdict: Verdict, walker: &Walker<'_>) -> Self {
+        let share = walker.share;
+        let mut choices = Vec::new();
+        let mut steps = Vec::new();
+        for event in walker.record.steps() {
+            match event {
+                Event::Effect { hook, table, path, effect } => {
+                    if let (Effect::Dnat { after, .. }, Verdict::Delivered { to, from, interface, .. }) =
+                        (&effect, &verdict)
+                        && after == to
+                    {
+                        let chain = path.last().cloned().unwrap_or_default();
+                        choices.push(Choice { share, chain, to: *to, from: *from, interface: interface.clone() });
+                    }
+                    steps.push(Step::Effect { hook, table, path, effect });
+                }
+                Event::Discarded { reason } => steps.push(Step::Discarded { reason }),
+                Event::Hook { .. } | Event::Rule { .. } | Event::Policy { .. } | Event::Routed { .. } => {}
+            }
+        }
+        Self { share, assumptions: walker.assumptions.clone(), steps, choices, verdict, events: Vec::new() }
+    }
+
+    /// Reports whether two branches differ only in the selected endpoint and its consequences.
+    fn has_same_steps(&self, other: &Self) -> bool {
+        let same_verdict = match (&self.verdict, &other.verdict) {
+            (Verdict::Delivered { .. }, Verdict::Delivered { .. }) if !self.choices.is_empty() => {
+                !other.choices.is_empty()
+            }
+            (one, another) => one == another,
+        };
+        same_verdict
+            && self.assumptions == other.assumptions
+            && self.steps.len() == other.steps.len()
+            && self.steps.iter().zip(&other.steps).all(|(one, another)| one.is_similar(another))
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.share += other.share;
+        self.choices.extend(other.choices);
+        for (step, new) in self.steps.iter_mut().zip(&other.steps) {
+            step.generalize(new);
+        }
+    }
+}
+
+impl Step {
+    /// Reports whether two steps can be [generalized](Self::generalize) to one. `other` is not generalized yet.
+    fn is_similar(&self, other: &Self) -> bool {
+        use Effect::{Dnat, Masquerade};
+        match (self, other) {
+            (
+                Self::Choice { hook, table, path, before },
+                Self::Effect { hook: hook2, table: table2, path: path2, effect: Dnat { before: before2, .. } },
+            ) => (hook, table, before) == (hook2, table2, before2) && path == without_last(path2),
+            (
+                Self::Effect { hook, table, path, effect: Dnat { before, .. } },
+                Self::Effect { hook: hook2, table: table2, path: path2, effect: Dnat { before: before2, .. } },
+            ) => (hook, table, before) == (hook2, table2, before2) && without_last(path) == without_last(path2),
+            (
+                Self::Effect { hook, table, path, effect: Masquerade { before, .. } }
+                | Self::Masquerade { hook, table, path, before },
+                Self::Effect { hook: hook2, table: table2, path: path2, effect: Masquerade { before: before2, .. } },
+            ) => (hook, table, path, before) == (hook2, table2, path2, before2),
+            (one, another) => one == another,
+        }
+    }
+
+    /// Turns the step into one that describes both.
+    fn generalize(&mut self, other: &Self) {
+        let differs = self != other;
+        match self {
+            Self::Effect { hook, table, path, effect: Effect::Dnat { before, .. } } => {
+                let path = without_last(path).to_vec();
+                *self = Self::Choice { hook: *hook, table: table.clone(), path, before: *before };
+            }
+            Self::Effect { hook, table, path, effect: Effect::Masquerade { before, .. } } if differs => {
+                let path = std::mem::take(path);
+                *self = Self::Masquerade { hook: *hook, table: table.clone(), path, before: *before };
+            }
+            _ => {}
+        }
+    }
+}
+
+fn without_last(path: &[String]) -> &[String] {
+    path.split_last().map_or(&[], |(_, rest)| rest)
+}

@@ -1,0 +1,177 @@
+use crate::{
+    Assumption, Effect, Event, Hook, Host, Packet, Verdict,
+    record::{Detail, Record},
+    ruleset::{BaseChain, Ruleset},
+    state::PacketState,
+};
+
+/// A packet at some point of its walk, with the history of the branch.
+#[derive(Clone)]
+pub struct Walker<'a> {
+    /// The packet.
+    pub packet: PacketState<'a>,
+    /// `None` before the first hook.
+    position: Option<Position>,
+    pub(crate) share: f64,
+    pub(crate) assumptions: Vec<Assumption>,
+    pub(crate) record: Record,
+}
+
+#[derive(Clone, Copy)]
+struct Position {
+    hook: Hook,
+    /// The index of the next base chain at the hook.
+    next: usize,
+}
+
+/// The verdict of a base chain.
+pub enum ChainVerdict {
+    /// The packet continues with the next chain of the hook (`NF_ACCEPT`).
+    Continue,
+    /// The walk ends.
+    End(Verdict),
+    /// The chain steals the packet (`NF_STOLEN`) and sends it to its current destination, from the output hook. The
+    /// connection's destination is settled, so that NAT chains of the output hook are skipped. This is how ipvs forwards.
+    Resend,
+}
+
+/// The branches of a walk that are still to be evaluated.
+#[derive(Default)]
+pub struct Forks<'a>(Vec<Fork<'a>>);
+
+struct Fork<'a> {
+    walker: Walker<'a>,
+    /// The rest of the base chain; `None` between two base chains.
+    rest: Option<Box<Rest<'a>>>,
+}
+
+type Rest<'a> = dyn FnOnce(&mut Walker<'a>, &mut Forks<'a>) -> ChainVerdict + 'a;
+
+/// An iterator over the leaves of a trace tree, depth first. Each branch is only evaluated on demand.
+pub(crate) struct Walk<'a> {
+    rules: &'a Ruleset<'a>,
+    forks: Forks<'a>,
+    weight: usize,
+}
+
+impl<'a> Walker<'a> {
+    fn new(host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
+        let packet = PacketState::new(host, packet, detail == Detail::Events);
+        Self { packet, position: None, share: 1.0, assumptions: Vec::new(), record: Record::new(detail) }
+    }
+
+    /// Returns the current hook.
+    pub fn hook(&self) -> Hook {
+        self.position.map_or(Hook::Prerouting, |position| position.hook)
+    }
+
+    /// Multiplies the probability of this branch by `chance`.
+    pub fn multiply_share(&mut self, chance: f64) {
+        self.share *= chance;
+    }
+
+    /// Adds an assumption about a condition that cannot be evaluated.
+    pub fn assume(&mut self, condition: String, holds: bool) {
+        self.assumptions.push(Assumption { condition, holds });
+    }
+
+    /// Records an event; see [`record_effect`](Self::record_effect) for effects. The event is only built if it is kept.
+    pub fn record(&mut self, event: impl FnOnce() -> Event) {
+        self.record.detail(event);
+    }
+
+    /// Records an effect of a rule, with the rule's table and the call stack from the base chain.
+    pub fn record_effect(&mut self, table: &str, path: &[&str], effect: Effect) {
+        let hook = self.hook();
+        self.record.step(|| {
+            let path = path.iter().map(|&chain| chain.to_owned()).collect();
+            Event::Effect { hook, table: table.to_owned().into(), path, effect }
+        });
+    }
+
+    /// Reports whether mismatch reasons are recorded; otherwise they may be empty.
+    pub fn explains(&self) -> bool {
+        self.packet.explain
+    }
+
+    /// Moves to the next base chain, through routing and to the next hook if necessary.
+    fn advance(&mut self, rules: &'a Ruleset<'a>) -> Result<&'a dyn BaseChain, Verdict> {
+        loop {
+            let Position { hook, next } = match self.position {
+                Some(position) => position,
+                None => Position { hook: self.packet.first_hook(&mut self.record)?, next: 0 },
+            };
+            let mut chains = rules.chains(hook).iter().enumerate().skip(next);
+            if let Some((index, chain)) = chains.find(|(_, chain)| !chain.is_nat() || self.packet.sees_nat()) {
+                self.position = Some(Position { hook, next: index + 1 });
+                return Ok(chain.as_ref());
+            }
+            let hook = self.packet.next_hook(hook, &mut self.record)?;
+            self.position = Some(Position { hook, next: 0 });
+        }
+    }
+
+    fn resend(&mut self) -> Result<(), Verdict> {
+        let hook = self.packet.resend(&mut self.record)?;
+        self.position = Some(Position { hook, next: 0 });
+        Ok(())
+    }
+}
+
+impl<'a> Forks<'a> {
+    /// Adds a branch, which continues in the current base chain with `rest`. The branch that was added last is evaluated
+    /// first, once the current one has ended.
+    pub fn push<F>(&mut self, walker: Walker<'a>, rest: F)
+    where
+        F: FnOnce(&mut Walker<'a>, &mut Self) -> ChainVerdict + 'a,
+    {
+        self.0.push(Fork { walker, rest: Some(Box::new(rest)) });
+    }
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(rules: &'a Ruleset<'a>, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
+        let first = Fork { walker: Walker::new(host, packet, detail), rest: None };
+        Self { rules, forks: Forks(vec![first]), weight: 0 }
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = (Verdict, Walker<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Fork { mut walker, rest } = self.forks.0.pop()?;
+            if self.weight >= MAX_LEAVES {
+                self.forks.0.clear();
+                let reason = format!("there are more than {MAX_LEAVES} branches");
+                return Some((Verdict::Unknown { reason }, walker));
+            }
+            let verdict = match rest {
+                Some(rest) => rest(&mut walker, &mut self.forks),
+                None => match walker.advance(self.rules) {
+                    Ok(chain) => chain.walk(&mut walker, &mut self.forks),
+                    Err(verdict) => ChainVerdict::End(verdict),
+                },
+            };
+            let end = match verdict {
+                ChainVerdict::Continue => None,
+                ChainVerdict::Resend => walker.resend().err(),
+                ChainVerdict::End(verdict) => Some(verdict),
+            };
+            match end {
+                None => self.forks.0.push(Fork { walker, rest: None }),
+                Some(verdict) => {
+                    self.weight += if walker.assumptions.is_empty() { 1 } else { ASSUMPTION_WEIGHT };
+                    return Some((verdict, walker));
+                }
+            }
+        }
+    }
+}
+
+/// The maximum number of leaves. Each endpoint needs one, and nftables mode has 16-bit endpoint numbers.
+const MAX_LEAVES: usize = 1 << 17;
+
+/// The weight of a leaf that depends on assumptions, each of which may double the number of branches.
+const ASSUMPTION_WEIGHT: usize = 8;

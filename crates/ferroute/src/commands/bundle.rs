@@ -1,0 +1,36 @@
+//! `ferroute bundle`: saves the record of the running proxy.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use clap::Args;
+use ferroute_proxy::recording;
+
+/// Arguments of `ferroute bundle`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BundleArgs {
+    /// File to write; without it, or with `-`, standard output
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Requests the bundle from the proxy in this network namespace and writes it.
+pub(crate) fn run(args: &BundleArgs) -> anyhow::Result<()> {
+    // Requested first: without an answer there is no empty file.
+    let mut bundle = recording::ask()?;
+    match args.file.as_deref().filter(|file| *file != Path::new("-")) {
+        Some(path) => {
+            let mut file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let bytes = io::copy(&mut bundle, &mut file).with_context(|| format!("cannot write {}", path.display()))?;
+            writeln!(io::stderr(), "{}: {bytes} bytes; see `ferroute replay {0}`", path.display())?;
+        }
+        None => {
+            io::copy(&mut bundle, &mut io::stdout().lock())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! `ferroute diff`: compares the rules in the kernel with the desired state, by what happens to packets.
+
+use std::{
+    io::{ErrorKind, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use ferroute_config::flags::DesiredArgs;
+use ferroute_inspect::{
+    desired::Desired,
+    diff::{Comparison, Conclusion, compare_with_kernel, write_report_into},
+};
+
+use super::Output;
+
+/// Arguments of `ferroute diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffArgs {
+    /// The desired state.
+    #[command(flatten)]
+    desired: DesiredArgs,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
+    /// Print every difference, not only the first ones of each kind
+    #[arg(long)]
+    all: bool,
+}
+
+/// Compares and prints. The exit status is 0 if the rules are equal, 1 if they differ, 2 if that is unclear.
+pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let desired = Desired::load(&args.desired, verbosity)?;
+    let comparison = compare_with_kernel(&desired)?;
+    let status = match comparison.conclusion {
+        Conclusion::Equal => ExitCode::SUCCESS,
+        Conclusion::Different => ExitCode::from(1),
+        Conclusion::Unclear => ExitCode::from(super::UNCLEAR),
+    };
+    match write(&comparison, args, out) {
+        // The status is right even if the reader closes the pipe early (`ferroute diff | head`).
+        Err(error) if is_broken_pipe(&error) => Ok(status),
+        written => written.map(|()| status),
+    }
+}
+
+fn write(comparison: &Comparison, args: &DiffArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    args.output.write(out, comparison, |text| {
+        let limit = if args.all { 0 } else { PRINTED };
+        comparison.reports.iter().try_for_each(|report| write_report_into(text, report, limit))?;
+        if comparison.reports.is_empty() {
+            text.push_str("no Services, and no rules of a service proxy\n");
+        }
+        Ok(())
+    })?;
+    Ok(out.flush()?)
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// Differences of a kind that are printed without `--all`.
+const PRINTED: usize = 20;

@@ -1,0 +1,41 @@
+//! `ferroute preflight`: lists what a switch of modes changes.
+
+use std::io::Write;
+
+use clap::Args;
+use ferroute_config::{ModeName, flags::DesiredArgs, settings};
+use ferroute_inspect::{
+    desired::Desired,
+    preflight::{Report, preflight, write_report_into},
+};
+use ferroute_proxy::modes::REGISTRY;
+
+use super::Output;
+
+/// Arguments of `ferroute preflight`.
+#[derive(Args, Debug)]
+pub(crate) struct PreflightArgs {
+    /// The old mode; by default that of the rules in the kernel
+    #[arg(long, value_name = "MODE", value_parser = modes())]
+    from: Option<String>,
+    /// The desired state, with the new mode.
+    #[command(flatten)]
+    desired: DesiredArgs,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
+}
+
+fn modes() -> Vec<&'static str> {
+    REGISTRY.names().into_iter().map(ModeName::as_str).collect()
+}
+
+/// Prints what behaves differently after the switch.
+pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
+    let desired = Desired::load(&args.desired, verbosity)?;
+    let config = settings::load(&args.desired.settings, &REGISTRY.names())?.config;
+    let named = |from: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == from);
+    let (from, to, differences) = preflight(&desired, &config, args.from.as_ref().and_then(named))?;
+    let report = Report { node: &desired.node().name, from, to, differences: &differences };
+    args.output.write(out, &report, |text| Ok(write_report_into(text, &report)?))
+}
