@@ -3,11 +3,12 @@
 use std::{hint::black_box, io, sync::Arc, time::Duration};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use ferroute_core::{HostState, 
-    Changes, Endpoint, ServicePortEntry, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortName, ServiceTable,
+use ferroute_core::{
+    Changes, Endpoint, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortEntry, ServicePortName,
+    ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port, table},
 };
-use ferroute_iptables::{Difference, KernelChains, KernelChainsReader, ChainState, PlanContext};
+use ferroute_iptables::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext};
 
 /// Services and endpoints of each.
 const SIZES: [(usize, usize); 3] = [(100, 10), (1_000, 10), (10_000, 10)];
@@ -32,7 +33,8 @@ fn cluster(services: usize, endpoints: usize) -> (ServiceTable, PlanContext) {
 /// Removes one endpoint of a Service in the middle.
 fn change(table: &mut ServiceTable) -> Changes {
     let middle = table.entries.len() / 2;
-    let (name, entry): (&ServicePortName, &mut ServicePortEntry) = table.entries.iter_mut().nth(middle).expect("some entry");
+    let (name, entry): (&ServicePortName, &mut ServicePortEntry) =
+        table.entries.iter_mut().nth(middle).expect("some entry");
     let previous = entry.clone();
     let fewer: Vec<Endpoint> = entry.endpoints[1..].to_vec();
     entry.endpoints = fewer.into();

@@ -12,17 +12,17 @@ use std::{
     },
 };
 
-use common::{fake_programs::FakePrograms, fake_kernel::chains_of, netns_host::Clock};
-use ferroute_core::{HostState, 
-    Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, Tracker,
+use common::{fake_kernel::chains_of, fake_programs::FakePrograms, netns_host::Clock};
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, HostState, IpFamily, ServiceTable, Tracker,
     testing::{Cluster, Edit},
 };
 use ferroute_host::{AddressError, GenerationError, HostAddresses, RuleGeneration, Sysctls};
 use ferroute_iptables::{
     GenerationTracker, HostAccess, IptablesDataplane, PlanContext, Rule, TableName, Target,
+    exec::{CleanupError, CleanupScope, RestoreError, SaveError, clean_up},
     plan::chains,
     render,
-    exec::{CleanupError, CleanupScope, RestoreError, SaveError, clean_up},
 };
 
 const NFT: &str = "iptables v1.8.9 (nf_tables)";
@@ -282,7 +282,7 @@ fn the_legacy_backend_is_compared_periodically() {
 
 #[test]
 fn a_cleanup_continues_after_a_failure_and_reports_all_errors() {
-    let mut fixture = Fixture::synced(NFT, &Cluster::uniform(3, 2).table(IpFamily::V4));
+    let fixture = Fixture::synced(NFT, &Cluster::uniform(3, 2).table(IpFamily::V4));
     {
         let mut state = fixture.programs.state();
         state.save_fails = Some((TableName::Nat, 1, "no nat today".to_owned()));

@@ -5,7 +5,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{
-    arbitrary::{Environment, family, environment},
+    arbitrary::{Environment, environment, family},
     fake_kernel::{FakeKernel, chains_of, declared, kernel_chains},
 };
 use ferroute_core::{
@@ -13,7 +13,7 @@ use ferroute_core::{
     testing::{Cluster, Edit, arbitrary},
 };
 use ferroute_iptables::{
-    ChainName, Difference, KernelChains, ChainState, PlanContext, Rule, RuleSet, TableName, Target,
+    ChainName, ChainState, Difference, KernelChains, PlanContext, Rule, RuleSet, TableName, Target,
     plan::{SharedChain, chains, is_service_chain},
     render,
 };
@@ -165,10 +165,7 @@ proptest! {
 }
 
 /// Adds the rules that `KUBE-FIREWALL` had before: they stay, and only a missing rule of the proxy is appended.
-fn with_firewall_rules(
-    mut rules: RuleSet,
-    before: &BTreeMap<(TableName, ChainName), Vec<Rule>>,
-) -> RuleSet {
+fn with_firewall_rules(mut rules: RuleSet, before: &BTreeMap<(TableName, ChainName), Vec<Rule>>) -> RuleSet {
     let firewall = &mut rules.table_mut(TableName::Filter).chains[&chains::FIREWALL].rules;
     let ours = std::mem::take(firewall);
     firewall.extend(before.get(&(TableName::Filter, chains::FIREWALL)).into_iter().flatten().cloned());

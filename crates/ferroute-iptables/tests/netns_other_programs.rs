@@ -7,15 +7,20 @@ mod common;
 
 use common::{
     fake_kernel::chains_of,
-    netns_host::NetnsHost,
     fixtures::{cluster, rendered, settings, synced, without_ours},
+    netns_host::NetnsHost,
 };
-use ferroute_core::{NfacctCounters, 
-    Dataplane, IpFamily,
+use ferroute_core::{
+    Dataplane, IpFamily, NfacctCounters,
     testing::{Edit, namespaced_name},
 };
 use ferroute_host::{KernelCounters, PacketCounters};
-use ferroute_iptables::{ChainName, TableName, plan::chains, exec::{Backend, CleanupError}, text::Line};
+use ferroute_iptables::{
+    ChainName, TableName,
+    exec::{Backend, CleanupError},
+    plan::chains,
+    text::Line,
+};
 
 common::netns_host::with_both_backends!(
     rules_of_other_programs_stay_unchanged,

@@ -6,16 +6,16 @@ mod common;
 
 use common::{
     fake_kernel::chains_of,
+    fixtures::{cluster, rendered, settings},
     netns_host::NetnsHost,
     records::records,
-    fixtures::{cluster, rendered, settings},
 };
-use ferroute_core::{NfacctCounters, 
-    Changes, Dataplane, IpFamily, NodePortAddresses, ProxySettings,
+use ferroute_core::{
+    Changes, Dataplane, IpFamily, NfacctCounters, NodePortAddresses, ProxySettings,
     testing::{Edit, arbitrary, namespaced_name},
 };
 use ferroute_host::{Counter, CounterError, KernelCounters, PacketCounters, Sysctls};
-use ferroute_iptables::{Rule, TableName, plan::chains, exec::Backend};
+use ferroute_iptables::{Rule, TableName, exec::Backend, plan::chains};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 common::netns_host::with_both_backends!(

@@ -7,8 +7,8 @@ mod common;
 
 use common::{
     fake_kernel::chains_of,
-    netns_host::NetnsHost,
     fixtures::{cluster, settings, synced},
+    netns_host::NetnsHost,
 };
 use ferroute_core::{
     Dataplane, IpFamily,

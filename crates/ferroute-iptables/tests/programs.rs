@@ -56,8 +56,11 @@ impl Bin {
 
 #[test]
 fn the_programs_of_a_family_are_found_with_their_version_and_backend() {
-    let bin =
-        Bin::new().with_programs("iptables", "v1.8.9 (nf_tables)", true).with_programs("ip6tables", "v1.8.7 (legacy)", true);
+    let bin = Bin::new().with_programs("iptables", "v1.8.9 (nf_tables)", true).with_programs(
+        "ip6tables",
+        "v1.8.7 (legacy)",
+        true,
+    );
     let programs = bin.find(IpFamily::V4).unwrap();
     assert_eq!(programs.save, bin.0.path().join("iptables-save"));
     assert_eq!(programs.release, "iptables v1.8.9 (nf_tables)".parse().unwrap());

@@ -54,9 +54,8 @@ fn every_recorded_cluster_is_planned_as_by_kube_proxy() {
 /// Returns the rules of each chain. kube-proxy writes Services into shared chains in any order, so rules are sorted there,
 /// with the jumps to the node ports last.
 fn comparable(rules: &RuleSet) -> BTreeMap<(TableName, ChainName), Vec<String>> {
-    let is_shared = |table, chain| {
-        SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain)
-    };
+    let is_shared =
+        |table, chain| SharedChain::ALL.iter().any(|shared| shared.table() == table && shared.name() == chain);
     let mut all = BTreeMap::new();
     for (table, contents) in &rules.tables {
         for (name, chain) in &contents.chains {

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    arbitrary::{family, environment},
+    arbitrary::{environment, family},
     fake_kernel::chains_of,
 };
 use ferroute_core::testing::arbitrary;

@@ -260,7 +260,10 @@ mod tests {
     #[test]
     fn the_bytes_follow_the_kernels_header_file() {
         let mut batch = Batch::new();
-        write_server(&mut batch.message(0x20, 0, &genl_header(IPVS_CMD_DEL_SERVICE)), server(libc::IPPROTO_TCP, "10.96.0.1:443"));
+        write_server(
+            &mut batch.message(0x20, 0, &genl_header(IPVS_CMD_DEL_SERVICE)),
+            server(libc::IPPROTO_TCP, "10.96.0.1:443"),
+        );
         let two = |number: u16| number.to_ne_bytes();
         let attribute = |length: u16, kind: u16| [two(length), two(kind)].concat();
         let wanted = [

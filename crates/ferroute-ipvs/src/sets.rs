@@ -172,7 +172,8 @@ const SET_SUFFIXES: [&str; 20] = [
 ];
 
 /// The sets of type `hash:ip,port` whose members have a virtual server.
-const SERVICE_SETS: [&str; 5] = ["CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER", "NODE-PORT-SCTP-HASH"];
+const SERVICE_SETS: [&str; 5] =
+    ["CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER", "NODE-PORT-SCTP-HASH"];
 /// The sets of type `bitmap:port`, whose members are ports of one protocol.
 const NODE_PORT_SET_TCP: &str = "NODE-PORT-TCP";
 const NODE_PORT_SET_UDP: &str = "NODE-PORT-UDP";

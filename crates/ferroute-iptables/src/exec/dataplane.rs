@@ -86,11 +86,7 @@ impl IptablesDataplane {
     }
 
     /// Writes a difference. Also returns the time that `iptables-restore` took.
-    fn write(
-        &self,
-        table: &ServiceTable,
-        difference: &Difference,
-    ) -> Result<(WriteSummary, Duration), DataplaneError> {
+    fn write(&self, table: &ServiceTable, difference: &Difference) -> Result<(WriteSummary, Duration), DataplaneError> {
         if difference.is_empty() {
             return Ok((WriteSummary::default(), Duration::ZERO));
         }

@@ -17,7 +17,11 @@ pub trait Exec: Send + Sync {
     ///
     /// # Errors
     /// If the program cannot be run, or `input` fails for another reason; then the program is killed.
-    fn feed(&self, invocation: Invocation<'_>, input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<Exit, ExecError>;
+    fn feed(
+        &self,
+        invocation: Invocation<'_>,
+        input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Exit, ExecError>;
 
     /// Runs a program with empty standard input; `output` reads its standard output.
     ///
@@ -85,7 +89,11 @@ pub enum ExecError {
 pub struct HostExec;
 
 impl Exec for HostExec {
-    fn feed(&self, invocation: Invocation<'_>, input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<Exit, ExecError> {
+    fn feed(
+        &self,
+        invocation: Invocation<'_>,
+        input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Exit, ExecError> {
         run(invocation, Stdio::piped(), Stdio::null(), |child| {
             let mut stdin = BufWriter::with_capacity(PIPE, Timed::new(child.stdin.take().expect("stdin is piped")));
             let written = input(&mut stdin).and_then(|()| stdin.flush());
@@ -105,8 +113,7 @@ impl Exec for HostExec {
         output: &mut dyn FnMut(&mut dyn BufRead) -> io::Result<()>,
     ) -> Result<Exit, ExecError> {
         run(invocation, Stdio::null(), Stdio::piped(), |child| {
-            let mut stdout =
-                BufReader::with_capacity(PIPE, Timed::new(child.stdout.take().expect("stdout is piped")));
+            let mut stdout = BufReader::with_capacity(PIPE, Timed::new(child.stdout.take().expect("stdout is piped")));
             output(&mut stdout)?;
             Ok(stdout.into_inner().waited)
         })

@@ -10,7 +10,7 @@ use ferroute_core::IpFamily;
 
 use super::{
     process::{Exec, ExecError, Exit, Invocation},
-    version::{Backend, Release, InvalidRelease},
+    version::{Backend, InvalidRelease, Release},
 };
 
 /// The iptables programs of one IP family.
@@ -96,7 +96,10 @@ impl fmt::Display for OtherBackend {
         let Self { backend, rules, has_kubelet } = self;
         write!(f, "iptables ({backend}) has {rules} rules that the kernel applies in addition to Ferroute's")?;
         if *has_kubelet {
-            write!(f, ", and the kubelet uses it: Ferroute's rules may bypass those of the kubelet and the network plugin")?;
+            write!(
+                f,
+                ", and the kubelet uses it: Ferroute's rules may bypass those of the kubelet and the network plugin"
+            )?;
         }
         Ok(())
     }
@@ -157,7 +160,9 @@ impl IptablesPrograms {
     /// If its programs are installed but cannot be run.
     pub fn other_backend(&self, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<OtherBackend>, ExecError> {
         let backend = self.release.backend.other();
-        let Some(save) = find_in_path(&program_name(self.family, Some(backend), "-save"), path) else { return Ok(None) };
+        let Some(save) = find_in_path(&program_name(self.family, Some(backend), "-save"), path) else {
+            return Ok(None);
+        };
         // All tables: the legacy programs create a table that is named in their arguments.
         let (rules, has_hint) = count_rules(exec, Invocation { program: &save, arguments: &[] })?;
         if rules == 0 && !has_hint {

@@ -1,8 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ferroute_core::{
-    HostState, IpFamily, LocalTraffic, NfacctCounters, NodePortMatch, ProxySettings, ServiceTable,
-};
+use ferroute_core::{HostState, IpFamily, LocalTraffic, NfacctCounters, NodePortMatch, ProxySettings, ServiceTable};
 
 use crate::{Match, Rule, Sense, rule::InterfaceMatch};
 

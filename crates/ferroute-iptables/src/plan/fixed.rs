@@ -71,10 +71,9 @@ impl SharedChain {
     /// The table.
     pub fn table(self) -> TableName {
         match self {
-            Self::FilterServices
-            | Self::FilterExternalServices
-            | Self::FilterNodePorts
-            | Self::FilterProxyFirewall => TableName::Filter,
+            Self::FilterServices | Self::FilterExternalServices | Self::FilterNodePorts | Self::FilterProxyFirewall => {
+                TableName::Filter
+            }
             Self::NatServices | Self::NatNodePorts => TableName::Nat,
         }
     }

@@ -31,12 +31,7 @@ pub struct KernelChainsReader {
 impl KernelChains {
     /// A kernel without chains of the proxy.
     pub fn empty() -> Self {
-        Self {
-            chains: HashMap::new(),
-            missing_jumps: jumps(),
-            has_localnet_rule: false,
-            referenced: HashSet::new(),
-        }
+        Self { chains: HashMap::new(), missing_jumps: jumps(), has_localnet_rule: false, referenced: HashSet::new() }
     }
 }
 

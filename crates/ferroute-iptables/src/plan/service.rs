@@ -358,7 +358,6 @@ fn mark_masquerade() -> Target {
 /// Returns the chains of `endpoints`, which are a subsequence of the endpoints in `all`.
 fn select<'a>(all: &[EndpointChain<'a>], endpoints: &[&Endpoint]) -> Vec<EndpointChain<'a>> {
     let mut remaining = endpoints.iter().peekable();
-    let is_next =
-        |chain: &&EndpointChain<'_>| remaining.next_if(|next| std::ptr::eq(**next, chain.endpoint)).is_some();
+    let is_next = |chain: &&EndpointChain<'_>| remaining.next_if(|next| std::ptr::eq(**next, chain.endpoint)).is_some();
     all.iter().filter(is_next).copied().collect()
 }

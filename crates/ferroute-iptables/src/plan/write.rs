@@ -42,12 +42,8 @@ impl Difference {
     }
 
     fn write_limited<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<WriteSummary> {
-        let mut out = Transactions {
-            writer: RestoreWriter::new(out),
-            limit,
-            current: None,
-            summary: WriteSummary::default(),
-        };
+        let mut out =
+            Transactions { writer: RestoreWriter::new(out), limit, current: None, summary: WriteSummary::default() };
         for name in TABLES.into_iter().filter(|name| self.changes(*name)) {
             let before = out.writer.rules();
             self.write_fixed(name, &mut out)?;

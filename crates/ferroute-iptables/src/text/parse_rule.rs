@@ -28,8 +28,7 @@ impl Word<'_> {
     /// Returns the text if it parses the same without quotes. `iptables-save` quotes the values of few options.
     pub(super) fn plain(&self) -> Option<&str> {
         let special = |byte: u8| is_blank(byte) || byte == b'"';
-        let needs_quotes =
-            self.text.is_empty() || self.text.starts_with(['-', '!']) || self.text.bytes().any(special);
+        let needs_quotes = self.text.is_empty() || self.text.starts_with(['-', '!']) || self.text.bytes().any(special);
         (!needs_quotes).then_some(&*self.text)
     }
 

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use ferroute_core::IpFamily;
 
 use super::parse_rule::{parse_rule, split};
-use crate::{Chain, InvalidChainName, ChainHead, ChainName, Counters, Policy, Rule, RuleSet, TableName};
+use crate::{Chain, ChainHead, ChainName, Counters, InvalidChainName, Policy, Rule, RuleSet, TableName};
 
 /// An error in `iptables-save` text, with the invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

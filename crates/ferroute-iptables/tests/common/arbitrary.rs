@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ferroute_core::{HostState, NfacctCounters, IpFamily, ProxySettings, ServiceTable, testing::arbitrary};
+use ferroute_core::{HostState, IpFamily, NfacctCounters, ProxySettings, ServiceTable, testing::arbitrary};
 use ferroute_iptables::PlanContext;
 use proptest::{prelude::*, sample::select};
 

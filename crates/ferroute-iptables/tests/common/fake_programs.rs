@@ -10,8 +10,8 @@ use std::{
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
-    RuleSet, TableName, IptablesPrograms,
-    exec::{Invocation, Exit, Locking, Exec, ExecError},
+    IptablesPrograms, RuleSet, TableName,
+    exec::{Exec, ExecError, Exit, Invocation, Locking},
 };
 
 use super::fake_kernel::FakeKernel;
@@ -78,7 +78,11 @@ impl FakePrograms {
 }
 
 impl Exec for FakePrograms {
-    fn feed(&self, call: Invocation<'_>, input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<Exit, ExecError> {
+    fn feed(
+        &self,
+        call: Invocation<'_>,
+        input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Exit, ExecError> {
         let mut state = self.state();
         state.calls.push(call.to_string());
         let mut text = Vec::new();

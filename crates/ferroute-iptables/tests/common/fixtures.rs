@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use ferroute_core::{HostState, NfacctCounters, 
-    Dataplane, ProxySettings, ServiceTable, SyncReport,
+use ferroute_core::{
+    Dataplane, HostState, NfacctCounters, ProxySettings, ServiceTable, SyncReport,
     testing::{Cluster, arbitrary, pod, service, slice},
 };
-use ferroute_iptables::{ChainName, IptablesDataplane, PlanContext, Rule, RuleSet, TableName,
+use ferroute_iptables::{
+    ChainName, IptablesDataplane, PlanContext, Rule, RuleSet, TableName,
     plan::{chains, is_service_chain},
-    render};
+    render,
+};
 
 use super::{fake_kernel::chains_of, netns_host::NetnsHost};
 

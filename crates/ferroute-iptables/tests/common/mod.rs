@@ -4,8 +4,8 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "every test file uses a part of it")]
 
 pub(crate) mod arbitrary;
-pub(crate) mod fake_programs;
 pub(crate) mod fake_kernel;
+pub(crate) mod fake_programs;
+pub(crate) mod fixtures;
 pub(crate) mod netns_host;
 pub(crate) mod records;
-pub(crate) mod fixtures;

@@ -14,8 +14,10 @@ use std::{
 use ferroute_core::{IpFamily, ProxySettings};
 use ferroute_host::KernelCounters;
 use ferroute_iptables::{
-    GenerationTracker, HostAccess, HostExec, IptablesDataplane, RuleSet, IptablesPrograms,
-    exec::{Backend, Invocation, CleanupError, CleanupScope, Exit, Exec, ExecError, clean_up, remove_counters, search_path},
+    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, RuleSet,
+    exec::{
+        Backend, CleanupError, CleanupScope, Exec, ExecError, Exit, Invocation, clean_up, remove_counters, search_path,
+    },
 };
 use ferroute_testing::NetNs;
 
@@ -49,8 +51,7 @@ impl NetnsHost {
         change: impl FnOnce(&mut IptablesPrograms, &mut HostAccess) + Send,
     ) -> IptablesDataplane {
         self.netns.run(|| {
-            let mut programs =
-                IptablesPrograms::find_backend(family, self.backend, &HostExec, &search_path()).unwrap();
+            let mut programs = IptablesPrograms::find_backend(family, self.backend, &HostExec, &search_path()).unwrap();
             let mut host = HostAccess::open().unwrap();
             host.now = self.clock.clone().reader();
             change(&mut programs, &mut host);
@@ -131,7 +132,11 @@ impl LoggingExec {
 }
 
 impl Exec for LoggingExec {
-    fn feed(&self, call: Invocation<'_>, input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> Result<Exit, ExecError> {
+    fn feed(
+        &self,
+        call: Invocation<'_>,
+        input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Exit, ExecError> {
         self.log(call);
         HostExec.feed(call, input)
     }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, Node, Service};
-use ferroute_core::{HostState, NfacctCounters, IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServiceTable, testing::Cluster};
+use ferroute_core::{
+    HostState, IpFamily, LocalTrafficDetector, NfacctCounters, NodePortAddresses, ProxySettings, ServiceTable,
+    testing::Cluster,
+};
 
 use serde_json::Value;
 

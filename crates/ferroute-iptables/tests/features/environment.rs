@@ -1,13 +1,14 @@
 //! Settings, the node, the kernel and the iptables programs.
 
-use ferroute_core::{HostState, NfacctCounters, 
-    IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServicePort, TrafficPolicy,
+use ferroute_core::{
+    HostState, IpFamily, LocalTrafficDetector, NfacctCounters, NodePortAddresses, ProxySettings, ServicePort,
+    TrafficPolicy,
     testing::{port_name, service_port, table},
 };
 use ferroute_iptables::{PlanContext, TableName, plan::chains, render};
 use insta::assert_snapshot;
 
-use super::{cluster_cidr, lines, local, chain_rules, one, rules, this_node};
+use super::{chain_rules, cluster_cidr, lines, local, one, rules, this_node};
 
 #[test]
 fn local_pods_are_detected_by_the_nodes_pod_cidr() {
@@ -102,8 +103,11 @@ fn rules_use_only_features_of_the_host() {
     };
     let shown = [host(false, false), host(false, true), host(true, true)].map(|host| {
         let rules = render(&table, &PlanContext::new(&ProxySettings::default(), &table, &host));
-        [chain_rules(&rules, TableName::Filter, chains::FORWARD), chain_rules(&rules, TableName::Nat, chains::POSTROUTING)]
-            .join("\n")
+        [
+            chain_rules(&rules, TableName::Filter, chains::FORWARD),
+            chain_rules(&rules, TableName::Nat, chains::POSTROUTING),
+        ]
+        .join("\n")
     });
     assert_snapshot!(shown.join("\n\n"), @r#"
     filter -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP

@@ -2,11 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "the texts of this file are valid")]
 
-mod services;
 mod environment;
+mod services;
 
-use ferroute_core::{HostState, 
-    Endpoint, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, ServicePort, ServicePortName, ServiceTable,
+use ferroute_core::{
+    Endpoint, HostState, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, ServicePort, ServicePortName,
+    ServiceTable,
     testing::{endpoint, entry, node, table},
 };
 use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, plan::fixed_chains, render, text::Line};

@@ -11,7 +11,7 @@ use ferroute_iptables::{
 };
 use insta::assert_snapshot;
 
-use super::{cluster_cidr, host, lines, local, chain_rules, service_rules, one, rules, this_node};
+use super::{chain_rules, cluster_cidr, host, lines, local, one, rules, service_rules, this_node};
 
 #[test]
 fn with_external_policy_local_and_only_remote_endpoints_only_pods_and_the_node_are_served() {
