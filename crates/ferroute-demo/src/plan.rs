@@ -95,7 +95,8 @@ impl ClusterPlan {
 
     /// Returns all EndpointSlices: those of Services with a selector, and the user's own.
     pub fn slices(&self, is_ready: impl Fn(&PlannedPod) -> bool) -> Vec<EndpointSlice> {
-        let created = self.services.iter().flat_map(|service| controllers::service_slices(service, &self.pods, &is_ready));
+        let created =
+            self.services.iter().flat_map(|service| controllers::service_slices(service, &self.pods, &is_ready));
         created.chain(self.own_slices.iter().cloned()).collect()
     }
 
@@ -138,7 +139,8 @@ fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String
 
 /// Returns the ports of a pod that declares none: the target ports of its Services, or port 80.
 fn undeclared_ports(pod: &PlannedPod, services: &[Service]) -> Vec<PodPort> {
-    let expected = services.iter().filter(|service| pod.is_selected_by(service)).flat_map(|service| &service.spec.ports);
+    let expected =
+        services.iter().filter(|service| pod.is_selected_by(service)).flat_map(|service| &service.spec.ports);
     let mut ports: Vec<PodPort> = Vec::new();
     for (_, number, protocol) in expected.filter_map(|port| controllers::target_port(port, pod)) {
         if !ports.iter().any(|port| (port.number, port.protocol) == (number, protocol)) {

@@ -73,7 +73,8 @@ pub(crate) fn run(
         write!(out, "{}", report::service(service, style))?;
         for flow in flows {
             let machine = Namespace::named(spec.instance.namespace(flow.client.name()));
-            let tally = measure::measure(&machine, &flow, connections.max(flows::required_connections(flow.pods.len())))?;
+            let tally =
+                measure::measure(&machine, &flow, connections.max(flows::required_connections(flow.pods.len())))?;
             let path = trace_path(&connection(spec, &flow)).context("cannot trace the path through the rules");
             session.wait_if_interrupted();
             let flow_problems = report::problems(&flow, &tally);

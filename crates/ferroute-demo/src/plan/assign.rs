@@ -29,7 +29,9 @@ impl Assigner {
         let (spec, owner) = (&draft.service.spec, &draft.name);
         for (i, ip) in spec.cluster_ips.iter().enumerate() {
             if let Ok(ip) = parse_ip(ip) {
-                self.ips.reserve(ip, owner).map_err(|problem| owner.field_error(format!("spec.clusterIPs[{i}]"), problem))?;
+                self.ips
+                    .reserve(ip, owner)
+                    .map_err(|problem| owner.field_error(format!("spec.clusterIPs[{i}]"), problem))?;
             }
         }
         for ip in ingress_ips(&draft.service) {
@@ -54,7 +56,8 @@ impl Assigner {
         }
         if draft.has_health_check() && !is_given(draft.service.spec.health_check_node_port) {
             let previous = draft.previous.and_then(|previous| previous.spec.health_check_node_port);
-            let port = PortRequest { protocol: Protocol::Tcp, previous, seed: "health check", field: HEALTH_CHECK_FIELD };
+            let port =
+                PortRequest { protocol: Protocol::Tcp, previous, seed: "health check", field: HEALTH_CHECK_FIELD };
             draft.service.spec.health_check_node_port = self.node_port(round, &port, &draft.name)?;
         }
         Ok(())
@@ -69,8 +72,9 @@ impl Assigner {
             }
             let fresh = CLUSTER_IPS[family.index()].from_seed(&draft.name.to_string());
             let ip = self.ips.assign(round.candidates(find(&previous, *family), fresh), &draft.name);
-            let ip =
-                round.check(ip, Resource::ClusterIp(*family)).map_err(|problem| draft.name.field_error("spec.clusterIP", problem))?;
+            let ip = round
+                .check(ip, Resource::ClusterIp(*family))
+                .map_err(|problem| draft.name.field_error("spec.clusterIP", problem))?;
             spec.cluster_ips.extend(ip.as_ref().map(ToString::to_string));
         }
         Ok(())
@@ -124,14 +128,21 @@ impl Assigner {
             .map_err(|problem| owner.field_error(field, problem))
     }
 
-    fn node_port(&mut self, round: Round, request: &PortRequest<'_>, owner: &ObjectName) -> Result<Option<i32>, PlanError> {
+    fn node_port(
+        &mut self,
+        round: Round,
+        request: &PortRequest<'_>,
+        owner: &ObjectName,
+    ) -> Result<Option<i32>, PlanError> {
         let PortRequest { protocol, previous, seed, field } = *request;
-        let previous = previous.and_then(|number| u16::try_from(number).ok()).filter(|number| NODE_PORTS.contains(number));
+        let previous =
+            previous.and_then(|number| u16::try_from(number).ok()).filter(|number| NODE_PORTS.contains(number));
         let size = NODE_PORTS.end() - NODE_PORTS.start() + 1;
         let fresh = numbers(&format!("{owner} {seed}"), size.into()).filter_map(|n| u16::try_from(n).ok());
         let candidates = round.candidates(previous, fresh.map(|n| NODE_PORTS.start() + n));
         let port = self.node_ports.assign(candidates.map(|number| NodePort { number, protocol }), owner);
-        let port = round.check(port, Resource::NodePort(protocol)).map_err(|problem| owner.field_error(field, problem))?;
+        let port =
+            round.check(port, Resource::NodePort(protocol)).map_err(|problem| owner.field_error(field, problem))?;
         Ok(port.map(|port| port.number.into()))
     }
 }

@@ -107,7 +107,8 @@ fn families(service: &Service, name: &ObjectName, ipv6: bool) -> Result<Vec<IpFa
     let mut families = Vec::new();
     for (i, family) in spec.ip_families.iter().enumerate() {
         let unsupported = Problem::Unsupported { got: family.clone(), want: "IPv4 or IPv6" };
-        families.push(parse_family(family).ok_or_else(|| name.field_error(format!("spec.ipFamilies[{i}]"), unsupported))?);
+        families
+            .push(parse_family(family).ok_or_else(|| name.field_error(format!("spec.ipFamilies[{i}]"), unsupported))?);
     }
     if families.is_empty() {
         families.extend(spec.cluster_ips.iter().filter_map(|ip| ip.parse().ok()).map(IpFamily::of));

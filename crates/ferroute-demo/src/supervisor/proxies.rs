@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ferroute_core::IpFamily;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{ProxyMode, ClusterSpec, events::Events, child_process::ChildProcess};
+use super::{ClusterSpec, ProxyMode, child_process::ChildProcess, events::Events};
 use crate::{
     http,
     instance::Instance,
@@ -56,7 +56,10 @@ impl<'a> Proxies<'a> {
                     bail!("the proxy on {node} ended: {reason}");
                 }
                 if Instant::now() >= deadline {
-                    bail!("the proxy on {node} has not programmed its rules within {START_TIMEOUT:?}: {}", self.log_tail(node));
+                    bail!(
+                        "the proxy on {node} has not programmed its rules within {START_TIMEOUT:?}: {}",
+                        self.log_tail(node)
+                    );
                 }
             }
         }

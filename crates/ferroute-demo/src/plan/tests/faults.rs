@@ -77,10 +77,7 @@ fn selector_that_does_not_match_the_template() {
 
 #[test]
 fn too_many_pods() {
-    assert_eq!(
-        error(&deployment("web", 252, "")),
-        "Deployment default/web: status.podIP: no free pod address"
-    );
+    assert_eq!(error(&deployment("web", 252, "")), "Deployment default/web: status.podIP: no free pod address");
     assert_eq!(
         error(&deployment("web", 1000, "")),
         "Deployment default/web: spec.replicas: 1000 is out of range (want 0 to 300)"

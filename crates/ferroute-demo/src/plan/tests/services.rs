@@ -133,10 +133,10 @@ fn slices_of_headless_services_are_labelled() {
 fn cluster() -> impl Strategy<Value = String> {
     let type_ = prop_oneof![Just("ClusterIP"), Just("NodePort"), Just("LoadBalancer")];
     let policy = prop_oneof![Just("SingleStack"), Just("PreferDualStack")];
-    let service = (type_, policy, 1..4_u16, any::<bool>());
-    proptest::collection::vec(proptest::option::of(service), 0..60).prop_map(|services| {
-        let yaml = services.iter().enumerate().filter_map(|(i, given)| {
-            let (type_, policy, ports, local) = (*given)?;
+    let generated = (type_, policy, 1..4_u16, any::<bool>());
+    proptest::collection::vec(proptest::option::of(generated), 0..60).prop_map(|services| {
+        let yaml = services.iter().enumerate().filter_map(|(i, generated)| {
+            let (type_, policy, ports, local) = (*generated)?;
             let ports: Vec<String> = (1..=ports).map(|port| format!("{{name: p{port}, port: {port}}}")).collect();
             let local = if local && type_ != "ClusterIP" { "externalTrafficPolicy: Local," } else { "" };
             let spec = format!("type: {type_}, {local} ipFamilyPolicy: {policy}, ports: [{}]", ports.join(", "));
