@@ -30,8 +30,7 @@ impl RulesDigest {
     /// Returns the digest of the text that `write` writes.
     pub fn compute(write: impl FnOnce(&mut dyn Write) -> fmt::Result) -> Self {
         let mut text = Hashed(Sha256::new());
-        write(&mut text)
-            .expect("bug: hashing does not fail, so only a `Display` implementation can");
+        write(&mut text).expect("bug: hashing does not fail, so only a `Display` implementation can");
         let hash: [u8; 32] = text.0.finalize().into();
         let (half, _) = hash.split_first_chunk().expect("32 bytes are more than 16");
         Self(u128::from_be_bytes(*half))

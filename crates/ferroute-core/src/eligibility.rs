@@ -52,10 +52,7 @@ impl<'a> Selection<'a> {
     /// Returns the selection of ready endpoints within the scope or, if there are none, of those that are serving while
     /// terminating.
     pub(crate) fn new(endpoints: &[Endpoint], scope: Scope<'a>) -> Self {
-        Self {
-            scope,
-            any_ready: endpoints.iter().any(|endpoint| endpoint.ready && scope.excludes(endpoint).is_none()),
-        }
+        Self { scope, any_ready: endpoints.iter().any(|endpoint| endpoint.ready && scope.excludes(endpoint).is_none()) }
     }
 
     /// Returns the eligibility of an endpoint. If several reasons exclude it, conditions come first, then the node, then

@@ -68,8 +68,7 @@ impl ServicePort {
     /// [`ProxySettings::node_ports`]: crate::ProxySettings::node_ports
     pub fn frontends(&self, protocol: Protocol) -> impl Iterator<Item = (FrontendKind, Frontend)> + '_ {
         let at = move |kind, address| (kind, Frontend { address: Some(address), protocol, port: self.port });
-        let node_port =
-            self.node_port.map(|port| Frontend { address: None, protocol, port: port.get() }).into_iter();
+        let node_port = self.node_port.map(|port| Frontend { address: None, protocol, port: port.get() }).into_iter();
         iter::once(at(FrontendKind::ClusterIp, self.cluster_ip))
             .chain(self.external_ips.iter().map(move |address| at(FrontendKind::ExternalIp, *address)))
             .chain(self.load_balancer_vips.iter().map(move |address| at(FrontendKind::LoadBalancer, *address)))

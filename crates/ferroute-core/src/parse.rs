@@ -93,12 +93,7 @@ impl Errors {
     }
 
     /// Parses all elements of a list and returns the valid ones.
-    fn parse_list<T>(
-        &mut self,
-        field: &str,
-        texts: &[String],
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Vec<T> {
+    fn parse_list<T>(&mut self, field: &str, texts: &[String], parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
         let elements = texts.iter().enumerate();
         elements.filter_map(|(i, text)| self.keep(format!("{field}[{i}]"), parse(text))).collect()
     }

@@ -40,12 +40,10 @@ mod tests {
     #[test]
     fn digits_of_a_second_are_cut_off() {
         let texts = [0, 3, 6, 9].map(|digits| format(time(), digits).unwrap());
-        assert_eq!(texts.each_ref().map(|text| text.strip_prefix("2026-01-02T15:04:05").unwrap()), [
-            "Z",
-            ".123Z",
-            ".123456Z",
-            ".123456789Z"
-        ]);
+        assert_eq!(
+            texts.each_ref().map(|text| text.strip_prefix("2026-01-02T15:04:05").unwrap()),
+            ["Z", ".123Z", ".123456Z", ".123456789Z"]
+        );
     }
 
     #[test]

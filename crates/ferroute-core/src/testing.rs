@@ -1,9 +1,7 @@
 //! Builders and generators for tests and benches, of this crate and of others (feature `testing`).
 //!
-//! There are three ways to a value, from the shortest to the most thorough.
-//!
-//! **Plain values**, where a test is about this crate's types alone. Each function gives the simplest value of its
-//! kind; what a test is about is then said with struct update:
+//! **Plain values** are for tests of this crate's types. Each function returns the simplest value of its type; tests
+//! change fields with struct update syntax:
 //!
 //! ```
 //! use ferroute_core::{Endpoint, IpFamily, ServicePort, TrafficPolicy, testing::*};
@@ -16,8 +14,8 @@
 //! assert_eq!(table.entries.len(), 1);
 //! ```
 //!
-//! **Clusters of API objects**, which go through parsing and the tracker as in the real program. Both families' tables
-//! come out of one cluster:
+//! **Clusters of API objects** pass through the parser and the tracker as in the proxy. One cluster results in the tables
+//! of both families:
 //!
 //! ```
 //! use ferroute_core::{IpFamily, testing::*};
@@ -31,7 +29,7 @@
 //! # assert_eq!(large.services.len(), 1_000);
 //! ```
 //!
-//! **Generated clusters and edits of them** for property tests; [`arbitrary`] tells what they hold:
+//! **Generated clusters and edits** are for property tests; see [`arbitrary`]:
 //!
 //! ```
 //! use ferroute_core::{IpFamily, testing::arbitrary};
@@ -52,8 +50,8 @@
 //! # holds();
 //! ```
 //!
-//! All of it panics on values that cannot be parsed: such a test is wrong. What is *not* here: bad objects (take a good
-//! one and spoil the field), I/O, the kernel.
+//! All functions panic on values that cannot be parsed. What is *not* here: invalid objects (change a field of a valid one),
+//! I/O, the kernel.
 
 pub mod arbitrary;
 mod cluster;
@@ -62,4 +60,4 @@ mod values;
 
 pub use cluster::{Cluster, Edit};
 pub use objects::{PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice};
-pub use values::{endpoint, entry, node, port_name, namespaced_name, service_port, table, udp_port_name};
+pub use values::{endpoint, entry, namespaced_name, node, port_name, service_port, table, udp_port_name};

@@ -16,11 +16,11 @@ use std::{
 
 use ipnet::IpNet;
 
+use self::slices::Slices;
 pub use self::{
     event::TrackerEvent,
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
-use self::slices::Slices;
 use crate::{Changes, IpFamily, NamespacedName, NodeView, ServicePortEntry, ServicePortName, ServiceTable};
 
 /// The desired state of Services and endpoints. See the [module documentation](self).

@@ -1,12 +1,9 @@
-//! What [`arbitrary`] promises to those who build on it.
+//! Guarantees of [`arbitrary`].
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferroute_core::{
-    Endpoint, ServicePortEntry, IpFamily, Protocol, ServicePortName, ServiceTable, TrafficPolicy,
+    Endpoint, Frontend, IpFamily, Protocol, ServicePortEntry, ServiceTable, TrafficPolicy,
     parse::{parse_node, parse_service, parse_slice},
     testing::{Cluster, arbitrary},
 };
@@ -16,35 +13,26 @@ use proptest::{
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
 
-fn frontends<'a>(
-    (name, entry): (&'a ServicePortName, &'a ServicePortEntry),
-) -> impl Iterator<Item = (Option<IpAddr>, u16, Protocol)> + 'a {
-    let service = &entry.service;
-    let addresses = [service.cluster_ip].into_iter().chain(service.external_ips.iter().copied());
-    let addresses = addresses.chain(service.load_balancer_vips.iter().copied());
-    let by_address = addresses.map(|address| (Some(address), service.port, name.protocol));
-    by_address.chain(service.node_port.map(|port| (None, port.get(), name.protocol)))
-}
-
-fn assert_sound(cluster: &Cluster) -> Result<(), TestCaseError> {
+fn check_uniqueness(cluster: &Cluster) -> Result<(), TestCaseError> {
     prop_assert_eq!(&cluster.node.metadata.name, arbitrary::NODE);
     let mut names = BTreeSet::new();
     let services = cluster.services.iter().map(|service| ("Service", &service.metadata));
     for (kind, metadata) in services.chain(cluster.slices.iter().map(|slice| ("EndpointSlice", &slice.metadata))) {
-        prop_assert!(names.insert((kind, &metadata.namespace, &metadata.name)), "{metadata:?} is there twice");
+        prop_assert!(names.insert((kind, &metadata.namespace, &metadata.name)), "duplicate {metadata:?}");
     }
     let mut health_checks = BTreeMap::new();
     for family in IpFamily::BOTH {
-        let mut taken = BTreeMap::new();
-        for entry in &cluster.table(family).entries {
-            for frontend in frontends(entry) {
-                let other = taken.insert(frontend, entry.0.clone());
-                prop_assert_eq!(other, None, "{:?} is also that of {}", frontend, entry.0);
+        let mut owners = BTreeMap::new();
+        for (name, entry) in &cluster.table(family).entries {
+            for (_, frontend) in entry.service.frontends(name.protocol) {
+                let other = owners.insert(frontend, name.clone());
+                prop_assert_eq!(other, None, "{} also belongs to {}", frontend, name);
             }
-            if let Some(port) = entry.1.service.health_check_node_port {
-                let other = health_checks.insert(port, entry.0.service.clone());
-                prop_assert!(other.is_none_or(|other| other == entry.0.service));
-                prop_assert!(!taken.contains_key(&(None, port.get(), Protocol::Tcp)));
+            if let Some(port) = entry.service.health_check_node_port {
+                let other = health_checks.insert(port, name.service.clone());
+                prop_assert!(other.is_none_or(|other| other == name.service));
+                let node_port = Frontend { address: None, protocol: Protocol::Tcp, port: port.get() };
+                prop_assert!(!owners.contains_key(&node_port));
             }
         }
     }
@@ -57,15 +45,15 @@ proptest! {
         mut cluster in arbitrary::cluster(),
         edits in arbitrary::edits(0..16),
     ) {
-        assert_sound(&cluster)?;
+        check_uniqueness(&cluster)?;
         for edit in &edits {
             cluster.apply(edit);
-            assert_sound(&cluster)?;
+            check_uniqueness(&cluster)?;
         }
     }
 
     #[test]
-    fn every_object_is_good(
+    fn all_objects_are_valid(
         service in arbitrary::service(),
         slice in arbitrary::slice(),
         node in arbitrary::node(),
@@ -76,22 +64,22 @@ proptest! {
     }
 }
 
-/// Whether something that proxies treat in its own way is somewhere in a table.
+/// A case that proxies handle in a special way, and a check whether a table has it.
 type Feature = (&'static str, fn(&ServiceTable) -> bool);
 
-fn any_entry(table: &ServiceTable, wanted: impl Fn(&ServicePortEntry) -> bool) -> bool {
-    table.entries.values().any(wanted)
+fn any_entry(table: &ServiceTable, condition: impl Fn(&ServicePortEntry) -> bool) -> bool {
+    table.entries.values().any(condition)
 }
 
-fn any_endpoint(table: &ServiceTable, wanted: impl Fn(&Endpoint) -> bool) -> bool {
-    any_entry(table, |entry| entry.endpoints.iter().any(&wanted))
+fn any_endpoint(table: &ServiceTable, condition: impl Fn(&Endpoint) -> bool) -> bool {
+    any_entry(table, |entry| entry.endpoints.iter().any(&condition))
 }
 
 fn any_fallback(table: &ServiceTable, local: bool) -> bool {
     any_entry(table, |entry| {
         let sets = table.endpoint_sets(entry);
-        let chosen = if local { sets.local } else { sets.cluster };
-        chosen.iter().any(|endpoint| !endpoint.ready)
+        let selected = if local { sets.local } else { sets.cluster };
+        selected.iter().any(|endpoint| !endpoint.ready)
     })
 }
 
@@ -121,25 +109,29 @@ const FEATURES: [Feature; 30] = [
     ("cluster endpoints only", |table| any_entry(table, |e| !e.service.uses_local_endpoints())),
     ("local endpoints only", |table| any_entry(table, |e| !e.service.uses_cluster_endpoints())),
     ("no endpoints", |table| any_entry(table, |e| e.endpoints.is_empty())),
-    ("no endpoint that serves", |table| any_entry(table, |e| !e.endpoints.is_empty() && !table.endpoint_sets(e).has_any_endpoints)),
-    ("endpoints elsewhere only", |table| {
+    ("no serving endpoint", |table| {
+        any_entry(table, |e| !e.endpoints.is_empty() && !table.endpoint_sets(e).has_any_endpoints)
+    }),
+    ("endpoints on other nodes only", |table| {
         any_entry(table, |e| {
             let sets = table.endpoint_sets(e);
             e.service.uses_local_endpoints() && sets.local.is_empty() && sets.has_any_endpoints
         })
     }),
     ("many endpoints", |table| any_entry(table, |e| e.endpoints.len() > 5)),
-    ("an endpoint here", |table| any_endpoint(table, |e| e.local)),
-    ("an endpoint elsewhere", |table| any_endpoint(table, |e| !e.local)),
-    ("an endpoint in the host's network", |table| any_endpoint(table, |e| table.node.addresses.contains(&e.address))),
+    ("an endpoint on this node", |table| any_endpoint(table, |e| e.local)),
+    ("an endpoint on another node", |table| any_endpoint(table, |e| !e.local)),
+    ("an endpoint in the host network", |table| any_endpoint(table, |e| table.node.addresses.contains(&e.address))),
     ("an endpoint that is not ready", |table| any_endpoint(table, |e| !e.ready && !e.terminating)),
-    ("ready while it terminates", |table| any_endpoint(table, |e| e.ready && e.terminating)),
+    ("an endpoint that is ready while terminating", |table| any_endpoint(table, |e| e.ready && e.terminating)),
     ("a fallback for cluster traffic", |table| any_fallback(table, false)),
     ("a fallback for local traffic", |table| any_fallback(table, true)),
-    ("a choice narrowed by hints", |table| {
+    ("endpoints restricted by hints", |table| {
         any_entry(table, |e| {
-            let chosen = table.endpoint_sets(e).cluster.len();
-            e.service.uses_cluster_endpoints() && chosen > 0 && chosen < e.endpoints.iter().filter(|e| e.ready).count()
+            let selected = table.endpoint_sets(e).cluster.len();
+            e.service.uses_cluster_endpoints()
+                && selected > 0
+                && selected < e.endpoints.iter().filter(|e| e.ready).count()
         })
     }),
     ("hints that are ignored", |table| {
@@ -148,14 +140,14 @@ const FEATURES: [Feature; 30] = [
             hinted && table.endpoint_sets(e).cluster.len() == e.endpoints.iter().filter(|e| e.ready).count()
         })
     }),
-    ("two targets on one address", |table| {
+    ("two endpoints with one address", |table| {
         any_entry(table, |e| e.endpoints.windows(2).any(|pair| pair[0].address == pair[1].address))
     }),
 ];
 
 #[test]
-fn everything_that_a_proxy_treats_in_its_own_way_is_generated() {
-    // A fixed seed: this is about the strategy, not about one run's luck.
+fn all_features_are_generated() {
+    // A fixed seed, so that the result depends on the strategy only.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
     let mut tables = Vec::new();
@@ -164,9 +156,9 @@ fn everything_that_a_proxy_treats_in_its_own_way_is_generated() {
         tables.push(IpFamily::BOTH.map(|family| cluster.table(family)));
     }
     for family in IpFamily::BOTH {
-        for (what, is_there) in FEATURES {
-            let clusters = tables.iter().filter(|tables| is_there(&tables[family.index()])).count();
-            assert!(clusters > 0, "none of 200 clusters has, in {family}, {what}");
+        for (feature, has_feature) in FEATURES {
+            let clusters = tables.iter().filter(|tables| has_feature(&tables[family.index()])).count();
+            assert!(clusters > 0, "none of 200 clusters has {feature} in {family}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! What must hold for the tracker whatever happens in a cluster.
+//! Properties of the tracker, for any sequence of events.
 
 use ferroute_core::{
-    Changes, ServicePortEntry, IpFamily, ServicePortName, ServiceTable, Tracker,
-    testing::{Cluster, Edit, arbitrary, node, namespaced_name},
+    Changes, IpFamily, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
+    testing::{Cluster, Edit, arbitrary, namespaced_name, node},
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// The edits that turn one cluster into another, whatever was done to the first in the meantime.
-fn back_to(original: &Cluster, now: &Cluster) -> Vec<Edit> {
-    let known = |cluster: &Cluster| -> BTreeSet<String> {
+/// Returns the edits that change `current` back to `original`.
+fn reverting_edits(original: &Cluster, current: &Cluster) -> Vec<Edit> {
+    let names = |cluster: &Cluster| -> BTreeSet<String> {
         let services = cluster.services.iter().map(|service| &service.metadata);
         let slices = cluster.slices.iter().map(|slice| &slice.metadata);
         services.chain(slices).map(|metadata| format!("{}/{}", metadata.namespace, metadata.name)).collect()
     };
-    let gone = known(now).into_iter().filter(|name| !known(original).contains(name));
-    // Names of Services and of slices differ, so removing both ways removes the right one.
-    let removals =
-        gone.flat_map(|name| [Edit::RemoveService(namespaced_name(&name)), Edit::RemoveSlice(namespaced_name(&name))]);
+    let removed = names(current).into_iter().filter(|name| !names(original).contains(name));
+    // No Service has the name of a slice, so one of the two edits has no effect.
+    let removals = removed
+        .flat_map(|name| [Edit::RemoveService(namespaced_name(&name)), Edit::RemoveSlice(namespaced_name(&name))]);
     removals.chain(original.edits()).collect()
 }
 
-/// What the changes say that the new table is, seen from the old one.
+/// Applies the changes to the old table.
 fn replay(old: &ServiceTable, changes: &Changes, new: &ServiceTable) -> ServiceTable {
     let mut replayed = old.clone();
     for name in changes.previous.keys() {
@@ -43,7 +43,7 @@ fn differing<'a>(old: &'a ServiceTable, new: &'a ServiceTable) -> BTreeSet<&'a S
 
 proptest! {
     #[test]
-    fn the_table_depends_on_the_objects_and_not_on_the_way_there(
+    fn table_depends_only_on_the_current_objects(
         mut cluster in arbitrary::cluster(),
         edits in arbitrary::edits(0..16),
         updates in prop::collection::vec(any::<Option<bool>>(), 32),
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn objects_may_come_in_any_order(
+    fn objects_may_be_applied_in_any_order(
         (cluster, shuffled) in arbitrary::cluster().prop_flat_map(|cluster| {
             let edits = Just(cluster.edits().collect::<Vec<_>>()).prop_shuffle();
             (Just(cluster), edits)
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_name_exactly_what_differs_and_hold_what_was(
+    fn changes_contain_exactly_the_previous_entries_that_differ(
         cluster in arbitrary::cluster(),
         edits in arbitrary::edits(0..8),
     ) {
@@ -105,14 +105,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_undone_is_no_change(cluster in arbitrary::cluster(), edits in arbitrary::edits(1..8)) {
+    fn reverted_edits_are_no_changes(cluster in arbitrary::cluster(), edits in arbitrary::edits(1..8)) {
         let mut tracker = cluster.tracker();
         let mut edited = cluster.clone();
         for edit in &edits {
             edited.apply(edit);
             edit.apply_to(&mut tracker);
         }
-        for edit in back_to(&cluster, &edited) {
+        for edit in reverting_edits(&cluster, &edited) {
             edit.apply_to(&mut tracker);
         }
         for family in IpFamily::BOTH {
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn every_address_of_a_table_is_of_its_family_and_endpoints_are_in_order_and_once(
+    fn addresses_are_of_the_tables_family_and_endpoints_are_sorted_and_distinct(
         cluster in arbitrary::cluster(),
     ) {
         for family in IpFamily::BOTH {

@@ -1,7 +1,8 @@
 use std::{num::NonZeroU16, sync::Arc};
 
 use crate::{
-    Endpoint, ServicePortEntry, Hints, IpFamily, NodeView, ServicePort, ServiceTable, Eligibility, EndpointEligibility, TrafficPolicy,
+    Eligibility, Endpoint, EndpointEligibility, Hints, IpFamily, NodeView, ServicePort, ServicePortEntry, ServiceTable,
+    TrafficPolicy,
     testing::{endpoint, entry, node, service_port, table},
 };
 
@@ -64,7 +65,8 @@ fn assert_sets(table: &ServiceTable, entry: &ServicePortEntry, expected: Sets<'_
     let (cluster, local) = (texts(&sets.cluster), texts(&sets.local));
     let reachable = texts(&sets.reachable);
     let actual = (cluster, local, reachable, sets.has_any_endpoints);
-    let expected = (owned(expected.cluster), owned(expected.local), owned(expected.reachable), expected.has_any_endpoints);
+    let expected =
+        (owned(expected.cluster), owned(expected.local), owned(expected.reachable), expected.has_any_endpoints);
     assert_eq!(actual, expected, "(cluster, local, reachable, has any endpoints)");
 }
 
@@ -75,7 +77,8 @@ fn owned(texts: &[&str]) -> Vec<String> {
 /// Asserts the endpoints of a service port whose traffic has policy Cluster.
 #[track_caller]
 fn assert_cluster(table: &ServiceTable, endpoints: impl IntoIterator<Item = Endpoint>, expected: &[&str]) {
-    let expected = Sets { cluster: expected, reachable: expected, has_any_endpoints: !expected.is_empty(), ..Sets::default() };
+    let expected =
+        Sets { cluster: expected, reachable: expected, has_any_endpoints: !expected.is_empty(), ..Sets::default() };
     assert_sets(table, &entry(cluster(), endpoints), expected);
 }
 
@@ -103,7 +106,11 @@ fn ready_condition_takes_precedence_over_terminating() {
 fn cluster_traffic_falls_back_to_serving_terminating_endpoints() {
     let not_serving = Endpoint { serving: false, ..terminating(endpoint(C)) };
     let starting = Endpoint { ready: false, ..endpoint(D) };
-    assert_cluster(&on(node("node-1")), [terminating(endpoint(A)), terminating(local(B)), not_serving, starting], &[A, B]);
+    assert_cluster(
+        &on(node("node-1")),
+        [terminating(endpoint(A)), terminating(local(B)), not_serving, starting],
+        &[A, B],
+    );
 }
 
 #[test]
@@ -251,8 +258,12 @@ fn eligibility_is_the_reason_for_each_endpoint() {
     let service = || with_node_port(policies(TrafficPolicy::Cluster, TrafficPolicy::Local));
     let not_serving = Endpoint { serving: false, ..terminating(local(C)) };
     let with_endpoints = |endpoints: [Endpoint; 4]| entry(service(), endpoints);
-    let eligibility =
-        on(node("node-1")).eligibility(&with_endpoints([local(A), terminating(endpoint(B)), not_serving, unready(local(D))]));
+    let eligibility = on(node("node-1")).eligibility(&with_endpoints([
+        local(A),
+        terminating(endpoint(B)),
+        not_serving,
+        unready(local(D)),
+    ]));
     let expected = EndpointEligibility {
         cluster: Some(vec![Ready, Terminating, TerminatingNotServing, NotReady]),
         local: Some(vec![Ready, OtherNode, TerminatingNotServing, NotReady]),
@@ -267,6 +278,9 @@ fn eligibility_is_the_reason_for_each_endpoint() {
     let eligibility = on(node("node-1")).eligibility(&entry(service(), [terminating(local(A)), endpoint(B)]));
     assert_eq!(
         eligibility,
-        EndpointEligibility { cluster: Some(vec![Terminating, Ready]), local: Some(vec![ServingTerminating, OtherNode]) }
+        EndpointEligibility {
+            cluster: Some(vec![Terminating, Ready]),
+            local: Some(vec![ServingTerminating, OtherNode])
+        }
     );
 }

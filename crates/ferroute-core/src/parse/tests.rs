@@ -13,9 +13,8 @@ use super::*;
 #[track_caller]
 fn assert_errors<T: fmt::Debug>(result: Result<T, InvalidObject>, expected: &[(&str, &str)]) {
     let InvalidObject { errors, .. } = result.expect_err("an invalid object");
-    let matches = |(error, (field, text)): (&FieldError, &(&str, &str))| {
-        error.field == *field && error.problem.contains(text)
-    };
+    let matches =
+        |(error, (field, text)): (&FieldError, &(&str, &str))| error.field == *field && error.problem.contains(text);
     let is_expected = errors.len() == expected.len() && errors.iter().zip(expected).all(matches);
     assert!(is_expected, "{errors:#?}\ninstead of {expected:#?}");
 }

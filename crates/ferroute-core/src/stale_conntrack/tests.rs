@@ -31,12 +31,18 @@ fn plain(name: &str, socket: &str, endpoints: &[&str]) -> (ServicePortName, Serv
     (udp_port_name(name), entry(service_port(socket), endpoints.iter().map(|socket| endpoint(socket))))
 }
 
-fn with_node_port((name, mut entry): (ServicePortName, ServicePortEntry), port: u16) -> (ServicePortName, ServicePortEntry) {
+fn with_node_port(
+    (name, mut entry): (ServicePortName, ServicePortEntry),
+    port: u16,
+) -> (ServicePortName, ServicePortEntry) {
     Arc::make_mut(&mut entry.service).node_port = NonZeroU16::new(port);
     (name, entry)
 }
 
-fn with_external_ip((name, mut entry): (ServicePortName, ServicePortEntry), address: &str) -> (ServicePortName, ServicePortEntry) {
+fn with_external_ip(
+    (name, mut entry): (ServicePortName, ServicePortEntry),
+    address: &str,
+) -> (ServicePortName, ServicePortEntry) {
     Arc::make_mut(&mut entry.service).external_ips.push(address.parse().unwrap());
     (name, entry)
 }
@@ -64,7 +70,11 @@ fn is_stale(filter: &StaleConntrackEntries, destination: &str, reply_source: &st
 #[track_caller]
 fn assert_all(filter: &StaleConntrackEntries, reply_source: &str, stale: bool) {
     for destination in [CLUSTER, EXTERNAL, BALANCED, NODE] {
-        assert_eq!(is_stale(filter, destination, reply_source), stale, "{destination} with replies from {reply_source}");
+        assert_eq!(
+            is_stale(filter, destination, reply_source),
+            stale,
+            "{destination} with replies from {reply_source}"
+        );
     }
 }
 
@@ -324,6 +334,10 @@ fn merge_keeps_changes_of_different_services() {
         (NODE, A, true),
         (NODE, B, false),
     ] {
-        assert_eq!(is_stale(&filter, destination, reply_source), stale, "{destination} with replies from {reply_source}");
+        assert_eq!(
+            is_stale(&filter, destination, reply_source),
+            stale,
+            "{destination} with replies from {reply_source}"
+        );
     }
 }

@@ -1,16 +1,16 @@
-//! Strategies for whole clusters, and for edits of them.
+//! Strategies for clusters and for edits of them.
 //!
-//! Everything that a proxy reads is mixed freely: types, both policies, affinity, source ranges, load balancers of both
-//! `ipMode`s, health-check node ports, one family or two, Services that are none of a proxy's business, several slices
-//! per Service, one endpoint in several slices with other conditions or ports, conditions left out, hints by zone and by
-//! node, on all endpoints or on some, TCP, UDP and SCTP.
+//! All fields that a proxy reads vary independently: types, both traffic policies, affinity, source ranges, load balancers
+//! of both `ipMode`s, health check node ports, one or two families, Services that the proxy skips, several slices per
+//! Service, endpoints in several slices with different conditions or ports, missing conditions, zone and node hints on
+//! all or some endpoints, TCP, UDP and SCTP.
 //!
-//! What an API server guarantees holds after every edit: names are unique, and no two ports have the same frontend.
-//! For that, a Service has one of a few *slots*, from which its addresses and node ports follow, and each slot has two
-//! names, so that one Service can take over the addresses of another. What several Services do share: node port numbers
-//! over different protocols, port numbers, pods, and one external IP with different ports.
+//! The guarantees of an API server hold after every edit: names are unique, and no two ports have the same frontend. For
+//! this, each Service has one of a few *slots*, which determine its addresses and node ports. Each slot has two names, so
+//! that one Service can take over the addresses of another. Services do share node port numbers of different protocols,
+//! port numbers, pods, and one external IP with different ports.
 //!
-//! Where an endpoint runs follows from its address. The proxy's own node is always called [`NODE`].
+//! The address of an endpoint determines its node. The proxy's node is always called [`NODE`].
 
 mod service;
 mod settings;
@@ -25,23 +25,23 @@ pub use self::settings::settings;
 use super::{Cluster, Edit, namespaced_name};
 use crate::Protocol;
 
-/// Name of the node that the proxy runs on, in every generated cluster.
+/// Name of the proxy's node in every generated cluster.
 pub const NODE: &str = "node-1";
 
-/// A Service of any kind.
+/// Generates any Service.
 pub fn service() -> impl Strategy<Value = Service> {
-    (0..SLOTS, 0..NAMES_PER_SLOT).prop_flat_map(|(slot, name)| service::of_slot(slot, name))
+    (0..SLOTS, 0..NAMES_PER_SLOT).prop_flat_map(|(slot, name)| service::in_slot(slot, name))
 }
 
-/// A slice of any Service, of any kind.
+/// Generates any slice of any Service.
 pub fn slice() -> impl Strategy<Value = EndpointSlice> {
     (0..SLICES).prop_flat_map(slice::numbered)
 }
 
-/// The proxy's node with different labels, taints and addresses.
+/// Generates the proxy's node with varying labels, taints and addresses.
 pub fn node() -> impl Strategy<Value = Node> {
     let zone = option::of(select(vec!["zone-a", "zone-b", "zone-z"]));
-    (zone, any::<bool>(), any::<bool>()).prop_map(|(zone, external, leaving)| {
+    (zone, any::<bool>(), any::<bool>()).prop_map(|(zone, external, to_be_deleted)| {
         let mut node = Cluster::new(NODE).node;
         if let Some(zone) = zone {
             node.metadata.labels.insert(labels::ZONE.to_owned(), zone.to_owned());
@@ -50,7 +50,7 @@ pub fn node() -> impl Strategy<Value = Node> {
             let address = NodeAddress { type_: "ExternalIP".to_owned(), address: "203.0.113.200".to_owned() };
             node.status.addresses.push(address);
         }
-        if leaving {
+        if to_be_deleted {
             node.spec.taints.push(Taint { key: labels::TO_BE_DELETED_TAINT.to_owned() });
         }
         node.spec.pod_cidrs = ["10.244.0.0/24", "fd00:244::/64"].map(str::to_owned).into();
@@ -58,10 +58,10 @@ pub fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-/// A cluster of any kind, of up to six Services and ten slices.
+/// Generates any cluster, of up to six Services and ten slices.
 pub fn cluster() -> impl Strategy<Value = Cluster> {
     let services = (0..SLOTS).map(|slot| {
-        let named = (0..NAMES_PER_SLOT).prop_flat_map(move |name| service::of_slot(slot, name));
+        let named = (0..NAMES_PER_SLOT).prop_flat_map(move |name| service::in_slot(slot, name));
         option::weighted(0.7, named)
     });
     let slices = (0..SLICES).map(|number| option::weighted(0.7, slice::numbered(number)));
@@ -72,30 +72,31 @@ pub fn cluster() -> impl Strategy<Value = Cluster> {
     })
 }
 
-/// Edits to make one after the other to any generated cluster, also to one that others were made to before. `steps` is
-/// how many there are; a step of which two Services are part is two edits.
+/// Generates a sequence of edits, valid for any generated cluster, also after other edits. `steps` is their number; a step
+/// that concerns two Services is two edits.
 pub fn edits(steps: Range<usize>) -> impl Strategy<Value = Vec<Edit>> {
     vec(step(), steps).prop_map(|steps| steps.into_iter().flatten().collect())
 }
 
 fn step() -> impl Strategy<Value = Vec<Edit>> {
     let set_service = (0..SLOTS, 0..NAMES_PER_SLOT).prop_flat_map(|(slot, name)| {
-        service::of_slot(slot, name).prop_map(move |service| {
-            // The slot's addresses are free only when whoever else may have them is gone.
+        service::in_slot(slot, name).prop_map(move |service| {
+            // The addresses of the slot are available only without its other Services.
             let others = (0..NAMES_PER_SLOT).filter(|other| *other != name);
-            let gone = others.map(|other| Edit::RemoveService(namespaced_name(&service::full_name(slot, other))));
-            gone.chain([Edit::SetService(Box::new(service))]).collect()
+            let removals = others.map(|other| Edit::RemoveService(namespaced_name(&service::full_name(slot, other))));
+            removals.chain([Edit::SetService(Box::new(service))]).collect()
         })
     });
     let remove_service = (0..SLOTS, 0..NAMES_PER_SLOT)
         .prop_map(|(slot, name)| vec![Edit::RemoveService(namespaced_name(&service::full_name(slot, name)))]);
     let set_slice = slice().prop_map(|slice| vec![Edit::SetSlice(slice)]);
-    let remove_slice = (0..SLICES).prop_map(|number| vec![Edit::RemoveSlice(namespaced_name(&slice::full_name(number)))]);
+    let remove_slice =
+        (0..SLICES).prop_map(|number| vec![Edit::RemoveSlice(namespaced_name(&slice::full_name(number)))]);
     let set_node = node().prop_map(|node| vec![Edit::SetNode(node)]);
     prop_oneof![4 => set_service, 1 => remove_service, 5 => set_slice, 1 => remove_slice, 1 => set_node]
 }
 
-/// Mostly the protocol that everybody expects of this port, so that Services and slices agree, but not always.
+/// Generates the protocol of a port: mostly the same for Services and slices, sometimes another.
 fn protocol(slot: usize, port: usize) -> impl Strategy<Value = Protocol> {
     let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     prop_oneof![6 => Just(all[(slot + port) % all.len()]), 1 => select(all.to_vec())]

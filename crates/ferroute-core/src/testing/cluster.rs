@@ -3,25 +3,21 @@ use std::net::Ipv4Addr;
 use ferroute_api::{EndpointSlice, Node, NodeAddress, ObjectMeta, Service, labels};
 
 use super::{pod, service, slice};
-use crate::{
-    IpFamily, NamespacedName, ServiceTable, Tracker,
-    parse::parse_node,
-    tracker::TrackerEvent,
-};
+use crate::{IpFamily, NamespacedName, ServiceTable, Tracker, parse::parse_node, tracker::TrackerEvent};
 
-/// All objects that a proxy sees.
+/// All objects that a proxy reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// The node that the proxy runs on.
+    /// The proxy's node.
     pub node: Node,
-    /// All Services, each namespace and name once.
+    /// All Services, with distinct names.
     pub services: Vec<Service>,
-    /// All slices, each namespace and name once.
+    /// All slices, with distinct names.
     pub slices: Vec<EndpointSlice>,
 }
 
 impl Cluster {
-    /// A cluster with nothing but the proxy's own node, which has the addresses 192.168.0.1 and `fd00:168::1`.
+    /// Returns a cluster with the proxy's node only, which has the addresses 192.168.0.1 and `fd00:168::1`.
     pub fn new(name: &str) -> Self {
         let mut node =
             Node { metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() }, ..Node::default() };
@@ -31,8 +27,9 @@ impl Cluster {
         Self { node, services: Vec::new(), slices: Vec::new() }
     }
 
-    /// `services` Services `bench/svc-00000`, … of IPv4, with one TCP port and `endpoints` ready endpoints each. Cluster
-    /// IPs count up from 10.96.0.1, endpoints from 10.128.0.1; a slice holds at most 100, as Kubernetes makes them.
+    /// Returns a cluster of `services` IPv4 Services `bench/svc-00000`, …, each with one TCP port and `endpoints` ready
+    /// endpoints. Cluster IPs start at 10.96.0.1, endpoints at 10.128.0.1. Slices have up to 100 endpoints, as in
+    /// Kubernetes.
     pub fn uniform(services: usize, endpoints: usize) -> Self {
         let mut cluster = Self::new("node-1");
         for i in 0..services {
@@ -51,7 +48,7 @@ impl Cluster {
         cluster
     }
 
-    /// Puts the node into a zone.
+    /// Sets the zone of the node.
     pub fn zone(mut self, zone: &str) -> Self {
         self.node.metadata.labels.insert(labels::ZONE.to_owned(), zone.to_owned());
         self
@@ -73,12 +70,18 @@ impl Cluster {
     pub fn apply(&mut self, edit: &Edit) {
         match edit {
             Edit::SetService(service) => {
-                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&service.metadata));
+                self.services.retain(|old| {
+                    NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&service.metadata)
+                });
                 self.services.push((**service).clone());
             }
-            Edit::RemoveService(name) => self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name),
+            Edit::RemoveService(name) => {
+                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name)
+            }
             Edit::SetSlice(slice) => {
-                self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&slice.metadata));
+                self.slices.retain(|old| {
+                    NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&slice.metadata)
+                });
                 self.slices.push(slice.clone());
             }
             Edit::RemoveSlice(name) => self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name),
@@ -86,14 +89,14 @@ impl Cluster {
         }
     }
 
-    /// The edits that make this cluster out of one that is empty.
+    /// Returns the edits that create all objects of this cluster.
     pub fn edits(&self) -> impl Iterator<Item = Edit> {
         let node = std::iter::once(Edit::SetNode(self.node.clone()));
         let services = self.services.iter().cloned().map(Box::new).map(Edit::SetService);
         node.chain(services).chain(self.slices.iter().cloned().map(Edit::SetSlice))
     }
 
-    /// A tracker that knows of all objects, with nothing left to update.
+    /// Returns a tracker with all objects and without pending changes.
     pub fn tracker(&self) -> Tracker {
         let mut tracker = Tracker::new(view_of(&self.node));
         for edit in self.edits() {
@@ -105,24 +108,24 @@ impl Cluster {
         tracker
     }
 
-    /// The table of a family.
+    /// Returns the table of a family.
     pub fn table(&self, family: IpFamily) -> ServiceTable {
         self.tracker().table(family).clone()
     }
 }
 
-/// One event of a watch.
+/// A change of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// A Service is new or has changed.
+    /// Creates or changes a Service.
     SetService(Box<Service>),
-    /// A Service is gone.
+    /// Deletes a Service.
     RemoveService(NamespacedName),
-    /// A slice is new or has changed.
+    /// Creates or changes a slice.
     SetSlice(EndpointSlice),
-    /// A slice, by its own name, is gone.
+    /// Deletes a slice, given by its own name.
     RemoveSlice(NamespacedName),
-    /// The node has changed; it keeps its name.
+    /// Changes the node, except for its name.
     SetNode(Node),
 }
 
@@ -146,7 +149,7 @@ impl Edit {
 }
 
 fn view_of(node: &Node) -> crate::NodeView {
-    parse_node(node).expect("a good Node")
+    parse_node(node).expect("a valid Node")
 }
 
 fn nth(first: [u8; 4], n: usize) -> String {

@@ -6,7 +6,7 @@ use ferroute_api::{
 use super::values::split;
 use crate::Protocol;
 
-/// Starts a Service called `namespace/name`, of type ClusterIP until something asks for more.
+/// Starts a Service called `namespace/name`. Its type is ClusterIP unless a port or address needs another.
 pub fn service(name: &str) -> ServiceBuilder {
     ServiceBuilder(Service { metadata: metadata(name), ..Service::default() })
 }
@@ -19,17 +19,17 @@ pub fn slice(name: &str, service: &str) -> SliceBuilder {
     SliceBuilder(slice)
 }
 
-/// Starts an endpoint of a slice; its conditions are left out, which means ready.
+/// Starts an endpoint of a slice, without conditions, which means ready.
 pub fn pod(address: &str) -> PodBuilder {
     PodBuilder(SliceEndpoint { addresses: vec![address.to_owned()], ..SliceEndpoint::default() })
 }
 
-/// Builds a Service; get it by [`ServiceBuilder::build`].
+/// A builder of a Service.
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder(Service);
 
 impl ServiceBuilder {
-    /// Adds a cluster IP; the second one must be of the other family.
+    /// Adds a cluster IP. A second one must be of the other family.
     pub fn cluster_ip(mut self, address: &str) -> Self {
         self.0.spec.cluster_ip.get_or_insert_with(|| address.to_owned());
         self.0.spec.cluster_ips.push(address.to_owned());
@@ -46,7 +46,7 @@ impl ServiceBuilder {
         self.port_over(Protocol::Udp, name, port)
     }
 
-    /// Adds a port.
+    /// Adds a port of any protocol.
     pub fn port_over(mut self, protocol: Protocol, name: &str, port: u16) -> Self {
         self.0.spec.ports.push(ServicePort {
             name: name.to_owned(),
@@ -57,9 +57,9 @@ impl ServiceBuilder {
         self
     }
 
-    /// Gives the port added last a node port, and the Service the type for it.
+    /// Sets the node port of the last port, and type NodePort if there is no type.
     pub fn node_port(mut self, number: u16) -> Self {
-        let port = self.0.spec.ports.last_mut().expect("a node port is given to the port added last");
+        let port = self.0.spec.ports.last_mut().expect("add a port before its node port");
         port.node_port = Some(number.into());
         self.0.spec.type_.get_or_insert_with(|| "NodePort".to_owned());
         self
@@ -71,23 +71,23 @@ impl ServiceBuilder {
         self
     }
 
-    /// Adds a load-balancer address that packets arrive with, and makes the type LoadBalancer.
+    /// Adds a load balancer address with `ipMode` VIP and sets type LoadBalancer.
     pub fn load_balancer(self, address: &str) -> Self {
         self.ingress(address, None)
     }
 
-    /// As [`ServiceBuilder::load_balancer`], with `ipMode` Proxy: nobody must serve the address here.
+    /// Adds a load balancer address with `ipMode` Proxy, which proxies must ignore, and sets type LoadBalancer.
     pub fn proxying_load_balancer(self, address: &str) -> Self {
         self.ingress(address, Some("Proxy"))
     }
 
-    /// Adds a range of sources that may use the load-balancer addresses.
+    /// Adds a load balancer source range.
     pub fn source_range(mut self, network: &str) -> Self {
         self.0.spec.load_balancer_source_ranges.push(network.to_owned());
         self
     }
 
-    /// Clients keep their endpoint for that long after their last connection.
+    /// Enables client IP affinity with this timeout.
     pub fn affinity(mut self, seconds: u32) -> Self {
         self.0.spec.session_affinity = Some("ClientIP".to_owned());
         let timeout_seconds = i32::try_from(seconds).ok();
@@ -96,19 +96,19 @@ impl ServiceBuilder {
         self
     }
 
-    /// Traffic to the cluster IP stays on the node.
+    /// Sets the internal traffic policy to Local.
     pub fn internal_local(mut self) -> Self {
         self.0.spec.internal_traffic_policy = Some("Local".to_owned());
         self
     }
 
-    /// Traffic from outside stays on the node.
+    /// Sets the external traffic policy to Local.
     pub fn external_local(mut self) -> Self {
         self.0.spec.external_traffic_policy = Some("Local".to_owned());
         self
     }
 
-    /// Tells load balancers on this port whether the node has endpoints.
+    /// Sets the health check node port.
     pub fn health_check_node_port(mut self, number: u16) -> Self {
         self.0.spec.health_check_node_port = Some(number.into());
         self
@@ -120,13 +120,13 @@ impl ServiceBuilder {
         self
     }
 
-    /// Changes whatever has no method of its own.
+    /// Changes other fields.
     pub fn with(mut self, change: impl FnOnce(&mut Service)) -> Self {
         change(&mut self.0);
         self
     }
 
-    /// The Service.
+    /// Returns the Service.
     pub fn build(self) -> Service {
         self.0
     }
@@ -148,7 +148,7 @@ impl From<ServiceBuilder> for Service {
     }
 }
 
-/// Builds an endpoint slice; get it by [`SliceBuilder::build`].
+/// A builder of an endpoint slice.
 #[derive(Clone, Debug)]
 pub struct SliceBuilder(EndpointSlice);
 
@@ -163,7 +163,7 @@ impl SliceBuilder {
         self.port_over(Protocol::Udp, name, port)
     }
 
-    /// Adds a port.
+    /// Adds a port of any protocol.
     pub fn port_over(mut self, protocol: Protocol, name: &str, port: u16) -> Self {
         self.0.ports.push(EndpointPort {
             name: name.to_owned(),
@@ -173,7 +173,7 @@ impl SliceBuilder {
         self
     }
 
-    /// Adds an endpoint, either [`pod`] or just its address. An IPv6 address makes it a slice of IPv6.
+    /// Adds an endpoint, given as [`pod`] or as an address. An IPv6 address sets the address type IPv6.
     pub fn pod(mut self, pod: impl Into<PodBuilder>) -> Self {
         let endpoint = pod.into().build();
         if endpoint.addresses.iter().any(|address| address.contains(':')) {
@@ -189,13 +189,13 @@ impl SliceBuilder {
         self
     }
 
-    /// Changes whatever has no method of its own.
+    /// Changes other fields.
     pub fn with(mut self, change: impl FnOnce(&mut EndpointSlice)) -> Self {
         change(&mut self.0);
         self
     }
 
-    /// The slice.
+    /// Returns the slice.
     pub fn build(self) -> EndpointSlice {
         self.0
     }
@@ -207,29 +207,29 @@ impl From<SliceBuilder> for EndpointSlice {
     }
 }
 
-/// Builds an endpoint of a slice.
+/// A builder of an endpoint of a slice.
 #[derive(Clone, Debug)]
 pub struct PodBuilder(SliceEndpoint);
 
 impl PodBuilder {
-    /// It runs on this node.
+    /// Sets the node.
     pub fn on(mut self, node: &str) -> Self {
         self.0.node_name = Some(node.to_owned());
         self
     }
 
-    /// It takes no connections: neither ready nor serving.
+    /// Makes it neither ready nor serving.
     pub fn unready(self) -> Self {
         self.conditions(false, false, false)
     }
 
-    /// It is on its way out, but still answers.
+    /// Makes it terminating and serving.
     pub fn terminating(self) -> Self {
         self.conditions(false, true, true)
     }
 
-    /// It is on its way out and answers no more.
-    pub fn dying(self) -> Self {
+    /// Makes it terminating and not serving.
+    pub fn terminated(self) -> Self {
         self.conditions(false, false, true)
     }
 
@@ -241,19 +241,19 @@ impl PodBuilder {
         self
     }
 
-    /// This zone should use it.
+    /// Adds a zone hint.
     pub fn for_zone(mut self, zone: &str) -> Self {
         self.0.hints.get_or_insert_default().for_zones.push(HintRef { name: zone.to_owned() });
         self
     }
 
-    /// This node should use it.
+    /// Adds a node hint.
     pub fn for_node(mut self, node: &str) -> Self {
         self.0.hints.get_or_insert_default().for_nodes.push(HintRef { name: node.to_owned() });
         self
     }
 
-    /// The endpoint.
+    /// Returns the endpoint.
     pub fn build(self) -> SliceEndpoint {
         self.0
     }

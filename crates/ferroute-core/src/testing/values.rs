@@ -1,11 +1,11 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
-    Endpoint, ServicePortEntry, IpFamily, NodeView, Protocol, NamespacedName, ServicePort, ServicePortName, ServiceTable,
-    TrafficPolicy,
+    Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry, ServicePortName,
+    ServiceTable, TrafficPolicy,
 };
 
-/// An endpoint at `address:port` that is ready and runs on another node.
+/// Returns a ready endpoint `address:port` on another node.
 pub fn endpoint(socket: &str) -> Endpoint {
     let socket = parse_socket(socket);
     Endpoint {
@@ -19,7 +19,7 @@ pub fn endpoint(socket: &str) -> Endpoint {
     }
 }
 
-/// A service port with the cluster IP and port of `address:port` and nothing else.
+/// Returns a service port with the cluster IP and port `address:port` only.
 pub fn service_port(socket: &str) -> ServicePort {
     let socket = parse_socket(socket);
     ServicePort {
@@ -36,36 +36,36 @@ pub fn service_port(socket: &str) -> ServicePort {
     }
 }
 
-/// A service port with its endpoints, which are brought into the order that [`ServicePortEntry`] asks for.
+/// Returns a service port with endpoints, which are sorted as [`ServicePortEntry::endpoints`] requires.
 pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServicePortEntry {
     let mut endpoints: Vec<Endpoint> = endpoints.into_iter().collect();
     endpoints.sort_by_key(Endpoint::to_string);
     ServicePortEntry { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
-/// A node of which no more than its name is known.
+/// Returns a node with a name only.
 pub fn node(name: &str) -> NodeView {
     NodeView { name: name.to_owned(), ..NodeView::default() }
 }
 
-/// `namespace/name`.
+/// Returns the name `namespace/name`.
 pub fn namespaced_name(full: &str) -> NamespacedName {
     let (namespace, name) = split(full);
     NamespacedName::new(namespace, name)
 }
 
-/// `namespace/name:port`, or `namespace/name` for a port without a name; over TCP.
+/// Returns the name of a TCP port: `namespace/name:port`, or `namespace/name` for a port without a name.
 pub fn port_name(full: &str) -> ServicePortName {
     let (service, port) = full.split_once(':').unwrap_or((full, ""));
     ServicePortName { service: namespaced_name(service), port: port.into(), protocol: Protocol::Tcp }
 }
 
-/// As [`port_name`], over UDP.
+/// Like [`port_name`], for a UDP port.
 pub fn udp_port_name(full: &str) -> ServicePortName {
     ServicePortName { protocol: Protocol::Udp, ..port_name(full) }
 }
 
-/// A table of these entries.
+/// Returns a table with these entries.
 pub fn table(
     family: IpFamily,
     node: NodeView,

@@ -5,7 +5,7 @@ use crate::{
     Hints,
     parse::{parse_service, parse_slice},
     testing::{
-        PodBuilder, ServiceBuilder, SliceBuilder, node, pod, port_name, service, namespaced_name, slice, udp_port_name,
+        PodBuilder, ServiceBuilder, SliceBuilder, namespaced_name, node, pod, port_name, service, slice, udp_port_name,
     },
 };
 

@@ -53,7 +53,7 @@ fn names_that_could_end_a_rule_comment_are_rejected() {
 #[test]
 fn slice_requires_name_and_namespace() {
     let valid = slice("shop/web-a.b", "web").build();
-    assert!(parse_slice(&good, "node-1").is_ok());
+    assert!(parse_slice(&valid, "node-1").is_ok());
     let mut invalid = valid;
     invalid.metadata.name.clear();
     invalid.metadata.namespace.clear();

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
-    testing::{ServiceBuilder, service, namespaced_name, service_port},
+    testing::{ServiceBuilder, namespaced_name, service, service_port},
     tracker::{NamedPort, ServiceView},
 };
 

@@ -5,7 +5,7 @@ use ferroute_api::{EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoin
 use super::{super::parse_slice, assert_errors};
 use crate::{
     Hints, IpFamily, Protocol,
-    testing::{SliceBuilder, pod, namespaced_name, slice},
+    testing::{SliceBuilder, namespaced_name, pod, slice},
     tracker::{EndpointView, SlicePort, SliceView},
 };
 
@@ -135,7 +135,10 @@ fn ports_without_number_are_ignored() {
 
 #[test]
 fn errors_name_the_invalid_field() {
-    assert_errors(parse_with(|slice| slice.address_type = "IPX".into()), &[("addressType", "\"IPX\" (want IPv4, IPv6")]);
+    assert_errors(
+        parse_with(|slice| slice.address_type = "IPX".into()),
+        &[("addressType", "\"IPX\" (want IPv4, IPv6")],
+    );
     assert_errors(parse_with(|slice| slice.address_type.clear()), &[("addressType", "unsupported value \"\"")]);
     assert_errors(parse_with(|slice| slice.ports[0].port = Some(70_000)), &[("ports[0].port", "invalid port 70000")]);
     assert_errors(parse_with(|slice| slice.ports[0].port = Some(-1)), &[("ports[0].port", "invalid port -1")]);

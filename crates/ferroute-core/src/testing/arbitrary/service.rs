@@ -12,32 +12,32 @@ pub(super) fn short_name(slot: usize, name: usize) -> String {
     format!("svc-{slot}{}", ["", "-too"][name])
 }
 
-/// A Service with the addresses and node ports of its slot.
-pub(super) fn of_slot(slot: usize, name: usize) -> impl Strategy<Value = Service> {
-    (frame(slot), ports(slot), policies(), outside(slot), source_ranges(), stranger()).prop_map(
-        move |(frame, ports, policies, outside, source_ranges, stranger)| {
+/// Generates a Service with the addresses and node ports of its slot.
+pub(super) fn in_slot(slot: usize, name: usize) -> impl Strategy<Value = Service> {
+    (frame(slot), ports(slot), policies(), external_addresses(slot), source_ranges(), skip_case()).prop_map(
+        move |(frame, ports, policies, external, source_ranges, skip_case)| {
             let mut built = service(&full_name(slot, name));
             for family in frame.families.iter().copied() {
                 built = built.cluster_ip(&address(family, CLUSTER_IPS, slot));
             }
             for Port { name, protocol, number, node_port } in frame.number(ports) {
                 built = built.port_over(protocol, &name, number);
-                // Files may leave a node port out, and load balancers may do without.
+                // Node ports are optional in files and for load balancers.
                 if let Some(node_port) = node_port.filter(|_| frame.type_ != "ClusterIP") {
                     built = built.node_port(node_port);
                 }
             }
-            for address in outside.external_ips {
+            for address in external.external_ips {
                 built = built.external_ip(&address);
             }
             if frame.shared_address {
                 built = built.external_ip(SHARED_EXTERNAL_IP);
             }
             if frame.type_ == "LoadBalancer" {
-                for address in outside.vips {
+                for address in external.vips {
                     built = built.load_balancer(&address);
                 }
-                for address in outside.proxied {
+                for address in external.proxied {
                     built = built.proxying_load_balancer(&address);
                 }
                 for range in source_ranges {
@@ -58,20 +58,20 @@ pub(super) fn of_slot(slot: usize, name: usize) -> impl Strategy<Value = Service
                 built = built.affinity(seconds);
             }
             let built = built.with(|service| service.spec.type_ = Some(frame.type_.to_owned()));
-            make_strange(built.build(), stranger)
+            make_skipped(built.build(), skip_case)
         },
     )
 }
 
-/// What the rest of a Service hangs on.
+/// The properties that other fields of a Service depend on.
 #[derive(Clone, Debug)]
 struct Frame {
     slot: usize,
     type_: &'static str,
     families: Vec<IpFamily>,
-    /// All ports have the same number, but other protocols.
+    /// All ports have the same number and different protocols.
     one_number: bool,
-    /// Has an external IP that other Services have too, and so needs port numbers of its own.
+    /// The Service shares an external IP with others and therefore has distinct port numbers.
     shared_address: bool,
 }
 
@@ -101,7 +101,7 @@ fn frame(slot: usize) -> impl Strategy<Value = Frame> {
     )
 }
 
-/// A protocol and whether there is a node port, for each port.
+/// Generates for each port its protocol and whether it has a node port.
 fn ports(slot: usize) -> impl Strategy<Value = Vec<(Protocol, bool)>> {
     (1..=PORTS)
         .prop_flat_map(move |n| (0..n).map(|i| (protocol(slot, i), prop::bool::weighted(0.8))).collect::<Vec<_>>())
@@ -110,16 +110,16 @@ fn ports(slot: usize) -> impl Strategy<Value = Vec<(Protocol, bool)>> {
 impl Frame {
     fn number(&self, ports: Vec<(Protocol, bool)>) -> Vec<Port> {
         let first = if self.shared_address { 8000 + 10 * small(self.slot) } else { 80 };
-        let alone = ports.len() == 1;
+        let single = ports.len() == 1;
         let mut numbered: Vec<Port> = Vec::new();
         for (i, (protocol, has_node_port)) in ports.into_iter().enumerate() {
-            // The same number twice is right only with another protocol.
-            let taken = numbered.iter().any(|port| port.number == first && port.protocol == protocol);
-            let offset = if self.one_number && !taken { 0 } else { small(i) };
-            // Over UDP, the numbers are those that the next slot has over TCP.
+            // Equal numbers require different protocols.
+            let is_taken = numbered.iter().any(|port| port.number == first && port.protocol == protocol);
+            let offset = if self.one_number && !is_taken { 0 } else { small(i) };
+            // UDP ports have the numbers of the next slot's TCP ports.
             let slot = if protocol == Protocol::Udp { (self.slot + 1) % SLOTS } else { self.slot };
             numbered.push(Port {
-                name: if alone && self.slot.is_multiple_of(3) { String::new() } else { format!("p{i}") },
+                name: if single && self.slot.is_multiple_of(3) { String::new() } else { format!("p{i}") },
                 protocol,
                 number: first + offset,
                 node_port: has_node_port.then_some(30_000 + 10 * small(slot) + offset),
@@ -134,24 +134,21 @@ fn policies() -> impl Strategy<Value = (bool, bool, Option<u32>)> {
     (prop::bool::weighted(0.3), prop::bool::weighted(0.4), affinity)
 }
 
-/// Addresses for traffic from outside.
+/// Addresses for external traffic.
 #[derive(Clone, Debug)]
-struct Outside {
+struct ExternalAddresses {
     external_ips: Vec<String>,
     vips: Vec<String>,
     proxied: Vec<String>,
 }
 
-fn outside(slot: usize) -> impl Strategy<Value = Outside> {
+fn external_addresses(slot: usize) -> impl Strategy<Value = ExternalAddresses> {
     let some_of = |[v4, v6]: [&'static str; 2]| {
         let both = vec![address(IpFamily::V4, [v4, v6], slot), address(IpFamily::V6, [v4, v6], slot)];
         subsequence(both, 0..=2)
     };
-    (some_of(EXTERNAL_IPS), some_of(VIPS), some_of(PROXIED)).prop_map(|(external_ips, vips, proxied)| Outside {
-        external_ips,
-        vips,
-        proxied,
-    })
+    (some_of(EXTERNAL_IPS), some_of(VIPS), some_of(PROXIED))
+        .prop_map(|(external_ips, vips, proxied)| ExternalAddresses { external_ips, vips, proxied })
 }
 
 fn source_ranges() -> impl Strategy<Value = Vec<&'static str>> {
@@ -169,36 +166,36 @@ fn source_ranges() -> impl Strategy<Value = Vec<&'static str>> {
     (some, all).prop_map(|(some, all)| [some, all].concat())
 }
 
-/// Why a Service may be none of a proxy's business.
+/// A case in which the proxy skips a Service.
 #[derive(Clone, Copy, Debug)]
-enum Stranger {
+enum SkipCase {
     Headless,
     HeadlessByLabel,
     ExternalName,
-    OfAnotherProxy,
+    OtherProxy,
 }
 
-fn stranger() -> impl Strategy<Value = Option<Stranger>> {
-    let why = vec![Stranger::Headless, Stranger::HeadlessByLabel, Stranger::ExternalName, Stranger::OfAnotherProxy];
-    option::weighted(0.1, select(why))
+fn skip_case() -> impl Strategy<Value = Option<SkipCase>> {
+    let cases = vec![SkipCase::Headless, SkipCase::HeadlessByLabel, SkipCase::ExternalName, SkipCase::OtherProxy];
+    option::weighted(0.1, select(cases))
 }
 
-fn make_strange(mut service: Service, why: Option<Stranger>) -> Service {
-    match why {
+fn make_skipped(mut service: Service, case: Option<SkipCase>) -> Service {
+    match case {
         None => {}
-        Some(Stranger::Headless) => {
+        Some(SkipCase::Headless) => {
             service.spec.cluster_ip = Some("None".to_owned());
             service.spec.cluster_ips = vec!["None".to_owned()];
         }
-        Some(Stranger::HeadlessByLabel) => {
+        Some(SkipCase::HeadlessByLabel) => {
             service.metadata.labels.insert(labels::HEADLESS.to_owned(), String::new());
         }
-        Some(Stranger::ExternalName) => {
+        Some(SkipCase::ExternalName) => {
             service.spec.type_ = Some("ExternalName".to_owned());
             service.spec.cluster_ip = None;
             service.spec.cluster_ips.clear();
         }
-        Some(Stranger::OfAnotherProxy) => {
+        Some(SkipCase::OtherProxy) => {
             service.metadata.labels.insert(labels::SERVICE_PROXY_NAME.to_owned(), "other".to_owned());
         }
     }

@@ -2,7 +2,7 @@ use proptest::{prelude::*, sample::select};
 
 use crate::{LocalTrafficDetector, NodePortAddresses, ProxySettings};
 
-/// What an operator may decide about Services, for nodes with the networks of the generated clusters.
+/// Generates settings, for nodes with the networks of the generated clusters.
 pub fn settings() -> impl Strategy<Value = ProxySettings> {
     (any::<bool>(), any::<bool>(), 0..32_u8, node_ports(), detector()).prop_map(
         |(masquerade_all, localhost_node_ports, masquerade_bit, node_port_addresses, detector)| ProxySettings {

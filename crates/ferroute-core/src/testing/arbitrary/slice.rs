@@ -13,7 +13,7 @@ pub(super) fn full_name(number: usize) -> String {
     format!("{}/slice-{number}", namespace(number))
 }
 
-/// The slice with this number; which Service of its namespace it belongs to, its family, ports and endpoints vary.
+/// Generates the slice with this number. Its Service in the namespace, family, ports and endpoints vary.
 pub(super) fn numbered(number: usize) -> impl Strategy<Value = EndpointSlice> {
     let slots: Vec<usize> = (0..SLOTS).filter(|slot| namespace(*slot) == namespace(number)).collect();
     let owner = (select(slots), prop_oneof![3 => Just(0), 1 => 1..NAMES_PER_SLOT]);
@@ -31,7 +31,7 @@ pub(super) fn numbered(number: usize) -> impl Strategy<Value = EndpointSlice> {
     })
 }
 
-/// Most of the port names that a Service may have; two slices may name different targets for one of them.
+/// Generates most of the port names of Services. Target ports differ between slices.
 fn ports(slot: usize) -> impl Strategy<Value = Vec<EndpointPort>> {
     let named = |name: String, index: usize| {
         let target = select(vec![8080, 9000, 9001]);
@@ -49,7 +49,7 @@ fn ports(slot: usize) -> impl Strategy<Value = Vec<EndpointPort>> {
 }
 
 fn endpoints(family: IpFamily) -> impl Strategy<Value = Vec<SliceEndpoint>> {
-    // Hints on every endpoint of a slice, on some or on none: proxies obey them in the first case only.
+    // Proxies ignore hints unless all endpoints have them.
     let hints = prop_oneof![
         3 => Just(HintsOn::None),
         2 => Just(HintsOn::All),
@@ -74,14 +74,14 @@ fn endpoint(family: IpFamily, pod: usize, on: HintsOn) -> impl Strategy<Value = 
         HintsOn::All => hints().prop_map(Some).boxed(),
     };
     (conditions(), hints).prop_map(move |(conditions, hints)| {
-        let (address, node_name) = place(family, pod);
+        let (address, node_name) = location(family, pod);
         let node_name = node_name.map(str::to_owned);
         SliceEndpoint { addresses: vec![address], conditions, node_name, hints, target_ref: None }
     })
 }
 
-/// Address and node of a pod. One uses its host's network, and of one it is not known where it runs.
-fn place(family: IpFamily, pod: usize) -> (String, Option<&'static str>) {
+/// Returns the address and node of a pod. One pod uses the host network, and one has no node.
+fn location(family: IpFamily, pod: usize) -> (String, Option<&'static str>) {
     if pod == 0 {
         return ([NODE_ADDRESS_V4, NODE_ADDRESS_V6][family.index()].to_owned(), Some(NODE));
     }
@@ -94,18 +94,18 @@ fn place(family: IpFamily, pod: usize) -> (String, Option<&'static str>) {
 }
 
 fn conditions() -> impl Strategy<Value = EndpointConditions> {
-    let of = |ready, serving, terminating| Just(EndpointConditions { ready, serving, terminating });
+    let case = |ready, serving, terminating| Just(EndpointConditions { ready, serving, terminating });
     let (yes, no) = (Some(true), Some(false));
     prop_oneof![
-        3 => of(yes, yes, no),
-        1 => of(None, None, None),
-        1 => of(no, no, no),
-        2 => of(no, yes, yes),
-        1 => of(no, None, yes),
-        1 => of(no, no, yes),
-        // As of a Service that publishes addresses that are not ready.
-        1 => of(yes, yes, yes),
-        1 => of(yes, no, no),
+        3 => case(yes, yes, no),
+        1 => case(None, None, None),
+        1 => case(no, no, no),
+        2 => case(no, yes, yes),
+        1 => case(no, None, yes),
+        1 => case(no, no, yes),
+        // A Service with `publishNotReadyAddresses`.
+        1 => case(yes, yes, yes),
+        1 => case(yes, no, no),
     ]
 }
 

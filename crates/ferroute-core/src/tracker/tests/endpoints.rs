@@ -51,7 +51,7 @@ fn endpoint_in_two_slices_has_the_better_conditions() {
         (pod("10.244.0.2").unready(), pod("10.244.0.2").terminating()),
         (pod("10.244.0.2"), pod("10.244.0.2").unready()),
         (pod("10.244.0.2"), pod("10.244.0.2").conditions(false, true, false)),
-        (pod("10.244.0.2").terminating(), pod("10.244.0.2").dying()),
+        (pod("10.244.0.2").terminating(), pod("10.244.0.2").terminated()),
         (pod("10.244.0.2").on("node-1"), pod("10.244.0.2")),
     ];
     for (better, worse) in better_first {
