@@ -1,9 +1,9 @@
-//! How long syncs take, against the real kernel, in a network namespace of its own. Needs root.
+//! Duration of syncs with the kernel, in a network namespace. Needs root.
 //!
-//! `cargo bench -p ferroute-nftables` measures 1,000, 10,000 and 100,000 Services of 10 endpoints; `cargo bench -p
-//! ferroute-nftables -- 5000x20` another cluster. Prints a table in Markdown.
+//! `cargo bench -p ferroute-nftables` measures 1,000, 10,000 and 100,000 Services with 10 endpoints each; `cargo bench
+//! -p ferroute-nftables -- 5000x20` another cluster. Prints a Markdown table.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is a program for people at a terminal")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "the benchmark prints to the terminal")]
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ impl HostAddresses for NoAddresses {
     }
 }
 
-/// The kernel, with a look at the clock.
+/// The kernel, with the duration of each transaction.
 type Timed = InterceptedKernel<
     NetlinkKernel,
     Box<dyn FnMut(&mut NetlinkKernel, &Transaction) -> Result<(), NetlinkError> + Send>,
@@ -102,10 +102,10 @@ fn measure(services: u32, endpoints: u32) {
             entry.endpoints = endpoints.into();
         })
     });
-    let mut there = false;
+    let mut exists = false;
     let service = bench.repeat(|table| {
-        there = !there;
-        table.put(name(services), there.then(|| service(services, endpoints)))
+        exists = !exists;
+        table.put(name(services), exists.then(|| service(services, endpoints)))
     });
     let many = bench.time(|table| {
         let mut changes = Changes::default();
@@ -179,7 +179,7 @@ fn service(i: u32, endpoints: u32) -> ServicePortEntry {
     entry(service_port(&format!("{cluster_ip}:80")), endpoints.collect::<Vec<_>>())
 }
 
-/// An endpoint that is another one each time.
+/// Returns a new endpoint at each call.
 fn spare(n: u32) -> Endpoint {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -191,14 +191,14 @@ fn percentiles(mut times: Vec<Duration>) -> String {
     format!("{:.0?} / {:.0?}", times[times.len() / 2], times[times.len() * 99 / 100])
 }
 
-/// Resident memory of this process in bytes.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Time that this thread has been working, whatever else the machine does.
+/// Returns the CPU time of this thread.
 fn cpu_time() -> Duration {
     let statistics = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())

@@ -287,7 +287,7 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
         self.reconcile(table).map_err(|failure| self.write_error(failure))
     }
 
-    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         self.is_modified()
             .map_err(|error| DataplaneError::Read { rules: format!("table {}", self.table), source: error.into() })
     }

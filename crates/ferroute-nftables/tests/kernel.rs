@@ -112,7 +112,7 @@ proptest! {
                 edit.apply_to(&mut tracker);
                 let changes = tracker.update(family);
                 dataplane.sync(tracker.table(family), &changes).unwrap();
-                prop_assert!(!dataplane.was_disturbed().unwrap());
+                prop_assert!(!dataplane.was_modified_externally().unwrap());
             }
             // A resync deletes unused chains.
             let report = dataplane.resync(tracker.table(family)).unwrap();
@@ -152,7 +152,7 @@ fn external_modifications_are_detected_and_repaired_without_touching_other_table
     let mut dataplane = open(&ns, IpFamily::V4, settings());
     dataplane.resync(&table).unwrap();
     ns.command("nft", &["add rule ip other input drop"]);
-    assert!(!dataplane.was_disturbed().unwrap(), "only another table was modified");
+    assert!(!dataplane.was_modified_externally().unwrap(), "only another table was modified");
     for modification in [
         "delete element ip ferroute cluster-ips { 10.96.0.1 }",
         "add element ip ferroute cluster-ips { 10.96.0.99 }",
@@ -164,10 +164,13 @@ fn external_modifications_are_detected_and_repaired_without_touching_other_table
         "delete table ip ferroute",
     ] {
         ns.command("nft", &[modification]);
-        assert!(dataplane.was_disturbed().unwrap(), "{modification}");
+        assert!(dataplane.was_modified_externally().unwrap(), "{modification}");
         let report = dataplane.resync(&table).unwrap();
-        assert!(modification.contains("delete table") || report.written + report.removed <= 4, "{modification}: {report:?}");
-        assert!(!dataplane.was_disturbed().unwrap(), "{modification}");
+        assert!(
+            modification.contains("delete table") || report.written + report.removed <= 4,
+            "{modification}: {report:?}"
+        );
+        assert!(!dataplane.was_modified_externally().unwrap(), "{modification}");
         assert_restart_changes_nothing(&ns, &table, &settings());
     }
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());

@@ -82,7 +82,7 @@ proptest! {
                     contents(dataplane.kernel().table(&id).unwrap(), family),
                     contents(expected.table(&id).unwrap(), family)
                 );
-                prop_assert!(!dataplane.was_disturbed().unwrap());
+                prop_assert!(!dataplane.was_modified_externally().unwrap());
             }
             let mut fresh = self::dataplane(MemoryKernel::new(), family, settings.clone());
             fresh.resync(tracker.table(family)).unwrap();
@@ -152,10 +152,10 @@ proptest! {
         let modified = kernel.lock().table(&id).map(|table| contents(table, family));
         // Elements are counted, not compared, which would take too long for a check every second.
         let is_visible = modified.is_none_or(|modified| modified.with_counts() != intact.with_counts());
-        prop_assert!(dataplane.was_disturbed().unwrap() || !is_visible);
+        prop_assert!(dataplane.was_modified_externally().unwrap() || !is_visible);
         dataplane.resync(&expected).unwrap();
         prop_assert_eq!(&contents(kernel.lock().table(&id).unwrap(), family), &intact);
-        prop_assert!(!dataplane.was_disturbed().unwrap());
+        prop_assert!(!dataplane.was_modified_externally().unwrap());
     }
 
     #[test]

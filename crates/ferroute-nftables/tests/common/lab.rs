@@ -1,4 +1,4 @@
-//! A node, pods on it and an outside client, each in a network namespace of its own.
+//! A node, its Pods and an external client, each in a network namespace of its own.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -9,46 +9,46 @@ use std::{
 
 use ferroute_testing::NetNs;
 
-/// See the module's text.
+/// The network namespaces.
 pub struct Lab {
-    /// Where the rules are.
+    /// The node with the rules.
     pub node: NetNs,
-    /// At [`CLIENT`], behind the node's address 192.168.0.1.
+    /// An external client at [`CLIENT`], whose gateway is the node's address 192.168.0.1.
     pub client: NetNs,
-    /// Pod `i` has [`pod_ip`] and answers on TCP and UDP port 8080 with its number and the client's address.
+    /// Pod `i` has [`pod_ip`] and replies on TCP and UDP port 8080 with its number and the client's address.
     pub pods: Vec<NetNs>,
-    /// Behind the node's default route: takes everything and says nothing.
+    /// The node's default gateway, which drops everything.
     _void: NetNs,
 }
 
-/// How a connection ended.
+/// The result of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// This pod has answered, and seen this source.
+    /// This Pod replied and saw this source.
     Pod(usize, IpAddr),
-    /// Somebody has said no.
+    /// The connection was refused.
     Refused,
-    /// Nobody has said anything.
+    /// There was no reply.
     Silence,
 }
 
-/// The outside client's address.
+/// The external client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 9);
-/// Port of the pods' servers.
+/// The port of the Pods' servers.
 pub const PORT: u16 = 8080;
 
-/// Address of a pod.
+/// Returns the address of a Pod.
 pub fn pod_ip(pod: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, pod as u8, 2)
 }
 
-/// IPv6 address of a pod.
+/// Returns the IPv6 address of a Pod.
 pub fn pod_ip6(pod: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x244, 0, pod as u16, 0, 0, 0, 2)
 }
 
 impl Lab {
-    /// Makes the namespaces and starts servers in the pods.
+    /// Creates the namespaces and starts servers in the Pods.
     pub fn new(pods: usize) -> Self {
         let [node, client, void] = std::array::from_fn(|_| NetNs::new());
         let pods: Vec<NetNs> = (0..pods).map(|_| NetNs::new()).collect();
@@ -60,11 +60,11 @@ impl Lab {
         };
         sysctl(&node, "net.ipv4.ip_forward=1");
         sysctl(&node, "net.ipv6.conf.all.forwarding=1");
-        // A refusal must not be kept back because there were many.
+        // Rejections must not be rate-limited.
         for setting in ["net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"] {
             sysctl(&node, setting);
         }
-        // Addresses can be used at once.
+        // Addresses are usable immediately.
         for ns in pods.iter().chain([&node, &void]) {
             sysctl(ns, "net.ipv6.conf.default.accept_dad=0");
         }
@@ -72,7 +72,7 @@ impl Lab {
         ip(&node, "addr add 192.168.0.1/24 dev outside");
         ip(&client, "addr add 192.168.0.9/24 dev eth0");
         ip(&client, "route add default via 192.168.0.1");
-        // What no rule takes care of gets lost.
+        // Packets that no rule handles are lost.
         node.link("void", &void, "eth0");
         for (ns, device, number) in [(&node, "void", 1), (&void, "eth0", 2)] {
             ip(ns, &format!("addr add 10.99.0.{number}/24 dev {device}"));
@@ -111,26 +111,26 @@ fn serve(pod: &NetNs, number: usize) {
     });
 }
 
-/// Connects by TCP.
+/// Connects by TCP and returns the outcome.
 pub fn tcp(from: &NetNs, to: &str) -> Outcome {
     let to: SocketAddr = to.parse().unwrap();
     from.run(|| {
         let mut answer = String::new();
-        let connected = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
+        let connected = TcpStream::connect_timeout(&to, TIMEOUT).and_then(|mut stream| {
+            stream.set_read_timeout(Some(TIMEOUT))?;
             stream.read_to_string(&mut answer)
         });
         outcome(connected.map(|_| answer))
     })
 }
 
-/// Sends a datagram from a new socket and waits for the answer.
+/// Sends a datagram from a new socket and waits for the reply.
 pub fn udp(from: &NetNs, to: &str) -> Outcome {
     let to: SocketAddr = to.parse().unwrap();
     from.run(|| {
         let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut buffer = [0; 128];
         let received = socket.connect(to).and_then(|()| socket.send(b"?")).and_then(|_| socket.recv(&mut buffer));
         outcome(received.map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()))
@@ -140,10 +140,10 @@ pub fn udp(from: &NetNs, to: &str) -> Outcome {
 fn outcome(answer: std::io::Result<String>) -> Outcome {
     match answer {
         Ok(text) => {
-            let (pod, source) = text.split_once(' ').unwrap_or_else(|| panic!("odd answer {text:?}"));
+            let (pod, source) = text.split_once(' ').unwrap_or_else(|| panic!("unexpected reply {text:?}"));
             Outcome::Pod(pod.parse().unwrap(), source.parse().unwrap())
         }
-        // A datagram that is refused on the host where it is made fails with «not permitted».
+        // Sending a datagram that the local output hook rejects fails with `EPERM`.
         Err(error) if [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied].contains(&error.kind()) => {
             Outcome::Refused
         }
@@ -152,5 +152,5 @@ fn outcome(answer: std::io::Result<String>) -> Outcome {
     }
 }
 
-/// Long enough for an answer on the same machine, however busy; only silence takes as long.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Long enough for a reply on the same machine under load; only missing replies take this long.
+const TIMEOUT: Duration = Duration::from_secs(2);

@@ -19,7 +19,7 @@ use std::{
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings};
 use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
-    kernel::{Consistency, Counter, ErrorKind, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable},
+    kernel::{Consistency, ErrorKind, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, OnElement},
     model::{ChainWithRules, Data, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
     plan::{ListId, NftablesSettings, SetId, TABLE},
 };
@@ -160,7 +160,7 @@ pub fn contents(table: &MemoryTable, family: IpFamily) -> Contents {
             let mut text = element.to_string();
             // If two lists have the same preferred owner number, the first one gets it.
             for (owner, position) in &owners {
-                text = text.reposition(&format!("{owner:x}:"), &format!("owner-{position}:"));
+                text = text.replace(&format!("{owner:x}:"), &format!("owner-{position}:"));
             }
             elements.push(text);
         }

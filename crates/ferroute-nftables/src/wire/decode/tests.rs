@@ -13,12 +13,12 @@ use crate::{
     plan::{NftablesSettings, render},
 };
 
-/// Encodes a rule and reads it again.
+/// Encodes a rule and decodes it.
 fn round_trip(rule: &Rule, family: IpFamily, sets: &BTreeMap<Name, Set>) -> Rule {
-    EncodedRule::of(rule, family).unwrap().decode(family, &|name| sets.get(name))
+    EncodedRule::from_rule(rule, family).unwrap().decode(family, &|name| sets.get(name))
 }
 
-/// Sets that rules of the tests use.
+/// Returns sets for the rules of the tests.
 fn sets(family: IpFamily) -> BTreeMap<Name, Set> {
     let address = DataType::address(family);
     let sets = [
@@ -69,7 +69,7 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
 
 proptest! {
     #[test]
-    fn every_rule_that_is_planned_is_read_back_as_it_was_written(
+    fn planned_rules_survive_a_round_trip(
         cluster in arbitrary::cluster(),
         settings in any_settings(),
     ) {
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn no_expression_makes_the_reader_panic(
+    fn decoding_never_panics(
         expressions in prop::collection::vec((any_name(), prop::collection::vec(any_attribute(), 0..7)), 0..6),
     ) {
         let expressions = expressions
@@ -123,7 +123,7 @@ fn any_name() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-/// An attribute as it is in a message.
+/// An encoded attribute.
 fn any_attribute() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![0..24_u32, any::<u32>()].prop_map(|number| number.to_be_bytes().to_vec());
     let nested = prop::collection::vec(any::<u8>(), 0..20).prop_map(|bytes| attribute(1, &bytes));
@@ -138,7 +138,7 @@ fn attribute(kind: u16, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_others_write_is_read_back_as_it_was_written() {
+fn rules_of_other_programs_survive_a_round_trip() {
     let number =
         |field, mask, op, number| Statement::from(Match::Cmp { field, mask, op, value: Value::Integer(number) });
     let port = |field, op, port| Statement::from(Match::Cmp { field, mask: u32::MAX, op, value: Value::Port(port) });
@@ -192,7 +192,7 @@ fn what_others_write_is_read_back_as_it_was_written() {
 }
 
 #[test]
-fn what_is_not_known_is_kept_as_the_kernel_lists_it() {
+fn unknown_expressions_are_kept_as_the_kernel_lists_them() {
     let limit = Expression { name: "limit".to_owned(), data: attribute(1, &5_u64.to_be_bytes()) };
     let opaque = Opaque { expressions: vec![limit], text: "limit".to_owned(), outcome: Outcome::Condition };
     let rule = Rule::new([Match::CtStateNew.into(), Statement::Opaque(opaque), Verdict::Accept.into()]);
@@ -201,7 +201,7 @@ fn what_is_not_known_is_kept_as_the_kernel_lists_it() {
 }
 
 #[test]
-fn a_set_of_unknown_form_makes_its_rules_opaque() {
+fn rules_with_an_undecoded_set_are_opaque() {
     let rule = Rule::new([
         Match::InSet { key: vec![Field::Saddr], set: Name::fixed("strange"), eq: true }.into(),
         Verdict::Drop.into(),
@@ -215,18 +215,18 @@ fn a_set_of_unknown_form_makes_its_rules_opaque() {
 }
 
 #[test]
-fn the_planners_affinity_is_read_back() {
+fn affinity_rules_survive_a_round_trip() {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).affinity(300))
         .slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2").pod("10.244.0.3"));
     let (rules, sets) = planned(&cluster, &NftablesSettings::default(), IpFamily::V4);
     let read: Vec<Rule> = rules.iter().map(|rule| round_trip(rule, IpFamily::V4, &sets)).collect();
     assert_eq!(read, rules);
-    let learns = |rule: &Rule| {
+    let updates_map = |rule: &Rule| {
         let timeout = Duration::from_secs(300);
         rule.statements
             .iter()
             .any(|statement| matches!(statement, Statement::UpdateMap { timeout: t, .. } if *t == timeout))
     };
-    assert!(read.iter().any(learns));
+    assert!(read.iter().any(updates_map));
 }
