@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit soak conformance vm fmt lint doc bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test build release install uninstall image unit soak conformance vm fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 demo: deps-demo release
 	$(SUDO) $(FERROUTE) demo
@@ -107,6 +107,29 @@ lint: rust
 
 doc: rust
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+# Checks licences, duplicate versions and sources of dependencies against deny.toml, and advisories if their database can be
+# reached.
+CARGO_DENY := cargo-deny@0.20.2
+TOOLS := $(abspath $(TARGET_DIR))/tools
+ADVISORY_DB := https://github.com/rustsec/advisory-db
+deny: rust
+	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
+	command -v cargo-deny >/dev/null || \
+	    $(CARGO) install -q --locked --debug --root $(TOOLS) --target-dir $(TOOLS)/build $(CARGO_DENY); \
+	cargo-deny --locked check --hide-inclusion-graph bans licenses sources; \
+	if timeout 20 git ls-remote -q --exit-code $(ADVISORY_DB) HEAD >/dev/null 2>&1; then \
+	    cargo-deny --locked check --hide-inclusion-graph advisories; \
+	else \
+	    echo "advisories not checked: cannot reach $(ADVISORY_DB)"; \
+	fi
+
+# Builds each crate on its own, without the features that other crates enable.
+crates: rust
+	@set -e; for crate in $(notdir $(patsubst %/,%,$(wildcard crates/*/))); do \
+	    echo "== $$crate"; \
+	    $(CARGO) check -q --locked -p $$crate; \
+	done
 
 # Measurements for docs/performance.md.
 bench: deps-test release
