@@ -69,6 +69,12 @@ async fn unique_name(bus: &mut Connection) -> String {
     }
 }
 
+/// Waits until the bus has processed all messages of a client.
+async fn flush(bus: &mut Connection) {
+    let query = bus.call("GetNameOwner", Some(BUS)).await.unwrap();
+    while bus.receive().await.unwrap().reply_serial != query {}
+}
+
 async fn expect_reload(watch: &mut FirewalldWatch) {
     timeout(Duration::from_secs(30), watch.reloaded()).await.expect("a reload is reported").unwrap();
 }
@@ -124,10 +130,9 @@ async fn reloaded_from_another_sender_is_ignored() {
     for destination in [None, Some(&*name)] {
         send_signal(&mut other, FIREWALLD, "Reloaded", destination).await;
     }
-    // The other client's signals have been processed once its last call is answered.
-    let query = other.call("GetNameOwner", Some(FIREWALLD)).await.unwrap();
-    while other.receive().await.unwrap().reply_serial != query {}
+    flush(&mut other).await;
     send_signal(&mut firewalld, FIREWALLD, "Reloaded", None).await;
+    flush(&mut firewalld).await;
     expect_reload(&mut watch).await;
     daemon.child.kill().unwrap();
     timeout(Duration::from_secs(30), watch.reloaded()).await.expect("the bus's end is noticed").unwrap_err();
