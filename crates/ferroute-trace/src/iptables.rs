@@ -6,10 +6,7 @@ mod walker;
 use ferroute_iptables::{ChainName, Policy, Rule, RuleSet, TableName};
 
 use self::walker::ChainWalker;
-use crate::{
-    BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker,
-    ruleset::HOOKS,
-};
+use crate::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, Walker, ruleset::HOOKS};
 
 impl Traceable for RuleSet {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {

@@ -145,8 +145,7 @@ fn index(hook: Hook) -> usize {
     }
 }
 
-pub(crate) const HOOKS: [Hook; 5] =
-    [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+pub(crate) const HOOKS: [Hook; 5] = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
 
 #[cfg(test)]
 mod tests;

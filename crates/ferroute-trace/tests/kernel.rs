@@ -10,8 +10,8 @@ use std::{
 };
 
 use common::{
-    lab::{Lab, Observation},
     cluster::{clients, cluster, frontends},
+    lab::{Lab, Observation},
     world::{Client, World, ip},
 };
 use ferroute_core::{HostState, IpFamily, LocalTrafficDetector, Protocol, ProxySettings};

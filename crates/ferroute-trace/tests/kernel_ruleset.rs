@@ -11,17 +11,17 @@ use std::{
 };
 
 use common::{
-    lab::Lab,
     cluster::{address, clients, cluster, frontends},
+    lab::Lab,
     world::{Client, World, ip},
 };
 use ferroute_core::{IpFamily, LocalTrafficDetector, Protocol, ProxySettings};
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_proxy::kernel_rules::read;
 use ferroute_nftables::{
     kernel::{Kernel, NetlinkKernel},
     plan::{NftablesSettings, render},
 };
+use ferroute_proxy::kernel_rules::read;
 use ferroute_testing::NetNs;
 use ferroute_trace::{Effect, Event, Leaf, Ruleset, Verdict, write_leaf_into};
 
@@ -310,7 +310,8 @@ COMMIT
                 };
             }
         });
-        let verdicts = [100, 101].map(|port| trial.check(&client, SocketAddr::new(ip("192.168.0.1"), port)).to_string());
+        let verdicts =
+            [100, 101].map(|port| trial.check(&client, SocketAddr::new(ip("192.168.0.1"), port)).to_string());
         all.push(verdicts);
     }
     let to = |pod: &str| format!("delivered to {pod}:8080 through cbr0, with source 192.168.0.9");

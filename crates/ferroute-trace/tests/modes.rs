@@ -12,8 +12,8 @@ use std::{
 };
 
 use common::world::{Client, World, ip, world};
-use ferroute_core::{HostState,
-    IpFamily, Protocol, ServiceTable,
+use ferroute_core::{
+    HostState, IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
 use ferroute_inspect::diff::{self, End, Ends, ModeDifference, ModeFacts};
@@ -111,8 +111,7 @@ impl<'a> Modes<'a> {
             all.extend(node_port.flat_map(|port| node.iter().map(move |own| SocketAddr::new(*own, port.get()))));
             all.extend(entry.endpoints.first().map(|endpoint| endpoint.socket()));
         }
-        let unknown: [&str; 2] =
-            [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]][family.index()];
+        let unknown: [&str; 2] = [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]][family.index()];
         all.extend(unknown.map(|address| SocketAddr::new(ip(address), 80)));
         all.extend(node.iter().map(|own| SocketAddr::new(*own, UNUSED)));
         all
@@ -162,7 +161,11 @@ impl<'a> Modes<'a> {
         Ok(())
     }
 
-    fn check_affinity_of_endpoint(&self, frontends: &[(Packet, [Value; 3])], endpoint: SocketAddr) -> Result<(), TestCaseError> {
+    fn check_affinity_of_endpoint(
+        &self,
+        frontends: &[(Packet, [Value; 3])],
+        endpoint: SocketAddr,
+    ) -> Result<(), TestCaseError> {
         let slots: BTreeSet<ClassId> =
             frontends.iter().flat_map(|(_, frontend)| self.slots(frontend, endpoint)).collect();
         prop_assert!(!slots.is_empty(), "{endpoint} has no slot");
@@ -173,7 +176,7 @@ impl<'a> Modes<'a> {
             let &[end] = &ends_there[..] else { continue };
             let mut transaction = Transaction::new(self.id());
             for slot in &slots {
-                let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([(*slot).into()]);
+                let element = Element::new([slot.owner().into(), packet.source.ip().into()]).values([(*slot).into()]);
                 transaction.push(Change::AddElement(Name::fixed("affinity"), element));
             }
             let mut kernel = self.nftables.clone();

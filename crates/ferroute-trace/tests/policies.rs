@@ -13,8 +13,8 @@ use common::{
     world::{Client, World, ip, world},
 };
 use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress};
-use ferroute_core::{HostState,
-    IpFamily,
+use ferroute_core::{
+    HostState, IpFamily,
     testing::{Cluster, arbitrary},
 };
 use ferroute_iptables::{PlanContext, RuleSet, render};
@@ -122,7 +122,8 @@ impl Checker<'_> {
             }
             let packet = client.packet(self.world, port.protocol, address);
             let expected = port.expected(client, packet.source.ip(), frontend);
-            let context = || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
+            let context =
+                || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
             self.check(&packet, &expected, &context())?;
             if port.service.spec.session_affinity.as_deref() == Some("ClientIP") {
                 self.check_affinity(&packet, &expected)?;

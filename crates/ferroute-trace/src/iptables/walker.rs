@@ -61,13 +61,7 @@ impl<'a> ChainWalker<'a> {
         Some((rule, frame.next))
     }
 
-    fn evaluate(
-        &mut self,
-        rule: &'a Rule,
-        number: usize,
-        walker: &mut Walker<'a>,
-        forks: &mut Forks<'a>,
-    ) -> Next {
+    fn evaluate(&mut self, rule: &'a Rule, number: usize, walker: &mut Walker<'a>, forks: &mut Forks<'a>) -> Next {
         let (chance, unknown) = match walker.packet.matches_rule(rule) {
             MatchResult::Mismatch(reason) => {
                 self.record_rule(walker, rule, number, Some(reason), None);
@@ -144,15 +138,13 @@ impl<'a> ChainWalker<'a> {
                 self.record_effect(walker, effect);
                 accept
             }
-            Target::Masquerade { random_fully } => {
-                match walker.packet.masquerade(*random_fully, &mut walker.record) {
-                    Ok(effect) => {
-                        self.record_effect(walker, effect);
-                        accept
-                    }
-                    Err(verdict) => end(verdict),
+            Target::Masquerade { random_fully } => match walker.packet.masquerade(*random_fully, &mut walker.record) {
+                Ok(effect) => {
+                    self.record_effect(walker, effect);
+                    accept
                 }
-            }
+                Err(verdict) => end(verdict),
+            },
             Target::Other(text) if is_notrack(text) => {
                 walker.packet.untrack();
                 Next::Rule

@@ -7,9 +7,7 @@ use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{
-        CmpOp, Element, Field, IfName, InterfacePattern, Key, Match, Name, Opaque, Outcome, Statement,
-    },
+    model::{CmpOp, Element, Field, IfName, InterfacePattern, Key, Match, Name, Opaque, Outcome, Statement},
 };
 
 use crate::PacketState;
@@ -64,9 +62,8 @@ impl PacketState<'_> {
             Match::Saddr { net, eq } => {
                 self.match_if(net.contains(&source) == *eq, || mismatch_text("source", source, net, !*eq))
             }
-            Match::Daddr { net, eq } => self.match_if(net.contains(&destination) == *eq, || {
-                mismatch_text("destination", destination, net, !*eq)
-            }),
+            Match::Daddr { net, eq } => self
+                .match_if(net.contains(&destination) == *eq, || mismatch_text("destination", destination, net, !*eq)),
             Match::Iifname { name, eq } => {
                 // The kernel gives locally sent packets an empty input interface name.
                 let interface = self.in_interface.unwrap_or_default();
@@ -83,10 +80,12 @@ impl PacketState<'_> {
             Match::FibDaddrLocal => self.match_if(self.host.owns(destination), || {
                 format!("destination {destination} is no address of the host")
             }),
-            Match::CtStateNew => self
-                .match_if(self.connection.intersects(CtStates::NEW), || format!("connection state is {}", self.connection)),
-            Match::CtStatusDnat => self
-                .match_if(self.connection.intersects(CtStates::DNAT), || "the destination was not translated".to_owned()),
+            Match::CtStateNew => self.match_if(self.connection.intersects(CtStates::NEW), || {
+                format!("connection state is {}", self.connection)
+            }),
+            Match::CtStatusDnat => self.match_if(self.connection.intersects(CtStates::DNAT), || {
+                "the destination was not translated".to_owned()
+            }),
             Match::MetaMark(bits) => {
                 let mark = self.mark;
                 self.match_if(mark & bits != 0, || format!("mark is {mark:#x}, without {bits:#x}"))
@@ -115,8 +114,7 @@ impl PacketState<'_> {
             (_, Ok(value)) => value,
             // An address whose type is not known is neither local nor multicast.
             (Field::FibSaddrType | Field::FibDaddrType, Err(_)) if [LOCAL, MULTICAST].contains(&wanted) => {
-                return self
-                    .match_if(op != CmpOp::Eq, || format!("{} is not {wanted}", field_name(field)));
+                return self.match_if(op != CmpOp::Eq, || format!("{} is not {wanted}", field_name(field)));
             }
             (_, Err(subject)) => return unknown(&subject),
         };
@@ -143,9 +141,8 @@ impl PacketState<'_> {
         fields: &[Field],
         random: RandomNumber,
     ) -> Result<&'t Element, LookupError> {
-        let key = self
-            .key(fields, random)
-            .map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
+        let key =
+            self.key(fields, random).map_err(|unknown| LookupError::Unknown(format!("{unknown} is in @{map}")))?;
         table.find(map, &key).ok_or_else(|| match table.undecoded(map) {
             0 if self.explain => LookupError::NotFound(format!("{} is not in @{map}", KeyText(&key))),
             0 => LookupError::NotFound(String::new()),

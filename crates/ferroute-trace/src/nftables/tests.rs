@@ -11,9 +11,8 @@ use ferroute_nftables::{
     plan::{NftablesSettings, TABLE, render},
 };
 
-use super::*;
 use crate::{
-    Event, Host, Leaf, Packet, Ruleset, Verdict,
+    Event, Leaf, Packet, Ruleset, Verdict,
     testing::{from_node, from_outside, from_pod, host, ip, nginx, settings, socket},
     write_leaf_into, write_summary_into,
 };
@@ -64,7 +63,7 @@ fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
     let packet = from_pod("10.111.175.78:80");
     let frontend = || [ip("10.111.175.78").into(), Value::protocol(Protocol::Tcp), Value::Port(80)];
     let remember = |kernel: &mut MemoryKernel, slot: ClassId| {
-        let element = Element::new([slot.owner().into(), packet.source.ip().into()]).fields([slot.into()]);
+        let element = Element::new([slot.owner().into(), packet.source.ip().into()]).values([slot.into()]);
         let mut transaction = Transaction::new(id());
         transaction.push(Change::AddElement(Name::fixed("affinity"), element));
         kernel.commit(&transaction).unwrap();

@@ -344,11 +344,7 @@ impl LookupError {
     }
 }
 
-fn set_mark(
-    packet: &mut PacketState<'_>,
-    after: u32,
-    effects: &mut Vec<(Effect, Option<String>)>,
-) -> StatementResult {
+fn set_mark(packet: &mut PacketState<'_>, after: u32, effects: &mut Vec<(Effect, Option<String>)>) -> StatementResult {
     let before = std::mem::replace(&mut packet.mark, after);
     effects.push((Effect::Mark { before, after }, None));
     StatementResult::Continue

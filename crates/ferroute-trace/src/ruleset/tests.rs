@@ -99,10 +99,31 @@ fn packet_walks_through_rules_of_any_implementation() {
     assert_eq!(trace.outcome(), Outcome::Delivered);
     let mut text = String::new();
     write_summary_into(&mut text, &trace).unwrap();
-    insta::assert_snapshot!(text, @"");
+    insta::assert_snapshot!(text, @r"
+    ipvs server: DNAT 192.168.49.2:80 to one of 2
+          50.0 %  172.17.0.4:8080: 172.17.0.4:8080
+          50.0 %  172.17.0.5:8080: 172.17.0.5:8080
+    nat POSTROUTING: masquerade 172.17.0.14 as 172.17.0.1
+    => delivered through cni0, with source 172.17.0.1
+    ");
     let mut text = String::new();
-    ruleset.leaves(&host, &packet).for_each(|leaf| write_leaf_into(&mut text, &leaf).unwrap());
-    insta::assert_snapshot!(text, @"");
+    write_leaf_into(&mut text, &ruleset.leaves(&host, &packet).last().unwrap()).unwrap();
+    insta::assert_snapshot!(text, @r"
+    nat PREROUTING
+      PREROUTING 1: -p udp -j ACCEPT
+        no: protocol is tcp, not udp
+      end of PREROUTING: policy ACCEPT
+    routed to this host
+    ipvs server
+          => DNAT 192.168.49.2:80 to 172.17.0.5:8080
+    routed through cni0
+    routed through cni0
+    nat POSTROUTING
+      POSTROUTING 1: -o cni0 -j MASQUERADE
+        yes
+        => masquerade 172.17.0.14 as 172.17.0.1
+    50.0 %: delivered to 172.17.0.5:8080 through cni0, with source 172.17.0.1
+    ");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Traces of the nginx example as text.
 
-use ferroute_core::{HostState, testing::{Cluster, ServiceBuilder, pod, service, slice}};
+use ferroute_core::{
+    HostState,
+    testing::{Cluster, ServiceBuilder, pod, service, slice},
+};
 use ferroute_iptables::{PlanContext, render};
 
 use super::*;
@@ -145,9 +148,7 @@ fn service_without_endpoints_rejects() {
 
 #[test]
 fn unknown_address_is_not_translated() {
-    insta::assert_snapshot!(summary(&nginx(|it| it), &from_pod("10.111.175.79:80")), @r"
-    => not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14
-    ");
+    insta::assert_snapshot!(summary(&nginx(|it| it), &from_pod("10.111.175.79:80")), @"=> not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14");
 }
 
 #[test]

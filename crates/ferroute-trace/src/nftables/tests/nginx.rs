@@ -155,9 +155,7 @@ fn external_client_cannot_reach_localhost() {
 #[test]
 fn unknown_address_is_not_translated_or_dropped_in_a_service_network() {
     let packet = from_pod("10.111.175.79:80");
-    insta::assert_snapshot!(summary(&kernel(&nginx(|it| it), &[]), &packet), @r"
-    => not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14
-    ");
+    insta::assert_snapshot!(summary(&kernel(&nginx(|it| it), &[]), &packet), @"=> not translated, delivered to 10.111.175.79:80 through eth0, with source 172.17.0.14");
     insta::assert_snapshot!(summary(&kernel(&nginx(|it| it), &["10.96.0.0/12"]), &packet), @r"
     ip ferroute filter-forward → cluster-ips: drop
     => dropped
