@@ -1,11 +1,10 @@
-//! `ferroute demo`: the demo's cluster, with the ways through the rules told by the walk through the rules that `ferroute
-//! run` writes on its nodes.
+//! `ferroute demo`, with paths traced through the rules that `ferroute run` programs on the demo's nodes.
 
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::Context;
 use ferroute_core::{IpFamily, NodeView};
-use ferroute_demo::{DemoArgs, FlowSpec, PathTeller};
+use ferroute_demo::{Connection, DemoArgs};
 use ferroute_config::{flags::SettingsArgs, settings};
 use ferroute_inspect::{
     desired::{demo_host, track},
@@ -15,33 +14,30 @@ use ferroute_proxy::modes::REGISTRY;
 use ferroute_source::read_once;
 use ferroute_trace::{Packet, write_summary_into};
 
-
-/// Does what `ferroute demo` was asked for.
+/// Runs `ferroute demo`.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    ferroute_demo::run(args.clone(), &Walks)
+    ferroute_demo::run(args.clone(), &trace_path)
 }
 
-/// Tells ways by walking a packet through the rules of a node.
-struct Walks;
-
-impl PathTeller for Walks {
-    fn tell(&self, flow: &FlowSpec) -> anyhow::Result<Vec<String>> {
-        let settings = settings::load(&SettingsArgs { config: Some(flow.config.clone()), ..SettingsArgs::default() }, &REGISTRY.names())?;
-        let events = read_once(&flow.manifests)
-            .with_context(|| format!("cannot read manifests at {}", flow.manifests.display()))?;
-        let node = NodeView { name: flow.node.name().to_owned(), ..NodeView::default() };
-        let tracker = track(&settings.resolved, node, events);
-        let table = tracker.table(IpFamily::of(flow.source));
-        let host = demo_host(flow.node, &settings.resolved);
-        let rules = Rules::planned(&settings.resolved, table, &table.node.addresses)?;
-        // No program chooses this port by itself, so it cannot be taken for a real connection's.
-        let source = SocketAddr::new(flow.source, 65535);
-        let packet = match flow.input {
-            Some(interface) => Packet::arriving(flow.protocol, source, flow.destination, interface),
-            None => Packet::local(flow.protocol, source, flow.destination),
-        };
-        let mut text = String::new();
-        write_summary_into(&mut text, &rules.summary(&host, &packet))?;
-        Ok(text.lines().map(str::to_owned).collect())
-    }
+/// Traces a connection through the planned rules of its first node.
+fn trace_path(connection: &Connection) -> anyhow::Result<Vec<String>> {
+    let Connection { node, source, destination, protocol, .. } = *connection;
+    let args = SettingsArgs { config: Some(connection.config.clone()), ..SettingsArgs::default() };
+    let settings = settings::load(&args, &REGISTRY.names())?;
+    let events = read_once(&connection.manifests)
+        .with_context(|| format!("cannot read manifests at {}", connection.manifests.display()))?;
+    let view = NodeView { name: node.name().to_owned(), ..NodeView::default() };
+    let tracker = track(&settings.resolved, view, events);
+    let table = tracker.table(IpFamily::of(source));
+    let host = demo_host(node, &settings.resolved);
+    let rules = Rules::planned(&settings.resolved, table, &table.node.addresses)?;
+    // Not an ephemeral port, so not that of a real connection.
+    let source = SocketAddr::new(source, 65535);
+    let packet = match connection.input {
+        Some(interface) => Packet::arriving(protocol, source, destination, interface),
+        None => Packet::local(protocol, source, destination),
+    };
+    let mut text = String::new();
+    write_summary_into(&mut text, &rules.summary(&host, &packet))?;
+    Ok(text.lines().map(str::to_owned).collect())
 }
