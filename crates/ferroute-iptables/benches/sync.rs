@@ -76,7 +76,7 @@ fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints:
     line(
         "check for drift",
         timed(&mut tracker, |_| {
-            assert!(!dataplane.was_disturbed().unwrap());
+            assert!(!dataplane.was_modified_externally().unwrap());
             SyncReport::default()
         }),
     );

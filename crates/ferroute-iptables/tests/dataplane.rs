@@ -63,14 +63,14 @@ impl Fixture {
         fixture.dataplane.resync(table).unwrap();
         fixture.generation.commit(3);
         // The fake generation advances only now, so the dataplane's own transactions look external and it compares.
-        assert!(!fixture.dataplane.was_disturbed().unwrap());
+        assert!(!fixture.dataplane.was_modified_externally().unwrap());
         fixture.programs.calls();
         fixture.clock.advance(60);
         fixture
     }
 
-    fn disturbed(&mut self) -> (bool, Vec<String>) {
-        (self.dataplane.was_disturbed().unwrap(), self.programs.calls())
+    fn modified(&mut self) -> (bool, Vec<String>) {
+        (self.dataplane.was_modified_externally().unwrap(), self.programs.calls())
     }
 }
 
@@ -184,7 +184,7 @@ fn the_sync_after_a_failure_is_a_full_resync() {
     fixture.programs.state().restore_fails = Some((1, "iptables-restore: line 2 failed".to_owned()));
     fixture.dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap_err();
     assert_eq!(fixture.programs.calls().len(), 1);
-    assert_eq!(fixture.disturbed(), (true, vec![]), "the applied rules are unknown");
+    assert_eq!(fixture.modified(), (true, vec![]), "the applied rules are unknown");
 
     let report = fixture.dataplane.sync(tracker.table(IpFamily::V4), &Changes::default()).unwrap();
     assert!(report.full);
@@ -216,7 +216,7 @@ fn rules_that_cannot_be_read_completely_are_not_overwritten() {
 fn with_an_unchanged_generation_no_program_is_run() {
     let mut fixture = Fixture::synced(NFT, &Cluster::uniform(3, 2).table(IpFamily::V4));
     for _ in 0..5 {
-        assert_eq!(fixture.disturbed(), (false, vec![]));
+        assert_eq!(fixture.modified(), (false, vec![]));
         fixture.clock.advance(3600);
     }
 }
@@ -226,33 +226,33 @@ fn a_comparison_without_drift_is_not_repeated_for_the_same_generation() {
     let mut fixture = Fixture::synced(NFT, &Cluster::uniform(3, 2).table(IpFamily::V4));
     fixture.generation.commit(1);
     let saves = ["filter", "mangle", "nat"].map(|table| format!("/sbin/iptables-save -t {table}"));
-    assert_eq!(fixture.disturbed(), (false, saves.to_vec()));
+    assert_eq!(fixture.modified(), (false, saves.to_vec()));
     fixture.clock.advance(60);
-    assert_eq!(fixture.disturbed(), (false, vec![]));
+    assert_eq!(fixture.modified(), (false, vec![]));
 }
 
 #[test]
 fn between_comparisons_only_canary_chains_are_checked() {
     let mut fixture = Fixture::synced(NFT, &Cluster::uniform(3, 2).table(IpFamily::V4));
     fixture.generation.commit(1);
-    assert_eq!(fixture.disturbed().1.len(), 3);
+    assert_eq!(fixture.modified().1.len(), 3);
     fixture.generation.commit(1);
     let lists = ["filter", "mangle", "nat"].map(|table| format!("/sbin/iptables -t {table} -S KUBE-PROXY-CANARY"));
-    assert_eq!(fixture.disturbed(), (false, lists.to_vec()));
+    assert_eq!(fixture.modified(), (false, lists.to_vec()));
     fixture.clock.advance(1);
-    assert_eq!(fixture.disturbed(), (false, vec![]), "both are throttled");
+    assert_eq!(fixture.modified(), (false, vec![]), "both are throttled");
     fixture.clock.advance(5);
     // Both are due, and the comparison takes precedence.
-    assert_eq!(fixture.disturbed().1.len(), 3);
+    assert_eq!(fixture.modified().1.len(), 3);
 
     fixture.generation.commit(1);
     fixture.programs.state().kernel.rules.table_mut(TableName::Nat).chains.shift_remove(&chains::CANARY);
     fixture.programs.state().list_status = Some(4);
-    assert!(!fixture.disturbed().0, "another program holds the lock, so the check is inconclusive");
+    assert!(!fixture.modified().0, "another program holds the lock, so the check is inconclusive");
     fixture.clock.advance(4);
     fixture.programs.state().list_status = None;
     fixture.clock.advance(5);
-    assert!(fixture.disturbed().0);
+    assert!(fixture.modified().0);
 }
 
 #[test]
@@ -260,8 +260,8 @@ fn the_legacy_backend_is_compared_periodically() {
     let mut fixture = Fixture::synced(LEGACY, &Cluster::uniform(3, 2).table(IpFamily::V4));
     let mut calls = Vec::new();
     for _ in 0..10 {
-        let (disturbed, made) = fixture.disturbed();
-        assert!(!disturbed);
+        let (modified, made) = fixture.modified();
+        assert!(!modified);
         calls.push(made.len());
         fixture.clock.advance(1);
     }
@@ -276,7 +276,7 @@ fn the_legacy_backend_is_compared_periodically() {
         .rules
         .table_mut(TableName::Nat)
         .append(chains::MARK_MASQ, Rule::new().then(Target::Accept));
-    assert!(fixture.disturbed().0);
+    assert!(fixture.modified().0);
     *fixture.programs.state().kernel.rules.table_mut(TableName::Nat) = nat;
 }
 

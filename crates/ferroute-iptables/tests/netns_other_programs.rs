@@ -67,7 +67,7 @@ fn the_kubelets_rules_in_kube_firewall_stay(backend: Backend) {
     assert_eq!(node.netns.run(|| dataplane.resync(&table)).unwrap().written, 0);
 
     node.iptables(IpFamily::V4, &["-w", "-D", "KUBE-FIREWALL", "2"]);
-    assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap());
+    assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap());
     node.netns.run(|| dataplane.resync(&table)).unwrap();
     assert_eq!(firewall(), both);
 }
@@ -153,7 +153,7 @@ fn chains_with_names_invalid_in_iptables_are_ignored() {
     let mut dataplane = synced(&node, &table);
     assert_eq!(node.netns.run(|| dataplane.resync(&table)).unwrap().written, 0);
     node.clock.advance(60);
-    assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+    assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
     assert!(node.clean_up(IpFamily::V4).is_empty());
     assert!(node.netns.command("nft", &["list", "chain", "ip", "nat", strange]).contains("192.0.2.1"));
     assert!(!node.netns.command("nft", &["list", "table", "ip", "nat"]).contains("KUBE-"));

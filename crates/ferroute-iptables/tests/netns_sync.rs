@@ -63,7 +63,7 @@ fn incremental_changes_equal_a_full_write(backend: Backend) {
                 node.netns.run(|| dataplane.sync(table, &changes)).unwrap();
                 prop_assert_eq!(chains_of(&node.rules(family)), rendered(table));
                 prop_assert!(node.calls().iter().all(|call| call.contains("-restore")), "rules are read");
-                prop_assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+                prop_assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
                 node.clock.advance(60);
             }
             Ok(())
@@ -105,7 +105,7 @@ fn the_error_has_the_rejected_rule_and_the_next_sync_is_full(backend: Backend) {
     };
     assert!(cause.contains("-restore rejected line ") && cause.contains(line), "{error}: {cause}");
     assert_eq!(error.to_string(), "cannot write IPv4 rules");
-    assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap(), "nothing is known");
+    assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "nothing is known");
 
     // A sync after a failure is a resync.
     let mut counters = node.netns.run(KernelCounters::open).unwrap().unwrap();

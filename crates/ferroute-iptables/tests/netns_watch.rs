@@ -30,7 +30,7 @@ fn a_flush_is_detected_and_repaired(backend: Backend) {
         node.iptables(IpFamily::V4, &["-w", "-t", table, "-F"]);
         node.iptables(IpFamily::V4, &["-w", "-t", table, "-X"]);
     }
-    assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap());
+    assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap());
     node.netns.run(|| dataplane.resync(&table)).unwrap();
     assert_eq!(chains_of(&node.rules(IpFamily::V4)), before);
 }
@@ -47,10 +47,10 @@ fn a_modification_of_a_single_rule_or_jump_is_detected_and_repaired(backend: Bac
         &["-D", "PREROUTING", "1"],
     ] {
         node.clock.advance(60);
-        assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
         node.clock.advance(60);
         node.iptables(IpFamily::V4, &[&["-w", "-t", "nat"], modification].concat());
-        assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap(), "{modification:?}");
+        assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{modification:?}");
         let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
         assert!(report.written < report.total / 2, "{modification:?}: {report:?}");
         assert_eq!(chains_of(&node.rules(IpFamily::V4)), before, "{modification:?}");
@@ -69,7 +69,7 @@ fn writes_of_the_other_family_need_no_comparison_and_those_of_other_programs_nee
     let checks = |node: &NetnsHost, dataplanes: &mut [IptablesDataplane; 2]| {
         node.calls();
         for dataplane in dataplanes.iter_mut() {
-            assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+            assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
         }
         node.calls()
     };
@@ -103,7 +103,7 @@ fn comparisons_are_throttled_if_another_program_changes_rules_all_the_time() {
     node.calls();
     for _ in 0..60 {
         node.iptables(IpFamily::V4, &["-w", "-A", "INPUT", "-j", "ACCEPT"]);
-        assert!(!node.netns.run(|| dataplane.was_disturbed()).unwrap());
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
         node.clock.advance(1);
         calls.extend(node.calls());
     }
@@ -113,5 +113,5 @@ fn comparisons_are_throttled_if_another_program_changes_rules_all_the_time() {
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-F"]);
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-X"]);
     node.clock.advance(5);
-    assert!(node.netns.run(|| dataplane.was_disturbed()).unwrap());
+    assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap());
 }

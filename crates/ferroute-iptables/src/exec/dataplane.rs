@@ -197,7 +197,7 @@ impl Dataplane for IptablesDataplane {
         Ok(self.applied(ChainState::new(difference), true, removed, &written, reading + writing))
     }
 
-    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         let Some(state) = &self.state else { return Ok(true) };
         let external = match self.backend() {
             Backend::Legacy => None,

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     lock::{LockError, LockLocation, XtablesLock},
-    process::{Exec, ExecError, Invocation},
+    process::{Exec, ExecError, Invocation, for_each_line},
     programs::{IptablesPrograms, Locking},
 };
 use crate::{ChainName, ParseError, TableName};
@@ -152,19 +152,14 @@ impl Executor {
         let mut parsed = Ok(());
         let mut in_table = false;
         let exit = self.exec.read(invocation, &mut |stdout| {
-            let mut line = Vec::new();
-            loop {
-                line.clear();
-                if stdout.read_until(b'\n', &mut line)? == 0 {
-                    return Ok(());
-                }
+            for_each_line(stdout, |line| {
                 in_table = (in_table || line.starts_with(b"*")) && line.trim_ascii_end() != b"COMMIT";
                 // After an error the rest is read and ignored, so that the program can exit.
                 if parsed.is_ok() {
                     // Comments of other programs may not be UTF-8.
-                    parsed = parse(&String::from_utf8_lossy(&line));
+                    parsed = parse(&String::from_utf8_lossy(line));
                 }
-            }
+            })
         })?;
         let program = || self.programs.save.clone();
         if !exit.status.success() {

@@ -13,7 +13,7 @@ use std::{
 pub trait Exec: Send + Sync {
     /// Runs a program with the standard input that `input` writes. Its standard output is discarded.
     ///
-    /// A program that closes its standard input early is not an error; its exit status tells whether it failed.
+    /// A program that closes its standard input early is not an error; its exit status shows whether it failed.
     ///
     /// # Errors
     /// If the program cannot be run, or `input` fails for another reason; then the program is killed.
@@ -165,6 +165,18 @@ fn beginning(mut stderr: impl Read) -> Vec<u8> {
     _ = (&mut stderr).take(MAX_STDERR).read_to_end(&mut beginning);
     _ = io::copy(&mut stderr, &mut io::sink());
     beginning
+}
+
+/// Calls `each` with every line of a program's output, including the newline.
+pub(super) fn for_each_line(output: &mut dyn BufRead, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if output.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        each(&line);
+    }
 }
 
 /// A pipe that measures the time spent waiting for it.

@@ -9,7 +9,7 @@ use std::{
 use ferroute_core::IpFamily;
 
 use super::{
-    process::{Exec, ExecError, Exit, Invocation},
+    process::{Exec, ExecError, Exit, Invocation, for_each_line},
     version::{Backend, InvalidRelease, Release},
 };
 
@@ -254,16 +254,11 @@ fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String),
 fn count_rules(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(usize, bool), ExecError> {
     let (mut rules, mut kubelet) = (0, false);
     exec.read(invocation, &mut |stdout| {
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            if stdout.read_until(b'\n', &mut line)? == 0 {
-                return Ok(());
-            }
+        for_each_line(stdout, |line| {
             rules += usize::from(line.starts_with(b"-"));
             kubelet |=
                 [&b":KUBE-IPTABLES-HINT "[..], b":KUBE-KUBELET-CANARY "].iter().any(|chain| line.starts_with(chain));
-        }
+        })
     })?;
     Ok((rules, kubelet))
 }

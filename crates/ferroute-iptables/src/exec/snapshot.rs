@@ -1,11 +1,11 @@
 //! The rules of all programs, in both backends.
 
-use std::{io::BufRead, path::PathBuf, process::ExitStatus};
+use std::{path::PathBuf, process::ExitStatus};
 
 use ferroute_core::IpFamily;
 
 use super::{
-    process::{Exec, ExecError, Invocation},
+    process::{Exec, ExecError, Invocation, for_each_line},
     programs::{find_in_path, program_name},
     version::{Backend, Release},
 };
@@ -94,23 +94,13 @@ fn save(family: IpFamily, exec: &dyn Exec, program: PathBuf) -> Result<SavedRule
     let mut reader = SavedRulesReader::new(family);
     // All tables: the legacy programs create a table that is named in their arguments.
     let invocation = Invocation { program: &program, arguments: &["-c"] };
-    let exit = exec.read(invocation, &mut |stdout| for_each_line(stdout, &mut |line| reader.line(line)))?;
+    // Comments of other programs may not be UTF-8.
+    let mut line = |line: &[u8]| reader.line(&String::from_utf8_lossy(line));
+    let exit = exec.read(invocation, &mut |stdout| for_each_line(stdout, &mut line))?;
     if !exit.status.success() {
         return Err(SnapshotError::Failed { program, status: exit.status, stderr: exit.stderr });
     }
     reader.finish().map_err(|source| SnapshotError::Parse { program, source })
-}
-
-fn for_each_line(text: &mut dyn BufRead, each: &mut dyn FnMut(&str)) -> std::io::Result<()> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if text.read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        // Comments of other programs may not be UTF-8.
-        each(&String::from_utf8_lossy(&line));
-    }
 }
 
 /// Reports whether there is anything but empty builtin chains with policy ACCEPT.
