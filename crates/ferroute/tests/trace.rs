@@ -45,7 +45,7 @@ fn names_stand_beside_the_addresses_of_services_and_pods() {
         "tcp from 172.17.0.14:50000 (pod default/web-server) to 10.111.175.78:80 (default/nginx-service, cluster IP)\n",
         "on node node, coming in by cni0, which leads to 172.17.0.14\n",
         "33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80 (pod default/nginx-deployment-2)\n",
-        "=> delivered to one of these 3 through cni0, seen as from 172.17.0.14 (pod default/web-server)\n",
+        "=> delivered to one of these 3 through cni0, with source 172.17.0.14 (pod default/web-server)\n",
     ] {
         assert!(text(&output).contains(part), "no {part} in {}", text(&output));
     }
@@ -182,8 +182,8 @@ fn all_rules_are_told_when_asked_for() {
     let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
     let some = text(&trace_in(&cluster, "--local --to 10.99.99.99:80"));
     let all = text(&trace_in(&cluster, "--local --to 10.99.99.99:80 --all"));
-    assert!(some.contains("none of these matches"), "{some}");
-    assert!(!all.contains("none of these matches") && all.lines().count() > some.lines().count(), "{all}");
+    assert!(some.contains("no match ("), "{some}");
+    assert!(!all.contains("no match (") && all.lines().count() > some.lines().count(), "{all}");
 }
 
 /// The node of the nginx example, in a network namespace, without pods.
