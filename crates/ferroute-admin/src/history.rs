@@ -19,11 +19,11 @@ use std::{
 
 use ferroute_core::{IpFamily, NamespacedName, SyncReport, parse::ObjectVersion, tracker::TrackerEvent};
 
-pub use self::{
-    changes::ChangesPage,
-    services::{ServiceFilter, ServicesPage},
+pub(crate) use self::services::ServiceFilter;
+use self::{
+    changes::{ChangesPage, SlowChanges},
+    services::{ServiceStates, ServicesPage},
 };
-use self::{changes::SlowChanges, services::ServiceStates};
 use crate::Moment;
 
 /// Kind of a change.
@@ -216,12 +216,12 @@ impl History {
     }
 
     /// Returns the applied version of each Service that matches.
-    pub fn services(&self, filter: &ServiceFilter) -> ServicesPage {
+    pub(crate) fn services(&self, filter: &ServiceFilter) -> ServicesPage {
         self.lock().services.page(filter)
     }
 
     /// Returns the slowest changes of the last hour.
-    pub fn slow_changes(&self, now: Instant) -> ChangesPage {
+    pub(crate) fn slow_changes(&self, now: Instant) -> ChangesPage {
         self.lock().slow.page(now)
     }
 
@@ -254,40 +254,40 @@ impl AppliedChange {
 
     /// Returns the time from the event in the cluster to the API server's write, which is spent in controllers. It is up to
     /// a second too short, because the time of the write is truncated to seconds.
-    pub fn api(&self) -> Option<Duration> {
+    pub(crate) fn api(&self) -> Option<Duration> {
         let took = self.change.origin.written?.duration_since(self.change.origin.trigger?).unwrap_or_default();
         Some(took.min(self.delivery()?))
     }
 
     /// Returns the time from the API server's write, or if that is unknown from the event, to the receipt.
-    pub fn watch(&self) -> Option<Duration> {
+    pub(crate) fn watch(&self) -> Option<Duration> {
         Some(self.delivery()? - self.api().unwrap_or_default())
     }
 
     /// Returns the time from the receipt to the start of the sync.
-    pub fn queue(&self) -> Duration {
+    pub(crate) fn queue(&self) -> Duration {
         self.started.saturating_duration_since(self.change.origin.received)
     }
 
     /// Returns the duration of the sync.
-    pub fn sync(&self) -> Duration {
+    pub(crate) fn sync(&self) -> Duration {
         self.ended.instant.saturating_duration_since(self.started)
     }
 
     /// Returns the time from the event in the cluster, or if that is unknown from the receipt, to the end of the sync.
-    pub fn total(&self) -> Duration {
+    pub(crate) fn total(&self) -> Duration {
         self.delivery().unwrap_or_default() + self.queue() + self.sync()
     }
 
     /// Returns the value for `kubeproxy_network_programming_duration_seconds`; `None` for changes that it does not count:
     /// those without effect or without a known event in the cluster.
-    pub fn programming(&self) -> Option<Duration> {
+    pub(crate) fn programming(&self) -> Option<Duration> {
         let trigger = self.change.origin.trigger.filter(|_| self.has_effect)?;
         Some(self.ended.wall.duration_since(trigger).unwrap_or_default())
     }
 
     /// Returns the wall-clock time of the receipt.
-    pub fn received(&self) -> SystemTime {
+    pub(crate) fn received(&self) -> SystemTime {
         self.wall(self.change.origin.received)
     }
 

@@ -7,16 +7,16 @@ use ferroute_core::IpFamily;
 
 use crate::Moment;
 
-/// Health of the proxy, shared between the sync loop and the HTTP thread: [`ProxyHealth`] with a clock and a lock.
-#[derive(Debug)]
-pub struct Health(Mutex<ProxyHealth>);
-
-/// Whether rules are applied in time, per IP family.
+/// Health of the proxy, shared between the sync loop and the HTTP thread: whether rules are applied in time.
 ///
-/// A family is unhealthy while a change has been waiting for longer than the timeout. The age of the last sync does not
-/// matter. Until its first successful sync a family counts as starting up, which is healthy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxyHealth {
+/// An IP family is unhealthy while a change has been waiting for longer than the timeout. The age of the last sync does
+/// not matter. Until its first successful sync a family counts as starting up, which is healthy.
+#[derive(Debug)]
+pub struct Health(Mutex<State>);
+
+/// [`Health`] without lock and clock.
+#[derive(Debug)]
+struct State {
     /// Changes that have waited for this long are late.
     timeout: Duration,
     node_eligible: bool,
@@ -26,26 +26,26 @@ pub struct ProxyHealth {
 
 /// Health at one point in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub(super) struct Report {
     /// Time of the report.
-    pub now: SystemTime,
+    pub(super) now: SystemTime,
     /// Whether every family is healthy.
-    pub healthy: bool,
+    pub(super) healthy: bool,
     /// Whether load balancers may send new connections to this node.
-    pub node_eligible: bool,
+    pub(super) node_eligible: bool,
     /// The families that have been synced at least once, IPv4 first.
-    pub families: Vec<FamilyReport>,
+    pub(super) families: Vec<FamilyReport>,
 }
 
 /// Health of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FamilyReport {
+pub(super) struct FamilyReport {
     /// IP family.
-    pub family: IpFamily,
+    pub(super) family: IpFamily,
     /// Time of the last successful sync.
-    pub last_updated: SystemTime,
+    pub(super) last_updated: SystemTime,
     /// Whether no change has been waiting for too long.
-    pub healthy: bool,
+    pub(super) healthy: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,60 +56,51 @@ struct FamilyState {
 }
 
 impl Health {
-    /// Creates the state of a starting proxy; see [`ProxyHealth::new`].
+    /// Creates the state of a starting proxy on an eligible node. kube-proxy's timeout is twice the sync period.
     pub fn new(timeout: Duration) -> Self {
-        Self(Mutex::new(ProxyHealth::new(timeout)))
+        Self(Mutex::new(State::new(timeout)))
     }
 
-    /// See [`ProxyHealth::queued`].
+    /// Records that a change waits to be applied. Further calls before [`Health::updated`] have no effect.
     pub fn queued(&self, family: IpFamily) {
         self.lock().queued(family, Moment::now());
     }
 
-    /// See [`ProxyHealth::updated`].
+    /// Records that all changes have been applied.
     pub fn updated(&self, family: IpFamily) {
         self.lock().updated(family, Moment::now());
     }
 
-    /// See [`ProxyHealth::set_node_eligible`].
+    /// Sets whether load balancers may send new connections to this node.
     pub fn set_node_eligible(&self, eligible: bool) {
-        self.lock().set_node_eligible(eligible);
+        self.lock().node_eligible = eligible;
     }
 
-    /// See [`ProxyHealth::report`].
-    pub fn report(&self) -> Report {
+    /// Returns the current health.
+    pub(super) fn report(&self) -> Report {
         self.lock().report(Moment::now())
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.
-    fn lock(&self) -> MutexGuard<'_, ProxyHealth> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl ProxyHealth {
-    /// Creates the state of a starting proxy on an eligible node. kube-proxy's timeout is twice the sync period.
-    pub fn new(timeout: Duration) -> Self {
+impl State {
+    fn new(timeout: Duration) -> Self {
         Self { timeout, node_eligible: true, families: [FamilyState::default(); 2] }
     }
 
-    /// Records that a change waits to be applied. Further calls before [`ProxyHealth::updated`] have no effect.
-    pub fn queued(&mut self, family: IpFamily, now: Moment) {
+    fn queued(&mut self, family: IpFamily, now: Moment) {
         self.families[family.index()].waiting_since.get_or_insert(now.instant);
     }
 
-    /// Records that all changes have been applied.
-    pub fn updated(&mut self, family: IpFamily, now: Moment) {
+    fn updated(&mut self, family: IpFamily, now: Moment) {
         self.families[family.index()] = FamilyState { last_updated: Some(now.wall), waiting_since: None };
     }
 
-    /// Sets whether load balancers may send new connections to this node.
-    pub fn set_node_eligible(&mut self, eligible: bool) {
-        self.node_eligible = eligible;
-    }
-
-    /// Returns the health at this time.
-    pub fn report(&self, now: Moment) -> Report {
+    fn report(&self, now: Moment) -> Report {
         let families: Vec<FamilyReport> = IpFamily::BOTH
             .into_iter()
             .filter_map(|family| {
@@ -130,7 +121,7 @@ impl ProxyHealth {
 
 impl Report {
     /// Returns the time of the latest successful sync of any family.
-    pub fn last_updated(&self) -> Option<SystemTime> {
+    pub(super) fn last_updated(&self) -> Option<SystemTime> {
         self.families.iter().map(|family| family.last_updated).max()
     }
 }

@@ -9,7 +9,7 @@ use crate::time::go_time;
 
 /// Slow changes for the `/changes` page, the slowest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ChangesPage {
+pub(crate) struct ChangesPage {
     changes: Vec<ChangeBody>,
 }
 
@@ -119,7 +119,7 @@ impl From<&AppliedChange> for ChangeBody {
 
 impl ChangesPage {
     /// Returns the page as JSON.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         serde_json::to_string(self).expect("text and numbers under text keys are always JSON")
     }
 }

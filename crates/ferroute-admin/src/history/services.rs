@@ -13,16 +13,16 @@ use crate::time::go_time;
 
 /// Selects Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceFilter {
+pub(crate) struct ServiceFilter {
     /// Only Services of this namespace.
-    pub namespace: Option<String>,
+    pub(crate) namespace: Option<String>,
     /// Only Services of this name.
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 /// States of Services for the `/services` page. Copying them under the lock is fast; encoding them happens outside.
 #[derive(Debug)]
-pub struct ServicesPage(Vec<(NamespacedName, ServiceState, [ApplyState; 2])>);
+pub(crate) struct ServicesPage(Vec<(NamespacedName, ServiceState, [ApplyState; 2])>);
 
 #[derive(Debug)]
 pub(super) struct ServiceStates {
@@ -258,7 +258,7 @@ impl ServiceStates {
 
 impl ServicesPage {
     /// Returns the page as JSON.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let services: Vec<ServiceBody> =
             self.0.iter().map(|(name, service, states)| ServiceBody::new(name, service, states)).collect();
         serde_json::to_string(&Body { services }).expect("text, numbers and booleans under text keys are always JSON")

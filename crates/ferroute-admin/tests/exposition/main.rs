@@ -15,7 +15,9 @@ use ferroute_admin::{
     health::{Health, HealthzHandler},
     history::{ChangeKind, ChangeOrigin, History, ObjectChange, Synced},
     http::Handler,
-    metrics::{ApiRequest, Connections, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS, Sampled},
+    metrics::{
+        ApiRequest, Connections, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS, Sampled,
+    },
     version,
 };
 use ferroute_core::{
@@ -189,7 +191,8 @@ const KUBE_PROXY: &[(&str, &str, &[&str], &[&str])] = {
     ]
 };
 
-const MODES: [(&str, &[ModeMetric]); 3] = [("iptables", IPTABLES_METRICS), ("ipvs", IPVS_METRICS), ("nftables", NFTABLES_METRICS)];
+const MODES: [(&str, &[ModeMetric]); 3] =
+    [("iptables", IPTABLES_METRICS), ("ipvs", IPVS_METRICS), ("nftables", NFTABLES_METRICS)];
 
 #[test]
 fn each_mode_has_the_metrics_of_kube_proxy() {

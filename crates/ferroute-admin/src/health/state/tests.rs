@@ -19,12 +19,12 @@ use Event::{Eligible, Queued, Updated};
 fn report_after(events: &[Event], seconds: u64) -> Report {
     let start = Instant::now();
     let at = |seconds| Moment { wall: wall(seconds), instant: start + Duration::from_secs(seconds) };
-    let mut health = ProxyHealth::new(TIMEOUT);
+    let mut health = State::new(TIMEOUT);
     for event in events {
         match *event {
             Queued(family, seconds) => health.queued(family, at(seconds)),
             Updated(family, seconds) => health.updated(family, at(seconds)),
-            Eligible(eligible) => health.set_node_eligible(eligible),
+            Eligible(eligible) => health.node_eligible = eligible,
         }
     }
     health.report(at(seconds))
@@ -97,7 +97,7 @@ fn node_eligibility_does_not_affect_health() {
 #[test]
 fn wall_clock_steps_make_no_change_late() {
     let start = Instant::now();
-    let mut health = ProxyHealth::new(TIMEOUT);
+    let mut health = State::new(TIMEOUT);
     health.updated(V4, Moment { wall: wall(1), instant: start });
     health.queued(V4, Moment { wall: wall(2), instant: start });
     let later = Moment { wall: wall(100_000), instant: start + Duration::from_secs(3) };
