@@ -322,7 +322,7 @@ fn unprepared(url: Option<String>, error: &AccessError) -> ApiError {
 /// Returns the error for a request without a response.
 pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
     let url = url.to_owned();
-    // `tower` boxes the errors of its layers, so the type is all that tells a failed plugin from a failed connection.
+    // `tower` boxes the errors of its layers, so only the type distinguishes a failed plugin from a failed connection.
     match chain(error).find_map(|error| error.downcast_ref::<AuthError>()) {
         Some(error) => ApiError::Unprepared { url: Some(url), cause: Cause::whole(error) },
         None => ApiError::Unreachable { url, cause: Cause::innermost(error) },

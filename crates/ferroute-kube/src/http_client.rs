@@ -99,11 +99,7 @@ where
 
 /// Returns the proxy for `url`, if any. That of the kubeconfig takes precedence over the environment, and `NO_PROXY` does
 /// not apply to it.
-fn find_proxy(
-    url: &Uri,
-    kubeconfig: Option<&Uri>,
-    environment: impl Fn(&str) -> Option<String>,
-) -> Option<Intercept> {
+fn find_proxy(url: &Uri, kubeconfig: Option<&Uri>, environment: impl Fn(&str) -> Option<String>) -> Option<Intercept> {
     if let Some(proxy) = kubeconfig {
         return Matcher::builder().all(proxy.to_string()).build().intercept(url);
     }

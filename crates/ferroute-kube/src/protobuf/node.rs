@@ -2,7 +2,7 @@
 
 use ferroute_api as api;
 
-use super::{convert_all, non_empty, meta::ObjectMeta};
+use super::{convert_all, meta::ObjectMeta, non_empty};
 
 /// A Node.
 #[derive(Clone, PartialEq, prost::Message)]

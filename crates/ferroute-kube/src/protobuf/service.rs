@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ferroute_api as api;
 
-use super::{convert_all, non_empty, meta::ObjectMeta, non_zero};
+use super::{convert_all, meta::ObjectMeta, non_empty, non_zero};
 
 /// A Service.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -130,7 +130,9 @@ impl From<Service> for api::Service {
         Self {
             metadata: service.metadata.unwrap_or_default().into(),
             spec: service.spec.unwrap_or_default().into(),
-            status: api::ServiceStatus { load_balancer: api::LoadBalancerStatus { ingress: convert_all(balancer.ingress) } },
+            status: api::ServiceStatus {
+                load_balancer: api::LoadBalancerStatus { ingress: convert_all(balancer.ingress) },
+            },
         }
     }
 }

@@ -107,9 +107,7 @@ impl State {
             (Self::List(list), Transition::ContinueExpired) => {
                 Self::List(List { version: ListVersion::MostRecent, paging: Paging::Unlimited, ..list })
             }
-            (Self::List(list), Transition::ListFailed) => {
-                Self::List(List { strategy: list.strategy.other(), ..list })
-            }
+            (Self::List(list), Transition::ListFailed) => Self::List(List { strategy: list.strategy.other(), ..list }),
             (Self::Watch { version: last }, Transition::Changed(version)) => {
                 let is_newer = !ResourceVersion::parse(&version).is_at_most(ResourceVersion::parse(&last));
                 Self::Watch { version: if is_newer { version } else { last } }

@@ -67,10 +67,8 @@ impl VersionCache {
     /// Records an object of a list and reports whether its version is new. `valid`: an event will be emitted if so.
     pub(super) fn listed(&mut self, name: &NamespacedName, version: ResourceVersion, valid: bool) -> bool {
         // A list is right even where its versions are older, because the server has been restored from a backup.
-        let is_new = self
-            .objects
-            .get(name)
-            .is_none_or(|cached| cached.version != version || version == ResourceVersion(None));
+        let is_new =
+            self.objects.get(name).is_none_or(|cached| cached.version != version || version == ResourceVersion(None));
         self.insert(name, CachedObject { version, emitted: valid, list: self.list });
         is_new
     }

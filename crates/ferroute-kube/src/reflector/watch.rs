@@ -50,11 +50,7 @@ impl Reflector {
         Ok((response, Instant::now() + Duration::from_secs(seconds) + self.client.timing.watch_grace))
     }
 
-    pub(super) async fn read_watch(
-        &mut self,
-        response: ResponseStream,
-        deadline: Instant,
-    ) -> Result<(), Interruption> {
+    pub(super) async fn read_watch(&mut self, response: ResponseStream, deadline: Instant) -> Result<(), Interruption> {
         let ResponseStream { mut body, url, media_type } = response;
         let start = Instant::now();
         let max_backoff = self.client.timing.max_backoff;
@@ -84,9 +80,7 @@ impl Reflector {
                     }
                     return match end {
                         None if lasted && !listing && !splitter.is_within_object() => Ok(()),
-                        _ if (lasted || has_received) && !listing => {
-                            Err(Interruption::Retry(RetryReason::Interrupted))
-                        }
+                        _ if (lasted || has_received) && !listing => Err(Interruption::Retry(RetryReason::Interrupted)),
                         end => {
                             let cause = end.and_then(Result::err).map(|error| Cause::innermost(&error));
                             Err(ApiError::ConnectionLost { url: url.to_string(), cause }.into())

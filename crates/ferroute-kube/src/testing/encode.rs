@@ -12,9 +12,7 @@ use ferroute_source::Resource;
 use serde_json::{Value, json};
 
 use self::schema::{Field, LIST_META, STATUS, Shape};
-use crate::{
-    protobuf::MAGIC,
-};
+use crate::protobuf::MAGIC;
 
 /// Encodes an event of a watch. Its object is a Status if its type is `ERROR`.
 pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, object: &Value) -> Vec<u8> {
@@ -24,7 +22,11 @@ pub(crate) fn event(media_type: MediaType, resource: Resource, event: &str, obje
     }
     let object = match event {
         "ERROR" => enveloped("v1", "Status", &message(STATUS, object)),
-        _ => enveloped(resource.kind().api_version(), resource.kind().as_str(), &message(schema::fields(resource), object)),
+        _ => enveloped(
+            resource.kind().api_version(),
+            resource.kind().as_str(),
+            &message(schema::fields(resource), object),
+        ),
     };
     let mut message = Vec::new();
     bytes(1, event.as_bytes(), &mut message);

@@ -7,7 +7,7 @@ use ferroute_kube::{
 };
 use ferroute_source::Resource;
 
-use crate::{MEDIA_TYPES, Consumer, NODE, connection, connection_in, service, service_requests, timing};
+use crate::{Consumer, MEDIA_TYPES, NODE, connection, connection_in, service, service_requests, timing};
 
 async fn with_a_service() -> FakeApiServer {
     let fake = FakeApiServer::start().await;
@@ -38,9 +38,7 @@ async fn server_errors_are_reported_and_retried() {
         let url = fake.url();
         let observed = problems(&fake, media_type, timing()).await;
         let expected = ["endpointslices", "nodes", "servicecidrs", "services"].map(|resource| {
-            format!(
-                "problem: the API server at {url} returns 500 Internal Server Error for {resource}: fake error 500"
-            )
+            format!("problem: the API server at {url} returns 500 Internal Server Error for {resource}: fake error 500")
         });
         assert_eq!(observed, expected);
     }
@@ -120,10 +118,8 @@ async fn invalid_responses_are_reported() {
             fake.behave(|behaviour| behaviour.streaming = streaming);
             inject_all(&fake, &Fault::Html);
             let observed = problems(&fake, media_type, timing()).await;
-            let expected = format!(
-                "problem: invalid response from {} to a request for endpointslices: not JSON",
-                fake.url()
-            );
+            let expected =
+                format!("problem: invalid response from {} to a request for endpointslices: not JSON", fake.url());
             assert_eq!(observed[0], expected);
         }
     }

@@ -6,7 +6,7 @@ use ferroute_kube::{
 };
 use ferroute_source::Resource;
 
-use crate::{MEDIA_TYPES, Consumer, STREAM, node, service, service_requests, slice, timing, watch_from};
+use crate::{Consumer, MEDIA_TYPES, STREAM, node, service, service_requests, slice, timing, watch_from};
 
 async fn small_cluster() -> FakeApiServer {
     let fake = FakeApiServer::start().await;

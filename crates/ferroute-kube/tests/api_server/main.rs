@@ -19,9 +19,9 @@ use std::{
 };
 
 use ferroute_config::{ClientConnectionConfiguration, MediaType};
-use ferroute_kube::{ApiServer, Timing, testing::FakeApiServer};
 use ferroute_core::NamespacedName;
-use ferroute_source::{Event, Resource};
+use ferroute_kube::{ApiServer, Timing, testing::FakeApiServer};
+use ferroute_source::{Event, Problem, Resource};
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -74,13 +74,15 @@ fn service_cidr(name: &str, network: &str) -> Value {
 }
 
 /// The state that results from the events. Checks that no event is redundant.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Observed {
     /// The version and one characteristic value of each object.
     objects: BTreeMap<(Resource, String), (u64, String)>,
     synced: BTreeMap<Resource, usize>,
     /// Problems that are not resolved.
     problems: BTreeSet<String>,
+    /// How many of them are invalid objects.
+    invalid_objects: usize,
     /// All events, as text.
     log: Vec<String>,
 }
@@ -109,10 +111,12 @@ impl Observed {
             Event::ServiceCidrDeleted(name) => self.deleted(Resource::ServiceCidrs, &name),
             Event::Synced(resource) => *self.synced.entry(resource).or_default() += 1,
             Event::Problem(problem) => {
+                self.invalid_objects += usize::from(is_invalid_object(&problem));
                 self.log.push(format!("problem: {}", problem.text()));
                 assert!(self.problems.insert(problem.text()), "reported twice: {}", problem.text());
             }
             Event::Resolved(problem) => {
+                self.invalid_objects -= usize::from(is_invalid_object(&problem));
                 self.log.push(format!("resolved: {}", problem.text()));
                 assert!(self.problems.remove(&problem.text()), "resolved, but never reported: {}", problem.text());
             }
@@ -142,6 +146,10 @@ impl Observed {
     }
 }
 
+fn is_invalid_object(problem: &Problem) -> bool {
+    matches!(problem, Problem::InvalidObject { .. })
+}
+
 /// A consumer of the events.
 struct Consumer {
     observed: Observed,
@@ -165,7 +173,11 @@ impl Consumer {
         Self::start_configured(fake, &connection_in(media_type), timing()).await
     }
 
-    async fn start_configured(fake: &FakeApiServer, connection: &ClientConnectionConfiguration, timing: Timing) -> Self {
+    async fn start_configured(
+        fake: &FakeApiServer,
+        connection: &ClientConnectionConfiguration,
+        timing: Timing,
+    ) -> Self {
         Self::from_source(ApiServer::new(connection, Some(&fake.url()), NODE).await.unwrap().with_timing(timing))
     }
 

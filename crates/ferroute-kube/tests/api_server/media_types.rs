@@ -4,7 +4,7 @@ use ferroute_config::{ClientConnectionConfiguration, MediaType};
 use ferroute_kube::testing::{FakeApiServer, Fault, Streaming};
 use ferroute_source::Resource;
 
-use crate::{MEDIA_TYPES, Consumer, STREAM, connection, connection_in, service, service_requests, timing};
+use crate::{Consumer, MEDIA_TYPES, STREAM, connection, connection_in, service, service_requests, timing};
 
 async fn with_a_service() -> FakeApiServer {
     let fake = FakeApiServer::start().await;

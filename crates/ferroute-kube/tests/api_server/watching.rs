@@ -3,7 +3,7 @@ use ferroute_kube::testing::{FakeApiServer, Streaming};
 use ferroute_source::Resource;
 use serde_json::json;
 
-use crate::{MEDIA_TYPES, Consumer, STREAM, service, service_requests, slice, watch_from};
+use crate::{Consumer, MEDIA_TYPES, STREAM, service, service_requests, slice, watch_from};
 
 /// Starts with two Services and a slice, all observed.
 async fn started() -> (FakeApiServer, Consumer) {
@@ -190,8 +190,7 @@ async fn deletion_of_an_object_that_was_never_valid_is_not_emitted() {
             MediaType::Json => "endpoints: invalid type: integer `7`, expected a sequence",
             MediaType::Protobuf => "endpoints: invalid wire type: Varint (expected LengthDelimited)",
         };
-        let problem =
-            format!("ignoring invalid EndpointSlice default/bad; keeping its last valid version: {field}");
+        let problem = format!("ignoring invalid EndpointSlice default/bad; keeping its last valid version: {field}");
         assert_eq!(consumer.take_log(), [format!("problem: {problem}"), format!("resolved: {problem}")]);
     }
 }

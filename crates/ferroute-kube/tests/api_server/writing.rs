@@ -1,6 +1,6 @@
 use std::time::SystemTime;
 
-use ferroute_kube::{ApiServer, ApiWriter, ObjectReference, KubeEvent, EventType, WriteError, testing::FakeApiServer};
+use ferroute_kube::{ApiServer, ApiWriter, EventType, KubeEvent, ObjectReference, WriteError, testing::FakeApiServer};
 use ferroute_source::Resource;
 use serde_json::{Value, json};
 

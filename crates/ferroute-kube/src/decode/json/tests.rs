@@ -2,9 +2,7 @@ use ferroute_config::MediaType;
 use ferroute_source::{Event, Resource};
 use serde_json::json;
 
-use crate::{
-    decode::{Decoded, MissingName, RawObject, object, watch_event},
-};
+use crate::decode::{Decoded, MissingName, RawObject, object, watch_event};
 
 fn read(resource: Resource, json: &serde_json::Value) -> Result<Decoded, MissingName> {
     object(resource, RawObject::Json(&json.to_string()))
