@@ -106,7 +106,7 @@ pub trait Dataplane: Send {
     /// # Errors
     ///
     /// The rules could not be read.
-    fn was_disturbed(&mut self) -> Result<bool, DataplaneError>;
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
 
     /// Returns the progress of syncs, in modes that report it.
     fn progress(&self) -> Option<Progress> {

@@ -45,7 +45,7 @@ impl NodePortAddresses {
     }
 
     /// Reports whether addresses in 127.0.0.0/8 may be included, so that node ports on localhost are possible.
-    pub fn may_include_ipv4_loopback(&self) -> bool {
+    pub(crate) fn may_include_ipv4_loopback(&self) -> bool {
         match self {
             Self::All => true,
             Self::Primary => false,

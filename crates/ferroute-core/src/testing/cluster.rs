@@ -70,18 +70,16 @@ impl Cluster {
     pub fn apply(&mut self, edit: &Edit) {
         match edit {
             Edit::SetService(service) => {
-                self.services.retain(|old| {
-                    NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&service.metadata)
-                });
+                let name = NamespacedName::from_metadata(&service.metadata);
+                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != name);
                 self.services.push((**service).clone());
             }
             Edit::RemoveService(name) => {
-                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name)
+                self.services.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name);
             }
             Edit::SetSlice(slice) => {
-                self.slices.retain(|old| {
-                    NamespacedName::from_metadata(&old.metadata) != NamespacedName::from_metadata(&slice.metadata)
-                });
+                let name = NamespacedName::from_metadata(&slice.metadata);
+                self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != name);
                 self.slices.push(slice.clone());
             }
             Edit::RemoveSlice(name) => self.slices.retain(|old| NamespacedName::from_metadata(&old.metadata) != *name),
