@@ -1,6 +1,6 @@
 //! Applies one IP family's Services through a [`Kernel`].
 //!
-//! Syncs write the difference that the [`Planner`] computes, without reading. The kernel's generation tells whether another
+//! Syncs write the difference that the [`Planner`] computes, without reading. The kernel's generation shows whether another
 //! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
 
 mod resync;

@@ -14,7 +14,7 @@ mod frontend;
 mod kind;
 mod order;
 mod planner;
-mod record;
+mod port_plan;
 mod sets;
 mod shared;
 mod slots;
@@ -26,12 +26,14 @@ use ferroute_core::{Frontend, ServiceTable};
 
 use crate::model::{Name, TableId, Transaction};
 
-pub use context::{Context, NftablesSettings};
+pub(crate) use context::Context;
+pub use context::NftablesSettings;
 use frontend::frontend_fields;
 pub use frontend::{frontend_from_key, frontend_key};
-pub use kind::{Kind, ListId, Selection};
-pub use order::EndpointOrder;
-pub use planner::{NoLocalEndpoints, Planner};
+pub(crate) use kind::Kind;
+pub use kind::ListId;
+pub(crate) use order::EndpointOrder;
+pub(crate) use planner::Planner;
 use sets::MapName;
 pub use sets::SetId;
 

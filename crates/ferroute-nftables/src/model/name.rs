@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn name_is_printed_on_one_line_and_stored_unchanged() {
-        let strange = Name::from("a\n\"b");
-        assert_eq!((strange.to_string().as_str(), strange.as_str()), ("a??b", "a\n\"b"));
+        let name = Name::from("a\n\"b");
+        assert_eq!((name.to_string().as_str(), name.as_str()), ("a??b", "a\n\"b"));
         assert_eq!(Name::fixed("services-é").to_string(), "services-é");
     }
 }

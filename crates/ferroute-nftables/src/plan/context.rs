@@ -17,31 +17,31 @@ pub struct NftablesSettings {
 
 /// The inputs of rules besides Services and endpoints. A change of them can affect the rules of all Services.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Context {
+pub(crate) struct Context {
     /// The IP family.
-    pub family: IpFamily,
+    pub(crate) family: IpFamily,
     /// The mark of packets to masquerade.
-    pub masquerade_mark: u32,
+    pub(crate) masquerade_mark: u32,
     /// Whether all traffic to cluster IPs is masqueraded.
-    pub masquerade_all: bool,
+    pub(crate) masquerade_all: bool,
     /// How to detect traffic from local pods; `None` if it cannot be detected.
-    pub local_traffic: Option<LocalTraffic>,
+    pub(crate) local_traffic: Option<LocalTraffic>,
     /// The addresses that serve node ports.
-    pub node_ports: NodePortMatch,
+    pub(crate) node_ports: NodePortMatch,
     /// Whether localhost serves node ports.
-    pub localhost_node_ports: bool,
+    pub(crate) localhost_node_ports: bool,
     /// The node's primary address. If source ranges contain it, they also contain the load balancer's addresses.
-    pub node_ip: Option<IpAddr>,
+    pub(crate) node_ip: Option<IpAddr>,
     /// The aggregated service CIDRs of this family. Packets to unassigned addresses in them are dropped, because they
     /// would otherwise be sent to the default gateway.
-    pub service_networks: Vec<IpNet>,
+    pub(crate) service_networks: Vec<IpNet>,
     /// Whether elements have counters.
-    pub counters: bool,
+    pub(crate) counters: bool,
 }
 
 impl Context {
     /// Returns the context for a table's node and service CIDRs; `host` are the addresses of the host's interfaces.
-    pub fn new(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Self {
+    pub(crate) fn new(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]) -> Self {
         let (family, node, proxy) = (table.family, &table.node, &settings.proxy);
         let localhost_node_ports = proxy.localhost_node_ports(family);
         let mut node_ports = proxy.node_ports(family, node, host);

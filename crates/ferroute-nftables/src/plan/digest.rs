@@ -5,7 +5,7 @@ use ferroute_core::RulesDigest;
 use super::{
     Planner,
     kind::ListId,
-    record::{Action, FrontendPlan, PortPlan},
+    port_plan::{Action, FrontendPlan, PortPlan},
 };
 
 impl Planner {
@@ -13,7 +13,7 @@ impl Planner {
     ///
     /// Chains and addresses that exist without a Service are left out because they depend on the host. So are the order
     /// of endpoints in a list and their slots, which depend on earlier states and do not affect packets.
-    pub fn digest(&self) -> RulesDigest {
+    pub(crate) fn digest(&self) -> RulesDigest {
         let mut ports: Vec<_> = self.ports().collect();
         ports.sort_unstable_by_key(|(name, _)| *name);
         RulesDigest::compute(|mut out| {
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn digest_depends_neither_on_earlier_states_nor_on_the_host() {
         let (one, two) = (web(&["10.244.0.3"], None), web(&["10.244.0.2", "10.244.0.3"], None));
-        let wanted = digest(std::slice::from_ref(&two), &NftablesSettings::default(), &[]);
-        assert_eq!(digest(&[one, two.clone()], &NftablesSettings::default(), &[]), wanted);
+        let expected = digest(std::slice::from_ref(&two), &NftablesSettings::default(), &[]);
+        assert_eq!(digest(&[one, two.clone()], &NftablesSettings::default(), &[]), expected);
         let mut settings = NftablesSettings::default();
         settings.proxy.node_port_addresses = NodePortAddresses::All;
-        assert_eq!(digest(&[two], &settings, &["192.0.2.1".parse().unwrap()]), wanted);
+        assert_eq!(digest(&[two], &settings, &["192.0.2.1".parse().unwrap()]), expected);
     }
 }

@@ -7,7 +7,7 @@ use ferroute_core::{IpFamily, ServicePortName};
 use super::{
     SetId, frontend_key,
     kind::{ListId, Selection},
-    record::{Action, FrontendPlan, PortPlan},
+    port_plan::{Action, FrontendPlan, PortPlan},
 };
 use crate::model::{Change, ClassId, Comment, Element, Transaction, Value};
 

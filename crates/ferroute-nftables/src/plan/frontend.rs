@@ -1,4 +1,5 @@
-//! Frontends as keys of sets and maps: `daddr . l4proto . dport`. The address of a node port is unspecified (`0.0.0.0`, `::`).
+//! Frontends as keys of sets and maps: `daddr . l4proto . dport`. The address of a node port is unspecified (`0.0.0.0`,
+//! `::`).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -4,18 +4,18 @@ use super::{Context, MapName, frontend_fields};
 
 /// How a frontend's traffic is forwarded. With the number of endpoints it determines a [`ClassId`] and a chain name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Whether the frontend is a node port.
-    pub node_port: bool,
+    pub(crate) node_port: bool,
     /// Whether the Service has session affinity.
-    pub sticky: bool,
+    pub(crate) sticky: bool,
     /// The endpoints and the source address.
-    pub selection: Selection,
+    pub(crate) selection: Selection,
 }
 
 /// The endpoints that receive a frontend's traffic, and whether it is masqueraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Selection {
+pub(crate) enum Selection {
     /// The cluster's endpoints, without masquerading.
     Pick,
     /// This node's endpoints, without masquerading.
@@ -62,7 +62,7 @@ impl ListId {
 
 impl Kind {
     /// Returns the class id of this kind for a number of endpoints.
-    pub fn class(self, endpoints: usize) -> ClassId {
+    pub(crate) fn class(self, endpoints: usize) -> ClassId {
         let selection = match self.selection {
             Selection::Pick => 1,
             Selection::PickLocal => 2,
@@ -75,7 +75,7 @@ impl Kind {
 
     /// Returns the kind and the number of endpoints of a class id; `None` if it is not one of [`Kind::class`], whose
     /// inverse this is.
-    pub fn from_class_id(class: ClassId) -> Option<(Self, usize)> {
+    pub(crate) fn from_class_id(class: ClassId) -> Option<(Self, usize)> {
         let (node_port, rest) = (class.major() & NODE_PORT != 0, class.major() & !NODE_PORT);
         let (sticky, rest) = (rest > STICKY, if rest > STICKY { rest - STICKY } else { rest });
         let selection = match rest {
@@ -89,7 +89,7 @@ impl Kind {
     }
 
     /// Returns the name of the chain for a number of endpoints.
-    pub fn chain_name(self, endpoints: usize) -> Name {
+    pub(crate) fn chain_name(self, endpoints: usize) -> Name {
         let selection = match self.selection {
             Selection::Pick => "pick",
             Selection::PickLocal => "pick-local",
@@ -102,7 +102,7 @@ impl Kind {
     }
 
     /// Returns the list whose endpoints are counted.
-    pub fn list(self) -> ListId {
+    pub(crate) fn list(self) -> ListId {
         match self.selection {
             Selection::Pick | Selection::External | Selection::ExternalLocal => ListId::Cluster,
             Selection::PickLocal => ListId::Local,
@@ -110,7 +110,7 @@ impl Kind {
     }
 
     /// Returns the kind whose chain this kind's chain goes to, with the same number of endpoints.
-    pub fn goto_target(self) -> Option<Self> {
+    pub(crate) fn goto_target(self) -> Option<Self> {
         match self.selection {
             Selection::Pick | Selection::PickLocal => None,
             Selection::External | Selection::ExternalLocal => Some(Self { selection: Selection::Pick, ..self }),

@@ -12,7 +12,7 @@ use crate::model::{ClassId, Data, Element, Key, Value};
 ///
 /// Stored compactly: the maps can have a million elements.
 #[derive(Clone, Debug)]
-pub struct EndpointOrder {
+pub(crate) struct EndpointOrder {
     family: IpFamily,
     endpoints: HashMap<(Frontend, ListId), Positions<SocketAddr>>,
     /// The same for Services with session affinity, whose endpoints are keyed by slot.
@@ -33,12 +33,12 @@ enum Item {
 
 impl EndpointOrder {
     /// Returns an empty order.
-    pub fn new(family: IpFamily) -> Self {
+    pub(crate) fn new(family: IpFamily) -> Self {
         Self { family, endpoints: HashMap::new(), slots: HashMap::new(), by_slot: HashMap::new(), counts: [0; 2] }
     }
 
     /// Inserts an element. Returns it if it is not an endpoint or slot.
-    pub fn insert(&mut self, set: SetId, element: Element) -> Option<Element> {
+    pub(crate) fn insert(&mut self, set: SetId, element: Element) -> Option<Element> {
         let new = match Item::parse(set, &element.key, element.data.as_ref()) {
             None => return Some(element),
             Some(Item::Endpoint(frontend, list, position, socket)) => {
@@ -60,7 +60,7 @@ impl EndpointOrder {
     }
 
     /// Returns the number of distinct elements of a map.
-    pub fn count(&self, set: SetId) -> usize {
+    pub(crate) fn count(&self, set: SetId) -> usize {
         match set {
             SetId::Endpoints => self.counts[0],
             SetId::Slots => self.counts[1],
@@ -69,7 +69,7 @@ impl EndpointOrder {
     }
 
     /// Removes all elements of a map.
-    pub fn clear(&mut self, set: SetId) {
+    pub(crate) fn clear(&mut self, set: SetId) {
         match set {
             SetId::Endpoints => {
                 self.endpoints.clear();
@@ -86,7 +86,7 @@ impl EndpointOrder {
 
     /// Returns the keys of a frontend with this class id in a map. Keys of map `endpoints` depend on the slots that
     /// were inserted.
-    pub fn keys(&self, set: SetId, frontend: Frontend, class: ClassId) -> Vec<Key> {
+    pub(crate) fn keys(&self, set: SetId, frontend: Frontend, class: ClassId) -> Vec<Key> {
         let Some((kind, endpoints)) = Kind::from_class_id(class) else { return Vec::new() };
         let list = kind.list();
         let key = |last: ClassId| frontend_key(frontend, self.family).into_iter().chain([last.into()]).collect();
@@ -101,7 +101,7 @@ impl EndpointOrder {
     }
 
     /// Removes the element with the key of `element` and returns its data.
-    pub fn remove(&mut self, set: SetId, element: &Element) -> Option<Data> {
+    pub(crate) fn remove(&mut self, set: SetId, element: &Element) -> Option<Data> {
         match Item::parse(set, &element.key, element.data.as_ref())? {
             Item::Endpoint(frontend, list, position, _) => {
                 self.endpoints.get_mut(&(frontend, list))?.get_mut(position)?.take().map(socket_data)
@@ -114,7 +114,7 @@ impl EndpointOrder {
     }
 
     /// Returns all elements that were not removed.
-    pub fn into_elements(self) -> impl Iterator<Item = (SetId, Element)> {
+    pub(crate) fn into_elements(self) -> impl Iterator<Item = (SetId, Element)> {
         let element = move |frontend: Frontend, last: ClassId, data| Element {
             key: frontend_key(frontend, self.family).into_iter().chain([last.into()]).collect(),
             data: Some(data),

@@ -8,7 +8,7 @@ use super::{
     fixed::fixed_chains,
     kind::ListId,
     order::EndpointOrder,
-    record::{FrontendPlan, PortPlan},
+    port_plan::{FrontendPlan, PortPlan},
     shared::SharedObjects,
     slots::SlotOwners,
 };
@@ -19,7 +19,7 @@ use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transact
 /// The planner assumes that all its changes are applied, in order. After a failed transaction, or after another
 /// program's changes, create a new planner and compare its result with the kernel's table.
 #[derive(Clone, Debug)]
-pub struct Planner {
+pub(crate) struct Planner {
     context: Context,
     /// Boxed, because a hash table allocates up to twice as many slots as it has entries.
     ports: HashMap<ServicePortName, Box<PortPlan>>,
@@ -39,22 +39,22 @@ pub struct Planner {
 /// Numbers of service ports without endpoints on this node although their traffic policy is Local, and with endpoints
 /// on other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NoLocalEndpoints {
+pub(crate) struct NoLocalEndpoints {
     /// Service ports with `internalTrafficPolicy: Local`.
-    pub internal: usize,
+    pub(crate) internal: usize,
     /// Service ports with `externalTrafficPolicy: Local`.
-    pub external: usize,
+    pub(crate) external: usize,
 }
 
 impl Planner {
     /// Returns a planner for an empty table.
-    pub fn new(context: Context) -> Self {
+    pub(crate) fn new(context: Context) -> Self {
         let order = EndpointOrder::new(context.family);
         Self::with_order(context, order)
     }
 
     /// Returns a planner for an empty table that keeps endpoints in the order in which they were read from the kernel.
-    pub fn with_order(context: Context, order: EndpointOrder) -> Self {
+    pub(crate) fn with_order(context: Context, order: EndpointOrder) -> Self {
         Self {
             context,
             ports: HashMap::new(),
@@ -69,12 +69,12 @@ impl Planner {
     }
 
     /// Returns the context.
-    pub fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.context
     }
 
     /// Writes the objects that exist without any Service.
-    pub fn create_table(&self, transaction: &mut Transaction) {
+    pub(crate) fn create_table(&self, transaction: &mut Transaction) {
         transaction.push(Change::AddTable(Some(TABLE_COMMENT)));
         transaction.changes.extend(self.sets().into_iter().map(Change::AddSet));
         for chain in fixed_chains(&self.context, self.shared.timeouts()) {
@@ -85,7 +85,7 @@ impl Planner {
     }
 
     /// Writes the changes of a service port: to its entry in `table`, or its removal.
-    pub fn update(&mut self, name: &ServicePortName, table: &ServiceTable, transaction: &mut Transaction) {
+    pub(crate) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, transaction: &mut Transaction) {
         let old = self.ports.remove(name);
         let order = |frontends: &[FrontendPlan], list: ListId| match &old {
             Some(old) => old.list(list).iter().map(Some).collect(),
@@ -108,7 +108,7 @@ impl Planner {
     }
 
     /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
-    pub fn finish_transaction(&mut self, transaction: &mut Transaction) {
+    pub(crate) fn finish_transaction(&mut self, transaction: &mut Transaction) {
         for frontend in std::mem::take(&mut self.vacant) {
             // The waiting service ports may have been removed, and another one may own the frontend.
             if self.owners.contains_key(&frontend) {
@@ -127,7 +127,7 @@ impl Planner {
     }
 
     /// Changes the context, for example after a change of the Node. All service ports have to be updated afterwards.
-    pub fn set_context(&mut self, context: Context, transaction: &mut Transaction) {
+    pub(crate) fn set_context(&mut self, context: Context, transaction: &mut Transaction) {
         if context == self.context {
             return;
         }
@@ -141,17 +141,17 @@ impl Planner {
     }
 
     /// Returns the chains that can be deleted once all transactions so far have been committed.
-    pub fn unused_chains(&self) -> Vec<Name> {
+    pub(crate) fn unused_chains(&self) -> Vec<Name> {
         self.shared.unused_chains().collect()
     }
 
     /// Forgets the unused chains, after they were deleted.
-    pub fn unused_chains_deleted(&mut self) {
+    pub(crate) fn unused_chains_deleted(&mut self) {
         self.shared.unused_chains_deleted();
     }
 
     /// Returns the names of all service ports, in no particular order.
-    pub fn service_ports(&self) -> impl Iterator<Item = &ServicePortName> {
+    pub(crate) fn service_ports(&self) -> impl Iterator<Item = &ServicePortName> {
         self.ports.keys()
     }
 
@@ -166,18 +166,18 @@ impl Planner {
     }
 
     /// Returns all sets and maps.
-    pub fn sets(&self) -> Vec<Set> {
+    pub(crate) fn sets(&self) -> Vec<Set> {
         let sticky = self.shared.timeouts().map(SetId::Sticky);
         SetId::FIXED.into_iter().chain(sticky).map(|id| id.declaration(&self.context)).collect()
     }
 
     /// Returns all chains; the targets of jumps and gotos come first.
-    pub fn chains(&self) -> Vec<ChainWithRules> {
+    pub(crate) fn chains(&self) -> Vec<ChainWithRules> {
         [self.shared.chains(&self.context), fixed_chains(&self.context, self.shared.timeouts())].concat()
     }
 
     /// Calls `each` with every element, in no particular order.
-    pub fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
+    pub(crate) fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
         for (frontend, owner) in &self.owners {
             let view = view(&self.ports, owner, *frontend).expect("bug: owner has no plan for its frontend");
             view.elements(self.context.family).into_iter().for_each(|(set, element)| each(set, element));
@@ -187,12 +187,12 @@ impl Planner {
     }
 
     /// Returns the numbers of service ports without local endpoints.
-    pub fn no_local_endpoints(&self) -> NoLocalEndpoints {
+    pub(crate) fn no_local_endpoints(&self) -> NoLocalEndpoints {
         self.no_local_endpoints
     }
 
     /// Returns the order that the planner was created with. The planner does not need it once everything was updated.
-    pub fn take_order(&mut self) -> EndpointOrder {
+    pub(crate) fn take_order(&mut self) -> EndpointOrder {
         self.slot_owners.clear_reserved();
         std::mem::replace(&mut self.order, EndpointOrder::new(self.context.family))
     }

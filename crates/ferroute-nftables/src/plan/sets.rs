@@ -7,11 +7,12 @@ use super::Context;
 pub enum SetId {
     /// Frontend to kind and number of endpoints.
     Services,
-    /// The same for what must stay on this node.
+    /// Frontend to kind and number of endpoints on this node, for external traffic with policy Local.
     LocalServices,
     /// Kind and number of endpoints to the chain.
     Dispatch,
-    /// The same for what must stay on this node. The kernel refuses a map that leads back to where it is looked into.
+    /// The same for `local-services`. A separate map, because the kernel refuses a verdict map that can go back to a
+    /// chain that looks it up.
     LocalDispatch,
     /// Frontend and index or slot to the endpoint's address and port.
     Endpoints,

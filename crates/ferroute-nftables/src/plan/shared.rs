@@ -13,7 +13,7 @@ use super::{
     elements::{FrontendView, SetElement},
     fixed::fixed_chains,
     kind::Kind,
-    record::PortPlan,
+    port_plan::PortPlan,
 };
 use crate::model::{ChainWithRules, Change, ClassId, Element, Name, SetOrMap, Transaction, Value, Verdict};
 

@@ -56,22 +56,22 @@ impl SocketList {
     }
 }
 
-/// Arranges `wanted` in an order that differs from `old` in as few positions as possible: endpoints in both keep their
+/// Arranges `desired` in an order that differs from `old` in as few positions as possible: endpoints in both keep their
 /// position, and new endpoints, then those from the end of the list, take the positions of removed ones. `None` in
 /// `old` is a free position.
-pub(super) fn arrange(old: &[Option<SocketAddr>], wanted: &[SocketAddr]) -> Vec<SocketAddr> {
+pub(super) fn arrange(old: &[Option<SocketAddr>], desired: &[SocketAddr]) -> Vec<SocketAddr> {
     if old.is_empty() {
-        return wanted.to_vec();
+        return desired.to_vec();
     }
-    let set: HashSet<SocketAddr> = wanted.iter().copied().collect();
-    let mut kept: HashSet<SocketAddr> = HashSet::with_capacity(wanted.len());
-    let mut positions: Vec<Option<SocketAddr>> = old.iter().copied().take(wanted.len()).collect();
-    positions.resize(wanted.len(), None);
+    let set: HashSet<SocketAddr> = desired.iter().copied().collect();
+    let mut kept: HashSet<SocketAddr> = HashSet::with_capacity(desired.len());
+    let mut positions: Vec<Option<SocketAddr>> = old.iter().copied().take(desired.len()).collect();
+    positions.resize(desired.len(), None);
     for position in &mut positions {
         // The kernel's table may contain an endpoint twice.
         *position = position.filter(|socket| set.contains(socket) && kept.insert(*socket));
     }
-    let mut rest = wanted.iter().copied().filter(|socket| !kept.contains(socket));
+    let mut rest = desired.iter().copied().filter(|socket| !kept.contains(socket));
     positions
         .into_iter()
         .map(|position| position.or_else(|| rest.next()).expect("bug: fewer endpoints than positions"))
@@ -86,9 +86,9 @@ mod tests {
         ports.iter().map(|port| SocketAddr::from(([10, 0, 0, 1], *port))).collect()
     }
 
-    fn arranged(old: &[u16], wanted: &[u16]) -> Vec<u16> {
+    fn arranged(old: &[u16], desired: &[u16]) -> Vec<u16> {
         let old: Vec<Option<SocketAddr>> = sockets(old).into_iter().map(Some).collect();
-        arrange(&old, &sockets(wanted)).iter().map(SocketAddr::port).collect()
+        arrange(&old, &sockets(desired)).iter().map(SocketAddr::port).collect()
     }
 
     #[test]

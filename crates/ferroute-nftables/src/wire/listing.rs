@@ -30,8 +30,9 @@ pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<
         }
     }
     let name = name.ok_or_else(|| message.missing(NFTA_CHAIN_NAME))?;
-    let kind =
-        [ChainType::Filter, ChainType::Nat, ChainType::Route].into_iter().find(|known| Some(known.name()) == kind);
+    let kind = [ChainType::Filter, ChainType::Nat, ChainType::Route]
+        .into_iter()
+        .find(|chain_type| Some(chain_type.name()) == kind);
     let base = match (base, kind) {
         (None, _) => Some(None),
         (Some((Some(hook), priority)), Some(kind)) => Some(Some(BaseChain { kind, hook, priority, policy })),
@@ -173,8 +174,8 @@ impl SetParts {
 
 /// Returns the types of a key or of data of this length. Unknown types of 4 bytes are integers.
 fn any_types_of(number: u32, length: u32) -> Option<Vec<DataType>> {
-    let known = types_of(number).or_else(|| (length == 4 && number < 1 << 6).then(|| vec![DataType::Integer]))?;
-    (crate::model::length(&known) == usize::try_from(length).ok()?).then_some(known)
+    let types = types_of(number).or_else(|| (length == 4 && number < 1 << 6).then(|| vec![DataType::Integer]))?;
+    (crate::model::length(&types) == usize::try_from(length).ok()?).then_some(types)
 }
 
 fn parse_hook(attribute: &Attribute<'_>) -> Result<(Option<Hook>, i32), Malformed> {

@@ -39,10 +39,10 @@ pub(super) fn read_set_comment(userdata: &[u8]) -> Option<Comment> {
     read(userdata, NFTNL_UDATA_SET_COMMENT)
 }
 
-fn read(mut userdata: &[u8], wanted: u8) -> Option<Comment> {
+fn read(mut userdata: &[u8], entry_type: u8) -> Option<Comment> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, rest) = rest.split_at_checked((*length).into())?;
-        if *kind == wanted {
+        if *kind == entry_type {
             let text = value.strip_suffix(&[0]).unwrap_or(value);
             return Some(Comment::new(&String::from_utf8_lossy(text)));
         }

@@ -146,7 +146,7 @@ pub(super) fn payload(family: IpFamily, parts: &Parts<'_>) -> Option<(Loaded, us
     );
     let address = DataType::address(family).length();
     let of = |side: Side, field| match bytes {
-        whole if whole == address => Loaded::Field(field),
+        length if length == address => Loaded::Field(field),
         _ => Loaded::Part { side, family, bytes },
     };
     let loaded = match (base, offset) {

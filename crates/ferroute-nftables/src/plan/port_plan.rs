@@ -40,9 +40,9 @@ pub(super) struct PortPlan {
 pub(super) struct Affinity {
     /// The timeout in seconds.
     pub(super) seconds: u32,
-    /// Slots of [`Record::cluster`].
+    /// Slots of [`PortPlan::cluster`].
     cluster: Slots,
-    /// Slots of [`Record::local`].
+    /// Slots of [`PortPlan::local`].
     local: Slots,
 }
 
@@ -78,10 +78,10 @@ impl PortPlan {
         let service = &entry.service;
         let sets = table.endpoint_sets(entry);
         let frontends = frontends(name, entry, &sets);
-        let most = if service.affinity.is_some() { NUMBERS.into() } else { MAX_ENDPOINTS };
+        let max_endpoints = if service.affinity.is_some() { NUMBERS.into() } else { MAX_ENDPOINTS };
         let list = |list, endpoints: &[&ferroute_core::Endpoint]| {
-            let wanted: Vec<SocketAddr> = endpoints.iter().take(most).map(|e| e.socket()).collect();
-            SocketList::new(context.family, arrange(&old(&frontends, list), &wanted).into_iter())
+            let desired: Vec<SocketAddr> = endpoints.iter().take(max_endpoints).map(|e| e.socket()).collect();
+            SocketList::new(context.family, arrange(&old(&frontends, list), &desired).into_iter())
         };
         let on_node = sets.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
         let no_local = sets.has_any_endpoints && sets.local.is_empty();
