@@ -1,48 +1,36 @@
-//! The flags of kube-proxy 1.36, one struct per matter, each flag with its default.
+//! The flags of kube-proxy 1.36 with their defaults, and the arguments that Ferroute adds.
 //!
-//! Names, types and defaults are facts about kube-proxy (`cmd/kube-proxy/app/options.go` and the logging flags of
-//! `component-base`); `docs/compat.md` tells what each of them does here.
+//! Names, types and defaults are those of kube-proxy (`cmd/kube-proxy/app/options.go` and the logging flags of
+//! `component-base`); `docs/compat.md` describes their effect in Ferroute.
 
-mod desired;
-mod general;
-mod logging;
-mod modes;
-mod run;
-mod selection;
-mod serving;
-mod source;
-mod traffic;
-mod typed;
-pub mod values;
-mod windows;
+mod args;
+mod kube_proxy;
+mod raw;
+mod values;
 
 use clap::{Args, Command};
-use crate::KubeProxyConfiguration;
 
 pub use self::{
-    desired::DesiredArgs,
-    general::GeneralFlags,
-    logging::LoggingFlags,
-    run::{KubeProxy, RunArgs},
-    selection::SettingsArgs,
-    source::SourceArgs,
-    typed::{FlagValues, Typed},
-    values::VersionRequest,
+    args::{DesiredArgs, KubeProxy, RunArgs, SettingsArgs, SourceArgs},
+    kube_proxy::{
+        ClientFlags, ConntrackFlags, GeneralFlags, IptablesFlags, IpvsFlags, LoggingFlags, ServingFlags, TrafficFlags,
+        WindowsFlags,
+    },
+    raw::{FlagValues, RawArgs},
+    values::{Gates, Switch, VModule, ValueError, VersionRequest},
 };
-use self::{
-    modes::{IptablesFlags, IpvsFlags},
-    serving::{ClientFlags, ServingFlags},
-    traffic::{ConntrackFlags, TrafficFlags},
-    windows::WindowsFlags,
-};
+use crate::KubeProxyConfiguration;
 
 /// All flags of kube-proxy.
 #[derive(Args, Clone, Debug)]
 pub struct ProxyFlags {
+    /// Actions, the node's name, the configuration file.
     #[command(flatten)]
     pub general: GeneralFlags,
+    /// The connection to the API server.
     #[command(flatten)]
     pub client: ClientFlags,
+    /// Addresses of servers.
     #[command(flatten)]
     pub serving: ServingFlags,
     #[command(flatten)]
@@ -53,6 +41,7 @@ pub struct ProxyFlags {
     ipvs: IpvsFlags,
     #[command(flatten)]
     conntrack: ConntrackFlags,
+    /// Log level and format.
     #[command(flatten)]
     pub logging: LoggingFlags,
     #[command(flatten)]
@@ -60,28 +49,28 @@ pub struct ProxyFlags {
 }
 
 impl ProxyFlags {
-    /// Writes what the flags say, defaults included, over the defaults of the configuration. This is for a proxy without
-    /// a configuration file; with one, most flags do not count (see [`COUNT_BESIDE_CONFIG`]).
-    pub fn lay_over(&self, config: &mut KubeProxyConfiguration) {
-        self.general.lay_over(config);
-        self.client.lay_over(config);
-        self.serving.lay_over(config);
-        self.traffic.lay_over(config);
-        self.iptables.lay_over(config);
-        self.ipvs.lay_over(config);
-        self.conntrack.lay_over(config);
-        self.logging.lay_over(&mut config.logging);
-        self.windows.lay_over(config);
+    /// Merges all flags, including their defaults, into the default configuration. This is for a proxy without a
+    /// configuration file; with one, most flags have no effect (see [`EFFECTIVE_WITH_CONFIG`]).
+    pub fn merge_into(&self, config: &mut KubeProxyConfiguration) {
+        self.general.merge_into(config);
+        self.client.merge_into(config);
+        self.serving.merge_into(config);
+        self.traffic.merge_into(config);
+        self.iptables.merge_into(config);
+        self.ipvs.merge_into(config);
+        self.conntrack.merge_into(config);
+        self.logging.merge_into(&mut config.logging);
+        self.windows.merge_into(config);
     }
 }
 
-/// The flag is one of kube-proxy's, not one of our own.
-pub fn is_kube_proxys(name: &str) -> bool {
+/// Reports whether a flag is one of kube-proxy's, not one of Ferroute's own.
+pub fn is_kube_proxy_flag(name: &str) -> bool {
     ProxyFlags::augment_args(Command::new("flags")).get_arguments().any(|flag| flag.get_long() == Some(name))
 }
 
-/// The flags that count although there is a configuration file; kube-proxy takes all others from the file only.
-pub const COUNT_BESIDE_CONFIG: [&str; 15] = [
+/// The flags that have an effect besides a configuration file, as in kube-proxy.
+pub const EFFECTIVE_WITH_CONFIG: [&str; 15] = [
     "cleanup",
     "config",
     "hostname-override",
@@ -98,11 +87,6 @@ pub const COUNT_BESIDE_CONFIG: [&str; 15] = [
     "vmodule",
     "write-config-to",
 ];
-
-/// Least time between two syncs that kube-proxy's command line has, whatever the mode.
-const MIN_SYNC_PERIOD: &str = "1s";
-/// Most time between two syncs, likewise.
-const SYNC_PERIOD: &str = "30s";
 
 #[cfg(test)]
 mod tests;

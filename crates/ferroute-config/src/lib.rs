@@ -1,16 +1,26 @@
-//! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, as kube-proxy 1.36 reads it.
+//! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1` and the flags of kube-proxy 1.36.
 //!
 //! ```text
 //!   text ──► KubeProxyConfiguration ──► with defaults ──► (flags) ──► Resolved
-//!    (strict or      (as written)       .defaulted()     set fields   .resolve()
+//!    (strict or       (raw)              .defaulted()      merged     .resolve()
 //!     lenient)
 //! ```
 //!
-//! The types hold what was written, in the API's own shape, so that a file can be read and printed again without loss
-//! and a command line can be laid over it by setting fields. Only [`KubeProxyConfiguration::resolve`] turns text into
-//! addresses, networks and modes, and gathers everything that is wrong on the way, worded as Kubernetes words it.
+//! The types have the shape of the API, so that a file can be decoded and encoded without loss and flags can be merged by
+//! setting fields. Only [`KubeProxyConfiguration::resolve`] converts strings to addresses, networks and modes. It reports
+//! all validation errors at once, with Kubernetes' messages.
 //!
-//! What is *not* here: reading files, the command line itself, looking at the host.
+//! ```
+//! use ferroute_config::{KubeProxyConfiguration, ModeName};
+//!
+//! let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables";
+//! let config = KubeProxyConfiguration::from_text(text)?.strict()?;
+//! let resolved = config.defaulted().resolve()?;
+//! assert_eq!(resolved.mode, ModeName::NFTABLES);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Not part of this crate: the host's properties and the implementations of the modes.
 
 mod address;
 mod decode;

@@ -1,8 +1,8 @@
-//! What a configuration means: text becomes addresses, networks and modes, once and for all.
+//! Validates and resolves a configuration: strings become addresses, networks and modes.
 //!
-//! A wrong value is noted and stands in as some other value until the end, where any note makes the whole fail. So
-//! every error is found, and nothing is checked that is not also read. Rules and texts follow kube-proxy 1.36
-//! (`pkg/proxy/apis/config/validation`), the order too.
+//! An invalid value is recorded as an error and replaced by a placeholder, so that all errors are found in one pass; any
+//! error makes the result an error. Rules, messages and their order follow kube-proxy 1.36
+//! (`pkg/proxy/apis/config/validation`).
 
 mod sections;
 
@@ -23,148 +23,151 @@ use crate::{
     defaults::MASQUERADE_BIT,
 };
 
-/// A configuration as the proxy uses it.
+/// A resolved configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resolved {
-    /// The proxy mode that is configured.
+    /// The configured proxy mode.
     pub mode: ModeName,
-    /// What ipvs mode alone has; defaults in other modes.
+    /// Settings of ipvs mode; defaults in other modes.
     pub ipvs: IpvsSettings,
-    /// What decides about rules in every mode.
+    /// Settings that determine the rules in every mode.
     pub settings: ProxySettings,
-    /// When syncs happen.
+    /// The intervals of syncs.
     pub sync: SyncPeriods,
-    /// Where to serve `/healthz` and `/livez`; `None`: nowhere. An unspecified address of either family means all
-    /// addresses of both.
+    /// The address of `/healthz` and `/livez`; `None` to disable. An unspecified address of either family means all
+    /// addresses of both families.
     pub healthz: Option<SocketAddr>,
-    /// Where to serve `/metrics` and its companions; `None`: nowhere. Unspecified addresses as above.
+    /// The address of `/metrics` and status pages; `None` to disable. Unspecified addresses as above.
     pub metrics: Option<SocketAddr>,
-    /// Exit when one of these two cannot be bound, instead of trying again.
+    /// Exit if one of these two addresses cannot be bound, instead of retrying.
     pub bind_address_hard_fail: bool,
-    /// Name of this node's Node, trimmed and in lower case; `None`: the host's name (see [`canonical_node_name`]).
+    /// The name of this node's Node, normalized by [`canonical_node_name`]; `None` for the host name.
     pub node_name: Option<String>,
-    /// The node's own address, which goes before those of the Node; `None`: the Node's.
+    /// Overrides the Node's address; `None` for the Node's.
     pub node_ip: Option<IpAddr>,
-    /// What to write into the kernel's settings for the connection table.
+    /// The sysctls of connection tracking.
     pub conntrack: Conntrack,
-    /// The process's `oom_score_adj`, -1000 to 1000; `None` leaves it.
+    /// The process's `oom_score_adj`, -1000 to 1000; `None` to keep it.
     pub oom_score_adj: Option<i32>,
-    /// How often everything is read again from the API server.
+    /// The interval of resyncs with the API server.
     pub config_sync_period: Duration,
-    /// What is logged.
+    /// Log level and format.
     pub logging: Logging,
-    /// In nftables mode, count connections and tell so many service ports apart; `None`: do not count. No field of the
-    /// configuration says so, only Ferroute's own flag.
+    /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none. Set
+    /// by a flag of Ferroute, not by a field of the configuration.
     pub connection_counters: Option<NonZeroUsize>,
 }
 
-/// The name of a proxy mode, as the field `mode` spells it.
+/// The name of a proxy mode, as in the field `mode`.
 ///
-/// The configuration knows modes by name only: which of them this program implements is recorded in the mode registry.
+/// This crate handles modes by name only; the mode registry maps names to implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ModeName(&'static str);
 
-/// What ipvs mode alone has.
+/// Settings of ipvs mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpvsSettings {
-    /// Name of the scheduler; empty for the default. The kernel knows which there are.
+    /// The scheduler; empty for the default. The kernel validates it.
     pub scheduler: String,
-    /// Networks whose virtual servers are left alone when cleaning up.
+    /// Networks whose virtual servers are not cleaned up.
     pub exclude_cidrs: Vec<IpNet>,
-    /// Do not answer ARP requests for service addresses.
+    /// Do not reply to ARP requests for Service addresses.
     pub strict_arp: bool,
-    /// How long an idle TCP connection is remembered; `None` leaves the kernel's value.
+    /// The timeout of idle TCP connections; `None` to keep the kernel's value.
     pub tcp_timeout: Option<Duration>,
-    /// The same after a FIN.
+    /// The timeout of TCP connections after a FIN; `None` to keep the kernel's value.
     pub tcp_fin_timeout: Option<Duration>,
-    /// How long an idle UDP flow is remembered; `None` leaves the kernel's value.
+    /// The timeout of idle UDP flows; `None` to keep the kernel's value.
     pub udp_timeout: Option<Duration>,
 }
 
-/// When syncs happen.
+/// The intervals of syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncPeriods {
-    /// Most time between two looks at what is in force; never zero. A family that has had something to write for twice
-    /// this long is unhealthy.
+    /// The maximum interval between checks of the active rules; never zero. A family with pending changes for twice this
+    /// long is unhealthy.
     pub period: Duration,
-    /// Least time between two syncs; zero for none. Never more than `period`.
+    /// The minimum interval between syncs, at most `period`.
     pub min_period: Duration,
 }
 
-/// What to write into the kernel's settings for the connection table; `None` leaves a value as it is. The kernel counts
-/// timeouts in whole seconds.
+/// The sysctls of connection tracking; `None` to keep the kernel's value. The kernel has timeouts in whole seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Room in the table.
+    /// The maximum number of entries.
     pub limit: Option<ConntrackLimit>,
-    /// How long an idle TCP connection is remembered.
+    /// The timeout of idle TCP connections.
     pub tcp_established_timeout: Option<Duration>,
-    /// How long a connection that one side has closed is remembered.
+    /// The timeout of TCP connections in state CLOSE_WAIT.
     pub tcp_close_wait_timeout: Option<Duration>,
-    /// Do not take packets outside the TCP window for invalid; false leaves the kernel's setting.
+    /// Do not treat packets outside the TCP window as invalid; `false` to keep the kernel's value.
     pub tcp_be_liberal: bool,
-    /// How long a UDP flow that was not answered is remembered.
+    /// The timeout of UDP flows without replies.
     pub udp_timeout: Option<Duration>,
-    /// How long an idle UDP flow that was answered is remembered.
+    /// The timeout of idle UDP flows with traffic in both directions.
     pub udp_stream_timeout: Option<Duration>,
 }
 
-/// Room in the connection table.
+/// The maximum number of conntrack entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConntrackLimit {
-    /// Connections per CPU core.
+    /// Entries per CPU core.
     pub per_core: NonZeroU32,
-    /// Connections at least.
+    /// The minimum of the limit.
     pub min: u32,
 }
 
-/// What is logged.
+/// Log level and format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logging {
-    /// How lines look.
+    /// The format.
     pub format: LogFormat,
-    /// Lines up to this level; 0 for the most important ones only, 4 and more for debugging.
+    /// The log level: 0 for the most important lines, 4 and more for debugging.
     pub verbosity: u32,
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One JSON object each.
+    /// One JSON object per line.
     Json,
 }
 
 impl KubeProxyConfiguration {
-    /// Turns text into values, with the platform's defaults where a field that has one is empty: mode iptables, the
-    /// detection of local traffic by `clusterCIDR`, and in nftables mode node ports on the primary addresses.
+    /// Validates and resolves the configuration with the platform's defaults: mode iptables, detection of local traffic by
+    /// `clusterCIDR`, and in nftables mode node ports on the primary addresses.
     ///
-    /// Call it on what [`KubeProxyConfiguration::defaulted`] gave: it takes an empty bind address for «do not serve»,
-    /// and a period of zero is an error.
+    /// Apply [`KubeProxyConfiguration::defaulted`] first: here, an empty bind address disables the server and a period of
+    /// zero is an error.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, in kube-proxy's order. Unlike there, a feature gate that is not known is no error
-    /// (see [`KubeProxyConfiguration::warnings`]): which there are changes with each release, and Ferroute has none.
+    /// Returns all validation errors, in kube-proxy's order. Unlike there, unknown feature gates are no errors (see
+    /// [`KubeProxyConfiguration::warnings`]): they change with each release, and Ferroute has none.
     pub fn resolve(&self) -> Result<Resolved, FieldErrors> {
-        self.resolve_with(&ModeName::OF_KUBE_PROXY)
+        self.resolve_with(&ModeName::KUBE_PROXY)
     }
 
-    /// Does what [`KubeProxyConfiguration::resolve`] does and accepts just these modes. A mode without a section of its
-    /// own uses the `iptables` section.
+    /// Like [`KubeProxyConfiguration::resolve`], with the given modes in place of kube-proxy's. A mode without a section of
+    /// its own uses the `iptables` section.
     ///
     /// # Errors
     ///
     /// As for [`KubeProxyConfiguration::resolve`].
     pub fn resolve_with(&self, modes: &[ModeName]) -> Result<Resolved, FieldErrors> {
-        let mut found = FieldErrors::default();
-        let errors = &mut found;
+        let mut field_errors = FieldErrors::default();
+        let errors = &mut field_errors;
 
         let iptables_bit = masquerade_bit(errors, "KubeProxyIPTablesConfiguration", self.iptables.masquerade_bit);
-        // Sections of modes that are not used may hold anything.
-        let ipvs = if self.mode == ModeName::IPVS.as_str() { sections::ipvs(errors, &self.ipvs) } else { IpvsSettings::default() };
+        // Sections of other modes are not validated.
+        let ipvs = if self.mode == ModeName::IPVS.as_str() {
+            sections::ipvs(errors, &self.ipvs)
+        } else {
+            IpvsSettings::default()
+        };
         let nftables_bit = if self.mode == ModeName::NFTABLES.as_str() {
             masquerade_bit(errors, "KubeProxyNFTablesConfiguration", self.nftables.masquerade_bit)
         } else {
@@ -206,15 +209,15 @@ impl KubeProxyConfiguration {
             _ => (self.iptables.masquerade_all, iptables_bit),
         };
         let localhost_node_ports = match mode {
-            // kube-proxy has none in this mode: they are served only where the configuration names them.
+            // kube-proxy does not support them in this mode; the configuration has to request them explicitly.
             ModeName::NFTABLES => node_port_addresses.has_ipv4_loopback_network(),
             ModeName::IPVS => false,
             _ => self.iptables.localhost_node_ports.unwrap_or(true),
         };
         let settings =
             ProxySettings { masquerade_all, masquerade_bit, localhost_node_ports, node_port_addresses, detector };
-        if !found.0.is_empty() {
-            return Err(found);
+        if !field_errors.0.is_empty() {
+            return Err(field_errors);
         }
         Ok(Resolved {
             mode,
@@ -286,21 +289,21 @@ impl KubeProxyConfiguration {
 }
 
 impl ModeName {
-    /// Rules of iptables, kube-proxy's default.
+    /// iptables mode, kube-proxy's default.
     pub const IPTABLES: Self = Self("iptables");
-    /// The kernel's virtual servers.
+    /// ipvs mode.
     pub const IPVS: Self = Self("ipvs");
-    /// A table of nftables.
+    /// nftables mode.
     pub const NFTABLES: Self = Self("nftables");
     /// The modes of kube-proxy 1.36.
-    pub const OF_KUBE_PROXY: [Self; 3] = [Self::IPTABLES, Self::IPVS, Self::NFTABLES];
+    pub const KUBE_PROXY: [Self; 3] = [Self::IPTABLES, Self::IPVS, Self::NFTABLES];
 
-    /// A mode of this name.
+    /// Creates the name of a mode.
     pub const fn new(name: &'static str) -> Self {
         Self(name)
     }
 
-    /// The name.
+    /// Returns the name.
     pub const fn as_str(self) -> &'static str {
         self.0
     }
@@ -313,21 +316,21 @@ impl fmt::Display for ModeName {
 }
 
 impl ConntrackLimit {
-    /// Connections that the table should have room for on a host with so many CPU cores.
+    /// Returns the maximum number of entries on a host with the given number of CPU cores.
     pub fn entries(&self, cores: usize) -> u64 {
         let scaled = u64::from(self.per_core.get()).saturating_mul(u64::try_from(cores).unwrap_or(u64::MAX));
         scaled.max(u64::from(self.min))
     }
 }
 
-/// The name that a host's Node has by default: the host's name without spaces around it, in lower case; `None` if
-/// nothing is left.
+/// Returns a Node's name in the form that kubelet uses: lower case, without surrounding white space; `None` if nothing is
+/// left.
 pub fn canonical_node_name(host_name: &str) -> Option<String> {
     let name = host_name.trim().to_lowercase();
     (!name.is_empty()).then_some(name)
 }
 
-/// Path as kube-proxy shows it.
+/// Returns a field's path as in kube-proxy's messages.
 fn path(field: &str) -> String {
     format!("KubeProxyConfiguration.{field}")
 }
@@ -361,7 +364,7 @@ fn not_negative(errors: &mut FieldErrors, path: &str, duration: GoDuration) -> D
     })
 }
 
-/// Empty means nowhere.
+/// Returns `None` for an empty address, which disables the server.
 fn host_port(errors: &mut FieldErrors, field: &str, text: &str) -> Option<SocketAddr> {
     if text.is_empty() {
         return None;
@@ -380,7 +383,6 @@ fn host_port(errors: &mut FieldErrors, field: &str, text: &str) -> Option<Socket
     }
     None
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -1,40 +1,40 @@
-//! The configuration file, read and resolved.
+//! Loads the configuration from a file and the command line.
 
 use std::path::{Path, PathBuf};
 
 use crate::{
     KubeProxyConfiguration, ModeName, Resolved,
-    flags::{COUNT_BESIDE_CONFIG, RunArgs, SettingsArgs, Typed, is_kube_proxys},
+    flags::{EFFECTIVE_WITH_CONFIG, RawArgs, RunArgs, SettingsArgs, is_kube_proxy_flag},
 };
 use anyhow::Context;
 
-/// A configuration with what a person should know about it.
+/// A resolved configuration and its warnings.
 pub struct Settings {
-    /// With all defaults, as it was read and as the command line changed it.
+    /// The configuration with defaults and the changes of the command line.
     pub config: KubeProxyConfiguration,
-    /// What the proxy uses.
+    /// The resolved configuration.
     pub resolved: Resolved,
-    /// Flags and fields that have no effect or are not known; to be logged once logging has started.
+    /// Warnings about flags and fields that are unknown or without effect, to be logged once logging is set up.
     pub warnings: Vec<String>,
-    /// The file that it was read from.
+    /// The configuration file, if given.
     pub file: Option<ConfigFile>,
 }
 
-/// A configuration file, as it was read.
+/// The path and the contents of a configuration file.
 pub struct ConfigFile {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// What it said.
+    /// The contents.
     pub text: String,
 }
 
-/// For those who only look: reads a `KubeProxyConfiguration` file; without one kube-proxy's defaults hold. What is on the
-/// command line goes before what is in the file.
+/// Loads the configuration for commands other than `run`: from the file if given, else kube-proxy's defaults. The command
+/// line overrides the file.
 pub fn load(args: &SettingsArgs, modes: &[ModeName]) -> anyhow::Result<Settings> {
     load_or(args, KubeProxyConfiguration::default(), modes)
 }
 
-/// The same; without a file `fallback` holds.
+/// Like [`load`], with `fallback` if no file is given.
 pub fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration, modes: &[ModeName]) -> anyhow::Result<Settings> {
     let (config, warnings, file) = match &args.config {
         None => (fallback, Vec::new(), None),
@@ -54,48 +54,48 @@ pub fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration, modes: &[M
     resolve(config, warnings, file, modes)
 }
 
-/// For the proxy, as kube-proxy does it: what the command line says is laid over the defaults. Where there is a file, it
-/// goes before the command line, but for the node's name and logging.
-pub fn load_proxy(args: &Typed<RunArgs>, modes: &[ModeName]) -> anyhow::Result<Settings> {
+/// Loads the configuration of the proxy, as kube-proxy does: without a file, the command line is merged into the defaults;
+/// a file overrides the command line except for the node's name and logging.
+pub fn load_proxy(args: &RawArgs<RunArgs>, modes: &[ModeName]) -> anyhow::Result<Settings> {
     let flags = &args.args.proxy;
     match flags.general.config_file() {
-        Some(path) => of_file(args, path, &read(path)?, modes),
+        Some(path) => from_file(args, path, &read(path)?, modes),
         None => {
             let mut config = KubeProxyConfiguration::default().defaulted();
-            flags.lay_over(&mut config);
-            resolve(config, deprecated(args), None, modes).map(|settings| settings.with_own(&args.args))
+            flags.merge_into(&mut config);
+            resolve(config, deprecated(args), None, modes).map(|settings| settings.with_ferroute_flags(&args.args))
         }
     }
 }
 
-/// The same for what stands in a file.
-pub fn of_file(args: &Typed<RunArgs>, path: &Path, text: &str, modes: &[ModeName]) -> anyhow::Result<Settings> {
+/// Like [`load_proxy`], for the contents of a file.
+pub fn from_file(args: &RawArgs<RunArgs>, path: &Path, text: &str, modes: &[ModeName]) -> anyhow::Result<Settings> {
     let flags = &args.args.proxy;
     let (config, mut warnings) = decode(path, text)?;
     let mut config = config.defaulted();
-    flags.logging.lay_given_over(&args.flags, &mut config.logging);
+    flags.logging.merge_given_into(&args.flags, &mut config.logging);
     if !flags.general.hostname_override.is_empty() {
         config.hostname_override.clone_from(&flags.general.hostname_override);
     }
-    let ignored = args.flags.given().filter(|name| is_kube_proxys(name) && !COUNT_BESIDE_CONFIG.contains(name));
-    warnings.extend(ignored.map(|name| format!("--{name} has no effect: with --config, the file tells")));
+    let ignored = args.flags.given().filter(|name| is_kube_proxy_flag(name) && !EFFECTIVE_WITH_CONFIG.contains(name));
+    warnings.extend(ignored.map(|name| format!("--{name} has no effect: --config is given")));
     let file = ConfigFile { path: path.to_owned(), text: text.to_owned() };
-    resolve(config, warnings, Some(file), modes).map(|settings| settings.with_own(&args.args))
+    resolve(config, warnings, Some(file), modes).map(|settings| settings.with_ferroute_flags(&args.args))
 }
 
 impl Settings {
-    /// With what only our own flags say, whether there is a file or not.
-    fn with_own(mut self, args: &RunArgs) -> Self {
+    /// Applies Ferroute's own flags, with or without a file.
+    fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
         self.resolved.connection_counters = args.nftables_connection_counters;
         self
     }
 }
 
-/// What is told of flags that are going away.
-fn deprecated(args: &Typed<RunArgs>) -> Vec<String> {
+/// Returns warnings about deprecated flags.
+fn deprecated(args: &RawArgs<RunArgs>) -> Vec<String> {
     let successors = [("healthz-port", "--healthz-bind-address"), ("metrics-port", "--metrics-bind-address")];
-    let given = successors.into_iter().filter(|(name, _)| args.flags.is_given(name));
-    given.map(|(name, successor)| format!("--{name} is deprecated: give the port in {successor}")).collect()
+    let deprecated = successors.into_iter().filter(|(name, _)| args.flags.is_given(name));
+    deprecated.map(|(name, successor)| format!("--{name} is deprecated: set the port in {successor}")).collect()
 }
 
 fn resolve(
@@ -106,20 +106,20 @@ fn resolve(
 ) -> anyhow::Result<Settings> {
     warnings.extend(config.warnings().iter().map(ToString::to_string));
     let resolved = config.resolve_with(modes).with_context(|| match &file {
-        Some(file) => format!("the configuration is invalid, with what {} says", file.path.display()),
-        None => "the configuration is invalid".to_owned(),
+        Some(file) => format!("invalid configuration file {}", file.path.display()),
+        None => "invalid configuration".to_owned(),
     })?;
     Ok(Settings { config, resolved, warnings, file })
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read the configuration file {}", path.display()))
+    std::fs::read_to_string(path).with_context(|| format!("cannot read configuration file {}", path.display()))
 }
 
-/// As kube-proxy does, takes a file with unknown fields, which a newer version may have written, and tells of them.
+/// Decodes leniently, as kube-proxy does, so that files with fields of newer versions are accepted with a warning.
 fn decode(path: &Path, text: &str) -> anyhow::Result<(KubeProxyConfiguration, Vec<String>)> {
     let decoded = KubeProxyConfiguration::from_text(text)
-        .with_context(|| format!("cannot use the configuration file {}", path.display()))?;
+        .with_context(|| format!("cannot decode configuration file {}", path.display()))?;
     Ok((decoded.config, decoded.violations.iter().map(ToString::to_string).collect()))
 }
 

@@ -48,10 +48,10 @@ impl KubeProxyConfiguration {
             ("winkernel.rootHnsEndpointName", !self.winkernel.root_hns_endpoint_name.is_empty(), WINDOWS),
             ("winkernel.sourceVip", !self.winkernel.source_vip.is_empty(), WINDOWS),
         ];
-        let gates = self.feature_gates.keys().map(|name| Warning {
-            field: format!("featureGates.{name}"),
-            reason: "Ferroute has no feature gates",
-        });
+        let gates = self
+            .feature_gates
+            .keys()
+            .map(|name| Warning { field: format!("featureGates.{name}"), reason: "Ferroute has no feature gates" });
         let mut warnings: Vec<Warning> = fields
             .into_iter()
             .filter(|(_, is_set, _)| *is_set)

@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
-use clap::{CommandFactory, FromArgMatches};
 use crate::{FlushFrequency, GoDuration, VModuleItem};
+use clap::{CommandFactory, FromArgMatches};
 
 use super::*;
-use crate::flags::{KubeProxy, RunArgs, Typed};
+use crate::flags::{KubeProxy, RawArgs, RunArgs};
 
-/// Every flag of kube-proxy 1.36 on Linux with its default, but for `--help`.
-const OF_KUBE_PROXY: [(&str, &str); 63] = [
+/// The flags of kube-proxy 1.36 with their defaults, except `--help`.
+const KUBE_PROXY_FLAGS: [(&str, &str); 63] = [
     ("bind-address", "0.0.0.0"),
     ("bind-address-hard-fail", "false"),
     ("cleanup", "false"),
@@ -65,7 +65,7 @@ const OF_KUBE_PROXY: [(&str, &str); 63] = [
     ("version", ""),
     ("vmodule", ""),
     ("write-config-to", ""),
-    // Those of Windows.
+    // Windows.
     ("enable-dsr", "false"),
     ("forward-healthcheck-vip", "false"),
     ("network-name", ""),
@@ -74,54 +74,54 @@ const OF_KUBE_PROXY: [(&str, &str); 63] = [
     ("windows-service", "false"),
 ];
 
-fn parse(arguments: &[&str]) -> Result<Typed<RunArgs>, clap::Error> {
+fn parse(arguments: &[&str]) -> Result<RawArgs<RunArgs>, clap::Error> {
     let line = ["kube-proxy"].iter().chain(arguments);
     let mut matches = KubeProxy::command().try_get_matches_from(line)?;
     Ok(KubeProxy::from_arg_matches_mut(&mut matches)?.run)
 }
 
-/// The defaults with the command line laid over them.
+/// Merges a command line into the defaults.
 #[track_caller]
-fn laid(arguments: &[&str]) -> KubeProxyConfiguration {
+fn merged(arguments: &[&str]) -> KubeProxyConfiguration {
     let mut config = KubeProxyConfiguration::default().defaulted();
-    parse(arguments).expect("a command line").args.proxy.lay_over(&mut config);
+    parse(arguments).expect("a command line").args.proxy.merge_into(&mut config);
     config
 }
 
 #[test]
-fn every_flag_of_kube_proxy_is_there_with_its_default_and_no_other() {
-    let expected: BTreeMap<&str, &str> = OF_KUBE_PROXY.into();
+fn flags_and_defaults_are_kube_proxys() {
+    let expected: BTreeMap<&str, &str> = KUBE_PROXY_FLAGS.into();
     let command = ProxyFlags::augment_args(Command::new("flags"));
-    let found: BTreeMap<&str, String> = command
+    let flags: BTreeMap<&str, String> = command
         .get_arguments()
         .map(|flag| {
             let defaults: Vec<_> = flag.get_default_values().iter().map(|text| text.to_string_lossy()).collect();
             (flag.get_long().expect("a long name"), defaults.join(","))
         })
         .collect();
-    assert_eq!(found, expected.into_iter().map(|(name, text)| (name, text.to_owned())).collect());
+    assert_eq!(flags, expected.into_iter().map(|(name, text)| (name, text.to_owned())).collect());
 }
 
 #[test]
-fn the_table_of_the_docs_has_every_flag_with_its_default() {
+fn compat_table_has_every_flag_with_its_default() {
     let text = include_str!("../../../../docs/compat.md");
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `--"));
-    let told: Vec<(&str, &str)> = rows
+    let documented: Vec<(&str, &str)> = rows
         .map(|row| {
             let cells: Vec<&str> = row.split(" | ").collect();
             let [name, default, effect] = cells.as_slice() else { panic!("not three cells: {row}") };
-            assert!(effect.len() > "| ".len(), "no effect told: {row}");
+            assert!(effect.len() > "| ".len(), "no effect: {row}");
             (name.trim_end_matches('`'), default.trim_matches('`'))
         })
         .collect();
-    let mut expected: Vec<_> = OF_KUBE_PROXY.into_iter().chain([("help", "")]).collect();
+    let mut expected: Vec<_> = KUBE_PROXY_FLAGS.into_iter().chain([("help", "")]).collect();
     expected.sort_unstable();
-    assert_eq!(told, expected);
+    assert_eq!(documented, expected);
 }
 
 #[test]
-fn names_are_unique_and_every_flag_has_a_help_text() {
-    // Looks for names that stand twice, and for other faults.
+fn flag_names_are_unique_and_have_help_texts() {
+    // Checks for duplicate names and other mistakes.
     KubeProxy::command().debug_assert();
     for flag in RunArgs::augment_args(Command::new("flags")).get_arguments() {
         let help = flag.get_help().expect("a help text").to_string();
@@ -130,23 +130,23 @@ fn names_are_unique_and_every_flag_has_a_help_text() {
 }
 
 #[test]
-fn the_flags_that_count_beside_a_file_exist() {
-    assert!(COUNT_BESIDE_CONFIG.iter().all(|name| is_kube_proxys(name)));
-    assert!(!is_kube_proxys("manifests"));
+fn flags_effective_with_a_file_exist() {
+    assert!(EFFECTIVE_WITH_CONFIG.iter().all(|name| is_kube_proxy_flag(name)));
+    assert!(!is_kube_proxy_flag("manifests"));
 }
 
 #[test]
-fn flags_that_are_not_given_change_the_defaults_in_one_place_only() {
+fn default_flags_change_only_the_minimum_sync_period_of_ipvs() {
     let mut expected = KubeProxyConfiguration::default().defaulted();
-    // As in kube-proxy, whose flags know one least period for all modes.
+    // As in kube-proxy, whose flags have the same default in all modes.
     expected.ipvs.min_sync_period = GoDuration::from_secs(1);
-    assert_eq!(laid(&[]), expected);
+    assert_eq!(merged(&[]), expected);
 }
 
 #[test]
-fn every_flag_reaches_its_field() {
+fn every_flag_sets_its_field() {
     let seconds = GoDuration::from_secs;
-    let config = laid(&[
+    let config = merged(&[
         "--bind-address=10.0.0.9",
         "--bind-address-hard-fail",
         "--cluster-cidr=10.1.0.0/16,fd00:1::/48",
@@ -264,7 +264,7 @@ fn every_flag_reaches_its_field() {
 }
 
 #[test]
-fn go_s_syntax_is_understood() {
+fn go_syntax_is_accepted() {
     // Spellings of the same command line.
     for arguments in [
         &["--masquerade-all", "--oom-score-adj=-5", "--proxy-mode=nftables"][..],
@@ -272,7 +272,7 @@ fn go_s_syntax_is_understood() {
         &["--masquerade_all=T", "--oom_score_adj=-5", "--proxy_mode=nftables"],
         &["--masquerade-all=0", "--oom-score-adj=3", "--masquerade-all=1", "--oom-score-adj=-5", "--mode=nftables"],
     ] {
-        let config = laid(arguments);
+        let config = merged(arguments);
         assert_eq!(
             (config.nftables.masquerade_all, config.oom_score_adj, config.mode.as_str()),
             (true, Some(-5), "nftables"),
@@ -280,30 +280,30 @@ fn go_s_syntax_is_understood() {
         );
     }
     for arguments in [["-v=4"].as_slice(), &["-v4"], &["-v", "4"], &["--v=4"], &["--v", "4"], &["--verbosity=4"]] {
-        assert_eq!(laid(arguments).logging.verbosity, 4, "{arguments:?}");
+        assert_eq!(merged(arguments).logging.verbosity, 4, "{arguments:?}");
     }
-    assert!(!laid(&["--iptables-localhost-nodeports=False"]).iptables.localhost_node_ports.expect("a value"));
+    assert!(!merged(&["--iptables-localhost-nodeports=False"]).iptables.localhost_node_ports.expect("a value"));
 }
 
 #[test]
-fn lists_are_gathered_and_an_empty_one_holds_nothing() {
-    let addresses = |arguments: &[&str]| laid(arguments).node_port_addresses;
+fn lists_are_concatenated_and_empty_values_are_empty_lists() {
+    let addresses = |arguments: &[&str]| merged(arguments).node_port_addresses;
     assert_eq!(
         addresses(&["--nodeport-addresses=10.0.0.0/8,fd00::/8", "--nodeport-addresses", "192.168.0.0/16"]),
         ["10.0.0.0/8", "fd00::/8", "192.168.0.0/16"]
     );
     assert!(addresses(&["--nodeport-addresses="]).is_empty());
-    let gates = laid(&["--feature-gates=A=true,B=true", "--feature-gates=B=false"]).feature_gates;
+    let gates = merged(&["--feature-gates=A=true,B=true", "--feature-gates=B=false"]).feature_gates;
     assert_eq!(gates, [("A".to_owned(), true), ("B".to_owned(), false)].into());
-    let empty = laid(&["--feature-gates=", "--vmodule=", "--ipvs-exclude-cidrs="]);
-    assert_eq!(empty, laid(&[]));
-    assert_eq!(laid(&["--vmodule=a=1,b=2,"]).logging.vmodule.len(), 2);
+    let empty = merged(&["--feature-gates=", "--vmodule=", "--ipvs-exclude-cidrs="]);
+    assert_eq!(empty, merged(&[]));
+    assert_eq!(merged(&["--vmodule=a=1,b=2,"]).logging.vmodule.len(), 2);
 }
 
 #[test]
-fn addresses_take_the_deprecated_ports_and_empty_ones_serve_nowhere() {
+fn addresses_get_deprecated_ports_and_empty_addresses_disable_servers() {
     let addresses = |arguments: &[&str]| {
-        let config = laid(arguments);
+        let config = merged(arguments);
         [config.healthz_bind_address, config.metrics_bind_address]
     };
     assert_eq!(addresses(&["--healthz-port=1", "--metrics-port=2"]), ["0.0.0.0:10256", "127.0.0.1:10249"]);
@@ -312,11 +312,11 @@ fn addresses_take_the_deprecated_ports_and_empty_ones_serve_nowhere() {
         ["10.0.0.1:1", "[::1]:10249"]
     );
     assert_eq!(addresses(&["--healthz-port=0", "--metrics-bind-address="]), ["", ""]);
-    assert_eq!(laid(&["--bind-address="]).bind_address, "0.0.0.0");
+    assert_eq!(merged(&["--bind-address="]).bind_address, "0.0.0.0");
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_flag() {
+fn parse_errors_name_the_flag() {
     for (argument, faults) in [
         ("--masquerade-all=maybe", ["--masquerade-all", "want true or false"]),
         ("--iptables-sync-period=soon", ["--iptables-sync-period", "invalid duration"]),
@@ -337,15 +337,15 @@ fn what_cannot_be_read_is_told_with_its_flag() {
 }
 
 #[test]
-fn what_was_typed_is_known_beside_the_values() {
-    let typed = parse(&["--proxy_mode", "ipvs", "-v2", "--nodeport-addresses=10.0.0.0/8,fd00::/8", "--cleanup"])
+fn raw_args_keep_given_flags_and_texts() {
+    let raw = parse(&["--proxy_mode", "ipvs", "-v2", "--nodeport-addresses=10.0.0.0/8,fd00::/8", "--cleanup"])
         .expect("a line");
-    let given: Vec<&str> = typed.flags.given().collect();
+    let given: Vec<&str> = raw.flags.given().collect();
     assert_eq!(given, ["cleanup", "nodeport-addresses", "proxy-mode", "v"]);
-    let texts: BTreeMap<&str, &str> = typed.flags.iter().collect();
+    let texts: BTreeMap<&str, &str> = raw.flags.iter().collect();
     assert_eq!(texts["proxy-mode"], "ipvs");
     assert_eq!(texts["nodeport-addresses"], "10.0.0.0/8,fd00::/8");
     assert_eq!(texts["cleanup"], "true");
     assert_eq!(texts["oom-score-adj"], "-999");
-    assert!(OF_KUBE_PROXY.iter().all(|(name, _)| texts.contains_key(name)));
+    assert!(KUBE_PROXY_FLAGS.iter().all(|(name, _)| texts.contains_key(name)));
 }

@@ -1,14 +1,14 @@
-//! Values of flags, as Go's flag library reads them.
+//! Values of flags in the syntax of Go's flag library.
 
 use std::str::FromStr;
 
 use crate::VModuleItem;
 
-/// A boolean: `--flag`, `--flag=true`, `--flag=0` and so on, never `--flag true`.
+/// A boolean: `--flag`, `--flag=true`, `--flag=0` and so on, but not `--flag true`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switch(pub bool);
 
-/// A value of `--feature-gates`: names, and whether they are on.
+/// A value of `--feature-gates`: names and whether they are enabled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gates(pub Vec<(String, bool)>);
 
@@ -16,28 +16,32 @@ pub struct Gates(pub Vec<(String, bool)>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VModule(pub Vec<VModuleItem>);
 
-/// How `--version` wants it.
+/// A value of `--version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VersionRequest {
-    /// Not at all.
+    /// Do not print the version.
     No,
-    /// On one line.
+    /// Print one line.
     Short,
-    /// All that is known.
+    /// Print details.
     Raw,
-    /// kube-proxy goes on and shows this version to others. Here it means nothing.
+    /// Ignored; kube-proxy runs and reports this version.
     Claim(String),
 }
 
-/// Why a value cannot be read.
+/// A flag's value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
+    /// Not a boolean.
     #[error("not a boolean (want true or false)")]
     Switch,
+    /// Not a feature gate.
     #[error("not a feature gate (want NAME=true or NAME=false)")]
     Gate,
-    #[error("not a level for a source file (want PATTERN=LEVEL)")]
+    /// Not an item of `--vmodule`.
+    #[error("not a log level for a source file (want PATTERN=LEVEL)")]
     VModule,
+    /// Not a version request.
     #[error("not a form of the version (want true, false or raw)")]
     Version,
 }
@@ -95,12 +99,12 @@ impl FromStr for VersionRequest {
     }
 }
 
-/// Items with commas between them; a value may be empty, and may end with a comma.
+/// Splits a comma-separated list, which may be empty or end with a comma.
 fn items(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').filter(|item| !item.is_empty())
 }
 
-/// The items of a list without the empty one that an empty value makes.
-pub fn filled(items: &[String]) -> Vec<String> {
+/// Returns the items of a list without the empty item that results from an empty value.
+pub(super) fn without_empty(items: &[String]) -> Vec<String> {
     items.iter().filter(|item| !item.is_empty()).cloned().collect()
 }

@@ -13,15 +13,15 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-/// What the proxy makes of a file and a command line.
+/// Loads a file and a command line.
 fn load(text: &str, arguments: &[&str]) -> anyhow::Result<Settings> {
     let file = file(text);
     let config = format!("--config={}", file.path().display());
-    load_proxy(&KubeProxy::parse_from(["kube-proxy", &config].iter().chain(arguments)).run, &ModeName::OF_KUBE_PROXY)
+    load_proxy(&KubeProxy::parse_from(["kube-proxy", &config].iter().chain(arguments)).run, &ModeName::KUBE_PROXY)
 }
 
 #[test]
-fn beside_a_file_only_the_nodes_name_and_logging_count_and_the_rest_is_told() {
+fn file_overrides_flags_except_node_name_and_logging() {
     let text = "mode: nftables\nhostnameOverride: of-file\nlogging: {verbosity: 1, format: json, vmodule: []}";
     let flags = ["--proxy-mode=iptables", "--hostname-override=Node-1", "-v=4", "--oom-score-adj=1", "--kubeconfig=/k"];
     let settings = load(text, &flags).expect("settings");
@@ -30,36 +30,36 @@ fn beside_a_file_only_the_nodes_name_and_logging_count_and_the_rest_is_told() {
     assert_eq!(settings.resolved.logging, Logging { format: LogFormat::Json, verbosity: 4 });
     assert_eq!(settings.resolved.oom_score_adj, Some(-999));
     assert_eq!(settings.config.client_connection.kubeconfig, "");
-    let told = ["kubeconfig", "oom-score-adj", "proxy-mode"];
-    assert_eq!(settings.warnings, told.map(|name| format!("--{name} has no effect: with --config, the file tells")));
+    let ignored = ["kubeconfig", "oom-score-adj", "proxy-mode"];
+    assert_eq!(settings.warnings, ignored.map(|name| format!("--{name} has no effect: --config is given")));
 }
 
 #[test]
-fn levels_for_source_files_are_joined_with_those_of_the_command_line_first() {
+fn vmodule_flags_precede_items_of_the_file() {
     let settings = load("logging: {vmodule: [{filePattern: b, verbosity: 2}]}", &["--vmodule=a=1"]).expect("settings");
     let patterns: Vec<&str> = settings.config.logging.vmodule.iter().map(|item| item.file_pattern.as_str()).collect();
     assert_eq!(patterns, ["a", "b"]);
 }
 
 #[test]
-fn without_a_file_the_command_line_counts_and_what_has_no_effect_is_told() {
+fn flags_without_a_file_apply_and_those_without_effect_cause_warnings() {
     let line = ["kube-proxy", "--proxy-mode=nftables", "--enable-dsr", "--healthz-port=1", "--healthz-bind-address=::"];
-    let settings = load_proxy(&KubeProxy::parse_from(line).run).expect("settings");
+    let settings = load_proxy(&KubeProxy::parse_from(line).run, &ModeName::KUBE_PROXY).expect("settings");
     assert_eq!(settings.resolved.mode.as_str(), "nftables");
     assert_eq!(settings.resolved.healthz, Some("[::]:1".parse().expect("an address")));
     assert_eq!(
         settings.warnings,
         [
-            "--healthz-port is deprecated: give the port in --healthz-bind-address",
-            "winkernel.enableDSR has no effect: it is for Windows"
+            "--healthz-port is deprecated: set the port in --healthz-bind-address",
+            "winkernel.enableDSR has no effect: it applies to Windows only"
         ]
     );
 }
 
 #[test]
-fn the_fault_of_a_file_stands_on_one_line_with_its_place() {
+fn errors_are_on_one_line_with_a_position() {
     for (text, faults) in [
-        ("mode: [ipvs", &["line 3", "cannot use the configuration file"][..]),
+        ("mode: [ipvs", &["line 3", "cannot decode configuration file"][..]),
         ("mode: userspace", &["Mode.ProxyMode", "userspace"]),
     ] {
         let error = load(text, &[]).err().expect("an error");

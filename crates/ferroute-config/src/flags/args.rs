@@ -1,0 +1,98 @@
+//! The arguments of `run`, and those that several commands share.
+
+use std::{num::NonZeroUsize, path::PathBuf};
+
+use clap::{Args, Parser};
+
+use super::{ProxyFlags, RawArgs};
+use crate::ClientConnectionConfiguration;
+
+/// The command line of the program under the name `kube-proxy`.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kube-proxy",
+    about = "The Kubernetes service proxy, Ferroute under the name of kube-proxy",
+    disable_version_flag = true
+)]
+pub struct KubeProxy {
+    /// The arguments of `ferroute run`.
+    #[command(flatten)]
+    pub run: RawArgs<RunArgs>,
+}
+
+/// The arguments of `ferroute run`: those of kube-proxy and Ferroute's own.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Read objects from a file or directory of YAML or JSON manifests instead of an API server: Services,
+    /// EndpointSlices, Endpoints, Nodes, ServiceCIDRs
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
+    pub manifests: Option<PathBuf>,
+    /// Count connections in nftables mode, separately for up to COUNT service ports and ten times as many endpoints, in
+    /// /metrics; by default, connections are not counted
+    #[arg(long, value_name = "COUNT")]
+    pub nftables_connection_counters: Option<NonZeroUsize>,
+    /// Remove the taint with this key from the Node once the first rules are applied, so that no pod starts before
+    /// Services work
+    #[arg(long, value_name = "KEY", conflicts_with = "manifests")]
+    pub startup_taint: Option<String>,
+    /// The flags of kube-proxy.
+    #[command(flatten)]
+    pub proxy: ProxyFlags,
+}
+
+/// The desired state of a node, for commands that print, explain or compare it.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DesiredArgs {
+    /// The source of objects.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// The configuration.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// The configuration.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SettingsArgs {
+    /// Path to a KubeProxyConfiguration file; by default, use kube-proxy's defaults
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Proxy mode; overrides the configuration's
+    #[arg(long, visible_alias = "mode", value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
+    pub proxy_mode: Option<String>,
+    /// Use this node name instead of the host name and hostnameOverride
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+}
+
+/// The source of objects.
+#[derive(Args, Clone, Debug, Default)]
+pub struct SourceArgs {
+    /// Read objects from a file or directory of YAML or JSON manifests instead of an API server: Services,
+    /// EndpointSlices, Endpoints, Nodes; or the demo's Deployments, Pods and Services
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Option<PathBuf>,
+    /// Path to a kubeconfig file; overrides the configuration's clientConnection.kubeconfig. Without either, use the
+    /// pod's service account
+    #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
+    pub kubeconfig: Option<String>,
+    /// Address of the API server; overrides the kubeconfig's
+    #[arg(long, value_name = "URL", conflicts_with = "manifests")]
+    pub master: Option<String>,
+}
+
+impl SourceArgs {
+    /// Returns the configured connection to the API server with the overrides of the command line.
+    pub fn connection(&self, mut configured: ClientConnectionConfiguration) -> ClientConnectionConfiguration {
+        if let Some(path) = &self.kubeconfig {
+            configured.kubeconfig.clone_from(path);
+        }
+        configured
+    }
+
+    /// Reports whether no source is given.
+    pub fn is_empty(&self) -> bool {
+        let Self { manifests, kubeconfig, master } = self;
+        manifests.is_none() && kubeconfig.is_none() && master.is_none()
+    }
+}
