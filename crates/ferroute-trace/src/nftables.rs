@@ -35,7 +35,7 @@ pub(crate) struct Base<'a> {
 
 impl<'a> Base<'a> {
     /// Returns the base chains of a table.
-    pub(crate) fn chains(table_name: &Cow<'static, str>, table: &'a MemoryTable) -> impl Iterator<Item = Self> {
+    pub(crate) fn chains(table_name: Cow<'static, str>, table: &'a MemoryTable) -> impl Iterator<Item = Self> {
         table.chains().filter_map(move |chain| {
             let base = chain.chain.base?;
             Some(Self { table, table_name: table_name.clone(), chain, base })

@@ -88,7 +88,7 @@ impl<'a> Ruleset<'a> {
 
     /// Adds an nftables table, whose family must include the packet's; traces show it as `name`.
     pub fn add_nftables_table(&mut self, name: impl Into<Cow<'static, str>>, table: &'a MemoryTable) {
-        nftables::Base::chains(&name.into(), table).for_each(|chain| self.add_chain(chain));
+        nftables::Base::chains(name.into(), table).for_each(|chain| self.add_chain(chain));
     }
 
     /// Walks a packet through the rules and returns all results, without events. The same verdict may occur several times.

@@ -70,7 +70,7 @@ impl Assigner {
             if find(&parse_ips(&spec.cluster_ips), *family).is_some() {
                 continue;
             }
-            let fresh = CLUSTER_IPS[family.index()].from_seed(&draft.name.to_string());
+            let fresh = CLUSTER_IPS[family.index()].candidates(&draft.name.to_string());
             let ip = self.ips.assign(round.candidates(find(&previous, *family), fresh), &draft.name);
             let ip = round
                 .check(ip, Resource::ClusterIp(*family))
@@ -101,7 +101,7 @@ impl Assigner {
             if find(&ingress_ips(&draft.service), *family).is_some() {
                 continue;
             }
-            let fresh = LOAD_BALANCER_IPS[family.index()].from_seed(&format!("{} load balancer", draft.name));
+            let fresh = LOAD_BALANCER_IPS[family.index()].candidates(&format!("{} load balancer", draft.name));
             let ip = self.ips.assign(round.candidates(find(&previous, *family), fresh), &draft.name);
             let ip = round
                 .check(ip, Resource::LoadBalancerIp(*family))
@@ -204,7 +204,7 @@ struct AddressRange {
 
 impl AddressRange {
     /// Returns all addresses, starting from one that depends on `seed`.
-    fn from_seed(&self, seed: &str) -> impl Iterator<Item = IpAddr> + use<> {
+    fn candidates(&self, seed: &str) -> impl Iterator<Item = IpAddr> + use<> {
         let first = self.first;
         numbers(seed, self.size).map(move |n| match first {
             IpAddr::V4(first) => IpAddr::V4(Ipv4Addr::from_bits(first.to_bits() + n)),
