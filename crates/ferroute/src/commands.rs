@@ -21,7 +21,7 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
-use ferroute_config::flags::{KubeProxy, RunArgs, Typed};
+use ferroute_config::flags::{KubeProxy, RunArgs, RawArgs};
 use ferroute_proxy::modes::CalledAs;
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the proxy on this node
     #[command(disable_version_flag = true)]
-    Run(Box<Typed<RunArgs>>),
+    Run(Box<RawArgs<RunArgs>>),
     /// Print the rules that the proxy would write, without root
     Render(render::RenderArgs),
     /// Explain how the proxy handles an object, and why
@@ -179,7 +179,7 @@ mod tests {
         for line in [["ferroute", "-v=3", "run"], ["ferroute", "run", "-v=3"]] {
             let Command::Run(run) = Cli::parse_from(line).command else { panic!("not run") };
             let mut config = KubeProxyConfiguration::default();
-            run.args.proxy.logging.lay_given_over(&run.flags, &mut config.logging);
+            run.args.proxy.logging.merge_given_into(&run.flags, &mut config.logging);
             assert_eq!(config.logging.verbosity, 3, "{line:?}");
         }
     }

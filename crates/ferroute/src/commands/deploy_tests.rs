@@ -11,7 +11,7 @@ use ferroute_kube::Permission;
 use serde_json::Value;
 
 use ferroute_config::{
-    flags::{KubeProxy, RunArgs, Typed},
+    flags::{KubeProxy, RunArgs, RawArgs},
     settings::{self, Settings},
 };
 use ferroute_proxy::modes::REGISTRY;
@@ -39,7 +39,7 @@ fn texts(value: &Value) -> Vec<&str> {
 
 /// The arguments of `ferroute run …`.
 #[track_caller]
-fn run_args(line: &[&str]) -> Typed<RunArgs> {
+fn run_args(line: &[&str]) -> RawArgs<RunArgs> {
     match Cli::try_parse_from([&["ferroute"], line].concat()).expect("a command line").command {
         Command::Run(args) => *args,
         other => panic!("not run: {other:?}"),
@@ -48,9 +48,9 @@ fn run_args(line: &[&str]) -> Typed<RunArgs> {
 
 /// What the proxy makes of a configuration file of ours, when called like this.
 #[track_caller]
-fn settings(args: &Typed<RunArgs>, file: &str) -> Settings {
+fn settings(args: &RawArgs<RunArgs>, file: &str) -> Settings {
     let path = deploy(file);
-    settings::of_file(args, &path, &read(&path)).expect("a good configuration")
+    settings::from_file(args, &path, &read(&path)).expect("a good configuration")
 }
 
 /// Files below a directory.

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use ferroute_admin::version;
 use ferroute_config::{
-    flags::{RunArgs, Typed, VersionRequest},
+    flags::{RunArgs, RawArgs, VersionRequest},
     settings::{self, Settings},
 };
 use ferroute_inspect::preflight::SwitchNotice;
@@ -19,7 +19,7 @@ use ferroute_proxy::{
 };
 
 /// Does what `ferroute run`, or `kube-proxy`, was asked for.
-pub(crate) fn run(args: &Typed<RunArgs>, called_as: CalledAs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Result<ExitCode> {
     let general = &args.args.proxy.general;
     let version = match general.version {
         Some(VersionRequest::Short) => Some(version::short()),
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Typed<RunArgs>, called_as: CalledAs) -> anyhow::Result<
     ferroute_proxy::run(args, &settings, &setup, notice.into_iter().collect())
 }
 
-fn start_logging(args: &Typed<RunArgs>, settings: &Settings) {
+fn start_logging(args: &RawArgs<RunArgs>, settings: &Settings) {
     let logging = settings.resolved.logging;
     logging::start(logging.verbosity, logging.format);
     for warning in &settings.warnings {
