@@ -54,12 +54,12 @@ pub struct Port<'a> {
 
 /// Returns every port of every Service that the proxy handles.
 pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily) -> Vec<Port<'a>> {
-    let ours = cluster.services.iter().filter(move |service| {
+    let handled = cluster.services.iter().filter(move |service| {
         let labels = &service.metadata.labels;
-        let foreign = labels.contains_key(labels::SERVICE_PROXY_NAME) || labels.contains_key(labels::HEADLESS);
-        !foreign && service.spec.type_.as_deref() != Some("ExternalName") && cluster_ip(service, family).is_some()
+        let excluded = labels.contains_key(labels::SERVICE_PROXY_NAME) || labels.contains_key(labels::HEADLESS);
+        !excluded && service.spec.type_.as_deref() != Some("ExternalName") && cluster_ip(service, family).is_some()
     });
-    ours.flat_map(|service| {
+    handled.flat_map(|service| {
         service.spec.ports.iter().map(move |port| Port {
             cluster,
             world,
