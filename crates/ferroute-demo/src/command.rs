@@ -35,7 +35,7 @@ pub struct DemoArgs {
     command: Option<DemoCommand>,
     #[command(flatten)]
     tour: TourArgs,
-    /// The name of a separate demo, for tests
+    /// Name of a separate demo, for tests
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     instance: Option<Instance>,
 }
@@ -43,10 +43,12 @@ pub struct DemoArgs {
 /// Arguments of `ferroute demo` without a subcommand: the guided tour.
 #[derive(Args, Clone, Debug)]
 struct TourArgs {
-    /// YAML file with Deployments, Pods and Services, in place of the nginx example
+    /// YAML file with Deployments, Pods and Services; by default, nginx
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Minimum number of connections to each address; more where needed to reach every pod
+    /// Minimum number of connections to each address
+    ///
+    /// The tour makes more connections where that many do not reach every pod.
     #[arg(long, value_name = "NUMBER", default_value_t = 100)]
     connections: usize,
     #[command(flatten)]
@@ -63,20 +65,20 @@ struct ModeArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum DemoCommand {
-    /// Create the cluster and keep it running; edits of the file are applied
+    /// Create the cluster, keep it running and apply edits of the file
     Up {
-        /// YAML file with Deployments, Pods and Services, in place of the nginx example
+        /// YAML file with Deployments, Pods and Services; by default, nginx
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
         #[command(flatten)]
         mode: ModeArgs,
     },
-    /// Run a command in a pod or on a machine (POD, node, node2 or outside)
+    /// Run a command in a pod or on a machine
     Exec {
-        /// Pod or machine
+        /// Name of a pod, or one of the machines node, node2 and outside
         #[arg(value_name = "POD")]
         machine: String,
-        /// Command to run [default: a shell]
+        /// Command to run; by default, a shell
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<OsString>,
     },

@@ -23,16 +23,20 @@ pub struct KubeProxy {
 /// The arguments of `ferroute run`: those of kube-proxy and Ferroute's own.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
-    /// Read objects from a file or directory of YAML or JSON manifests instead of an API server: Services,
-    /// EndpointSlices, Endpoints, Nodes, ServiceCIDRs
+    /// File or directory of manifests to read instead of an API server
+    ///
+    /// YAML or JSON with Services, EndpointSlices, Endpoints, Nodes and ServiceCIDRs. Changes are applied immediately.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Option<PathBuf>,
-    /// Count connections in nftables mode, separately for up to COUNT service ports and ten times as many endpoints, in
-    /// /metrics; by default, connections are not counted
+    /// Count connections in nftables mode, for up to COUNT service ports
+    ///
+    /// /metrics then has separate counters for up to COUNT service ports and ten times as many endpoints, and one sum for
+    /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
-    /// Remove the taint with this key from the Node once the first rules are applied, so that no pod starts before
-    /// Services work
+    /// Remove the taint with this key from the Node after the first sync
+    ///
+    /// With this taint on new nodes, no pod starts before Services work.
     #[arg(long, value_name = "KEY", conflicts_with = "manifests")]
     pub startup_taint: Option<String>,
     /// The flags of kube-proxy.
@@ -54,13 +58,15 @@ pub struct DesiredArgs {
 /// The configuration.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SettingsArgs {
-    /// Path to a KubeProxyConfiguration file; by default, use kube-proxy's defaults
+    /// Path to a KubeProxyConfiguration file
+    ///
+    /// By default, kube-proxy's defaults apply.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Proxy mode; overrides the configuration's
-    #[arg(long, visible_alias = "mode", value_name = "MODE", value_parser = ["iptables", "nftables", "ipvs"])]
+    /// Proxy mode (iptables, ipvs, nftables), instead of the configured one
+    #[arg(long, visible_alias = "mode", value_name = "MODE")]
     pub proxy_mode: Option<String>,
-    /// Use this node name instead of the host name and hostnameOverride
+    /// Name of the node, instead of the configured name or the host name
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
 }
@@ -68,12 +74,15 @@ pub struct SettingsArgs {
 /// The source of objects.
 #[derive(Args, Clone, Debug, Default)]
 pub struct SourceArgs {
-    /// Read objects from a file or directory of YAML or JSON manifests instead of an API server: Services,
-    /// EndpointSlices, Endpoints, Nodes; or the demo's Deployments, Pods and Services
+    /// File or directory of manifests to read instead of an API server
+    ///
+    /// YAML or JSON with Services, EndpointSlices, Endpoints, Nodes and ServiceCIDRs; or, as for the demo, with
+    /// Deployments, Pods and Services.
     #[arg(long, value_name = "PATH")]
     pub manifests: Option<PathBuf>,
-    /// Path to a kubeconfig file; overrides the configuration's clientConnection.kubeconfig. Without either, use the
-    /// pod's service account
+    /// Path to a kubeconfig file, instead of the configured one
+    ///
+    /// Without this flag and clientConnection.kubeconfig, the pod's service account is used.
     #[arg(long, value_name = "FILE", conflicts_with = "manifests")]
     pub kubeconfig: Option<String>,
     /// Address of the API server; overrides the kubeconfig's

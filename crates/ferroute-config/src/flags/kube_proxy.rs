@@ -14,15 +14,18 @@ use crate::{FlushFrequency, GoDuration, KubeProxyConfiguration, LoggingConfigura
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "General")]
 pub struct GeneralFlags {
-    /// Path to a KubeProxyConfiguration file. It overrides all other flags except actions, --hostname-override, --master
-    /// and logging flags. Changes of the file are applied without a restart
+    /// Path to a KubeProxyConfiguration file
+    ///
+    /// The file replaces all other flags except actions, --hostname-override, --master and logging flags. Changes of the
+    /// file are applied without a restart.
     #[arg(long, value_name = "FILE", default_value = "")]
     config: String,
-    /// Write the configuration, including defaults, to this file and exit
+    /// Write the configuration with its defaults to this file and exit
     #[arg(long, value_name = "FILE", default_value = "")]
     write_config_to: String,
-    /// Set kernel parameters, which requires full root privileges, and exit; afterwards the proxy runs with CAP_NET_ADMIN
-    /// only
+    /// Set kernel parameters and exit
+    ///
+    /// This requires full root privileges; afterwards, the proxy needs CAP_NET_ADMIN only.
     #[arg(long, default_value = "false")]
     pub init_only: Switch,
     /// Remove the rules of all proxy modes and exit
@@ -31,13 +34,13 @@ pub struct GeneralFlags {
     /// Proxy mode: iptables, nftables or ipvs
     #[arg(long, visible_alias = "mode", value_name = "MODE", default_value = "")]
     pub proxy_mode: String,
-    /// Use this node name instead of the host name
+    /// Name of the node, if it differs from the host name
     #[arg(long, value_name = "NAME", default_value = "")]
     pub hostname_override: String,
-    /// Feature gates, as a comma-separated list of NAME=true and NAME=false
+    /// Ignored; Ferroute has no feature gates (NAME=true|false,...)
     #[arg(long, value_name = "GATES")]
     feature_gates: Vec<Gates>,
-    /// The process's oom_score_adj, from -1000 (never killed) to 1000
+    /// oom_score_adj of the process, from -1000 (never killed) to 1000
     #[arg(long, value_name = "SCORE", default_value = "-999")]
     pub oom_score_adj: i32,
     /// Ignored; accepted for compatibility with kube-proxy
@@ -52,20 +55,21 @@ pub struct GeneralFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
 pub struct ClientFlags {
-    /// Path to a kubeconfig file with the address of the API server and credentials; by default, use the pod's service
-    /// account
+    /// Path to a kubeconfig file; by default, use the pod's service account
+    ///
+    /// The file contains the address of the API server and the credentials for it.
     #[arg(long, value_name = "FILE", default_value = "")]
     pub kubeconfig: String,
     /// Address of the API server; overrides the kubeconfig's
     #[arg(long, value_name = "URL", default_value = "")]
     pub master: String,
-    /// Media type of responses of the API server: protobuf or JSON
+    /// Content type of API server responses: protobuf or JSON
     #[arg(long, value_name = "TYPE", default_value = "application/vnd.kubernetes.protobuf")]
     pub kube_api_content_type: String,
-    /// Maximum number of requests to the API server per second
+    /// Maximum rate of requests to the API server, per second
     #[arg(long, value_name = "NUMBER", default_value = "5")]
     pub kube_api_qps: f32,
-    /// Number of requests to the API server that may exceed the rate in a burst
+    /// Maximum burst of requests to the API server above that rate
     #[arg(long, value_name = "NUMBER", default_value = "10")]
     pub kube_api_burst: i32,
 }
@@ -74,7 +78,9 @@ pub struct ClientFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Health and metrics")]
 pub struct ServingFlags {
-    /// Override the node's IP address; 0.0.0.0 and :: select the Node object's. Nothing listens on this address
+    /// IP address of the node, instead of the Node object's addresses
+    ///
+    /// 0.0.0.0 and :: select the addresses of the Node object. In spite of the name, nothing listens on this address.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: String,
     /// Address and port of /healthz and /livez; empty to disable
@@ -83,13 +89,13 @@ pub struct ServingFlags {
     /// Address and port of /metrics and status pages; empty to disable
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10249")]
     pub metrics_bind_address: String,
-    /// Exit if one of these two addresses cannot be bound, instead of retrying
+    /// Exit if one of these two addresses cannot be bound; do not retry
     #[arg(long, default_value = "false")]
     pub bind_address_hard_fail: Switch,
-    /// Ignored; enables profiles of the Go runtime in kube-proxy
+    /// Ignored; kube-proxy serves profiles of the Go runtime
     #[arg(long, default_value = "false")]
     pub profiling: Switch,
-    /// Show the metrics that this version hides; none are hidden
+    /// Expose metrics hidden since this version; none are hidden
     #[arg(long, value_name = "VERSION", default_value = "")]
     pub show_hidden_metrics_for_version: String,
     /// Deprecated: default port of --healthz-bind-address; 0 to disable
@@ -98,7 +104,7 @@ pub struct ServingFlags {
     /// Deprecated: default port of --metrics-bind-address; 0 to disable
     #[arg(long, hide = true, value_name = "PORT", default_value = "10249")]
     pub metrics_port: u16,
-    /// Deprecated: belongs to the removed userspace mode
+    /// Deprecated: applies to the removed userspace mode
     #[arg(long, hide = true, value_name = "RANGE", default_value = "")]
     pub proxy_port_range: String,
 }
@@ -107,71 +113,77 @@ pub struct ServingFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Traffic")]
 pub struct TrafficFlags {
-    /// How to detect traffic of local pods: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
+    /// How to detect traffic from local pods
+    ///
+    /// One of ClusterCIDR, NodeCIDR, BridgeInterface and InterfaceNamePrefix.
     #[arg(long, value_name = "MODE", default_value = "")]
     detect_local_mode: String,
-    /// CIDR range of the cluster's pods, at most one per IP family, for ClusterCIDR
+    /// CIDR range of the pods in the cluster; for ClusterCIDR
+    ///
+    /// A dual-stack cluster has a comma-separated pair of ranges, one per IP family.
     #[arg(long, value_name = "CIDR[,CIDR]", default_value = "")]
     cluster_cidr: String,
-    /// Bridge that receives the traffic of local pods, for BridgeInterface
+    /// Bridge that traffic from local pods arrives on; for BridgeInterface
     #[arg(long, value_name = "NAME", default_value = "")]
     pod_bridge_interface: String,
-    /// Name prefix of the interfaces that receive the traffic of local pods, for InterfaceNamePrefix
+    /// Name prefix of the interfaces of local pods; for InterfaceNamePrefix
     #[arg(long, value_name = "PREFIX", default_value = "")]
     pod_interface_name_prefix: String,
-    /// CIDR ranges of the addresses that accept node port traffic, or "primary" for the node's primary addresses; by
-    /// default all addresses, in mode nftables the primary ones
+    /// CIDR ranges of the node addresses that accept node port traffic
+    ///
+    /// The value "primary" selects the node's primary addresses. By default, iptables mode accepts node port traffic on all
+    /// addresses, nftables mode on the primary ones.
     #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
     nodeport_addresses: Vec<String>,
-    /// Masquerade all traffic to cluster IPs
+    /// Masquerade (SNAT) all traffic to cluster IPs
     #[arg(long, default_value = "false")]
     masquerade_all: Switch,
 }
 
 /// iptables mode.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Mode iptables")]
+#[command(next_help_heading = "iptables mode")]
 pub struct IptablesFlags {
-    /// Bit of the packet mark that requests masquerading, 0 to 31; also for mode ipvs
+    /// Bit of the fwmark of packets to masquerade, 0 to 31; also for ipvs
     #[arg(long, value_name = "BIT", default_value = "14")]
     iptables_masquerade_bit: i32,
-    /// Accept node port traffic to 127.0.0.1
+    /// Accept node port traffic to localhost (IPv4)
     #[arg(long, default_value = "true")]
     iptables_localhost_nodeports: Switch,
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     iptables_sync_period: GoDuration,
-    /// Minimum interval between syncs; 0 to apply every change immediately
+    /// Minimum interval between syncs; 0 applies every change immediately
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     iptables_min_sync_period: GoDuration,
 }
 
 /// ipvs mode.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Mode ipvs")]
+#[command(next_help_heading = "ipvs mode")]
 pub struct IpvsFlags {
-    /// Scheduler; empty for rr
+    /// Scheduler of virtual servers; empty for rr
     #[arg(long, value_name = "NAME", default_value = "")]
     ipvs_scheduler: String,
-    /// CIDR ranges whose virtual servers are not cleaned up
+    /// CIDR ranges whose virtual servers cleanup does not remove
     #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
     ipvs_exclude_cidrs: Vec<String>,
-    /// Do not reply to ARP requests for Service addresses
+    /// Do not answer ARP requests for Service addresses (strict ARP)
     #[arg(long, default_value = "false")]
     ipvs_strict_arp: Switch,
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     ipvs_sync_period: GoDuration,
-    /// Minimum interval between syncs; 0 to apply every change immediately
+    /// Minimum interval between syncs; 0 applies every change immediately
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     ipvs_min_sync_period: GoDuration,
-    /// Timeout of idle TCP connections; 0 to keep the kernel's value
+    /// Timeout of idle TCP connections; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     ipvs_tcp_timeout: GoDuration,
-    /// Timeout of TCP connections after a FIN; 0 to keep the kernel's value
+    /// Timeout of TCP connections after a FIN; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     ipvs_tcpfin_timeout: GoDuration,
-    /// Timeout of idle UDP flows; 0 to keep the kernel's value
+    /// Timeout of idle UDP flows; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     ipvs_udp_timeout: GoDuration,
 }
@@ -180,25 +192,27 @@ pub struct IpvsFlags {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Connection tracking")]
 pub struct ConntrackFlags {
-    /// Maximum number of conntrack entries per CPU core; 0 to keep the kernel's limit
+    /// Maximum conntrack entries per CPU core; 0 keeps the kernel's limit
     #[arg(long, value_name = "NUMBER", default_value = "32768")]
     conntrack_max_per_core: i32,
-    /// Minimum for the maximum number of conntrack entries, unless the number per core is 0
+    /// Minimum size of the conntrack table, regardless of the CPU cores
+    ///
+    /// Ignored if --conntrack-max-per-core is 0.
     #[arg(long, value_name = "NUMBER", default_value = "131072")]
     conntrack_min: i32,
-    /// Timeout of idle TCP connections; 0 to keep the kernel's value
+    /// Timeout of idle TCP connections; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
     conntrack_tcp_timeout_established: GoDuration,
-    /// Timeout of TCP connections in state CLOSE_WAIT; 0 to keep the kernel's value
+    /// Timeout of TCP connections in state CLOSE_WAIT; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "1h0m0s")]
     conntrack_tcp_timeout_close_wait: GoDuration,
-    /// Do not treat packets outside the TCP window as invalid
+    /// Do not mark TCP packets outside the window as INVALID
     #[arg(long, default_value = "false")]
     conntrack_tcp_be_liberal: Switch,
-    /// Timeout of UDP flows without replies; 0 to keep the kernel's value
+    /// Timeout of UDP flows without replies; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     conntrack_udp_timeout: GoDuration,
-    /// Timeout of idle UDP flows with traffic in both directions; 0 to keep the kernel's value
+    /// Timeout of idle UDP flows with replies; 0 keeps the kernel's
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     conntrack_udp_timeout_stream: GoDuration,
 }
@@ -211,7 +225,7 @@ pub struct LoggingFlags {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     logging_format: String,
     // The same argument as `ferroute -v`, which precedes any subcommand.
-    /// Log level: 2 adds syncs, 4 debugging
+    /// Log verbosity: 2 adds every sync, 4 every event
     #[arg(short = 'v', long = "v", visible_alias = "verbosity", value_name = "LEVEL", default_value = "0")]
     verbosity: u32,
     /// Ignored; sets log levels of kube-proxy's source files
