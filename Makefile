@@ -15,8 +15,10 @@ AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
 .PHONY: demo test build release install uninstall image unit soak conformance vm fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
-demo: deps-demo release
-	$(SUDO) $(FERROUTE) demo
+# Built with a profile that favours build time.
+demo: deps-demo rust
+	$(CARGO) build --profile demo --bin ferroute
+	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
 
 test: deps-test unit conformance
 
