@@ -11,47 +11,47 @@
 //! Not removed, as in kube-proxy: `KUBE-FIREWALL` in table filter and the kubelet's own chains, which the kubelet uses;
 //! and sysctls, because their earlier values are unknown and other programs may rely on the present ones.
 
-use std::process::ExitCode;
+use std::{fmt, process::ExitCode};
 
-use crate::{logging::chain, modes::REGISTRY};
+use crate::{logging::chain, modes::Registry};
 
 /// The outcome of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What was removed.
+    /// Removed objects.
     pub removed: Vec<String>,
-    /// What remains, or may remain, and why.
+    /// Objects that remain or may remain, with reasons.
     pub remaining: Vec<String>,
 }
 
 impl Report {
-    /// Adds something that was removed.
-    pub fn removed(&mut self, what: impl Into<String>) {
-        self.removed.push(what.into());
+    /// Adds a removed object.
+    pub fn removed(&mut self, object: impl Into<String>) {
+        self.removed.push(object.into());
     }
 
-    /// Adds something that remains, with the reason.
-    pub fn remains(&mut self, what: impl Into<String>) {
-        self.remaining.push(what.into());
+    /// Adds an object that remains, with the reason.
+    pub fn remains(&mut self, object: impl Into<String>) {
+        self.remaining.push(object.into());
     }
 
-    /// Adds an error because of which something may remain.
+    /// Adds an error because of which objects may remain.
     pub fn failed(&mut self, error: &dyn std::error::Error) {
         self.remaining.push(chain(error));
     }
 }
 
-/// Something that a proxy may have left behind.
-pub trait Leftovers: Send {
-    /// Removes it. A failure does not keep the next thing from being removed; it is no failure if nothing is present.
+/// Objects in the kernel that a proxy may have left behind.
+pub trait Leftovers: fmt::Debug + Send {
+    /// Removes them. An error for one object does not prevent the removal of others; missing objects are not an error.
     fn remove(&mut self, report: &mut Report);
 }
 
-/// Removes everything that a proxy has left on this host, in any mode, and nothing else, and logs what was removed. Fails
-/// if something remains.
-pub fn cleanup() -> ExitCode {
+/// Removes everything that proxies have left on this host in any mode of the registry, and nothing else. Logs what was
+/// removed. Fails if something remains.
+pub fn cleanup(registry: &Registry) -> ExitCode {
     let mut report = Report::default();
-    REGISTRY.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report));
+    registry.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report));
     for removed in &report.removed {
         tracing::info!("removed {removed}");
     }

@@ -1,67 +1,69 @@
-//! What people should know, as Events on the API: `kubectl describe` shows them with the Service or Node that they are
-//! about.
+//! Kubernetes Events: `kubectl describe` shows them with the Service or Node that they are about.
 //!
 //! ```text
-//!   Feed (bad objects), sync loop ──► Events ──► a task: counts, limits ──► API server
-//!                                  (a bounded     looks at local sockets
-//!                                   queue)
+//!   Feed (invalid objects), sync loop --> EventRecorder --> EventWriter: counts, limits --> API server
+//!                                     (a bounded queue)     checks local sockets
 //! ```
 //!
-//! Nobody waits for any of this: what does not fit into the queue is dropped, since all of it stands in the log too.
+//! Recording an Event never blocks. If the queue is full, Events are dropped: everything is logged as well.
 
-mod series;
-mod sockets;
-mod task;
-mod watcher;
+mod correlator;
+mod node_ports;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use ferroute_core::{NamespacedName, parse::InvalidObject};
+use ferroute_core::{Backoff, NamespacedName, parse::InvalidObject};
 use ferroute_host::SysctlError;
-use ferroute_kube::{ApiWriter, EventType, KubeEvent, ObjectReference};
+use ferroute_kube::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};
 use ferroute_source::Problem;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
-pub(crate) use self::watcher::EventsWatcher;
-use self::{sockets::Claim, task::Task};
+pub(crate) use self::node_ports::EventsObserver;
+use self::{
+    correlator::{Action, EventCorrelator},
+    node_ports::{Conflict, NodePort, conflicts},
+};
 use crate::{
     host_setup::{CONNTRACK_BUCKETS, HostSetup, OOM_SCORE},
     logging::chain,
 };
 
-/// Takes what happened, from any thread, and never waits.
+/// Queues Events, from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
-    /// `None`: nobody is to know.
+pub(crate) struct EventRecorder {
+    /// `None` if no Events are written.
     jobs: Option<mpsc::Sender<Job>>,
     node: Arc<str>,
 }
 
-/// Something for the task to do.
+/// A job of the task that writes Events.
 #[derive(Debug)]
 enum Job {
     /// Write an Event.
     Write(KubeEvent),
-    /// See whether local processes listen on these node ports, which are new.
-    Look(Vec<Claim>),
+    /// Check whether processes of the host listen on these new node ports.
+    CheckListeners(Vec<NodePort>),
 }
 
-impl Events {
-    /// For those who only look.
+impl EventRecorder {
+    /// Returns a recorder that drops all Events.
     pub(crate) fn none() -> Self {
         Self { jobs: None, node: "".into() }
     }
 
-    /// Starts the task, in tokio's context. Without a `writer` it only logs what it finds itself. It ends with the last
-    /// of those who could give it something to do.
+    /// Starts the task that writes Events on the current runtime. Without a `writer`, its checks are only logged. The task
+    /// ends after the last recorder was dropped.
     pub(crate) fn start(writer: Option<ApiWriter>, node: &str) -> Self {
         let (jobs, receiver) = mpsc::channel(QUEUE);
-        let events = Self { jobs: Some(jobs), node: node.into() };
-        tokio::spawn(Task::new(writer).run(receiver));
-        events
+        let recorder = Self { jobs: Some(jobs), node: node.into() };
+        tokio::spawn(EventWriter::new(writer).run(receiver));
+        recorder
     }
 
-    /// The proxy starts.
+    /// Records the start of the proxy.
     pub(crate) fn starting(&self, setup: &HostSetup) {
         self.on_node(EventType::Normal, "Starting", START, String::new());
         let is_read_only = |error: &SysctlError| match error {
@@ -70,38 +72,38 @@ impl Events {
             }
             SysctlError::Missing { .. } | SysctlError::Read { .. } => false,
         };
-        // Not the OOM score: who gives the proxy as few rights as it needs knows that it cannot be set.
-        let is_setting = |error: &&SysctlError| error.name() != OOM_SCORE;
-        let failed: Vec<&SysctlError> = setup.failed.iter().filter(is_setting).collect();
+        // A deployment with least privileges is not expected to set the OOM score.
+        let is_sysctl = |error: &&SysctlError| error.name() != OOM_SCORE;
+        let failed: Vec<&SysctlError> = setup.failed.iter().filter(is_sysctl).collect();
         if failed.is_empty() {
             return;
         }
-        // kube-proxy has a reason of its own for a container runtime that lets nobody write there.
+        // kube-proxy has a separate reason for container runtimes that mount /sys read-only.
         let reason = if failed.iter().all(|error| is_read_only(error)) { "readOnlySysFS" } else { "FailedToSetSysctl" };
-        let told: Vec<String> = failed.iter().map(|error| chain(*error)).collect();
-        self.on_node(EventType::Warning, reason, START, told.join("; "));
+        let errors: Vec<String> = failed.iter().map(|error| chain(*error)).collect();
+        self.on_node(EventType::Warning, reason, START, errors.join("; "));
     }
 
-    /// An object is passed over because of its values.
+    /// Records that an object with invalid values is ignored.
     pub(crate) fn invalid(&self, object: &InvalidObject) {
         let regarding = ObjectReference::new(object.kind, object.name.namespace(), object.name.name());
         let errors: Vec<String> = object.errors.iter().map(ToString::to_string).collect();
-        self.passed_over(regarding, &errors.join("; "));
+        self.ignored(regarding, &errors.join("; "));
     }
 
-    /// The source has a problem; only those with objects are told.
+    /// Records a problem of the source, if it is about an object.
     pub(crate) fn problem(&self, problem: &Problem) {
         if let Problem::InvalidObject { kind, name, error } = problem {
             let regarding = ObjectReference::new(kind.as_str(), name.namespace(), name.name());
-            self.passed_over(regarding, &error.to_string());
+            self.ignored(regarding, &error.to_string());
         }
     }
 
-    /// A health-check node port cannot be opened.
-    pub(crate) fn no_health_check(&self, service: &NamespacedName, error: &str) {
+    /// Records that a health-check node port cannot be opened.
+    pub(crate) fn health_check_failed(&self, service: &NamespacedName, error: &str) {
         let regarding = ObjectReference::service(service.namespace(), service.name());
         let note = format!("node {}: {error}", self.node);
-        self.send(KubeEvent {
+        self.write(KubeEvent {
             regarding,
             event_type: EventType::Warning,
             reason: "FailedToStartServiceHealthcheck",
@@ -110,29 +112,128 @@ impl Events {
         });
     }
 
-    fn passed_over(&self, regarding: ObjectReference, faults: &str) {
-        let note = format!("node {} passes it over, what was known before stays in force: {faults}", self.node);
-        self.send(KubeEvent { regarding, event_type: EventType::Warning, reason: "InvalidObject", action: "Parse", note });
+    fn ignored(&self, regarding: ObjectReference, errors: &str) {
+        let note = format!("node {} ignores it and keeps its last valid version: {errors}", self.node);
+        self.write(KubeEvent {
+            regarding,
+            event_type: EventType::Warning,
+            reason: "InvalidObject",
+            action: "Parse",
+            note,
+        });
     }
 
     fn on_node(&self, event_type: EventType, reason: &'static str, action: &'static str, note: String) {
-        self.send(KubeEvent { regarding: ObjectReference::node(&self.node), event_type, reason, action, note });
+        self.write(KubeEvent { regarding: ObjectReference::node(&self.node), event_type, reason, action, note });
     }
 
-    fn send(&self, report: KubeEvent) {
-        self.give(Job::Write(report));
+    fn write(&self, event: KubeEvent) {
+        self.queue(Job::Write(event));
     }
 
-    fn give(&self, job: Job) {
+    fn queue(&self, job: Job) {
         let Some(jobs) = &self.jobs else { return };
         if let Err(error) = jobs.try_send(job) {
-            tracing::debug!("too much happens to tell it all as Events: {error}");
+            tracing::debug!("dropped an Event: {error}");
         }
     }
 }
 
-/// kube-proxy's word for what it does at its start.
+/// The task that writes Events.
+struct EventWriter {
+    writer: Option<ApiWriter>,
+    correlator: EventCorrelator,
+    /// Whether the current series of write errors has been logged.
+    error_logged: bool,
+}
+
+impl EventWriter {
+    fn new(writer: Option<ApiWriter>) -> Self {
+        Self { writer, correlator: EventCorrelator::new(Instant::now()), error_logged: false }
+    }
+
+    async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(job) = jobs.recv().await {
+            match job {
+                Job::Write(event) => self.record(&event).await,
+                Job::CheckListeners(ports) => self.check_listeners(ports).await,
+            }
+        }
+    }
+
+    async fn check_listeners(&mut self, ports: Vec<NodePort>) {
+        let conflicts = match tokio::task::spawn_blocking(|| conflicts(ports)).await {
+            Ok(Ok(conflicts)) => conflicts,
+            Ok(Err(error)) => return tracing::debug!("cannot check for listeners on node ports: {}", chain(&error)),
+            Err(error) => return tracing::error!("the check for listeners on node ports panicked: {error}"),
+        };
+        for conflict in conflicts {
+            let note = conflict.to_string();
+            tracing::warn!("{note}");
+            let Conflict { port: NodePort { service, .. }, .. } = conflict;
+            let regarding = ObjectReference::service(service.service.namespace(), service.service.name());
+            let (event_type, reason) = (EventType::Warning, "NodePortInUse");
+            self.record(&KubeEvent { regarding, event_type, reason, action: "Listen", note }).await;
+        }
+    }
+
+    async fn record(&mut self, event: &KubeEvent) {
+        let Some(writer) = self.writer.clone() else { return };
+        let series = match self.correlator.observe(event, Instant::now()) {
+            Action::Skip => return,
+            Action::Create => None,
+            Action::UpdateSeries(handle, count) => Some((handle, count)),
+        };
+        let handle = self.write(&writer, event, series).await;
+        self.correlator.set_handle(event, handle);
+    }
+
+    /// Writes an Event, with a few retries. `series` is the existing Event to update and its new count.
+    async fn write(
+        &mut self,
+        writer: &ApiWriter,
+        event: &KubeEvent,
+        mut series: Option<(EventHandle, u32)>,
+    ) -> Option<EventHandle> {
+        let time = SystemTime::now();
+        let mut backoff = Backoff::new(FIRST_RETRY, Duration::MAX);
+        for attempts_left in (0..ATTEMPTS).rev() {
+            let result = match &series {
+                None => writer.create_event(event, time).await,
+                Some((handle, count)) => writer.update_series(handle, *count, time).await.map(|()| handle.clone()),
+            };
+            let error = match result {
+                Ok(handle) => {
+                    self.error_logged = false;
+                    return Some(handle);
+                }
+                // By default, API servers delete Events after an hour.
+                Err(error) if error.is_not_found() && series.take().is_some() => continue,
+                Err(error) => error,
+            };
+            self.log_error(&error);
+            if attempts_left == 0 || !error.is_transient() {
+                break;
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+        None
+    }
+
+    fn log_error(&mut self, error: &WriteError) {
+        if std::mem::replace(&mut self.error_logged, true) {
+            tracing::debug!("cannot write an Event: {}", chain(error));
+        } else {
+            tracing::warn!("cannot write Events, which does not affect Services: {}", chain(error));
+        }
+    }
+}
+
+/// The action of kube-proxy's Events about its start.
 const START: &str = "StartKubeProxy";
 
-/// Jobs that may wait.
+/// Maximum number of queued jobs.
 const QUEUE: usize = 64;
+
+const ATTEMPTS: u32 = 4;
+const FIRST_RETRY: Duration = Duration::from_secs(1);

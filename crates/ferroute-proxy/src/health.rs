@@ -1,74 +1,90 @@
-//! What the sync loop's progress means for those who ask over HTTP.
+//! Reports the sync loop's progress to the health servers.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, NamespacedName, Tracker, tracker::TrackerEvent};
-use ferroute_admin::{health::{Health, HealthCheck, HealthCheckPorts}, http::{HttpThread, Limits, ListenScope}};
+use ferroute_admin::{
+    health::{Health, HealthCheck, HealthCheckPorts},
+    http::{HttpThread, Limits, ListenScope},
+};
+use ferroute_core::{IpFamily, NamespacedName, NodePortMatch, ProxySettings, Tracker, tracker::TrackerEvent};
 
 use crate::{
-    events::Events,
+    events::EventRecorder,
     logging::chain,
-    observer::{InForce, Observer},
+    observer::{FamilySynced, Observer},
     sync::Change,
 };
 
-/// Tells the sync loop's progress to the health servers.
+/// Updates the proxy's health and the health-check node ports.
 pub(crate) struct HealthObserver {
     health: Arc<Health>,
     ports: HealthCheckPorts,
     settings: ProxySettings,
-    events: Events,
-    /// What each family's table asks for.
+    events: EventRecorder,
+    /// The health checks that each family's table requires.
     checks: BTreeMap<IpFamily, BTreeMap<NamespacedName, HealthCheck>>,
-    /// Which addresses answer on node ports.
+    /// The addresses for node ports.
     matches: BTreeMap<IpFamily, NodePortMatch>,
-    /// Some port could not be opened.
-    unfinished: bool,
+    /// Whether to retry to open ports.
+    has_failed_ports: bool,
 }
 
 impl HealthObserver {
-    /// Nothing is in force yet.
-    pub(crate) fn new(http: Arc<HttpThread>, health: Arc<Health>, settings: ProxySettings, events: Events) -> Self {
+    /// Creates an observer for a proxy that has not synced yet.
+    pub(crate) fn new(
+        http: Arc<HttpThread>,
+        health: Arc<Health>,
+        settings: ProxySettings,
+        events: EventRecorder,
+    ) -> Self {
         let ports = HealthCheckPorts::new(http, health.clone(), Limits::default());
-        Self { health, ports, settings, events, checks: BTreeMap::new(), matches: BTreeMap::new(), unfinished: false }
+        Self {
+            health,
+            ports,
+            settings,
+            events,
+            checks: BTreeMap::new(),
+            matches: BTreeMap::new(),
+            has_failed_ports: false,
+        }
     }
 
     fn update_ports(&mut self) -> Vec<ferroute_admin::health::PortError> {
         let matches: Vec<(IpFamily, NodePortMatch)> =
-            self.matches.iter().map(|(family, found)| (*family, found.clone())).collect();
+            self.matches.iter().map(|(family, matched)| (*family, matched.clone())).collect();
         let errors =
             self.ports.update(&ListenScope::for_node_ports(&matches), &HealthCheck::merge(self.checks.values()));
-        self.unfinished = !errors.is_empty();
+        self.has_failed_ports = !errors.is_empty();
         errors
     }
 }
 
 impl Observer for HealthObserver {
-    fn queued(&mut self, family: IpFamily) {
+    fn on_queued(&mut self, family: IpFamily) {
         self.health.queued(family);
     }
 
-    fn taken(&mut self, change: &Change, _before: &Tracker) {
+    fn on_change(&mut self, change: &Change, _before: &Tracker) {
         if let Change::Desired(TrackerEvent::NodeApplied(node), _) = change {
             self.health.set_node_eligible(!node.to_be_deleted);
         }
     }
 
-    fn in_force(&mut self, sync: &InForce<'_>) {
-        let InForce { table, host_addresses, .. } = *sync;
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        let FamilySynced { table, host_addresses, .. } = *sync;
         let family = table.family;
         self.health.updated(family);
         self.checks.insert(family, HealthCheck::from_table(table));
         self.matches.insert(family, self.settings.node_ports(family, &table.node, host_addresses));
         for error in self.update_ports() {
             tracing::warn!("{}", chain(&error));
-            self.events.no_health_check(error.service(), &chain(&error));
+            self.events.health_check_failed(error.service(), &chain(&error));
         }
     }
 
-    fn look(&mut self, _wanted: &Tracker) {
-        // Told when it first failed; a port or an address may have become free since.
-        if self.unfinished {
+    fn on_tick(&mut self, _desired: &Tracker) {
+        // The error has been reported; the port or address may be available by now.
+        if self.has_failed_ports {
             self.update_ports();
         }
     }

@@ -1,8 +1,7 @@
-//! What a configuration wants of the kernel's settings: the connection table, node ports on localhost, and how readily
-//! the kernel ends this process.
+//! Kernel settings that the configuration requires: connection tracking, node ports on localhost, and the OOM score.
 //!
-//! All of it needs rights that the proxy itself can do without, so `--init-only` sets just these and ends. What is *not*
-//! here: the settings that a mode looks after by itself while it runs.
+//! They require privileges that the proxy otherwise does not need, so `--init-only` sets only these and exits. Settings that
+//! a mode checks while it runs are not handled here.
 
 use std::{fs, time::Duration};
 
@@ -12,38 +11,38 @@ use ferroute_host::{Ensured, SysctlError, Sysctls};
 
 use crate::logging::chain;
 
-/// A setting and its value.
+/// Name and value of a setting.
 type Setting = (&'static str, String);
 
-/// What has become of the settings.
+/// The result of [`apply`].
 #[derive(Debug, Default)]
 pub struct HostSetup {
-    /// Those that were set, or were right already.
-    pub set: Vec<InForce>,
-    /// Those that could not be set, and are as they were.
+    /// Settings that have the required value.
+    pub set: Vec<AppliedSetting>,
+    /// Errors for settings that could not be changed.
     pub failed: Vec<SysctlError>,
 }
 
-/// A setting that is as it is wanted.
+/// A setting that has its required value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
-    /// Its path.
+pub struct AppliedSetting {
+    /// Its path below `/proc/sys`, `/proc/self` or `/sys/module`.
     pub name: &'static str,
     /// Its value.
     pub value: String,
-    /// What it was before; `None` if it was right already.
+    /// Its previous value, if that was different.
     pub from: Option<String>,
 }
 
-/// Sets everything. What could not be set is left as it was, and is told.
+/// Applies all settings. Errors are returned in the result, and do not affect other settings.
 pub fn apply(resolved: &Resolved) -> HostSetup {
     apply_to(&Roots::from_kernel(), resolved)
 }
 
 impl HostSetup {
-    /// A line for each setting, for people.
+    /// Describes each setting or error in one line.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        let set = self.set.iter().map(|InForce { name, value, from }| match from {
+        let set = self.set.iter().map(|AppliedSetting { name, value, from }| match from {
             Some(from) => format!("{name} = {value} (was {from})"),
             None => format!("{name} = {value}"),
         });
@@ -57,7 +56,7 @@ impl HostSetup {
                     Ensured::Unchanged => None,
                     Ensured::Changed { from } => Some(from),
                 };
-                self.set.push(InForce { name, value, from });
+                self.set.push(AppliedSetting { name, value, from });
                 true
             }
             Err(error) => {
@@ -67,11 +66,11 @@ impl HostSetup {
         }
     }
 
-    /// The same for a size, of which more is no harm.
+    /// Like [`ensure`](Self::ensure), but accepts larger values.
     fn ensure_at_least(&mut self, sysctls: &Sysctls, name: &'static str, least: u64) -> bool {
         match sysctls.read(name) {
-            Ok(found) if found.parse::<u64>().is_ok_and(|found| found >= least) => {
-                self.set.push(InForce { name, value: found, from: None });
+            Ok(value) if value.parse::<u64>().is_ok_and(|value| value >= least) => {
+                self.set.push(AppliedSetting { name, value, from: None });
                 true
             }
             _ => self.ensure(sysctls, name, least.to_string()),
@@ -79,9 +78,9 @@ impl HostSetup {
     }
 }
 
-/// Where settings are.
+/// The directories of settings.
 struct Roots {
-    /// Of the calling thread's network namespace.
+    /// `/proc/sys` in the network namespace of the calling thread.
     sysctls: Sysctls,
     process: Sysctls,
     modules: Sysctls,
@@ -109,20 +108,20 @@ fn apply_to(roots: &Roots, resolved: &Resolved) -> HostSetup {
     }
     if let Some(limit) = resolved.conntrack.limit {
         let entries = limit.entries(roots.cores);
-        // Both belong to the whole machine: in a network namespace of its own a proxy has no say in them.
-        let is_machines = !roots.sysctls.is_read_only(CONNTRACK_MAX);
-        if setup.ensure_at_least(&roots.sysctls, CONNTRACK_MAX, entries) && is_machines {
-            // As in kube-proxy, lists of four on average.
+        // Both are settings of the machine and read-only in other network namespaces than the initial one.
+        let is_writable = !roots.sysctls.is_read_only(CONNTRACK_MAX);
+        if setup.ensure_at_least(&roots.sysctls, CONNTRACK_MAX, entries) && is_writable {
+            // As in kube-proxy, four entries per bucket on average.
             setup.ensure_at_least(&roots.modules, CONNTRACK_BUCKETS, entries / 4);
         }
     }
     setup
 }
 
-/// Those below `/proc/sys`.
+/// Returns the settings below `/proc/sys`.
 fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     let Conntrack {
-        // A least size, not a value.
+        // A minimum, see `ensure_at_least`.
         limit: _,
         tcp_established_timeout,
         tcp_close_wait_timeout,
@@ -147,7 +146,7 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     settings
 }
 
-/// CPU cores of the machine, not those that this process may use: connections come by all of them.
+/// Returns the number of CPU cores of the machine, not only of those that this process may use.
 fn cores() -> usize {
     let present = fs::read_to_string("/sys/devices/system/cpu/present").ok();
     present
@@ -156,7 +155,7 @@ fn cores() -> usize {
         .unwrap_or(1)
 }
 
-/// How many numbers there are in a list such as `0-3,8`.
+/// Counts the CPUs in a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     let ranges = list.trim().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -167,11 +166,11 @@ fn count(list: &str) -> Option<usize> {
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 
-/// How readily the kernel ends this process, below `/proc/self`.
-pub const OOM_SCORE: &str = "oom_score_adj";
+/// The OOM score adjustment, below `/proc/self`.
+pub(crate) const OOM_SCORE: &str = "oom_score_adj";
 
-/// Lists in the connection table, below `/sys/module`.
-pub const CONNTRACK_BUCKETS: &str = "nf_conntrack/parameters/hashsize";
+/// The number of buckets of the connection tracking table, below `/sys/module`.
+pub(crate) const CONNTRACK_BUCKETS: &str = "nf_conntrack/parameters/hashsize";
 
 #[cfg(test)]
 mod tests;

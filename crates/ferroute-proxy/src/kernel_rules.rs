@@ -1,60 +1,58 @@
-//! What is in this network namespace: the rules that the kernel obeys now, whoever wrote them.
+//! Reads all rules of a network namespace, of any program.
 //!
 //! ```text
-//!   iptables-nft-save ────┐
-//!   iptables-legacy-save ─┼──► KernelRules ──► whoever walks a packet through them, compares or explains them
-//!   nf_tables (netlink) ──┘
+//!   iptables-nft-save ----.
+//!   iptables-legacy-save --+--> KernelRules --> trace, diff, explain, doctor
+//!   nf_tables (netlink) --'
 //! ```
 //!
-//! The values are those of the modes' own crates, so one evaluator serves planned rules and these. Nobody's rules are an
-//! error: what the crates do not know is kept as it was written, and the walk that meets it says that it cannot tell.
-//! What is *not* here: what the rules mean, and which of them should be there.
-
-mod proxies;
+//! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
+//! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     RuleSet, TableName,
-    exec::{Backend, SnapshotError, BackendSnapshot, Exec, snapshot_rules},
+    exec::{Backend, BackendSnapshot, Exec, SnapshotError, snapshot_rules},
 };
 use ferroute_nftables::{
-    kernel::{TableSnapshot, NetlinkError, NetlinkKernel, Consistency, TableFamily},
+    TableOwner,
+    kernel::{Consistency, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
     model::Name,
 };
 use ferroute_trace::{Ruleset, Traceable};
 
-/// The rules of one IP family that are in the kernel.
+/// The rules of one IP family in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRules {
-    /// The family.
+    /// The IP family.
     pub family: IpFamily,
-    /// `iptables` rules, of at most two backends; the kernel obeys both.
+    /// iptables rules, of up to two backends; both apply to every packet.
     pub iptables: Vec<BackendSnapshot>,
-    /// Tables of nf_tables, without what `iptables` shows, in the order in which they were made.
+    /// nf_tables tables in the order of their creation, without rules that `iptables` contains.
     pub nftables: Vec<TableSnapshot>,
-    /// Whether nothing was changed while the tables of nf_tables were read.
+    /// Whether the nf_tables tables were read without a concurrent modification.
     pub reading: Consistency,
-    /// When the tables of `iptables` were made that are of nf_tables, as [`TableSnapshot::handle`] has it.
+    /// The handles of iptables tables in nf_tables, which order them by creation as [`TableSnapshot::handle`] does.
     handles: BTreeMap<TableName, u64>,
 }
 
-/// One table of whichever tool.
+/// A table of iptables or nftables.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
-    /// A table of `iptables`, of one of its backends.
+enum Table<'a> {
+    /// An iptables table in one backend.
     Iptables(&'a RuleSet, TableName),
-    /// A table of nftables.
+    /// An nftables table.
     Nftables(&'a TableSnapshot),
 }
 
 impl Traceable for KernelRules {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
-        for part in self.parts() {
-            match part {
-                Part::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
-                Part::Nftables(snapshot) => {
+        for table in self.tables() {
+            match table {
+                Table::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
+                Table::Nftables(snapshot) => {
                     ruleset.add_nftables_table(format!("{} {}", snapshot.family, snapshot.name), &snapshot.table);
                 }
             }
@@ -62,44 +60,44 @@ impl Traceable for KernelRules {
     }
 }
 
-/// Why the kernel's rules could not be read. Another try may help.
+/// A failure to read the kernel's rules. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Those of `iptables`.
+    /// The iptables rules could not be read.
     #[error("cannot read the {family} rules of iptables")]
     Iptables {
-        /// The family.
+        /// The IP family.
         family: IpFamily,
-        /// What came in the way.
+        /// The cause.
         #[source]
         source: SnapshotError,
     },
-    /// Those of nf_tables.
+    /// The nf_tables tables could not be read.
     #[error("cannot read the {family} tables of nf_tables")]
     Nftables {
-        /// The family.
+        /// The IP family.
         family: IpFamily,
-        /// What came in the way.
+        /// The cause.
         #[source]
         source: NetlinkError,
     },
 }
 
-/// Reads the rules of a family that are in the network namespace of the calling thread. `path` are the directories to
-/// look for tools in, see [`ferroute_iptables::exec::search_path`].
+/// Reads the rules of an IP family in the network namespace of the calling thread. `path` are the directories of the
+/// iptables programs, see [`ferroute_iptables::exec::search_path`].
 ///
 /// # Errors
-/// When the kernel or a tool that is here does not tell. Rules of unknown form are no error, nor is a kernel without
-/// nf_tables.
-pub fn read(family: IpFamily, programs: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
-    let iptables = snapshot_rules(family, programs, path).map_err(|source| ReadError::Iptables { family, source })?;
-    // Without its tools there is no other view of these tables.
-    let saved = iptables.iter().find(|found| found.backend == Backend::NfTables).map(|found| &found.saved);
-    let is_shown = |table: TableName| {
+/// If the kernel or an installed program returns an error. Neither unsupported rules nor a kernel without nf_tables are an
+/// error.
+pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
+    let iptables = snapshot_rules(family, exec, path).map_err(|source| ReadError::Iptables { family, source })?;
+    let saved = iptables.iter().find(|snapshot| snapshot.backend == Backend::NfTables).map(|snapshot| &snapshot.saved);
+    let is_saved = |table: TableName| {
         saved.is_some_and(|saved| saved.rules.tables.contains_key(&table) && !saved.partial.contains(&table))
     };
-    let wanted = |of: TableFamily, name: &str| match (of, TableName::from_word(name)) {
-        (TableFamily::Ip(_), Some(table)) => !is_shown(table),
+    // Tables of iptables are read by netlink if its programs are missing or cannot show them completely.
+    let is_wanted = |table_family: TableFamily, name: &str| match (table_family, TableName::from_word(name)) {
+        (TableFamily::Ip(_), Some(table)) => !is_saved(table),
         _ => true,
     };
     let failed = |source| ReadError::Nftables { family, source };
@@ -111,20 +109,19 @@ pub fn read(family: IpFamily, programs: &dyn Exec, path: &[PathBuf]) -> Result<K
         }
         Err(source) => return Err(failed(source)),
     };
-    let (mut nftables, reading) = kernel.read_tables(family, &wanted).map_err(failed)?;
-    let all = kernel.list_tables(family).map_err(failed)?;
-    let of_iptables = |(of, name, handle): (TableFamily, Name, u64)| match of {
+    let (mut nftables, reading) = kernel.read_tables(family, &is_wanted).map_err(failed)?;
+    let tables = kernel.list_tables(family).map_err(failed)?;
+    let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {
         TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
         TableFamily::Inet => None,
     };
-    let handles = all.into_iter().filter_map(of_iptables).collect();
+    let handles = tables.into_iter().filter_map(iptables_handle).collect();
     if let Some(saved) = saved {
-        for found in &mut nftables {
-            // Of a table that iptables shows in part, there is only the rest.
-            if let Some(table) =
-                TableName::from_word(found.name.as_str()).and_then(|table| saved.rules.tables.get(&table))
-            {
-                found.table.unhook(|chain| table.chains.keys().any(|shown| shown.as_str() == chain.as_str()));
+        for snapshot in &mut nftables {
+            // Base chains that iptables-save shows are part of `iptables` already.
+            let partial = TableName::from_word(snapshot.name.as_str()).and_then(|table| saved.rules.tables.get(&table));
+            if let Some(partial) = partial {
+                snapshot.table.unhook(|chain| partial.chains.keys().any(|saved| saved.as_str() == chain.as_str()));
             }
         }
     }
@@ -132,20 +129,35 @@ pub fn read(family: IpFamily, programs: &dyn Exec, path: &[PathBuf]) -> Result<K
 }
 
 impl KernelRules {
-    /// All tables, those that were made first in front. Of the legacy backend nobody can tell when it was; it is taken to
-    /// have come before all of nf_tables.
-    pub fn parts(&self) -> Vec<Part<'_>> {
-        let iptables = self.iptables.iter().flat_map(|found| {
-            let handle = |table: &TableName| match found.backend {
+    /// Returns the table of Ferroute's nftables mode.
+    pub fn ferroute_table(&self) -> Option<&TableSnapshot> {
+        self.table(TableOwner::Ferroute)
+    }
+
+    /// Returns the table of kube-proxy's nftables mode.
+    pub fn kube_proxy_table(&self) -> Option<&TableSnapshot> {
+        self.table(TableOwner::KubeProxy)
+    }
+
+    fn table(&self, owner: TableOwner) -> Option<&TableSnapshot> {
+        let (family, id) = (TableFamily::Ip(self.family), owner.table(self.family));
+        self.nftables.iter().find(|table| table.family == family && table.name == id.name)
+    }
+
+    /// Returns all tables in the order of their creation. For tables of the legacy backend it is unknown; they are assumed
+    /// to be older than those of nf_tables.
+    fn tables(&self) -> impl Iterator<Item = Table<'_>> {
+        let iptables = self.iptables.iter().flat_map(|snapshot| {
+            let handle = |table: &TableName| match snapshot.backend {
                 Backend::Legacy => None,
                 Backend::NfTables => self.handles.get(table).copied(),
             };
-            let rules = &found.saved.rules;
-            rules.tables.keys().map(move |table| (handle(table), Part::Iptables(rules, *table)))
+            let rules = &snapshot.saved.rules;
+            rules.tables.keys().map(move |table| (handle(table), Table::Iptables(rules, *table)))
         });
-        let nftables = self.nftables.iter().map(|found| (Some(found.handle), Part::Nftables(found)));
-        let mut parts: Vec<(Option<u64>, Part<'_>)> = iptables.chain(nftables).collect();
-        parts.sort_by_key(|(handle, _)| *handle);
-        parts.into_iter().map(|(_, part)| part).collect()
+        let nftables = self.nftables.iter().map(|snapshot| (Some(snapshot.handle), Table::Nftables(snapshot)));
+        let mut tables: Vec<(Option<u64>, Table<'_>)> = iptables.chain(nftables).collect();
+        tables.sort_by_key(|(handle, _)| *handle);
+        tables.into_iter().map(|(_, table)| table)
     }
 }

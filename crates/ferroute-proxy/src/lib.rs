@@ -5,27 +5,46 @@
 //!                            `--> observers: health, metrics, Events, startup taint, recording
 //! ```
 //!
-//! [`modes`] is the registry of proxy modes: everything outside of it works with any mode. [`run`] puts a
-//! source, the sync loop, the dataplanes of the selected mode and the HTTP servers together.
+//! [`modes`] is the registry of proxy modes: all other code works with any mode. [`run`] connects a source, the sync loop,
+//! the dataplanes of the selected mode and the HTTP servers.
 //!
-//! Not here: what rules look like, the command line, commands that only inspect.
+//! Rules are planned by the crates of the modes. The command line is in `ferroute`, and commands that only read are in
+//! `ferroute-inspect`.
+//!
+//! # Example
+//!
+//! Plan the nftables rules of a cluster without Services:
+//!
+//! ```
+//! use ferroute_config::KubeProxyConfiguration;
+//! use ferroute_core::{IpFamily, NodeView, Tracker};
+//! use ferroute_proxy::modes::REGISTRY;
+//!
+//! let mut config = KubeProxyConfiguration::default().defaulted();
+//! config.mode = "nftables".to_owned();
+//! let resolved = REGISTRY.resolve(&config)?;
+//!
+//! let mut tracker = Tracker::new(NodeView { name: "node-1".to_owned(), ..NodeView::default() });
+//! tracker.update(IpFamily::V4);
+//! let mode = REGISTRY.active(resolved.mode);
+//! let rules = mode.plan(&resolved, tracker.table(IpFamily::V4), &[])?;
+//! assert!(rules.to_string().starts_with("add table ip ferroute"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod cleanup;
 mod config_watch;
 mod events;
 pub mod feed;
-mod flows;
 mod health;
 pub mod host_setup;
 pub mod kernel_rules;
 pub mod logging;
-mod metrics;
 pub mod modes;
 mod node_wait;
 pub mod observer;
 pub mod recording;
 mod run;
-mod serving;
 mod startup_taint;
 mod status;
 pub mod sync;

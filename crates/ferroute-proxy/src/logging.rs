@@ -1,21 +1,27 @@
-//! Logs go to standard error, one line each; data goes to standard output.
+//! Logs to standard error, one line per message. Standard output is for data.
 
 mod json;
 
 use std::io::IsTerminal;
 
-use ferroute_config::LogFormat;
+use ferroute_config::{KubeProxyConfiguration, LogFormat};
+use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
 use crate::{
-    observer::{InForce, Observer},
+    observer::{FamilySynced, Observer},
     sync::FamilyOutcome,
 };
 
-/// Starts logging for the daemon. `verbosity` is kube-proxy's `-v`: up to 3 what an operator acts on, each sync that
-/// changed something included; 4 and 5 what a developer needs; from 6 on everything, the libraries' messages included.
+/// Starts logging for the daemon. `verbosity` is kube-proxy's `-v`:
 ///
-/// The environment variable `FERROUTE_LOG` overrides it, by module where wanted (`ferroute_kube=debug`).
+/// | `-v` | messages |
+/// | --- | --- |
+/// | 0 to 3 | for operators: changes of state, each sync that changed something, problems |
+/// | 4 and 5 | for developers: debug messages as well |
+/// | 6 and higher | everything, including messages of libraries |
+///
+/// The environment variable `FERROUTE_LOG` overrides it, also for single modules (`ferroute_kube=debug`).
 pub fn start(verbosity: u32, format: LogFormat) {
     let directives = match verbosity {
         0..=3 => "warn,ferroute=info",
@@ -25,8 +31,8 @@ pub fn start(verbosity: u32, format: LogFormat) {
     start_with(directives, format);
 }
 
-/// Starts logging for a command that prints an answer: without `-v`, only warnings. The configured verbosity is the
-/// daemon's and does not matter.
+/// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The verbosity in the
+/// configuration is meant for the daemon and ignored.
 pub fn start_for_command(verbosity: Option<u32>, format: LogFormat) {
     match verbosity {
         Some(verbosity) => start(verbosity, format),
@@ -60,22 +66,65 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Logs each sync that changed something, on one line.
+/// Returns the fields of a configuration that differ from the defaults, as `field.subfield=value`.
+pub fn non_default_fields(config: &KubeProxyConfiguration) -> Vec<String> {
+    let defaults = KubeProxyConfiguration::default().defaulted().to_configz();
+    let mut fields = Vec::new();
+    for (group, value) in config.to_configz().as_object().into_iter().flatten() {
+        push_differences(&mut fields, "", value, defaults.get(group));
+    }
+    fields
+}
+
+fn push_differences(fields: &mut Vec<String>, path: &str, value: &Value, default: Option<&Value>) {
+    match (value, default) {
+        (value, Some(default)) if value == default => {}
+        (Value::Object(values), Some(Value::Object(defaults))) => {
+            let removed = defaults.keys().filter(|name| !values.contains_key(*name)).map(|name| (name, &Value::Null));
+            for (name, value) in values.iter().chain(removed) {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                push_differences(fields, &path, value, defaults.get(name));
+            }
+        }
+        (Value::String(text), _) => fields.push(format!("{path}={text}")),
+        (value, _) => fields.push(format!("{path}={value}")),
+    }
+}
+
+/// Logs each sync that changed something.
 pub(crate) struct SyncLog;
 
 impl Observer for SyncLog {
-    fn in_force(&mut self, sync: &InForce<'_>) {
-        let FamilyOutcome { report, changes, flows_removed, flows_error, took, .. } = sync.outcome;
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        let FamilyOutcome { report, changes, conntrack_deleted, conntrack_error, took, .. } = sync.outcome;
         let (family, services) = (sync.table.family, changes.services.len());
-        if let Some(error) = flows_error {
-            tracing::warn!(%family, error = format!("{error:#}"), "cannot remove stale UDP flows");
+        if let Some(error) = conntrack_error {
+            tracing::warn!(%family, error = format!("{error:#}"), "cannot delete stale UDP conntrack entries");
         }
         match report {
-            Some(report) if report.written + report.removed + flows_removed > 0 => tracing::info!(
+            Some(report) if report.written + report.removed + conntrack_deleted > 0 => tracing::info!(
                 %family, services, full = report.full, written = report.written, removed = report.removed,
-                total = report.total, stale_flows = flows_removed, ?took, kernel = ?report.kernel_time, "synced"
+                total = report.total, stale_conntrack = conntrack_deleted, ?took, kernel = ?report.kernel_time, "synced"
             ),
-            _ => tracing::debug!(%family, stale_flows = flows_removed, ?took, "nothing to sync"),
+            _ => tracing::debug!(%family, stale_conntrack = conntrack_deleted, ?took, "nothing to sync"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_fields_that_differ_from_defaults_are_listed() {
+        let mut config = KubeProxyConfiguration::default().defaulted();
+        assert_eq!(non_default_fields(&config), [""; 0]);
+        config.mode = "nftables".to_owned();
+        config.node_port_addresses = vec!["10.0.0.0/8".to_owned()];
+        config.conntrack.tcp_be_liberal = true;
+        assert_eq!(
+            non_default_fields(&config),
+            ["conntrack.tcpBeLiberal=true", "mode=nftables", "nodePortAddresses=[\"10.0.0.0/8\"]"]
+        );
     }
 }

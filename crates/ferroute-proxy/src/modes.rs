@@ -1,34 +1,33 @@
 //! The registry of proxy modes.
 //!
-//! A mode is a way to program Services into the kernel. It implements [`Mode`] and has one line in [`REGISTRY`]; the
-//! daemon and all commands ask the registry and never match on a mode:
+//! A mode is a way to program Services into the kernel. It implements [`Mode`] and has one line in [`REGISTRY`]. The
+//! daemon and all commands use the registry and never match on a mode:
 //!
-//! | what | who asks |
+//! | method | used by |
 //! | --- | --- |
-//! | [`Mode::probe`] | the selection of a mode where none is configured |
+//! | [`Mode::probe`] | the selection of a mode if none is configured |
 //! | [`Mode::open`] | the daemon |
-//! | [`Mode::leftovers`], [`Mode::is_present`] | `--cleanup`, the daemon after a switch of modes, `preflight` |
+//! | [`RemovableMode::leftovers`], [`RemovableMode::is_present`] | `--cleanup`, the daemon after a switch of modes, `preflight` |
 //! | [`Mode::plan`] | `render`, `trace`, `diff`, `demo` |
 //! | [`Mode::simulate`] | `replay` |
 //! | [`Mode::active_proxies`] | `diff`, `trace --kernel`, `doctor`, `preflight` |
 //!
-//! Not here: what rules look like, which is known to the crates of the modes.
+//! The rules themselves are planned by the crates of the modes.
 
 mod iptables;
 mod ipvs;
 mod nftables;
 mod select;
 
-use std::{fmt, net::IpAddr, path::Path};
+use std::{collections::BTreeMap, fmt, net::IpAddr, path::Path};
 
 use ferroute_admin::metrics::ModeMetric;
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
-use ferroute_core::{
-    Changes, Dataplane, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable,
-};
+use ferroute_core::{Changes, Dataplane, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable};
 use ferroute_iptables::RuleSet;
 use ferroute_nftables::kernel::MemoryTable;
 use ferroute_trace::Traceable;
+use ipnet::IpNet;
 
 pub use self::select::{CalledAs, Reason};
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules};
@@ -38,11 +37,11 @@ use crate::{cleanup::Leftovers, kernel_rules::KernelRules};
 pub static REGISTRY: Registry = Registry::new(&[&iptables::Iptables, &nftables::Nftables], &[&ipvs::Ipvs]);
 
 /// A proxy mode.
-pub trait Mode: Leaves {
-    /// Checks that this host supports everything that the mode needs for an IP family. Leaves nothing behind.
+pub trait Mode: RemovableMode {
+    /// Checks that this host supports everything that the mode needs for an IP family, and changes nothing.
     ///
     /// # Errors
-    /// What the host does not support.
+    /// The reason why the mode is unavailable.
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String>;
 
     /// Opens a dataplane for each IP family of the node, in the network namespace of the calling thread.
@@ -51,11 +50,10 @@ pub trait Mode: Leaves {
     /// If the host cannot run this mode.
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode>;
 
-    /// Plans the rules for a table on a node with these addresses, for a host that supports everything that rules may
-    /// need.
+    /// Plans the rules for a node with these addresses, and for a host that supports all optional features.
     ///
     /// # Errors
-    /// If the planned rules contradict each other, which is a defect.
+    /// If the planned rules are inconsistent, which is a bug.
     fn plan(
         &self,
         resolved: &Resolved,
@@ -63,7 +61,7 @@ pub trait Mode: Leaves {
         addresses: &[IpAddr],
     ) -> anyhow::Result<Box<dyn PlannedRules>>;
 
-    /// Returns a dataplane over an in-memory kernel without rules, on a host with these addresses.
+    /// Returns a dataplane that writes to an in-memory kernel without rules, on a host with these addresses.
     fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation>;
 
     /// Returns the service proxies of this mode whose rules are in the kernel, running or not.
@@ -81,51 +79,73 @@ pub trait Mode: Leaves {
     }
 }
 
-/// What remains on a host after a mode has run there, in Ferroute or in kube-proxy.
-pub trait Leaves: Send + Sync {
+/// A mode of Ferroute or kube-proxy whose leftovers on a host can be detected and removed.
+pub trait RemovableMode: Send + Sync {
     /// Returns the name of the mode.
     fn name(&self) -> ModeName;
 
-    /// Returns everything that the mode may have left behind.
+    /// Returns all objects that the mode may have left behind, in an order in which they can be removed.
     fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>>;
 
-    /// Reports whether rules of this mode are in the kernel, by a check whose cost does not depend on their number. A
-    /// kernel that cannot be read has none.
+    /// Reports whether rules of this mode are in the kernel, false if that cannot be determined. The cost of the check does
+    /// not depend on the number of rules.
     fn is_present(&self) -> bool;
 }
 
 /// Why leftovers are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// `--cleanup`: everything goes, open connections included.
+    /// For `--cleanup`: everything is removed, even if that breaks established connections.
     Cleanup,
-    /// Another mode is active now: what open connections still need stays.
+    /// Another mode is active now: objects that established connections need are kept.
     TakenOver,
 }
 
 /// An open mode.
 pub struct OpenMode {
-    /// A dataplane for each IP family that is served.
+    /// A dataplane for each IP family that the node has.
     pub dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)>,
     /// Leftovers of the same mode that the dataplanes do not use, such as rules in another backend of iptables.
     pub leftovers: Vec<Box<dyn Leftovers>>,
 }
 
-/// The planned rules of one IP family. `Display` prints them in the syntax of the mode's own tool.
+/// The planned rules of one IP family. `Display` prints them in the syntax of the mode's tool.
 pub trait PlannedRules: Traceable + fmt::Display {
-    /// Returns the rules for a comparison.
+    /// Returns the rules, for a comparison.
     fn view(&self) -> RulesView<'_>;
 }
 
 /// Rules of a service proxy, planned or read from the kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum RulesView<'a> {
-    /// Rules of iptables as kube-proxy and Ferroute write them.
+    /// The iptables rules of kube-proxy or Ferroute.
     Iptables(&'a RuleSet),
     /// The table of Ferroute's nftables mode.
     Nftables(&'a MemoryTable),
     /// The table of kube-proxy's nftables mode.
     KubeProxyNftables(&'a MemoryTable),
+    /// The rules of a mode that uses neither iptables nor nftables.
+    Other(&'a dyn ComparableRules),
+}
+
+/// Rules that can be compared with those of other modes by tracing the same packets through both.
+pub trait ComparableRules: Traceable + fmt::Debug + Sync {
+    /// Returns the name of the rules' mode.
+    fn mode(&self) -> ModeName;
+
+    /// Returns all frontends in the rules, with the service ports that their comments name.
+    fn frontends(&self) -> BTreeMap<Frontend, Option<String>>;
+
+    /// Returns the timeout of session affinity of these frontends in seconds, `Some(None)` without affinity, and `None` if
+    /// the rules do not show it.
+    fn affinity(&self, _: &[Frontend]) -> Option<Option<u32>> {
+        None
+    }
+
+    /// Returns the source ranges that the rules permit for these frontends.
+    fn source_ranges(&self, _: &[Frontend]) -> Vec<IpNet> {
+        Vec::new()
+    }
 }
 
 /// A service proxy whose rules are in the kernel, running or not.
@@ -133,23 +153,23 @@ pub enum RulesView<'a> {
 pub struct ActiveProxy<'a> {
     /// Its mode.
     pub mode: ModeName,
-    /// The program and its mode, for people: `kube-proxy in nftables mode`.
+    /// The program and its mode: `kube-proxy in nftables mode`.
     pub description: &'static str,
     /// Its rules.
     pub rules: RulesView<'a>,
-    /// What could not be read of them.
+    /// Descriptions of rules that could not be read.
     pub unread: Vec<String>,
 }
 
-/// A dataplane over an in-memory kernel, which keeps what it writes as text.
+/// A dataplane over an in-memory kernel, which returns what it writes as text.
 pub trait Simulation {
-    /// Writes the whole table from scratch.
+    /// Writes all rules.
     ///
     /// # Errors
     /// If the rules cannot be written.
     fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync>;
 
-    /// Writes what these changes make of the rules.
+    /// Writes the rules of changed service ports.
     ///
     /// # Errors
     /// If the rules cannot be written.
@@ -159,15 +179,15 @@ pub trait Simulation {
 /// The outcome of a simulated sync.
 #[derive(Clone, Debug)]
 pub struct SimulatedSync {
-    /// Rules or elements written.
+    /// Number of rules or elements written.
     pub written: usize,
-    /// Chains or elements removed.
+    /// Number of chains or elements removed.
     pub removed: usize,
-    /// Active rules or elements afterwards.
+    /// Number of active rules or elements after the sync.
     pub total: usize,
     /// The digest of all rules, after a resync.
     pub rules: Option<RulesDigest>,
-    /// What was written, in the syntax of the mode's own tool.
+    /// What was written, in the syntax of the mode's tool.
     pub text: String,
 }
 
@@ -175,38 +195,38 @@ pub struct SimulatedSync {
 pub struct Registry {
     modes: &'static [&'static dyn Mode],
     /// Modes of kube-proxy that are not implemented here.
-    unsupported: &'static [&'static dyn Leaves],
+    unsupported: &'static [&'static dyn RemovableMode],
 }
 
 impl Registry {
-    /// A registry of these modes. `unsupported` are modes of kube-proxy whose leftovers are removed and which the first
-    /// of `modes` replaces.
-    pub const fn new(modes: &'static [&'static dyn Mode], unsupported: &'static [&'static dyn Leaves]) -> Self {
-        assert!(!modes.is_empty(), "bug: a registry without modes");
+    /// Creates a registry. `unsupported` are modes of kube-proxy that are not implemented: the first of `modes` replaces
+    /// them, and their leftovers are removed.
+    pub const fn new(modes: &'static [&'static dyn Mode], unsupported: &'static [&'static dyn RemovableMode]) -> Self {
+        assert!(!modes.is_empty(), "bug: a registry needs at least one mode");
         Self { modes, unsupported }
     }
 
-    /// Resolves a configuration: its mode must be one of this registry or of kube-proxy.
+    /// Resolves a configuration, whose mode must be in this registry.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// All invalid fields.
     pub fn resolve(&self, config: &KubeProxyConfiguration) -> Result<Resolved, FieldErrors> {
         config.resolve_with(&self.names())
     }
 
-    /// Returns the mode that runs where `configured` is configured: that mode, or the one that replaces it here.
+    /// Returns the active mode for the configured one: that mode, or its replacement if it is not implemented.
     pub fn active(&self, configured: ModeName) -> &'static dyn Mode {
         self.find(configured).unwrap_or(self.modes[0])
     }
 
-    /// Returns the name of the mode that replaces `configured` here, if that one is not implemented.
+    /// Returns the name of the replacement for a mode that is not implemented.
     pub fn substitute(&self, configured: ModeName) -> Option<ModeName> {
         self.find(configured).is_none().then(|| self.modes[0].name())
     }
 
     /// Returns the names of all modes, sorted, as kube-proxy's error messages list them.
     pub fn names(&self) -> Vec<ModeName> {
-        let mut names: Vec<ModeName> = self.entries().map(Leaves::name).collect();
+        let mut names: Vec<ModeName> = self.entries().map(RemovableMode::name).collect();
         names.sort();
         names
     }
@@ -218,31 +238,35 @@ impl Registry {
     pub fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
         let configured = resolved.mode;
         if let Some(substitute) = self.substitute(configured) {
-            tracing::warn!("mode {configured} is not supported; using {substitute}, which sends traffic to the same endpoints");
+            tracing::warn!(
+                "mode {configured} is not supported; using {substitute}, which sends traffic to the same endpoints"
+            );
         }
         let mode = self.active(configured);
         let OpenMode { dataplanes, leftovers } = mode.open(resolved, node)?;
-        let mut own = Some(leftovers);
-        let leftovers = self
-            .entries()
-            .flat_map(|entry| match own.take_if(|_| entry.name() == mode.name()) {
-                Some(own) => own,
-                None => entry.leftovers(Removal::TakenOver),
-            })
-            .collect();
-        Ok(OpenMode { dataplanes, leftovers })
+        Ok(OpenMode { dataplanes, leftovers: self.leftovers_beside(mode.name(), leftovers) })
     }
 
-    /// Returns what all modes may have left behind, in an order in which it can be removed.
+    /// Returns the leftovers to remove while a mode is active: `own` of that mode, and all of other modes.
+    fn leftovers_beside(&self, active: ModeName, own: Vec<Box<dyn Leftovers>>) -> Vec<Box<dyn Leftovers>> {
+        let mut own = Some(own);
+        let leftovers = self.entries().flat_map(|entry| match own.take_if(|_| entry.name() == active) {
+            Some(own) => own,
+            None => entry.leftovers(Removal::TakenOver),
+        });
+        leftovers.collect()
+    }
+
+    /// Returns all objects that any mode may have left behind, in an order in which they can be removed.
     pub fn leftovers(&self) -> Vec<Box<dyn Leftovers>> {
         self.entries().flat_map(|entry| entry.leftovers(Removal::Cleanup)).collect()
     }
 
-    /// Returns the modes whose rules or other leftovers are in the kernel. Modes that are not implemented here come first:
-    /// some of them use chains of the others.
+    /// Returns the modes whose rules or other leftovers are in the kernel. Modes that are not implemented come first,
+    /// because some of them use the same chains as others.
     pub fn present(&self) -> impl Iterator<Item = ModeName> {
-        let modes = self.modes.iter().map(|mode| *mode as &'static dyn Leaves);
-        self.unsupported.iter().copied().chain(modes).filter(|entry| entry.is_present()).map(Leaves::name)
+        let modes = self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode);
+        self.unsupported.iter().copied().chain(modes).filter(|entry| entry.is_present()).map(RemovableMode::name)
     }
 
     /// Returns the service proxies whose rules are in the kernel, running or not.
@@ -254,13 +278,13 @@ impl Registry {
         self.modes.iter().find(|mode| mode.name() == name).copied()
     }
 
-    fn entries(&self) -> impl Iterator<Item = &'static dyn Leaves> {
-        let modes = self.modes.iter().map(|mode| *mode as &'static dyn Leaves);
+    fn entries(&self) -> impl Iterator<Item = &'static dyn RemovableMode> {
+        let modes = self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode);
         modes.chain(self.unsupported.iter().copied())
     }
 }
 
-/// Reports whether the kernel was started with IPv6.
+/// Reports whether the kernel supports IPv6.
 pub fn kernel_has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }

@@ -1,56 +1,54 @@
-//! Waiting for this node's Node before any rule is written: its addresses decide which node ports there are and which IP
-//! family comes first, and its pod networks what local traffic is.
+//! Waits for this node's Node before the first sync: its addresses determine node ports and the primary IP family, and its
+//! pod networks determine local traffic.
 //!
-//! As in kube-proxy, a Node that does not come is waited for in vain for half a minute, then the proxy goes on with what
-//! the host tells itself; but without pod networks that the configuration asks for there are no right rules, so after
-//! five more minutes the proxy ends. What is *not* here: changes of the Node later on, which are like any other change.
+//! As in kube-proxy, the proxy waits half a minute for a Node with addresses and then uses the host's addresses. If the
+//! configuration requires pod networks, there are no correct rules without them, so the proxy exits after another five
+//! minutes. Later changes of the Node are ordinary changes and not handled here.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// What is not known yet of this node.
+/// Properties of this node that are required and still unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// Its Node has not been told, or has no addresses.
+    /// The Node has not been received, or has no addresses.
     pub(crate) addresses: bool,
-    /// The configuration tells local traffic by the Node's pod networks, and it has none.
+    /// The configuration detects local traffic by the Node's pod networks, and it has none.
     pub(crate) pod_networks: bool,
 }
 
-/// The pod networks have not come.
+/// The Node did not get pod networks in time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "Node {node} has had no spec.podCIDRs for {} s, which detectLocalMode NodeCIDR needs (give another mode, or see why \
-     the cluster gives the node no networks)", POD_NETWORKS.as_secs()
+    "Node {node} had no spec.podCIDRs for {} s, which detectLocalMode NodeCIDR requires (use another mode, or check why \
+     the cluster assigns no pod networks)", POD_NETWORKS.as_secs()
 )]
 pub(crate) struct NoPodNetworks {
     node: String,
 }
 
-/// See the module's text.
+/// The state of the wait; see the [module documentation](self).
 pub(crate) struct NodeWait {
     node: String,
-    /// When waiting has begun; `None` before that.
+    /// Start of the wait.
     start: Option<Instant>,
-    /// Since when only pod networks are waited for.
-    networks: Option<Instant>,
-    /// Nothing is waited for.
+    /// Start of the wait for pod networks only.
+    networks_start: Option<Instant>,
     is_over: bool,
 }
 
 impl NodeWait {
-    /// For the Node of this name; `is_told`: the source has Nodes, so that it is worth waiting.
-    pub(crate) fn new(node: &str, is_told: bool) -> Self {
-        Self { node: node.to_owned(), start: None, networks: None, is_over: !is_told }
+    /// Creates the wait for the Node `node`. Without `source_has_nodes` there is nothing to wait for.
+    pub(crate) fn new(node: &str, source_has_nodes: bool) -> Self {
+        Self { node: node.to_owned(), start: None, networks_start: None, is_over: !source_has_nodes }
     }
 
-    /// Whether to wait on.
+    /// Reports whether to wait for `missing`.
     ///
     /// # Errors
-    ///
-    /// It has been waited for too long for something that the proxy cannot do without.
-    pub(crate) fn is_on(&mut self, missing: Missing) -> Result<bool, NoPodNetworks> {
+    /// If the pod networks are still missing after the maximum time.
+    pub(crate) fn must_wait(&mut self, missing: Missing) -> Result<bool, NoPodNetworks> {
         if self.is_over {
             return Ok(false);
         }
@@ -59,46 +57,37 @@ impl NodeWait {
             return Ok(false);
         }
         let start = *self.start.get_or_insert_with(|| {
-            let node = &self.node;
-            tracing::info!(
-                node,
-                addresses = missing.addresses,
-                pod_networks = missing.pod_networks,
-                "waiting for the Node"
-            );
+            let (node, Missing { addresses, pod_networks }) = (&self.node, missing);
+            tracing::info!(node, addresses, pod_networks, "waiting for the Node");
             Instant::now()
         });
-        if missing.addresses && self.networks.is_none() && start.elapsed() < ADDRESSES {
+        if missing.addresses && self.networks_start.is_none() && start.elapsed() < ADDRESSES {
             return Ok(true);
         }
         if missing.pod_networks {
-            let since = *self.networks.get_or_insert_with(Instant::now);
-            let is_late = since.elapsed() >= POD_NETWORKS;
+            let start = *self.networks_start.get_or_insert_with(Instant::now);
+            let is_late = start.elapsed() >= POD_NETWORKS;
             return if is_late { Err(NoPodNetworks { node: self.node.clone() }) } else { Ok(true) };
         }
-        let node = &self.node;
-        tracing::warn!(
-            node,
-            "the Node has not come or has no addresses: going on with those of this host until it does"
-        );
+        tracing::warn!(node = self.node, "no Node with addresses; using the addresses of this host until there is one");
         self.is_over = true;
         Ok(false)
     }
 
-    /// Waits until [`NodeWait::is_on`] may give another answer with nothing told.
-    pub(crate) async fn time_is_up(&self) {
-        match (self.start, self.networks) {
-            (_, Some(since)) => sleep_until(since + POD_NETWORKS).await,
+    /// Waits until [`NodeWait::must_wait`] may return another result for the same `missing`.
+    pub(crate) async fn timeout(&self) {
+        match (self.start, self.networks_start) {
+            (_, Some(start)) => sleep_until(start + POD_NETWORKS).await,
             (Some(start), None) => sleep_until(start + ADDRESSES).await,
             (None, None) => std::future::pending().await,
         }
     }
 }
 
-/// As long as kube-proxy 1.36 waits for a Node with addresses.
+/// Maximum wait for a Node with addresses, as in kube-proxy 1.36.
 const ADDRESSES: Duration = Duration::from_secs(30);
 
-/// As long as kube-proxy 1.36 then waits for pod networks.
+/// Maximum wait for pod networks after that, as in kube-proxy 1.36.
 const POD_NETWORKS: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
@@ -109,40 +98,40 @@ mod tests {
     const NO_NETWORKS: Missing = Missing { addresses: false, pod_networks: true };
 
     #[tokio::test(start_paused = true)]
-    async fn addresses_are_waited_for_and_then_done_without() {
+    async fn wait_for_addresses_ends_after_timeout() {
         let mut wait = NodeWait::new("node-1", true);
-        assert_eq!(wait.is_on(NO_ADDRESSES), Ok(true));
+        assert_eq!(wait.must_wait(NO_ADDRESSES), Ok(true));
         tokio::time::advance(ADDRESSES - Duration::from_millis(1)).await;
-        assert_eq!(wait.is_on(NO_ADDRESSES), Ok(true));
-        wait.time_is_up().await;
-        assert_eq!(wait.is_on(NO_ADDRESSES), Ok(false));
-        assert_eq!(wait.is_on(NO_ADDRESSES), Ok(false), "it is over for good");
+        assert_eq!(wait.must_wait(NO_ADDRESSES), Ok(true));
+        wait.timeout().await;
+        assert_eq!(wait.must_wait(NO_ADDRESSES), Ok(false));
+        assert_eq!(wait.must_wait(NO_ADDRESSES), Ok(false), "the wait has ended");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pod_networks_are_waited_for_longer_and_not_done_without() {
+    async fn wait_for_pod_networks_fails_after_timeout() {
         let mut wait = NodeWait::new("node-1", true);
         let start = Instant::now();
-        assert_eq!(wait.is_on(Missing { addresses: true, pod_networks: true }), Ok(true));
-        wait.time_is_up().await;
-        assert_eq!(wait.is_on(NO_NETWORKS), Ok(true));
-        wait.time_is_up().await;
+        assert_eq!(wait.must_wait(Missing { addresses: true, pod_networks: true }), Ok(true));
+        wait.timeout().await;
+        assert_eq!(wait.must_wait(NO_NETWORKS), Ok(true));
+        wait.timeout().await;
         let waited = start.elapsed();
         assert!((ADDRESSES + POD_NETWORKS..ADDRESSES + POD_NETWORKS * 2).contains(&waited), "{waited:?}");
-        let error = wait.is_on(NO_NETWORKS).unwrap_err().to_string();
-        assert!(error.starts_with("Node node-1 has had no spec.podCIDRs for 300 s"), "{error}");
+        let expected = NoPodNetworks { node: "node-1".to_owned() };
+        assert_eq!(wait.must_wait(NO_NETWORKS), Err(expected));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_has_come_ends_the_wait() {
+    async fn complete_node_ends_wait() {
         let mut wait = NodeWait::new("node-1", true);
-        assert_eq!(wait.is_on(NO_NETWORKS), Ok(true));
-        assert_eq!(wait.is_on(Missing::default()), Ok(false));
-        assert_eq!(wait.is_on(NO_ADDRESSES), Ok(false), "what goes later is no reason to wait");
+        assert_eq!(wait.must_wait(NO_NETWORKS), Ok(true));
+        assert_eq!(wait.must_wait(Missing::default()), Ok(false));
+        assert_eq!(wait.must_wait(NO_ADDRESSES), Ok(false), "later removals do not restart the wait");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_source_without_nodes_is_not_waited_for() {
-        assert_eq!(NodeWait::new("node-1", false).is_on(NO_NETWORKS), Ok(false));
+    async fn source_without_nodes_needs_no_wait() {
+        assert_eq!(NodeWait::new("node-1", false).must_wait(NO_NETWORKS), Ok(false));
     }
 }

@@ -1,4 +1,4 @@
-//! Those who want to know what the sync loop does: health, and whoever counts, records or reports.
+//! Observers of the sync loop: health, metrics, Events, startup taint, recording and logs.
 
 use std::net::IpAddr;
 
@@ -6,33 +6,81 @@ use ferroute_core::{Dataplane, DataplaneError, IpFamily, ServiceTable, Tracker};
 
 use crate::sync::{Change, FamilyOutcome};
 
-/// Is told what the sync loop does, on the loop's own thread: nothing here may block, since rules wait for it.
+/// Receives the events of the sync loop.
+///
+/// All methods are called on the thread of the sync loop and must not block, because they delay syncs.
 pub trait Observer: Send {
-    /// A change is being taken; `before` is what was wanted until now.
-    fn taken(&mut self, _: &Change, _before: &Tracker) {}
-    /// Everything has been listed: these families are served.
-    fn serves(&mut self, _: &[IpFamily]) {}
-    /// Something has changed that is not in force yet.
-    fn queued(&mut self, _: IpFamily) {}
-    /// A sync of a family begins; `full`: it compares everything.
-    fn begins(&mut self, _: IpFamily, _full: bool) {}
-    /// Everything that was queued for a family is in force.
-    fn in_force(&mut self, _: &InForce<'_>) {}
-    /// A family's rules could not be written: the old ones stay in force, and what was queued still is.
-    fn failed(&mut self, _: IpFamily, _: &DataplaneError) {}
-    /// A second has passed: time for what could not be done before, and to answer questions about what is wanted.
-    fn look(&mut self, _wanted: &Tracker) {}
+    /// A change was received; `before` is the state that it is applied to.
+    fn on_change(&mut self, _: &Change, _before: &Tracker) {}
+    /// The sync loop starts, with these IP families.
+    fn on_start(&mut self, _: &[IpFamily]) {}
+    /// A sync of an IP family was requested.
+    fn on_queued(&mut self, _: IpFamily) {}
+    /// A sync of an IP family starts; `full` if it compares all rules with the kernel's.
+    fn on_sync_start(&mut self, _: IpFamily, _full: bool) {}
+    /// A sync of an IP family succeeded: all changes queued for it are applied.
+    fn on_synced(&mut self, _: &FamilySynced<'_>) {}
+    /// A sync of an IP family failed: the rules applied before stay active, and its changes stay queued.
+    fn on_failure(&mut self, _: IpFamily, _: &DataplaneError) {}
+    /// Called about once a second, for retries and requests for the desired state.
+    fn on_tick(&mut self, _desired: &Tracker) {}
 }
 
-/// One family's successful sync.
+/// A successful sync of one IP family.
 #[derive(Clone, Copy)]
-pub struct InForce<'a> {
-    /// What is in force now.
+pub struct FamilySynced<'a> {
+    /// The applied state.
     pub table: &'a ServiceTable,
-    /// What it took.
+    /// What the sync did.
     pub outcome: &'a FamilyOutcome,
     /// The addresses of the host's interfaces.
     pub host_addresses: &'a [IpAddr],
-    /// Who has written it.
+    /// The dataplane that the state is applied to.
     pub dataplane: &'a dyn Dataplane,
+}
+
+/// A tracker of the desired state that notifies observers of each change.
+///
+/// It receives changes before the sync loop exists, because the IP families of the node are only known after the initial
+/// lists. Objects are applied one by one as they arrive, so a large cluster is never in memory twice.
+pub(crate) struct ObservedTracker {
+    pub(crate) tracker: Tracker,
+    pub(crate) observers: Vec<Box<dyn Observer>>,
+}
+
+impl ObservedTracker {
+    /// Creates an observed tracker.
+    pub(crate) fn new(tracker: Tracker, observers: Vec<Box<dyn Observer>>) -> Self {
+        Self { tracker, observers }
+    }
+
+    /// Returns the desired state.
+    pub(crate) fn tracker(&self) -> &Tracker {
+        &self.tracker
+    }
+
+    /// Applies a change of the desired state. Returns any other change, which is for the sync loop to handle.
+    pub(crate) fn apply(&mut self, change: Change) -> Option<Change> {
+        if matches!(change, Change::Synced | Change::Host) {
+            return Some(change);
+        }
+        self.notify_change(&change);
+        if let Change::Desired(event, _) = change {
+            self.tracker.apply(event);
+        }
+        None
+    }
+
+    pub(crate) fn notify_change(&mut self, change: &Change) {
+        tracing::trace!(?change, "change");
+        self.observers.iter_mut().for_each(|observer| observer.on_change(change, &self.tracker));
+    }
+
+    pub(crate) fn notify_tick(&mut self) {
+        self.observers.iter_mut().for_each(|observer| observer.on_tick(&self.tracker));
+    }
+
+    pub(crate) fn notify(&mut self, mut event: impl FnMut(&mut dyn Observer)) {
+        self.observers.iter_mut().for_each(|observer| event(&mut **observer));
+    }
 }

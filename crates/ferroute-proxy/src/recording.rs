@@ -1,12 +1,12 @@
-//! The flight recorder's place in the running proxy, and the socket over which `ferroute bundle` asks for the record.
+//! The flight recorder: keeps the recent syncs of the running proxy, for `ferroute bundle` and `ferroute replay`.
 //!
 //! ```text
-//!   sync loop ──► Recording ◄── asks ── Control ◄── socket ◄── ferroute bundle
-//!   (a thread)       └──── snapshot ──────►│
+//!   sync loop --> RecordingObserver <-- BundleRequests <-- socket <-- ferroute bundle
+//!   (a thread)            `------ BundleContents ------------^
 //! ```
 //!
-//! The socket has a name in the kernel and none among files, so each network namespace, which has one proxy at most, has
-//! its own, and nothing is left behind. Only root and the user of the proxy are answered.
+//! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy
+//! in each, and leaves no file behind. Only root and the user of the proxy receive a bundle.
 
 mod bundle;
 mod control;
@@ -15,117 +15,115 @@ mod recorder;
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
 
 use ferroute_core::{DataplaneError, IpFamily, Tracker};
 use tokio::sync::oneshot;
 
+pub(crate) use self::control::{BundleHeader, serve};
 pub use self::{
-    bundle::{Bundle, Change as RecordedChange, FORMAT, FamilyRecord, Outcome, ReadError, State, SyncRecord},
-    control::{About, AskError, ask, serve},
+    bundle::{Bundle, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, State, SyncRecord},
+    control::{RequestError, request},
     recorder::{Limits, Recorder, Snapshot},
 };
 use crate::{
     logging::chain,
-    observer::{InForce, Observer},
+    observer::{FamilySynced, Observer},
     sync::Change,
 };
 
-/// Keeps the record of the sync loop that it observes.
-pub(crate) struct Recording {
+/// Records syncs.
+pub(crate) struct RecordingObserver {
     recorder: Recorder,
     host_addresses: Vec<IpAddr>,
-    /// The sync that runs compares everything with the kernel.
-    compares: bool,
-    inbox: Inbox,
+    /// Whether the current sync is a full one.
+    full: bool,
+    requests: BundleRequests,
 }
 
-/// Where the record can be asked for, from any thread.
+/// A queue of requests for a bundle, shared between threads.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Inbox(Arc<Mutex<Vec<oneshot::Sender<Answer>>>>);
+pub(crate) struct BundleRequests(Arc<Mutex<Vec<oneshot::Sender<BundleContents>>>>);
 
-/// What is there at the moment of an answer.
+/// The state of the recorder for a bundle.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    /// The record, and what is wanted.
+pub(crate) struct BundleContents {
+    /// The recent syncs and the desired state.
     pub(crate) snapshot: Snapshot,
-    /// Addresses of the host's interfaces at the last sync.
+    /// The addresses of the host's interfaces at the last sync.
     pub(crate) host_addresses: Vec<IpAddr>,
 }
 
-impl Recording {
-    /// Nothing has happened yet.
+impl RecordingObserver {
+    /// Creates a recorder without syncs.
     pub(crate) fn new() -> Self {
-        let (recorder, inbox) = (Recorder::new(Limits::default()), Inbox::default());
-        Self { recorder, host_addresses: Vec::new(), compares: false, inbox }
+        let (recorder, requests) = (Recorder::new(Limits::default()), BundleRequests::default());
+        Self { recorder, host_addresses: Vec::new(), full: false, requests }
     }
 
-    /// Where to ask for the record.
-    pub(crate) fn inbox(&self) -> Inbox {
-        self.inbox.clone()
+    /// Returns the queue of requests.
+    pub(crate) fn requests(&self) -> BundleRequests {
+        self.requests.clone()
     }
 }
 
-impl Inbox {
-    /// Asks for the record. The answer comes within a second, and never once the sync loop has ended.
-    pub(crate) fn ask(&self) -> oneshot::Receiver<Answer> {
-        let (sender, answer) = oneshot::channel();
+impl BundleRequests {
+    /// Requests the contents of a bundle. The response arrives within about a second; the sender is dropped if the sync
+    /// loop has ended.
+    pub(crate) fn send(&self) -> oneshot::Receiver<BundleContents> {
+        let (sender, contents) = oneshot::channel();
         self.senders().push(sender);
-        answer
+        contents
     }
 
-    fn senders(&self) -> std::sync::MutexGuard<'_, Vec<oneshot::Sender<Answer>>> {
-        // A list of senders is whole, whatever happened to the thread that last held it.
+    fn senders(&self) -> MutexGuard<'_, Vec<oneshot::Sender<BundleContents>>> {
+        // The list is valid even if a thread panicked while it held the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Recording {
+impl Drop for RecordingObserver {
     fn drop(&mut self) {
-        self.inbox.senders().clear();
+        self.requests.senders().clear();
     }
 }
 
-impl Observer for Recording {
-    fn taken(&mut self, change: &Change, before: &Tracker) {
+impl Observer for RecordingObserver {
+    fn on_change(&mut self, change: &Change, before: &Tracker) {
         if let Change::Desired(event, _) = change {
             self.recorder.record(event, before);
         }
     }
 
-    fn begins(&mut self, _: IpFamily, full: bool) {
-        self.compares = full;
+    fn on_sync_start(&mut self, _: IpFamily, full: bool) {
+        self.full = full;
     }
 
-    fn in_force(&mut self, sync: &InForce<'_>) {
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         let (outcome, family) = (sync.outcome, sync.table.family);
         self.host_addresses = sync.host_addresses.to_vec();
-        let mut record = FamilyRecord::in_force(
-            family,
-            &outcome.changes,
-            outcome.report.as_ref(),
-            outcome.flows_removed,
-            outcome.took,
-        );
-        // One that wrote everything anew without reading what there was goes through everything, too.
-        let full = self.compares || outcome.report.as_ref().is_some_and(|report| report.full);
-        if full && self.recorder.records(family) {
-            record = record.of_everything(sync.dataplane.digest(sync.table));
+        let report = outcome.report.as_ref();
+        let mut record =
+            FamilyRecord::synced(family, &outcome.changes, report, outcome.conntrack_deleted, outcome.took);
+        // A dataplane may also write all rules without a comparison.
+        let full = self.full || report.is_some_and(|report| report.full);
+        if full && self.recorder.is_recording(family) {
+            record = record.with_digest(sync.dataplane.digest(sync.table));
         }
         self.recorder.synced(SystemTime::now(), record);
     }
 
-    fn failed(&mut self, family: IpFamily, error: &DataplaneError) {
+    fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
         self.recorder.synced(SystemTime::now(), FamilyRecord::failed(family, chain(error)));
     }
 
-    fn look(&mut self, wanted: &Tracker) {
-        for asker in std::mem::take(&mut *self.inbox.senders()) {
+    fn on_tick(&mut self, desired: &Tracker) {
+        for sender in std::mem::take(&mut *self.requests.senders()) {
             let host_addresses = self.host_addresses.clone();
-            // One who does not wait any more has no use for it.
-            let _ = asker.send(Answer { snapshot: self.recorder.snapshot(wanted), host_addresses });
+            // The receiver is dropped if the request has timed out.
+            let _ = sender.send(BundleContents { snapshot: self.recorder.snapshot(desired), host_addresses });
         }
     }
 }

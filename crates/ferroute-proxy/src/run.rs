@@ -1,90 +1,103 @@
-//! `ferroute run`: everything put together.
+//! Runs the daemon.
 //!
 //! ```text
-//!   source ──► Feed ──► sync loop (a thread) ──► kernel
-//!                            └──► health servers (a thread)
+//!   source --> Feed --> sync loop (a thread) --> kernel
+//!                            `--> HTTP servers (a thread)
 //! ```
 //!
-//! The main thread follows the source, the host's addresses, the configuration file and signals. It ends by itself only
-//! when the sync loop cannot go on; a signal ends it at once, and when the configuration has changed everything starts
-//! anew. The rules stay in either case, so that traffic goes on while no proxy runs.
+//! The main thread handles events of the source, the host's addresses, the configuration file and signals. The daemon
+//! exits on SIGTERM or SIGINT, and on errors that it cannot recover from; a changed configuration makes it execute itself
+//! again. In all cases the rules stay in the kernel, so the data path works while no proxy runs.
 
 use std::{
-    net::{IpAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, UdpSocket},
     process::ExitCode,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use anyhow::Context;
+use ferroute_admin::{
+    Pages,
+    health::{Health, HealthzHandler},
+    http::{self, Handler, HttpThread, ListenError, ListenScope, Server, listen},
+};
 use ferroute_config::{
     ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, canonical_node_name,
-    flags::{RunArgs, Typed},
+    flags::{RawArgs, RunArgs},
     settings::Settings,
 };
 use ferroute_core::{NodeView, Tracker};
-use ferroute_admin::{health::{Health, HealthzHandler}, http::{Handler, HttpThread}};
-use ferroute_admin::status::Pages;
 use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses, watch_firewalld};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
-use ferroute_source::{Event, WatchError, Manifests};
+use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
 };
 
 use crate::{
-    config_watch::{ConfigWatch, start_anew},
-    events::{Events, EventsWatcher},
+    config_watch::{ConfigWatch, re_exec},
+    events::{EventRecorder, EventsObserver},
     feed::Feed,
-    flows::KernelFlows,
-    startup_taint::{self, Gate},
     health::HealthObserver,
     host_setup::HostSetup,
     logging::{SyncLog, chain},
+    modes::{OpenMode, Registry},
     node_wait::NodeWait,
-    observer::Observer,
-    modes::{OpenMode, REGISTRY},
-    recording::{self, About, Recording},
-    serving::serve,
-    status::{self, Status},
-    sync::{Change, FamilySync, Intake, Limits, SyncLoop},
+    observer::{ObservedTracker, Observer},
+    recording::{self, BundleHeader, RecordingObserver},
+    startup_taint::{self, FirstSync},
+    status::Status,
+    sync::{Change, FamilySync, KernelConntrack, Limits, SyncLoop},
 };
 
-/// Runs the proxy until a signal ends it.
+/// Runs the proxy, with a mode of `registry`, until a signal or an error ends it.
+///
+/// # Errors
+/// If the proxy cannot start, or cannot continue.
 pub fn run(
-    args: &Typed<RunArgs>,
+    registry: &'static Registry,
+    args: &RawArgs<RunArgs>,
     settings: &Settings,
     setup: &HostSetup,
     more_observers: Vec<Box<dyn Observer>>,
 ) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
-    let in_force = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
-    let pages = Pages::new(&in_force, args.flags.iter()).with_host(setup.lines().collect());
+    let active = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
+    let pages = Pages::new(&active, args.flags.iter()).with_host(setup.lines().collect());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = Status::new(resolved, pages, runtime.handle().clone());
-    let end = runtime.block_on(async {
-        let (node, counter) = (node_name(resolved)?, status.request_counter());
-        let source = Source::new(&args.args, &config.client_connection, &node, counter).await?;
-        let taint = args.args.startup_taint.as_deref();
-        supervise(source, settings, setup, &status, ConfigWatch::new(args, settings), taint, more_observers).await
-    })?;
+    let status = Status::new(registry.active(resolved.mode), pages, runtime.handle().clone());
+    let daemon = Daemon { registry, args, settings, setup, status };
+    let end = runtime.block_on(daemon.run(more_observers))?;
     match end {
-        End::Signal(signal) => tracing::info!("{signal}: ending, rules stay in force"),
+        End::Signal(signal) => tracing::info!("received {signal}; exiting, rules stay active"),
         End::ConfigChanged => {
-            start_anew().context("cannot start anew with the changed configuration")?;
+            re_exec().context("cannot restart with the new configuration")?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Why the proxy ends although nothing is wrong.
+/// The daemon before its start.
+struct Daemon<'a> {
+    registry: &'static Registry,
+    args: &'a RawArgs<RunArgs>,
+    settings: &'a Settings,
+    setup: &'a HostSetup,
+    status: Status,
+}
+
+/// Why the proxy exits without an error.
 enum End {
     Signal(&'static str),
     ConfigChanged,
 }
 
-/// Where Services come from.
+/// A source of Kubernetes objects.
 enum Source {
     Manifests(Manifests),
     ApiServer(ApiServer),
@@ -102,10 +115,10 @@ impl Source {
         }
         let server = ApiServer::new(connection, Some(&args.proxy.client.master), node).await;
         let server = server.map(|server| Self::ApiServer(server.with_counter(counter)));
-        server.context("no source of Services (give --manifests to do without an API server)")
+        server.context("no source of Services (use --manifests to run without an API server)")
     }
 
-    /// Writes to where it reads, where that is an API server.
+    /// Returns a writer to the API server, if the source is one.
     fn writer(&self) -> Option<ApiWriter> {
         match self {
             Self::Manifests(_) => None,
@@ -113,12 +126,12 @@ impl Source {
         }
     }
 
-    /// Each node has its Node there.
-    fn has_node(&self) -> bool {
+    /// Reports whether the source is expected to have a Node for this host.
+    fn has_nodes(&self) -> bool {
         matches!(self, Self::ApiServer(_))
     }
 
-    async fn follow(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), WatchError> {
+    async fn watch(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), WatchError> {
         match self {
             Self::Manifests(manifests) => manifests.watch(batches).await,
             Self::ApiServer(server) => {
@@ -129,107 +142,132 @@ impl Source {
     }
 }
 
-async fn supervise(
-    source: Source,
-    settings: &Settings,
-    setup: &HostSetup,
-    status: &Status,
-    config: ConfigWatch<'_>,
-    startup_taint: Option<&str>,
-    more_observers: Vec<Box<dyn Observer>>,
-) -> anyhow::Result<End> {
-    let resolved = &settings.resolved;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let http = Arc::new(HttpThread::start().context("cannot start the thread for HTTP")?);
-    // As in kube-proxy, a family is unhealthy when something has been waiting for twice the sync period.
-    let health = Arc::new(Health::new(resolved.sync.period * 2));
-    let hard_fail = resolved.bind_address_hard_fail;
-    let healthz = Arc::new(status::counted(HealthzHandler::new(health.clone()), status.metrics()));
-    let serve = |what, handler: Arc<dyn Handler>, address| serve(&http, what, handler, address, hard_fail);
-    let _healthz = resolved.healthz.map(|address| serve("health checks", healthz, address)).transpose()?;
-    let _metrics = resolved.metrics.map(|address| serve("metrics", status.handler(), address)).transpose()?;
-    let node = first_node(resolved)?;
-    let notices = Events::start(source.writer(), &node.name);
-    notices.starting(setup);
-    let mut feed = Feed::new(resolved, node).with_events(notices.clone());
-    let (gate, opened) = Gate::new();
-    if let Some((key, writer)) = startup_taint.zip(source.writer()) {
-        tokio::spawn(startup_taint::remove_taint(opened, writer, key.to_owned()));
-    }
-    let (events, mut batches) = mpsc::channel(QUEUE);
-    let mut wait = NodeWait::new(&feed.node().name, source.has_node());
-    let mut source = tokio::spawn(source.follow(events));
-    let stop = async {
-        tokio::select! {
-            _ = terminate.recv() => End::Signal("SIGTERM"),
-            _ = interrupt.recv() => End::Signal("SIGINT"),
-            () = config.changed() => End::ConfigChanged,
+impl Daemon<'_> {
+    /// Runs until a signal, a changed configuration or an error.
+    async fn run(self, more_observers: Vec<Box<dyn Observer>>) -> anyhow::Result<End> {
+        let Self { registry, args, settings, setup, status } = self;
+        let resolved = &settings.resolved;
+        let (node, counter) = (node_name(resolved)?, status.request_counter());
+        let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
+        let config = ConfigWatch::new(registry, args, settings);
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let http = Arc::new(HttpThread::start().context("cannot start the HTTP thread")?);
+        // As in kube-proxy, a family is unhealthy if a change has been queued for twice the sync period.
+        let health = Arc::new(Health::new(resolved.sync.period * 2));
+        let hard_fail = resolved.bind_address_hard_fail;
+        let healthz = Arc::new(HealthzHandler::new(health.clone(), status.metrics()));
+        let serve = |purpose, handler: Arc<dyn Handler>, address| serve(&http, purpose, handler, address, hard_fail);
+        let _healthz = resolved.healthz.map(|address| serve("health checks", healthz, address)).transpose()?;
+        let _metrics = resolved.metrics.map(|address| serve("metrics", status.handler(), address)).transpose()?;
+        let node = node_of_host(resolved)?;
+        let events = EventRecorder::start(source.writer(), &node.name);
+        events.starting(setup);
+        let mut feed = Feed::new(resolved, node).with_events(events.clone());
+        let (first_sync, first_synced) = FirstSync::new();
+        if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {
+            tokio::spawn(startup_taint::remove_taint(first_synced, writer, key.to_owned()));
         }
-    };
-    tokio::pin!(stop);
-
-    // Which families there are depends on the node, so everything is listed before anything is planned.
-    let recording = Recording::new();
-    let answers = tokio::spawn(recording::serve(recording.inbox(), About::of(settings)));
-    let mut observers: Vec<Box<dyn Observer>> = vec![
-        Box::new(SyncLog),
-        Box::new(HealthObserver::new(http, health, resolved.settings.clone(), notices.clone())),
-        Box::new(EventsWatcher::new(notices)),
-        Box::new(gate),
-        Box::new(recording),
-        Box::new(status.observer()),
-    ];
-    observers.extend(more_observers);
-    let mut intake = Intake::new(Tracker::new(feed.node().clone()), observers);
-    let mut others = Vec::new();
-    while !feed.is_listed() || wait.is_on(feed.missing())? {
-        tokio::select! {
-            () = wait.time_is_up() => {}
-            Some(batch) = batches.recv() => {
-                others.extend(feed.take(batch).into_iter().filter_map(|change| intake.take(change)));
+        let (batch_sender, mut batches) = mpsc::channel(QUEUE);
+        let mut wait = NodeWait::new(&feed.node().name, source.has_nodes());
+        let mut source = tokio::spawn(source.watch(batch_sender));
+        let stop = async {
+            tokio::select! {
+                _ = terminate.recv() => End::Signal("SIGTERM"),
+                _ = interrupt.recv() => End::Signal("SIGINT"),
+                () = config.changed() => End::ConfigChanged,
             }
-            end = &mut source => return source_ended(end),
-            end = &mut stop => return Ok(end),
-        }
-    }
-    let mut sync = SyncThread::start(resolved, feed.node(), intake, status)?;
-    sync.send(others).await?;
-    let mut addresses = AddressWatch::open()?;
-    let (reload, mut reloads) = mpsc::channel(1);
-    let firewall = tokio::spawn(watch_firewalld(reload));
-    let end = loop {
-        tokio::select! {
-            Some(batch) = batches.recv() => sync.send(feed.take(batch)).await?,
-            end = &mut source => return source_ended(end),
-            Some(()) = reloads.recv() => sync.send(vec![Change::Host]).await?,
-            change = addresses.changed() => match change {
-                Ok(_) => sync.send(vec![Change::Host]).await?,
-                Err(error) => {
-                    tracing::warn!("{}", chain(&error));
-                    tokio::time::sleep(ADDRESS_PAUSE).await;
+        };
+        tokio::pin!(stop);
+
+        let recording = RecordingObserver::new();
+        let bundles = tokio::spawn(recording::serve(recording.requests(), BundleHeader::new(registry, settings)));
+        let mut observers: Vec<Box<dyn Observer>> = vec![
+            Box::new(SyncLog),
+            Box::new(HealthObserver::new(http, health, resolved.settings.clone(), events.clone())),
+            Box::new(EventsObserver::new(events)),
+            Box::new(first_sync),
+            Box::new(recording),
+            Box::new(status.observer()),
+        ];
+        observers.extend(more_observers);
+        let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);
+        // The IP families depend on the node, so dataplanes are opened only after the initial lists.
+        let mut other_changes = Vec::new();
+        while !feed.is_synced() || wait.must_wait(feed.missing())? {
+            tokio::select! {
+                () = wait.timeout() => {}
+                Some(batch) = batches.recv() => {
+                    other_changes.extend(feed.translate(batch).into_iter().filter_map(|change| state.apply(change)));
                 }
-            },
-            end = &mut stop => break end,
-            () = sync.ended() => anyhow::bail!("the sync loop has ended"),
+                end = &mut source => return source_ended(end),
+                end = &mut stop => return Ok(end),
+            }
+        }
+        let mut sync = SyncThread::start(registry, resolved, feed.node(), state, &status)?;
+        sync.send(other_changes).await?;
+        let mut addresses = AddressWatch::open()?;
+        let (firewall_reloaded, mut firewall_reloads) = mpsc::channel(1);
+        let firewall = tokio::spawn(watch_firewalld(firewall_reloaded));
+        let end = loop {
+            tokio::select! {
+                Some(batch) = batches.recv() => sync.send(feed.translate(batch)).await?,
+                end = &mut source => return source_ended(end),
+                Some(()) = firewall_reloads.recv() => sync.send(vec![Change::Host]).await?,
+                change = addresses.changed() => match change {
+                    Ok(_) => sync.send(vec![Change::Host]).await?,
+                    Err(error) => {
+                        tracing::warn!("{}", chain(&error));
+                        tokio::time::sleep(ADDRESS_RETRY).await;
+                    }
+                },
+                end = &mut stop => break end,
+                () = sync.ended() => anyhow::bail!("the sync loop ended unexpectedly"),
+            }
+        };
+        source.abort();
+        firewall.abort();
+        bundles.abort();
+        sync.finish();
+        Ok(end)
+    }
+}
+
+/// Returns the error of a source. A source runs until its receiver is dropped, so any earlier end is an error.
+fn source_ended(end: Result<Result<(), WatchError>, tokio::task::JoinError>) -> anyhow::Result<End> {
+    end.context("the source panicked")?.context("cannot watch the manifests")?;
+    anyhow::bail!("the source ended unexpectedly")
+}
+
+/// Serves HTTP requests at an address. If it is not available, that is an error with `hard_fail`; otherwise a warning is
+/// logged once, and opening it is retried until it succeeds.
+fn serve(
+    http: &HttpThread,
+    purpose: &'static str,
+    handler: Arc<dyn Handler>,
+    address: SocketAddr,
+    hard_fail: bool,
+) -> anyhow::Result<Server> {
+    let scope = ListenScope::from_bind_address(address.ip());
+    let limits = http::Limits::default();
+    if hard_fail {
+        let listener = listen(scope, address.port()).with_context(|| format!("cannot serve {purpose}"))?;
+        return Ok(http.serve(listener, handler, limits)?);
+    }
+    let is_reported = AtomicBool::new(false);
+    let report = move |error: &ListenError| {
+        if is_reported.swap(true, Relaxed) {
+            tracing::debug!("still cannot serve {purpose}: {}", chain(error));
+        } else {
+            tracing::warn!("cannot serve {purpose}; retrying: {}", chain(error));
         }
     };
-    source.abort();
-    firewall.abort();
-    answers.abort();
-    sync.finish();
-    Ok(end)
+    Ok(http.serve_when_free(scope, address.port(), handler, limits, LISTEN_RETRY, report))
 }
 
-/// A source goes on for as long as somebody takes what it tells, so its end is a failure.
-fn source_ended(end: Result<Result<(), WatchError>, tokio::task::JoinError>) -> anyhow::Result<End> {
-    end.context("the source has panicked")?.context("cannot follow the manifests")?;
-    anyhow::bail!("the source has ended")
-}
-
-/// The name of this node: as configured, else the host's.
+/// Returns the name of this node: the configured one, or the host name.
 ///
 /// # Errors
-/// If none is configured and the host has no usable name.
+/// If none is configured and the host name is unusable.
 pub fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
     match &resolved.node_name {
         Some(name) => Ok(name.clone()),
@@ -240,30 +278,30 @@ pub fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
     }
 }
 
-/// What is known of the node before its Node has been told: its name, and as addresses those of the host, for hosts
-/// that have no Node at all. First comes the one of each family that the host shows to others, not that of a bridge.
-fn first_node(resolved: &Resolved) -> anyhow::Result<NodeView> {
+/// Returns the state of the node until its Node is received, which also serves hosts without a Node: its name and the
+/// host's addresses. The first address of each family is the one for outgoing packets, not that of a bridge.
+fn node_of_host(resolved: &Resolved) -> anyhow::Result<NodeView> {
     let is_usable = |address: &IpAddr| match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
         IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
     };
     let mut addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?.into_iter().filter(is_usable).collect();
-    let to_others = [source_towards("192.0.2.1:9"), source_towards("[2001:db8::1]:9")];
-    addresses.sort_by_key(|address| !to_others.contains(&Some(*address)));
+    let outgoing = [source_address("192.0.2.1:9"), source_address("[2001:db8::1]:9")];
+    addresses.sort_by_key(|address| !outgoing.contains(&Some(*address)));
     let node = NodeView { name: node_name(resolved)?, addresses, ..NodeView::default() };
     Ok(resolved.effective_node(node))
 }
 
-/// The address that the host shows to others: the one that it would use towards `stranger`, an address that is kept for
-/// documentation. To connect a UDP socket sends nothing, it only asks for a route.
-fn source_towards(stranger: &str) -> Option<IpAddr> {
-    let any = if stranger.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+/// Returns the source address of packets to `destination`, an address reserved for documentation. Connecting a UDP socket
+/// only looks up a route and sends nothing.
+fn source_address(destination: &str) -> Option<IpAddr> {
+    let any = if destination.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
-    socket.connect(stranger).ok()?;
+    socket.connect(destination).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The sync loop on a thread of its own.
+/// The thread of the sync loop.
 struct SyncThread {
     changes: mpsc::Sender<Vec<Change>>,
     thread: std::thread::JoinHandle<()>,
@@ -271,17 +309,23 @@ struct SyncThread {
 }
 
 impl SyncThread {
-    fn start(resolved: &Resolved, node: &NodeView, intake: Intake, status: &Status) -> anyhow::Result<Self> {
-        let OpenMode { dataplanes, leftovers } = REGISTRY.open(resolved, node)?;
-        status.dataplanes_open(&dataplanes, resolved);
-        let mut addresses = KernelAddresses::open()?;
-        let mut known = addresses.list()?;
+    fn start(
+        registry: &Registry,
+        resolved: &Resolved,
+        node: &NodeView,
+        state: ObservedTracker,
+        status: &Status,
+    ) -> anyhow::Result<Self> {
+        let OpenMode { dataplanes, leftovers } = registry.open(resolved, node)?;
+        status.dataplanes_open(registry.active(resolved.mode), &dataplanes, resolved);
+        let mut kernel = KernelAddresses::open()?;
+        let mut last = kernel.list()?;
         let host_addresses = move || {
-            match addresses.list() {
-                Ok(listed) => known = listed,
-                Err(error) => tracing::warn!("{}: going on with those known", chain(&error)),
+            match kernel.list() {
+                Ok(addresses) => last = addresses,
+                Err(error) => tracing::warn!("{}; using the previous addresses", chain(&error)),
             }
-            known.clone()
+            last.clone()
         };
         let limits = Limits {
             min_interval: resolved.sync.min_period,
@@ -293,15 +337,15 @@ impl SyncThread {
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
         let sync = SyncLoop::new(
-            intake,
+            state,
             dataplanes.into_iter().map(|(family, dataplane)| FamilySync::new(family, dataplane)).collect(),
             leftovers,
-            Box::new(KernelFlows),
+            Box::new(KernelConntrack),
             Box::new(host_addresses),
             limits,
         );
         let thread = std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
-            // Dropped when the loop ends, also by a panic.
+            // Dropped when the loop ends or panics.
             let _end = end;
             runtime.block_on(sync.run(receiver));
         })?;
@@ -312,32 +356,36 @@ impl SyncThread {
         if changes.is_empty() {
             return Ok(());
         }
-        self.changes.send(changes).await.ok().context("the sync loop has ended")
+        self.changes.send(changes).await.ok().context("the sync loop ended unexpectedly")
     }
 
-    /// Waits until the loop has ended by itself.
+    /// Waits until the loop has ended without a request.
     async fn ended(&mut self) {
-        // Either way it is over.
+        // The sender is dropped without a message.
         let _ = (&mut self.ended).await;
     }
 
-    /// Lets a sync that is under way come to its end.
+    /// Ends the loop, after the current sync.
     fn finish(self) {
         drop(self.changes);
         if self.thread.join().is_err() {
-            tracing::error!("the sync loop has panicked");
+            tracing::error!("the sync loop panicked");
         }
     }
 }
 
-/// Batches that may wait for the next room. Few, for each holds whole objects while a large cluster is listed.
+/// Number of batches that may be queued between tasks. It is low because the batches of an initial list hold whole
+/// objects.
 const QUEUE: usize = 4;
 
-/// Syncs that may follow each other at once after a quiet time.
+/// Number of syncs that may follow the first one without delay after a quiet time.
 const BURST: u32 = 2;
 
-/// First wait after a failed sync; it doubles from there up to the sync period.
+/// Delay after the first failed sync; it doubles up to the sync period.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 
-/// Pause after the host's addresses could not be listed.
-const ADDRESS_PAUSE: Duration = Duration::from_secs(1);
+/// Delay after the host's addresses could not be watched.
+const ADDRESS_RETRY: Duration = Duration::from_secs(1);
+
+/// Interval of attempts to listen; kube-proxy's value.
+const LISTEN_RETRY: Duration = Duration::from_secs(5);

@@ -1,7 +1,8 @@
-//! The first-sync gate: a taint that keeps pods away from a new node goes once Services work there.
+//! Removes the startup taint of a new node after its first sync.
 //!
-//! Whoever makes nodes gives them the taint (`kubelet --register-with-taints`). It goes when the first rules of all
-//! families are in force, and is not put back: later on the data path goes on whatever happens to the proxy.
+//! An administrator registers nodes with a taint (`kubelet --register-with-taints`) that keeps pods away until Services
+//! work. The proxy removes it after the first sync of all IP families and never adds it again, because the data path works
+//! independently of the proxy from then on.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,66 +12,66 @@ use tokio::sync::oneshot;
 
 use crate::{
     logging::chain,
-    observer::{InForce, Observer},
+    observer::{FamilySynced, Observer},
 };
 
-/// Tells when the first rules of all families are in force.
-pub(crate) struct Gate {
-    /// Families without rules yet.
-    waiting: BTreeSet<IpFamily>,
-    /// Gone once it is open.
-    open: Option<oneshot::Sender<()>>,
+/// Sends a signal after the first sync of all IP families.
+pub(crate) struct FirstSync {
+    /// IP families without a successful sync.
+    unsynced: BTreeSet<IpFamily>,
+    /// `None` once the signal has been sent.
+    signal: Option<oneshot::Sender<()>>,
 }
 
-impl Gate {
-    /// A gate, and what tells that it is open; it never does if the proxy ends before.
+impl FirstSync {
+    /// Creates the observer and the receiver of its signal.
     pub(crate) fn new() -> (Self, oneshot::Receiver<()>) {
-        let (open, opened) = oneshot::channel();
-        (Self { waiting: BTreeSet::new(), open: Some(open) }, opened)
+        let (signal, first_sync) = oneshot::channel();
+        (Self { unsynced: BTreeSet::new(), signal: Some(signal) }, first_sync)
     }
 }
 
-impl Observer for Gate {
-    fn serves(&mut self, families: &[IpFamily]) {
-        self.waiting = families.iter().copied().collect();
+impl Observer for FirstSync {
+    fn on_start(&mut self, families: &[IpFamily]) {
+        self.unsynced = families.iter().copied().collect();
     }
 
-    fn in_force(&mut self, sync: &InForce<'_>) {
-        self.waiting.remove(&sync.table.family);
-        if self.waiting.is_empty()
-            && let Some(open) = self.open.take()
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        self.unsynced.remove(&sync.table.family);
+        if self.unsynced.is_empty()
+            && let Some(signal) = self.signal.take()
         {
-            // Nobody waits where the proxy is about to end.
-            let _ = open.send(());
+            // The receiver may have been dropped: without a startup taint, or at the end of the proxy.
+            let _ = signal.send(());
         }
     }
 }
 
-/// Waits for the gate and takes the taint away, however often that has to be tried.
-pub(crate) async fn remove_taint(opened: oneshot::Receiver<()>, writer: ApiWriter, key: String) {
-    if opened.await.is_err() {
+/// Waits for the first sync and removes the taint, with retries.
+pub(crate) async fn remove_taint(first_sync: oneshot::Receiver<()>, writer: ApiWriter, key: String) {
+    if first_sync.await.is_err() {
         return;
     }
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut backoff = Backoff::new(FIRST_DELAY, LONGEST_DELAY);
     loop {
-        let pause = backoff.next_delay();
+        let delay = backoff.next_delay();
         match writer.remove_taint(&key).await {
-            Ok(true) => return tracing::info!(key, node = writer.node(), "Services work: removed the start-up taint"),
-            Ok(false) => return tracing::debug!(key, node = writer.node(), "there is no start-up taint"),
-            // The next try begins with what the other one has written.
-            Err(error) if error.is_conflict() => tracing::debug!(key, "the Node has changed in the meantime"),
-            Err(error) => tell(&key, &error, pause),
+            Ok(true) => return tracing::info!(key, node = writer.node(), "removed the startup taint"),
+            Ok(false) => return tracing::debug!(key, node = writer.node(), "no startup taint to remove"),
+            // The retry reads the Node again.
+            Err(error) if error.is_conflict() => tracing::debug!(key, "the Node was modified concurrently"),
+            Err(error) => log_error(&key, &error, delay),
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(delay).await;
     }
 }
 
-/// Once, and then each time when the pause is at its longest: somebody may be waiting for the node.
-fn tell(key: &str, error: &WriteError, pause: Duration) {
-    if [FIRST_PAUSE, LONGEST_PAUSE].contains(&pause) {
-        tracing::warn!(key, "cannot remove the start-up taint, so that no pod may come to this node: {}", chain(error));
+/// Logs the first error, and each one after the longest delay.
+fn log_error(key: &str, error: &WriteError, delay: Duration) {
+    if [FIRST_DELAY, LONGEST_DELAY].contains(&delay) {
+        tracing::warn!(key, "cannot remove the startup taint, which keeps pods away: {}", chain(error));
     }
 }
 
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+const FIRST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(32);

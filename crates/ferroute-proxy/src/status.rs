@@ -1,103 +1,97 @@
-//! What operators ask of a running proxy over HTTP, on the address for metrics: kube-proxy's paths, and two of our own.
-//!
-//! ```text
-//!   /metrics    numbers, as Prometheus reads them        /services  which version of each Service is in force
-//!   /healthz    ok                                        /changes   the slowest changes of the last hour
-//!   /proxyMode  the mode's name
-//!   /configz    the configuration                         /statusz, /flagz  the program itself
-//! ```
-//!
-//! Answers are made on the HTTP thread from what is at hand, so that no sync waits for a reader.
+//! The state behind the metrics address: metrics, history and values that are read for each request.
 
-mod connections;
-mod sample;
-
-use std::{sync::Arc, time::Instant};
-
-use ferroute_config::Resolved;
-use ferroute_core::{Dataplane, IpFamily};
-use ferroute_admin::{
-    http::{Handler, Request, Response, json, not_found, text},
-    status::{Pages, ZPage, healthz, no_profiles},
-    version,
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::{Duration, Instant, SystemTime},
 };
+
+use anyhow::Context;
+use ferroute_admin::{
+    AdminHandler, Moment, Pages,
+    history::{History, ObjectChange, Synced},
+    http::Handler,
+    metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, Sampled},
+};
+use ferroute_config::Resolved;
+use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker};
+use ferroute_host::{KernelCounters, PacketCounters, ProcessUsage};
 use ferroute_kube::{RequestCounter, RequestResult};
-use ferroute_admin::metrics::{ApiRequest, Build, Engine, Filter, Metrics, Probe};
+use ferroute_nftables::{ConnectionReader, ConnectionTotals};
 use tokio::runtime::Handle;
 
-use self::sample::Sampler;
 use crate::{
-    metrics::{MetricsObserver, SharedHistory},
-    modes::REGISTRY,
+    logging::chain,
+    modes::Mode,
+    observer::{FamilySynced, Observer},
+    sync::Change,
 };
 
-/// Everything that is told over HTTP, but for health.
+/// The state behind the metrics address.
 pub(crate) struct Status {
     metrics: Arc<Metrics>,
-    history: SharedHistory,
-    handler: Arc<StatusHandler>,
-}
-
-struct StatusHandler {
-    metrics: Arc<Metrics>,
-    history: SharedHistory,
-    sampler: Sampler,
-    mode: &'static str,
-    pages: Pages,
+    history: Arc<History>,
+    sampler: Arc<Sampler>,
+    handler: Arc<dyn Handler>,
 }
 
 impl Status {
-    /// Nothing has happened yet. The proxy will follow its source on the runtime `main`.
-    pub(crate) fn new(resolved: &Resolved, pages: Pages, main: Handle) -> Self {
-        let active = REGISTRY.active(resolved.mode);
-        let (engine, mode) = (active.metrics(), active.name().as_str());
-        let build = Build {
-            version: env!("CARGO_PKG_VERSION"),
-            minor: version::MINOR,
-            git_version: version::GIT_VERSION,
-            platform: &version::platform(),
-        };
-        let metrics = Arc::new(Metrics::new(engine, &build));
-        let history = SharedHistory::new();
-        let handler = StatusHandler {
+    /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main`.
+    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle) -> Self {
+        let metrics = Arc::new(Metrics::new(mode.metrics()));
+        let history = Arc::new(History::new(SystemTime::now()));
+        let sampler = Arc::new(Sampler::new(mode.metrics(), main));
+        let handler = Arc::new(AdminHandler {
             metrics: metrics.clone(),
             history: history.clone(),
-            sampler: Sampler::new(engine, main),
-            mode,
             pages,
-        };
-        Self { metrics, history, handler: Arc::new(handler) }
+            mode: mode.name().as_str(),
+            sample: {
+                let sampler = sampler.clone();
+                move || sampler.sample()
+            },
+        });
+        Self { metrics, history, sampler, handler }
     }
 
-    /// The metrics, for those who count by themselves.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> Arc<Metrics> {
         self.metrics.clone()
     }
 
-    /// Counts requests to the API server.
+    /// Returns a counter of requests to the API server.
     pub(crate) fn request_counter(&self) -> Arc<dyn RequestCounter> {
         Arc::new(ApiRequests(self.metrics()))
     }
 
-    /// These are the families and the modes; only now it is known who can say how far syncs are.
-    pub(crate) fn dataplanes_open(&self, planes: &[(IpFamily, Box<dyn Dataplane>)], resolved: &Resolved) {
-        let Sampler { progress, connections, .. } = &self.handler.sampler;
-        progress
-            .get_or_init(|| planes.iter().filter_map(|(family, plane)| Some((*family, plane.progress()?))).collect());
-        let families: Vec<IpFamily> = planes.iter().map(|(family, _)| *family).collect();
-        if let Some(most) = resolved.connection_counters.filter(|_| REGISTRY.active(resolved.mode).counts_connections())
-            && let Err(error) = connections.start(&families, most)
+    /// Starts to sample the dataplanes, whose IP families are known only now.
+    pub(crate) fn dataplanes_open(
+        &self,
+        mode: &dyn Mode,
+        dataplanes: &[(IpFamily, Box<dyn Dataplane>)],
+        resolved: &Resolved,
+    ) {
+        let Sampler { progress, connections, .. } = &*self.sampler;
+        let reported = dataplanes.iter().filter_map(|(family, dataplane)| Some((*family, dataplane.progress()?)));
+        progress.get_or_init(|| reported.collect());
+        let families: Vec<IpFamily> = dataplanes.iter().map(|(family, _)| *family).collect();
+        if let Some(limit) = resolved.connection_counters.filter(|_| mode.counts_connections())
+            && let Err(error) = connections.start(&families, limit)
         {
-            tracing::warn!("connections are not counted: {error:#}");
+            tracing::warn!("cannot count connections: {error:#}");
         }
     }
 
-    /// Tells the sync loop's progress.
+    /// Returns an observer that updates metrics and history.
     pub(crate) fn observer(&self) -> MetricsObserver {
-        MetricsObserver::new(self.metrics.clone(), self.history.clone())
+        MetricsObserver {
+            metrics: self.metrics.clone(),
+            history: self.history.clone(),
+            sync_start: (Instant::now(), true),
+        }
     }
 
-    /// Answers questions.
+    /// Returns the handler of the metrics address.
     pub(crate) fn handler(&self) -> Arc<dyn Handler> {
         self.handler.clone()
     }
@@ -114,62 +108,185 @@ impl RequestCounter for ApiRequests {
     }
 }
 
-/// Counts the answers of a handler for health checks.
-pub(crate) fn counted(handler: impl Handler, metrics: Arc<Metrics>) -> impl Handler {
-    move |request: &Request| {
-        let response = handler.answer(request);
-        let probe = match request.uri.path() {
-            "/healthz" => Some(Probe::Healthz),
-            "/livez" => Some(Probe::Livez),
+/// Reports the sync loop's progress to metrics and history.
+pub(crate) struct MetricsObserver {
+    metrics: Arc<Metrics>,
+    history: Arc<History>,
+    /// Start of the current sync, and whether it is a full one.
+    sync_start: (Instant, bool),
+}
+
+impl MetricsObserver {
+    fn update_pending(&self) {
+        let (services, slices) = self.history.pending();
+        self.metrics.set_pending(services, slices);
+    }
+}
+
+impl Observer for MetricsObserver {
+    fn on_change(&mut self, change: &Change, _: &Tracker) {
+        let Change::Desired(event, origin) = change else { return };
+        let Some(change) = ObjectChange::from_event(event, *origin) else { return };
+        self.metrics.received(change.kind);
+        self.history.received(change);
+        self.update_pending();
+    }
+
+    fn on_start(&mut self, families: &[IpFamily]) {
+        self.metrics.set_families(families);
+        self.history.set_families(families);
+    }
+
+    fn on_queued(&mut self, family: IpFamily) {
+        self.metrics.queued(family, SystemTime::now());
+    }
+
+    fn on_sync_start(&mut self, family: IpFamily, full: bool) {
+        self.sync_start = (Instant::now(), full);
+        self.history.sync_started(family, self.sync_start.0);
+    }
+
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        let (family, outcome) = (sync.table.family, sync.outcome);
+        let report = outcome.report.as_ref();
+        let synced = Synced {
+            ended: Moment::now(),
+            took: outcome.took,
+            full: self.sync_start.1 || report.is_some_and(|report| report.full),
+            report,
+            changed: &outcome.changes.services,
+            conntrack: outcome.conntrack_took.map(|took| (took, outcome.conntrack_deleted)),
+        };
+        self.metrics.synced(family, &synced);
+        self.history.synced(family, &synced, |change| self.metrics.applied(change));
+        self.update_pending();
+    }
+
+    fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
+        let (start, full) = self.sync_start;
+        self.metrics.failed(family, start.elapsed(), full, error);
+    }
+}
+
+/// Reads values for each request of `/metrics`.
+struct Sampler {
+    /// The nfacct counters of the mode's rules.
+    counters: Vec<&'static str>,
+    /// `None` if the rules have no counters or the kernel does not support them.
+    kernel: Option<Mutex<KernelCounters>>,
+    /// The runtime of the source.
+    main: Handle,
+    /// Progress of each family's dataplane, once they are open.
+    progress: OnceLock<Vec<(IpFamily, Progress)>>,
+    connections: ConnectionSampler,
+}
+
+impl Sampler {
+    /// Creates a sampler for a mode with these metrics, in the network namespace of the calling thread.
+    fn new(metrics: &[ModeMetric], main: Handle) -> Self {
+        let counter = |metric: &ModeMetric| match metric.value {
+            ModeValue::Packets(counter) => Some(counter),
             _ => None,
         };
-        probe.into_iter().for_each(|probe| metrics.probed(probe, response.status().as_u16()));
-        response
+        let counters: Vec<&'static str> = metrics.iter().filter_map(counter).collect();
+        let open = || {
+            KernelCounters::open().unwrap_or_else(|error| {
+                tracing::warn!("packet metrics are unavailable: {}", chain(&error));
+                None
+            })
+        };
+        let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
+        Self { counters, kernel, main, progress: OnceLock::new(), connections: ConnectionSampler::default() }
     }
-}
 
-impl Handler for StatusHandler {
-    fn answer(&self, request: &Request) -> Response {
-        match request.uri.path() {
-            "/metrics" => self.metrics(),
-            "/healthz" | "/healthz/ping" => healthz(request),
-            "/proxyMode" => text(hyper::StatusCode::OK, self.mode),
-            "/configz" => json(hyper::StatusCode::OK, self.pages.configz.clone()),
-            "/statusz" => self.pages.statusz().answer(request),
-            "/flagz" => self.pages.flagz.answer(request),
-            "/services" => {
-                let filter = filter(request);
-                let page = self.history.lock().receipts(&filter);
-                json(hyper::StatusCode::OK, page.to_json())
-            }
-            "/changes" => {
-                let page = self.history.lock().slow_changes(Instant::now());
-                json(hyper::StatusCode::OK, page.to_json())
-            }
-            path if path.starts_with("/debug/") => no_profiles(),
-            _ => not_found(),
+    fn sample(&self) -> Sampled {
+        let packets = |name: &&'static str| Some((*name, self.packets(name)?));
+        Sampled {
+            process: ok_or_log(ProcessUsage::current()),
+            tasks: Some(self.tasks()),
+            packets: self.counters.iter().filter_map(packets).collect(),
+            progress: self.progress.get().cloned().unwrap_or_default(),
+            connections: self.connections.get(),
         }
     }
-}
 
-impl StatusHandler {
-    fn metrics(&self) -> Response {
-        let mut response = text(hyper::StatusCode::OK, self.metrics.render(&self.sampler.sample()));
-        let kind = hyper::header::HeaderValue::from_static(Metrics::CONTENT_TYPE);
-        response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
-        response
+    /// Counts the tasks of both runtimes: that of the source, and that of the calling HTTP thread.
+    fn tasks(&self) -> u64 {
+        let runtimes = [Some(self.main.clone()), Handle::try_current().ok()];
+        let tasks = runtimes.iter().flatten().map(|runtime| runtime.metrics().num_alive_tasks());
+        tasks.sum::<usize>() as u64
+    }
+
+    fn packets(&self, counter: &str) -> Option<u64> {
+        let mut kernel = self.kernel.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        ok_or_log(kernel.read(counter)).flatten().map(|counter| counter.packets)
     }
 }
 
-/// `?namespace=…&name=…`
-fn filter(request: &Request) -> Filter {
-    let mut filter = Filter::default();
-    for (key, value) in form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes()) {
-        match &*key {
-            "namespace" => filter.namespace = Some(value.into_owned()),
-            "name" => filter.name = Some(value.into_owned()),
-            _ => {}
+/// Metrics are read every few seconds, so errors are logged at debug level only.
+fn ok_or_log<T, E: std::error::Error>(result: Result<T, E>) -> Option<T> {
+    result.inspect_err(|error| tracing::debug!("{}", chain(error))).ok()
+}
+
+/// Connections by service port and endpoint, read from the kernel periodically on a thread of its own: reading takes a
+/// while in large clusters, and must not delay syncs or health checks.
+#[derive(Debug, Default)]
+struct ConnectionSampler(OnceLock<Arc<Mutex<Vec<Connections>>>>);
+
+impl ConnectionSampler {
+    /// Starts to read in the calling thread's network namespace, until `self` is dropped. At most `limit` service ports of
+    /// each family are counted separately.
+    fn start(&self, families: &[IpFamily], limit: NonZeroUsize) -> anyhow::Result<()> {
+        let open = |family: &IpFamily| ConnectionReader::open(*family, limit).map(|reader| (*family, reader));
+        let readers: Vec<_> = families.iter().map(open).collect::<Result<_, _>>()?;
+        let totals = Arc::downgrade(self.0.get_or_init(Arc::default));
+        let thread = std::thread::Builder::new().name("connections".to_owned());
+        thread
+            .spawn(move || read_connections(readers, &totals))
+            .context("cannot start the connection counter thread")?;
+        Ok(())
+    }
+
+    /// Returns the totals that were read last.
+    fn get(&self) -> Vec<Connections> {
+        let totals = self.0.get().map(|totals| totals.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        totals.unwrap_or_default()
+    }
+}
+
+/// Reads periodically until `totals` is dropped.
+fn read_connections(mut readers: Vec<(IpFamily, ConnectionReader)>, totals: &Weak<Mutex<Vec<Connections>>>) {
+    loop {
+        let start = Instant::now();
+        let read = readers.iter_mut().filter_map(|(family, reader)| match reader.read() {
+            Ok(totals) => Some(connections(*family, totals)),
+            Err(error) => {
+                tracing::debug!(%family, "cannot count connections: {}", chain(&error));
+                None
+            }
+        });
+        let read: Vec<Connections> = read.collect();
+        let Some(totals) = totals.upgrade() else { return };
+        if read.len() == readers.len() {
+            *totals.lock().unwrap_or_else(PoisonError::into_inner) = read;
         }
+        drop(totals);
+        std::thread::sleep(READ_INTERVAL.max(start.elapsed() * PAUSE_FACTOR));
     }
-    filter
 }
+
+fn connections(family: IpFamily, totals: &ConnectionTotals) -> Connections {
+    Connections {
+        family,
+        services: totals.services().map(|(name, count)| (name.to_owned(), count)).collect(),
+        other_services: totals.other_services(),
+        endpoints: totals.endpoints().map(|(name, at, count)| (name.to_owned(), at, count)).collect(),
+        other_endpoints: totals.other_endpoints(),
+    }
+}
+
+/// Minimum pause between reads of connection counters; most scrape intervals are longer.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The pause is at least this many times as long as the read before it, so reads take a few percent of a CPU at most.
+const PAUSE_FACTOR: u32 = 30;

@@ -1,179 +1,159 @@
-//! The loop that brings what is wanted into force.
+//! The loop that applies the desired state to the kernel.
 //!
 //! ```text
-//!   changes ──► Tracker          a change only notes that something differs
-//!                  │
-//!              Schedule          when to act: at once after a quiet time, seldom in a storm, again after a failure
-//!                  │
-//!              FamilySync ──► Dataplane ──► stale flows go        once per IP family
+//!   changes --> Tracker          records what changed
+//!                  |
+//!              Schedule          when to sync: at once after a quiet time, at a limited rate, again after a failure
+//!                  |
+//!              FamilySync --> Dataplane --> deletion of stale conntrack entries        once per IP family
 //! ```
 //!
-//! It runs on a thread of its own, because writing rules blocks, and owns everything it touches. No rule is written
-//! before Services and endpoints have been listed once. When it ends, the rules stay.
+//! The loop runs on its own thread, because writing rules blocks. It writes no rule before the initial lists of Services
+//! and endpoints were received, and leaves the rules in the kernel when it ends.
 
 mod family;
-mod intake;
 mod schedule;
 
 use std::{net::IpAddr, time::Duration};
 
-use ferroute_core::{
-    IpFamily,
-    parse::ObjectVersion,
-    tracker::TrackerEvent,
-};
+use ferroute_admin::history::ChangeOrigin;
+use ferroute_core::{IpFamily, tracker::TrackerEvent};
 use tokio::{sync::mpsc, time::Instant};
 
+pub use self::family::FamilyOutcome;
 use self::schedule::Schedule;
-pub use self::{
-    family::{FamilyOutcome, FamilySync, FlowTable},
-    intake::Intake,
+pub(crate) use self::{
+    family::{ConntrackTable, FamilySync, KernelConntrack},
     schedule::Limits,
 };
 use crate::{
     cleanup::{Leftovers, Report},
     logging::chain,
-    observer::InForce,
+    observer::{FamilySynced, ObservedTracker},
 };
 
 /// An input of the sync loop.
 #[derive(Debug)]
 pub enum Change {
     /// The desired state changed.
-    Desired(TrackerEvent, Stamp),
-    /// Services and endpoints have been listed once: rules may be written.
-    Listed,
-    /// Something about the host differs that rules depend on: addresses of its interfaces, or a firewall that has started
-    /// anew and may have taken rules away.
+    Desired(TrackerEvent, ChangeOrigin),
+    /// The initial lists of all resources were received, so rules may be written.
+    Synced,
+    /// The host's addresses changed, or a firewall started, which may have removed rules.
     Host,
 }
 
-/// When a change was received, and which version of its object it is. The rules do not depend on it.
-#[derive(Clone, Copy, Debug)]
-pub struct Stamp {
-    /// When it came from the source.
-    pub received: std::time::Instant,
-    /// The object's version; nothing is known of it in files and of what is gone.
-    pub version: ObjectVersion,
-    /// When that happened in the cluster which has made the slice change; see
-    /// [`ferroute_core::parse::trigger_time`]. Nothing else tells.
-    pub trigger: Option<std::time::SystemTime>,
-    /// When the API server wrote it, if that is known.
-    pub written: Option<std::time::SystemTime>,
-}
-
-/// See the module's text.
-pub struct SyncLoop {
-    intake: Intake,
+/// The sync loop; see the [module documentation](self).
+pub(crate) struct SyncLoop {
+    state: ObservedTracker,
     families: Vec<FamilySync>,
-    /// Modes whose rules may still be there from before; they go once ours have taken over.
-    predecessors: Vec<Box<dyn Leftovers>>,
-    /// The next sync that succeeds is followed by a try to remove them: the first one and, where that was in vain, one
-    /// an hour.
-    predecessors_due: bool,
-    flows: Box<dyn FlowTable>,
+    /// Leftovers of other modes that may still be in the kernel.
+    leftovers: Vec<Box<dyn Leftovers>>,
+    /// Whether the next successful sync is followed by a removal of `leftovers`: after the start and once per
+    /// [`FULL_SYNC_INTERVAL`].
+    leftovers_due: bool,
+    conntrack: Box<dyn ConntrackTable>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
     schedule: Schedule,
-    listed: bool,
+    synced: bool,
 }
 
 impl SyncLoop {
-    /// A loop that has written nothing yet, for what has come in and what is still to come. What the `predecessors` have
-    /// left goes after the first sync; `host_addresses` tells the addresses of the host's interfaces whenever it is asked.
-    pub fn new(
-        mut intake: Intake,
+    /// Creates a sync loop that has not written anything yet. It removes `leftovers` after its first successful sync;
+    /// `host_addresses` returns the current addresses of the host's interfaces.
+    pub(crate) fn new(
+        mut state: ObservedTracker,
         families: Vec<FamilySync>,
-        predecessors: Vec<Box<dyn Leftovers>>,
-        flows: Box<dyn FlowTable>,
+        leftovers: Vec<Box<dyn Leftovers>>,
+        conntrack: Box<dyn ConntrackTable>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
         limits: Limits,
     ) -> Self {
         let schedule = Schedule::new(limits);
         let served: Vec<IpFamily> = families.iter().map(FamilySync::family).collect();
-        intake.tell(|observer| observer.serves(&served));
-        Self { intake, families, predecessors, predecessors_due: true, flows, host_addresses, schedule, listed: false }
+        state.notify(|observer| observer.on_start(&served));
+        Self { state, families, leftovers, leftovers_due: true, conntrack, host_addresses, schedule, synced: false }
     }
 
-    /// Takes changes until their senders are gone.
-    pub async fn run(mut self, mut changes: mpsc::Receiver<Vec<Change>>) {
-        let mut look_at = Instant::now() + LOOK_INTERVAL;
-        let mut distrust_at = Instant::now() + FULL_SYNC_INTERVAL;
+    /// Handles changes until all their senders are dropped.
+    pub(crate) async fn run(mut self, mut changes: mpsc::Receiver<Vec<Change>>) {
+        let mut poll_at = Instant::now() + POLL_INTERVAL;
+        let mut full_sync_at = Instant::now() + FULL_SYNC_INTERVAL;
         loop {
             tokio::select! {
                 batch = changes.recv() => {
                     let Some(batch) = batch else { return };
-                    self.take(batch);
-                    // What has come in the meantime belongs into the same sync.
+                    self.apply(batch);
+                    // One sync covers everything that has been received.
                     while let Ok(batch) = changes.try_recv() {
-                        self.take(batch);
+                        self.apply(batch);
                     }
                 }
                 () = self.schedule.ready() => self.sync(),
-                () = tokio::time::sleep_until(look_at) => {
-                    self.look();
-                    look_at = Instant::now() + LOOK_INTERVAL;
+                () = tokio::time::sleep_until(poll_at) => {
+                    self.poll();
+                    poll_at = Instant::now() + POLL_INTERVAL;
                 }
-                () = tokio::time::sleep_until(distrust_at) => {
-                    self.predecessors_due = true;
-                    self.distrust();
-                    distrust_at = Instant::now() + FULL_SYNC_INTERVAL;
+                () = tokio::time::sleep_until(full_sync_at) => {
+                    self.leftovers_due = true;
+                    self.resync();
+                    full_sync_at = Instant::now() + FULL_SYNC_INTERVAL;
                 }
             }
         }
     }
 
-    fn take(&mut self, batch: Vec<Change>) {
+    fn apply(&mut self, batch: Vec<Change>) {
         for change in batch {
-            let Some(change) = self.intake.take(change) else { continue };
-            self.intake.taken(&change);
+            let Some(change) = self.state.apply(change) else { continue };
+            self.state.notify_change(&change);
             match change {
-                Change::Listed => {
-                    self.listed = true;
+                Change::Synced => {
+                    self.synced = true;
                     self.request();
                 }
-                _ => self.distrust(),
+                _ => self.resync(),
             }
         }
-        if self.families.iter().any(|family| self.intake.tracker().has_pending_changes(family.family())) {
-            // The change may well mend what made the last sync fail.
+        if self.families.iter().any(|family| self.state.tracker().has_pending_changes(family.family())) {
+            // The change may remove the cause of the last failure.
             self.schedule.forget_failure();
             self.request();
         }
     }
 
     fn request(&mut self) {
-        if !self.listed {
+        if !self.synced {
             return;
         }
         self.schedule.request();
         for family in &self.families {
-            self.intake.tell(|observer| observer.queued(family.family()));
+            self.state.notify(|observer| observer.on_queued(family.family()));
         }
     }
 
-    /// Looks whether somebody else changed our rules.
-    fn look(&mut self) {
-        self.intake.look();
-        if !self.listed {
+    /// Requests a resync if another program modified the rules.
+    fn poll(&mut self) {
+        self.state.notify_tick();
+        if !self.synced {
             return;
         }
-        let mut disturbed = false;
+        let mut modified = false;
         for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
-            if family.was_disturbed() {
-                tracing::warn!(family = %family.family(), "somebody else changed our rules: repairing them");
-                family.distrust();
-                disturbed = true;
+            if family.was_modified_externally() {
+                tracing::warn!(family = %family.family(), "rules were modified by another program; repairing them");
+                family.mark_for_resync();
+                modified = true;
             }
         }
-        if disturbed {
+        if modified {
             self.request();
         }
     }
 
-    fn distrust(&mut self) {
-        for family in &mut self.families {
-            family.distrust();
-        }
+    /// Requests a sync that compares all rules with the kernel's.
+    fn resync(&mut self) {
+        self.families.iter_mut().for_each(FamilySync::mark_for_resync);
         self.request();
     }
 
@@ -181,42 +161,42 @@ impl SyncLoop {
         self.schedule.begin();
         let host_addresses = (self.host_addresses)();
         let mut failed = false;
-        let Intake { tracker, observers } = &mut self.intake;
-        for family in &mut self.families {
-            let (of, full) = (family.family(), family.needs_resync());
-            observers.iter_mut().for_each(|observer| observer.begins(of, full));
-            match family.sync(tracker, &mut *self.flows, &host_addresses) {
+        let ObservedTracker { tracker, observers } = &mut self.state;
+        for sync in &mut self.families {
+            let (family, full) = (sync.family(), sync.needs_resync());
+            observers.iter_mut().for_each(|observer| observer.on_sync_start(family, full));
+            match sync.sync(tracker, &mut *self.conntrack, &host_addresses) {
                 Ok(outcome) => {
-                    failed |= outcome.flows_error.is_some();
-                    let table = tracker.table(family.family());
-                    let dataplane = family.dataplane();
-                    let sync = InForce { table, outcome: &outcome, host_addresses: &host_addresses, dataplane };
-                    observers.iter_mut().for_each(|observer| observer.in_force(&sync));
+                    failed |= outcome.conntrack_error.is_some();
+                    let (table, dataplane) = (tracker.table(family), sync.dataplane());
+                    let synced = FamilySynced { table, outcome: &outcome, host_addresses: &host_addresses, dataplane };
+                    observers.iter_mut().for_each(|observer| observer.on_synced(&synced));
                 }
                 Err(error) => {
-                    tracing::error!(family = %family.family(), error = %chain(&error), "cannot write rules: the old ones stay in force");
-                    observers.iter_mut().for_each(|observer| observer.failed(family.family(), &error));
+                    tracing::error!(%family, error = %chain(&error), "cannot sync rules; the previous rules stay active");
+                    observers.iter_mut().for_each(|observer| observer.on_failure(family, &error));
                     failed = true;
                 }
             }
         }
         if failed {
-            let wait = self.schedule.failed();
-            tracing::info!(?wait, "trying again");
+            let delay = self.schedule.failed();
+            tracing::info!(?delay, "retrying the sync");
         } else {
             self.schedule.succeeded();
-            self.retire_predecessors();
+            self.remove_leftovers();
         }
     }
 
-    /// New flows find our rules by now, and flows that began under the old ones go on by the kernel's connection table.
-    fn retire_predecessors(&mut self) {
-        if !std::mem::take(&mut self.predecessors_due) {
+    /// Removes the leftovers of other modes. New connections use the new rules by now; established ones continue by their
+    /// conntrack entries.
+    fn remove_leftovers(&mut self) {
+        if !std::mem::take(&mut self.leftovers_due) {
             return;
         }
-        self.predecessors.retain_mut(|predecessor| {
+        self.leftovers.retain_mut(|leftovers| {
             let mut report = Report::default();
-            predecessor.remove(&mut report);
+            leftovers.remove(&mut report);
             for removed in &report.removed {
                 tracing::info!("removed leftovers of another mode: {removed}");
             }
@@ -228,11 +208,10 @@ impl SyncLoop {
     }
 }
 
-/// How often to look whether somebody else changed our rules. A look is one tiny message where the kernel counts
-/// changes.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the check for external modifications, which is one small message where the kernel counts changes.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often to compare everything although nothing seems wrong; kube-proxy's hour.
+/// Interval of full syncs; kube-proxy's value.
 const FULL_SYNC_INTERVAL: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

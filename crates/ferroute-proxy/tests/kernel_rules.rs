@@ -1,7 +1,6 @@
-//! What people, network plugins and proxies put into a kernel by `iptables` is read back as it is. Each test has a
-//! network namespace of its own.
+//! Reads rules that administrators, network plugins and proxies have written. Each test has its own network namespace.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::net::UdpSocket;
 
@@ -11,21 +10,29 @@ use ferroute_iptables::{
     exec::{Backend, search_path},
     text::Line,
 };
-use ferroute_proxy::kernel_rules::{KernelRules, ServiceProxy, read};
+use ferroute_proxy::{
+    kernel_rules::{KernelRules, read},
+    modes::REGISTRY,
+};
 use ferroute_testing::NetNs;
 
 fn read_in(host: &NetNs, family: IpFamily) -> KernelRules {
     host.run(|| read(family, &HostExec, &search_path())).unwrap()
 }
 
+/// Returns the descriptions of all proxies whose rules are in the kernel.
+fn proxies(host: &NetNs, family: IpFamily) -> Vec<&'static str> {
+    REGISTRY.active_proxies(&read_in(host, family)).iter().map(|proxy| proxy.description).collect()
+}
+
 fn lines(rules: &KernelRules, backend: Backend, table: TableName, chain: &str) -> Vec<String> {
-    let found = rules.iptables.iter().find(|found| found.backend == backend).unwrap();
+    let snapshot = rules.iptables.iter().find(|snapshot| snapshot.backend == backend).unwrap();
     let chain: ChainName = chain.parse().unwrap();
-    found.saved.rules.rules(table, chain).iter().map(|rule| Line(chain, rule).to_string()).collect()
+    snapshot.saved.rules.rules(table, chain).iter().map(|rule| Line(chain, rule).to_string()).collect()
 }
 
 #[test]
-fn a_namespace_without_rules_has_none() {
+fn network_namespace_without_rules_has_none() {
     let host = NetNs::new();
     for family in [IpFamily::V4, IpFamily::V6] {
         let rules = read_in(&host, family);
@@ -34,12 +41,12 @@ fn a_namespace_without_rules_has_none() {
 }
 
 #[test]
-fn rules_of_both_backends_are_found_each_under_its_own() {
+fn rules_of_both_backends_are_read_separately() {
     let host = NetNs::new();
     host.command("iptables-nft", &["-A", "INPUT", "-s", "10.0.0.1/32", "-m", "limit", "--limit", "5/min", "-j", "LOG"]);
     host.command("iptables-legacy", &["-t", "nat", "-A", "POSTROUTING", "-o", "eth0", "-j", "MASQUERADE"]);
     let rules = read_in(&host, IpFamily::V4);
-    let backends: Vec<_> = rules.iptables.iter().map(|found| found.backend).collect();
+    let backends: Vec<_> = rules.iptables.iter().map(|snapshot| snapshot.backend).collect();
     assert_eq!(backends, [Backend::NfTables, Backend::Legacy]);
     assert_eq!(
         lines(&rules, Backend::NfTables, TableName::Filter, "INPUT"),
@@ -50,7 +57,7 @@ fn rules_of_both_backends_are_found_each_under_its_own() {
 }
 
 #[test]
-fn rules_tell_what_they_have_counted() {
+fn rules_have_packet_counters() {
     let host = NetNs::new();
     for backend in ["iptables-nft", "iptables-legacy"] {
         host.command(backend, &["-A", "OUTPUT", "-p", "tcp", "-j", "ACCEPT"]);
@@ -60,38 +67,38 @@ fn rules_tell_what_they_have_counted() {
     (0..3).for_each(|_| _ = socket.send_to(b"four", "127.0.0.1:9"));
     let rules = read_in(&host, IpFamily::V4);
     assert_eq!(rules.iptables.len(), 2);
-    for found in rules.iptables {
-        let counted = |n| found.saved.counters.get(TableName::Filter, ChainName::OUTPUT, n).unwrap();
-        assert_eq!(counted(0), Counters::default());
-        // Refusals by ICMP come through, too, but are not UDP.
-        assert_eq!(counted(1), Counters { packets: 3, bytes: 3 * (20 + 8 + 4) }, "{}", found.backend);
+    for snapshot in rules.iptables {
+        let counters = |n| snapshot.saved.counters.get(TableName::Filter, ChainName::OUTPUT, n).unwrap();
+        assert_eq!(counters(0), Counters::default());
+        // ICMP errors in response are not UDP.
+        assert_eq!(counters(1), Counters { packets: 3, bytes: 3 * (20 + 8 + 4) }, "{}", snapshot.backend);
     }
 }
 
 #[test]
-fn chains_of_a_proxy_tell_that_it_is_there_and_the_kubelets_do_not() {
+fn proxy_is_detected_by_its_chains_and_not_by_those_of_kubelet() {
     let host = NetNs::new();
-    let own = "*nat\n:KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SERVICES - [0:0]\nCOMMIT\n";
-    host.feed("iptables-nft-restore", &["--noflush"], own);
-    assert_eq!(read_in(&host, IpFamily::V4).proxies(), []);
+    let kubelet = "*nat\n:KUBE-POSTROUTING - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n:KUBE-SERVICES - [0:0]\nCOMMIT\n";
+    host.feed("iptables-nft-restore", &["--noflush"], kubelet);
+    assert_eq!(proxies(&host, IpFamily::V4), [""; 0]);
     host.feed("iptables-nft-restore", &["--noflush"], "*nat\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n");
-    assert_eq!(read_in(&host, IpFamily::V4).proxies(), [ServiceProxy::Iptables(Backend::NfTables)]);
+    assert_eq!(proxies(&host, IpFamily::V4), ["kube-proxy or Ferroute in iptables mode"]);
 }
 
 #[test]
-fn tables_tell_which_proxies_have_made_them() {
+fn proxies_are_detected_by_their_tables() {
     let host = NetNs::new();
     host.feed(
         "nft",
         &["-f", "-"],
         "table ip kube-proxy { chain services { }; }; table ip6 ferroute { chain services { }; }",
     );
-    assert_eq!(read_in(&host, IpFamily::V4).proxies(), [ServiceProxy::KubeProxyNftables]);
-    assert_eq!(read_in(&host, IpFamily::V6).proxies(), [ServiceProxy::FerrouteNftables]);
+    assert_eq!(proxies(&host, IpFamily::V4), ["kube-proxy in nftables mode"]);
+    assert_eq!(proxies(&host, IpFamily::V6), ["Ferroute in nftables mode"]);
 }
 
 #[test]
-fn rules_of_nf_tables_within_the_tables_of_iptables_are_no_error() {
+fn native_rules_in_iptables_tables_are_not_an_error() {
     let host = NetNs::new();
     let chain = "a-chain-with-a-name-that-iptables-refuses";
     let table = format!(

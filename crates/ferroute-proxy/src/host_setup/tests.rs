@@ -5,10 +5,10 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A kernel with these settings.
-struct Kernel(TempDir);
+/// A directory in place of the kernel's settings.
+struct FakeSettings(TempDir);
 
-impl Kernel {
+impl FakeSettings {
     fn new(settings: &[(&str, &str)]) -> Self {
         let kernel = Self(tempfile::tempdir().expect("a directory"));
         for (name, value) in settings {
@@ -24,7 +24,7 @@ impl Kernel {
         Roots { sysctls: root("sys"), process: root("self"), modules: root("module"), cores: 8 }
     }
 
-    fn holds(&self, names: &[&str]) -> BTreeMap<String, String> {
+    fn values(&self, names: &[&str]) -> BTreeMap<String, String> {
         let read = |name: &&str| {
             let text = fs::read_to_string(Path::new(self.0.path()).join(name)).expect("a setting");
             ((*name).to_owned(), text.trim().to_owned())
@@ -36,11 +36,11 @@ impl Kernel {
 fn resolve(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Resolved {
     let mut config = KubeProxyConfiguration::default().defaulted();
     change(&mut config);
-    config.resolve().expect("a good configuration")
+    config.resolve().expect("a valid configuration")
 }
 
 #[test]
-fn every_setting_of_the_configuration_is_wanted() {
+fn every_setting_of_configuration_is_applied() {
     let seconds = ferroute_config::GoDuration::from_secs;
     let resolved = resolve(|config| {
         config.conntrack.tcp_be_liberal = true;
@@ -56,12 +56,11 @@ fn every_setting_of_the_configuration_is_wanted() {
         (netfilter("tcp_be_liberal"), "1"),
         ("net/ipv4/conf/all/route_localnet".to_owned(), "1"),
     ];
-    let found = sysctls(&resolved);
-    assert_eq!(found, expected.each_ref().map(|(name, value)| (name.as_str(), (*value).to_owned())));
+    assert_eq!(sysctls(&resolved), expected.each_ref().map(|(name, value)| (name.as_str(), (*value).to_owned())));
 }
 
 #[test]
-fn zeros_leave_the_kernel_alone() {
+fn zero_values_leave_settings_unchanged() {
     let resolved = resolve(|config| {
         config.conntrack.max_per_core = Some(0);
         config.conntrack.tcp_established_timeout = Some(Default::default());
@@ -72,17 +71,16 @@ fn zeros_leave_the_kernel_alone() {
 }
 
 #[test]
-fn what_can_be_set_is_set_and_the_rest_is_told() {
-    let kernel = Kernel::new(&[
+fn errors_do_not_affect_other_settings() {
+    let kernel = FakeSettings::new(&[
         ("sys/net/netfilter/nf_conntrack_max", "65536"),
         ("sys/net/netfilter/nf_conntrack_tcp_timeout_established", "86400"),
         ("self/oom_score_adj", "0"),
         ("module/nf_conntrack/parameters/hashsize", "16384"),
     ]);
     let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
-    let told: Vec<String> = setup.lines().collect();
     assert_eq!(
-        told,
+        setup.lines().collect::<Vec<_>>(),
         [
             "net/netfilter/nf_conntrack_tcp_timeout_established = 86400",
             "oom_score_adj = -999 (was 0)",
@@ -98,40 +96,40 @@ fn what_can_be_set_is_set_and_the_rest_is_told() {
         ("module/nf_conntrack/parameters/hashsize", "65536"),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(kernel.holds(&expected.each_ref().map(|(name, _)| name.as_str())), BTreeMap::from(expected));
+    assert_eq!(kernel.values(&expected.each_ref().map(|(name, _)| name.as_str())), BTreeMap::from(expected));
 }
 
 #[test]
-fn a_larger_table_than_needed_stays() {
+fn larger_conntrack_table_is_kept() {
     let settings =
         [("module/nf_conntrack/parameters/hashsize", "1000000"), ("sys/net/netfilter/nf_conntrack_max", "4000000")];
-    let kernel = Kernel::new(&settings);
+    let kernel = FakeSettings::new(&settings);
     apply_to(&kernel.roots(), &resolve(|_| ()));
     let expected = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    assert_eq!(kernel.holds(&settings.map(|(name, _)| name)), BTreeMap::from(expected));
+    assert_eq!(kernel.values(&settings.map(|(name, _)| name)), BTreeMap::from(expected));
 }
 
 #[test]
-fn a_table_that_could_not_be_made_larger_keeps_its_lists() {
-    let kernel = Kernel::new(&[("module/nf_conntrack/parameters/hashsize", "16384")]);
+fn buckets_are_kept_if_table_size_cannot_be_changed() {
+    let kernel = FakeSettings::new(&[("module/nf_conntrack/parameters/hashsize", "16384")]);
     let setup = apply_to(&kernel.roots(), &resolve(|_| ()));
     assert!(setup.failed.iter().any(|error| error.to_string().contains(CONNTRACK_MAX)), "{setup:?}");
     let buckets = format!("module/{CONNTRACK_BUCKETS}");
-    assert_eq!(kernel.holds(&[&buckets]), BTreeMap::from([(buckets.clone(), "16384".to_owned())]));
+    assert_eq!(kernel.values(&[&buckets]), BTreeMap::from([(buckets.clone(), "16384".to_owned())]));
 }
 
-/// The machine's own settings are out of reach here: they are of another namespace, or of this test's directory.
+/// Settings of the machine are read-only in the test's network namespace, or are in its directory.
 #[test]
-fn in_a_network_namespace_its_own_settings_are_set_and_the_machines_are_left_alone() {
+fn only_settings_of_network_namespace_are_changed() {
     let namespace = ferroute_testing::NetNs::new();
-    let kernel = Kernel::new(&[("self/oom_score_adj", "0"), ("module/nf_conntrack/parameters/hashsize", "16")]);
+    let kernel = FakeSettings::new(&[("self/oom_score_adj", "0"), ("module/nf_conntrack/parameters/hashsize", "16")]);
     let roots = Roots { sysctls: Sysctls::from_kernel(), cores: 1, ..kernel.roots() };
     let seconds = ferroute_config::GoDuration::from_secs;
     let resolved = resolve(|config| {
         config.conntrack.tcp_be_liberal = true;
         config.conntrack.tcp_established_timeout = Some(seconds(1234));
         config.conntrack.udp_timeout = seconds(5);
-        // Whatever room the machine's table has is enough.
+        // The machine's table is always larger.
         config.conntrack.min = Some(1);
         config.conntrack.max_per_core = Some(1);
     });
@@ -147,11 +145,11 @@ fn in_a_network_namespace_its_own_settings_are_set_and_the_machines_are_left_alo
         assert_eq!(namespace.command("sysctl", &["-n", name]), value, "{name}");
     }
     let buckets = format!("module/{CONNTRACK_BUCKETS}");
-    assert_eq!(kernel.holds(&[&buckets]), BTreeMap::from([(buckets.clone(), "16".to_owned())]));
+    assert_eq!(kernel.values(&[&buckets]), BTreeMap::from([(buckets.clone(), "16".to_owned())]));
 }
 
 #[test]
-fn cores_are_counted_from_the_kernels_list() {
+fn cpu_list_is_counted() {
     for (list, cores) in [("0\n", Some(1)), ("0-3\n", Some(4)), ("0-3,8,10-11", Some(7)), ("", None), ("3-0", None)] {
         assert_eq!(count(list), cores, "{list:?}");
     }

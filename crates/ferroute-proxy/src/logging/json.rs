@@ -1,5 +1,5 @@
-//! Log lines as Kubernetes' programs write them with `--logging-format json`: `ts` (milliseconds since 1970), `caller`,
-//! `msg`, `v` (but for errors), `err`, then what else there is to tell. `level` is one field more than there.
+//! The format of Kubernetes components for `--logging-format json`: `ts` (milliseconds since 1970), `caller`, `msg`, `v`
+//! (except for errors), `err`, then other fields. The field `level` is an addition.
 
 use std::{fmt, time::SystemTime};
 
@@ -13,7 +13,7 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Writes an event as one JSON object on a line.
+/// Writes an event as a JSON object on one line.
 pub(super) struct KubernetesJson;
 
 impl<S, N> FormatEvent<S, N> for KubernetesJson
@@ -28,7 +28,7 @@ where
     }
 }
 
-/// What an event tells.
+/// The message and fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -40,7 +40,7 @@ impl Fields {
         match (field.name(), value) {
             ("message", Value::String(message)) => self.message = message,
             ("message", value) => self.message = value.to_string(),
-            // Kubernetes' name for it.
+            // The name in Kubernetes.
             ("error", value) => self.others.push(("err", value)),
             (name, value) => self.others.push((name, value)),
         }
@@ -86,7 +86,7 @@ fn line(at: SystemTime, metadata: &Metadata<'_>, fields: Fields) -> String {
     let mut text = String::from("{");
     let mut seen = Map::new();
     for (name, value) in first.into_iter().chain(fields.others) {
-        // No reader expects a name twice; the first one counts.
+        // Names in an object must be unique; the first value wins.
         if seen.contains_key(name) {
             continue;
         }
@@ -100,7 +100,7 @@ fn line(at: SystemTime, metadata: &Metadata<'_>, fields: Fields) -> String {
     text
 }
 
-/// Directory and file, as Go's programs show it.
+/// Returns the last directory and the file name of a path, as Go programs log it.
 fn short(file: &str) -> &str {
     let mut slashes = file.rmatch_indices('/').map(|(at, _)| at + 1);
     slashes.nth(1).map_or(file, |start| &file[start..])
@@ -116,12 +116,12 @@ fn level(level: Level) -> &'static str {
     }
 }
 
-/// The least `-v` that shows a line of this level; see [`super::start`].
+/// Returns the lowest `-v` at which a message of this level is logged; see [`super::start`].
 fn verbosity(level: Level) -> u32 {
     match level {
         Level::ERROR | Level::WARN | Level::INFO => 0,
-        Level::DEBUG => 2,
-        Level::TRACE => 4,
+        Level::DEBUG => 4,
+        Level::TRACE => 6,
     }
 }
 
@@ -147,8 +147,8 @@ mod tests {
         }
     }
 
-    /// What `act` logs, by line, without the time and the place.
-    fn logged(act: impl FnOnce()) -> Vec<Value> {
+    /// Returns what `log` logs, by line, without time and caller.
+    fn logged(log: impl FnOnce()) -> Vec<Value> {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -156,7 +156,7 @@ mod tests {
             .event_format(KubernetesJson)
             .with_writer(move || writer.clone())
             .finish();
-        tracing::subscriber::with_default(subscriber, act);
+        tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         text.lines()
             .map(|line| {
@@ -172,26 +172,26 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_fields_of_kubernetes() {
+    fn lines_have_fields_of_kubernetes_components() {
         let lines = logged(|| {
             tracing::info!(family = %"IPv4", written = 3_usize, full = true, took = ?std::time::Duration::from_millis(5), "synced");
-            tracing::warn!("look out: {}", "there");
+            tracing::warn!("cannot read: {}", "no such file");
             tracing::error!(error = "no memory", "cannot write \"rules\"");
-            tracing::debug!(share = 0.5, at = -1, "closer");
-            tracing::trace!("closest");
+            tracing::debug!(share = 0.5, at = -1, "details");
+            tracing::trace!("more details");
         });
         let expected = [
             json!({"level": "info", "msg": "synced", "v": 0, "family": "IPv4", "written": 3, "full": true, "took": "5ms"}),
-            json!({"level": "warn", "msg": "look out: there", "v": 0}),
+            json!({"level": "warn", "msg": "cannot read: no such file", "v": 0}),
             json!({"level": "error", "msg": "cannot write \"rules\"", "err": "no memory"}),
-            json!({"level": "debug", "msg": "closer", "v": 2, "share": 0.5, "at": -1}),
-            json!({"level": "trace", "msg": "closest", "v": 4}),
+            json!({"level": "debug", "msg": "details", "v": 4, "share": 0.5, "at": -1}),
+            json!({"level": "trace", "msg": "more details", "v": 6}),
         ];
         assert_eq!(lines, expected);
     }
 
     #[test]
-    fn lines_begin_with_the_time() {
+    fn lines_start_with_time() {
         let lines = Lines::default();
         let writer = lines.clone();
         let subscriber =
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_shortened_to_directory_and_file() {
+    fn callers_are_shortened_to_directory_and_file() {
         assert_eq!(short("crates/ferroute/src/sync.rs"), "src/sync.rs");
         assert_eq!(short("src/sync.rs"), "src/sync.rs");
         assert_eq!(short("sync.rs"), "sync.rs");

@@ -3,20 +3,18 @@
 use std::{net::IpAddr, sync::Arc};
 
 use anyhow::Context;
-use ferroute_admin::metrics::{ModeMetric, IPTABLES_METRICS};
+use ferroute_admin::metrics::{IPTABLES_METRICS, ModeMetric};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{
-    Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable,
-};
+use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::KernelCounters;
 use ferroute_iptables::{
     ChainName, ChainState, Difference, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
     KernelChains, PlanContext, RuleSet, TableName,
-    plan::{chains, is_proxy_chain, rules_digest},
     exec::{
         Backend, ChainMode, CleanupReport, CleanupScope, OtherBackend, ProgramsError, clean_up, detect_modes,
         remove_counters, search_path,
     },
+    plan::{chains, is_proxy_chain, rules_digest},
 };
 use ferroute_nftables::{
     kernel::{Kernel, NetlinkKernel},
@@ -24,7 +22,8 @@ use ferroute_nftables::{
 };
 
 use super::{
-    ActiveProxy, Leaves, Mode, OpenMode, PlannedRules, Removal, RulesView, SimulatedSync, Simulation, kernel_has_ipv6,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
+    kernel_has_ipv6,
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -49,9 +48,9 @@ impl Mode for Iptables {
         let families = match resolved.families(node, support) {
             Ok(families) => families,
             Err(error) => {
-                // An operator can fix why a family is unsupported.
-                for unusable in [ipv4.err(), ipv6.err()].into_iter().flatten() {
-                    tracing::error!("{}", chain(&unusable));
+                // The reasons tell an operator what to fix.
+                for reason in [ipv4.err(), ipv6.err()].into_iter().flatten() {
+                    tracing::error!("{}", chain(&reason));
                 }
                 return Err(error.into());
             }
@@ -61,16 +60,16 @@ impl Mode for Iptables {
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
         let mut leftovers: Vec<Box<dyn Leftovers>> = Vec::new();
         for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
-            if !families.iter().any(|served| served == family) {
+            if !families.iter().any(|active| active == family) {
                 let reason = programs.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
                 tracing::info!(%family, "IP family is not served: {reason}");
-                leftovers.push(Box::new(Rules { family, active: None }));
+                leftovers.push(leftovers_beside_own_rules(family, None));
                 continue;
             }
             let programs = programs?;
             tracing::info!(%family, iptables = %programs.iptables.display(), release = %programs.release, "using iptables");
             warn_of_other_backend(&programs, &exec);
-            leftovers.push(Box::new(Rules { family, active: Some(programs.release.backend) }));
+            leftovers.push(leftovers_beside_own_rules(family, Some(programs.release.backend)));
             let dataplane = IptablesDataplane::new(
                 programs,
                 resolved.settings.clone(),
@@ -104,7 +103,7 @@ impl Mode for Iptables {
         active
             .map(|snapshot| {
                 let partial = snapshot.saved.partial.iter();
-                let ours = partial.filter(|table| [TableName::Nat, TableName::Filter].contains(table));
+                let tables = partial.filter(|table| [TableName::Nat, TableName::Filter].contains(table));
                 ActiveProxy {
                     mode: ModeName::IPTABLES,
                     description: match snapshot.backend {
@@ -112,7 +111,7 @@ impl Mode for Iptables {
                         Backend::Legacy => "kube-proxy or Ferroute in iptables mode (legacy)",
                     },
                     rules: RulesView::Iptables(&snapshot.saved.rules),
-                    unread: ours.map(|table| format!("iptables-save cannot show all of table {table}")).collect(),
+                    unread: tables.map(|table| format!("iptables-save cannot show all of table {table}")).collect(),
                 }
             })
             .collect()
@@ -127,7 +126,7 @@ impl Mode for Iptables {
     }
 }
 
-impl Leaves for Iptables {
+impl RemovableMode for Iptables {
     fn name(&self) -> ModeName {
         ModeName::IPTABLES
     }
@@ -147,8 +146,13 @@ impl Leaves for Iptables {
     }
 }
 
-/// Returns the modes of kube-proxy that the chains in the kernel belong to, both families together. Chains that cannot be
-/// listed belong to none.
+/// Returns the iptables rules to remove while iptables mode is active, with this backend in this IP family.
+pub(super) fn leftovers_beside_own_rules(family: IpFamily, active: Option<Backend>) -> Box<dyn Leftovers> {
+    Box::new(Rules { family, active })
+}
+
+/// Returns the modes of kube-proxy that have chains in the kernel, in either IP family. Chains that cannot be listed are
+/// ignored.
 pub(super) fn chain_modes() -> Vec<ChainMode> {
     let exec = Arc::new(HostExec);
     let path = search_path();
@@ -159,7 +163,7 @@ pub(super) fn chain_modes() -> Vec<ChainMode> {
     programs.flatten().collect()
 }
 
-/// The rules of both backends act on every packet, in an order that is hard to predict.
+/// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.
 fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
     match programs.other_backend(exec, &search_path()) {
         Ok(Some(OtherBackend { backend, rules, has_kubelet })) if rules > 0 || has_kubelet => tracing::warn!(
@@ -171,7 +175,7 @@ fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
     }
 }
 
-/// The plan for a host whose programs and kernel support everything that rules may need.
+/// Returns the context for a host that supports all optional features.
 fn plan_context(resolved: &Resolved, table: &ServiceTable, addresses: &[IpAddr]) -> PlanContext {
     let host = HostState {
         addresses: addresses.to_vec(),
@@ -188,7 +192,7 @@ impl PlannedRules for RuleSet {
     }
 }
 
-/// The planner with the state that it keeps between syncs.
+/// The planner and its state between syncs.
 struct Simulated {
     resolved: Resolved,
     addresses: Vec<IpAddr>,
@@ -217,7 +221,7 @@ impl Simulated {
         };
         let total = state.stats().rules.total();
         self.state = Some(state);
-        let text = String::from_utf8(text).expect("rules are printed as text");
+        let text = String::from_utf8(text).expect("rules are UTF-8");
         Ok(SimulatedSync { written: written.rules.total(), removed, total, rules: None, text })
     }
 }
@@ -234,7 +238,9 @@ impl Simulation for Simulated {
     }
 }
 
-/// The iptables rules of one IP family, in both backends. The rules of an active dataplane stay in their backend.
+/// The iptables rules of one IP family, in both backends. With an active dataplane, its rules in the backend `active` are
+/// kept.
+#[derive(Debug)]
 struct Rules {
     family: IpFamily,
     active: Option<Backend>,
@@ -244,24 +250,22 @@ impl Leftovers for Rules {
     fn remove(&mut self, report: &mut Report) {
         let Self { family, active } = *self;
         let (exec, path) = (Arc::new(HostExec), search_path());
-        let (found, scope) = match active {
-            Some(backend) => {
-                (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::OtherModes)
-            }
+        let (programs, scope) = match active {
+            Some(backend) => (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::OtherModes),
             None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
         };
-        let programs = match found {
+        let programs = match programs {
             Ok(programs) => programs,
-            // Without tables there are no rules.
+            // Without the table there are no rules.
             Err(error @ ProgramsError::NoTable { .. }) => {
                 tracing::debug!(%family, "no iptables rules to remove: {}", chain(&error));
                 return;
             }
-            // Rules may have been written by programs outside of this container.
+            // Another container may have written rules.
             Err(error @ ProgramsError::Missing { .. }) => {
-                let left = chains_by_netlink(family);
-                if !left.is_empty() {
-                    report.remains(format!("{} of {family} iptables remain: {}", left.join(", "), chain(&error)));
+                let remaining = chains_by_netlink(family);
+                if !remaining.is_empty() {
+                    report.remains(format!("{} of {family} iptables remain: {}", remaining.join(", "), chain(&error)));
                 }
                 return;
             }
@@ -291,20 +295,22 @@ impl Leftovers for Rules {
     }
 }
 
-/// Returns the proxy chains in the nf_tables tables of `iptables`, as far as they can be read.
+/// Returns the proxy's chains in the nf_tables tables of `iptables`, as far as they can be read.
 fn chains_by_netlink(family: IpFamily) -> Vec<String> {
     let Ok(mut kernel) = NetlinkKernel::open() else { return Vec::new() };
-    let mut found = Vec::new();
+    let mut proxy_chains = Vec::new();
     for table in TableName::PROXY {
         let id = TableId { family, name: table.as_str().to_owned().into() };
         let Ok(Some(listing)) = kernel.list_table(&id) else { continue };
         let chains = listing.chains.iter().filter_map(|listed| listed.name.as_str().parse::<ChainName>().ok());
-        found.extend(chains.filter(|chain| is_proxy_chain(table, *chain)).map(|chain| format!("{table} {chain}")));
+        proxy_chains
+            .extend(chains.filter(|chain| is_proxy_chain(table, *chain)).map(|chain| format!("{table} {chain}")));
     }
-    found
+    proxy_chains
 }
 
 /// The nfacct counters that iptables rules refer to.
+#[derive(Debug)]
 struct PacketCounters;
 
 impl Leftovers for PacketCounters {

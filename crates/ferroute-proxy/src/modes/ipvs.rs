@@ -1,20 +1,20 @@
-//! Leftovers of kube-proxy's ipvs mode, which this program does not implement: virtual servers, their device and ipsets.
-//! Its iptables rules are leftovers of iptables mode.
+//! Leftovers of kube-proxy's ipvs mode, which is not implemented: virtual servers, their dummy device and ipsets. Its
+//! iptables rules are removed as leftovers of iptables mode.
 
 use std::{net::IpAddr, thread, time::Duration};
 
 use ferroute_config::ModeName;
 use ferroute_host::{HostAddresses, KernelAddresses};
-use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 use ferroute_iptables::exec::ChainMode;
+use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 
-use super::{Leaves, Removal, iptables::chain_modes};
+use super::{RemovableMode, Removal, iptables::chain_modes};
 use crate::cleanup::{Leftovers, Report};
 
 /// ipvs mode.
 pub(super) struct Ipvs;
 
-impl Leaves for Ipvs {
+impl RemovableMode for Ipvs {
     fn name(&self) -> ModeName {
         ModeName::IPVS
     }
@@ -30,8 +30,9 @@ impl Leaves for Ipvs {
     }
 }
 
-/// Everything of ipvs mode but its iptables rules, which must have been removed before. With `drain`, what open
-/// connections need stays.
+/// All leftovers of ipvs mode except its iptables rules, which must be removed first. With `drain`, objects that open
+/// connections need are kept.
+#[derive(Debug)]
 struct VirtualServersAndSets {
     drain: bool,
 }
@@ -42,34 +43,37 @@ impl Leftovers for VirtualServersAndSets {
     }
 }
 
-/// Removes kube-proxy's virtual servers, its device and its ipsets. With `drain`, servers stay for the connections that
-/// they have, and with them what tells them from those of others: the device and the ipsets. Without their server the kernel
-/// would drop the packets of connections, also of those that are just being made.
+/// Removes kube-proxy's virtual servers, its device and its ipsets.
+///
+/// With `drain`, virtual servers that have connections are kept, because the kernel would drop the packets of these
+/// connections. The device and the ipsets are then kept as well: they identify kube-proxy's servers at the next attempt.
 fn remove(drain: bool, report: &mut Report) {
     let mut sets = match IpSets::open() {
         Ok(sets) => sets,
         Err(error) => return report.failed(&error),
     };
-    let all_gone = match remove_mode(&mut sets, drain, report) {
-        Ok(all_gone) => all_gone,
+    let all_removed = match remove_servers_and_device(&mut sets, drain, report) {
+        Ok(all_removed) => all_removed,
         Err(error) => {
             report.failed(error.as_ref());
             false
         }
     };
-    if all_gone {
+    if all_removed {
         kube_proxy_set_names().for_each(|name| remove_set(&mut sets, &name, report));
     }
 }
 
-/// Removes virtual servers and then the device; false if a virtual server stays.
-fn remove_mode(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
+/// Removes virtual servers, then the device. Returns false if a virtual server remains.
+fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
     let mut devices = Devices::open()?;
     let device = match devices.find(DUMMY_DEVICE)? {
         Some(device) if device.kind.as_deref() == Some(DUMMY_KIND) => device,
         Some(device) => {
             let kind = device.kind.as_deref().unwrap_or("hardware");
-            tracing::warn!("device {DUMMY_DEVICE} is no {DUMMY_KIND} device but {kind}, so it is somebody else's");
+            tracing::warn!(
+                "keeping device {DUMMY_DEVICE}, which is not kube-proxy's (got kind {kind}, want {DUMMY_KIND})"
+            );
             return Ok(true);
         }
         None => return Ok(true),
@@ -85,7 +89,7 @@ fn remove_mode(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::R
     Ok(true)
 }
 
-/// False if some may be left.
+/// Removes virtual servers. Returns false if some may remain.
 fn remove_servers(
     device_addresses: &[IpAddr],
     sets: &mut IpSets,
@@ -94,48 +98,48 @@ fn remove_servers(
 ) -> anyhow::Result<bool> {
     let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
     let host_addresses = KernelAddresses::open()?.list()?;
-    let mut all_gone = true;
+    let mut all_removed = true;
     for server in servers.list()? {
         let address = server.address.ip();
-        // A node port has a server at each address of the node; at other addresses the same port is not kube-proxy's.
-        let is_ours = device_addresses.contains(&address)
+        // A node port has a server at each address of the node. The same port at other addresses is not kube-proxy's.
+        let is_kube_proxys = device_addresses.contains(&address)
             || sets.has_service(server)?
             || host_addresses.contains(&address) && sets.has_node_port(server)?;
-        if !is_ours {
-            tracing::info!("virtual server {server} is not kube-proxy's and stays");
+        if !is_kube_proxys {
+            tracing::debug!("keeping virtual server {server}, which is not kube-proxy's");
             continue;
         }
         let in_use = if drain { servers.connections(server) } else { Ok(0) };
         match in_use.and_then(|count| if count > 0 { Ok(Some(count)) } else { servers.delete(server).map(|()| None) }) {
             Ok(Some(count)) => {
-                all_gone = false;
-                report.remains(format!("virtual server {server} stays for the {count} connections that it has"));
+                all_removed = false;
+                report.remains(format!("virtual server {server} has {count} connections"));
             }
             Ok(None) => report.removed(format!("virtual server {server}")),
             Err(error) => {
-                all_gone = false;
+                all_removed = false;
                 report.failed(&error);
             }
         }
     }
-    Ok(all_gone)
+    Ok(all_removed)
 }
 
-/// The kernel lets go of a set a moment after the last rule that looked into it is gone.
+/// Removes an ipset, with retries: the kernel releases it some time after the last rule that refers to it was removed.
 fn remove_set(sets: &mut IpSets, name: &str, report: &mut Report) {
-    let mut tries = 1;
+    let mut attempt = 1;
     loop {
         match sets.destroy(name) {
             Ok(true) => return report.removed(format!("ipset {name}")),
             Ok(false) => return,
-            Err(SetError::InUse { .. }) if tries < TRIES => {
-                tries += 1;
-                thread::sleep(PAUSE);
+            Err(SetError::InUse { .. }) if attempt < ATTEMPTS => {
+                attempt += 1;
+                thread::sleep(RETRY_DELAY);
             }
             Err(error) => return report.failed(&error),
         }
     }
 }
 
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+const ATTEMPTS: u32 = 20;
+const RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -9,20 +9,19 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport,
-};
+use ferroute_core::{Changes, Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
 use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
 use ferroute_nftables::{
     NftablesDataplane, TableOwner, delete_table,
-    kernel::{Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel, InterceptedKernel},
+    kernel::{InterceptedKernel, Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel},
     model::Transaction,
     plan::NftablesSettings,
 };
 use ferroute_trace::{Ruleset, Traceable};
 
 use super::{
-    ActiveProxy, Leaves, Mode, OpenMode, PlannedRules, Removal, RulesView, SimulatedSync, Simulation, kernel_has_ipv6,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
+    kernel_has_ipv6,
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -52,7 +51,7 @@ impl Mode for Nftables {
             tracing::info!(%family, "using nftables");
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: tables(TableOwner::KubeProxy) })
+        Ok(OpenMode { dataplanes, leftovers: leftovers_beside_own_table() })
     }
 
     fn plan(
@@ -63,7 +62,7 @@ impl Mode for Nftables {
     ) -> anyhow::Result<Box<dyn PlannedRules>> {
         let transaction = ferroute_nftables::plan::render(table, &settings(resolved), addresses);
         let mut kernel = MemoryKernel::new();
-        kernel.commit(&transaction).context("the planned rules contradict each other")?;
+        kernel.commit(&transaction).context("the planned rules are inconsistent")?;
         Ok(Box::new(Planned { transaction, kernel }))
     }
 
@@ -89,10 +88,10 @@ impl Mode for Nftables {
         };
         let ferroute = kernel
             .ferroute_table()
-            .map(|found| proxy(&found.table, "Ferroute in nftables mode", RulesView::Nftables(&found.table)));
-        let kube_proxy = kernel
-            .kube_proxy_table()
-            .map(|found| proxy(&found.table, "kube-proxy in nftables mode", RulesView::KubeProxyNftables(&found.table)));
+            .map(|snapshot| proxy(&snapshot.table, "Ferroute in nftables mode", RulesView::Nftables(&snapshot.table)));
+        let kube_proxy = kernel.kube_proxy_table().map(|snapshot| {
+            proxy(&snapshot.table, "kube-proxy in nftables mode", RulesView::KubeProxyNftables(&snapshot.table))
+        });
         ferroute.into_iter().chain(kube_proxy).collect()
     }
 
@@ -109,7 +108,7 @@ impl Mode for Nftables {
     }
 }
 
-impl Leaves for Nftables {
+impl RemovableMode for Nftables {
     fn name(&self) -> ModeName {
         ModeName::NFTABLES
     }
@@ -125,12 +124,17 @@ impl Leaves for Nftables {
     }
 }
 
-/// What decides about rules in this mode.
-pub(crate) fn settings(resolved: &Resolved) -> NftablesSettings {
+/// Returns the tables to remove while nftables mode is active.
+pub(super) fn leftovers_beside_own_table() -> Vec<Box<dyn Leftovers>> {
+    tables(TableOwner::KubeProxy)
+}
+
+/// Returns the settings of this mode.
+fn settings(resolved: &Resolved) -> NftablesSettings {
     NftablesSettings { proxy: resolved.settings.clone(), counters: resolved.connection_counters.is_some() }
 }
 
-/// Returns what could not be read of a table's elements.
+/// Describes the elements of a table that could not be decoded.
 fn unread(table: &MemoryTable) -> Vec<String> {
     let sets = table.sets().map(|set| (&set.name, table.undecoded(&set.name))).filter(|(_, unread)| *unread > 0);
     sets.map(|(set, unread)| format!("{unread} elements of {set} have an unsupported form")).collect()
@@ -144,7 +148,7 @@ struct Planned {
 
 impl Planned {
     fn table(&self) -> &MemoryTable {
-        self.kernel.table(&self.transaction.table).expect("a committed plan has a table")
+        self.kernel.table(&self.transaction.table).expect("bug: a committed plan has a table")
     }
 }
 
@@ -169,7 +173,7 @@ impl Traceable for Planned {
 /// The dataplane over an in-memory kernel.
 struct Simulated {
     dataplane: NftablesDataplane<RecordingKernel>,
-    /// What has been written since it was last read.
+    /// What has been written since the last report.
     text: Arc<Mutex<String>>,
 }
 
@@ -182,7 +186,7 @@ impl Simulated {
 
 impl Simulation for Simulated {
     fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
-        let report = self.dataplane.resync(table).map_err(DataplaneError::from)?;
+        let report = self.dataplane.resync(table)?;
         Ok(SimulatedSync { rules: self.dataplane.digest(table), ..self.written(&report) })
     }
 
@@ -192,12 +196,12 @@ impl Simulation for Simulated {
     }
 }
 
-/// A string stays whole when a thread panics while it holds the lock.
+/// Locks a string, which is valid even if a thread panicked while it held the lock.
 fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The addresses of a host other than this one.
+/// The addresses of another host.
 struct FixedAddresses(Vec<IpAddr>);
 
 impl HostAddresses for FixedAddresses {
@@ -213,6 +217,7 @@ type RecordingKernel = InterceptedKernel<MemoryKernel, Record>;
 type Record = Box<dyn FnMut(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> + Send>;
 
 /// The nftables table of one program and IP family.
+#[derive(Debug)]
 struct Table {
     owner: TableOwner,
     family: IpFamily,

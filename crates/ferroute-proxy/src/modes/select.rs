@@ -1,22 +1,22 @@
-//! The selection of a mode. Pure: whether the kernel supports a mode is asked through [`Mode::probe`](super::Mode::probe).
+//! The selection of a mode.
 //!
-//! | configured | called `kube-proxy` | any other name |
+//! | configured mode | called as `kube-proxy` | called by any other name |
 //! | --- | --- | --- |
-//! | a mode, by flag or configuration | that mode | that mode |
+//! | any | that mode | that mode |
 //! | none | iptables, as in kube-proxy 1.36 | nftables where the kernel supports it, else iptables |
 
 use std::fmt;
 
 use anyhow::Context;
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved, settings::Settings};
+use ferroute_core::IpFamily;
 
 use super::{Registry, kernel_has_ipv6};
-use ferroute_core::IpFamily;
 
 /// The name under which the program was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CalledAs {
-    /// `kube-proxy`: the caller expects all that kube-proxy does.
+    /// `kube-proxy`: the caller expects kube-proxy's behaviour.
     KubeProxy,
     /// Any other name.
     Ferroute,
@@ -25,13 +25,13 @@ pub enum CalledAs {
 /// Why a mode was selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is configured.
+    /// The mode is configured.
     Configured,
     /// No mode is configured; this is kube-proxy's default.
     KubeProxyDefault,
     /// No mode is configured; the kernel supports everything that nftables mode needs.
     Supported,
-    /// No mode is configured; nftables mode is unavailable, for this reason.
+    /// No mode is configured; nftables mode is unavailable for this reason.
     Unavailable(String),
 }
 
@@ -47,27 +47,27 @@ impl fmt::Display for Reason {
 }
 
 impl Registry {
-    /// Selects a mode where none is configured, and logs nothing.
+    /// Selects a mode if none is configured, and resolves the configuration for it.
     ///
     /// # Errors
-    /// What is wrong with the configuration in that mode.
+    /// If the configuration is invalid in that mode.
     pub fn select(&self, settings: &mut Settings, called_as: CalledAs) -> anyhow::Result<Reason> {
         let probe = |resolved: &Resolved| {
             let mode = self.active(resolved.mode);
             let families = IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6());
-            families.into_iter().try_for_each(|family| {
-                mode.probe(resolved, family).map_err(|reason| format!("{family}: {reason}"))
-            })
+            families
+                .into_iter()
+                .try_for_each(|family| mode.probe(resolved, family).map_err(|reason| format!("{family}: {reason}")))
         };
         let selected = self.select_with(&settings.config, called_as, probe);
         let (resolved, reason) = selected.context("the configuration is invalid")?;
-        // Only a flag of Ferroute sets the counters, no field of the configuration.
+        // The counters are set by a flag only, not by a field of the configuration.
         settings.resolved = Resolved { connection_counters: settings.resolved.connection_counters, ..resolved };
         Ok(reason)
     }
 
-    /// Resolves a configuration, with a mode where none is configured. `probe` reports whether nftables mode is supported;
-    /// it is called only where that matters.
+    /// Resolves a configuration. `probe` checks whether nftables mode is supported; it is called only if the selection
+    /// depends on it.
     fn select_with(
         &self,
         config: &KubeProxyConfiguration,
@@ -77,7 +77,7 @@ impl Registry {
         if !config.mode.is_empty() {
             return Ok((self.resolve(config)?, Reason::Configured));
         }
-        // The meaning of other fields depends on the mode, so everything is resolved for it.
+        // Defaults of other fields depend on the mode.
         let resolve =
             |mode: ModeName| self.resolve(&KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() });
         match called_as {
@@ -114,7 +114,8 @@ mod tests {
     fn configured_mode_is_selected_without_a_probe() {
         for called_as in [CalledAs::KubeProxy, CalledAs::Ferroute] {
             for mode in ["iptables", "nftables", "ipvs"] {
-                let selected = REGISTRY.select_with(&config(mode), called_as, |_| unreachable!("no probe")).unwrap();
+                let selected =
+                    REGISTRY.select_with(&config(mode), called_as, |_| unreachable!("probe is not needed")).unwrap();
                 assert_eq!((selected.0.mode.as_str(), selected.1), (mode, Reason::Configured));
             }
         }
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn kube_proxys_default_is_selected_under_its_name_without_a_probe() {
         let (resolved, reason) =
-            REGISTRY.select_with(&config(""), CalledAs::KubeProxy, |_| unreachable!("no probe")).unwrap();
+            REGISTRY.select_with(&config(""), CalledAs::KubeProxy, |_| unreachable!("probe is not needed")).unwrap();
         assert_eq!((resolved.mode, reason), (ModeName::IPTABLES, Reason::KubeProxyDefault));
     }
 
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn other_fields_have_the_defaults_of_the_selected_mode() {
-        let of = |probe: Result<(), String>| {
+        let settings_after = |probe: Result<(), String>| {
             let (resolved, _) = REGISTRY
                 .select_with(&config(""), CalledAs::Ferroute, |resolved| {
                     assert_eq!(resolved.settings.node_port_addresses, NodePortAddresses::Primary);
@@ -146,13 +147,14 @@ mod tests {
                 .unwrap();
             (resolved.settings.node_port_addresses, resolved.settings.localhost_node_ports)
         };
-        assert_eq!(of(Ok(())), (NodePortAddresses::Primary, false));
-        assert_eq!(of(Err("no".to_owned())), (NodePortAddresses::All, true));
+        assert_eq!(settings_after(Ok(())), (NodePortAddresses::Primary, false));
+        assert_eq!(settings_after(Err("no nf_tables".to_owned())), (NodePortAddresses::All, true));
     }
 
     #[test]
     fn unknown_mode_is_rejected() {
-        let rejected = REGISTRY.select_with(&config("ebpf"), CalledAs::Ferroute, |_| unreachable!("no probe"));
+        let rejected =
+            REGISTRY.select_with(&config("ebpf"), CalledAs::Ferroute, |_| unreachable!("probe is not needed"));
         assert!(rejected.unwrap_err().to_string().contains("ebpf"));
     }
 }

@@ -1,8 +1,17 @@
 use super::*;
 
-fn names(leftovers: &[Box<dyn Leftovers>]) -> usize {
-    leftovers.len()
+/// Describes leftovers, in order.
+fn describe(leftovers: &[Box<dyn Leftovers>]) -> Vec<String> {
+    leftovers.iter().map(|leftovers| format!("{leftovers:?}")).collect()
 }
+
+const IPTABLES: [&str; 3] =
+    ["Rules { family: V4, active: None }", "Rules { family: V6, active: None }", "PacketCounters"];
+const FERROUTE_TABLES: [&str; 2] = ["Table { owner: Ferroute, family: V4 }", "Table { owner: Ferroute, family: V6 }"];
+const KUBE_PROXY_TABLES: [&str; 2] =
+    ["Table { owner: KubeProxy, family: V4 }", "Table { owner: KubeProxy, family: V6 }"];
+const VIRTUAL_SERVERS: &str = "VirtualServersAndSets { drain: false }";
+const DRAINED_VIRTUAL_SERVERS: &str = "VirtualServersAndSets { drain: true }";
 
 #[test]
 fn each_configured_mode_has_one_active_mode() {
@@ -13,7 +22,24 @@ fn each_configured_mode_has_one_active_mode() {
 }
 
 #[test]
-fn cleanup_removes_the_leftovers_of_every_mode() {
-    // Two families of iptables rules, counters, four tables, virtual servers with their sets.
-    assert_eq!(names(&REGISTRY.leftovers()), 8);
+fn cleanup_removes_rules_before_objects_that_they_refer_to() {
+    let expected = [&IPTABLES[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &[VIRTUAL_SERVERS]].concat();
+    assert_eq!(describe(&REGISTRY.leftovers()), expected);
+}
+
+#[test]
+fn switch_to_nftables_removes_all_modes_except_its_own_table() {
+    let leftovers = REGISTRY.leftovers_beside(ModeName::NFTABLES, nftables::leftovers_beside_own_table());
+    let expected = [&IPTABLES[..], &KUBE_PROXY_TABLES, &[DRAINED_VIRTUAL_SERVERS]].concat();
+    assert_eq!(describe(&leftovers), expected);
+}
+
+#[test]
+fn switch_to_iptables_removes_all_modes_except_rules_in_active_backend() {
+    let active = [(IpFamily::V4, Some(ferroute_iptables::exec::Backend::Legacy)), (IpFamily::V6, None)];
+    let own = active.map(|(family, backend)| iptables::leftovers_beside_own_rules(family, backend));
+    let leftovers = REGISTRY.leftovers_beside(ModeName::IPTABLES, own.into());
+    let own = ["Rules { family: V4, active: Some(Legacy) }", "Rules { family: V6, active: None }"];
+    let expected = [&own[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &[DRAINED_VIRTUAL_SERVERS]].concat();
+    assert_eq!(describe(&leftovers), expected);
 }

@@ -1,4 +1,4 @@
-mod spelled;
+//! The bundle file: one JSON object, in which Services, endpoint slices and the Node are Kubernetes objects.
 
 use std::{
     collections::BTreeMap,
@@ -8,165 +8,168 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
-use ferroute_core::{Changes, IpFamily, NodeView, RulesDigest, NamespacedName, SyncReport, tracker::SliceView};
+use ferroute_core::{Changes, IpFamily, NamespacedName, NodeView, RulesDigest, SyncReport, tracker::SliceView};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::recording::{
+use super::{
     Snapshot, objects,
-    recorder::{Before, Ports, Recorded},
+    recorder::{Ports, RecordedSync, Replaced},
 };
 
-/// The value of [`Bundle::format`]: what is in the file, and which version of it.
+/// The value of [`Bundle::format`]: the type and version of the file.
 pub const FORMAT: &str = "ferroute-bundle/1";
 
-/// The last syncs of a proxy with everything that its decisions came from, as it is written to a file: one JSON object,
-/// in which Services, slices and the Node are Kubernetes objects.
+/// The last syncs of a proxy with all their inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Bundle {
     /// [`FORMAT`].
     pub format: String,
-    /// Version of the program that made it.
+    /// The version of the proxy.
     pub version: String,
-    /// When it was made.
-    #[serde(with = "spelled::time")]
+    /// When the bundle was created.
+    #[serde(with = "time")]
     pub made: SystemTime,
-    /// Mode whose rules were in force.
+    /// The active mode.
     pub mode: String,
-    /// The configuration in force: a `KubeProxyConfiguration`, as YAML.
+    /// The active configuration: a `KubeProxyConfiguration` as YAML.
     pub configuration: String,
-    /// Addresses of the host's interfaces when it was made.
+    /// The addresses of the host's interfaces at the last sync.
     pub host_addresses: Vec<IpAddr>,
-    /// What was in force before the first of the syncs.
+    /// The applied state before the first sync.
     pub base: State,
-    /// The syncs, the oldest first. The last has no families if its changes are not in force yet.
+    /// The syncs, oldest first. The last one has no families if its changes are not applied yet.
     pub syncs: Vec<SyncRecord>,
 }
 
-/// Everything that is wanted at a moment.
+/// The desired state at one time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// The node.
+    /// The Node.
     pub node: Node,
-    /// All Services that the proxy serves.
+    /// All Services that the proxy handles.
     pub services: Vec<Service>,
-    /// All slices that it uses.
+    /// Their endpoint slices.
     pub endpoint_slices: Vec<EndpointSlice>,
-    /// The networks that cluster IPs are taken from, where the cluster tells them.
+    /// The networks of cluster IPs, if the cluster has ServiceCIDRs.
     #[serde(default, rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub service_cidrs: Vec<ServiceCidr>,
 }
 
-/// One sync, or what a next one would bring into force.
+/// A sync, or the changes for the next one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncRecord {
-    /// When it ended.
-    #[serde(with = "spelled::time")]
+    /// When the sync ended.
+    #[serde(with = "time")]
     pub at: SystemTime,
-    /// What has changed since the one before, in order.
-    pub changes: Vec<Change>,
-    /// What came of it.
+    /// The changes since the previous sync, in order.
+    pub changes: Vec<RecordedChange>,
+    /// The outcome for each IP family.
     pub families: Vec<FamilyRecord>,
 }
 
-/// One change of what is wanted.
+/// A change of the desired state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Change {
-    /// A Service is new or differs.
+pub enum RecordedChange {
+    /// A Service was added or changed.
     Service(Box<Service>),
-    /// A Service is gone or is none of ours any more: `namespace/name`.
-    ServiceGone(String),
-    /// A slice is new or differs.
+    /// A Service was deleted, or is no longer handled by the proxy: `namespace/name`.
+    #[serde(rename = "serviceGone")]
+    ServiceDeleted(String),
+    /// An endpoint slice was added or changed.
     EndpointSlice(EndpointSlice),
-    /// A slice is gone or is none of ours any more: `namespace/name`.
-    EndpointSliceGone(String),
-    /// The node differs.
+    /// An endpoint slice was deleted, or is no longer used by the proxy: `namespace/name`.
+    #[serde(rename = "endpointSliceGone")]
+    EndpointSliceDeleted(String),
+    /// The Node changed.
     Node(Node),
-    /// The networks that cluster IPs are taken from differ; all of them.
+    /// The networks of cluster IPs changed to these.
     #[serde(rename = "serviceCIDRs")]
     ServiceCidrs(Vec<ServiceCidr>),
 }
 
-/// One family's part of a sync.
+/// A sync of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyRecord {
-    /// The family.
-    #[serde(with = "spelled::family")]
+    /// The IP family.
+    #[serde(with = "family")]
     pub family: IpFamily,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a family's sync.
+/// The outcome of a sync of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "outcome")]
 pub enum Outcome {
-    /// Nothing had changed for this family.
+    /// Nothing had changed for this IP family.
     Unchanged,
-    /// Rules were written.
-    InForce {
-        /// Services that had changed.
+    /// The sync succeeded.
+    #[serde(rename = "inForce")]
+    Synced {
+        /// Number of changed Services.
         services: usize,
-        /// Everything was gone through or compared with the kernel, not only what had changed.
+        /// All rules were compared or written, not only those that changed.
         full: bool,
-        /// Rules or elements written.
+        /// Number of rules or elements written.
         written: usize,
-        /// Chains or elements removed.
+        /// Number of chains or elements removed.
         removed: usize,
-        /// Rules or elements in force afterwards.
+        /// Number of active rules or elements after the sync.
         total: usize,
-        /// UDP flows removed because they led to endpoints that are gone.
-        stale_flows: usize,
-        /// How long it took, in microseconds.
+        /// Number of stale UDP conntrack entries deleted.
+        #[serde(rename = "staleFlows")]
+        conntrack_deleted: usize,
+        /// Duration in microseconds.
         took_us: u64,
-        /// How long of it the kernel or the program that talks to it took, in microseconds.
+        /// Microseconds of it in the kernel or in the programs that write rules to it.
         kernel_us: u64,
-        /// What all rules together came to; of a full sync only, and not in bundles of the first versions.
-        #[serde(default, with = "spelled::digest", skip_serializing_if = "Option::is_none")]
+        /// The digest of all rules, after a full sync. Bundles of early versions have none.
+        #[serde(default, with = "digest", skip_serializing_if = "Option::is_none")]
         rules: Option<RulesDigest>,
     },
-    /// The old rules stayed in force.
+    /// The sync failed; the previous rules stayed active.
     Failed {
-        /// Why.
+        /// The error with its causes.
         error: String,
     },
 }
 
-/// Why a file is no bundle.
+/// Why a file is not a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not JSON, or not of the shape of a bundle.
+    /// The file is not JSON, or lacks fields of a bundle.
     #[error("not a bundle")]
-    Shape(#[from] serde_json::Error),
-    /// Another version.
-    #[error("the bundle's format is {got:?} (want {FORMAT:?})")]
+    Invalid(#[from] serde_json::Error),
+    /// The format is unsupported.
+    #[error("unsupported format (got {got:?}, want {FORMAT:?})")]
     Format {
-        /// What it says.
+        /// The format of the file.
         got: String,
     },
 }
 
 impl FamilyRecord {
-    /// The record of a sync that came to its end; `report` is `None` if nothing had changed.
-    pub fn in_force(
+    /// The record of a successful sync; `report` is `None` if nothing had changed.
+    pub fn synced(
         family: IpFamily,
         changes: &Changes,
         report: Option<&SyncReport>,
-        stale_flows: usize,
+        conntrack_deleted: usize,
         took: Duration,
     ) -> Self {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let outcome = report.map_or(Outcome::Unchanged, |report| Outcome::InForce {
+        let outcome = report.map_or(Outcome::Unchanged, |report| Outcome::Synced {
             services: changes.services.len(),
             full: report.full,
             written: report.written,
             removed: report.removed,
             total: report.total,
-            stale_flows,
+            conntrack_deleted,
             took_us: micros(took),
             kernel_us: micros(report.kernel_time),
             rules: None,
@@ -174,19 +177,24 @@ impl FamilyRecord {
         Self { family, outcome }
     }
 
-    /// The same of a sync that went through everything, which has come to these rules.
+    /// The record of a failed sync.
+    pub fn failed(family: IpFamily, error: String) -> Self {
+        Self { family, outcome: Outcome::Failed { error } }
+    }
+
+    /// Marks a successful sync as full and adds the digest of all rules.
     #[must_use]
-    pub fn of_everything(mut self, of_all: Option<RulesDigest>) -> Self {
-        if let Outcome::InForce { full, rules, .. } = &mut self.outcome {
+    pub fn with_digest(mut self, digest: Option<RulesDigest>) -> Self {
+        if let Outcome::Synced { full, rules, .. } = &mut self.outcome {
             *full = true;
-            *rules = of_all;
+            *rules = digest;
         }
         self
     }
 }
 
 impl Bundle {
-    /// Puts a bundle together, going back from what is wanted at the end.
+    /// Creates a bundle. Undoes the recorded syncs, from the desired state in the snapshot to the base.
     pub fn new(
         snapshot: Snapshot,
         version: &str,
@@ -196,15 +204,16 @@ impl Bundle {
         host_addresses: Vec<IpAddr>,
     ) -> Self {
         let Snapshot { node, services, slices, service_cidrs, syncs, pending } = snapshot;
-        let mut wanted = Wanted {
+        let mut state = Rewind {
             node,
             services: services.into_iter().collect(),
             slices: slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect(),
             service_cidrs,
         };
-        let waiting = (!pending.is_empty()).then_some(Recorded { at: made, replaced: pending, families: Vec::new() });
+        let waiting =
+            (!pending.is_empty()).then_some(RecordedSync { at: made, replaced: pending, families: Vec::new() });
         let mut records: Vec<SyncRecord> =
-            syncs.into_iter().chain(waiting).rev().map(|sync| wanted.undo(sync)).collect();
+            syncs.into_iter().chain(waiting).rev().map(|sync| state.undo(sync)).collect();
         records.reverse();
         Self {
             format: FORMAT.to_owned(),
@@ -213,24 +222,24 @@ impl Bundle {
             mode: mode.to_owned(),
             configuration,
             host_addresses,
-            base: wanted.state(),
+            base: state.state(),
             syncs: records,
         }
     }
 
-    /// Writes it as JSON.
+    /// Writes the bundle as JSON.
     ///
     /// # Errors
-    /// Those of the output.
+    /// If `out` returns an error.
     pub fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
         serde_json::to_writer(&mut *out, self)?;
         out.write_all(b"\n")
     }
 
-    /// Reads what [`Bundle::write`] has written.
+    /// Reads a bundle.
     ///
     /// # Errors
-    /// When it is something else; the cause tells line and column.
+    /// If the input is not a bundle; the cause contains line and column.
     pub fn read(input: impl Read) -> Result<Self, ReadError> {
         let bundle: Self = serde_json::from_reader(input)?;
         if bundle.format != FORMAT {
@@ -240,37 +249,40 @@ impl Bundle {
     }
 }
 
-/// What is wanted at the moment that going back has come to.
-struct Wanted {
+/// The desired state while syncs are undone.
+struct Rewind {
     node: NodeView,
     services: BTreeMap<NamespacedName, Ports>,
     slices: BTreeMap<NamespacedName, SliceView>,
     service_cidrs: Vec<IpNet>,
 }
 
-impl Wanted {
-    /// Goes back behind a sync.
-    fn undo(&mut self, sync: Recorded) -> SyncRecord {
-        let mut changes: Vec<Change> = sync.replaced.into_iter().rev().map(|before| self.undo_one(before)).collect();
+impl Rewind {
+    /// Undoes a sync and returns its record.
+    fn undo(&mut self, sync: RecordedSync) -> SyncRecord {
+        let mut changes: Vec<RecordedChange> =
+            sync.replaced.into_iter().rev().map(|replaced| self.undo_change(replaced)).collect();
         changes.reverse();
         SyncRecord { at: sync.at, changes, families: sync.families }
     }
 
-    /// Goes back behind a change and tells what it was.
-    fn undo_one(&mut self, before: Before) -> Change {
-        match before {
-            Before::Service(name, ports) => match replace(&mut self.services, name.clone(), ports) {
-                Some(ports) => Change::Service(Box::new(objects::service(&name, ports.each_ref().map(AsRef::as_ref)))),
-                None => Change::ServiceGone(name.to_string()),
+    /// Undoes a change and returns it.
+    fn undo_change(&mut self, replaced: Replaced) -> RecordedChange {
+        match replaced {
+            Replaced::Service(name, ports) => match replace(&mut self.services, name.clone(), ports) {
+                Some(ports) => {
+                    RecordedChange::Service(Box::new(objects::service(&name, ports.each_ref().map(AsRef::as_ref))))
+                }
+                None => RecordedChange::ServiceDeleted(name.to_string()),
             },
-            Before::Slice(name, slice) => match replace(&mut self.slices, name.clone(), slice) {
-                Some(slice) => Change::EndpointSlice(objects::slice(&slice, &self.node.name)),
-                None => Change::EndpointSliceGone(name.to_string()),
+            Replaced::Slice(name, slice) => match replace(&mut self.slices, name.clone(), slice) {
+                Some(slice) => RecordedChange::EndpointSlice(objects::slice(&slice, &self.node.name)),
+                None => RecordedChange::EndpointSliceDeleted(name.to_string()),
             },
-            Before::Node(node) => Change::Node(objects::node(&std::mem::replace(&mut self.node, node))),
-            Before::ServiceCidrs(networks) => {
-                Change::ServiceCidrs(objects::service_cidrs(std::mem::replace(&mut self.service_cidrs, networks)))
-            }
+            Replaced::Node(node) => RecordedChange::Node(objects::node(&std::mem::replace(&mut self.node, node))),
+            Replaced::ServiceCidrs(networks) => RecordedChange::ServiceCidrs(objects::service_cidrs(
+                std::mem::replace(&mut self.service_cidrs, networks),
+            )),
         }
     }
 
@@ -287,10 +299,59 @@ impl Wanted {
     }
 }
 
-/// Puts a value in place of another, which may both be nothing.
+/// Sets or removes a value. Returns the previous one.
 fn replace<T>(map: &mut BTreeMap<NamespacedName, T>, name: NamespacedName, value: Option<T>) -> Option<T> {
     match value {
         Some(value) => map.insert(name, value),
         None => map.remove(&name),
+    }
+}
+
+/// Times in RFC 3339, in UTC.
+mod time {
+    use std::time::SystemTime;
+
+    use ferroute_core::rfc3339;
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
+
+    pub(super) fn serialize<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = rfc3339::format(*time, 6).ok_or_else(|| ser::Error::custom("the time is after the year 9999"))?;
+        serializer.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        rfc3339::parse(&text).ok_or_else(|| de::Error::custom(format_args!("invalid time {text:?}")))
+    }
+}
+
+/// IP families by name.
+mod family {
+    use ferroute_core::IpFamily;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(family: &IpFamily, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(family.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpFamily, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let family = IpFamily::BOTH.into_iter().find(|family| family.as_str() == text);
+        family.ok_or_else(|| D::Error::custom(format_args!("unknown IP family {text:?}")))
+    }
+}
+
+/// Digests as text.
+mod digest {
+    use ferroute_core::RulesDigest;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(digest: &Option<RulesDigest>, serializer: S) -> Result<S::Ok, S::Error> {
+        digest.map(|digest| digest.to_string()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RulesDigest>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
     }
 }

@@ -1,4 +1,5 @@
-//! The socket, from both sides: one word is asked, the answer is a line that says how it went and then the data.
+//! Both ends of the socket: the client sends the line `bundle`, the proxy responds with a line that is `ok` or an error, and
+//! after `ok` the bundle.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -9,85 +10,88 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::recording::Bundle;
+use ferroute_config::settings::Settings;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
 };
 
-use super::Inbox;
-use crate::{logging::chain, modes::REGISTRY};
-use ferroute_config::settings::Settings;
+use super::{Bundle, BundleRequests};
+use crate::{logging::chain, modes::Registry};
 
-/// What a bundle says about the proxy that it comes from.
+/// The fields of a bundle that are the same for the lifetime of the proxy.
 #[derive(Clone, Debug)]
-pub struct About {
-    /// The mode whose rules are in force.
-    pub mode: &'static str,
-    /// The configuration in force, as YAML.
-    pub configuration: String,
+pub(crate) struct BundleHeader {
+    /// The active mode.
+    mode: &'static str,
+    /// The active configuration, as YAML.
+    configuration: String,
 }
 
-impl About {
-    /// About a proxy with these settings.
-    pub fn of(settings: &Settings) -> Self {
-        let mode = REGISTRY.active(settings.resolved.mode).name().as_str();
+impl BundleHeader {
+    /// Returns the fields for a proxy with these settings.
+    pub(crate) fn new(registry: &Registry, settings: &Settings) -> Self {
+        let mode = registry.active(settings.resolved.mode).name().as_str();
         Self { mode, configuration: settings.config.to_yaml() }
     }
 }
 
-/// Why there is no answer.
+/// Why a bundle cannot be obtained from the running proxy.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
-    /// No proxy listens here.
-    #[error("no Ferroute runs in this network namespace, or it has no socket for questions")]
-    NotThere(#[source] io::Error),
-    /// The conversation broke off.
-    #[error("the running Ferroute has broken off its answer")]
-    BrokenOff(#[source] io::Error),
-    /// It says why not.
-    #[error("the running Ferroute says: {0}")]
-    Refused(String),
+pub enum RequestError {
+    /// No proxy listens on the socket.
+    #[error("no Ferroute runs in this network namespace, or its socket is unavailable")]
+    Unavailable(#[source] io::Error),
+    /// The connection was closed or failed.
+    #[error("the running Ferroute closed the connection early")]
+    Interrupted(#[source] io::Error),
+    /// The proxy returned an error.
+    #[error("the running Ferroute returned an error: {0}")]
+    Rejected(String),
 }
 
-/// Asks the proxy in this network namespace for its bundle.
-pub fn ask() -> Result<impl Read, AskError> {
-    let mut stream = StdStream::connect_addr(&name().map_err(AskError::NotThere)?).map_err(AskError::NotThere)?;
-    stream.write_all(b"bundle\n").map_err(AskError::BrokenOff)?;
-    let mut answer = BufReader::new(stream);
+/// Requests a bundle from the proxy that runs in this network namespace.
+///
+/// # Errors
+/// If no proxy listens, or it returns an error.
+pub fn request() -> Result<impl Read, RequestError> {
+    let connect = || StdStream::connect_addr(&name()?);
+    let mut stream = connect().map_err(RequestError::Unavailable)?;
+    stream.write_all(REQUEST).map_err(RequestError::Interrupted)?;
+    let mut response = BufReader::new(stream);
     let mut status = String::new();
-    answer.read_line(&mut status).map_err(AskError::BrokenOff)?;
+    response.read_line(&mut status).map_err(RequestError::Interrupted)?;
     match status.trim_end() {
-        "ok" => Ok(answer),
-        "" => Err(AskError::BrokenOff(io::ErrorKind::UnexpectedEof.into())),
-        other => Err(AskError::Refused(other.to_owned())),
+        "ok" => Ok(response),
+        "" => Err(RequestError::Interrupted(io::ErrorKind::UnexpectedEof.into())),
+        error => Err(RequestError::Rejected(error.to_owned())),
     }
 }
 
-/// Answers questions until the task is ended. Without the socket the proxy does its work as well.
-pub async fn serve(inbox: Inbox, about: About) {
+/// Serves bundles until the task is aborted. An unavailable socket does not affect the proxy otherwise.
+pub(crate) async fn serve(requests: BundleRequests, header: BundleHeader) {
     let listener = match listen() {
         Ok(listener) => listener,
         Err(error) => {
-            let why = match error.kind() {
+            let reason = match error.kind() {
                 io::ErrorKind::AddrInUse => "another Ferroute runs in this network namespace".to_owned(),
                 _ => chain(&error),
             };
-            return tracing::info!("no socket for questions, so `ferroute bundle` gets no answer: {why}");
+            return tracing::info!("`ferroute bundle` is unavailable: {reason}");
         }
     };
     loop {
         match listener.accept().await {
-            // One at a time: an answer takes memory.
+            // One at a time, to limit memory use.
             Ok((stream, _)) => {
-                let answered = tokio::time::timeout(LONGEST_ANSWER, answer(stream, &inbox, &about)).await;
-                if let Ok(Err(error)) = answered {
-                    tracing::debug!("cannot answer a question: {}", chain(&error));
+                let response = tokio::time::timeout(RESPONSE_TIMEOUT, respond(stream, &requests, &header)).await;
+                if let Ok(Err(error)) = response {
+                    tracing::debug!("cannot send a bundle: {}", chain(&error));
                 }
             }
             Err(error) => {
-                tracing::debug!("cannot take a question: {}", chain(&error));
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                tracing::debug!("cannot accept a connection: {}", chain(&error));
+                tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }
@@ -103,37 +107,41 @@ fn name() -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(NAME)
 }
 
-async fn answer(mut stream: UnixStream, inbox: &Inbox, about: &About) -> io::Result<()> {
+async fn respond(mut stream: UnixStream, requests: &BundleRequests, header: &BundleHeader) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
-    // A socket without a file has no permissions of its own.
+    // Sockets in the abstract namespace have no permissions.
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
-        return stream.write_all(b"only root and the proxy's own user are answered\n").await;
+        return stream
+            .write_all(b"permission denied: only root and the user of the proxy may request a bundle\n")
+            .await;
     }
-    let mut question = [0; 7];
-    stream.read_exact(&mut question).await?;
-    if &question != b"bundle\n" {
-        return stream.write_all(b"the question is not known: is the program of the same version?\n").await;
+    let mut request = [0; REQUEST.len()];
+    stream.read_exact(&mut request).await?;
+    if request != *REQUEST {
+        return stream.write_all(b"unknown request: the versions of the programs may differ\n").await;
     }
-    let Ok(answer) = inbox.ask().await else {
+    let Ok(contents) = requests.send().await else {
         return stream.write_all(b"the sync loop has ended\n").await;
     };
-    let About { mode, configuration } = about.clone();
-    // Large clusters take a while, and the source must not wait for them.
-    let text = tokio::task::spawn_blocking(move || {
-        let mut text = b"ok\n".to_vec();
+    let BundleHeader { mode, configuration } = header.clone();
+    // A bundle of a large cluster takes a while, which must not delay the source.
+    let response = tokio::task::spawn_blocking(move || {
+        let mut response = b"ok\n".to_vec();
         let version = env!("CARGO_PKG_VERSION");
         let bundle =
-            Bundle::new(answer.snapshot, version, SystemTime::now(), mode, configuration, answer.host_addresses);
-        bundle.write(&mut text).map(|()| text)
+            Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses);
+        bundle.write(&mut response).map(|()| response)
     });
-    stream.write_all(&text.await.map_err(io::Error::other)??).await
+    stream.write_all(&response.await.map_err(io::Error::other)??).await
 }
 
-/// The name of the socket, without the zero byte that marks names of this kind.
+/// The name of the socket, without the zero byte that marks abstract names.
 const NAME: &[u8] = b"ferroute";
 
-/// A questioner that takes longer to read its answer gets no more of it.
-const LONGEST_ANSWER: Duration = Duration::from_secs(60);
+const REQUEST: &[u8; 7] = b"bundle\n";
 
-/// Pause after a questioner could not be let in.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+/// Time after which a response is abandoned.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Delay after a connection could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);

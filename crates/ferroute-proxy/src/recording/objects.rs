@@ -1,7 +1,7 @@
-//! Views as Kubernetes objects: the way back from `ferroute_core::parse`.
+//! Converts views to Kubernetes objects: the inverse of `ferroute_core::parse`.
 //!
-//! Only what a proxy reads comes back, so a Service that was a `LoadBalancer` but has nothing that needs one comes back
-//! as a `ClusterIP`. Parsed again, each object gives the view that it was made of.
+//! The objects contain only fields that a proxy reads: a `LoadBalancer` Service without any property of one becomes a
+//! `ClusterIP` Service. Parsing an object returns the view that it was created from.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,12 @@ use ferroute_api::{
     SliceEndpoint, Taint, labels,
 };
 use ferroute_core::{
-    Hints, IpFamily, NodeView, NamespacedName, TrafficPolicy,
+    Hints, IpFamily, NamespacedName, NodeView, TrafficPolicy,
     tracker::{EndpointView, NamedPort, SliceView},
 };
 use ipnet::IpNet;
 
-/// A Service from its name and its ports by [`IpFamily::index`].
-///
-/// A Service without a port in either family has nothing to be made of; it comes back without cluster IPs and ports.
+/// Returns a Service with this name and these ports by [`IpFamily::index`]. Without ports, it has no cluster IPs either.
 pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let mut service = Service { metadata: metadata(name), ..Service::default() };
     let spec = &mut service.spec;
@@ -35,7 +33,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
             .extend(vips.map(|ip| LoadBalancerIngress { ip: ip.to_string(), ..LoadBalancerIngress::default() }));
     }
     spec.cluster_ip = spec.cluster_ips.first().cloned();
-    // Families differ in addresses only.
+    // The IP families differ in addresses only.
     let Some(either) = ports.iter().find(|ports| !ports.is_empty()) else { return service };
     spec.ports = either.iter().map(service_port).collect();
     let common = &either[0].port;
@@ -52,10 +50,10 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     service
 }
 
-/// The simplest type that may have what the Service has.
+/// Returns the simplest type that permits all properties of the Service.
 fn service_type(spec: &ServiceSpec, has_vips: bool) -> &'static str {
     let has_node_ports = spec.ports.iter().any(|port| port.node_port.is_some());
-    // Types that let no traffic in from outside lose their policy for it.
+    // The API server resets the external policy of types without external traffic.
     let keeps_policy = spec.external_traffic_policy.is_none() || !spec.external_ips.is_empty() || has_node_ports;
     match (has_vips || spec.health_check_node_port.is_some() || !keeps_policy, has_node_ports) {
         (true, _) => "LoadBalancer",
@@ -74,12 +72,12 @@ fn service_port(named: &NamedPort) -> ServicePort {
     }
 }
 
-/// A policy that is not the default.
+/// Returns the policy, or `None` for the default.
 fn policy(policy: TrafficPolicy) -> Option<String> {
     (policy == TrafficPolicy::Local).then(|| "Local".to_owned())
 }
 
-/// A slice as the node called `node` sees it: of other nodes, their names are not known.
+/// Returns an endpoint slice. Local endpoints are on `node`; the names of other nodes are not known.
 pub fn slice(view: &SliceView, node: &str) -> EndpointSlice {
     let ports = view.ports.iter().map(|port| EndpointPort {
         name: port.name.to_string(),
@@ -117,7 +115,7 @@ fn hints(hints: &Hints) -> EndpointHints {
     EndpointHints { for_zones: refs(&hints.zones), for_nodes: refs(&hints.nodes) }
 }
 
-/// A Node.
+/// Returns a Node.
 pub fn node(view: &NodeView) -> Node {
     let mut node =
         Node { metadata: ObjectMeta { name: view.name.clone(), ..ObjectMeta::default() }, ..Node::default() };
@@ -134,7 +132,7 @@ pub fn node(view: &NodeView) -> Node {
     node
 }
 
-/// ServiceCIDRs, of which each can name one network of a family only.
+/// Returns one ServiceCIDR for each network.
 pub fn service_cidrs(networks: impl IntoIterator<Item = IpNet>) -> Vec<ServiceCidr> {
     let object = |(i, network): (usize, IpNet)| ServiceCidr {
         metadata: ObjectMeta { name: format!("service-cidr-{}", i + 1), ..ObjectMeta::default() },
@@ -158,29 +156,29 @@ mod tests {
 
     use super::*;
 
-    fn again(view: &ServiceView) -> Service {
+    fn to_object(view: &ServiceView) -> Service {
         service(&view.name, view.ports.each_ref().map(Vec::as_slice))
     }
 
     proptest! {
         #[test]
-        fn views_of_services_come_back(object in arbitrary::service()) {
+        fn service_views_survive_round_trip(object in arbitrary::service()) {
             if let Ok(Some(view)) = parse_service(&object) {
-                prop_assert_eq!(parse_service(&again(&view)), Ok(Some(view)));
+                prop_assert_eq!(parse_service(&to_object(&view)), Ok(Some(view)));
             }
         }
 
         #[test]
-        fn views_of_slices_come_back(object in arbitrary::slice(), local in any::<bool>()) {
+        fn slice_views_survive_round_trip(object in arbitrary::slice(), local in any::<bool>()) {
             let on = object.endpoints.iter().find_map(|endpoint| endpoint.node_name.clone());
-            let here = on.filter(|_| local).unwrap_or_else(|| "nowhere".to_owned());
+            let here = on.filter(|_| local).unwrap_or_else(|| "another-node".to_owned());
             if let Ok(Some(view)) = parse_slice(&object, &here) {
                 prop_assert_eq!(parse_slice(&slice(&view, &here), &here), Ok(Some(view)));
             }
         }
 
         #[test]
-        fn views_of_nodes_come_back(object in arbitrary::node()) {
+        fn node_views_survive_round_trip(object in arbitrary::node()) {
             if let Ok(view) = parse_node(&object) {
                 prop_assert_eq!(parse_node(&node(&view)), Ok(view));
             }
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_policy_without_any_way_in_is_kept_by_the_type() {
+    fn type_preserves_external_policy_without_external_addresses() {
         let object = testing::service("shop/web")
             .cluster_ip("10.96.0.1")
             .port("http", 80)
@@ -196,6 +194,6 @@ mod tests {
             .with(|service| service.spec.type_ = Some("LoadBalancer".to_owned()));
         let view = parse_service(&object.build()).unwrap().unwrap();
         assert_eq!(view.ports[0][0].port.external_policy, TrafficPolicy::Local);
-        assert_eq!(parse_service(&again(&view)), Ok(Some(view)));
+        assert_eq!(parse_service(&to_object(&view)), Ok(Some(view)));
     }
 }

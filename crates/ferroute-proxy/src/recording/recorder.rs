@@ -1,58 +1,59 @@
+//! A bounded record of syncs.
+
 use std::{collections::VecDeque, time::SystemTime};
 
 use ferroute_core::{
-    IpFamily, NodeView, NamespacedName, Tracker,
+    IpFamily, NamespacedName, NodeView, Tracker,
     tracker::{NamedPort, SliceView, TrackerEvent},
 };
-
 use ipnet::IpNet;
 
-use crate::recording::{FamilyRecord, Outcome};
+use super::{FamilyRecord, Outcome};
 
-/// How much a [`Recorder`] keeps. Whatever comes first makes it forget the oldest sync.
+/// The capacity of a [`Recorder`]. If either limit is exceeded, it discards the oldest syncs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Syncs.
+    /// Maximum number of syncs.
     pub syncs: usize,
-    /// Bytes that the changes take, about.
+    /// Approximate maximum size of all changes in bytes.
     pub bytes: usize,
 }
 
 impl Default for Limits {
-    /// A few minutes of a busy cluster, in memory that nobody misses.
+    /// Suffices for a few minutes of a busy cluster.
     fn default() -> Self {
         Self { syncs: 256, bytes: 2 << 20 }
     }
 }
 
-/// Keeps the last syncs: what each change replaced, and what came of the sync.
+/// Keeps the last syncs: their outcomes, and the values that their changes replaced.
 ///
-/// The record begins when the first rules are in force: until then every object is new, and what is wanted then is where
-/// a bundle starts from anyway.
+/// Recording starts after the first sync, because every object is new before. The state of that moment is the base of a
+/// bundle.
 #[derive(Debug)]
 pub struct Recorder {
     limits: Limits,
-    syncs: VecDeque<Recorded>,
-    /// What they take, so that a sync costs the same however many are kept.
+    syncs: VecDeque<RecordedSync>,
+    /// The size of `syncs`.
     bytes: usize,
-    /// Replaced since the last sync.
-    pending: Vec<Before>,
-    /// Families whose first rules are in force; what follows after them is recorded.
+    /// Values replaced since the last sync.
+    pending: Vec<Replaced>,
+    /// IP families whose first sync has succeeded.
     started: Vec<IpFamily>,
-    begun: bool,
+    is_recording: bool,
 }
 
-/// One sync.
+/// A sync.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorded {
-    pub(crate) at: SystemTime,
-    pub(crate) replaced: Vec<Before>,
-    pub(crate) families: Vec<FamilyRecord>,
+pub(super) struct RecordedSync {
+    pub(super) at: SystemTime,
+    pub(super) replaced: Vec<Replaced>,
+    pub(super) families: Vec<FamilyRecord>,
 }
 
-/// What a change replaced: `None` where there was nothing before.
+/// The value that a change replaced; `None` if the object is new.
 #[derive(Clone, Debug)]
-pub(crate) enum Before {
+pub(super) enum Replaced {
     Service(NamespacedName, Option<Ports>),
     Slice(NamespacedName, Option<SliceView>),
     Node(NodeView),
@@ -60,77 +61,77 @@ pub(crate) enum Before {
 }
 
 /// A Service's ports by [`IpFamily::index`].
-pub(crate) type Ports = [Box<[NamedPort]>; 2];
+pub(super) type Ports = [Box<[NamedPort]>; 2];
 
-/// Everything that a [`crate::recording::Bundle`] is made of, taken at one moment. To take it is quick; the rest can be done while
-/// the proxy goes on.
+/// A copy of the record and of the desired state. It is cheap to create; the conversion to a [`Bundle`](super::Bundle) can
+/// run on another thread.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    pub(crate) node: NodeView,
-    pub(crate) services: Vec<(NamespacedName, Ports)>,
-    pub(crate) slices: Vec<SliceView>,
-    pub(crate) service_cidrs: Vec<IpNet>,
-    pub(crate) syncs: Vec<Recorded>,
-    pub(crate) pending: Vec<Before>,
+    pub(super) node: NodeView,
+    pub(super) services: Vec<(NamespacedName, Ports)>,
+    pub(super) slices: Vec<SliceView>,
+    pub(super) service_cidrs: Vec<IpNet>,
+    pub(super) syncs: Vec<RecordedSync>,
+    pub(super) pending: Vec<Replaced>,
 }
 
 impl Recorder {
-    /// A recorder with nothing in it.
+    /// Creates an empty recorder.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, syncs: VecDeque::new(), bytes: 0, pending: Vec::new(), started: Vec::new(), begun: false }
+        Self { limits, syncs: VecDeque::new(), bytes: 0, pending: Vec::new(), started: Vec::new(), is_recording: false }
     }
 
-    /// Records a change before it is applied to `tracker`.
+    /// Records a change that has not been applied to `tracker` yet.
     pub fn record(&mut self, event: &TrackerEvent, tracker: &Tracker) {
-        self.begun |= !self.started.is_empty();
-        if !self.begun {
+        self.is_recording |= !self.started.is_empty();
+        if !self.is_recording {
             return;
         }
-        let service = |name: &NamespacedName| Before::Service(name.clone(), tracker.ports_of(name).cloned());
-        let slice = |name: &NamespacedName| Before::Slice(name.clone(), tracker.slice(name));
+        let service = |name: &NamespacedName| Replaced::Service(name.clone(), tracker.ports_of(name).cloned());
+        let slice = |name: &NamespacedName| Replaced::Slice(name.clone(), tracker.slice(name));
         self.pending.push(match event {
             TrackerEvent::ServiceApplied(view) => service(&view.name),
             TrackerEvent::ServiceDeleted(name) => service(name),
             TrackerEvent::SliceApplied(view) => slice(&view.name),
             TrackerEvent::SliceDeleted(name) => slice(name),
-            TrackerEvent::NodeApplied(_) => Before::Node(tracker.node().clone()),
-            TrackerEvent::ServiceCidrsApplied(_) => Before::ServiceCidrs(tracker.service_cidrs().collect()),
+            TrackerEvent::NodeApplied(_) => Replaced::Node(tracker.node().clone()),
+            TrackerEvent::ServiceCidrsApplied(_) => Replaced::ServiceCidrs(tracker.service_cidrs().collect()),
         });
     }
 
-    /// Whether the next sync of a family will be in the record.
-    pub fn records(&self, family: IpFamily) -> bool {
-        self.begun || self.started.contains(&family)
+    /// Reports whether the next sync of a family will be recorded.
+    pub fn is_recording(&self, family: IpFamily) -> bool {
+        self.is_recording || self.started.contains(&family)
     }
 
-    /// What has come of a family's sync. The families of one sync are told one after another, with no change in between.
+    /// Records the outcome of a family's sync. The families of one sync follow each other without a change in between.
     pub fn synced(&mut self, at: SystemTime, family: FamilyRecord) {
-        self.begun = self.records(family.family);
-        if !self.begun {
-            self.started.extend(matches!(family.outcome, Outcome::InForce { .. }).then_some(family.family));
+        self.is_recording = self.is_recording(family.family);
+        if !self.is_recording {
+            self.started.extend(matches!(family.outcome, Outcome::Synced { .. }).then_some(family.family));
             return;
         }
-        let same_sync = |sync: &Recorded| sync.families.iter().all(|known| known.family != family.family);
-        match self.syncs.back_mut().filter(|last| self.pending.is_empty() && same_sync(last)) {
+        let is_same_sync = |sync: &RecordedSync| sync.families.iter().all(|other| other.family != family.family);
+        match self.syncs.back_mut().filter(|last| self.pending.is_empty() && is_same_sync(last)) {
             Some(last) => last.families.push(family),
             None => {
                 let replaced = std::mem::take(&mut self.pending);
-                let sync = Recorded { at, replaced, families: vec![family] };
+                let sync = RecordedSync { at, replaced, families: vec![family] };
                 self.bytes += sync.size();
                 self.syncs.push_back(sync);
-                self.forget();
+                self.discard_oldest();
             }
         }
     }
 
-    fn forget(&mut self) {
+    fn discard_oldest(&mut self) {
         while self.syncs.len() > self.limits.syncs || (self.bytes > self.limits.bytes && self.syncs.len() > 1) {
             let Some(oldest) = self.syncs.pop_front() else { break };
             self.bytes -= oldest.size();
         }
     }
 
-    /// All of it, with what is wanted now.
+    /// Returns a copy of the record and of the desired state.
     pub fn snapshot(&self, tracker: &Tracker) -> Snapshot {
         let services = tracker.services().filter_map(|name| Some((name.clone(), tracker.ports_of(name)?.clone())));
         Snapshot {
@@ -144,14 +145,14 @@ impl Recorder {
     }
 }
 
-impl Recorded {
+impl RecordedSync {
     fn size(&self) -> usize {
-        self.replaced.iter().map(Before::size).sum::<usize>() + size_of::<Self>()
+        self.replaced.iter().map(Replaced::size).sum::<usize>() + size_of::<Self>()
     }
 }
 
-impl Before {
-    /// About so many bytes; what names share is counted each time.
+impl Replaced {
+    /// Returns the approximate size in bytes. Shared names count each time.
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -168,12 +169,5 @@ impl Before {
                 Self::Node(node) => node.name.len() + size_of_val(node.addresses.as_slice()),
                 Self::ServiceCidrs(networks) => size_of_val(networks.as_slice()),
             }
-    }
-}
-
-impl FamilyRecord {
-    /// The record of a sync that did not come to its end.
-    pub fn failed(family: IpFamily, error: String) -> Self {
-        Self { family, outcome: Outcome::Failed { error } }
     }
 }

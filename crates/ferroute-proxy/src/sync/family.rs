@@ -1,93 +1,126 @@
-//! One IP family's way from the table to the kernel, and what follows once rules are in force.
+//! Syncs of one IP family: rules, then stale conntrack entries.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, IpFamily, Protocol, StaleConntrackEntries, SyncReport, Tracker,
+};
+use ferroute_host::conntrack;
 
 use crate::logging::chain;
-use ferroute_core::{Changes, Dataplane, DataplaneError, IpFamily, StaleConntrackEntries, SyncReport, Tracker};
 
-/// Removes flows from the kernel's connection table.
-pub trait FlowTable: Send {
-    /// Removes every UDP flow of the family that `is_stale`, called with the flow's original destination and the
-    /// address and port that its answers come from. Returns how many were removed.
-    fn remove_udp(
+/// The kernel's connection tracking table.
+pub(crate) trait ConntrackTable: Send {
+    /// Deletes all UDP entries of an IP family for which `is_stale` returns true. It is called with the original
+    /// destination of the entry and the source of its replies. Returns the number of deleted entries.
+    ///
+    /// # Errors
+    /// If the table cannot be read, or an entry cannot be deleted.
+    fn delete_udp(
         &mut self,
         family: IpFamily,
-        is_stale: &mut dyn FnMut(std::net::SocketAddr, std::net::SocketAddr) -> bool,
+        is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
     ) -> anyhow::Result<usize>;
 }
 
-/// One family's rules and what is known about them.
-pub struct FamilySync {
+/// The connection tracking table of the calling thread's network namespace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelConntrack;
+
+impl ConntrackTable for KernelConntrack {
+    fn delete_udp(
+        &mut self,
+        family: IpFamily,
+        is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
+    ) -> anyhow::Result<usize> {
+        let result = conntrack::delete_if(family, Protocol::Udp, |entry| {
+            is_stale(entry.original_destination, entry.reply_source)
+        })
+        .context("cannot delete stale UDP conntrack entries")?;
+        tracing::debug!(%family, checked = result.seen, deleted = result.deleted, "checked UDP conntrack entries");
+        Ok(result.deleted)
+    }
+}
+
+/// The dataplane of one IP family and the state of its syncs.
+pub(crate) struct FamilySync {
     family: IpFamily,
     dataplane: Box<dyn Dataplane>,
-    /// The kernel may hold something else than was last written: at the start, after a failure, when somebody else
-    /// changed our rules.
+    /// The kernel's rules may differ from the last ones written: at the start, after a failure, and after modification by
+    /// another program.
     needs_resync: bool,
-    /// Flows to look for once rules are in force; kept until then, so that a failure loses none.
+    /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
 }
 
-/// What a sync of one family has done.
+/// The outcome of a successful sync of one IP family.
 #[derive(Debug)]
 pub struct FamilyOutcome {
     /// What was written; `None` if nothing had changed.
     pub report: Option<SyncReport>,
-    /// What had changed since the last sync; after a full one without what there was before of new service ports, which
-    /// is nothing: see [`Tracker::update_for_resync`].
+    /// The changes since the last sync. After a full sync, [`Changes::previous`] lacks new service ports, see
+    /// [`Tracker::update_for_resync`].
     pub changes: Changes,
-    /// Stale flows that were removed.
-    pub flows_removed: usize,
-    /// How long it took to look for them; `None` where there were none to be looked for.
-    pub flows_took: Option<Duration>,
-    /// Why stale flows could not be removed; they are looked for again at the next sync.
-    pub flows_error: Option<anyhow::Error>,
-    /// How long all of it took.
+    /// Number of stale conntrack entries deleted.
+    pub conntrack_deleted: usize,
+    /// Duration of that deletion; `None` if no entry could be stale.
+    pub conntrack_took: Option<Duration>,
+    /// Why stale conntrack entries could not be deleted; the next sync retries.
+    pub conntrack_error: Option<anyhow::Error>,
+    /// Duration of the sync.
     pub took: Duration,
 }
 
 impl FamilySync {
-    /// Nothing has been written yet.
-    pub fn new(family: IpFamily, dataplane: Box<dyn Dataplane>) -> Self {
+    /// Creates the state of a family whose rules have not been written yet.
+    pub(crate) fn new(family: IpFamily, dataplane: Box<dyn Dataplane>) -> Self {
         Self { family, dataplane, needs_resync: true, stale: StaleConntrackEntries::default() }
     }
 
-    /// The family.
-    pub fn family(&self) -> IpFamily {
+    /// Returns the IP family.
+    pub(crate) fn family(&self) -> IpFamily {
         self.family
     }
 
-    /// Who writes the rules, to be asked about them.
-    pub fn dataplane(&self) -> &dyn Dataplane {
+    /// Returns the dataplane.
+    pub(crate) fn dataplane(&self) -> &dyn Dataplane {
         &*self.dataplane
     }
 
-    /// The next sync compares with what the kernel holds and repairs it.
-    pub fn distrust(&mut self) {
+    /// Makes the next sync a full one, which compares all rules with the kernel's.
+    pub(crate) fn mark_for_resync(&mut self) {
         self.needs_resync = true;
     }
 
-    /// The next sync is a full one anyway.
-    pub fn needs_resync(&self) -> bool {
+    /// Reports whether the next sync is a full one.
+    pub(crate) fn needs_resync(&self) -> bool {
         self.needs_resync
     }
 
-    /// Whether somebody else changed our rules. A look that fails counts as yes: the resync tells why.
-    pub fn was_disturbed(&mut self) -> bool {
-        self.dataplane.was_disturbed().unwrap_or_else(|error| {
-            tracing::debug!(family = %self.family, error = %chain(&error), "cannot look at the rules");
+    /// Reports whether another program may have modified the rules. If that cannot be determined, the answer is yes: the
+    /// resync then returns the error.
+    pub(crate) fn was_modified_externally(&mut self) -> bool {
+        self.dataplane.was_modified_externally().unwrap_or_else(|error| {
+            tracing::debug!(family = %self.family, error = %chain(&error), "cannot check for external modifications");
             true
         })
     }
 
-    /// Writes what has changed, then removes the flows that the change made stale. After an error the old rules are
-    /// still in force and the next call writes everything.
-    pub fn sync(
+    /// Writes all changes since the last sync, then deletes the conntrack entries that they made stale.
+    ///
+    /// # Errors
+    /// If the rules could not be written. The previous ones stay active, and the next sync is a full one.
+    pub(crate) fn sync(
         &mut self,
         tracker: &mut Tracker,
-        flows: &mut dyn FlowTable,
+        conntrack: &mut dyn ConntrackTable,
         host_addresses: &[IpAddr],
     ) -> Result<FamilyOutcome, DataplaneError> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let full = self.needs_resync;
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
         let table = tracker.table(self.family);
@@ -95,7 +128,7 @@ impl FamilySync {
             self.stale.merge(StaleConntrackEntries::from_table(table));
         }
         self.stale.merge(StaleConntrackEntries::from_changes(table, &changes));
-        // Until it has succeeded, what the kernel holds is not known.
+        // After a failure, the rules in the kernel are unknown.
         self.needs_resync = true;
         let report = match (full, changes.is_empty()) {
             (true, _) => Some(self.dataplane.resync(table)?),
@@ -103,25 +136,26 @@ impl FamilySync {
             (false, false) => Some(self.dataplane.sync(table, &changes)?),
         };
         self.needs_resync = false;
-        let looking = (!self.stale.is_empty()).then(std::time::Instant::now);
-        let (flows_removed, flows_error) = match self.remove_stale(flows, host_addresses) {
-            Ok(removed) => (removed, None),
+        let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
+        let (conntrack_deleted, conntrack_error) = match self.delete_stale(conntrack, host_addresses) {
+            Ok(deleted) => (deleted, None),
             Err(error) => (0, Some(error)),
         };
-        let flows_took = looking.map(|start| start.elapsed());
-        Ok(FamilyOutcome { report, changes, flows_removed, flows_took, flows_error, took: start.elapsed() })
+        let conntrack_took = conntrack_start.map(|start| start.elapsed());
+        let took = start.elapsed();
+        Ok(FamilyOutcome { report, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
     }
 
-    fn remove_stale(&mut self, flows: &mut dyn FlowTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
+    fn delete_stale(&mut self, conntrack: &mut dyn ConntrackTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
         if self.stale.is_empty() {
             return Ok(0);
         }
         let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
         let stale = &self.stale;
-        let removed = flows.remove_udp(self.family, &mut |destination, answers_from| {
-            stale.is_stale(destination, answers_from, is_local)
+        let deleted = conntrack.delete_udp(self.family, &mut |destination, reply_source| {
+            stale.is_stale(destination, reply_source, is_local)
         })?;
         self.stale = StaleConntrackEntries::default();
-        Ok(removed)
+        Ok(deleted)
     }
 }

@@ -6,6 +6,7 @@ use std::{
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport, Tracker,
+    parse::ObjectVersion,
     testing::{namespaced_name, node, pod, service, slice},
     tracker::TrackerEvent,
 };
@@ -13,8 +14,8 @@ use ferroute_core::{
 use super::*;
 use crate::observer::Observer;
 
-/// What the loop did to its surroundings, in order.
-#[derive(Clone, Default)]
+/// The effects of the loop, in order.
+#[derive(Clone, Debug, Default)]
 struct Journal(Arc<Mutex<Vec<String>>>);
 
 impl Journal {
@@ -22,24 +23,24 @@ impl Journal {
         self.0.lock().unwrap().push(line.into());
     }
 
-    /// Everything since the last call.
+    /// Returns everything since the last call.
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-/// A kernel that takes everything but what the test refuses.
+/// A dataplane that accepts all rules, except for failures that the test schedules.
 struct FakeDataplane {
     journal: Journal,
-    refusals: Arc<Mutex<VecDeque<&'static str>>>,
-    disturbed: Arc<Mutex<bool>>,
+    failures: Arc<Mutex<VecDeque<&'static str>>>,
+    modified: Arc<Mutex<bool>>,
 }
 
 impl FakeDataplane {
-    fn answer(&self) -> Result<SyncReport, DataplaneError> {
-        match self.refusals.lock().unwrap().pop_front() {
+    fn result(&self) -> Result<SyncReport, DataplaneError> {
+        match self.failures.lock().unwrap().pop_front() {
             None => Ok(SyncReport { written: 1, ..SyncReport::default() }),
-            Some(why) => Err(DataplaneError::Write { rules: "rules".to_owned(), source: why.into() }),
+            Some(cause) => Err(DataplaneError::Write { rules: "rules".to_owned(), source: cause.into() }),
         }
     }
 }
@@ -48,103 +49,105 @@ impl Dataplane for FakeDataplane {
     fn sync(&mut self, _: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         let names: Vec<String> = changes.services.iter().map(ToString::to_string).collect();
         self.journal.write(format!("sync {}", names.join(" ")));
-        self.answer()
+        self.result()
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.journal.write(format!("resync of {} ports", table.entries.len()));
-        self.answer()
+        self.result()
     }
 
-    fn was_disturbed(&mut self) -> Result<bool, DataplaneError> {
-        Ok(std::mem::take(&mut *self.disturbed.lock().unwrap()))
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Ok(std::mem::take(&mut *self.modified.lock().unwrap()))
     }
 }
 
-/// What another mode has left; the first tries to remove it are in vain.
+/// Leftovers of another mode; the first removals fail.
+#[derive(Debug)]
 struct FakeLeftovers {
     journal: Journal,
-    in_vain: usize,
+    failures_left: usize,
 }
 
 impl Leftovers for FakeLeftovers {
     fn remove(&mut self, report: &mut Report) {
         self.journal.write("clean up");
-        match self.in_vain.checked_sub(1) {
-            None => report.removed.push("a table".to_owned()),
+        match self.failures_left.checked_sub(1) {
+            None => report.removed("a table"),
             Some(left) => {
-                self.in_vain = left;
-                report.troubles.push("busy".to_owned());
+                self.failures_left = left;
+                report.remains("busy");
             }
         }
     }
 }
 
-/// Flows of the test's choice, each with its destination and where its answers come from.
-struct FakeFlows {
+/// Conntrack entries, each with its original destination and the source of its replies.
+struct FakeConntrack {
     journal: Journal,
-    flows: Vec<(SocketAddr, SocketAddr)>,
+    entries: Vec<(SocketAddr, SocketAddr)>,
 }
 
-impl FlowTable for FakeFlows {
-    fn remove_udp(
+impl ConntrackTable for FakeConntrack {
+    fn delete_udp(
         &mut self,
         _: IpFamily,
         is_stale: &mut dyn FnMut(SocketAddr, SocketAddr) -> bool,
     ) -> anyhow::Result<usize> {
-        let before = self.flows.len();
-        self.flows.retain(|(destination, answers_from)| {
-            let stale = is_stale(*destination, *answers_from);
+        let before = self.entries.len();
+        self.entries.retain(|(destination, reply_source)| {
+            let stale = is_stale(*destination, *reply_source);
             if stale {
-                self.journal.write(format!("remove flow {destination} by {answers_from}"));
+                self.journal.write(format!("delete entry {destination} from {reply_source}"));
             }
             !stale
         });
-        Ok(before - self.flows.len())
+        Ok(before - self.entries.len())
     }
 }
 
 struct FakeObserver(Journal);
 
 impl Observer for FakeObserver {
-    fn taken(&mut self, change: &Change, _before: &Tracker) {
+    fn on_change(&mut self, change: &Change, _before: &Tracker) {
         if let Change::Desired(TrackerEvent::NodeApplied(node), _) = change {
             self.0.write(format!("node {}", node.name));
         }
     }
 
-    fn in_force(&mut self, sync: &InForce<'_>) {
-        self.0.write(format!("in force: {} ports", sync.table.entries.len()));
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        self.0.write(format!("synced {} ports", sync.table.entries.len()));
     }
 }
 
-/// A running loop with everything around it in the test's hands.
+/// A running sync loop with fakes around it.
 struct Rig {
     changes: mpsc::Sender<Vec<Change>>,
     journal: Journal,
-    refusals: Arc<Mutex<VecDeque<&'static str>>>,
-    disturbed: Arc<Mutex<bool>>,
+    failures: Arc<Mutex<VecDeque<&'static str>>>,
+    modified: Arc<Mutex<bool>>,
 }
 
 impl Rig {
-    fn start(flows: &[(&str, &str)]) -> Self {
-        Self::start_after(flows, 0)
+    fn start(conntrack: &[(&str, &str)]) -> Self {
+        Self::with_leftovers(conntrack, 0)
     }
 
-    /// Starts where another mode has left something that cannot be removed so many times.
-    fn start_after(flows: &[(&str, &str)], in_vain: usize) -> Self {
+    /// Starts with leftovers of another mode, whose first `failures_left` removals fail.
+    fn with_leftovers(conntrack: &[(&str, &str)], failures_left: usize) -> Self {
         let journal = Journal::default();
-        let refusals = Arc::new(Mutex::new(VecDeque::new()));
-        let disturbed = Arc::new(Mutex::new(false));
+        let failures = Arc::new(Mutex::new(VecDeque::new()));
+        let modified = Arc::new(Mutex::new(false));
         let dataplane =
-            FakeDataplane { journal: journal.clone(), refusals: refusals.clone(), disturbed: disturbed.clone() };
-        let predecessor = FakeLeftovers { journal: journal.clone(), in_vain };
-        let flows = flows.iter().map(|(to, by)| (to.parse().unwrap(), by.parse().unwrap())).collect();
+            FakeDataplane { journal: journal.clone(), failures: failures.clone(), modified: modified.clone() };
+        let leftovers = FakeLeftovers { journal: journal.clone(), failures_left };
+        let parse = |(destination, source): &(&str, &str)| (destination.parse().unwrap(), source.parse().unwrap());
+        let entries = conntrack.iter().map(parse).collect();
         let sync = SyncLoop::new(
-            Intake::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
+            ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
-            vec![Box::new(predecessor)],
-            Box::new(FakeFlows { journal: journal.clone(), flows }),
+            vec![Box::new(leftovers)],
+            Box::new(FakeConntrack { journal: journal.clone(), entries }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Limits {
                 min_interval: Duration::from_secs(1),
@@ -155,20 +158,17 @@ impl Rig {
         );
         let (changes, receiver) = mpsc::channel(16);
         tokio::spawn(sync.run(receiver));
-        Self { changes, journal, refusals, disturbed }
+        Self { changes, journal, failures, modified }
     }
 
-    /// A loop that has brought a first Service into force.
-    async fn in_force(flows: &[(&str, &str)]) -> Self {
-        let rig = Self::start(flows);
-        assert_eq!(
-            rig.after(vec![web(), Change::Listed]).await,
-            ["resync of 1 ports", "in force: 1 ports", "clean up"]
-        );
+    /// Starts a loop and syncs a first Service.
+    async fn synced(conntrack: &[(&str, &str)]) -> Self {
+        let rig = Self::start(conntrack);
+        assert_eq!(rig.after(vec![web(), Change::Synced]).await, ["resync of 1 ports", "synced 1 ports", "clean up"]);
         rig
     }
 
-    /// Sends changes and tells what follows within half a second.
+    /// Sends changes and returns the effects of the following half second.
     async fn after(&self, changes: Vec<Change>) -> Vec<String> {
         self.changes.send(changes).await.unwrap();
         self.within(Duration::from_millis(500)).await
@@ -180,13 +180,18 @@ impl Rig {
     }
 }
 
-fn stamp() -> Stamp {
-    Stamp { received: std::time::Instant::now(), version: ObjectVersion::default(), trigger: None, written: None }
+fn origin() -> ChangeOrigin {
+    ChangeOrigin {
+        received: std::time::Instant::now(),
+        version: ObjectVersion::default(),
+        trigger: None,
+        written: None,
+    }
 }
 
 fn web() -> Change {
     let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80);
-    Change::Desired(TrackerEvent::from_service(&web.build()).unwrap(), stamp())
+    Change::Desired(TrackerEvent::from_service(&web.build()).unwrap(), origin())
 }
 
 fn dns_with(endpoints: &[&str]) -> Vec<Change> {
@@ -194,82 +199,82 @@ fn dns_with(endpoints: &[&str]) -> Vec<Change> {
     let slice = slice("kube-system/dns-a", "dns").udp("dns", 53);
     let slice = endpoints.iter().fold(slice, |slice, address| slice.pod(pod(address)));
     vec![
-        Change::Desired(TrackerEvent::from_service(&dns.build()).unwrap(), stamp()),
-        Change::Desired(TrackerEvent::from_slice(&slice.build(), "node-1").unwrap(), stamp()),
+        Change::Desired(TrackerEvent::from_service(&dns.build()).unwrap(), origin()),
+        Change::Desired(TrackerEvent::from_slice(&slice.build(), "node-1").unwrap(), origin()),
     ]
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_rule_is_written_before_everything_is_listed() {
+async fn no_rule_is_written_before_initial_lists() {
     let rig = Rig::start(&[]);
     assert_eq!(rig.after(vec![web()]).await, [""; 0]);
-    assert_eq!(rig.after(vec![Change::Listed]).await, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
+    assert_eq!(rig.after(vec![Change::Synced]).await, ["resync of 1 ports", "synced 1 ports", "clean up"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_of_another_mode_go_after_ours_are_in_force() {
+async fn leftovers_are_removed_after_first_successful_sync() {
     let rig = Rig::start(&[]);
-    rig.refusals.lock().unwrap().push_back("no memory");
-    let journal = rig.after(vec![web(), Change::Listed]).await;
-    assert_eq!(journal, ["resync of 1 ports", "resync of 1 ports", "in force: 1 ports", "clean up"]);
+    rig.failures.lock().unwrap().push_back("no memory");
+    let journal = rig.after(vec![web(), Change::Synced]).await;
+    assert_eq!(journal, ["resync of 1 ports", "resync of 1 ports", "synced 1 ports", "clean up"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_another_mode_has_left_is_tried_again_each_hour_until_it_is_gone() {
-    let rig = Rig::start_after(&[], 2);
-    let journal = rig.after(vec![web(), Change::Listed]).await;
-    assert_eq!(journal, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
-    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
+async fn removal_of_leftovers_is_retried_hourly_until_it_succeeds() {
+    let rig = Rig::with_leftovers(&[], 2);
+    let journal = rig.after(vec![web(), Change::Synced]).await;
+    assert_eq!(journal, ["resync of 1 ports", "synced 1 ports", "clean up"]);
+    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "synced 2 ports"]);
     let hour = Duration::from_secs(3600);
-    let hourly = ["resync of 2 ports", "in force: 2 ports", "clean up"];
+    let hourly = ["resync of 2 ports", "synced 2 ports", "clean up"];
     assert_eq!(rig.within(hour).await, hourly);
     assert_eq!(rig.within(hour).await, hourly);
-    assert_eq!(rig.within(hour).await, ["resync of 2 ports", "in force: 2 ports"]);
+    assert_eq!(rig.within(hour).await, ["resync of 2 ports", "synced 2 ports"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_changes_are_written_alone_and_an_undone_one_not_at_all() {
-    let rig = Rig::in_force(&[]).await;
-    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "in force: 2 ports"]);
-    let undone = vec![Change::Desired(TrackerEvent::ServiceDeleted(namespaced_name("shop/web")), stamp()), web()];
+async fn only_changes_are_written_and_reverted_changes_are_not() {
+    let rig = Rig::synced(&[]).await;
+    assert_eq!(rig.after(dns_with(&["10.0.0.1"])).await, ["sync kube-system/dns", "synced 2 ports"]);
+    let reverted = vec![Change::Desired(TrackerEvent::ServiceDeleted(namespaced_name("shop/web")), origin()), web()];
     assert_eq!(rig.within(Duration::from_secs(3)).await, [""; 0]);
-    assert_eq!(rig.after(undone).await, ["in force: 2 ports"]);
+    assert_eq!(rig.after(reverted).await, ["synced 2 ports"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_sync_is_tried_again_in_full_until_it_succeeds() {
-    let rig = Rig::in_force(&[]).await;
-    rig.refusals.lock().unwrap().extend(["no memory", "no memory"]);
+async fn failed_sync_is_retried_as_full_sync_until_it_succeeds() {
+    let rig = Rig::synced(&[]).await;
+    rig.failures.lock().unwrap().extend(["no memory", "no memory"]);
     let journal = rig.after(dns_with(&["10.0.0.1"])).await;
-    assert_eq!(journal, ["sync kube-system/dns"], "the first try");
+    assert_eq!(journal, ["sync kube-system/dns"], "first attempt");
     let journal = rig.within(Duration::from_secs(60)).await;
-    assert_eq!(journal, ["resync of 2 ports", "resync of 2 ports", "in force: 2 ports"]);
+    assert_eq!(journal, ["resync of 2 ports", "resync of 2 ports", "synced 2 ports"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_that_somebody_else_changed_are_repaired_within_a_second() {
-    let rig = Rig::in_force(&[]).await;
-    *rig.disturbed.lock().unwrap() = true;
-    assert_eq!(rig.within(Duration::from_secs(1)).await, ["resync of 1 ports", "in force: 1 ports"]);
+async fn externally_modified_rules_are_repaired_within_a_second() {
+    let rig = Rig::synced(&[]).await;
+    *rig.modified.lock().unwrap() = true;
+    assert_eq!(rig.within(Duration::from_secs(1)).await, ["resync of 1 ports", "synced 1 ports"]);
     assert_eq!(rig.within(Duration::from_secs(60)).await, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn flows_go_once_the_rules_are_in_force_and_not_before() {
+async fn stale_conntrack_entries_are_deleted_after_sync_and_not_before() {
     let rig =
         Rig::start(&[("10.96.0.10:53", "10.0.0.1:53"), ("10.96.0.10:53", "10.0.0.2:53"), ("8.8.8.8:53", "8.8.8.8:53")]);
     let mut all = dns_with(&["10.0.0.1", "10.0.0.2"]);
-    all.push(Change::Listed);
-    assert_eq!(rig.after(all).await, ["resync of 1 ports", "in force: 1 ports", "clean up"]);
-    rig.refusals.lock().unwrap().push_back("no memory");
+    all.push(Change::Synced);
+    assert_eq!(rig.after(all).await, ["resync of 1 ports", "synced 1 ports", "clean up"]);
+    rig.failures.lock().unwrap().push_back("no memory");
     assert_eq!(rig.after(dns_with(&["10.0.0.2"])).await[0], "sync kube-system/dns");
     let journal = rig.within(Duration::from_secs(10)).await;
-    assert!(journal.contains(&"remove flow 10.96.0.10:53 by 10.0.0.1:53".to_owned()), "{journal:?}");
-    assert_eq!(journal.iter().filter(|line| line.starts_with("remove")).count(), 1, "{journal:?}");
+    assert!(journal.contains(&"delete entry 10.96.0.10:53 from 10.0.0.1:53".to_owned()), "{journal:?}");
+    assert_eq!(journal.iter().filter(|line| line.starts_with("delete")).count(), 1, "{journal:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_host_address_compares_everything_again() {
-    let rig = Rig::in_force(&[]).await;
-    assert_eq!(rig.after(vec![Change::Host]).await, ["resync of 1 ports", "in force: 1 ports"]);
+async fn changed_host_address_causes_full_sync() {
+    let rig = Rig::synced(&[]).await;
+    assert_eq!(rig.after(vec![Change::Host]).await, ["resync of 1 ports", "synced 1 ports"]);
 }

@@ -1,4 +1,4 @@
-//! What kube-proxy's command line asks for: mostly to run, but there are a few things to do instead.
+//! `ferroute run`, and `kube-proxy`: runs the proxy, or performs another action of kube-proxy's flags.
 
 use std::{fs, io::Write, process::ExitCode};
 
@@ -14,11 +14,12 @@ use ferroute_proxy::{
     cleanup::cleanup,
     host_setup,
     logging::{self, chain},
-    modes::{CalledAs, REGISTRY},
+    modes::{CalledAs, REGISTRY, Reason},
+    node_name,
     observer::Observer,
 };
 
-/// Does what `ferroute run`, or `kube-proxy`, was asked for.
+/// Runs the proxy, or performs the action that the flags select.
 pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Result<ExitCode> {
     let general = &args.args.proxy.general;
     let version = match general.version {
@@ -39,24 +40,24 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     if general.cleanup.0 {
-        return Ok(cleanup());
+        return Ok(cleanup(&REGISTRY));
     }
     let reason = REGISTRY.select(&mut settings, called_as)?;
-    tracing::info!(mode = settings.resolved.mode.as_str(), "mode selected: {reason}");
+    log_start(args, &settings, &reason);
     let setup = host_setup::apply(&settings.resolved);
-    tracing::info!("settings of this host: {}", setup.lines().collect::<Vec<_>>().join("; "));
+    tracing::info!("host settings: {}", setup.lines().collect::<Vec<_>>().join("; "));
     if general.init_only.0 {
-        // Who asks for just this wants to know that it is done.
+        // Setting them is the only purpose here, so a failure is an error.
         for error in &setup.failed {
             tracing::error!("{}", chain(error));
         }
         return Ok(if setup.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     for error in &setup.failed {
-        tracing::warn!("{}: going on without", chain(error));
+        tracing::warn!("{}; continuing without", chain(error));
     }
     let notice = SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>);
-    ferroute_proxy::run(args, &settings, &setup, notice.into_iter().collect())
+    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, notice.into_iter().collect())
 }
 
 fn start_logging(args: &RawArgs<RunArgs>, settings: &Settings) {
@@ -65,7 +66,20 @@ fn start_logging(args: &RawArgs<RunArgs>, settings: &Settings) {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    for (name, value) in args.flags.iter() {
-        tracing::debug!("flag --{name}={value:?}");
+}
+
+/// Logs version, mode, node, flags and configuration, as far as they differ from the defaults.
+fn log_start(args: &RawArgs<RunArgs>, settings: &Settings, reason: &Reason) {
+    let mode = settings.resolved.mode.as_str();
+    let node = node_name(&settings.resolved).unwrap_or_default();
+    tracing::info!(version = version::short(), mode, node, "starting; mode selected: {reason}");
+    let given = args.flags.iter().filter(|(name, _)| args.flags.is_given(name));
+    let flags: Vec<String> = given.map(|(name, value)| format!("--{name}={value}")).collect();
+    if !flags.is_empty() {
+        tracing::info!("flags: {}", flags.join(" "));
+    }
+    match logging::non_default_fields(&settings.config).as_slice() {
+        [] => tracing::info!("configuration: all defaults"),
+        fields => tracing::info!("configuration: {}", fields.join(" ")),
     }
 }

@@ -226,7 +226,7 @@ fn the_startup_taint_goes_once_services_work() {
     case.proxy.wait_in_force(&case.lab.node);
     let taints = || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].clone();
     wait("the taint's end", || (taints() == json!([{"key": "dedicated"}])).then_some(()));
-    case.proxy.wait_log("removed the start-up taint");
+    case.proxy.wait_log("removed the startup taint");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn signals_end_the_proxy_and_leave_the_rules(mode: Mode) {
         let status = case.proxy.end_by(signal);
         assert_eq!(status.code(), Some(0), "SIG{signal}");
         let last = case.proxy.log().lines().last().unwrap().to_owned();
-        assert!(last.contains(&format!("SIG{signal}: ending, rules stay in force")), "{last}");
+        assert!(last.contains(&format!("received SIG{signal}; exiting, rules stay active")), "{last}");
         assert_eq!(case.rules(), rules);
         traffic.go_on();
         if restart {

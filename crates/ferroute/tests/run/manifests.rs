@@ -52,7 +52,7 @@ fn a_manifest_that_turns_bad_keeps_its_rules_and_is_explained(mode: Mode) {
     }
     case.files.apply(&web(&[2]));
     case.wait_gone(0);
-    case.proxy.wait_log("no longer: invalid manifest");
+    case.proxy.wait_log("resolved: invalid manifest");
     assert!(!traffic.assert_no_failure().is_empty());
     assert_eq!(case.connect(web_tcp()[0]).unwrap(), 2);
 }

@@ -30,12 +30,12 @@ fn nftables_is_taken_when_no_mode_is_asked_for_and_iptables_under_the_name_of_ku
     by_its_name.arg("--config").arg(files.config_asking_for("''")).arg("--manifests").arg(files.manifests());
     let ours = run_command(FERROUTE, &files.manifests(), &files.config_asking_for("''"));
     for (mut command, mode, word, reason) in [
-        (ours, Mode::Nftables, "nftables", "the kernel can do all that it needs"),
+        (ours, Mode::Nftables, "nftables", "supported by the kernel"),
         (by_its_name, Mode::Iptables, "iptables", "kube-proxy's default"),
     ] {
         let mut proxy = Proxy::spawn(&lab.node, &mut command);
         proxy.wait_in_force(&lab.node);
-        let line = proxy.wait_log("mode taken");
+        let line = proxy.wait_log("mode selected");
         assert!(line.contains(word) && line.contains(reason), "{line}");
         for to in web_tcp() {
             connect(&lab.client, to).unwrap();
@@ -149,7 +149,7 @@ fn what_will_be_different_is_told_beforehand_and_when_it_happens() {
     };
     let none = preflight(&["--proxy-mode", "nftables"]);
     assert!(!none.status.success());
-    assert!(String::from_utf8_lossy(&none.stderr).contains("give their mode with --from"), "{none:?}");
+    assert!(String::from_utf8_lossy(&none.stderr).contains("--from"), "{none:?}");
 
     former::iptables(&lab.node);
     lab.node.command("iptables", &["-w", "-t", "nat", "-N", "CNI-THEIRS"]);
@@ -178,10 +178,8 @@ fn what_will_be_different_is_told_beforehand_and_when_it_happens() {
     assert!(same.contains("nothing will behave differently"), "{same}");
 
     let proxy = Proxy::start(&lab.node, &files, Mode::Nftables);
-    proxy.wait_log("rules of mode iptables are here: nftables takes over from them");
-    let line = proxy.wait_log(different);
-    assert!(line.contains("default/web"), "{line}");
-    proxy.wait_log("-t nat -A CNI-THEIRS -j KUBE-MARK-MASQ");
+    let line = proxy.wait_log("switched from iptables to nftables");
+    assert!(["nodePortAddresses", "foreignRules", "ferroute preflight"].iter().all(|part| line.contains(part)), "{line}");
     proxy.wait_log("cannot delete chain KUBE-MARK-MASQ of table nat");
 }
 

@@ -56,7 +56,7 @@ fn the_decisions_of_a_running_proxy_are_made_again(mode: Mode) {
 fn a_repair_is_in_the_record_and_no_difference(mode: Mode) {
     let case = Case::new(mode, &web(&[0, 1]));
     case.lab.node.command("nft", &["flush", "ruleset"]);
-    case.proxy.wait_log("somebody else changed our rules: repairing them");
+    case.proxy.wait_log("rules were modified by another program; repairing them");
     let text = wait("the repair in the record", || {
         let output = replay(&bundle(&case), &[]);
         let text = String::from_utf8(output.stdout).unwrap();

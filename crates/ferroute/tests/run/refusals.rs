@@ -134,7 +134,7 @@ fn while_rules_cannot_be_written_the_old_ones_serve_and_the_change_is_not_forgot
     proxy.wait_in_force(&lab.node);
     fs::write(&broken, "").unwrap();
     files.apply(&web(&[1]));
-    let line = proxy.wait_log("cannot write rules: the old ones stay in force");
+    let line = proxy.wait_log("cannot sync rules; the previous rules stay active");
     assert!(line.contains("broken by a test"), "{line}");
     assert_eq!(web_tcp().map(|to| connect(&lab.client, to).unwrap()), [0, 0]);
     let metrics = wait("both kinds of failures in the metrics", || {

@@ -28,7 +28,7 @@ fn a_changed_file_takes_effect_in_the_same_process_and_no_request_fails() {
     let other = "127.0.0.1:10999";
     put(&files, &config, &text.replace("mode: iptables", "mode: nftables").replace("127.0.0.1:10256", other));
 
-    proxy.wait_log("starting anew with it");
+    proxy.wait_log("restarting with the new configuration");
     wait("health at the new address", || {
         let answer = http::get(&lab.node, other.parse().unwrap(), "/healthz").ok()?;
         (answer.body.contains("\"IPv4\"") && answer.body.contains("\"IPv6\"")).then_some(())
@@ -53,14 +53,14 @@ fn a_file_that_turns_bad_is_told_and_what_it_said_stays_in_force() {
     proxy.wait_in_force(&lab.node);
     let text = fs::read_to_string(&config).unwrap();
     put(&files, &config, &format!("{text}nodePortAddresses: [everywhere]\n"));
-    let line = proxy.wait_log("is passed over");
+    let line = proxy.wait_log("ignoring it because it is invalid");
     assert!(line.contains("NodePortAddresses[0]: Invalid value: \"everywhere\""), "{line}");
     files.apply(&web(&[1]));
     for to in web_tcp() {
         wait("a change of the manifests", || (connect(&lab.client, to).unwrap() == 1).then_some(()));
     }
     put(&files, &config, &format!("{text}logging: {{format: json}}\n"));
-    proxy.wait_log("starting anew with it");
+    proxy.wait_log("restarting with the new configuration");
     proxy.wait_log("{\"ts\":");
     assert!(proxy.end_by("TERM").success());
 }

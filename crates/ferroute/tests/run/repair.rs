@@ -16,7 +16,7 @@ in_each_mode!(
 /// Waits until our rules are again what they were, and connections are answered.
 #[track_caller]
 fn wait_repaired(case: &Case, before: &[String]) {
-    case.proxy.wait_log("somebody else changed our rules: repairing them");
+    case.proxy.wait_log("rules were modified by another program; repairing them");
     wait("the old rules", || (case.rules() == before).then_some(()));
     for to in web_tcp() {
         case.connect(to).unwrap();
