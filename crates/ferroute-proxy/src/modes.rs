@@ -103,7 +103,7 @@ pub enum Removal {
 
 /// An open mode.
 pub struct OpenMode {
-    /// A dataplane for each IP family that the node has.
+    /// A dataplane for each IP family that the node uses and the host supports.
     pub dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)>,
     /// Leftovers of the same mode that the dataplanes do not use, such as rules in another backend of iptables.
     pub leftovers: Vec<Box<dyn Leftovers>>,

@@ -48,7 +48,7 @@ impl Mode for Iptables {
         let families = match resolved.families(node, support) {
             Ok(families) => families,
             Err(error) => {
-                // The reasons tell an operator what to fix.
+                // An operator may be able to fix the reasons.
                 for reason in [ipv4.err(), ipv6.err()].into_iter().flatten() {
                     tracing::error!("{}", chain(&reason));
                 }
