@@ -21,7 +21,7 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
-use ferroute_config::flags::{KubeProxy, RunArgs, RawArgs};
+use ferroute_config::flags::{KubeProxy, RawArgs, RunArgs};
 use ferroute_proxy::modes::CalledAs;
 use serde::Serialize;
 
@@ -29,10 +29,12 @@ use serde::Serialize;
 #[derive(Debug, Parser)]
 #[command(name = "ferroute", version = version::LONG, arg_required_else_help = true)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     command: Command,
-    /// Log verbosity, in place of the configured one: 2 adds every sync, 4 every event
+    /// Log verbosity: up to 3 for operators, 4 and more for developers
+    ///
+    /// It replaces the configured verbosity. By default, commands other than run log warnings only.
     #[arg(short = 'v', long = "v", visible_alias = "verbosity", global = true, value_name = "LEVEL")]
     verbosity: Option<u32>,
 }
@@ -40,7 +42,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the proxy on this node
+    /// Run the proxy on this node, with kube-proxy's flags
     #[command(disable_version_flag = true)]
     Run(Box<RawArgs<RunArgs>>),
     /// Print the rules that the proxy would write, without root
@@ -51,23 +53,26 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     /// List what a switch of modes changes on this node
     Preflight(preflight::PreflightArgs),
-    /// Compare the kernel's rules with the desired state
+    /// Compare the rules in the kernel with the desired state
     ///
-    /// The exit status is 0 if they are equal, 1 if they differ, 2 if that is unclear.
+    /// The exit status is 0 if they are equivalent, 1 if they differ, and 2 if that cannot be determined.
     Diff(diff::DiffArgs),
     /// Show the busiest Services and their endpoints
     Top(top::TopArgs),
-    /// Save the recent syncs of the running proxy for later analysis
+    /// Save the recent syncs of the running proxy to a file
     Bundle(bundle::BundleArgs),
-    /// Repeat the decisions of a saved bundle, without root
+    /// Replay the syncs of a saved bundle on any machine, without root
     Replay(replay::ReplayArgs),
-    /// Show what happens to a packet, rule by rule, and why
+    /// Trace a packet through the rules, rule by rule
+    ///
+    /// The exit status is 0 if an endpoint receives the packet in all cases, 1 if the packet is or may be rejected, dropped,
+    /// unroutable or not addressed to a Service, and 2 if that cannot be determined.
     Trace(Box<trace::TraceArgs>),
-    /// Run a small cluster of network namespaces on this machine
+    /// Run a small cluster in network namespaces on this machine
     Demo(ferroute_demo::DemoArgs),
     /// Print the completion script of a shell
     Completions(documents::CompletionsArgs),
-    /// Print the manual page, or write all pages to a directory
+    /// Print the main manual page, or write all pages to a directory
     Man(documents::ManArgs),
 }
 
@@ -82,7 +87,7 @@ enum Output {
 }
 
 impl Output {
-    /// Writes a value as JSON, or as the text that `print` makes of it.
+    /// Writes a value as JSON, or as the text from `print`.
     fn write(
         self,
         out: &mut impl Write,
@@ -104,12 +109,12 @@ impl Output {
     }
 }
 
-/// Runs what `kube-proxy` was called for.
+/// Executes the command line of a program with the name `kube-proxy`.
 pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
     run::run(&KubeProxy::parse().run, CalledAs::KubeProxy)
 }
 
-/// Runs what `ferroute` was called for.
+/// Executes the command line of `ferroute`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let Cli { command, verbosity } = Cli::parse();
     match &command {
@@ -129,19 +134,19 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints an error that ends the program with this status.
+/// Prints an error and returns `status`.
 pub(crate) fn report(error: &anyhow::Error, status: ExitCode) -> ExitCode {
-    // Standard error may be closed, and there is no other place to report to.
+    // Standard error may be closed. There is no other place to report that to.
     let _ = writeln!(std::io::stderr(), "ferroute: {error:#}");
     status
 }
 
-/// The status of a command that answers yes or no: an error is neither.
+/// Returns the exit status of a command that answers yes or no. An error is neither.
 fn or_unclear(answer: anyhow::Result<ExitCode>) -> ExitCode {
     answer.unwrap_or_else(|error| report(&error, ExitCode::from(UNCLEAR)))
 }
 
-/// Prints to standard output. A reader that closes the pipe early (`ferroute render | head`) is no failure.
+/// Prints to standard output. A closed pipe (`ferroute render | head`) is not an error.
 fn to_stdout<T: Termination>(
     print: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> anyhow::Result<T>,
 ) -> anyhow::Result<ExitCode> {
@@ -157,7 +162,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// The exit status of a command that answers yes or no, if it cannot.
+/// The exit status of a yes-or-no command without an answer.
 const UNCLEAR: u8 = 2;
 
 #[cfg(test)]
@@ -175,9 +180,27 @@ mod tests {
     }
 
     #[test]
+    fn every_command_and_flag_has_one_short_line_of_help() {
+        #[track_caller]
+        fn check(name: &str, help: &str) {
+            assert!((10..70).contains(&help.len()) && !help.ends_with('.') && !help.contains('\n'), "{name}: {help:?}");
+        }
+        fn check_command(command: &clap::Command) {
+            for flag in command.get_arguments().filter(|flag| !command.is_hide_set() && !flag.is_hide_set()) {
+                check(flag.get_id().as_str(), &flag.get_help().unwrap_or_default().to_string());
+            }
+            for subcommand in command.get_subcommands() {
+                check(subcommand.get_name(), &subcommand.get_about().unwrap_or_default().to_string());
+                check_command(subcommand);
+            }
+        }
+        check_command(&Cli::command());
+    }
+
+    #[test]
     fn verbosity_may_precede_the_subcommand() {
         for line in [["ferroute", "-v=3", "run"], ["ferroute", "run", "-v=3"]] {
-            let Command::Run(run) = Cli::parse_from(line).command else { panic!("not run") };
+            let Command::Run(run) = Cli::parse_from(line).command else { panic!("not the command run") };
             let mut config = KubeProxyConfiguration::default();
             run.args.proxy.logging.merge_given_into(&run.flags, &mut config.logging);
             assert_eq!(config.logging.verbosity, 3, "{line:?}");

@@ -1,4 +1,4 @@
-//! `ferroute bundle`: saves the record of the running proxy.
+//! `ferroute bundle`: saves the recording of the running proxy.
 
 use std::{
     fs::File,
@@ -13,15 +13,15 @@ use ferroute_proxy::recording;
 /// Arguments of `ferroute bundle`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BundleArgs {
-    /// File to write; without it, or with `-`, standard output
+    /// File to write; by default, or with -, standard output
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
 
 /// Requests the bundle from the proxy in this network namespace and writes it.
 pub(crate) fn run(args: &BundleArgs) -> anyhow::Result<()> {
-    // Requested first: without an answer there is no empty file.
-    let mut bundle = recording::ask()?;
+    // The file is created only after the proxy has answered.
+    let mut bundle = recording::request()?;
     match args.file.as_deref().filter(|file| *file != Path::new("-")) {
         Some(path) => {
             let mut file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;

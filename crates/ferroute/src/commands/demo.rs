@@ -1,11 +1,11 @@
-//! `ferroute demo`, with paths traced through the rules that `ferroute run` programs on the demo's nodes.
+//! `ferroute demo`: runs the demo, and traces its connections through the rules of the demo's nodes.
 
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::Context;
+use ferroute_config::{flags::SettingsArgs, settings};
 use ferroute_core::{IpFamily, NodeView};
 use ferroute_demo::{Connection, DemoArgs};
-use ferroute_config::{flags::SettingsArgs, settings};
 use ferroute_inspect::{
     desired::{demo_host, track},
     trace::Rules,
@@ -31,7 +31,7 @@ fn trace_path(connection: &Connection) -> anyhow::Result<Vec<String>> {
     let table = tracker.table(IpFamily::of(source));
     let host = demo_host(node, &settings.resolved);
     let rules = Rules::planned(&settings.resolved, table, &table.node.addresses)?;
-    // Not an ephemeral port, so not that of a real connection.
+    // Not an ephemeral port, so no real connection uses it.
     let source = SocketAddr::new(source, 65535);
     let packet = match connection.input {
         Some(interface) => Packet::arriving(protocol, source, destination, interface),

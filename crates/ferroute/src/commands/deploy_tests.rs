@@ -1,4 +1,4 @@
-//! What is in `deploy/` fits the program. There is nothing here but tests.
+//! Checks that the files in `deploy/` match the program.
 
 use std::{
     collections::BTreeSet,
@@ -7,14 +7,13 @@ use std::{
 };
 
 use clap::Parser;
-use ferroute_kube::Permission;
-use serde_json::Value;
-
 use ferroute_config::{
-    flags::{KubeProxy, RunArgs, RawArgs},
+    flags::{KubeProxy, RawArgs, RunArgs},
     settings::{self, Settings},
 };
+use ferroute_kube::Permission;
 use ferroute_proxy::modes::REGISTRY;
+use serde_json::Value;
 
 use super::{Cli, Command};
 
@@ -26,67 +25,65 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The documents of a YAML file.
+/// Reads the documents of a YAML file.
 fn documents(path: &Path) -> Vec<Value> {
     let text = read(path);
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn texts(value: &Value) -> Vec<&str> {
-    let list = value.as_array().unwrap_or_else(|| panic!("no list: {value}"));
-    list.iter().map(|item| item.as_str().expect("a text")).collect()
+fn strings(value: &Value) -> Vec<&str> {
+    let list = value.as_array().unwrap_or_else(|| panic!("not a list: {value}"));
+    list.iter().map(|item| item.as_str().expect("a string")).collect()
 }
 
-/// The arguments of `ferroute run …`.
+/// Parses the arguments of `ferroute run`.
 #[track_caller]
 fn run_args(line: &[&str]) -> RawArgs<RunArgs> {
-    match Cli::try_parse_from([&["ferroute"], line].concat()).expect("a command line").command {
+    match Cli::try_parse_from([&["ferroute"], line].concat()).expect("a valid command line").command {
         Command::Run(args) => *args,
-        other => panic!("not run: {other:?}"),
+        command => panic!("not the command run: {command:?}"),
     }
 }
 
-/// What the proxy makes of a configuration file of ours, when called like this.
+/// Loads the settings from a configuration file in `deploy/` with these arguments.
 #[track_caller]
 fn settings(args: &RawArgs<RunArgs>, file: &str) -> Settings {
     let path = deploy(file);
-    settings::from_file(args, &path, &read(&path)).expect("a good configuration")
+    settings::from_file(args, &path, &read(&path), &REGISTRY.names()).expect("a valid configuration")
 }
 
-/// Files below a directory.
+/// Returns all files below a directory.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 #[test]
-fn every_yaml_file_can_be_read() {
+fn yaml_files_are_valid() {
     let yaml: Vec<PathBuf> = files(&deploy(""))
         .into_iter()
-        .filter(|path| {
-            path.extension().is_some_and(|extension| ["yaml", "conf"].iter().any(|known| extension == *known))
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "conf"))
         .collect();
     assert!(yaml.len() >= 8, "{yaml:?}");
     for path in yaml {
         for document in documents(&path) {
-            let named = document["kind"].is_string() && document["apiVersion"].is_string();
-            assert!(named, "{}: {document}", path.display());
+            let has_type = document["kind"].is_string() && document["apiVersion"].is_string();
+            assert!(has_type, "{}: {document}", path.display());
         }
     }
 }
 
 #[test]
-fn a_kustomization_names_only_what_is_there() {
+fn files_of_kustomizations_exist() {
     for directory in ["kubernetes", "kubeadm"] {
         let kustomization = documents(&deploy(&format!("{directory}/kustomization.yaml"))).remove(0);
         let patches = kustomization["patches"].as_array().into_iter().flatten().map(|patch| &patch["path"]);
         let maps = kustomization["configMapGenerator"].as_array().into_iter().flatten();
-        let of_maps = maps.flat_map(|map| map["files"].as_array().expect("files"));
+        let map_files = maps.flat_map(|map| map["files"].as_array().expect("files"));
         let resources = kustomization["resources"].as_array().expect("resources");
-        for file in resources.iter().chain(patches).chain(of_maps) {
-            let file = file.as_str().expect("a text");
-            // The one that a person gets from the cluster.
+        for file in resources.iter().chain(patches).chain(map_files) {
+            let file = file.as_str().expect("a string");
+            // The administrator exports this file from the cluster.
             if file != "kube-proxy.yaml" {
                 assert!(deploy(directory).join(file).is_file(), "{directory}/{file}");
             }
@@ -95,50 +92,51 @@ fn a_kustomization_names_only_what_is_there() {
 }
 
 #[test]
-fn the_roles_allow_what_is_asked_for_and_no_more() {
-    assert_eq!(allowed("kubernetes/rbac.yaml", 1), asked(Permission::required()));
-    assert_eq!(allowed("kubernetes/startup-taint.yaml", 0), asked(Permission::startup_taint()));
+fn roles_grant_exactly_the_required_permissions() {
+    assert_eq!(granted("kubernetes/rbac.yaml", 1), permissions(Permission::required()));
+    assert_eq!(granted("kubernetes/startup-taint.yaml", 0), permissions(Permission::startup_taint()));
 }
 
-type Asked = BTreeSet<(String, String, String)>;
+/// API group, resource and verb of each permission.
+type Permissions = BTreeSet<(String, String, String)>;
 
-fn asked(permissions: impl IntoIterator<Item = Permission>) -> Asked {
+fn permissions(permissions: impl IntoIterator<Item = Permission>) -> Permissions {
     let tuple = |Permission { group, resource, verb }| (group.to_owned(), resource.to_owned(), verb.to_owned());
     permissions.into_iter().map(tuple).collect()
 }
 
-/// What the role in a document of a file allows.
-fn allowed(file: &str, document: usize) -> Asked {
+/// Returns the permissions of the role in a document of a file.
+fn granted(file: &str, document: usize) -> Permissions {
     let role = documents(&deploy(file)).remove(document);
     assert_eq!(role["kind"], "ClusterRole");
-    let mut allowed = BTreeSet::new();
+    let mut granted = BTreeSet::new();
     for rule in role["rules"].as_array().expect("rules") {
         assert_eq!(rule.as_object().expect("a rule").len(), 3, "{rule}");
-        for group in texts(&rule["apiGroups"]) {
-            for resource in texts(&rule["resources"]) {
-                let verbs = texts(&rule["verbs"]).into_iter();
-                allowed.extend(verbs.map(|verb| (group.to_owned(), resource.to_owned(), verb.to_owned())));
+        for group in strings(&rule["apiGroups"]) {
+            for resource in strings(&rule["resources"]) {
+                let verbs = strings(&rule["verbs"]).into_iter();
+                granted.extend(verbs.map(|verb| (group.to_owned(), resource.to_owned(), verb.to_owned())));
             }
         }
     }
-    allowed
+    granted
 }
 
 #[test]
-fn the_daemonset_calls_the_program_as_it_can_be_called() {
+fn daemonset_has_valid_arguments_and_probes() {
     let daemonset = documents(&deploy("kubernetes/daemonset.yaml")).remove(0);
     let pod = &daemonset["spec"]["template"]["spec"];
-    let init = run_args(&texts(&pod["initContainers"][0]["args"]));
+    let init = run_args(&strings(&pod["initContainers"][0]["args"]));
     assert!(init.args.proxy.general.init_only.0);
-    let main = run_args(&texts(&pod["containers"][0]["args"]));
+    let main = run_args(&strings(&pod["containers"][0]["args"]));
     for args in [&init, &main] {
         let settings = settings(args, "kubernetes/config.conf");
         assert_eq!(settings.warnings, Vec::<String>::new());
-        // Both files are where the configuration map is mounted.
+        // Both files are in the mounted ConfigMap.
         let map = Path::new(pod["containers"][0]["volumeMounts"][0]["mountPath"].as_str().expect("a path"));
         assert_eq!(args.args.proxy.general.config_file(), Some(map.join("config.conf").as_path()));
         assert_eq!(Path::new(&settings.config.client_connection.kubeconfig), map.join("kubeconfig.conf"));
-        // Probes ask where it answers.
+        // Probes use the port that the configuration sets.
         let port = settings.resolved.healthz.expect("an address").port();
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(pod["containers"][0][probe]["httpGet"]["port"], port, "{probe}");
@@ -147,14 +145,16 @@ fn the_daemonset_calls_the_program_as_it_can_be_called() {
 }
 
 #[test]
-fn the_unit_calls_the_program_as_it_can_be_called() {
+fn systemd_unit_has_valid_arguments() {
     let unit = read(&deploy("systemd/ferroute.service"));
     let lines: Vec<Vec<&str>> = unit
         .lines()
         .filter(|line| line.starts_with("ExecStart"))
-        .map(|line| line.split_once("/usr/local/bin/ferroute ").expect("our program").1.split(' ').collect())
+        .map(|line| {
+            line.split_once("/usr/local/bin/ferroute ").expect("the path of the program").1.split(' ').collect()
+        })
         .collect();
-    let [init, main] = lines.as_slice() else { panic!("not two commands: {lines:?}") };
+    let [init, main] = lines.as_slice() else { panic!("expected two commands: {lines:?}") };
     assert!(run_args(init).args.proxy.general.init_only.0);
     let args = run_args(main);
     assert!(args.args.manifests.is_some());
@@ -165,13 +165,13 @@ fn the_unit_calls_the_program_as_it_can_be_called() {
 }
 
 #[test]
-fn the_image_has_the_name_that_manifests_of_kube_proxy_call() {
+fn image_runs_the_command_lines_of_kube_proxy_manifests() {
     let image = read(&deploy("Dockerfile"));
-    // It is gathered in a folder that becomes the image.
+    // The build collects all files in a directory, which becomes the image.
     for part in ["ln -s ferroute /image/usr/local/bin/kube-proxy ", "\nFROM scratch\nCOPY --from=gather /image /\n"] {
         assert!(image.contains(part), "{image}");
     }
-    // As kubeadm calls it, and as others do.
+    // kubeadm's command line, and one with flags only.
     for line in [
         "/usr/local/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=$(NODE_NAME)",
         "kube-proxy --v=2 --kubeconfig=/var/lib/kube-proxy/kubeconfig --cluster-cidr=10.244.0.0/16 \
@@ -182,7 +182,7 @@ fn the_image_has_the_name_that_manifests_of_kube_proxy_call() {
 }
 
 #[test]
-fn images_have_the_version_of_the_program() {
+fn images_have_the_version_of_the_crate() {
     let version = env!("CARGO_PKG_VERSION");
     let kustomization = documents(&deploy("kubernetes/kustomization.yaml")).remove(0);
     assert_eq!(kustomization["images"][0]["newTag"], version);

@@ -1,4 +1,4 @@
-//! `ferroute diff`: compares the rules in the kernel with the desired state, by what happens to packets.
+//! `ferroute diff`: compares the rules in the kernel with the desired state by their effect on packets.
 
 use std::{
     io::{ErrorKind, Write},
@@ -23,12 +23,12 @@ pub(crate) struct DiffArgs {
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Output,
-    /// Print every difference, not only the first ones of each kind
+    /// Print all differences, not only the first ones of each kind
     #[arg(long)]
     all: bool,
 }
 
-/// Compares and prints. The exit status is 0 if the rules are equal, 1 if they differ, 2 if that is unclear.
+/// Prints the differences. The exit status is 0 if there are none, 1 if there are some, 2 if that cannot be determined.
 pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let comparison = compare_with_kernel(&desired)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write)
         Conclusion::Unclear => ExitCode::from(super::UNCLEAR),
     };
     match write(&comparison, args, out) {
-        // The status is right even if the reader closes the pipe early (`ferroute diff | head`).
+        // The status is valid even if the reader closes the pipe early (`ferroute diff | head`).
         Err(error) if is_broken_pipe(&error) => Ok(status),
         written => written.map(|()| status),
     }
@@ -60,5 +60,5 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// Differences of a kind that are printed without `--all`.
+/// The maximum number of differences of a kind without `--all`.
 const PRINTED: usize = 20;

@@ -3,10 +3,13 @@
 use std::{io::Write, process::ExitCode};
 
 use clap::Args;
-use ferroute_config::{flags::DesiredArgs, settings::{self, Settings}};
+use ferroute_config::{
+    flags::DesiredArgs,
+    settings::{self, Settings},
+};
 use ferroute_inspect::{
     desired::Desired,
-    doctor::{Examination, Severity, examine, facts, has_api_server, write_examination_into},
+    doctor::{Diagnosis, Severity, diagnose, has_api_server, read_inputs, write_diagnosis_into},
 };
 use ferroute_proxy::{logging, modes::REGISTRY};
 
@@ -15,7 +18,7 @@ use super::Output;
 /// Arguments of `ferroute doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// The desired state; without a source, and outside of a cluster, only the host is examined.
+    /// The desired state. Without a source, outside of a cluster, only the host is examined.
     #[command(flatten)]
     desired: DesiredArgs,
     /// Do not connect to endpoints
@@ -26,26 +29,26 @@ pub(crate) struct DoctorArgs {
     output: Output,
 }
 
-/// Examines the host and prints the findings. The exit status is 0 if there is nothing worse than a note, 1 if there is,
-/// 2 if there is not and some check was impossible.
+/// Examines the host and prints the findings. The exit status is 1 if there are findings worse than notes, otherwise 2 if
+/// a check was impossible, otherwise 0.
 pub(crate) fn run(args: &DoctorArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let settings = settings::load(&args.desired.settings, &REGISTRY.names())?;
     let desired = desired(args, &settings, verbosity)?;
-    let examination = examine(&facts(&args.desired.source, &settings, desired.as_ref(), !args.no_connect));
-    args.output.write(out, &examination, |text| Ok(write_examination_into(text, &examination)?))?;
-    Ok(status(&examination))
+    let diagnosis = diagnose(&read_inputs(&args.desired.source, &settings, desired.as_ref(), !args.no_connect));
+    args.output.write(out, &diagnosis, |text| Ok(write_diagnosis_into(text, &diagnosis)?))?;
+    Ok(status(&diagnosis))
 }
 
-fn status(examination: &Examination) -> ExitCode {
-    let bad = examination.findings.iter().any(|finding| finding.severity < Severity::Note);
-    match (bad, examination.unknown.is_empty()) {
+fn status(diagnosis: &Diagnosis) -> ExitCode {
+    let bad = diagnosis.findings.iter().any(|finding| finding.severity < Severity::Note);
+    match (bad, diagnosis.unknown.is_empty()) {
         (true, _) => ExitCode::FAILURE,
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::from(super::UNCLEAR),
     }
 }
 
-/// Loads the cluster's objects, if there is a source. An unreachable API server does not keep the host from being examined.
+/// Loads the desired state, if there is a source. The host is examined even if the API server is unreachable.
 fn desired(args: &DoctorArgs, settings: &Settings, verbosity: Option<u32>) -> anyhow::Result<Option<Desired>> {
     if args.desired.source.manifests.is_some() {
         return Desired::load(&args.desired, verbosity).map(Some);

@@ -1,4 +1,4 @@
-//! Man pages and shell completions, made from the command line's own definition.
+//! `ferroute man` and `ferroute completions`: generates manual pages and shell completions from the clap definitions.
 
 use std::{
     fs,
@@ -18,10 +18,10 @@ use super::Cli;
 /// Arguments of `ferroute completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to generate the script for
     #[arg(value_name = "SHELL")]
     pub(crate) shell: Shell,
-    /// For the name kube-proxy in place of ferroute
+    /// Complete the command kube-proxy instead of ferroute
     #[arg(long)]
     pub(crate) kube_proxy: bool,
 }
@@ -29,12 +29,12 @@ pub(crate) struct CompletionsArgs {
 /// Arguments of `ferroute man`.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
-    /// Directory to write all pages to; without it, the main page is printed
+    /// Directory for all pages; by default, the main page is printed
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: Option<PathBuf>,
 }
 
-/// Prints what a shell needs to complete our command line.
+/// Prints a shell's completion script.
 pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
     let mut command = if args.kube_proxy { KubeProxy::command() } else { Cli::command() };
     let name = command.get_name().to_owned();
@@ -43,66 +43,67 @@ pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyho
     Ok(out.write_all(&text)?)
 }
 
-/// Prints the main page, or writes a page for each command.
+/// Prints the main page, or writes the pages of all commands.
 pub(crate) fn man(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let Some(directory) = &args.directory else { return Ok(Man::new(told(Cli::command())).render(out)?) };
+    let Some(directory) = &args.directory else { return Ok(Man::new(with_hidden_flags(Cli::command())).render(out)?) };
     write_pages(directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
 }
 
 fn write_pages(directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
     for command in [Cli::command(), KubeProxy::command()] {
-        clap_mangen::generate_to(told(command), directory)?;
+        clap_mangen::generate_to(with_hidden_flags(command), directory)?;
     }
     Ok(())
 }
 
-/// With flags that help leaves out: a manual tells of all.
-fn told(command: Command) -> Command {
-    command.mut_args(|flag| flag.hide(false)).mut_subcommands(told)
+/// Shows the flags that `--help` omits: a manual documents all of them.
+fn with_hidden_flags(command: Command) -> Command {
+    command.mut_args(|flag| flag.hide(false)).mut_subcommands(with_hidden_flags)
 }
 
 #[cfg(test)]
 mod tests {
     use clap::ValueEnum;
+
     use super::*;
 
-    /// Long names of all flags of a command.
+    /// Returns the long names of a command's flags.
     fn flags(command: &Command) -> Vec<String> {
         command.get_arguments().filter_map(|flag| flag.get_long()).map(str::to_owned).collect()
     }
 
     #[test]
-    fn the_pages_name_every_command_and_every_flag() {
+    fn pages_document_every_command_and_flag() {
         let directory = tempfile::tempdir().expect("a directory");
         let args = ManArgs { directory: Some(directory.path().join("man1")) };
         man(&args, &mut Vec::new()).expect("pages");
         let page = |name: &str| {
             let path = directory.path().join("man1").join(format!("{name}.1"));
-            // Dashes are escaped, so that they can be copied.
+            // roff escapes dashes.
             fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}")).replace("\\-", "-")
         };
         let main = page("ferroute");
-        let mut told = 0;
+        let mut documented = 0;
         for command in Cli::command().get_subcommands() {
             let name = command.get_name();
             assert!(main.contains(&format!("ferroute-{name}(1)")), "{name} in {main}");
             let page = page(&format!("ferroute-{name}"));
             for flag in flags(command) {
                 assert!(page.contains(&format!("--{flag}")), "--{flag} in the page of {name}");
-                told += 1;
+                documented += 1;
             }
         }
         let kube_proxy = page("kube-proxy");
         for flag in flags(&KubeProxy::command()) {
             assert!(kube_proxy.contains(&format!("--{flag}")), "--{flag} in {kube_proxy}");
-            told += 1;
+            documented += 1;
         }
-        assert!(told > 2 * 63, "{told}");
+        assert!(documented > 2 * 63, "{documented}");
     }
 
     #[test]
-    fn the_main_page_can_be_printed() {
+    fn main_page_is_printed_without_a_directory() {
         let mut text = Vec::new();
         man(&ManArgs { directory: None }, &mut text).expect("a page");
         let text = String::from_utf8(text).expect("text");
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shell_completes_flags_under_both_names() {
+    fn every_shell_completes_flags_of_both_programs() {
         for shell in Shell::value_variants() {
             for kube_proxy in [false, true] {
                 let mut text = Vec::new();

@@ -14,7 +14,7 @@ use super::Output;
 /// Arguments of `ferroute explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
-    /// What to explain.
+    /// The object.
     #[command(subcommand)]
     object: Explained,
 }
@@ -22,15 +22,17 @@ pub(crate) struct ExplainArgs {
 /// The kinds of objects that can be explained.
 #[derive(Debug, Subcommand)]
 enum Explained {
-    /// Explain a Service: frontends, policies, endpoints and why each is used or not; with the kernel's rules, counters and
-    /// connections where they can be read
+    /// Explain how the proxy handles a Service
+    ///
+    /// Prints frontends, traffic policies, and endpoints with the reason why each is used or not; as root also the rules,
+    /// counters and connections in the kernel.
     Service(ExplainServiceArgs),
 }
 
 /// Arguments of `ferroute explain service`.
 #[derive(Args, Debug)]
 struct ExplainServiceArgs {
-    /// NAMESPACE/NAME of the Service
+    /// Namespace and name of the Service
     #[arg(value_name = "NAMESPACE/NAME", value_parser = parse_name)]
     service: String,
     /// The desired state.

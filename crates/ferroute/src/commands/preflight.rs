@@ -1,4 +1,4 @@
-//! `ferroute preflight`: lists what a switch of modes changes.
+//! `ferroute preflight`: lists the differences in behaviour after a switch of modes.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ use super::Output;
 /// Arguments of `ferroute preflight`.
 #[derive(Args, Debug)]
 pub(crate) struct PreflightArgs {
-    /// The old mode; by default that of the rules in the kernel
+    /// Old mode; by default, the mode of the rules in the kernel
     #[arg(long, value_name = "MODE", value_parser = modes())]
     from: Option<String>,
     /// The desired state, with the new mode.
@@ -30,7 +30,7 @@ fn modes() -> Vec<&'static str> {
     REGISTRY.names().into_iter().map(ModeName::as_str).collect()
 }
 
-/// Prints what behaves differently after the switch.
+/// Prints the differences in behaviour after the switch.
 pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let config = settings::load(&args.desired.settings, &REGISTRY.names())?.config;

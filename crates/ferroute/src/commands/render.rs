@@ -39,8 +39,7 @@ impl From<Family> for IpFamily {
     }
 }
 
-/// Prints the rules. Host addresses are those of the Node; programs and kernel are taken to support everything that rules
-/// may need.
+/// Prints the rules. The host's addresses are those of the Node; programs and kernel are assumed to support all features.
 pub(crate) fn run(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let mode = REGISTRY.active(desired.resolved.mode);

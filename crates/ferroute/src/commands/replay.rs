@@ -1,4 +1,4 @@
-//! `ferroute replay`: repeats the decisions of a recorded proxy on any machine.
+//! `ferroute replay`: repeats the recorded syncs of a proxy on any machine.
 
 use std::{
     fs::File,
@@ -10,30 +10,30 @@ use std::{
 use anyhow::Context;
 use clap::Args;
 use ferroute_inspect::replay::{Options, Verdict, replay};
-use ferroute_proxy::recording::Bundle;
+use ferroute_proxy::{modes::REGISTRY, recording::Bundle};
 
 /// Arguments of `ferroute replay`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReplayArgs {
-    /// Bundle written by `ferroute bundle`; `-` reads standard input
+    /// File written by `ferroute bundle`; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Stop after the sync with this number; 0 is the state before the first
+    /// Stop after this sync; 0 is the state before the first sync
     #[arg(long, value_name = "NUMBER")]
     until: Option<usize>,
-    /// Print what each sync writes to the kernel, as input for iptables-restore or nft
+    /// Print the rules that each sync writes, for iptables-restore or nft
     #[arg(long)]
     rules: bool,
-    /// Print only the desired state at the end, as manifests that all commands accept
+    /// Print the final desired state as manifests, and nothing else
     #[arg(long, conflicts_with = "rules")]
     manifests: bool,
 }
 
-/// Replays a bundle and prints each sync. The exit status is 0 if all decisions are the same, 1 if some differ.
+/// Replays a bundle and prints each sync. The exit status is 0 if the replayed syncs equal the recorded ones, else 1.
 pub(crate) fn run(args: &ReplayArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let bundle = read(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let options = Options { until: args.until, rules: args.rules, manifests: args.manifests };
-    Ok(match replay(&bundle, &options, out)? {
+    Ok(match replay(&REGISTRY, &bundle, &options, out)? {
         Verdict::Same => ExitCode::SUCCESS,
         Verdict::Different => ExitCode::FAILURE,
     })

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use ferroute_admin::version;
 use ferroute_config::{
-    flags::{RunArgs, RawArgs, VersionRequest},
+    flags::{RawArgs, RunArgs, VersionRequest},
     settings::{self, Settings},
 };
 use ferroute_inspect::preflight::SwitchNotice;

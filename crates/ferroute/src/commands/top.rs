@@ -1,4 +1,4 @@
-//! `ferroute top`: the busiest Services, from the kernel's counters.
+//! `ferroute top`: shows the busiest Services, from the kernel's counters.
 
 use std::{io::IsTerminal, time::Duration};
 
@@ -8,10 +8,12 @@ use ferroute_inspect::top;
 /// Arguments of `ferroute top`.
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Time between two readings of the counters
+    /// Interval between two readings of the counters
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one table after one interval and exit; the default if the output is not a terminal
+    /// Print one table after one interval and exit
+    ///
+    /// This is the default if standard input or output is not a terminal.
     #[arg(long)]
     once: bool,
 }

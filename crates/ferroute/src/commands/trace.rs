@@ -16,40 +16,45 @@ use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 /// Arguments of `ferroute trace`.
 #[derive(Args, Debug)]
 pub(crate) struct TraceArgs {
-    /// Who sends the packet: an address, or the name of a node or pod, as NAME or NAMESPACE/NAME. With --local it can be
-    /// left out
+    /// Source of the packet: an address, or the name of a pod or node
+    ///
+    /// Names are NAME or NAMESPACE/NAME. Optional with --local.
     #[arg(long, value_name = "ADDRESS|NAME", required_unless_present = "local")]
     from: Option<String>,
-    /// Where to: ADDRESS:PORT, or a Service's cluster IP by its name: NAMESPACE/NAME:PORT, of which NAMESPACE/ may be left
-    /// out for «default», and :PORT where there is but one
+    /// Destination: ADDRESS:PORT, or the name of a Service
+    ///
+    /// The full form [NAMESPACE/]NAME[:PORT] selects the Service's cluster IP. The namespace defaults to "default", the port to
+    /// the Service's only port. PORT is a number or a name.
     #[arg(long, value_name = "ADDRESS:PORT|SERVICE")]
     to: String,
-    /// The protocol
+    /// Transport protocol
     #[arg(long, visible_alias = "protocol", value_enum, ignore_case = true, default_value = "tcp")]
     proto: Transport,
-    /// The interface that the packet comes in by, in place of the one that leads to its sender
+    /// Input interface; by default, the one with the route to the source
     #[arg(long = "in", value_name = "INTERFACE", conflicts_with = "local")]
     input: Option<String>,
-    /// The node itself sends the packet
+    /// Trace a packet sent by the node itself
     #[arg(long)]
     local: bool,
-    /// The port that the sender sends from; hardly any rule looks at it
+    /// Source port; hardly any rule matches it
     #[arg(long, value_name = "PORT", default_value = "50000")]
     source_port: NonZeroU16,
-    /// What should be true.
+    /// The desired state.
     #[command(flatten)]
     desired: DesiredArgs,
-    /// Walk through the rules that are in this machine's kernel now, whoever wrote them, in place of those that the proxy
-    /// would write. Services then only give names
+    /// Trace through the rules in this host's kernel; requires root
+    ///
+    /// By default, the trace uses the rules that the proxy would write. With this flag, it uses the active rules of all
+    /// programs, and Services provide names only.
     #[arg(long)]
     kernel: bool,
-    /// Tell every rule that does not match, and every endpoint
+    /// Print all rules that do not match, and all endpoints
     #[arg(short, long)]
     all: bool,
-    /// What to print: text for people, JSON for programs, or a Mermaid flowchart
-    #[arg(short, long, value_enum, default_value = "text")]
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: TraceOutput,
-    /// When to use colours; «auto» does on a terminal, unless NO_COLOR is set
+    /// When to use colors
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
     color: ColorChoice,
 }
@@ -65,7 +70,7 @@ enum Transport {
     Sctp,
 }
 
-/// What `ferroute trace` prints.
+/// An output format of `ferroute trace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TraceOutput {
     /// Text for people.
@@ -76,7 +81,7 @@ enum TraceOutput {
     Mermaid,
 }
 
-/// When to use colours.
+/// When to use colors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ColorChoice {
     /// On a terminal, unless `NO_COLOR` is set.
@@ -158,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_for_terminals_unless_no_color_or_the_arguments_say_otherwise() {
+    fn auto_uses_colors_on_terminals_unless_no_color_is_set() {
         let auto = |is_terminal, no_color: Option<&str>| {
             style(ColorChoice::Auto, is_terminal, no_color.map(OsStr::new)) == Style::Terminal
         };
