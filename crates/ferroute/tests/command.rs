@@ -1,16 +1,17 @@
 //! The command line, as a user or a manifest calls it.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::{
     fs,
     os::unix::fs::symlink,
+    path::Path,
     process::{Command, Output},
 };
 
 use tempfile::TempDir;
 
-/// A directory in which Ferroute is called `kube-proxy`.
+/// A directory with a link `kube-proxy` to Ferroute.
 struct Linked(TempDir);
 
 impl Linked {
@@ -38,7 +39,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn the_version_is_printed_as_tools_expect_it() {
+fn version_has_the_form_that_tools_expect() {
     let own = env!("CARGO_PKG_VERSION");
     let short = format!("Kubernetes v1.36.0+ferroute.{own}\n");
     for arguments in [&["--version"][..], &["--version=true"], &["--v=2", "--version"]] {
@@ -52,29 +53,28 @@ fn the_version_is_printed_as_tools_expect_it() {
 }
 
 #[test]
-fn an_unknown_flag_is_refused_with_a_hint_and_no_positional_argument_is_taken() {
-    for (arguments, fault) in [
+fn unknown_flags_and_positional_arguments_are_rejected_with_a_hint() {
+    for (arguments, error) in [
         (["--masquerade-al"], "tip: a similar argument exists: '--masquerade-all'"),
         (["--cleanup-ipvs"], "unexpected argument '--cleanup-ipvs'"),
         (["run"], "unexpected argument 'run'"),
     ] {
         let output = Linked::new().kube_proxy(&arguments);
         assert_eq!(output.status.code(), Some(2));
-        assert!(stderr(&output).contains(fault), "{}", stderr(&output));
+        assert!(stderr(&output).contains(error), "{}", stderr(&output));
         assert!(stderr(&output).contains("Usage: kube-proxy"), "{}", stderr(&output));
     }
 }
 
 #[test]
-fn the_written_configuration_holds_defaults_and_flags_and_reads_back_as_itself() {
+fn written_configuration_has_defaults_and_flags_and_survives_a_round_trip() {
     let linked = Linked::new();
     let [first, second] = ["first.yaml", "second.yaml"].map(|name| linked.0.path().join(name));
-    let write = |path: &std::path::Path| format!("--write-config-to={}", path.display());
+    let write = |path: &Path| format!("--write-config-to={}", path.display());
     let output = linked.kube_proxy(&[&write(&first), "--cluster-cidr=10.1.0.0/16", "--conntrack-min=7"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("wrote the configuration"), "{}", stderr(&output));
     let text = fs::read_to_string(&first).unwrap();
-    for line in [
+    for expected in [
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1",
         "clusterCIDR: 10.1.0.0/16",
         "  min: 7",
@@ -83,7 +83,7 @@ fn the_written_configuration_holds_defaults_and_flags_and_reads_back_as_itself()
         "detectLocalMode: ClusterCIDR",
         "  tcpEstablishedTimeout: 24h0m0s",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line:?} in {text}");
+        assert!(text.lines().any(|line| line == expected), "{expected:?} is missing in {text}");
     }
     let output = linked.kube_proxy(&[&format!("--config={}", first.display()), &write(&second)]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -92,7 +92,7 @@ fn the_written_configuration_holds_defaults_and_flags_and_reads_back_as_itself()
 }
 
 #[test]
-fn nothing_is_written_where_the_configuration_is_wrong() {
+fn invalid_configuration_is_not_written() {
     let linked = Linked::new();
     let path = linked.0.path().join("out.yaml");
     let output = linked.kube_proxy(&["--oom-score-adj=5000", &format!("--write-config-to={}", path.display())]);

@@ -1,7 +1,7 @@
-//! The demo as a user meets it: commands, packets, edits of the YAML, and that nothing of it is ever left behind. Every
-//! test has a demo of its own, so they run side by side, and beside one that a developer plays with.
+//! Tests of `ferroute demo`: commands, packets, edits of the file, and cleanup. Each test has its own instance, so tests run
+//! in parallel, and beside a demo of the developer.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use std::{
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
 
-/// A demo of a test's own, and the YAML file that it follows.
+/// A separate demo and its YAML file.
 struct Demo {
     instance: String,
     directory: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl Demo {
         fs::write(self.yaml(), yaml).unwrap();
     }
 
-    /// `ferroute demo` with this demo's instance, put where it does not end up behind a `--`.
+    /// Returns a command of this instance. The flag precedes the arguments, which may contain `--`.
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(FERROUTE);
         let (name, rest) = arguments.split_first().map_or((None, &[][..]), |(name, rest)| (Some(name), rest));
@@ -57,7 +57,7 @@ impl Demo {
         self.command(arguments).output().unwrap()
     }
 
-    /// Standard output of a command that has to succeed.
+    /// Runs a command, which must succeed, and returns its standard output.
     #[track_caller]
     fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
@@ -65,7 +65,7 @@ impl Demo {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a command in a pod or on a machine prints.
+    /// Runs a command in a pod or on a machine and returns its output.
     #[track_caller]
     fn exec(&self, machine: &str, command: &[&str]) -> String {
         self.ok(&[&["exec", machine, "--"], command].concat())
@@ -76,10 +76,10 @@ impl Demo {
         self.exec(machine, &["curl", "--silent", "--show-error", "--max-time", "5", url])
     }
 
-    /// The status, once it is as wanted.
+    /// Waits until the status meets a condition, and returns the status.
     #[track_caller]
-    fn wait_status(&self, what: &str, is_wanted: impl Fn(&str) -> bool) -> String {
-        wait(what, || Some(self.ok(&["status"])).filter(|status| is_wanted(status)))
+    fn wait_status(&self, condition: &str, is_met: impl Fn(&str) -> bool) -> String {
+        wait(condition, || Some(self.ok(&["status"])).filter(|status| is_met(status)))
     }
 
     fn directory(&self) -> PathBuf {
@@ -93,7 +93,7 @@ impl Demo {
         names.filter(|name| name.starts_with(&prefix)).collect()
     }
 
-    /// Every process of the demo, by number: those that its directory names, and those in its namespaces.
+    /// Returns the IDs of all processes of the demo: the supervisor, and the processes in its namespaces.
     fn processes(&self) -> Vec<String> {
         let namespaces = self.namespaces();
         let inside = namespaces.iter().flat_map(|name| {
@@ -112,11 +112,11 @@ impl Demo {
         for process in processes {
             let command = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            assert!(!command.starts_with(FERROUTE), "process {process} is left: {command}");
+            assert!(!command.starts_with(FERROUTE), "process {process} still runs: {command}");
         }
     }
 
-    /// Takes it down, and sees that nothing is left.
+    /// Removes the demo, and asserts that nothing remains.
     #[track_caller]
     fn down(self) {
         let processes = self.processes();
@@ -127,7 +127,7 @@ impl Demo {
 }
 
 impl Drop for Demo {
-    /// After a failure too.
+    /// Removes the demo after a failed test, too.
     fn drop(&mut self) {
         self.run(&["down"]);
     }
@@ -137,15 +137,15 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// What `look` finds, once it finds something.
+/// Polls until `poll` returns a value.
 #[track_caller]
-fn wait<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
+fn wait<T>(condition: &str, poll: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(Instant::now() < deadline, "{what} did not happen");
+        assert!(Instant::now() < deadline, "timeout: {condition}");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -223,10 +223,10 @@ fn exec_runs_commands_in_pods_and_on_machines() {
     assert_eq!(demo.run(&["exec", "node", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     let mut cat = demo.command(&["exec", "node", "--", "cat"]);
     let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    cat.stdin.take().unwrap().write_all(b"what is typed arrives").unwrap();
-    assert_eq!(text(&cat.wait_with_output().unwrap()), "what is typed arrives");
-    let unknown = text(&demo.run(&["exec", "nobody", "--", "true"]));
-    assert!(unknown.contains("no pod or machine \"nobody\"") && unknown.contains("web-server"), "{unknown}");
+    cat.stdin.take().unwrap().write_all(b"standard input").unwrap();
+    assert_eq!(text(&cat.wait_with_output().unwrap()), "standard input");
+    let unknown = text(&demo.run(&["exec", "unknown", "--", "true"]));
+    assert!(unknown.contains("no pod or machine \"unknown\"") && unknown.contains("web-server"), "{unknown}");
     demo.down();
 }
 
@@ -251,11 +251,13 @@ fn edits_of_the_file_are_applied() {
 
     demo.write(&nginx().replace("replicas: 3", "replicas: several"));
     let status = demo.wait_status("the error", |status| status.contains("invalid file"));
-    let fault = "document 1, line 10: Deployment default/nginx-deployment: spec.replicas: got string \"several\"";
-    assert!(status.contains(fault) && status.contains("endpoints   5 pods"), "{status}");
+    let error = "document 1, line 10: Deployment default/nginx-deployment: spec.replicas: got string \"several\"";
+    assert!(status.contains(error) && status.contains("endpoints   5 pods"), "{status}");
 
     demo.write(&nginx().replace("replicas: 3", "replicas: 1").replace("nodePort: 31628", "nodePort: 30001"));
-    demo.wait_status("scaling down", |status| status.contains("endpoints   1 pod ") && !status.contains("invalid file"));
+    demo.wait_status("scaling down", |status| {
+        status.contains("endpoints   1 pod ") && !status.contains("invalid file")
+    });
     wait("the new node port", || {
         demo.run(&["exec", "outside", "--", "curl", "-s", "http://192.168.49.2:30001"]).status.success().then_some(())
     });
@@ -264,7 +266,7 @@ fn edits_of_the_file_are_applied() {
     let (_, service_and_pod) = nginx().split_once("---").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     demo.write(&service_and_pod);
     demo.wait_status("deleting", |status| status.contains("endpoints   0 pods"));
-    wait("the refusal", || {
+    wait("the rejection", || {
         let connect = ["exec", "web-server", "--", "bash", "-c", "echo > /dev/tcp/10.111.175.78/80"];
         text(&demo.run(&connect)).contains("Connection refused").then_some(())
     });
@@ -278,25 +280,25 @@ fn killed_pod_is_restarted() {
     let line = status.lines().find(|line| line.contains("web-server")).unwrap();
     let process = line.rsplit_once("process ").unwrap().1.to_owned();
     signal("KILL", &process);
-    demo.wait_status("the notice", |status| status.contains("down: signal: 9 (SIGKILL)"));
+    demo.wait_status("the exit status", |status| status.contains("down: signal: 9 (SIGKILL)"));
     let is_back = |status: &str| !status.contains("down:") && !status.contains(&format!("process {process}\n"));
     demo.wait_status("the new process", is_back);
     demo.curl("node", "http://172.17.0.14");
     demo.down();
 }
 
-/// One pod behind a Service reaches itself through it, whether bridged packets go through the rules or not.
+/// A single pod of a Service reaches itself through the Service, whether or not iptables sees bridged packets.
 #[test]
 fn pods_reach_themselves_and_neighbours_with_and_without_br_netfilter() {
     let demo = Demo::up(&nginx());
     let replicas = |count| nginx().replace("replicas: 3", &format!("replicas: {count}"));
     for bridge_rules in ["1", "0"] {
         let sysctl = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-        // Without br_netfilter there is one kind of bridge only.
+        // The sysctl exists only with br_netfilter.
         demo.exec("node", &["sh", "-c", &format!("test ! -e {sysctl} || echo {bridge_rules} > {sysctl}")]);
         demo.write(&replicas(1));
         demo.wait_status("one pod", |status| status.contains("endpoints   1 pod "));
-        let to_itself = wait("the first answer", || {
+        let to_itself = wait("the first response", || {
             let output = demo.run(&[
                 "exec",
                 "nginx-deployment-1",
@@ -339,10 +341,10 @@ metadata: {name: web}
 spec: {clusterIP: 10.96.0.7, selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}
 ";
     let demo = Demo::up(yaml);
-    let answers = |machine: &str| (0..40).map(|_| demo.curl(machine, "http://10.96.0.7")).collect::<String>();
+    let responses = |machine: &str| (0..40).map(|_| demo.curl(machine, "http://10.96.0.7")).collect::<String>();
     for machine in ["far", "node", "node2", "outside"] {
-        let answers = answers(machine);
-        assert!(answers.contains("pod on-host saw") && answers.contains("pod far saw"), "{machine}: {answers}");
+        let responses = responses(machine);
+        assert!(responses.contains("pod on-host saw") && responses.contains("pod far saw"), "{machine}: {responses}");
     }
     demo.down();
 }
@@ -354,7 +356,7 @@ fn leftovers_of_a_crash_are_removed_by_next_command() {
         let processes = demo.processes();
         let supervisor = processes.last().unwrap();
         signal("KILL", supervisor);
-        wait("the end of the supervisor", || (!demo.run(&["status"]).status.success()).then_some(()));
+        wait("exit of the supervisor", || (!demo.run(&["status"]).status.success()).then_some(()));
         assert!(demo.namespaces().len() > 4);
         if next == "down" {
             assert_eq!(demo.ok(&["down"]), "removed leftovers of an earlier demo\n");
@@ -370,7 +372,7 @@ fn leftovers_of_a_crash_are_removed_by_next_command() {
 
 #[test]
 fn interrupted_demo_leaves_nothing_behind() {
-    for how in ["INT", "TERM", "KILL"] {
+    for signal_name in ["INT", "TERM", "KILL"] {
         for milliseconds in [0, 20, 50, 100, 200, 400] {
             for arguments in [&["up"][..], &[]] {
                 let demo = Demo::new("");
@@ -378,23 +380,23 @@ fn interrupted_demo_leaves_nothing_behind() {
                 thread::sleep(Duration::from_millis(milliseconds));
                 let is_kept = arguments == ["up"] && child.try_wait().unwrap().is_some();
                 if !is_kept {
-                    signal(how, &child.id().to_string());
-                    check_interrupted(&demo, &mut child, how);
+                    signal(signal_name, &child.id().to_string());
+                    check_interrupted(&demo, &mut child, signal_name);
                 }
             }
         }
     }
 }
 
-fn check_interrupted(demo: &Demo, child: &mut Child, how: &str) {
+fn check_interrupted(demo: &Demo, child: &mut Child, signal: &str) {
     let status = child.wait().unwrap();
-    match how {
-        // One that was killed cannot wait for the supervisor, which removes everything.
+    match signal {
+        // A killed command cannot wait for the supervisor, which removes the demo.
         "KILL" => {}
         _ if status.success() => return,
         _ => demo.assert_gone(&[]),
     }
-    wait("the end of everything", || (demo.namespaces().is_empty() && !demo.directory().exists()).then_some(()));
+    wait("removal of the demo", || (demo.namespaces().is_empty() && !demo.directory().exists()).then_some(()));
 }
 
 #[test]
@@ -402,8 +404,8 @@ fn invalid_file_is_rejected_before_anything_is_created() {
     let demo = Demo::new("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: elsewhere}}");
     let output = demo.run(&["up", demo.yaml().to_str().unwrap()]);
     assert!(!output.status.success());
-    let fault = "Pod default/a: spec.nodeName: unsupported value \"elsewhere\" (want node or node2)";
-    assert!(text(&output).contains(fault), "{}", text(&output));
+    let error = "Pod default/a: spec.nodeName: unsupported value \"elsewhere\" (want node or node2)";
+    assert!(text(&output).contains(error), "{}", text(&output));
     demo.assert_gone(&[]);
     let output = demo.run(&["up", "/nowhere/cluster.yaml"]);
     assert!(text(&output).contains("cannot read /nowhere/cluster.yaml"), "{}", text(&output));

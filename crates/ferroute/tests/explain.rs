@@ -1,6 +1,6 @@
-//! `ferroute explain` and `ferroute top`, as a user calls them.
+//! Tests of `ferroute explain` and `ferroute top`.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::{
     io::Write,
@@ -27,7 +27,7 @@ fn stdout(output: &Output) -> &str {
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
-/// A Service of one pod, both in this namespace, and one that was named by mistake.
+/// Writes manifests of a Service with one ready and one unready endpoint.
 fn shop() -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     file.write_all(
@@ -58,7 +58,7 @@ endpoints:
 }
 
 #[test]
-fn the_demos_yaml_is_explained_without_looking_at_a_cluster() {
+fn demo_manifests_are_explained_without_a_cluster() {
     let output = ferroute(&["explain", "service", "default/nginx-service", "--manifests", &nginx()]);
     let text = stdout(&output);
     for line in [
@@ -67,23 +67,23 @@ fn the_demos_yaml_is_explained_without_looking_at_a_cluster() {
         "    node port   31628 on all of the node's addresses  3 endpoints of policy Cluster, masqueraded",
         "    172.17.0.4:80  nginx-deployment-1  ready, this node  used",
     ] {
-        assert!(text.lines().any(|found| found == line), "no line «{line}»\nin\n{text}");
+        assert!(text.lines().any(|printed| printed == line), "{line:?}\nis missing in\n{text}");
     }
 }
 
 #[test]
-fn a_service_that_is_not_there_is_an_error_with_a_hint() {
+fn unknown_service_is_an_error_with_a_suggestion() {
     let output = ferroute(&["explain", "service", "default/nginx-servise", "--manifests", &nginx()]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "ferroute: there is no Service default/nginx-servise (did you mean default/nginx-service?)\n"
+        "ferroute: Service default/nginx-servise not found (did you mean default/nginx-service?)\n"
     );
     let output = ferroute(&["explain", "service", "nginx", "--manifests", &nginx()]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("want NAMESPACE/NAME"));
 }
 
-/// A node with rules that `render` has printed, and what it needs.
+/// A node with rules from `ferroute render`.
 struct Node {
     host: NetNs,
     _outside: NetNs,
@@ -103,7 +103,7 @@ impl Node {
         match mode {
             "nftables" => _ = node.host.feed("nft", &["-f", "-"], stdout(&rendered)),
             _ => {
-                // The counters that some rules use are objects that somebody must make first.
+                // Packet counters of nfacct do not exist in the namespace.
                 let lines: Vec<&str> = stdout(&rendered).lines().filter(|line| !line.contains("nfacct")).collect();
                 node.host.feed("iptables-restore", &[], &(lines.join("\n") + "\n"));
             }
@@ -117,8 +117,8 @@ impl Node {
     }
 }
 
-/// Connects once, and explains with what the kernel holds then.
-fn explained_in_kernel(mode: &'static str) -> Value {
+/// Opens a connection and explains the Service, including the state of the kernel.
+fn explain_with_kernel(mode: &'static str) -> Value {
     let node = Node::new(mode);
     let (_listener, _client) = node.host.run(|| {
         let listener = TcpListener::bind("10.244.0.2:8080").unwrap();
@@ -128,68 +128,68 @@ fn explained_in_kernel(mode: &'static str) -> Value {
     serde_json::from_str(&node.host.command(PROGRAM, &arguments)).unwrap()
 }
 
-fn assert_in_force(explanation: &Value, counted: (&str, &str)) {
+fn assert_kernel_state(explanation: &Value, expected: (&str, &str)) {
     assert_eq!(explanation.get("unread"), None, "{explanation:#}");
-    let in_force = &explanation["ports"][0]["inForce"];
+    let state = &explanation["ports"][0]["inForce"];
     let flow = serde_json::json!([{"endpoint": "10.244.0.2:8080", "flows": 1, "current": true}]);
-    assert_eq!(in_force["flows"], flow, "{in_force:#}");
-    let rules = in_force["rules"].as_array().unwrap();
-    let (place, text) = counted;
-    let is_meant = |rule: &&Value| {
+    assert_eq!(state["flows"], flow, "{state:#}");
+    let rules = state["rules"].as_array().unwrap();
+    let (place, text) = expected;
+    let is_expected = |rule: &&Value| {
         rule["place"].as_str().unwrap().starts_with(place) && rule["text"].as_str().unwrap().contains(text)
     };
-    let rule = rules.iter().find(is_meant);
-    assert!(rule.is_some(), "no {counted:?} in {in_force:#}");
+    let rule = rules.iter().find(is_expected);
+    assert!(rule.is_some(), "{expected:?} is missing in {state:#}");
     let not_ready = rules.iter().filter(|rule| rule["text"].as_str().unwrap().contains("10.244.0.3"));
     assert_eq!(not_ready.count(), 0);
 }
 
 #[test]
-fn rules_of_iptables_are_told_with_their_counters_and_connections() {
-    let explanation = explained_in_kernel("iptables");
-    assert_in_force(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
+fn iptables_rules_are_listed_with_counters_and_connections() {
+    let explanation = explain_with_kernel("iptables");
+    assert_kernel_state(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
     let rules = explanation["ports"][0]["inForce"]["rules"].as_array().unwrap();
     let dispatch = rules.iter().find(|rule| rule["text"].as_str().unwrap().starts_with("-d 10.96.0.10/32")).unwrap();
     assert_eq!((&dispatch["place"], &dispatch["packets"]), (&"nat KUBE-SERVICES".into(), &1.into()));
 }
 
 #[test]
-fn elements_of_nftables_are_told_with_connections() {
-    let explanation = explained_in_kernel("nftables");
-    assert_in_force(&explanation, ("@endpoints", "10.96.0.10 . tcp . 80 . 1:1 : 10.244.0.2 . 8080"));
+fn nftables_elements_are_listed_with_connections() {
+    let explanation = explain_with_kernel("nftables");
+    assert_kernel_state(&explanation, ("@endpoints", "10.96.0.10 . tcp . 80 . 1:1 : 10.244.0.2 . 8080"));
 }
 
 #[test]
-fn top_tells_who_is_busy_from_the_counters_of_rules() {
+fn top_reads_counters_of_iptables_rules() {
     let node = Node::new("iptables");
-    let told = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let text = std::thread::scope(|scope| {
         scope.spawn(|| {
             node.host.run(|| {
                 let listener = TcpListener::bind("10.244.0.2:8080").unwrap();
-                while !told.load(Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     drop(TcpStream::connect("10.96.0.10:80").unwrap());
                     drop(listener.accept().unwrap());
                 }
             });
         });
         let output = node.host.try_command(PROGRAM, &["top", "--once", "--interval", "200ms"]);
-        told.store(true, Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
         stdout(&output).to_owned()
     });
     let line = text.lines().nth(1).unwrap();
-    let words: Vec<&str> = line.split_whitespace().collect();
-    assert_eq!(words[1..], ["shop/web:http", "10.244.0.2:8080", "100", "%"], "{text}");
-    assert!(words[0].parse::<f64>().unwrap() > 0.0, "{text}");
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(columns[1..], ["shop/web:http", "10.244.0.2:8080", "100", "%"], "{text}");
+    assert!(columns[0].parse::<f64>().unwrap() > 0.0, "{text}");
 }
 
 #[test]
-fn top_says_how_to_make_nftables_count() {
+fn top_without_counters_is_an_error_with_the_flag_to_use() {
     let node = Node::new("nftables");
     let output = node.host.try_command(PROGRAM, &["top", "--once"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("run the proxy with --nftables-connection-counters COUNT"), "{text}");
+    assert!(text.contains("--nftables-connection-counters COUNT"), "{text}");
     let empty = NetNs::new().try_command(PROGRAM, &["top", "--once"]);
     assert!(String::from_utf8(empty.stderr).unwrap().contains("no rules of a service proxy"));
 }

@@ -1,6 +1,6 @@
-//! `ferroute render`, as a user calls it.
+//! Tests of `ferroute render`.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::{
     path::Path,
@@ -27,7 +27,7 @@ fn stderr_of_failure(output: &Output) -> &str {
 }
 
 #[test]
-fn the_example_shows_every_service_of_it() {
+fn iptables_rules_of_the_example_are_rendered() {
     let output = render(&["--hostname-override", "node-1", "--manifests", &example()]);
     let text = stdout(&output);
     for rule in [
@@ -37,13 +37,13 @@ fn the_example_shows_every_service_of_it() {
         r#"-m recent --rcheck --seconds 600 --reap"#,
         r#"-A KUBE-SERVICES -d 10.96.0.82/32 -p tcp -m comment --comment "shop/search has no endpoints" -m tcp --dport 9200 -j REJECT"#,
     ] {
-        assert!(text.contains(rule), "no {rule}\nin\n{text}");
+        assert!(text.contains(rule), "{rule}\nis missing in\n{text}");
     }
     assert!(text.starts_with("# IPv4 rules of node node-1\n") && text.contains("\n# IPv6 rules of node node-1\n"));
 }
 
 #[test]
-fn nftables_mode_shows_elements_of_maps_that_nft_can_load() {
+fn nft_loads_the_rendered_nftables_rules() {
     let arguments = ["--proxy-mode", "nftables", "--hostname-override", "node-1", "--manifests", &example()];
     let output = render(&arguments);
     let text = stdout(&output);
@@ -52,7 +52,7 @@ fn nftables_mode_shows_elements_of_maps_that_nft_can_load() {
         r#"add element ip ferroute refused { 10.96.0.82 . tcp . 9200 comment "shop/search" }"#,
         "add table ip6 ferroute ",
     ] {
-        assert!(text.contains(line), "no {line}\nin\n{text}");
+        assert!(text.contains(line), "{line}\nis missing in\n{text}");
     }
     let namespace = ferroute_testing::NetNs::new();
     namespace.feed("nft", &["-f", "-"], text);
@@ -60,18 +60,18 @@ fn nftables_mode_shows_elements_of_maps_that_nft_can_load() {
 }
 
 #[test]
-fn the_demos_manifests_show_rules_with_the_endpoints_that_the_demo_makes() {
+fn demo_manifests_are_rendered_with_the_endpoints_of_the_demo() {
     let nginx = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/nginx.yaml");
     let output = render(&["--manifests", nginx]);
     for rule in
         ["! -s 172.17.0.0/16 -d 10.111.175.78/32 -p tcp", r#"--comment "default/nginx-service -> 172.17.0.5:80""#]
     {
-        assert!(stdout(&output).contains(rule), "no {rule} in {}", stdout(&output));
+        assert!(stdout(&output).contains(rule), "{rule} is missing in {}", stdout(&output));
     }
 }
 
 #[test]
-fn the_node_decides_which_endpoints_are_local() {
+fn local_endpoints_depend_on_the_node() {
     let local = |node| {
         let output = render(&["--hostname-override", node, "--family", "ipv4", "--manifests", &example()]);
         let svl = stdout(&output).lines().filter(|line| line.starts_with("-A KUBE-SVL-")).map(str::to_owned);
@@ -83,7 +83,7 @@ fn the_node_decides_which_endpoints_are_local() {
 }
 
 #[test]
-fn the_configuration_is_obeyed() {
+fn configuration_is_applied() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.yaml");
     let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: node-1\n\
@@ -95,7 +95,7 @@ fn the_configuration_is_obeyed() {
 }
 
 #[test]
-fn what_is_wrong_is_told_by_file_and_field() {
+fn invalid_configuration_and_missing_manifests_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("config.yaml");
     let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -111,23 +111,23 @@ fn what_is_wrong_is_told_by_file_and_field() {
 }
 
 #[test]
-fn a_bad_object_is_told_and_the_others_are_rendered() {
+fn invalid_objects_are_reported_and_the_others_rendered() {
     let directory = tempfile::tempdir().unwrap();
     let manifest = directory.path().join("all.yaml");
-    let bad = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\n\
+    let invalid = "---\napiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: shop}\n\
                spec: {clusterIP: 10.96.0.300, ports: [{port: 80}]}\n";
-    std::fs::write(&manifest, std::fs::read_to_string(example()).unwrap() + bad).unwrap();
+    std::fs::write(&manifest, std::fs::read_to_string(example()).unwrap() + invalid).unwrap();
     let output = render(&["--hostname-override", "node-1", "--manifests", manifest.to_str().unwrap()]);
     assert!(stdout(&output).contains("shop/web:http cluster IP"));
     assert!(!stdout(&output).contains("shop/bad"));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     for part in ["shop/bad", "spec.clusterIP", "10.96.0.300", manifest.to_str().unwrap()] {
-        assert!(told.contains(part), "no {part} in {told}");
+        assert!(stderr.contains(part), "{part} is missing in {stderr}");
     }
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn closed_pipe_is_not_an_error() {
     let command = format!("{} render --manifests {} | head -n 1", env!("CARGO_BIN_EXE_ferroute"), example());
     let output = Command::new("bash").args(["-o", "pipefail", "-c", &command]).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,6 +1,6 @@
-//! `ferroute trace`, as a user calls it.
+//! Tests of `ferroute trace`.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn example(name: &str) -> String {
     format!("{}/../../examples/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Traces in the nginx example.
+/// Traces a packet in the nginx example.
 fn trace(arguments: &str) -> Output {
     trace_in(&["--manifests", &example("nginx.yaml")], arguments)
 }
@@ -30,15 +30,15 @@ fn json(output: &Output) -> Value {
     serde_json::from_str(&text(output)).unwrap()
 }
 
-/// What is told to somebody who asked for the impossible.
-fn refusal(output: &Output) -> String {
+/// Returns the error of a failed trace.
+fn error(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 #[test]
-fn names_stand_beside_the_addresses_of_services_and_pods() {
+fn addresses_are_printed_with_names_of_services_and_pods() {
     let output = trace("--from 172.17.0.14 --to 10.111.175.78:80");
     assert_eq!(output.status.code(), Some(0));
     for part in [
@@ -47,20 +47,20 @@ fn names_stand_beside_the_addresses_of_services_and_pods() {
         "33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80 (pod default/nginx-deployment-2)\n",
         "=> delivered to one of these 3 through cni0, with source 172.17.0.14 (pod default/web-server)\n",
     ] {
-        assert!(text(&output).contains(part), "no {part} in {}", text(&output));
+        assert!(text(&output).contains(part), "{part} is missing in {}", text(&output));
     }
 }
 
 #[test]
-fn pods_nodes_and_services_can_be_called_by_their_names() {
+fn pods_nodes_and_services_can_be_given_by_name() {
     let by_address = text(&trace("--from 172.17.0.14 --to 10.111.175.78:80"));
     for arguments in [
         "--from web-server --to nginx-service",
         "--from default/web-server --to default/nginx-service:80",
         "--from web-server --to 10.111.175.78:80 --proto TCP --in cni0",
     ] {
-        let told = text(&trace(arguments));
-        assert_eq!(told.lines().skip(2).collect::<Vec<_>>(), by_address.lines().skip(2).collect::<Vec<_>>());
+        let output = text(&trace(arguments));
+        assert_eq!(output.lines().skip(2).collect::<Vec<_>>(), by_address.lines().skip(2).collect::<Vec<_>>());
     }
     let from_node = text(&trace("--local --to nginx-service"));
     assert!(
@@ -74,7 +74,7 @@ fn pods_nodes_and_services_can_be_called_by_their_names() {
 }
 
 #[test]
-fn where_a_packet_comes_in_follows_from_its_sender_unless_somebody_says_it() {
+fn input_interface_follows_from_the_source_by_default() {
     let second_line = |arguments: &str| text(&trace(arguments)).lines().nth(1).unwrap().to_owned();
     for (arguments, expected) in [
         ("--from outside --to 192.168.49.2:31628", "on node node, coming in by eth0, which leads to 192.168.49.100"),
@@ -90,7 +90,7 @@ fn where_a_packet_comes_in_follows_from_its_sender_unless_somebody_says_it() {
 }
 
 #[test]
-fn the_exit_status_tells_what_becomes_of_the_packet() {
+fn exit_status_is_the_result_for_the_packet() {
     let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
     let status = |output: &Output| output.status.code().unwrap();
     let delivered = trace_in(&cluster, "--local --to shop/web:http");
@@ -98,28 +98,28 @@ fn the_exit_status_tells_what_becomes_of_the_packet() {
     let rejected = trace_in(&cluster, "--local --to shop/search");
     assert_eq!(status(&rejected), 1);
     assert!(text(&rejected).contains("=> rejected with icmp-port-unreachable\n"), "{}", text(&rejected));
-    let not_ours = trace("--local --to 10.111.175.78:81");
-    assert_eq!(status(&not_ours), 1);
+    let no_service = trace("--local --to 10.111.175.78:81");
+    assert_eq!(status(&no_service), 1);
     let note = "note: 10.111.175.78 is the address of default/nginx-service, which has no such port, but 80/tcp\n";
-    assert!(text(&not_ours).contains(note), "{}", text(&not_ours));
+    assert!(text(&no_service).contains(note), "{}", text(&no_service));
     assert_eq!(status(&trace("--to nginx-service")), 2);
 }
 
 #[test]
-fn what_cannot_be_traced_is_told_with_what_to_do() {
+fn invalid_arguments_are_errors_with_the_cause() {
     for (arguments, parts) in [
-        ("--from nobody --to nginx-service", vec!["--from nobody", "neither an address nor the name"]),
-        ("--local --to nothing:80", vec!["--to nothing:80", "default/nothing is not known"]),
-        ("--local --to 10.111.175.78", vec!["--to 10.111.175.78", "the port is missing"]),
-        ("--local --to nginx-service:81", vec!["has no such tcp port", "80/tcp"]),
-        ("--local --to nginx-service --proto udp", vec!["has no such udp port"]),
-        ("--from fd00:172:17::14 --to 10.111.175.78:80", vec!["no addresses of the same IP family"]),
+        ("--from unknown --to nginx-service", vec!["--from unknown"]),
+        ("--local --to nothing:80", vec!["--to nothing:80", "default/nothing"]),
+        ("--local --to 10.111.175.78", vec!["--to 10.111.175.78", "ADDRESS:PORT"]),
+        ("--local --to nginx-service:81", vec!["tcp", "80/tcp"]),
+        ("--local --to nginx-service --proto udp", vec!["udp", "80/tcp"]),
+        ("--from fd00:172:17::14 --to 10.111.175.78:80", vec!["IP family"]),
         ("--local --to nginx-service --in eth0", vec!["--in"]),
         ("--local --to 10.0.0.1:0", vec!["port 0"]),
     ] {
-        let told = refusal(&trace(arguments));
+        let error = error(&trace(arguments));
         for part in parts {
-            assert!(told.contains(part), "{arguments}: no {part} in {told}");
+            assert!(error.contains(part), "{arguments}: {part} is missing in {error}");
         }
     }
     let directory = tempfile::tempdir().unwrap();
@@ -128,49 +128,50 @@ fn what_cannot_be_traced_is_told_with_what_to_do() {
                 ports: [{name: http, port: 80}, {name: https, port: 443}]\n";
     std::fs::write(&file, text).unwrap();
     let source = ["--hostname-override", "node-1", "--manifests", file.to_str().unwrap()];
-    let told = refusal(&trace_in(&source, "--from 10.0.0.1 --in eth0 --to shop/two"));
-    assert!(told.contains("shop/two has several ports, name one: 443/tcp, 80/tcp"), "{told}");
-    // No Node tells where the sender is.
-    let told = refusal(&trace_in(&source, "--from 10.0.0.1 --to shop/two:http"));
-    assert!(told.contains("cannot tell how packets of 10.0.0.1 come in: name the interface by --in"), "{told}");
+    let message = error(&trace_in(&source, "--from 10.0.0.1 --in eth0 --to shop/two"));
+    assert!(message.contains("443/tcp, 80/tcp"), "{message}");
+    // Without a Node, the route to the source is unknown.
+    let message = error(&trace_in(&source, "--from 10.0.0.1 --to shop/two:http"));
+    assert!(message.contains("10.0.0.1") && message.contains("--in"), "{message}");
 }
 
 #[test]
-fn every_mode_sends_the_packet_to_the_same_endpoints() {
-    let ends = |mode: &str, arguments: &str| {
+fn all_modes_select_the_same_endpoints() {
+    let endpoints = |mode: &str, arguments: &str| {
         let report = json(&trace(&format!("{arguments} -o json --proxy-mode {mode}")));
         assert_eq!(report["mode"], if mode == "nftables" { "nftables" } else { "iptables" });
         let choices = report["ways"][0]["choices"].as_array().unwrap().clone();
-        let mut ends: Vec<_> = choices.iter().map(|it| (it["to"].to_string(), it["from"].to_string())).collect();
-        ends.sort();
-        assert_eq!(ends.len(), 3);
-        ends
+        let mut endpoints: Vec<_> =
+            choices.iter().map(|choice| (choice["to"].to_string(), choice["from"].to_string())).collect();
+        endpoints.sort();
+        assert_eq!(endpoints.len(), 3);
+        endpoints
     };
     for arguments in
         ["--from web-server --to nginx-service", "--local --to nginx-service", "--from outside --to 192.168.49.2:31628"]
     {
-        let iptables = ends("iptables", arguments);
-        assert_eq!(ends("nftables", arguments), iptables);
-        assert_eq!(ends("ipvs", arguments), iptables);
+        let iptables = endpoints("iptables", arguments);
+        assert_eq!(endpoints("nftables", arguments), iptables);
+        assert_eq!(endpoints("ipvs", arguments), iptables);
     }
-    let told = text(&trace("--from web-server --to nginx-service --proxy-mode ipvs"));
-    assert!(told.contains("note: mode ipvs is told by the rules of iptables mode"), "{told}");
+    let output = text(&trace("--from web-server --to nginx-service --proxy-mode ipvs"));
+    assert!(output.contains("note: mode ipvs is told by the rules of iptables mode"), "{output}");
 }
 
 #[test]
-fn json_has_the_shape_that_is_documented() {
+fn json_output_has_the_documented_structure() {
     let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
     insta::assert_snapshot!(text(&trace_in(&cluster, "--local --to shop/search -o json")));
 }
 
 #[test]
-fn a_flowchart_can_be_had() {
+fn mermaid_output_is_a_flowchart() {
     let chart = text(&trace("--from web-server --to nginx-service -o mermaid"));
     assert!(chart.starts_with("flowchart TD\n    n1([\"tcp 172.17.0.14:50000 (pod default/web-server) to "), "{chart}");
 }
 
 #[test]
-fn colours_come_when_they_are_asked_for_and_not_into_pipes() {
+fn colors_are_not_written_to_pipes_by_default() {
     let arguments = "--from web-server --to nginx-service";
     assert!(!text(&trace(arguments)).contains('\x1b'));
     assert!(!text(&trace(&format!("{arguments} --color never"))).contains('\x1b'));
@@ -178,7 +179,7 @@ fn colours_come_when_they_are_asked_for_and_not_into_pipes() {
 }
 
 #[test]
-fn all_rules_are_told_when_asked_for() {
+fn all_prints_rules_that_do_not_match() {
     let cluster = ["--hostname-override", "node-1", "--manifests", &example("cluster.yaml")];
     let some = text(&trace_in(&cluster, "--local --to 10.99.99.99:80"));
     let all = text(&trace_in(&cluster, "--local --to 10.99.99.99:80 --all"));
@@ -186,7 +187,7 @@ fn all_rules_are_told_when_asked_for() {
     assert!(!all.contains("no match (") && all.lines().count() > some.lines().count(), "{all}");
 }
 
-/// The node of the nginx example, in a network namespace, without pods.
+/// Creates the node of the nginx example in a network namespace, without pods.
 fn node() -> NetNs {
     let (node, outside) = (NetNs::new(), NetNs::new());
     node.link("eth0", &outside, "far");
@@ -203,14 +204,14 @@ fn rendered(mode: &str) -> String {
     let arguments = ["render", "--family", "ipv4", "--proxy-mode", mode, "--manifests", &example("nginx.yaml")];
     let output = Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    // Counters of nfacct are none of a namespace's.
+    // Packet counters of nfacct do not exist in the namespace.
     let text = String::from_utf8(output.stdout).unwrap();
     text.replace(" -m nfacct --nfacct-name  ct_state_invalid_dropped_pkts", "")
         .replace(" -m nfacct --nfacct-name  localhost_nps_accepted_pkts", "")
 }
 
 #[test]
-fn the_kernels_rules_are_walked_with_the_hosts_own_addresses_and_routes() {
+fn kernel_rules_are_traced_with_addresses_and_routes_of_the_host() {
     for (mode, program, arguments) in
         [("iptables", "iptables-restore", &["--noflush"][..]), ("nftables", "nft", &["-f", "-"])]
     {
@@ -227,7 +228,7 @@ fn the_kernels_rules_are_walked_with_the_hosts_own_addresses_and_routes() {
         let planned = json(&trace(&format!("--from web-server --to nginx-service -o json --proxy-mode {mode}")));
         assert_eq!(report["ways"][0]["choices"], planned["ways"][0]["choices"]);
 
-        // Somebody else's rules count, too.
+        // Rules of other programs apply, too.
         node.feed("nft", &["-f", "-"], "table inet guard {\n chain forward {\n type filter hook forward priority 10; ip daddr 172.17.0.5 drop\n }\n}\n");
         let dropped = traced("--to nginx-service");
         assert_eq!(dropped.status.code(), Some(1), "{dropped:?}");
@@ -239,12 +240,12 @@ fn the_kernels_rules_are_walked_with_the_hosts_own_addresses_and_routes() {
 }
 
 #[test]
-fn without_services_the_kernels_rules_can_be_walked_all_the_same() {
+fn kernel_rules_are_traced_without_services() {
     let node = node();
     node.feed("iptables-restore", &["--noflush"], &rendered("iptables"));
     let output = node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to 127.0.0.1:31628"));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = text(&output);
-    assert!(told.contains("sent by node here itself\nthrough the rules that are in the kernel now\n"), "{told}");
-    assert!(told.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{told}");
+    let output = text(&output);
+    assert!(output.contains("sent by node here itself\nthrough the rules that are in the kernel now\n"), "{output}");
+    assert!(output.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{output}");
 }

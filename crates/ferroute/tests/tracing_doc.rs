@@ -1,12 +1,10 @@
-//! The examples in `docs/tracing.md` show what the command prints.
-//!
-//! With `FERROUTE_UPDATE_DOCS=1` in the environment the text is brought up to date instead.
+//! Checks the output of the examples in `docs/tracing.md`, or updates it if `FERROUTE_UPDATE_DOCS` is set.
 
-#![expect(clippy::unwrap_used, reason = "what cannot be had fails the test")]
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
 
 use std::{fmt::Write, path::Path, process::Command};
 
-/// The text with the output of every example as it is now.
+/// Returns the text with the current output of each example.
 fn with_outputs(text: &str, root: &Path) -> String {
     let mut new = String::new();
     let mut lines = text.lines();
@@ -21,13 +19,13 @@ fn with_outputs(text: &str, root: &Path) -> String {
             Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments.split(' ')).current_dir(root).output().unwrap();
         assert!(output.stderr.is_empty(), "{command}: {output:?}");
         writeln!(new, "{command}\n{}```", String::from_utf8(output.stdout).unwrap()).unwrap();
-        assert!(lines.any(|line| line == "```"), "the example {command} has no end");
+        assert!(lines.any(|line| line == "```"), "unterminated example {command}");
     }
     new
 }
 
 #[test]
-fn the_examples_show_what_the_command_prints() {
+fn examples_show_the_output_of_the_command() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let path = root.join("docs/tracing.md");
     let text = std::fs::read_to_string(&path).unwrap();

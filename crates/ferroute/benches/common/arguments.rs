@@ -2,7 +2,7 @@ use std::{fmt, process::Command};
 
 use super::cluster::Size;
 
-/// A mode of the proxy.
+/// A proxy mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Iptables,
@@ -18,38 +18,38 @@ impl fmt::Display for Mode {
     }
 }
 
-/// One line of a table.
+/// A row of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) mode: Mode,
     pub(crate) size: Size,
 }
 
-/// What the command line asks for.
+/// A parsed command line.
 #[derive(Debug)]
-pub(crate) enum Asked {
-    /// All these cases, each in a process of its own.
+pub(crate) enum Invocation {
+    /// Measure these cases, each in a separate process.
     Table(Vec<Case>),
-    /// One case, for the process that prints the table.
-    Line(Case),
+    /// Measure one case in this process, for the process that prints the table.
+    Row(Case),
 }
 
-/// Reads the words of the command line: modes and sizes (`nftables 1000x10 10000x10`). Without a mode all of them are
-/// meant, without a size those of `defaults`. Words that Cargo adds and `own` words of the bench are passed over.
-pub(crate) fn asked(defaults: fn(Mode) -> Vec<Size>, own: &[&str]) -> Asked {
-    let (mut modes, mut sizes, mut one) = (Vec::new(), Vec::new(), false);
-    for word in std::env::args().skip(1) {
-        match word.as_str() {
+/// Parses the command line: modes and sizes (`nftables 1000x10 10000x10`). By default, all modes are measured, with the sizes
+/// in `defaults`. Arguments that Cargo adds, and those in `other` are ignored.
+pub(crate) fn parse_arguments(defaults: fn(Mode) -> Vec<Size>, other: &[&str]) -> Invocation {
+    let (mut modes, mut sizes, mut is_row) = (Vec::new(), Vec::new(), false);
+    for argument in std::env::args().skip(1) {
+        match argument.as_str() {
             "iptables" => modes.push(Mode::Iptables),
             "nftables" => modes.push(Mode::Nftables),
-            LINE => one = true,
+            ROW => is_row = true,
             "--bench" => {}
-            word if own.contains(&word) => {}
-            word => sizes.push(word.parse().unwrap_or_else(|error| panic!("{error}"))),
+            argument if other.contains(&argument) => {}
+            argument => sizes.push(argument.parse().unwrap_or_else(|error| panic!("{error}"))),
         }
     }
-    if let (true, &[mode], &[size]) = (one, &modes[..], &sizes[..]) {
-        return Asked::Line(Case { mode, size });
+    if let (true, &[mode], &[size]) = (is_row, &modes[..], &sizes[..]) {
+        return Invocation::Row(Case { mode, size });
     }
     if modes.is_empty() {
         modes = vec![Mode::Iptables, Mode::Nftables];
@@ -58,17 +58,16 @@ pub(crate) fn asked(defaults: fn(Mode) -> Vec<Size>, own: &[&str]) -> Asked {
         let sizes = if sizes.is_empty() { defaults(mode) } else { sizes.clone() };
         sizes.into_iter().map(move |size| Case { mode, size })
     });
-    Asked::Table(cases.collect())
+    Invocation::Table(cases.collect())
 }
 
-/// Measures a case in a process of its own, so that it finds memory as a proxy that has just been started does. Prints
-/// the line itself.
-pub(crate) fn measure_apart(case: Case, own: &[&str]) {
+/// Measures a case in a new process, so that its memory is that of a new proxy. The process prints the row.
+pub(crate) fn measure_in_process(case: Case, other: &[&str]) {
     let mode = case.mode.to_string();
     let size = format!("{}x{}", case.size.services, case.size.endpoints);
-    let own = std::env::args().filter(|word| own.contains(&word.as_str()));
-    let status = Command::new(std::env::current_exe().unwrap()).args([LINE, &mode, &size]).args(own).status().unwrap();
+    let other = std::env::args().filter(|argument| other.contains(&argument.as_str()));
+    let status = Command::new(std::env::current_exe().unwrap()).args([ROW, &mode, &size]).args(other).status().unwrap();
     assert!(status.success(), "{mode} {size}: {status}");
 }
 
-const LINE: &str = "--line";
+const ROW: &str = "--line";

@@ -1,16 +1,16 @@
 use std::{fs, time::Duration};
 
-/// Memory of a process in bytes.
+/// The resident memory of a process, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
-    /// Resident now.
+    /// The current size.
     pub(crate) resident: u64,
-    /// Resident at most so far.
+    /// The maximum so far.
     pub(crate) peak: u64,
 }
 
 impl Memory {
-    pub(crate) fn of(process: u32) -> Self {
+    pub(crate) fn of_process(process: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -20,7 +20,7 @@ impl Memory {
     }
 }
 
-/// Median and 99th percentile.
+/// Formats the median and the 99th percentile.
 pub(crate) fn percentiles(times: &mut [Duration]) -> String {
     times.sort_unstable();
     format!("{} / {}", time(times[times.len() / 2]), time(times[times.len() * 99 / 100]))
@@ -31,7 +31,7 @@ pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Three digits at most, in the unit that suits.
+/// Formats a duration with three digits.
 pub(crate) fn time(time: Duration) -> String {
     let (value, unit) = match time.as_secs_f64() {
         seconds if seconds >= 1.0 => (seconds, "s"),
@@ -48,7 +48,7 @@ pub(crate) fn time(time: Duration) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Megabytes: of 1,000,000 bytes.
+/// Formats a size in megabytes (1,000,000 bytes).
 pub(crate) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

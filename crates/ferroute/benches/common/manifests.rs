@@ -11,16 +11,16 @@ use serde::Serialize;
 
 use super::cluster::{self, Size};
 
-/// How manifests are written.
+/// The format of manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Documents between `---`, in block style, as `kubectl get -o yaml` gives them.
+    /// Documents in block style, separated by `---`, like the output of `kubectl get -o yaml`.
     Yaml,
     /// One object per line.
     Json,
 }
 
-/// A directory of manifests. A Service and its slice are in the same file, with those of their neighbours.
+/// A directory of manifests. Each file contains a group of Services with their slices.
 pub(crate) struct Manifests {
     directory: PathBuf,
     format: Format,
@@ -28,7 +28,7 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// Writes all of them into a directory, which must be there, without holding them in memory.
+    /// Writes all manifests to an existing directory, without keeping them in memory.
     pub(crate) fn write(directory: PathBuf, format: Format, size: Size) -> io::Result<Self> {
         let manifests = Self { directory, format, size };
         let mut node = Node {
@@ -44,20 +44,20 @@ impl Manifests {
         Ok(manifests)
     }
 
-    /// Writes the file of a Service anew, with one endpoint replaced by another one each `turn`. All other Services in
-    /// it are as they were at first.
-    pub(crate) fn change(&self, number: u32, turn: u32) -> io::Result<Ready> {
+    /// Prepares the file of a Service with one endpoint replaced by another one, which is different in each `round`. All other
+    /// Services in the file are unchanged.
+    pub(crate) fn prepare_change(&self, number: u32, round: u32) -> io::Result<PreparedFile> {
         let file = number / SERVICES_PER_FILE;
         let path = self.file(file);
-        let aside = self.write_aside(&path, |out| self.write_services(out, file, Some((number, turn))))?;
-        Ok(Ready { aside, path })
+        let temporary = self.write_temporary(&path, |out| self.write_services(out, file, Some((number, round))))?;
+        Ok(PreparedFile { temporary, path })
     }
 
     fn write_services(&self, out: &mut dyn Write, file: u32, changed: Option<(u32, u32)>) -> io::Result<()> {
         let first = file * SERVICES_PER_FILE;
         for number in first..self.size.services.min(first + SERVICES_PER_FILE) {
             let slice = match changed {
-                Some((changed, turn)) if changed == number => cluster::changed_slice(self.size, number, turn),
+                Some((changed, round)) if changed == number => cluster::changed_slice(self.size, number, round),
                 _ => cluster::slice(self.size, number),
             };
             self.format.write(out, "v1", "Service", &cluster::service(number))?;
@@ -75,29 +75,33 @@ impl Manifests {
     }
 
     fn replace(&self, path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-        fs::rename(self.write_aside(path, write)?, path)
+        fs::rename(self.write_temporary(path, write)?, path)
     }
 
-    /// Where the proxy does not look.
-    fn write_aside(&self, path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<PathBuf> {
-        let aside = path.with_extension("new");
-        let mut out = BufWriter::new(File::create(&aside)?);
+    /// Writes to a temporary file, which the proxy ignores.
+    fn write_temporary(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
+        let temporary = path.with_extension("new");
+        let mut out = BufWriter::new(File::create(&temporary)?);
         write(&mut out)?;
         out.flush()?;
-        Ok(aside)
+        Ok(temporary)
     }
 }
 
-/// A changed file that is not in its place yet.
-pub(crate) struct Ready {
-    aside: PathBuf,
+/// A changed file before its rename.
+pub(crate) struct PreparedFile {
+    temporary: PathBuf,
     path: PathBuf,
 }
 
-impl Ready {
-    /// Moves it into its place.
-    pub(crate) fn put(self) -> io::Result<()> {
-        fs::rename(self.aside, self.path)
+impl PreparedFile {
+    /// Renames the file.
+    pub(crate) fn commit(self) -> io::Result<()> {
+        fs::rename(self.temporary, self.path)
     }
 }
 
@@ -130,7 +134,7 @@ impl Format {
     }
 }
 
-/// An object with what says of which kind it is.
+/// An object with its type.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest<'a, T: Serialize> {
@@ -140,5 +144,5 @@ struct Manifest<'a, T: Serialize> {
     object: &'a T,
 }
 
-/// Few enough that a change of one touches a small file.
+/// A small number, so that a change rewrites a small file.
 const SERVICES_PER_FILE: u32 = 100;

@@ -1,7 +1,7 @@
-//! What the benches share: clusters of any size, arguments, figures.
+//! Shared code of the benchmarks: clusters of any size, arguments, formatting.
 
-#![allow(dead_code, reason = "each bench uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "benches are programs for people at a terminal")]
+#![allow(dead_code, reason = "each benchmark uses a part")]
+#![allow(clippy::unwrap_used, reason = "benchmarks are interactive programs")]
 
 pub(crate) mod arguments;
 pub(crate) mod cluster;

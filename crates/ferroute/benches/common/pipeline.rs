@@ -1,4 +1,4 @@
-//! From events to the kernel, within this process.
+//! The path from events to the kernel, in this process.
 
 use std::{
     sync::Arc,
@@ -7,11 +7,12 @@ use std::{
 
 use ferroute_api::{EndpointSlice, Service};
 use ferroute_core::{
-    Dataplane, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, SyncReport, Tracker,
-    tracker::TrackerEvent,
+    Dataplane, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, SyncReport, Tracker, tracker::TrackerEvent,
 };
 use ferroute_host::KernelAddresses;
-use ferroute_iptables::{GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, exec::search_path};
+use ferroute_iptables::{
+    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, exec::search_path,
+};
 use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
 use super::{
@@ -19,20 +20,20 @@ use super::{
     cluster::{self, Size},
 };
 
-/// What a source tells.
+/// An event of a source.
 pub(crate) enum Event {
     Service(Box<Service>),
     Slice(Box<EndpointSlice>),
 }
 
-/// A proxy for IPv4 without source, schedule and log.
+/// An IPv4 proxy without source, scheduling and logging.
 pub(crate) struct Pipeline {
     tracker: Tracker,
     dataplane: Box<dyn Dataplane>,
 }
 
 impl Pipeline {
-    /// Opens what a mode needs, in the calling thread's network namespace.
+    /// Opens a mode's dataplane in the calling thread's network namespace.
     pub(crate) fn open(mode: Mode) -> Self {
         let proxy = ProxySettings {
             detector: LocalTrafficDetector::ClusterCidr(vec![cluster::CLUSTER_CIDR.parse().unwrap()]),
@@ -55,22 +56,22 @@ impl Pipeline {
         Self { tracker: Tracker::new(node), dataplane }
     }
 
-    /// Tells all of a cluster, and brings nothing into force yet.
-    pub(crate) fn tell_all(&mut self, size: Size) {
+    /// Adds all objects of a cluster to the tracker, without a sync.
+    pub(crate) fn load(&mut self, size: Size) {
         for number in 0..size.services {
-            self.tell(&Event::Service(Box::new(cluster::service(number))));
-            self.tell(&Event::Slice(Box::new(cluster::slice(size, number))));
+            self.apply(&Event::Service(Box::new(cluster::service(number))));
+            self.apply(&Event::Slice(Box::new(cluster::slice(size, number))));
         }
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn apply(&mut self, event: &Event) {
         self.tracker.apply(match event {
             Event::Service(service) => TrackerEvent::from_service(service).unwrap(),
             Event::Slice(slice) => TrackerEvent::from_slice(slice, cluster::NODE).unwrap(),
         });
     }
 
-    /// Brings what was told into force. The time is that from the last object to the kernel's acknowledgement.
+    /// Syncs all objects. The duration is from the last object to the kernel's acknowledgement.
     pub(crate) fn first_sync(&mut self) -> (Duration, SyncReport) {
         let start = Instant::now();
         self.tracker.update(IpFamily::V4);
@@ -78,13 +79,13 @@ impl Pipeline {
         (start.elapsed(), report)
     }
 
-    /// Brings events into force, each of which changes a Service of its own. The time is that from the first event to
-    /// the kernel's acknowledgement.
+    /// Syncs events, each of which changes a different Service. The duration is from the first event to the kernel's
+    /// acknowledgement.
     pub(crate) fn sync(&mut self, events: impl Iterator<Item = Event>) -> (Duration, SyncReport) {
         let events: Vec<Event> = events.collect();
         let start = Instant::now();
         for event in &events {
-            self.tell(event);
+            self.apply(event);
         }
         let changes = self.tracker.update(IpFamily::V4);
         assert_eq!(changes.previous.len(), events.len(), "each event changes a Service");
@@ -94,8 +95,8 @@ impl Pipeline {
         (took, report)
     }
 
-    /// Brings many single events into force, one after the other.
+    /// Syncs events one by one.
     pub(crate) fn repeat(&mut self, times: u32, event: impl Fn(u32) -> Event) -> Vec<Duration> {
-        (0..times).map(|turn| self.sync(std::iter::once(event(turn))).0).collect()
+        (0..times).map(|round| self.sync(std::iter::once(event(round))).0).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Looks into the kernel whether rules are there that were said to be in force. A figure without them means nothing.
+//! Checks that the kernel has the rules. Measurements without them would be meaningless.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -13,17 +13,17 @@ use ferroute_testing::NetNs;
 
 use super::{arguments::Mode, cluster::Size};
 
-/// Panics unless the namespace's kernel holds rules for a cluster of this size.
+/// Panics unless the namespace has rules for a cluster of this size.
 pub(crate) fn check(namespace: &NetNs, mode: Mode, size: Size) {
     let (services, endpoints) = (size.services as usize, (size.services * size.endpoints) as usize);
-    let found = namespace.run(|| match mode {
+    let counts = namespace.run(|| match mode {
         Mode::Iptables => chains(),
         Mode::Nftables => elements(),
     });
-    assert_eq!(found, (services, endpoints), "{mode} {size}: service ports and endpoints in the kernel");
+    assert_eq!(counts, (services, endpoints), "{mode} {size}: service ports and endpoints in the kernel");
 }
 
-/// Chains for service ports and for their endpoints.
+/// Returns the numbers of chains of service ports and of endpoints.
 fn chains() -> (usize, usize) {
     let mut child = Command::new("iptables-save").args(["-t", "nat"]).stdout(Stdio::piped()).spawn().unwrap();
     let (mut services, mut endpoints) = (0, 0);
@@ -32,18 +32,18 @@ fn chains() -> (usize, usize) {
         services += usize::from(line.starts_with(":KUBE-SVC-"));
         endpoints += usize::from(line.starts_with(":KUBE-SEP-"));
     }
-    assert!(child.wait().unwrap().success(), "iptables-save fails");
+    assert!(child.wait().unwrap().success(), "iptables-save failed");
     (services, endpoints)
 }
 
-/// Elements for service ports and for their endpoints. The kernel keeps the count; reading a million elements would take
-/// minutes.
+/// Returns the numbers of elements of service ports and of endpoints, which the kernel counts. Listing a million elements would
+/// take minutes.
 fn elements() -> (usize, usize) {
     let table = TableId { family: IpFamily::V4, name: TABLE };
-    let listing = NetlinkKernel::open().unwrap().list_table(&table).unwrap().expect("the table is there");
+    let listing = NetlinkKernel::open().unwrap().list_table(&table).unwrap().expect("the table");
     let count = |set: &str| {
-        let set = listing.sets.iter().find(|listed| listed.name.as_str() == set).expect("the map is there");
-        set.elements.expect("the kernel tells how many elements there are")
+        let set = listing.sets.iter().find(|listed| listed.name.as_str() == set).expect("the map");
+        set.element_count.expect("the number of elements")
     };
     (count("services"), count("endpoints"))
 }

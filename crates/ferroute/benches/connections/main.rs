@@ -1,45 +1,45 @@
-//! Connections per second through a Service, by size of the cluster, and what rules cost those who use no Service.
-//! Needs root.
+//! Measures connections per second through a Service, and the cost of rules for other connections, by the size of the
+//! cluster. Requires root.
 //!
 //! ```text
-//!   client ───── node (rules) ───── pods      network namespaces joined by virtual Ethernet devices
+//!   client ----- node (rules) ----- pods      network namespaces connected by veth devices
 //!
 //! cargo bench -p ferroute --bench connections
 //! cargo bench -p ferroute --bench connections -- nftables 1000x10
 //! ```
 //!
-//! Clients connect, wait until the pod closes, and begin anew, all as fast as they can. Three ways are measured by turns,
-//! so that what else the machine does meets all of them: straight to a pod while the node has no rules, straight to a
-//! pod past the rules, and through the Service in the middle of the cluster.
+//! Clients connect, wait until the pod closes the connection, and repeat this as fast as possible. Rounds of three kinds
+//! alternate, so that other load affects all of them: directly to a pod without rules on the node, directly to a pod with
+//! rules, and through the Service in the middle of the cluster.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is a program for people at a terminal")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]
 
 #[path = "../common/mod.rs"]
 mod common;
-mod lab;
+mod network;
 
 use std::net::SocketAddr;
 
 use self::{
     common::{
-        arguments::{Asked, Case, Mode, asked, measure_apart},
+        arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
         figures::time,
         pipeline::Pipeline,
         rules,
     },
-    lab::{Lab, Round},
+    network::{Network, Round},
 };
 
 fn main() {
-    match asked(default_sizes, &[]) {
-        Asked::Line(case) => measure(case),
-        Asked::Table(cases) => {
+    match parse_arguments(default_sizes, &[]) {
+        Invocation::Row(case) => measure(case),
+        Invocation::Table(cases) => {
             println!(
-                "| mode | cluster | no proxy | pod, past the rules | Service | Service against no proxy | time to connect: no proxy | pod | Service |"
+                "| mode | cluster | no proxy | pod, with rules | Service | Service vs. no proxy | time to connect: no proxy | pod | Service |"
             );
             println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-            cases.into_iter().for_each(|case| measure_apart(case, &[]));
+            cases.into_iter().for_each(|case| measure_in_process(case, &[]));
         }
     }
 }
@@ -58,31 +58,31 @@ fn measure(case: Case) {
     let pods: Vec<_> = (0..size.endpoints).map(|i| endpoint(size, number, i)).collect();
     let pod = SocketAddr::from((pods[0], TARGET_PORT));
     let service = SocketAddr::from((cluster_ip(number), PORT));
-    let (without, with) = (Lab::new(&pods), Lab::new(&pods));
+    let (without, with) = (Network::new(&pods), Network::new(&pods));
     with.node.run(|| {
         let mut pipeline = Pipeline::open(mode);
-        pipeline.tell_all(size);
+        pipeline.load(size);
         pipeline.first_sync();
     });
     rules::check(&with.node, mode, size);
-    let (mut no_proxy, mut past, mut through) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut no_proxy, mut direct, mut through) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         no_proxy.push(without.connect(pod));
-        past.push(with.connect(pod));
+        direct.push(with.connect(pod));
         through.push(with.connect(service));
     }
-    let [no_proxy, past, through] = [no_proxy, past, through].map(Round::median);
+    let [no_proxy, direct, through] = [no_proxy, direct, through].map(Round::median);
     println!(
         "| {mode} | {size} | {} | {} | {} | {:.0} % | {} | {} | {} |",
         no_proxy.per_second,
-        past.per_second,
+        direct.per_second,
         through.per_second,
         f64::from(through.per_second) * 100.0 / f64::from(no_proxy.per_second),
         time(no_proxy.to_connect),
-        time(past.to_connect),
+        time(direct.to_connect),
         time(through.to_connect),
     );
 }
 
-/// Of each way.
+/// The number of rounds of each kind.
 const ROUNDS: usize = 7;

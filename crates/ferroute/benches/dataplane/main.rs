@@ -1,13 +1,13 @@
-//! How long rules take from an event to the kernel's acknowledgement, by size of the cluster, and how much memory what
-//! is remembered takes: the change tracker and the dataplane of each mode, against the real kernel, in a network
-//! namespace of its own. Needs root. What is *not* here: reading manifests, scheduling, logs; see the bench `scale`.
+//! Measures the time from an event to the kernel's acknowledgement, and memory, by the size of the cluster: the change tracker
+//! and the dataplane of each mode, with the real kernel, in a separate network namespace. Requires root. The benchmark `scale`
+//! measures the whole program.
 //!
 //! ```text
 //! cargo bench -p ferroute --bench dataplane                              # all modes and sizes
 //! cargo bench -p ferroute --bench dataplane -- nftables 1000x10 5000x20  # these only
 //! ```
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is a program for people at a terminal")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -15,22 +15,22 @@ mod common;
 use ferroute_testing::NetNs;
 
 use self::common::{
-    arguments::{Asked, Case, Mode, asked, measure_apart},
-    cluster::{self, Size, any_service},
+    arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
+    cluster::{self, Size, service_of_round},
     figures::{Memory, megabytes, percentiles, time},
     pipeline::{Event, Pipeline},
     rules,
 };
 
 fn main() {
-    match asked(default_sizes, &[]) {
-        Asked::Line(case) => measure(case),
-        Asked::Table(cases) => {
+    match parse_arguments(default_sizes, &[]) {
+        Invocation::Row(case) => measure(case),
+        Invocation::Table(cases) => {
             println!(
-                "| mode | cluster | first sync | of it kernel | of it Ferroute | endpoint replaced, p50 / p99 | port of Service changed, p50 / p99 | 1,000 endpoints of 1,000 Services | of it kernel | memory | peak |"
+                "| mode | cluster | first sync | kernel | Ferroute | endpoint replaced, p50 / p99 | port of Service changed, p50 / p99 | 1,000 endpoints of 1,000 Services | kernel | memory | peak |"
             );
             println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-            cases.into_iter().for_each(|case| measure_apart(case, &[]));
+            cases.into_iter().for_each(|case| measure_in_process(case, &[]));
         }
     }
 }
@@ -46,25 +46,25 @@ fn default_sizes(mode: Mode) -> Vec<Size> {
 fn measure(case: Case) {
     let Case { mode, size } = case;
     let namespace = NetNs::new();
-    let before = Memory::of(std::process::id()).resident;
+    let before = Memory::of_process(std::process::id()).resident;
     let line = namespace.run(|| {
         let mut pipeline = Pipeline::open(mode);
-        pipeline.tell_all(size);
+        pipeline.load(size);
         let (first, report) = pipeline.first_sync();
-        let memory = Memory::of(std::process::id());
+        let memory = Memory::of_process(std::process::id());
         let singles = singles(mode);
-        let mut endpoint = pipeline.repeat(singles, |turn| {
-            Event::Slice(Box::new(cluster::changed_slice(size, any_service(size, turn), turn)))
+        let mut endpoint = pipeline.repeat(singles, |round| {
+            Event::Slice(Box::new(cluster::changed_slice(size, service_of_round(size, round), round)))
         });
-        let mut service = pipeline.repeat(singles, |turn| {
-            // Another one each time that the same Service has its turn.
-            let port = cluster::PORT + 1 + u16::try_from(turn / size.services).unwrap();
-            Event::Service(Box::new(cluster::service_at(any_service(size, turn), port)))
+        let mut service = pipeline.repeat(singles, |round| {
+            // A new port whenever the same Service is selected again.
+            let port = cluster::PORT + 1 + u16::try_from(round / size.services).unwrap();
+            Event::Service(Box::new(cluster::service_at(service_of_round(size, round), port)))
         });
-        let (many, many_report) = pipeline.sync(
-            (singles..singles + MANY.min(size.services))
-                .map(|turn| Event::Slice(Box::new(cluster::changed_slice(size, any_service(size, turn), turn)))),
-        );
+        let (many, many_report) =
+            pipeline.sync((singles..singles + MANY.min(size.services)).map(|round| {
+                Event::Slice(Box::new(cluster::changed_slice(size, service_of_round(size, round), round)))
+            }));
         format!(
             "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             time(first),
@@ -82,7 +82,7 @@ fn measure(case: Case) {
     println!("{line}");
 }
 
-/// Single changes, enough for a 99th percentile; where each of them takes long, fewer.
+/// The number of single changes: enough for a 99th percentile, fewer for the slow mode.
 fn singles(mode: Mode) -> u32 {
     match mode {
         Mode::Iptables => 30,
@@ -90,5 +90,5 @@ fn singles(mode: Mode) -> u32 {
     }
 }
 
-/// Services that change at once.
+/// The number of Services that change in one sync.
 const MANY: u32 = 1_000;

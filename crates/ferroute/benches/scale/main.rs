@@ -1,13 +1,14 @@
-//! The whole program by size of the cluster: `ferroute run` reads manifests, or an API server that a double plays in
-//! another process, and writes rules in a network namespace of its own; its log tells how long syncs took, and `/proc` how much memory it has. Needs root.
+//! Measures the whole program by the size of the cluster: `ferroute run` reads manifests, or watches a fake API server in another
+//! process, and writes rules in a separate network namespace. Durations are from its log, memory is from `/proc`. Requires
+//! root.
 //!
 //! ```text
 //! cargo bench -p ferroute --bench scale                                   # all modes and sizes, manifests as JSON
-//! cargo bench -p ferroute --bench scale -- yaml iptables 1000x10 5000x20  # these only, manifests as YAML
+//! cargo bench -p ferroute --bench scale -- yaml iptables 1000x10 5000x20  # only these, manifests as YAML
 //! cargo bench -p ferroute --bench scale -- api nftables 10000x10          # from an API server
 //! ```
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is a program for people at a terminal")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -20,8 +21,8 @@ use ferroute_testing::NetNs;
 
 use self::{
     common::{
-        arguments::{Asked, Case, Mode, asked, measure_apart},
-        cluster::{CLUSTER_CIDR, NODE, Size, any_service},
+        arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
+        cluster::{CLUSTER_CIDR, NODE, Size, service_of_round},
         figures::{Memory, median, megabytes, time},
         manifests::Format,
         rules,
@@ -31,15 +32,15 @@ use self::{
 };
 
 fn main() {
-    source::serve_if_asked();
-    match asked(default_sizes, &SOURCES) {
-        Asked::Line(case) => measure(case),
-        Asked::Table(cases) => {
+    source::serve_if_requested();
+    match parse_arguments(default_sizes, &SOURCES) {
+        Invocation::Row(case) => measure(case),
+        Invocation::Table(cases) => {
             println!(
-                "| mode | cluster | read after | first sync | of it kernel | of it Ferroute | endpoint replaced, source to kernel | of it sync | of it kernel | memory | peak |"
+                "| mode | cluster | read after | first sync | kernel | Ferroute | endpoint replaced, source to kernel | sync | kernel | memory | peak |"
             );
             println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-            cases.into_iter().for_each(|case| measure_apart(case, &SOURCES));
+            cases.into_iter().for_each(|case| measure_in_process(case, &SOURCES));
         }
     }
 }
@@ -58,8 +59,8 @@ fn measure(case: Case) {
     let config = directory.path().join("config.yaml");
     fs::write(&config, configuration(mode)).unwrap();
     let namespace = NetNs::new();
-    let is_asked = |source: &str| std::env::args().any(|word| word == source);
-    let mut source = match (is_asked(API), is_asked(YAML)) {
+    let is_requested = |source: &str| std::env::args().any(|word| word == source);
+    let mut source = match (is_requested(API), is_requested(YAML)) {
         (true, _) => Source::api_server(&namespace, size),
         (false, yaml) => Source::manifests(if yaml { Format::Yaml } else { Format::Json }, size),
     };
@@ -68,30 +69,30 @@ fn measure(case: Case) {
     assert!(first.full, "{first:?}");
     proxy.wait_until_quiet();
     thread::sleep(SETTLE);
-    let memory = Memory::of(proxy.id());
+    let memory = Memory::of_process(proxy.id());
     let mut changes = Vec::new();
-    for turn in 0..CHANGES {
-        let change = source.prepare_change(any_service(size, turn), turn);
+    for round in 0..CHANGES {
+        let change = source.prepare_change(service_of_round(size, round), round);
         thread::sleep(PAUSE);
         changes.push(proxy.next_sync_after(change));
     }
     rules::check(&namespace, mode, size);
-    let of = |figure: fn(&Sync) -> Duration| time(median(changes.iter().map(figure).collect()));
+    let median_of = |figure: fn(&Sync) -> Duration| time(median(changes.iter().map(figure).collect()));
     println!(
         "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         time(first.waited.saturating_sub(first.took)),
         time(first.took),
         time(first.kernel),
         time(first.took.saturating_sub(first.kernel)),
-        of(|sync| sync.waited),
-        of(|sync| sync.took),
-        of(|sync| sync.kernel),
+        median_of(|sync| sync.waited),
+        median_of(|sync| sync.took),
+        median_of(|sync| sync.kernel),
         megabytes(memory.resident),
         megabytes(memory.peak),
     );
 }
 
-/// kubeadm's, but that changes do not wait for each other and logs are to be read by a program.
+/// Returns kubeadm's configuration, without a delay between syncs and with a JSON log.
 fn configuration(mode: Mode) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
@@ -105,14 +106,14 @@ fn configuration(mode: Mode) -> String {
     )
 }
 
-/// Words for where Services come from; manifests as JSON where there is none.
+/// Arguments that select the source; JSON manifests by default.
 const SOURCES: [&str; 3] = [YAML, JSON, API];
 const YAML: &str = "yaml";
 const JSON: &str = "json";
 const API: &str = "api";
-/// Single changes.
+/// The number of single changes.
 const CHANGES: u32 = 11;
-/// Nothing is under way any more.
+/// The time to become idle before a change.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time to give memory back.
+/// The time to release memory.
 const SETTLE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The program under measurement.
+//! The measured program.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,27 +12,27 @@ use std::{
 use ferroute_testing::NetNs;
 use serde::Deserialize;
 
-/// A running `ferroute run`; ended when this is dropped.
+/// A process of `ferroute run`, which is killed on drop.
 pub(crate) struct Proxy {
     child: Child,
     started: Instant,
     lines: Receiver<(Instant, Line)>,
 }
 
-/// A sync of the IPv4 rules that wrote something.
+/// A sync that changed IPv4 rules.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sync {
-    /// Everything was written.
+    /// A full sync.
     pub(crate) full: bool,
-    /// From what made it necessary to its end.
+    /// The time from its cause to its end.
     pub(crate) waited: Duration,
-    /// How long it took itself.
+    /// Its duration.
     pub(crate) took: Duration,
-    /// How long the kernel, or the program that talks to it, took.
+    /// The duration of the kernel's part, or of the programs.
     pub(crate) kernel: Duration,
 }
 
-/// A line of the log. Those of other events lack the fields.
+/// A line of the log. Fields of other messages are missing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Line {
@@ -46,7 +46,7 @@ struct Line {
 }
 
 impl Proxy {
-    /// Starts it in a namespace; `source` are the arguments that say where Services come from.
+    /// Starts the proxy in a namespace. `source` are the arguments for the source of objects.
     pub(crate) fn start(namespace: &NetNs, source: &[String], config: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferroute"));
         command.arg("run").args(source).arg("--config").arg(config);
@@ -58,34 +58,34 @@ impl Proxy {
         Self { child, started, lines }
     }
 
-    /// Number of the process.
+    /// Returns the process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the next sync; it counts from the start of the program.
+    /// Waits for the next sync, measured from the start of the program.
     pub(crate) fn next_sync(&mut self) -> Sync {
         self.wait_for_sync(self.started)
     }
 
-    /// Does something and waits for the sync that follows.
+    /// Makes a change and waits for the next sync.
     pub(crate) fn next_sync_after(&mut self, cause: impl FnOnce()) -> Sync {
         let start = Instant::now();
         cause();
         self.wait_for_sync(start)
     }
 
-    /// Waits until nothing has been logged for a while.
+    /// Waits until the log has been quiet for a while.
     pub(crate) fn wait_until_quiet(&mut self) {
         while self.lines.recv_timeout(QUIET).is_ok() {}
     }
 
     fn wait_for_sync(&mut self, cause: Instant) -> Sync {
         loop {
-            let (at, line) = match self.lines.recv_timeout(PATIENCE) {
+            let (at, line) = match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) => line,
-                Err(RecvTimeoutError::Timeout) => panic!("no sync within {PATIENCE:?}"),
-                Err(RecvTimeoutError::Disconnected) => panic!("the proxy has ended"),
+                Err(RecvTimeoutError::Timeout) => panic!("no sync within {TIMEOUT:?}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the proxy exited"),
             };
             assert_ne!(line.level, "error", "{line:?}");
             if line.message == "synced" && line.family == "IPv4" {
@@ -98,7 +98,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -115,7 +115,7 @@ fn follow(log: ChildStderr, lines: &Sender<(Instant, Line)>) {
     }
 }
 
-/// Reads a duration as `{:?}` prints it.
+/// Parses a duration in the format of `{:?}`.
 fn duration(text: &str) -> Duration {
     let unit = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap();
     let seconds = match &text[unit..] {
@@ -123,11 +123,11 @@ fn duration(text: &str) -> Duration {
         "ms" => 1e-3,
         "µs" => 1e-6,
         "ns" => 1e-9,
-        other => panic!("{text} is in {other}"),
+        unit => panic!("unknown unit {unit} in {text}"),
     };
     Duration::from_secs_f64(text[..unit].parse::<f64>().unwrap() * seconds)
 }
 
 const QUIET: Duration = Duration::from_secs(1);
-/// A large cluster on a busy machine takes minutes.
-const PATIENCE: Duration = Duration::from_secs(1200);
+/// Large clusters on a busy machine take minutes.
+const TIMEOUT: Duration = Duration::from_secs(1200);

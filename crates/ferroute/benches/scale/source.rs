@@ -1,4 +1,4 @@
-//! Where the program under measurement reads Services from.
+//! The sources of objects.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,23 +17,23 @@ use super::common::{
     manifests::{Format, Manifests},
 };
 
-/// A cluster that can be read, and in which one endpoint can be replaced at a time.
+/// A source of a cluster, in which single endpoints can be replaced.
 pub(crate) enum Source {
     /// Manifests on disk.
     Manifests { directory: TempDir, manifests: Manifests },
-    /// A fake API server, in a process of its own, so that its memory is not counted.
+    /// A fake API server in a separate process.
     ApiServer { child: Child, input: ChildStdin, url: String },
 }
 
 impl Source {
-    /// Manifests of a cluster of this size.
+    /// Writes manifests of a cluster of this size.
     pub(crate) fn manifests(format: Format, size: Size) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let manifests = Manifests::write(directory.path().to_owned(), format, size).unwrap();
         Self::Manifests { directory, manifests }
     }
 
-    /// An API server in a namespace, with a cluster of this size.
+    /// Starts an API server in a namespace, with a cluster of this size.
     pub(crate) fn api_server(namespace: &NetNs, size: Size) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([SERVE, &size.services.to_string(), &size.endpoints.to_string()]);
@@ -45,7 +45,7 @@ impl Source {
         Self::ApiServer { child, input, url: url.trim().to_owned() }
     }
 
-    /// What tells the program to read from here.
+    /// Returns the arguments that select this source.
     pub(crate) fn arguments(&self) -> [String; 2] {
         match self {
             Self::Manifests { directory, .. } => ["--manifests".into(), directory.path().to_str().unwrap().into()],
@@ -53,14 +53,14 @@ impl Source {
         }
     }
 
-    /// Makes a change of one Service's endpoints; what is returned brings it about.
-    pub(crate) fn prepare_change(&mut self, number: u32, turn: u32) -> Box<dyn FnOnce() + '_> {
+    /// Prepares a change of a Service's endpoints, which the returned function makes.
+    pub(crate) fn prepare_change(&mut self, number: u32, round: u32) -> Box<dyn FnOnce() + '_> {
         match self {
             Self::Manifests { manifests, .. } => {
-                let ready = manifests.change(number, turn).unwrap();
-                Box::new(|| ready.put().unwrap())
+                let prepared = manifests.prepare_change(number, round).unwrap();
+                Box::new(|| prepared.commit().unwrap())
             }
-            Self::ApiServer { input, .. } => Box::new(move || writeln!(input, "{number} {turn}").unwrap()),
+            Self::ApiServer { input, .. } => Box::new(move || writeln!(input, "{number} {round}").unwrap()),
         }
     }
 }
@@ -68,18 +68,18 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         if let Self::ApiServer { child, .. } = self {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Plays the API server if that is what this process was started for; then it does not return before it is killed.
-pub(crate) fn serve_if_asked() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [word, services, endpoints] = &words[..] else { return };
-    if word == SERVE {
+/// Runs the API server if this process was started for it. In this case it does not return.
+pub(crate) fn serve_if_requested() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [command, services, endpoints] = &arguments[..] else { return };
+    if command == SERVE {
         let size = Size::new(services.parse().unwrap(), endpoints.parse().unwrap());
         tokio::runtime::Runtime::new().unwrap().block_on(serve(size));
     }
@@ -95,15 +95,15 @@ async fn serve(size: Size) {
     }
     server.compact();
     println!("{}", server.url());
-    let told = tokio::task::spawn_blocking(move || {
+    let changes = tokio::task::spawn_blocking(move || {
         for line in std::io::stdin().lines() {
             let line = line.unwrap();
-            let (number, turn) = line.split_once(' ').unwrap();
-            let slice = cluster::changed_slice(size, number.parse().unwrap(), turn.parse().unwrap());
+            let (number, round) = line.split_once(' ').unwrap();
+            let slice = cluster::changed_slice(size, number.parse().unwrap(), round.parse().unwrap());
             server.apply(Resource::EndpointSlices, value(&slice));
         }
     });
-    told.await.unwrap();
+    changes.await.unwrap();
 }
 
 fn value(object: &impl Serialize) -> serde_json::Value {

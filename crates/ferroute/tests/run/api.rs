@@ -1,4 +1,4 @@
-//! The same real program and packets with an API server as the source, played by a fake API server.
+//! Tests with an API server as the source.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -11,8 +11,9 @@ use ferroute_source::Resource;
 use serde_json::{Value, json};
 
 use crate::{
-    Mode, in_each_mode,
-    lab::{Lab, pod_addresses},
+    Mode,
+    cluster::{Cluster, pod_addresses},
+    in_each_mode,
     proxy::{FERROUTE, Files, Proxy},
     rules,
     traffic::{Connection, Traffic, connect},
@@ -21,71 +22,71 @@ use crate::{
 
 in_each_mode!(
     no_request_fails_while_the_proxy_restarts,
-    no_request_fails_while_the_api_server_is_away_and_nothing_is_lost,
+    no_request_fails_and_no_change_is_lost_during_api_server_outages,
     no_request_fails_while_endpoints_roll,
-    no_rule_is_written_before_the_node_has_addresses,
+    rules_are_written_only_after_the_node_has_addresses,
 );
 
-/// A lab whose proxy follows an API server.
+/// A cluster with a proxy that watches a fake API server.
 struct Case {
     proxy: Proxy,
     server: FakeApiServer,
-    /// Holds the fake API server's thread; dropped after it.
+    /// Runs the fake API server; dropped after it.
     _runtime: tokio::runtime::Runtime,
     files: Files,
-    lab: Lab,
+    cluster: Cluster,
     mode: Mode,
 }
 
 impl Case {
-    /// Everything is in force.
+    /// Starts the proxy and waits for the first sync.
     #[track_caller]
     fn new(mode: Mode, yaml: &str) -> Self {
         let mut case = Self::launch(mode, &[], |server| {
             apply(server, &Files::node_manifest(""));
             apply(server, yaml);
         });
-        case.proxy.wait_in_force(&case.lab.node);
+        case.proxy.wait_synced(&case.cluster.node);
         case
     }
 
-    /// Starts the proxy with these further arguments once the server has been prepared.
+    /// Prepares the server, then starts the proxy with additional arguments.
     fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&FakeApiServer)) -> Self {
-        let (lab, files) = (Lab::new(), Files::new());
+        let (cluster, files) = (Cluster::new(), Files::new());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let server = lab.node.run(|| runtime.block_on(FakeApiServer::start()));
+        let server = cluster.node.run(|| runtime.block_on(FakeApiServer::start()));
         prepare(&server);
-        let proxy = Proxy::spawn(&lab.node, &mut command(&server, &files, mode, arguments));
-        Self { proxy, server, _runtime: runtime, files, lab, mode }
+        let proxy = Proxy::spawn(&cluster.node, &mut command(&server, &files, mode, arguments));
+        Self { proxy, server, _runtime: runtime, files, cluster, mode }
     }
 
-    /// Starts another proxy after the first has ended.
+    /// Starts another proxy after the previous one has exited.
     fn start_again(&mut self) {
-        self.proxy = Proxy::spawn(&self.lab.node, &mut command(&self.server, &self.files, self.mode, &[]));
+        self.proxy = Proxy::spawn(&self.cluster.node, &mut command(&self.server, &self.files, self.mode, &[]));
     }
 
     fn apply(&self, yaml: &str) {
         apply(&self.server, yaml);
     }
 
-    /// Traffic to both addresses of [`web`].
+    /// Starts traffic to both TCP addresses of [`web`].
     fn traffic(&self) -> [Traffic; 2] {
-        web_tcp().map(|to| Traffic::start(&self.lab.client, to))
+        web_tcp().map(|to| Traffic::start(&self.cluster.client, to))
     }
 
-    /// Waits until a pod's addresses are in no rule any more.
+    /// Waits until no rule contains a pod's addresses.
     #[track_caller]
     fn wait_gone(&self, pod: u8) {
         for address in pod_addresses(pod) {
-            rules::wait_gone(&self.lab.node, self.mode, &address.to_string());
+            rules::wait_gone(&self.cluster.node, self.mode, &address.to_string());
         }
     }
 
-    /// Waits until new connections reach a pod in both families.
+    /// Waits until new connections reach a pod in both IP families.
     #[track_caller]
     fn wait_reaches(&self, pod: u8) {
         for to in web_tcp() {
-            let reaches = || connect(&self.lab.client, to).is_ok_and(|found| found == pod);
+            let reaches = || connect(&self.cluster.client, to).is_ok_and(|reached| reached == pod);
             wait(&format!("pod {pod} at {to}"), || reaches().then_some(()));
         }
     }
@@ -115,15 +116,15 @@ fn command(server: &FakeApiServer, files: &Files, mode: Mode, arguments: &[&str]
     command
 }
 
-/// Gives the objects of a manifest to the server.
+/// Applies the objects of a manifest to the server.
 fn apply(server: &FakeApiServer, yaml: &str) {
-    for found in manifest::read(yaml) {
-        let Ok(Parsed::Object(object)) = found else { panic!("{found:?}") };
+    for parsed in manifest::read(yaml) {
+        let Ok(Parsed::Object(object)) = parsed else { panic!("{parsed:?}") };
         let (resource, value) = match *object {
             Object::Service(object) => (Resource::Services, serde_json::to_value(object)),
             Object::EndpointSlice(object) => (Resource::EndpointSlices, serde_json::to_value(object)),
             Object::Node(object) => (Resource::Nodes, serde_json::to_value(object)),
-            other => panic!("{other:?}"),
+            object => panic!("{object:?}"),
         };
         server.apply(resource, value.unwrap());
     }
@@ -131,41 +132,41 @@ fn apply(server: &FakeApiServer, yaml: &str) {
 
 fn no_request_fails_while_the_proxy_restarts(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
-    let before = rules::ours(&case.lab.node, mode);
+    let before = rules::of_proxy(&case.cluster.node, mode);
     let traffic = case.traffic();
-    assert!(case.proxy.end_by("TERM").success());
-    traffic.iter().for_each(Traffic::go_on);
+    assert!(case.proxy.stop("TERM").success());
+    traffic.iter().for_each(Traffic::wait_for_more);
     case.start_again();
-    case.proxy.wait_in_force(&case.lab.node);
-    traffic.iter().for_each(Traffic::go_on);
-    assert_eq!(rules::ours(&case.lab.node, mode), before);
+    case.proxy.wait_synced(&case.cluster.node);
+    traffic.iter().for_each(Traffic::wait_for_more);
+    assert_eq!(rules::of_proxy(&case.cluster.node, mode), before);
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
     }
 }
 
-fn no_request_fails_while_the_api_server_is_away_and_nothing_is_lost(mode: Mode) {
+fn no_request_fails_and_no_change_is_lost_during_api_server_outages(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1]));
     let traffic = case.traffic();
-    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
-    let go_away = |case: &Case| {
+    let mut connections = web_tcp().map(|to| Connection::open(&case.cluster.client, to).unwrap());
+    let disconnect = |case: &Case| {
         case.server.behave(|behaviour| behaviour.down = true);
         case.server.cut_watches();
     };
-    go_away(&case);
+    disconnect(&case);
     case.proxy.wait_log("cannot reach the API server");
     case.apply(&web(&[2]));
-    traffic.iter().for_each(Traffic::go_on);
+    traffic.iter().for_each(Traffic::wait_for_more);
     case.server.behave(|behaviour| behaviour.down = false);
     case.wait_reaches(2);
     case.wait_gone(0);
-    // A proxy that starts meanwhile waits for the server, on the rules of the one before.
-    go_away(&case);
+    // A proxy that starts during an outage waits for the server and keeps the existing rules.
+    disconnect(&case);
     case.apply(&web(&[1]));
-    assert!(case.proxy.end_by("TERM").success());
+    assert!(case.proxy.stop("TERM").success());
     case.start_again();
     case.proxy.wait_log("cannot reach the API server");
-    traffic.iter().for_each(Traffic::go_on);
+    traffic.iter().for_each(Traffic::wait_for_more);
     case.server.behave(|behaviour| behaviour.down = false);
     case.wait_reaches(1);
     case.wait_gone(2);
@@ -184,53 +185,52 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
         case.apply(&web(&[old, new]));
         for to in web_tcp() {
             wait("the new endpoint's first connection", || {
-                (connect(&case.lab.client, to).unwrap() == new).then_some(())
+                (connect(&case.cluster.client, to).unwrap() == new).then_some(())
             });
         }
         case.apply(&web(&[new]));
         case.wait_gone(old);
-        // From here on nothing new comes to the old one.
+        // No new connection reaches the old endpoint from here on.
         for _ in 0..20 {
             for to in web_tcp() {
-                assert_eq!(connect(&case.lab.client, to).unwrap(), new);
+                assert_eq!(connect(&case.cluster.client, to).unwrap(), new);
             }
         }
-        traffic.iter().for_each(Traffic::go_on);
+        traffic.iter().for_each(Traffic::wait_for_more);
     }
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
     }
 }
 
-fn no_rule_is_written_before_the_node_has_addresses(mode: Mode) {
+fn rules_are_written_only_after_the_node_has_addresses(mode: Mode) {
     let mut case = Case::launch(mode, &[], |server| apply(server, &web(&[0])));
     case.proxy.wait_log("waiting for the Node");
     case.apply("apiVersion: v1\nkind: Node\nmetadata: {name: node-1}\n");
-    // Something that it would have to write if it did not wait.
+    // The proxy would write rules for this if it did not wait.
     case.apply(&web(&[1]));
-    assert_eq!(rules::ours(&case.lab.node, mode), [""; 0]);
+    assert_eq!(rules::of_proxy(&case.cluster.node, mode), [""; 0]);
     case.apply(&Files::node_manifest(""));
-    case.proxy.wait_in_force(&case.lab.node);
+    case.proxy.wait_synced(&case.cluster.node);
     case.wait_reaches(1);
 }
 
 #[test]
-fn the_startup_taint_goes_once_services_work() {
+fn startup_taint_is_removed_after_the_first_sync() {
     const KEY: &str = "example.com/services-not-ready";
     let node = Files::node_manifest(&format!("{{key: {KEY}}}, {{key: dedicated}}"));
     let mut case = Case::launch(Mode::Nftables, &["--startup-taint", KEY], |server| {
         apply(server, &node);
-        // Somebody else writes to the Node at the same time, and the server is not well.
+        // The first writes fail, so they are retried.
         server.behave(|behaviour| behaviour.failed_writes = vec![500; 2]);
     });
-    case.proxy.wait_in_force(&case.lab.node);
+    case.proxy.wait_synced(&case.cluster.node);
     let taints = || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].clone();
-    wait("the taint's end", || (taints() == json!([{"key": "dedicated"}])).then_some(()));
-    case.proxy.wait_log("removed the startup taint");
+    wait("removal of the taint", || (taints() == json!([{"key": "dedicated"}])).then_some(()));
 }
 
 #[test]
-fn the_startup_taint_stays_while_services_do_not_work() {
+fn startup_taint_stays_until_the_api_server_is_reachable() {
     const KEY: &str = "example.com/services-not-ready";
     let node = Files::node_manifest(&format!("{{key: {KEY}}}"));
     let mut case = Case::launch(Mode::Iptables, &["--startup-taint", KEY], |server| {
@@ -240,34 +240,36 @@ fn the_startup_taint_stays_while_services_do_not_work() {
     case.proxy.wait_log("cannot reach the API server");
     assert_eq!(case.server.objects(Resource::Nodes)[0]["spec"]["taints"], json!([{"key": KEY}]));
     case.server.behave(|behaviour| behaviour.down = false);
-    wait("the taint's end", || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].is_null().then_some(()));
-    case.proxy.wait_in_force(&case.lab.node);
+    wait("removal of the taint", || case.server.objects(Resource::Nodes)[0]["spec"]["taints"].is_null().then_some(()));
+    case.proxy.wait_synced(&case.cluster.node);
 }
 
 #[test]
-fn people_are_told_by_events_what_is_wrong() {
-    let listener = |lab: &Lab| lab.node.run(|| std::net::TcpListener::bind("0.0.0.0:30080").unwrap());
+fn events_report_start_invalid_objects_and_used_node_ports() {
+    let listener = |cluster: &Cluster| cluster.node.run(|| std::net::TcpListener::bind("0.0.0.0:30080").unwrap());
     let case = Case::new(Mode::Nftables, &web(&[0]));
     let starting = case.wait_event("Starting");
     assert_eq!((&starting["regarding"]["kind"], &starting["regarding"]["name"]), (&json!("Node"), &json!("node-1")));
     assert_eq!((&starting["type"], &starting["action"]), (&json!("Normal"), &json!("StartKubeProxy")));
 
-    // Of its values, and of its form.
-    let bad = |name: &str, port: Value| {
+    // One object with an invalid value, one with an invalid type.
+    let invalid = |name: &str, port: Value| {
         json!({"metadata": {"namespace": "shop", "name": name},
                "spec": {"clusterIP": "10.96.0.300", "ports": [{"port": port}]}})
     };
-    for (name, port, fault) in [("values", json!(80), "spec.clusterIP"), ("form", json!("http"), "spec.ports.port")] {
-        case.server.apply(Resource::Services, bad(name, port));
+    for (name, port, field) in
+        [("bad-value", json!(80), "spec.clusterIP"), ("bad-type", json!("http"), "spec.ports.port")]
+    {
+        case.server.apply(Resource::Services, invalid(name, port));
         let event = wait(&format!("an Event for {name}"), || {
             let bodies = case.server.writes().into_iter().map(|(_, body)| body);
             bodies.into_iter().find(|body| body["regarding"]["name"] == name)
         });
         assert_eq!((&event["reason"], &event["regarding"]["namespace"]), (&json!("InvalidObject"), &json!("shop")));
-        assert!(event["note"].as_str().unwrap().contains(fault), "{event}");
+        assert!(event["note"].as_str().unwrap().contains(field), "{event}");
     }
 
-    let _listener = listener(&case.lab);
+    let _listener = listener(&case.cluster);
     case.apply(
         "apiVersion: v1\nkind: Service\nmetadata: {name: busy}\nspec: {type: NodePort, clusterIP: 10.96.0.7, \
          ports: [{port: 80, nodePort: 30080}]}\n",
@@ -278,17 +280,17 @@ fn people_are_told_by_events_what_is_wrong() {
 }
 
 #[test]
-fn events_that_are_not_allowed_stop_nothing() {
+fn forbidden_events_do_not_stop_the_proxy() {
     let mut case = Case::launch(Mode::Nftables, &[], |server| {
         server.behave(|behaviour| behaviour.failed_writes = vec![403; 100]);
         apply(server, &Files::node_manifest(""));
         apply(server, &web(&[0]));
     });
-    case.proxy.wait_in_force(&case.lab.node);
+    case.proxy.wait_synced(&case.cluster.node);
     let line = case.proxy.wait_log("cannot write Events");
     assert!(line.contains("verbs: [\"create\"]"), "{line}");
     case.server.apply(Resource::Services, json!({"metadata": {"name": "bad"}, "spec": {"clusterIP": "x"}}));
     case.apply(&web(&[1]));
     case.wait_reaches(1);
-    assert_eq!(case.proxy.log().matches("cannot write Events").count(), 1, "told once");
+    assert_eq!(case.proxy.log().matches("cannot write Events").count(), 1, "logged once");
 }

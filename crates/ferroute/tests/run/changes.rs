@@ -1,4 +1,4 @@
-//! Traffic goes on, whatever happens to the proxy and to what it reads.
+//! Traffic continues while the proxy, its mode and its objects change.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,19 @@ in_each_mode!(
     no_request_fails_while_the_proxy_restarts,
     no_request_fails_while_endpoints_roll,
     no_request_fails_while_the_mode_is_switched,
-    no_connection_reaches_an_endpoint_that_has_been_removed,
+    no_connection_reaches_a_removed_endpoint,
 );
 
 fn no_request_fails_while_the_proxy_restarts(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
     let rules = case.rules();
-    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
-    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    let traffic = web_tcp().map(|to| Traffic::start(&case.cluster.client, to));
+    let mut connections = web_tcp().map(|to| Connection::open(&case.cluster.client, to).unwrap());
     for _ in 0..2 {
-        assert!(case.proxy.end_by("TERM").success());
-        traffic.iter().for_each(Traffic::go_on);
+        assert!(case.proxy.stop("TERM").success());
+        traffic.iter().for_each(Traffic::wait_for_more);
         case.start_again(mode);
-        traffic.iter().for_each(Traffic::go_on);
+        traffic.iter().for_each(Traffic::wait_for_more);
         assert_eq!(case.rules(), rules);
     }
     for connection in &mut connections {
@@ -37,8 +37,8 @@ fn no_request_fails_while_the_proxy_restarts(mode: Mode) {
 
 fn no_request_fails_while_endpoints_roll(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
-    let traffic = web_tcp().map(|to| Traffic::start(&case.lab.client, to));
-    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    let traffic = web_tcp().map(|to| Traffic::start(&case.cluster.client, to));
+    let mut connections = web_tcp().map(|to| Connection::open(&case.cluster.client, to).unwrap());
     for (old, new) in [(0, 1), (1, 2), (2, 0)] {
         case.files.apply(&web(&[old, new]));
         for to in web_tcp() {
@@ -46,13 +46,13 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
         }
         case.files.apply(&web(&[new]));
         case.wait_gone(old);
-        traffic.iter().for_each(Traffic::go_on);
+        traffic.iter().for_each(Traffic::wait_for_more);
         for to in web_tcp() {
             assert_eq!(case.connect(to).unwrap(), new);
         }
     }
     for connection in &mut connections {
-        connection.echo("to a pod that was no endpoint in between").unwrap();
+        connection.echo("to a pod that was not an endpoint for a while").unwrap();
     }
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
@@ -61,18 +61,18 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
 
 fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
-    let traffic = Traffic::start_all(&case.lab.client);
-    let flows = web_udp().map(|to| Flow::open(&case.lab.client, to));
+    let traffic = Traffic::start_all(&case.cluster.client);
+    let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
     let pods = flows.each_ref().map(Flow::pod);
-    let mut connections = web_tcp().map(|to| Connection::open(&case.lab.client, to).unwrap());
+    let mut connections = web_tcp().map(|to| Connection::open(&case.cluster.client, to).unwrap());
     for to in [mode.other(), mode] {
-        assert!(case.proxy.end_by("TERM").success());
+        assert!(case.proxy.stop("TERM").success());
         assert_ne!(case.rules(), Vec::<String>::new());
         case.start_again(to);
-        crate::wait("the end of the other mode's rules", || {
-            rules::ours(&case.lab.node, to.other()).is_empty().then_some(())
+        crate::wait("removal of the other mode's rules", || {
+            rules::of_proxy(&case.cluster.node, to.other()).is_empty().then_some(())
         });
-        traffic.iter().for_each(Traffic::go_on);
+        traffic.iter().for_each(Traffic::wait_for_more);
         assert_ne!(case.rules(), Vec::<String>::new());
         for connection in &mut connections {
             connection.echo("still here").unwrap();
@@ -84,20 +84,20 @@ fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
     }
 }
 
-fn no_connection_reaches_an_endpoint_that_has_been_removed(mode: Mode) {
+fn no_connection_reaches_a_removed_endpoint(mode: Mode) {
     let case = Case::new(mode, &web(&[0, 1, 2]));
     for removed in 0..3 {
-        let left: Vec<u8> = (0..3).filter(|pod| *pod != removed).collect();
-        case.files.apply(&web(&left));
+        let remaining: Vec<u8> = (0..3).filter(|pod| *pod != removed).collect();
+        case.files.apply(&web(&remaining));
         case.wait_gone(removed);
-        for from in [&case.lab.client, &case.lab.node] {
+        for from in [&case.cluster.client, &case.cluster.node] {
             for to in web_tcp() {
                 let pods: BTreeSet<u8> = (0..TRIES).map(|_| connect(from, to).unwrap()).collect();
-                assert_eq!(pods, BTreeSet::from_iter(left.clone()), "without {removed}");
+                assert_eq!(pods, BTreeSet::from_iter(remaining.clone()), "without {removed}");
             }
         }
     }
 }
 
-/// So many that one of two endpoints is never missed by chance, nor is one that should not be there.
+/// Enough connections that random choice practically always includes each of two or three endpoints.
 const TRIES: usize = 40;

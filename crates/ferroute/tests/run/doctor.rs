@@ -1,73 +1,73 @@
-//! `ferroute doctor` on a host with a proxy, real sockets and real faults.
+//! `ferroute doctor` on a host with a proxy.
 
 use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::{Case, Mode, in_each_mode, lab::pod_addresses, web};
+use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, web};
 
-in_each_mode!(a_host_with_a_proxy_at_work_is_well);
+in_each_mode!(working_host_has_no_problems);
 
-/// What it says of the lab's node, as a program reads it, with its exit status.
+/// Returns the exit status and the JSON output of `ferroute doctor` on the cluster's node.
 fn examine(case: &Case, arguments: &[&str]) -> (Option<i32>, Value) {
     let manifests = case.files.manifests();
     let mode = match case.mode {
         Mode::Iptables => "--proxy-mode=iptables",
         Mode::Nftables => "--proxy-mode=nftables",
     };
-    let fixed =
+    let common =
         ["doctor", "-o", "json", "--hostname-override=node-1", mode, "--manifests", manifests.to_str().unwrap()];
-    let arguments = [&fixed[..], arguments].concat();
-    let output = case.lab.node.try_command(env!("CARGO_BIN_EXE_ferroute"), &arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}")))
+    let arguments = [&common[..], arguments].concat();
+    let output = case.cluster.node.try_command(env!("CARGO_BIN_EXE_ferroute"), &arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}")))
 }
 
-/// The findings of a check.
-fn of<'a>(examination: &'a Value, check: &str) -> Vec<&'a Value> {
+/// Returns the findings of a check.
+fn findings_of<'a>(examination: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = examination["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
-fn a_host_with_a_proxy_at_work_is_well(mode: Mode) {
+fn working_host_has_no_problems(mode: Mode) {
     let case = Case::new(mode, &web(&[0, 1]));
     let (status, examination) = examine(&case, &[]);
-    let bad: Vec<&Value> =
+    let problems: Vec<&Value> =
         examination["findings"].as_array().unwrap().iter().filter(|finding| finding["severity"] != "note").collect();
-    assert_eq!((status, bad.as_slice(), &examination["unknown"]), (Some(0), &[][..], &serde_json::json!([])));
+    assert_eq!((status, problems.as_slice(), &examination["unknown"]), (Some(0), &[][..], &serde_json::json!([])));
     for check in ["ip-forward", "other-proxies", "endpoints", "conntrack-table", "node-ports"] {
         assert!(examination["sound"].as_array().unwrap().contains(&check.into()), "{check}: {examination:#}");
     }
 }
 
 #[test]
-fn faults_of_a_real_host_are_found() {
+fn disabled_forwarding_and_used_node_ports_are_reported() {
     let mut case = Case::new(Mode::Nftables, &web(&[0, 1]));
     let node_port = "type: NodePort\n  ports: [{name: tcp, port: 80, nodePort: 30080}, {name: udp";
     case.files.apply(&web(&[0, 1]).replace("ports: [{name: tcp, port: 80}, {name: udp", node_port));
-    case.lab.node.command("sysctl", &["-qw", "net.ipv4.ip_forward=0"]);
-    let squatter = case.lab.node.run(|| TcpListener::bind("0.0.0.0:30080")).unwrap();
-    assert!(case.proxy.end_by("TERM").success());
+    case.cluster.node.command("sysctl", &["-qw", "net.ipv4.ip_forward=0"]);
+    let listener = case.cluster.node.run(|| TcpListener::bind("0.0.0.0:30080")).unwrap();
+    assert!(case.proxy.stop("TERM").success());
     let (status, examination) = examine(&case, &[]);
-    drop(squatter);
+    drop(listener);
     assert_eq!(status, Some(1), "{examination:#}");
-    assert_eq!(of(&examination, "ip-forward")[0]["what"], "net.ipv4.ip_forward is 0");
-    let taken = of(&examination, "node-ports")[0]["what"].as_str().unwrap();
-    assert!(taken.contains("30080/tcp, the node port of default/web:tcp"), "{taken}");
-    // The test is this process.
-    assert!(taken.contains(&format!("(pid {})", std::process::id())), "{taken}");
+    assert_eq!(findings_of(&examination, "ip-forward")[0]["what"], "net.ipv4.ip_forward is 0");
+    let node_port = findings_of(&examination, "node-ports")[0]["what"].as_str().unwrap();
+    assert!(node_port.contains("30080/tcp") && node_port.contains("default/web:tcp"), "{node_port}");
+    // The test itself listens on the port.
+    assert!(node_port.contains(&format!("(pid {})", std::process::id())), "{node_port}");
 }
 
 #[test]
-fn endpoints_that_do_not_answer_are_named_with_their_service() {
+fn unreachable_endpoints_are_reported_with_their_service() {
     let case = Case::new(Mode::Nftables, &web(&[0, 1]).replace("port: 8080}", "port: 8081}"));
     let (status, examination) = examine(&case, &[]);
     assert_eq!(status, Some(1));
-    let findings = of(&examination, "endpoints");
+    let findings = findings_of(&examination, "endpoints");
     let [finding] = findings.as_slice() else { panic!("{examination:#}") };
     assert_eq!(finding["severity"], "problem");
-    let first = format!("endpoint {}:8081 of default/web:tcp refuses connections", pod_addresses(0)[0]);
-    assert!(finding["what"].as_str().unwrap().starts_with(&first), "{finding:#}");
-    let (_, unasked) = examine(&case, &["--no-connect"]);
-    assert_eq!(of(&unasked, "endpoints"), Vec::<&Value>::new());
+    let what = finding["what"].as_str().unwrap();
+    assert!(what.contains(&format!("{}:8081", pod_addresses(0)[0])) && what.contains("default/web:tcp"), "{finding:#}");
+    let (_, unconnected) = examine(&case, &["--no-connect"]);
+    assert_eq!(findings_of(&unconnected, "endpoints"), Vec::<&Value>::new());
 }

@@ -6,8 +6,9 @@ use std::{
 };
 
 use crate::{
-    Case, Mode, in_each_mode,
-    lab::Lab,
+    Case, Mode,
+    cluster::Cluster,
+    in_each_mode,
     proxy::{FERROUTE, Files, Proxy, run_command},
     wait, web, web_tcp,
 };
@@ -58,15 +59,15 @@ impl Drop for Bus {
 }
 
 fn rules_are_restored_after_firewalld_has_started(mode: Mode) {
-    let (lab, files) = (Lab::new(), Files::new());
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     let bus = Bus::start(&files);
     let mut command = run_command(FERROUTE, &files.manifests(), &files.config(mode));
-    let mut proxy = Proxy::spawn(&lab.node, command.env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address));
-    proxy.wait_in_force(&lab.node);
-    let case = Case { proxy, files, lab, mode };
+    let mut proxy = Proxy::spawn(&cluster.node, command.env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address));
+    proxy.wait_synced(&cluster.node);
+    let case = Case { proxy, files, cluster, mode };
     let before = case.rules();
-    case.lab.node.command("nft", &["flush", "ruleset"]);
+    case.cluster.node.command("nft", &["flush", "ruleset"]);
     // The proxy may not have subscribed to the signals yet.
     wait("firewalld's start is reported", || {
         bus.start_firewalld();

@@ -1,10 +1,10 @@
-//! What load balancers and the kubelet ask.
+//! Health checks of load balancers and the kubelet.
 
 use std::net::SocketAddr;
 
 use crate::{
     Case, Mode,
-    http::{Answer, get},
+    http::{Response, get},
     in_each_mode,
     proxy::healthz,
     slices, wait, web,
@@ -14,14 +14,14 @@ in_each_mode!(healthz_follows_the_node, health_check_node_ports_follow_local_end
 
 fn healthz_follows_the_node(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
-    let status = |path| get(&case.lab.node, healthz(), path).unwrap().status;
+    let status = |path| get(&case.cluster.node, healthz(), path).unwrap().status;
     assert_eq!([status("/healthz"), status("/livez"), status("/metricz")], [200, 200, 404]);
     case.files.apply_node("{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}");
-    wait("the bad news", || (status("/healthz") == 503).then_some(()));
+    wait("unhealthy", || (status("/healthz") == 503).then_some(()));
     assert_eq!(status("/livez"), 200);
     case.files.apply_node("");
-    wait("the good news", || (status("/healthz") == 200).then_some(()));
-    let metrics = get(&case.lab.node, "127.0.0.1:10249".parse().unwrap(), "/metrics").unwrap().body;
+    wait("healthy", || (status("/healthz") == 200).then_some(()));
+    let metrics = get(&case.cluster.node, "127.0.0.1:10249".parse().unwrap(), "/metrics").unwrap().body;
     for (probe, code) in [("healthz", 200), ("healthz", 503), ("livez", 200)] {
         let counter = format!("kubeproxy_proxy_{probe}_total{{code=\"{code}\"}} ");
         let line = metrics.lines().find_map(|line| line.strip_prefix(&*counter));
@@ -39,22 +39,22 @@ fn health_check_node_ports_follow_local_endpoints(mode: Mode) {
     };
     let case = Case::new(mode, &balanced(&[0, 1]));
     let port: SocketAddr = "192.168.0.1:30500".parse().unwrap();
-    let ask = || get(&case.lab.client, port, "/").ok();
+    let check = || get(&case.cluster.client, port, "/").ok();
     #[track_caller]
-    fn wait_for(ask: impl Fn() -> Option<Answer>, status: u16, count: usize) {
+    fn wait_for(check: impl Fn() -> Option<Response>, status: u16, count: usize) {
         wait(&format!("{status} with {count} endpoints"), || {
-            let answer = ask()?;
-            let counts = answer.body.contains(&format!("\"localEndpoints\": {count},"));
-            (answer.status == status && counts).then_some(())
+            let response = check()?;
+            let is_count = response.body.contains(&format!("\"localEndpoints\": {count},"));
+            (response.status == status && is_count).then_some(())
         });
     }
-    wait_for(ask, 200, 2);
+    wait_for(check, 200, 2);
     case.files.apply(&balanced(&[0]));
-    wait_for(ask, 200, 1);
+    wait_for(check, 200, 1);
     case.files.apply(&balanced(&[0, 1]).replace("node-1", "node-2"));
-    wait_for(ask, 503, 0);
+    wait_for(check, 503, 0);
     case.files.apply(&balanced(&[0, 1, 2]));
-    wait_for(ask, 200, 3);
+    wait_for(check, 200, 3);
     case.files.apply(&web(&[0]));
-    wait("the closed port", || ask().is_none().then_some(()));
+    wait("the port to close", || check().is_none().then_some(()));
 }

@@ -1,4 +1,4 @@
-//! As much of HTTP as a load balancer's health check needs.
+//! A minimal HTTP client.
 
 use std::{
     io::{self, Read, Write},
@@ -8,29 +8,29 @@ use std::{
 
 use ferroute_testing::NetNs;
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-/// Asks for a path.
-pub(crate) fn get(from: &NetNs, at: SocketAddr, path: &str) -> io::Result<Answer> {
+/// Requests a path.
+pub(crate) fn get(from: &NetNs, at: SocketAddr, path: &str) -> io::Result<Response> {
     get_as(from, at, path, "*/*")
 }
 
-/// Asks for a path in a form.
-pub(crate) fn get_as(from: &NetNs, at: SocketAddr, path: &str, accept: &str) -> io::Result<Answer> {
-    let mut stream = from.run(|| TcpStream::connect_timeout(&at, PATIENCE))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+/// Requests a path with an `Accept` header.
+pub(crate) fn get_as(from: &NetNs, at: SocketAddr, path: &str, accept: &str) -> io::Result<Response> {
+    let mut stream = from.run(|| TcpStream::connect_timeout(&at, TIMEOUT))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    let no_http = || io::Error::other(format!("no HTTP: {text:?}"));
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(no_http)?;
-    let (_, body) = text.split_once("\r\n\r\n").ok_or_else(no_http)?;
-    Ok(Answer { status, body: body.to_owned() })
+    let not_http = || io::Error::other(format!("not an HTTP response: {text:?}"));
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(not_http)?;
+    let (_, body) = text.split_once("\r\n\r\n").ok_or_else(not_http)?;
+    Ok(Response { status, body: body.to_owned() })
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,11 +1,11 @@
-//! `ferroute run` as a host meets it: the real program, real packets, and what other programs, people and time do to it.
-//! Every test has a client, a node and pods in network namespaces of its own.
+//! Tests of `ferroute run` with the real program and real packets: changes, failures, and interference of other programs.
+//! Each test has a client, a node and pods in its own network namespaces.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+#![expect(clippy::unwrap_used, reason = "helpers panic as tests do")]
 
-mod former;
+mod cluster;
 mod http;
-mod lab;
+mod leftovers;
 mod proxy;
 mod rules;
 mod traffic;
@@ -13,7 +13,7 @@ mod traffic;
 mod api;
 mod changes;
 mod doctor;
-mod ending;
+mod failures;
 mod families;
 mod firewalld;
 mod health;
@@ -21,10 +21,10 @@ mod manifests;
 mod modes;
 mod nftables;
 mod node;
-mod record;
-mod refusals;
 mod reload;
 mod repair;
+mod replay;
+mod shutdown;
 mod status;
 mod udp;
 
@@ -34,11 +34,11 @@ use std::{
 };
 
 use self::{
-    lab::{Lab, PORT, pod_addresses},
+    cluster::{Cluster, PORT, pod_addresses},
     proxy::{Files, Mode, Proxy},
 };
 
-/// Makes a test for each mode out of functions that take one.
+/// Defines a test for each mode from functions with a mode as their parameter.
 macro_rules! in_each_mode {
     ($($test:ident),+ $(,)?) => {
         $(mod $test {
@@ -56,69 +56,69 @@ macro_rules! in_each_mode {
 }
 use in_each_mode;
 
-/// A lab whose proxy follows manifests.
+/// A cluster with a proxy that reads manifests.
 struct Case {
     proxy: Proxy,
     files: Files,
-    lab: Lab,
+    cluster: Cluster,
     mode: Mode,
 }
 
 impl Case {
-    /// Everything is in force.
+    /// Starts the proxy and waits for the first sync.
     #[track_caller]
     fn new(mode: Mode, yaml: &str) -> Self {
         Self::with_settings(mode, yaml, "")
     }
 
-    /// The same with these fields in the configuration.
+    /// Like `new`, with these fields in the configuration.
     #[track_caller]
     fn with_settings(mode: Mode, yaml: &str, settings: &str) -> Self {
         let files = Files::with_settings(settings);
         files.apply(yaml);
-        Self::of(mode, files)
+        Self::with_files(mode, files)
     }
 
-    /// The same with these files.
+    /// Like `new`, with these files.
     #[track_caller]
-    fn of(mode: Mode, files: Files) -> Self {
-        let lab = Lab::new();
-        let proxy = Proxy::start(&lab.node, &files, mode);
-        Self { proxy, files, lab, mode }
+    fn with_files(mode: Mode, files: Files) -> Self {
+        let cluster = Cluster::new();
+        let proxy = Proxy::start(&cluster.node, &files, mode);
+        Self { proxy, files, cluster, mode }
     }
 
-    /// Starts another proxy after the first has ended.
+    /// Starts another proxy after the previous one has exited.
     #[track_caller]
     fn start_again(&mut self, mode: Mode) {
         self.mode = mode;
-        self.proxy = Proxy::start(&self.lab.node, &self.files, mode);
+        self.proxy = Proxy::start(&self.cluster.node, &self.files, mode);
     }
 
-    /// Our rules.
+    /// Returns the rules of the proxy.
     fn rules(&self) -> Vec<String> {
-        rules::ours(&self.lab.node, self.mode)
+        rules::of_proxy(&self.cluster.node, self.mode)
     }
 
-    /// A new connection of the client.
+    /// Opens a new connection from the client and returns the pod.
     fn connect(&self, to: SocketAddr) -> std::io::Result<u8> {
-        traffic::connect(&self.lab.client, to)
+        traffic::connect(&self.cluster.client, to)
     }
 
-    /// Waits until a pod's addresses are in no rule any more.
+    /// Waits until no rule contains a pod's addresses.
     #[track_caller]
     fn wait_gone(&self, pod: u8) {
         for address in pod_addresses(pod) {
-            rules::wait_gone(&self.lab.node, self.mode, &address.to_string());
+            rules::wait_gone(&self.cluster.node, self.mode, &address.to_string());
         }
     }
 }
 
-/// A dual-stack Service `web`, of TCP and UDP, with these pods.
+/// Returns a dual-stack Service `web` with TCP and UDP ports and these pods.
 fn web(pods: &[u8]) -> String {
     format!("{WEB}{}", slices("web", pods))
 }
 
-/// A Service's slices, one for each family.
+/// Returns a Service's EndpointSlices, one per IP family.
 fn slices(service: &str, pods: &[u8]) -> String {
     let slice = |(index, family): (usize, &str)| {
         let endpoint = |pod: &u8| format!("- {{addresses: [\"{}\"], nodeName: node-1}}\n", pod_addresses(*pod)[index]);
@@ -145,12 +145,12 @@ spec:
   ports: [{name: tcp, port: 80}, {name: udp, port: 53, protocol: UDP}]
 "#;
 
-/// The addresses of [`web`] for TCP.
+/// Returns the addresses of [`web`] for TCP.
 fn web_tcp() -> [SocketAddr; 2] {
     web_at(80)
 }
 
-/// The addresses of [`web`] for UDP.
+/// Returns the addresses of [`web`] for UDP.
 fn web_udp() -> [SocketAddr; 2] {
     web_at(53)
 }
@@ -159,15 +159,15 @@ fn web_at(port: u16) -> [SocketAddr; 2] {
     ["10.96.0.1", "fd00:96::1"].map(|address| SocketAddr::from((address.parse::<IpAddr>().unwrap(), port)))
 }
 
-/// What `look` finds, once it finds something; how long that takes is no matter of these tests.
+/// Polls until `poll` returns a value. The time limit is generous, because these tests do not measure time.
 #[track_caller]
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+fn wait<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
-            return found;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(Instant::now() < deadline, "{what}: this did not happen");
+        assert!(Instant::now() < deadline, "timeout: {condition}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,64 +1,67 @@
-//! Which mode is taken, and what becomes of what other modes have left.
+//! Selection and switching of modes, and removal of leftovers.
 
 use std::{collections::BTreeSet, os::unix::fs::symlink, process::Command};
 
 use ferroute_testing::NetNs;
 
 use crate::{
-    Files, Lab, Mode, Proxy, WEB, former, in_each_mode,
+    Cluster, Files, Mode, Proxy, WEB,
+    failures::without_programs,
+    http::get,
+    in_each_mode, leftovers,
     proxy::{FERROUTE, run_command},
-    refusals::without_tools,
-    rules::{self, Others},
+    rules::{self, ForeignRules},
     slices,
+    status::METRICS,
     traffic::{Connection, Flow, Traffic, connect},
     wait, web, web_tcp, web_udp,
 };
 
 in_each_mode!(
-    no_request_fails_while_kube_proxys_rules_are_taken_over,
-    no_request_fails_while_kube_proxys_nftables_table_is_taken_over,
-    what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force,
+    no_request_fails_during_takeover_from_kube_proxy_iptables,
+    no_request_fails_during_takeover_from_kube_proxy_nftables,
+    leftovers_of_ipvs_are_removed_after_the_first_sync,
 );
 
 #[test]
-fn nftables_is_taken_when_no_mode_is_asked_for_and_iptables_under_the_name_of_kube_proxy() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn default_mode_is_nftables_but_iptables_for_the_program_name_kube_proxy() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     let kube_proxy = files.path("kube-proxy");
     symlink(FERROUTE, &kube_proxy).unwrap();
-    let mut by_its_name = Command::new(&kube_proxy);
-    by_its_name.arg("--config").arg(files.config_asking_for("''")).arg("--manifests").arg(files.manifests());
-    let ours = run_command(FERROUTE, &files.manifests(), &files.config_asking_for("''"));
-    for (mut command, mode, word, reason) in [
-        (ours, Mode::Nftables, "nftables", "supported by the kernel"),
-        (by_its_name, Mode::Iptables, "iptables", "kube-proxy's default"),
-    ] {
-        let mut proxy = Proxy::spawn(&lab.node, &mut command);
-        proxy.wait_in_force(&lab.node);
-        let line = proxy.wait_log("mode selected");
-        assert!(line.contains(word) && line.contains(reason), "{line}");
+    let mut as_kube_proxy = Command::new(&kube_proxy);
+    as_kube_proxy.arg("--config").arg(files.config_with_mode("''")).arg("--manifests").arg(files.manifests());
+    let as_ferroute = run_command(FERROUTE, &files.manifests(), &files.config_with_mode("''"));
+    for (mut command, mode, name) in
+        [(as_ferroute, Mode::Nftables, "nftables"), (as_kube_proxy, Mode::Iptables, "iptables")]
+    {
+        let mut proxy = Proxy::spawn(&cluster.node, &mut command);
+        proxy.wait_synced(&cluster.node);
+        assert_eq!(get(&cluster.node, METRICS, "/proxyMode").unwrap().body, name);
         for to in web_tcp() {
-            connect(&lab.client, to).unwrap();
+            connect(&cluster.client, to).unwrap();
         }
-        wait("the end of the other mode's rules", || rules::ours(&lab.node, mode.other()).is_empty().then_some(()));
-        assert_ne!(rules::ours(&lab.node, mode), Vec::<String>::new());
-        assert!(proxy.end_by("TERM").success());
+        wait("removal of the other mode's rules", || {
+            rules::of_proxy(&cluster.node, mode.other()).is_empty().then_some(())
+        });
+        assert_ne!(rules::of_proxy(&cluster.node, mode), Vec::<String>::new());
+        assert!(proxy.stop("TERM").success());
     }
 }
 
-/// From rules that kube-proxy has left, a proxy takes over while requests are made all the time.
-fn check_takeover(mode: Mode, lay: fn(&NetNs), is_left: fn(&NetNs) -> bool) {
-    let (lab, files) = (Lab::new(), Files::new());
+/// Checks that a proxy takes over from rules of kube-proxy while clients connect continuously.
+fn check_takeover(mode: Mode, add_leftovers: fn(&NetNs), has_leftovers: fn(&NetNs) -> bool) {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
-    lay(&lab.node);
-    let traffic = Traffic::start_all(&lab.client);
-    let open = |to| Connection::open(&lab.client, to).unwrap();
+    add_leftovers(&cluster.node);
+    let traffic = Traffic::start_all(&cluster.client);
+    let open = |to| Connection::open(&cluster.client, to).unwrap();
     let mut connections: Vec<_> = [web_tcp(); 3].concat().into_iter().map(open).collect();
-    let flows = web_udp().map(|to| Flow::open(&lab.client, to));
+    let flows = web_udp().map(|to| Flow::open(&cluster.client, to));
     let pods = flows.each_ref().map(Flow::pod);
-    let proxy = Proxy::start(&lab.node, &files, mode);
-    wait("the end of kube-proxy's rules", || (!is_left(&lab.node)).then_some(()));
-    traffic.iter().for_each(Traffic::go_on);
+    let proxy = Proxy::start(&cluster.node, &files, mode);
+    wait("removal of kube-proxy's rules", || (!has_leftovers(&cluster.node)).then_some(()));
+    traffic.iter().for_each(Traffic::wait_for_more);
     for connection in &mut connections {
         connection.echo("still here").unwrap();
     }
@@ -66,104 +69,97 @@ fn check_takeover(mode: Mode, lay: fn(&NetNs), is_left: fn(&NetNs) -> bool) {
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));
     }
-    assert_ne!(rules::ours(&lab.node, mode), Vec::<String>::new());
+    assert_ne!(rules::of_proxy(&cluster.node, mode), Vec::<String>::new());
     drop(proxy);
 }
 
-fn no_request_fails_while_kube_proxys_rules_are_taken_over(mode: Mode) {
-    // Chains of its own, which none of our Services has.
-    check_takeover(mode, former::iptables, |node| {
+fn no_request_fails_during_takeover_from_kube_proxy_iptables(mode: Mode) {
+    // This chain is not of a Service in the test.
+    check_takeover(mode, leftovers::iptables, |node| {
         ["iptables-save", "ip6tables-save"]
             .iter()
             .any(|program| node.command(program, &[]).contains("KUBE-SVC-4LVCYZMTA5CQO6SX"))
     });
 }
 
-fn no_request_fails_while_kube_proxys_nftables_table_is_taken_over(mode: Mode) {
-    check_takeover(mode, former::nftables, has_kube_proxys_table);
+fn no_request_fails_during_takeover_from_kube_proxy_nftables(mode: Mode) {
+    check_takeover(mode, leftovers::nftables, has_kube_proxy_table);
 }
 
-fn has_kube_proxys_table(node: &NetNs) -> bool {
+fn has_kube_proxy_table(node: &NetNs) -> bool {
     node.command("nft", &["list", "tables"]).contains("kube-proxy")
 }
 
 #[test]
-fn rules_that_were_written_beside_the_kubelets_stay_when_those_of_other_modes_go() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn rules_in_the_kubelets_iptables_backend_survive_the_removal_of_leftovers() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
-    let version = lab.node.command("iptables", &["--version"]);
-    // Not the one that `iptables` leads to.
+    let version = cluster.node.command("iptables", &["--version"]);
+    // The backend that `iptables` does not use.
     let backend = if version.contains("legacy") { "nft" } else { "legacy" };
     for iptables in ["iptables", "ip6tables"] {
-        lab.node.command(&format!("{iptables}-{backend}"), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
+        cluster.node.command(&format!("{iptables}-{backend}"), &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"]);
     }
-    // Goes after all that is in iptables.
-    former::nftables(&lab.node);
-    let proxy = Proxy::start(&lab.node, &files, Mode::Iptables);
-    wait("the end of kube-proxy's table", || (!has_kube_proxys_table(&lab.node)).then_some(()));
+    // The proxy removes this table after iptables rules.
+    leftovers::nftables(&cluster.node);
+    let proxy = Proxy::start(&cluster.node, &files, Mode::Iptables);
+    wait("removal of kube-proxy's table", || (!has_kube_proxy_table(&cluster.node)).then_some(()));
     for iptables in ["iptables", "ip6tables"] {
-        let saved = lab.node.command(&format!("{iptables}-{backend}-save"), &["-t", "nat"]);
+        let saved = cluster.node.command(&format!("{iptables}-{backend}-save"), &["-t", "nat"]);
         assert!(saved.contains("-A PREROUTING") && saved.contains("KUBE-SVC-"), "{saved}");
     }
     for to in web_tcp() {
-        connect(&lab.client, to).unwrap();
+        connect(&cluster.client, to).unwrap();
     }
     drop(proxy);
 }
 
-fn what_kube_proxys_ipvs_mode_has_left_goes_once_our_rules_are_in_force(mode: Mode) {
-    let (lab, files) = (Lab::new(), Files::new());
+fn leftovers_of_ipvs_are_removed_after_the_first_sync(mode: Mode) {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
-    former::ipvs(&lab.node);
-    lab.node.command("ipset", &["create", "KUBE-OF-OTHERS", "hash:ip"]);
-    // No kernel at hand has the kind of device that is kube-proxy's, so this one is somebody else's.
-    lab.node.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
-    let _proxy = Proxy::start(&lab.node, &files, mode);
-    wait("the end of the sets", || {
-        (lab.node.command("ipset", &["save"]).lines().filter(|line| line.starts_with("create")).count() == 1)
+    leftovers::ipvs(&cluster.node);
+    cluster.node.command("ipset", &["create", "KUBE-FOREIGN", "hash:ip"]);
+    // kube-proxy's is a dummy device, which test kernels may lack. The proxy must not delete one of another type.
+    cluster.node.command("ip", &["link", "add", "kube-ipvs0", "type", "bridge"]);
+    let _proxy = Proxy::start(&cluster.node, &files, mode);
+    wait("removal of the sets", || {
+        (cluster.node.command("ipset", &["save"]).lines().filter(|line| line.starts_with("create")).count() == 1)
             .then_some(())
     });
-    assert!(lab.node.command("ipset", &["save"]).contains("KUBE-OF-OTHERS"));
-    lab.node.command("ip", &["link", "show", "kube-ipvs0"]);
-    let saved = lab.node.command("iptables-save", &[]);
-    for trace in
+    assert!(cluster.node.command("ipset", &["save"]).contains("KUBE-FOREIGN"));
+    cluster.node.command("ip", &["link", "show", "kube-ipvs0"]);
+    let saved = cluster.node.command("iptables-save", &[]);
+    for name in
         ["KUBE-NODE-PORT ", "KUBE-LOAD-BALANCER", "KUBE-IPVS", "KUBE-SOURCE-RANGES", "kube-proxy firewall rules"]
     {
-        assert!(!saved.contains(trace), "{trace} is in {saved}");
+        assert!(!saved.contains(name), "{name} in {saved}");
     }
     for to in web_tcp() {
-        connect(&lab.client, to).unwrap();
+        connect(&cluster.client, to).unwrap();
     }
 }
 
 #[test]
-fn what_will_be_different_is_told_beforehand_and_when_it_happens() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn preflight_and_log_list_the_effects_of_a_switch() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     let service =
         WEB.replace("spec:\n", "spec:\n  type: NodePort\n").replace("port: 80}", "port: 80, nodePort: 30080}");
     files.apply(&format!("{service}{}", slices("web", &[0])));
     let manifests = files.manifests();
     let preflight = |arguments: &[&str]| {
         let source = ["preflight", "--hostname-override", "node-1", "--manifests", manifests.to_str().unwrap()];
-        lab.node.try_command(FERROUTE, &[&source, arguments].concat())
+        cluster.node.try_command(FERROUTE, &[&source, arguments].concat())
     };
-    let none = preflight(&["--proxy-mode", "nftables"]);
-    assert!(!none.status.success());
-    assert!(String::from_utf8_lossy(&none.stderr).contains("--from"), "{none:?}");
+    let no_rules = preflight(&["--proxy-mode", "nftables"]);
+    assert!(!no_rules.status.success());
+    assert!(String::from_utf8_lossy(&no_rules.stderr).contains("--from"), "{no_rules:?}");
 
-    former::iptables(&lab.node);
-    lab.node.command("iptables", &["-w", "-t", "nat", "-N", "CNI-THEIRS"]);
-    lab.node.command("iptables", &["-w", "-t", "nat", "-A", "CNI-THEIRS", "-j", "KUBE-MARK-MASQ"]);
-    let told = String::from_utf8(preflight(&["--proxy-mode", "nftables"]).stdout).unwrap();
-    let different = "node ports do not answer on 10.244.0.1 any more";
-    for part in [
-        "node node-1, from mode iptables to mode nftables",
-        "node ports do not answer on 127.0.0.1 any more",
-        different,
-        "Services: default/web",
-        "rule: -t nat -A CNI-THEIRS -j KUBE-MARK-MASQ",
-    ] {
-        assert!(told.contains(part), "{part:?} in {told}");
+    leftovers::iptables(&cluster.node);
+    cluster.node.command("iptables", &["-w", "-t", "nat", "-N", "CNI-CHAIN"]);
+    cluster.node.command("iptables", &["-w", "-t", "nat", "-A", "CNI-CHAIN", "-j", "KUBE-MARK-MASQ"]);
+    let text = String::from_utf8(preflight(&["--proxy-mode", "nftables"]).stdout).unwrap();
+    for part in ["127.0.0.1", "10.244.0.1", "default/web", "-t nat -A CNI-CHAIN -j KUBE-MARK-MASQ"] {
+        assert!(text.contains(part), "{part:?} is missing in {text}");
     }
     let json = preflight(&["--proxy-mode", "nftables", "--output", "json"]).stdout;
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
@@ -174,41 +170,45 @@ fn what_will_be_different_is_told_beforehand_and_when_it_happens() {
         ["localhostNodePorts", "nodePortAddresses", "foreignRules"].iter().all(|kind| kinds.contains(kind)),
         "{json}"
     );
-    let same = String::from_utf8(preflight(&["--proxy-mode", "iptables"]).stdout).unwrap();
-    assert!(same.contains("nothing will behave differently"), "{same}");
+    let same = preflight(&["--proxy-mode", "iptables", "--output", "json"]).stdout;
+    let same: serde_json::Value = serde_json::from_slice(&same).unwrap();
+    assert_eq!(same["differences"], serde_json::json!([]), "{same}");
 
-    let proxy = Proxy::start(&lab.node, &files, Mode::Nftables);
+    let proxy = Proxy::start(&cluster.node, &files, Mode::Nftables);
     let line = proxy.wait_log("switched from iptables to nftables");
-    assert!(["nodePortAddresses", "foreignRules", "ferroute preflight"].iter().all(|part| line.contains(part)), "{line}");
+    assert!(
+        ["nodePortAddresses", "foreignRules", "ferroute preflight"].iter().all(|part| line.contains(part)),
+        "{line}"
+    );
     proxy.wait_log("cannot delete chain KUBE-MARK-MASQ of table nat");
 }
 
-/// Runs `ferroute run --cleanup`; tells whether it has succeeded, and its log.
+/// Runs `ferroute run --cleanup`. Returns whether it succeeded, and its log.
 fn clean_up(node: &NetNs) -> (bool, String) {
     let output = node.try_command(FERROUTE, &["run", "--cleanup"]);
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Everything on a node that a proxy could touch.
-fn everything(node: &NetNs) -> [String; 6] {
+/// Returns everything on a node that a proxy can change.
+fn kernel_state(node: &NetNs) -> [String; 6] {
     let commands = [
         "iptables-save",
         "ip6tables-save",
         "ipset save",
         "ip address",
         "nft list tables",
-        "nft list table inet others",
+        "nft list table inet foreign",
     ];
-    let mut all = commands.map(|command| {
+    let mut outputs = commands.map(|command| {
         let words: Vec<&str> = command.split(' ').collect();
         node.command(words[0], &words[1..])
     });
-    for text in &mut all {
-        // Counters of packets, and dates.
+    for text in &mut outputs {
+        // Without comments with dates, lifetimes and packet counters.
         let keeps = |line: &&str| !line.starts_with('#') && !line.contains("valid_lft");
         *text = text.lines().filter(keeps).map(without_counts).collect::<Vec<_>>().join("\n");
     }
-    all
+    outputs
 }
 
 fn without_counts(line: &str) -> String {
@@ -224,81 +224,84 @@ fn without_counts(line: &str) -> String {
 }
 
 #[test]
-fn a_cleanup_removes_every_trace_of_every_mode_and_nothing_else() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn cleanup_removes_the_leftovers_of_all_modes_and_nothing_else() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0, 1, 2]));
-    let node = &lab.node;
-    let _others = Others::add(node);
-    node.command("ipset", &["create", "theirs", "hash:net"]);
-    node.command("ipset", &["add", "theirs", "192.0.2.0/24"]);
-    node.command("ip", &["link", "add", "theirs0", "type", "bridge"]);
-    // What the kubelet has, and shares.
+    let node = &cluster.node;
+    let _foreign = ForeignRules::add(node);
+    node.command("ipset", &["create", "foreign", "hash:net"]);
+    node.command("ipset", &["add", "foreign", "192.0.2.0/24"]);
+    node.command("ip", &["link", "add", "foreign0", "type", "bridge"]);
+    // The kubelet's chains, some of which it shares with kube-proxy.
     node.feed("iptables-restore", &["--noflush"], KUBELET);
     node.feed("ip6tables-restore", &["--noflush"], &KUBELET.replace("127.0.0.0/8", "::1"));
-    let before = everything(node);
-    assert!(before[0].contains("OTHERS") && before[2].contains("theirs"), "{before:?}");
+    let before = kernel_state(node);
+    assert!(before[0].contains("FOREIGN") && before[2].contains("foreign"), "{before:?}");
 
     for mode in [Mode::Iptables, Mode::Nftables] {
-        // Left as they are after a sudden end.
+        // Dropping the proxy kills it, so its rules stay.
         drop(Proxy::start(node, &files, mode));
     }
-    former::iptables(node);
-    former::nftables(node);
-    former::ipvs(node);
+    leftovers::iptables(node);
+    leftovers::nftables(node);
+    leftovers::ipvs(node);
     let (is_clean, log) = clean_up(node);
     assert!(is_clean, "{log}");
-    for gone in [
+    for removed in [
         "IPv4 iptables",
         "nftables table ip ferroute",
         "nftables table ip6 ferroute",
         "table ip kube-proxy",
         "ipset KUBE-6-CLUSTER-IP",
     ] {
-        assert!(log.lines().any(|line| line.contains("removed ") && line.contains(gone)), "{gone:?} in {log}");
+        assert!(
+            log.lines().any(|line| line.contains("removed ") && line.contains(removed)),
+            "{removed:?} is missing in {log}"
+        );
     }
-    assert_eq!(everything(node), before);
+    assert_eq!(kernel_state(node), before);
 
     let (is_clean, log) = clean_up(node);
     assert!(is_clean && log.contains("nothing to clean up"), "{log}");
-    assert_eq!(everything(node), before);
+    assert_eq!(kernel_state(node), before);
 }
 
 #[test]
-fn a_cleanup_that_cannot_remove_everything_removes_the_rest_says_so_and_fails() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn cleanup_with_errors_removes_the_rest_reports_them_and_fails() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
-    let node = &lab.node;
+    let node = &cluster.node;
     drop(Proxy::start(node, &files, Mode::Iptables));
-    former::nftables(node);
+    leftovers::nftables(node);
     node.command("ipset", &["create", "KUBE-CLUSTER-IP", "hash:ip,port"]);
-    node.command("iptables", &["-w", "-t", "nat", "-N", "THEIRS"]);
-    node.command("iptables", &["-w", "-t", "nat", "-A", "THEIRS", "-j", "KUBE-MARK-MASQ"]);
+    node.command("iptables", &["-w", "-t", "nat", "-N", "FOREIGN"]);
+    node.command("iptables", &["-w", "-t", "nat", "-A", "FOREIGN", "-j", "KUBE-MARK-MASQ"]);
     node.command(
         "iptables",
         &["-w", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst", "-j", "DROP"],
     );
     let (is_clean, log) = clean_up(node);
     assert!(!is_clean, "{log}");
-    for stays in ["cannot delete chain KUBE-MARK-MASQ of table nat", "cannot destroy ipset KUBE-CLUSTER-IP"] {
-        assert!(log.contains(stays), "{stays:?} in {log}");
+    for error in ["cannot delete chain KUBE-MARK-MASQ of table nat", "cannot destroy ipset KUBE-CLUSTER-IP"] {
+        assert!(log.contains(error), "{error:?} is missing in {log}");
     }
-    assert!(!has_kube_proxys_table(node));
+    assert!(!has_kube_proxy_table(node));
     let saved = node.command("iptables-save", &[]);
     assert!(!saved.contains("KUBE-SERVICES"), "{saved}");
 }
 
 #[test]
-fn a_cleanup_without_iptables_says_which_of_its_chains_stay_and_fails() {
-    let lab = Lab::new();
-    former::iptables(&lab.node);
-    former::nftables(&lab.node);
+fn cleanup_without_iptables_programs_reports_remaining_chains_and_fails() {
+    let cluster = Cluster::new();
+    leftovers::iptables(&cluster.node);
+    leftovers::nftables(&cluster.node);
     let mut cleanup = Command::new(FERROUTE);
     cleanup.args(["run", "--cleanup"]);
-    let mut proxy = Proxy::spawn(&lab.node, &mut without_tools(&cleanup));
-    assert!(!proxy.wait_end().success());
+    let mut proxy = Proxy::spawn(&cluster.node, &mut without_programs(&cleanup));
+    assert!(!proxy.wait_exit().success());
     let log = proxy.log();
     for part in ["nat KUBE-SERVICES", "part of the package \"iptables\"", "removed nftables table ip kube-proxy"] {
-        assert!(log.contains(part), "{part:?} in {log}");
+        assert!(log.contains(part), "{part:?} is missing in {log}");
     }
 }
 

@@ -1,13 +1,10 @@
-//! What the node's own Node says, and that a change of it takes effect in place.
+//! Changes of the Node object, which take effect without a restart.
 
 use std::net::SocketAddr;
 
 use crate::{Case, Files, Mode, in_each_mode, rules, slices, wait, web, web_tcp};
 
-in_each_mode!(
-    a_node_that_gets_addresses_of_the_other_family_is_served_in_both,
-    pod_networks_that_change_are_in_the_rules_without_a_restart,
-);
+in_each_mode!(added_node_addresses_of_the_other_family_are_used, changed_pod_cidrs_are_used,);
 
 fn node_ports(pods: &[u8]) -> String {
     format!(
@@ -26,39 +23,39 @@ fn node(spec: &str, addresses: &[&str]) -> String {
     )
 }
 
-fn a_node_that_gets_addresses_of_the_other_family_is_served_in_both(mode: Mode) {
+fn added_node_addresses_of_the_other_family_are_used(mode: Mode) {
     let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
     let files = Files::with_settings("nodePortAddresses: [primary]\n");
-    files.put_node(&node("", &["192.168.0.1"]));
+    files.write_node(&node("", &["192.168.0.1"]));
     files.apply(&node_ports(&[0]));
-    let case = Case::of(mode, files);
-    // As in kube-proxy, node ports are on any address of a family of which the Node has none.
+    let case = Case::with_files(mode, files);
+    // As in kube-proxy, node ports of a family without Node addresses use all addresses.
     let all = ["10.96.0.6:80", "[fd00:96::6]:80", "192.168.0.1:30080", "[fd00:168::1]:30080"];
-    let answer = |pod| all.iter().for_each(|to| assert_eq!(case.connect(at(to)).unwrap(), pod, "{to}"));
-    answer(0);
-    case.lab.node.add_address("fd00:168::7/64", "client");
+    let assert_pod = |pod| all.iter().for_each(|to| assert_eq!(case.connect(at(to)).unwrap(), pod, "{to}"));
+    assert_pod(0);
+    case.cluster.node.add_address("fd00:168::7/64", "client");
     let other = at("[fd00:168::7]:30080");
-    wait("the other address", || case.connect(other).ok());
-    case.files.put_node(&node("", &["192.168.0.1", "fd00:168::1"]));
-    wait("the end of the other address", || case.connect(other).err());
-    answer(0);
-    // The other family comes first now.
-    case.files.put_node(&node("", &["fd00:168::1"]));
+    wait("the additional address", || case.connect(other).ok());
+    case.files.write_node(&node("", &["192.168.0.1", "fd00:168::1"]));
+    wait("rejection at the additional address", || case.connect(other).err());
+    assert_pod(0);
+    // The other family is primary now.
+    case.files.write_node(&node("", &["fd00:168::1"]));
     case.files.apply(&node_ports(&[1]));
     case.wait_gone(0);
-    answer(1);
+    assert_pod(1);
 }
 
-fn pod_networks_that_change_are_in_the_rules_without_a_restart(mode: Mode) {
+fn changed_pod_cidrs_are_used(mode: Mode) {
     let case = Case::with_settings(mode, &web(&[0]), "detectLocalMode: NodeCIDR\n");
     let spec = |v4: &str, v6: &str| format!("podCIDR: {v4}, podCIDRs: [{v4}, \"{v6}\"]");
     let addresses = ["192.168.0.1", "fd00:168::1"];
-    let is_there = |text: &str| case.rules().iter().any(|line| line.contains(text));
-    case.files.put_node(&node(&spec("10.1.0.0/24", "fd00:1::/64"), &addresses));
-    wait("the first networks", || (is_there("10.1.0.0/24") && is_there("fd00:1::/64")).then_some(()));
-    case.files.put_node(&node(&spec("10.2.0.0/24", "fd00:2::/64"), &addresses));
-    wait("the other networks", || (is_there("10.2.0.0/24") && is_there("fd00:2::/64")).then_some(()));
-    rules::wait_gone(&case.lab.node, mode, "10.1.0.0/24");
+    let has_rule = |text: &str| case.rules().iter().any(|line| line.contains(text));
+    case.files.write_node(&node(&spec("10.1.0.0/24", "fd00:1::/64"), &addresses));
+    wait("the first CIDRs", || (has_rule("10.1.0.0/24") && has_rule("fd00:1::/64")).then_some(()));
+    case.files.write_node(&node(&spec("10.2.0.0/24", "fd00:2::/64"), &addresses));
+    wait("the changed CIDRs", || (has_rule("10.2.0.0/24") && has_rule("fd00:2::/64")).then_some(()));
+    rules::wait_gone(&case.cluster.node, mode, "10.1.0.0/24");
     for to in web_tcp() {
         assert_eq!(case.connect(to).unwrap(), 0);
     }

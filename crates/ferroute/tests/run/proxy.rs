@@ -1,4 +1,4 @@
-//! The proxy as a process, and what it is given to read.
+//! The proxy's process and its input files.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use std::{
 use crate::{http::get, wait};
 use ferroute_testing::NetNs;
 
-/// How the proxy programs the kernel.
+/// A proxy mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Iptables,
@@ -30,10 +30,10 @@ impl Mode {
     }
 }
 
-/// A directory with manifests and configurations, which anybody may read.
+/// A world-readable directory with manifests and configurations.
 pub(crate) struct Files {
     directory: tempfile::TempDir,
-    /// Fields that every configuration has.
+    /// Additional fields of all configurations.
     settings: String,
 }
 
@@ -42,7 +42,7 @@ impl Files {
         Self::with_settings("")
     }
 
-    /// The same; configurations have these fields too.
+    /// Like `new`, with additional fields in all configurations.
     pub(crate) fn with_settings(settings: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -56,22 +56,22 @@ impl Files {
         self.directory.path().join(name)
     }
 
-    /// The directory that the proxy follows.
+    /// Returns the directory that the proxy reads.
     pub(crate) fn manifests(&self) -> PathBuf {
         self.path("manifests")
     }
 
-    /// Replaces the manifest of Services and endpoints by a rename, as careful programs do.
+    /// Replaces the manifest of Services and endpoints atomically, by a rename.
     pub(crate) fn apply(&self, yaml: &str) {
         self.put(&self.manifest(), yaml);
     }
 
-    /// Replaces the manifest of the node, which has these taints.
+    /// Replaces the Node by one with these taints.
     pub(crate) fn apply_node(&self, taints: &str) {
-        self.put_node(&Self::node_manifest(taints));
+        self.write_node(&Self::node_manifest(taints));
     }
 
-    /// The manifest of the node, which has these taints.
+    /// Returns the manifest of a Node with these taints.
     pub(crate) fn node_manifest(taints: &str) -> String {
         format!(
             "apiVersion: v1\nkind: Node\nmetadata: {{name: node-1}}\nspec: {{taints: [{taints}]}}\nstatus:\n  addresses:\n  \
@@ -79,8 +79,8 @@ impl Files {
         )
     }
 
-    /// Replaces the manifest of the node.
-    pub(crate) fn put_node(&self, yaml: &str) {
+    /// Replaces the manifest of the Node.
+    pub(crate) fn write_node(&self, yaml: &str) {
         self.put(&self.manifests().join("node.yaml"), yaml);
     }
 
@@ -90,21 +90,21 @@ impl Files {
         fs::rename(new, file).unwrap();
     }
 
-    /// The manifest of Services and endpoints.
+    /// Returns the path of the manifest of Services and endpoints.
     pub(crate) fn manifest(&self) -> PathBuf {
         self.manifests().join("cluster.yaml")
     }
 
-    /// A configuration for a mode.
+    /// Writes a configuration with a mode.
     pub(crate) fn config(&self, mode: Mode) -> PathBuf {
-        self.config_asking_for(match mode {
+        self.config_with_mode(match mode {
             Mode::Iptables => "iptables",
             Mode::Nftables => "nftables",
         })
     }
 
-    /// A configuration with this mode, as YAML spells it.
-    pub(crate) fn config_asking_for(&self, mode: &str) -> PathBuf {
+    /// Writes a configuration with a mode in YAML syntax.
+    pub(crate) fn config_with_mode(&self, mode: &str) -> PathBuf {
         let path = self.path("config.yaml");
         let text = format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
@@ -116,7 +116,7 @@ impl Files {
     }
 }
 
-/// The proxy, as one process. It is killed when this is dropped.
+/// A proxy process, which is killed on drop.
 pub(crate) struct Proxy {
     child: Child,
     log: Arc<Mutex<String>>,
@@ -124,20 +124,20 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Starts it on a node and waits until its rules are in force.
+    /// Starts the proxy on a node and waits for the first sync.
     #[track_caller]
     pub(crate) fn start(node: &NetNs, files: &Files, mode: Mode) -> Self {
         let mut proxy = Self::launch(node, files, mode);
-        proxy.wait_in_force(node);
+        proxy.wait_synced(node);
         proxy
     }
 
-    /// Starts it on a node.
+    /// Starts the proxy on a node.
     pub(crate) fn launch(node: &NetNs, files: &Files, mode: Mode) -> Self {
         Self::spawn(node, &mut run_command(FERROUTE, &files.manifests(), &files.config(mode)))
     }
 
-    /// Starts a command that ends up being the proxy, under the same process number.
+    /// Starts a command that becomes the proxy by `exec`, with the same process ID.
     pub(crate) fn spawn(node: &NetNs, command: &mut Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = node.run(|| command.spawn()).unwrap();
@@ -154,51 +154,58 @@ impl Proxy {
         Self { child, log, reader: Some(reader) }
     }
 
-    /// Waits until the rules of both families have been written once. It tells so itself, at `/healthz`.
+    /// Waits until `/healthz` reports that both IP families are synced.
     #[track_caller]
-    pub(crate) fn wait_in_force(&mut self, node: &NetNs) {
-        wait("rules in force", || {
+    pub(crate) fn wait_synced(&mut self, node: &NetNs) {
+        wait("the first sync", || {
             if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("the proxy has ended ({status}):\n{}", self.log());
+                panic!("the proxy exited ({status}):\n{}", self.log());
             }
             let answer = get(node, healthz(), "/healthz").ok()?;
             (answer.body.contains("\"IPv4\"") && answer.body.contains("\"IPv6\"")).then_some(())
         });
     }
 
-    /// What it has logged so far.
+    /// Returns the log.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
 
-    /// Waits until it logs a text; returns the line.
+    /// Waits until the log contains a text, and returns the line.
     #[track_caller]
     pub(crate) fn wait_log(&self, text: &str) -> String {
-        wait(&format!("{text:?} in the log"), || self.log().lines().find(|line| line.contains(text)).map(str::to_owned))
+        self.wait_log_line(&[text])
     }
 
-    /// Sends a signal (`TERM`) and waits for the end.
+    /// Waits until a line of the log contains all these texts, and returns the line.
     #[track_caller]
-    pub(crate) fn end_by(&mut self, signal: &str) -> ExitStatus {
-        // It is our child and has not been waited for, so nobody else can have its number.
+    pub(crate) fn wait_log_line(&self, texts: &[&str]) -> String {
+        let is_match = |line: &&str| texts.iter().all(|text| line.contains(text));
+        wait(&format!("{texts:?} in the log"), || self.log().lines().find(is_match).map(str::to_owned))
+    }
+
+    /// Sends a signal such as `TERM` and waits until the proxy has exited.
+    #[track_caller]
+    pub(crate) fn stop(&mut self, signal: &str) -> ExitStatus {
+        // The child has not been waited for, so its process ID cannot have been reused.
         let kill = format!("kill -{signal} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
-        self.wait_end()
+        self.wait_exit()
     }
 
-    /// Waits until it has ended.
+    /// Waits until the proxy has exited.
     #[track_caller]
-    pub(crate) fn wait_end(&mut self) -> ExitStatus {
-        let status = wait("the proxy's end", || self.child.try_wait().unwrap());
+    pub(crate) fn wait_exit(&mut self) -> ExitStatus {
+        let status = wait("the exit of the proxy", || self.child.try_wait().unwrap());
         self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
         status
     }
 }
 
 impl Drop for Proxy {
-    #[expect(clippy::print_stderr, reason = "it explains a test that has failed")]
+    #[expect(clippy::print_stderr, reason = "shows the log of a failed test")]
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         _ = self.child.kill();
         _ = self.child.wait();
         if std::thread::panicking() {
@@ -207,14 +214,14 @@ impl Drop for Proxy {
     }
 }
 
-/// The command that runs the proxy.
+/// Returns the command that runs the proxy.
 pub(crate) fn run_command(ferroute: &str, manifests: &Path, config: &Path) -> Command {
     let mut command = Command::new(ferroute);
     command.arg("run").arg("--manifests").arg(manifests).arg("--config").arg(config);
     command
 }
 
-/// The node's `/healthz`.
+/// Returns the address of `/healthz` on the node.
 pub(crate) fn healthz() -> SocketAddr {
     HEALTHZ.parse().unwrap()
 }

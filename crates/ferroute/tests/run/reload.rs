@@ -1,9 +1,9 @@
-//! A configuration file that changes while the proxy runs.
+//! Changes of the configuration file.
 
 use std::{fs, path::Path};
 
 use crate::{
-    Files, Lab, Mode, Proxy, http,
+    Cluster, Files, Mode, Proxy, http,
     proxy::{FERROUTE, run_command},
     rules,
     traffic::{Traffic, connect},
@@ -18,49 +18,46 @@ fn put(files: &Files, file: &Path, text: &str) {
 }
 
 #[test]
-fn a_changed_file_takes_effect_in_the_same_process_and_no_request_fails() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn changed_configuration_is_applied_in_the_same_process_without_failed_requests() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
-    let proxy = Proxy::start(&lab.node, &files, Mode::Iptables);
+    let proxy = Proxy::start(&cluster.node, &files, Mode::Iptables);
     let config = files.path("config.yaml");
-    let traffic = web_tcp().map(|to| Traffic::start(&lab.client, to));
+    let traffic = web_tcp().map(|to| Traffic::start(&cluster.client, to));
     let text = fs::read_to_string(&config).unwrap();
-    let other = "127.0.0.1:10999";
-    put(&files, &config, &text.replace("mode: iptables", "mode: nftables").replace("127.0.0.1:10256", other));
+    let new_address = "127.0.0.1:10999";
+    put(&files, &config, &text.replace("mode: iptables", "mode: nftables").replace("127.0.0.1:10256", new_address));
 
-    proxy.wait_log("restarting with the new configuration");
-    wait("health at the new address", || {
-        let answer = http::get(&lab.node, other.parse().unwrap(), "/healthz").ok()?;
-        (answer.body.contains("\"IPv4\"") && answer.body.contains("\"IPv6\"")).then_some(())
+    wait("the first sync of the new configuration", || {
+        let response = http::get(&cluster.node, new_address.parse().unwrap(), "/healthz").ok()?;
+        (response.body.contains("\"IPv4\"") && response.body.contains("\"IPv6\"")).then_some(())
     });
-    wait("the old mode's rules to go", || rules::ours(&lab.node, Mode::Iptables).is_empty().then_some(()));
-    assert!(!rules::ours(&lab.node, Mode::Nftables).is_empty());
-    traffic.iter().for_each(Traffic::go_on);
+    wait("removal of the old mode's rules", || rules::of_proxy(&cluster.node, Mode::Iptables).is_empty().then_some(()));
+    assert!(!rules::of_proxy(&cluster.node, Mode::Nftables).is_empty());
+    traffic.iter().for_each(Traffic::wait_for_more);
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure().into_iter().collect::<Vec<_>>(), [0]);
     }
-    // It still is our child.
+    // The process is still the test's child.
     let mut proxy = proxy;
-    assert!(proxy.end_by("TERM").success());
+    assert!(proxy.stop("TERM").success());
 }
 
 #[test]
-fn a_file_that_turns_bad_is_told_and_what_it_said_stays_in_force() {
-    let (lab, files) = (Lab::new(), Files::new());
+fn invalid_configuration_is_reported_and_the_old_one_stays_active() {
+    let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     let config = files.config(Mode::Nftables);
-    let mut proxy = Proxy::spawn(&lab.node, &mut run_command(FERROUTE, &files.manifests(), &config));
-    proxy.wait_in_force(&lab.node);
+    let mut proxy = Proxy::spawn(&cluster.node, &mut run_command(FERROUTE, &files.manifests(), &config));
+    proxy.wait_synced(&cluster.node);
     let text = fs::read_to_string(&config).unwrap();
     put(&files, &config, &format!("{text}nodePortAddresses: [everywhere]\n"));
-    let line = proxy.wait_log("ignoring it because it is invalid");
-    assert!(line.contains("NodePortAddresses[0]: Invalid value: \"everywhere\""), "{line}");
+    proxy.wait_log("NodePortAddresses[0]: Invalid value: \"everywhere\"");
     files.apply(&web(&[1]));
     for to in web_tcp() {
-        wait("a change of the manifests", || (connect(&lab.client, to).unwrap() == 1).then_some(()));
+        wait("a change of the manifests", || (connect(&cluster.client, to).unwrap() == 1).then_some(()));
     }
     put(&files, &config, &format!("{text}logging: {{format: json}}\n"));
-    proxy.wait_log("restarting with the new configuration");
     proxy.wait_log("{\"ts\":");
-    assert!(proxy.end_by("TERM").success());
+    assert!(proxy.stop("TERM").success());
 }

@@ -1,19 +1,19 @@
-//! What the kernel holds on the node, as the tools of people print it.
+//! The rules in the node's kernel, as printed by the standard tools.
 
 use ferroute_testing::NetNs;
 
 use crate::{Mode, wait};
 
-/// Our rules of a mode in both families, in an order of their own; empty if there are none.
-pub(crate) fn ours(node: &NetNs, mode: Mode) -> Vec<String> {
+/// Returns the proxy's rules of a mode in both IP families, in a stable order.
+pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
     match mode {
         Mode::Iptables => {
             let saved = ["iptables-save", "ip6tables-save"].map(|program| {
                 let text = node.command(program, &[]);
-                // The one that is shared with the kubelet stays when others go.
-                let is_not_ours = |line: &str| ["KUBE-FIREWALL", "OTHERS"].iter().any(|word| line.contains(word));
-                let is_ours = |line: &&str| line.contains("KUBE-") && !is_not_ours(line);
-                text.lines().filter(is_ours).map(str::to_owned).collect::<Vec<_>>()
+                // The kubelet uses KUBE-FIREWALL, so the proxy does not remove it.
+                let is_foreign = |line: &str| ["KUBE-FIREWALL", "FOREIGN"].iter().any(|name| line.contains(name));
+                let is_of_proxy = |line: &&str| line.contains("KUBE-") && !is_foreign(line);
+                text.lines().filter(is_of_proxy).map(str::to_owned).collect::<Vec<_>>()
             });
             saved.concat()
         }
@@ -22,9 +22,9 @@ pub(crate) fn ours(node: &NetNs, mode: Mode) -> Vec<String> {
                 let output = node.try_command("nft", &["list", "table", family, "ferroute"]);
                 String::from_utf8(output.stdout).unwrap()
             });
-            // The kernel gives the elements of a set in any order.
-            let words = listed.concat();
-            let mut lines: Vec<String> = words
+            // The kernel lists the elements of a set in any order.
+            let listed = listed.concat();
+            let mut lines: Vec<String> = listed
                 .split(['\n', ','])
                 .map(|part| part.trim().trim_start_matches("elements = {").trim_end_matches('}').trim().to_owned())
                 .filter(|part| !part.is_empty())
@@ -35,27 +35,27 @@ pub(crate) fn ours(node: &NetNs, mode: Mode) -> Vec<String> {
     }
 }
 
-/// Waits until no rule leads to an address any more.
+/// Waits until no rule contains an address.
 #[track_caller]
 pub(crate) fn wait_gone(node: &NetNs, mode: Mode, address: &str) {
-    let ends_here = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_hexdigit());
-    let leads_there = |line: &String| line.match_indices(address).any(|(at, _)| ends_here(&line[at + address.len()..]));
-    wait(&format!("no rule for {address}"), || (!ours(node, mode).iter().any(leads_there)).then_some(()));
+    let ends = |rest: &str| !rest.starts_with(|next: char| next.is_ascii_hexdigit());
+    let has_address = |line: &String| line.match_indices(address).any(|(at, _)| ends(&line[at + address.len()..]));
+    wait(&format!("no rule for {address}"), || (!of_proxy(node, mode).iter().any(has_address)).then_some(()));
 }
 
-/// What another program has on the node, beside us: chains `OTHERS` of iptables, a table `others` of nftables.
-pub(crate) struct Others;
+/// The rules of another program: iptables chains `FOREIGN` and an nftables table `foreign`.
+pub(crate) struct ForeignRules;
 
-impl Others {
-    /// Makes them.
+impl ForeignRules {
+    /// Adds the rules to a node.
     pub(crate) fn add(node: &NetNs) -> Self {
         for family in ["iptables", "ip6tables"] {
             for (table, chain) in [("nat", "PREROUTING"), ("filter", "FORWARD"), ("mangle", "POSTROUTING")] {
                 for arguments in [
-                    &["-N", "OTHERS"][..],
+                    &["-N", "FOREIGN"][..],
                     &[
                         "-A",
-                        "OTHERS",
+                        "FOREIGN",
                         "-m",
                         "comment",
                         "--comment",
@@ -67,29 +67,29 @@ impl Others {
                         "-j",
                         "RETURN",
                     ],
-                    &["-A", chain, "-j", "OTHERS"],
+                    &["-A", chain, "-j", "FOREIGN"],
                 ] {
                     node.command(family, &[&["-w", "-t", table], arguments].concat());
                 }
             }
         }
         let table = "
-            add table inet others
-            add set inet others known { type ipv4_addr; elements = { 192.0.2.1, 192.0.2.2 }; }
-            add chain inet others forward { type filter hook forward priority 0; }
-            add rule inet others forward ip saddr @known drop
-            add chain inet others dstnat { type nat hook prerouting priority dstnat; }
-            add rule inet others dstnat tcp dport 9 accept\n";
+            add table inet foreign
+            add set inet foreign sources { type ipv4_addr; elements = { 192.0.2.1, 192.0.2.2 }; }
+            add chain inet foreign forward { type filter hook forward priority 0; }
+            add rule inet foreign forward ip saddr @sources drop
+            add chain inet foreign dstnat { type nat hook prerouting priority dstnat; }
+            add rule inet foreign dstnat tcp dport 9 accept\n";
         node.feed("nft", &["-f", "-"], table);
         Self
     }
 
-    /// What there is of them.
+    /// Lists the rules that exist.
     pub(crate) fn list(&self, node: &NetNs) -> Vec<String> {
         let saved = ["iptables-save", "ip6tables-save"].map(|program| node.command(program, &[]));
         let saved = saved.concat();
-        let chains = saved.lines().filter(|line| line.contains("OTHERS")).map(str::to_owned);
-        let output = node.try_command("nft", &["list", "table", "inet", "others"]);
+        let chains = saved.lines().filter(|line| line.contains("FOREIGN")).map(str::to_owned);
+        let output = node.try_command("nft", &["list", "table", "inet", "foreign"]);
         let table = String::from_utf8(output.stdout).unwrap();
         chains.chain(table.lines().map(str::to_owned)).collect()
     }

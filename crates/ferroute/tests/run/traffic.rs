@@ -1,4 +1,4 @@
-//! Real connections, single ones and many at a time.
+//! TCP connections and UDP flows through the cluster.
 
 use std::{
     cell::Cell,
@@ -14,131 +14,135 @@ use std::{
 
 use ferroute_testing::NetNs;
 
-use crate::{lab::pod_at, wait, web_tcp, web_udp};
+use crate::{cluster::pod_at, wait, web_tcp, web_udp};
 
-/// A connection that stays open.
+/// An open TCP connection.
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
-    /// Which pod is at the other end.
+    /// The pod at the other end.
     pub(crate) pod: u8,
 }
 
 impl Connection {
-    /// Connects, and waits until the pod has told which one it is.
+    /// Connects, and reads the pod's address.
     pub(crate) fn open(from: &NetNs, to: SocketAddr) -> io::Result<Self> {
         from.run(|| Self::open_here(to))
     }
 
-    /// From this thread's namespace.
+    /// Connects from this thread's network namespace.
     fn open_here(to: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line)?;
-        let pod = pod_at(line.trim()).ok_or_else(|| io::Error::other(format!("no pod says {line:?}")))?;
+        let pod = pod_at(line.trim()).ok_or_else(|| io::Error::other(format!("not the address of a pod: {line:?}")))?;
         Ok(Self { stream, pod })
     }
 
-    /// Sends a line and waits until it has come back.
+    /// Sends a line and waits for its echo.
     pub(crate) fn echo(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.stream.get_mut(), "{line}")?;
-        let mut back = String::new();
-        self.stream.read_line(&mut back)?;
-        if back.trim_end() == line { Ok(()) } else { Err(io::Error::other(format!("{line:?} came back as {back:?}"))) }
+        let mut echo = String::new();
+        self.stream.read_line(&mut echo)?;
+        if echo.trim_end() == line {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("sent {line:?}, received {echo:?}")))
+        }
     }
 }
 
-/// A new connection with one exchange; tells the pod that took it.
+/// Opens a new connection, exchanges data and returns the pod.
 pub(crate) fn connect(from: &NetNs, to: SocketAddr) -> io::Result<u8> {
     from.run(|| connect_here(to))
 }
 
 fn connect_here(to: SocketAddr) -> io::Result<u8> {
     let mut connection = Connection::open_here(to)?;
-    connection.echo("are you there?")?;
+    connection.echo("hello")?;
     Ok(connection.pod)
 }
 
-/// A UDP socket that keeps its port, as a flow does.
+/// A UDP socket, whose packets belong to one flow.
 pub(crate) struct Flow {
     socket: UdpSocket,
-    /// Questions so far: the number of the last one, which its answer has to repeat.
-    asked: Cell<u32>,
+    /// The number of requests. Each request contains its number, which the reply repeats.
+    requests: Cell<u32>,
 }
 
-/// What became of a datagram.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// This pod has answered.
+pub(crate) enum Reply {
+    /// This pod replied.
     Pod(u8),
-    /// Somebody has said that nobody is there.
-    Refused,
-    /// Nobody has said anything in a while.
-    Silence,
+    /// An ICMP error.
+    Rejected,
+    /// No reply within the time limit.
+    None,
 }
 
 impl Flow {
     pub(crate) fn open(from: &NetNs, to: SocketAddr) -> Self {
-        from.run(|| Self::open_here(to, SILENCE))
+        from.run(|| Self::open_here(to, NO_REPLY))
     }
 
-    /// From this thread's namespace; it waits so long for an answer.
-    fn open_here(to: SocketAddr, patience: Duration) -> Self {
+    /// Opens the socket in this thread's network namespace, with a time limit for replies.
+    fn open_here(to: SocketAddr, timeout: Duration) -> Self {
         let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
         let socket = UdpSocket::bind(any).unwrap();
         socket.connect(to).unwrap();
-        socket.set_read_timeout(Some(patience)).unwrap();
-        Self { socket, asked: Cell::new(0) }
+        socket.set_read_timeout(Some(timeout)).unwrap();
+        Self { socket, requests: Cell::new(0) }
     }
 
-    /// Sends a datagram and waits for the answer.
-    pub(crate) fn ask(&self) -> Answer {
-        self.asked.set(self.asked.get() + 1);
-        match self.question_and_answer(&self.asked.get().to_string()) {
-            Ok(address) => Answer::Pod(pod_at(&address).unwrap()),
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Answer::Refused,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Answer::Silence,
+    /// Sends a datagram and waits for the reply.
+    pub(crate) fn request(&self) -> Reply {
+        self.requests.set(self.requests.get() + 1);
+        match self.exchange(&self.requests.get().to_string()) {
+            Ok(address) => Reply::Pod(pod_at(&address).unwrap()),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => Reply::Rejected,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Reply::None,
             Err(error) => panic!("cannot send or receive: {error}"),
         }
     }
 
-    fn question_and_answer(&self, question: &str) -> io::Result<String> {
-        self.socket.send(question.as_bytes())?;
+    fn exchange(&self, request: &str) -> io::Result<String> {
+        self.socket.send(request.as_bytes())?;
         let mut buffer = [0; 64];
         loop {
             let length = match self.socket.recv(&mut buffer) {
-                // A wait with a time limit is not taken up again after the process was stopped for a moment.
+                // The kernel does not restart a receive with a timeout after a stop signal.
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 received => received?,
             };
-            let answer = String::from_utf8_lossy(&buffer[..length]);
-            match answer.split_once(' ') {
-                Some((address, repeated)) if repeated == question => return Ok(address.to_owned()),
-                // The late answer to an earlier question.
+            let reply = String::from_utf8_lossy(&buffer[..length]);
+            match reply.split_once(' ') {
+                Some((address, repeated)) if repeated == request => return Ok(address.to_owned()),
+                // A late reply to an earlier request.
                 _ => {}
             }
         }
     }
 
-    /// The pod that answers, however long it takes.
+    /// Waits until a pod replies, and returns it.
     #[track_caller]
     pub(crate) fn pod(&self) -> u8 {
-        wait("an answer by UDP", || match self.ask() {
-            Answer::Pod(pod) => Some(pod),
-            Answer::Refused | Answer::Silence => None,
+        wait("a UDP reply", || match self.request() {
+            Reply::Pod(pod) => Some(pod),
+            Reply::Rejected | Reply::None => None,
         })
     }
 }
 
-/// A datagram from a new port and its answer; tells the pod that took it.
-fn ask_here(to: SocketAddr) -> io::Result<u8> {
-    let flow = Flow::open_here(to, PATIENCE);
-    let address = flow.question_and_answer("are you there?")?;
-    pod_at(&address).ok_or_else(|| io::Error::other(format!("no pod says {address:?}")))
+/// Sends a datagram from a new port and returns the pod that replied.
+fn request_here(to: SocketAddr) -> io::Result<u8> {
+    let flow = Flow::open_here(to, TIMEOUT);
+    let address = flow.exchange("hello")?;
+    pod_at(&address).ok_or_else(|| io::Error::other(format!("not the address of a pod: {address:?}")))
 }
 
-/// New connections, or flows of UDP, one after the other, and several at a time, until it is dropped.
+/// A continuous series of concurrent new TCP connections or UDP flows, until it is dropped.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -151,25 +155,25 @@ struct Shared {
 }
 
 impl Traffic {
-    /// Starts with TCP and waits for the first connections.
+    /// Starts TCP traffic and waits for the first connections.
     #[track_caller]
     pub(crate) fn start(from: &NetNs, to: SocketAddr) -> Self {
         Self::repeat(from, move || connect_here(to))
     }
 
-    /// The same with all addresses of [`crate::web`], by TCP and by UDP.
+    /// Starts TCP and UDP traffic to all addresses of [`crate::web`].
     #[track_caller]
     pub(crate) fn start_all(from: &NetNs) -> Vec<Self> {
-        let udp = web_udp().map(|to| Self::repeat(from, move || ask_here(to)));
+        let udp = web_udp().map(|to| Self::repeat(from, move || request_here(to)));
         web_tcp().map(|to| Self::start(from, to)).into_iter().chain(udp).collect()
     }
 
     #[track_caller]
     fn repeat(from: &NetNs, request: impl Fn() -> io::Result<u8> + Copy + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared::default());
-        let threads = (0..AT_A_TIME).map(|_| {
+        let threads = (0..CONCURRENCY).map(|_| {
             let shared = shared.clone();
-            // A thread stays in the namespace in which it is started.
+            // A thread inherits the network namespace.
             from.run(|| {
                 std::thread::spawn(move || {
                     while !shared.stop.load(Ordering::Relaxed) {
@@ -181,19 +185,19 @@ impl Traffic {
             })
         });
         let traffic = Self { threads: threads.collect(), shared };
-        traffic.go_on();
+        traffic.wait_for_more();
         traffic
     }
 
-    /// Waits until more connections have been made from here on.
+    /// Waits for a number of further requests.
     #[track_caller]
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn wait_for_more(&self) {
         let count = || self.shared.outcomes.lock().unwrap().len();
         let before = count();
-        wait("more connections", || (count() >= before + MORE).then_some(()));
+        wait("more connections", || (count() >= before + BATCH).then_some(()));
     }
 
-    /// Ends it, and sees that not one request has failed. Tells which pods have answered.
+    /// Stops the traffic, asserts that no request failed, and returns the pods that replied.
     #[track_caller]
     pub(crate) fn assert_no_failure(self) -> std::collections::BTreeSet<u8> {
         let shared = self.shared.clone();
@@ -211,17 +215,17 @@ impl Drop for Traffic {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic there has been printed.
+            // A panic of the thread has been printed.
             _ = thread.join();
         }
     }
 }
 
-/// How long a connection may take before it counts as failed: a machine under load is slow.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How long to wait for the answer to a datagram.
-const SILENCE: Duration = Duration::from_millis(500);
-const AT_A_TIME: usize = 4;
+/// The time after which a request fails. Machines under load are slow.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The time to wait for the reply to a datagram.
+const NO_REPLY: Duration = Duration::from_millis(500);
+const CONCURRENCY: usize = 4;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Enough that a rule that sends every tenth one astray is noticed.
-const MORE: usize = 60;
+/// Enough requests to detect a rule that misroutes one in ten.
+const BATCH: usize = 60;

@@ -1,22 +1,24 @@
-//! UDP flows have no end that the kernel could see, so the proxy has to end those to endpoints that are gone.
+//! Stale conntrack entries of UDP flows.
+//!
+//! The kernel cannot detect the end of a UDP flow, so the proxy deletes the entries of removed endpoints.
 
 use std::net::SocketAddr;
 
 use crate::{
-    Case, Mode, in_each_mode,
-    lab::{PORT, pod_addresses},
-    slices,
-    traffic::{Answer, Connection, Flow},
+    Case, Mode,
+    cluster::{PORT, pod_addresses},
+    in_each_mode, slices,
+    traffic::{Connection, Flow, Reply},
     wait, web, web_tcp, web_udp,
 };
 
 in_each_mode!(
-    a_udp_flow_moves_on_when_its_endpoint_goes_and_others_stay,
-    a_udp_flow_is_refused_once_the_last_endpoint_is_gone_and_served_when_one_comes,
-    a_udp_flow_that_began_before_its_service_is_served,
+    flows_of_removed_endpoints_move_and_others_stay,
+    flows_without_endpoints_are_rejected_until_an_endpoint_is_added,
+    flows_older_than_their_service_are_served,
 );
 
-/// A second Service of UDP with all pods.
+/// Returns a second UDP Service with all pods.
 fn other_service() -> String {
     format!(
         "---\napiVersion: v1\nkind: Service\nmetadata: {{name: other}}\n\
@@ -25,9 +27,9 @@ fn other_service() -> String {
     )
 }
 
-fn a_udp_flow_moves_on_when_its_endpoint_goes_and_others_stay(mode: Mode) {
+fn flows_of_removed_endpoints_move_and_others_stay(mode: Mode) {
     let case = Case::new(mode, &format!("{}{}", web(&[0, 1]), other_service()));
-    let client = &case.lab.client;
+    let client = &case.cluster.client;
     let other: SocketAddr = "10.96.0.2:53".parse().unwrap();
     let with_pod = |flow: Flow| (flow.pod(), flow);
     let flows: Vec<_> =
@@ -36,7 +38,7 @@ fn a_udp_flow_moves_on_when_its_endpoint_goes_and_others_stay(mode: Mode) {
     let direct = pod_addresses(0).map(|address| Flow::open(client, SocketAddr::from((address, PORT))));
     direct.iter().for_each(|flow| assert_eq!(flow.pod(), 0));
     let entries = |destination: &str| {
-        let listed = case.lab.node.command("conntrack", &["-L", "-p", "udp", "--orig-dst", destination]);
+        let listed = case.cluster.node.command("conntrack", &["-L", "-p", "udp", "--orig-dst", destination]);
         listed.lines().map(|line| line.split_whitespace().skip(3).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
     let direct_entries = entries("10.244.0.2");
@@ -46,7 +48,7 @@ fn a_udp_flow_moves_on_when_its_endpoint_goes_and_others_stay(mode: Mode) {
     case.files.apply(&format!("{}{}", web(&[1, 2]), other_service()));
     for (before, flow) in &flows {
         match before {
-            0 => wait("the flow's move", || matches!(flow.ask(), Answer::Pod(1 | 2)).then_some(())),
+            0 => wait("a reply from another pod", || matches!(flow.request(), Reply::Pod(1 | 2)).then_some(())),
             _ => assert_eq!(flow.pod(), *before),
         }
     }
@@ -55,30 +57,30 @@ fn a_udp_flow_moves_on_when_its_endpoint_goes_and_others_stay(mode: Mode) {
     }
     assert_eq!(entries("10.244.0.2"), direct_entries);
     for connection in &mut connections {
-        connection.echo("also to the pod that is no endpoint any more").unwrap();
+        connection.echo("also to the removed endpoint").unwrap();
     }
 }
 
-fn a_udp_flow_is_refused_once_the_last_endpoint_is_gone_and_served_when_one_comes(mode: Mode) {
+fn flows_without_endpoints_are_rejected_until_an_endpoint_is_added(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
-    let flows = web_udp().map(|to| Flow::open(&case.lab.client, to));
+    let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 0));
     case.files.apply(&web(&[]));
     for flow in &flows {
-        wait("the refusal", || (flow.ask() == Answer::Refused).then_some(()));
+        wait("the rejection", || (flow.request() == Reply::Rejected).then_some(()));
     }
     case.files.apply(&web(&[1]));
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 1));
 }
 
-/// A resolver that was asked in vain must not be asked in vain for ever.
-fn a_udp_flow_that_began_before_its_service_is_served(mode: Mode) {
+/// A client whose first request got no reply must not stay without replies.
+fn flows_older_than_their_service_are_served(mode: Mode) {
     let case = Case::new(mode, "");
-    let flows = web_udp().map(|to| Flow::open(&case.lab.client, to));
-    flows.iter().for_each(|flow| assert_eq!(flow.ask(), Answer::Silence));
+    let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
+    flows.iter().for_each(|flow| assert_eq!(flow.request(), Reply::None));
     case.files.apply(&web(&[2]));
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 2));
 }
 
-/// Flows of each kind: so many that not all have the same pod, and that none keeps its pod by chance.
+/// Enough flows of each kind that random choice practically never selects the same pod for all.
 const FLOWS: usize = 12;

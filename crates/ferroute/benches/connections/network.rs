@@ -12,22 +12,22 @@ use socket2::SockRef;
 
 use crate::common::{cluster::TARGET_PORT, figures};
 
-/// Three namespaces in a row; the node in the middle forwards.
-pub(crate) struct Lab {
+/// Three namespaces in a row, with a forwarding node in the middle.
+pub(crate) struct Network {
     client: NetNs,
     pub(crate) node: NetNs,
 }
 
-/// What one round of connections has come to.
+/// The result of a round of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub(crate) per_second: u32,
-    /// Median time until a connection was there.
+    /// The median time to establish a connection.
     pub(crate) to_connect: Duration,
 }
 
-impl Lab {
-    /// Pods at these addresses accept connections on the cluster's target port, and close them.
+impl Network {
+    /// Creates pods at these addresses, which accept and close connections on the cluster's target port.
     pub(crate) fn new(pods: &[Ipv4Addr]) -> Self {
         let (client, node, server) = (NetNs::new(), NetNs::new(), NetNs::new());
         client.link("node", &node, "client");
@@ -43,17 +43,17 @@ impl Lab {
             node.command("ip", &["route", "add", &pod.to_string(), "via", "198.51.100.2"]);
         }
         node.command("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
-        // More connections than there are ports between two rounds.
+        // A round may open more connections than the default range has ports.
         client.command("sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535"]);
-        // The table of connections keeps closed ones for ten seconds, too long for so many.
+        // By default, conntrack keeps closed connections for ten seconds, which fills its table.
         node.command("sysctl", &["-qw", "net.netfilter.nf_conntrack_tcp_timeout_close=1"]);
         let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, TARGET_PORT)).unwrap());
-        // It ends with the process.
+        // The thread runs until the process exits.
         thread::spawn(move || listener.incoming().for_each(drop));
         Self { client, node }
     }
 
-    /// Clients connect as fast as they can, for a while.
+    /// Connects as fast as possible for a round.
     pub(crate) fn connect(&self, to: SocketAddr) -> Round {
         let times: Vec<Duration> = thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| self.client.run(|| connections(to)))).collect();
@@ -65,14 +65,14 @@ impl Lab {
 }
 
 impl Round {
-    /// The middle one, by connections.
+    /// Returns the round with the median number of connections.
     pub(crate) fn median(mut rounds: Vec<Self>) -> Self {
         rounds.sort_unstable_by_key(|round| round.per_second);
         rounds[rounds.len() / 2]
     }
 }
 
-/// How long each connection took until it was there.
+/// Connects repeatedly for a round, and returns the time to establish each connection.
 fn connections(to: SocketAddr) -> Vec<Duration> {
     let mut times = Vec::new();
     let end = Instant::now() + ROUND;
@@ -81,22 +81,22 @@ fn connections(to: SocketAddr) -> Vec<Duration> {
         if start >= end {
             return times;
         }
-        let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
+        let mut stream = match TcpStream::connect_timeout(&to, TIMEOUT) {
             Ok(stream) => stream,
             Err(error) => panic!("cannot connect to {to}: {error}"),
         };
         times.push(start.elapsed());
-        // The pod closes at once; a reset then leaves nothing behind that would have to wait.
+        // A reset after the pod's close avoids TIME_WAIT.
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
         match stream.read(&mut [0]) {
             Ok(0) => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
-            other => panic!("the pod behind {to} says {other:?}"),
+            result => panic!("unexpected data or error from {to}: {result:?}"),
         }
     }
 }
 
-/// At the same time.
+/// The number of concurrent clients.
 const CLIENTS: usize = 4;
 const ROUND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);

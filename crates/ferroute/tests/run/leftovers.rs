@@ -1,20 +1,20 @@
-//! What kube-proxy leaves on a node, mode by mode, as it writes it for the Service `web`.
+//! The rules of kube-proxy for the Service `web`, in each of its modes.
 
 use std::{fs, net::SocketAddr};
 
 use ferroute_testing::NetNs;
 
 use crate::{
-    lab::{PODS, PORT, pod_addresses},
+    cluster::{PODS, PORT, pod_addresses},
     web_tcp, web_udp,
 };
 
-/// The rules of kube-proxy's iptables mode, as they were recorded; only addresses are others. Two Services of IPv4 were
-/// recorded apart, each for one protocol.
+/// Adds recorded rules of kube-proxy's iptables mode, with replaced addresses. The recording of IPv4 consists of two Services
+/// with one protocol each.
 pub(crate) fn iptables(node: &NetNs) {
     let restore = |program: &str, rules: &str| _ = node.feed(program, &["--noflush"], rules);
     restore("iptables-restore", &recorded("clusterip-three-endpoints/expected/iptables-save.txt", |_| true));
-    // Chains that are declared are flushed, so it is those of this Service alone.
+    // Declared chains are flushed, so only the Service's own chains are declared.
     let of_service = |line: &str| {
         [":KUBE-SVC-", ":KUBE-SEP-"].iter().any(|start| line.starts_with(start)) || line.contains("ns1/web")
     };
@@ -23,11 +23,11 @@ pub(crate) fn iptables(node: &NetNs) {
     restore("ip6tables-restore", &recorded("ipv6-only/expected/ip6tables-save.txt", |_| true));
 }
 
-/// Such lines of what was recorded.
-fn recorded(path: &str, keeps: impl Fn(&str) -> bool) -> String {
+/// Returns the matching lines of a recording, with replaced addresses.
+fn recorded(path: &str, matches: impl Fn(&str) -> bool) -> String {
     let scenarios = concat!(env!("CARGO_MANIFEST_DIR"), "/../../conformance/scenarios");
     let mut rules = fs::read_to_string(format!("{scenarios}/{path}")).unwrap();
-    for (theirs, ours) in [
+    for (recorded, replacement) in [
         ("10.96.1.1/", "10.96.0.1/"),
         ("10.180.1.2", "10.244.0.2"),
         ("10.180.1.3", "10.244.0.3"),
@@ -38,41 +38,41 @@ fn recorded(path: &str, keeps: impl Fn(&str) -> bool) -> String {
         ("fd00:10:180:2::2", "fd00:244::3"),
         ("fd00:10:180::/48", "fd00:244::/64"),
         (":53", ":8080"),
-        // The packet counter that the rule names is not there, and not what this is about.
+        // The rule's packet counter does not exist in the test.
         ("-m nfacct --nfacct-name  ct_state_invalid_dropped_pkts ", ""),
     ] {
-        rules = rules.replace(theirs, ours);
+        rules = rules.replace(recorded, replacement);
     }
-    // The kubelet's as well, and there already.
-    let is_ours = |line: &&str| !line.contains("KUBE-FIREWALL") && keeps(line);
-    rules.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
+    // KUBE-FIREWALL is also a chain of the kubelet.
+    let keeps = |line: &&str| !line.contains("KUBE-FIREWALL") && matches(line);
+    rules.lines().filter(keeps).map(|line| format!("{line}\n")).collect()
 }
 
-/// The tables of kube-proxy's nftables mode in their shape: verdicts in maps, a chain for each port of the Service and
-/// one for each endpoint.
+/// Adds tables with the structure of kube-proxy's nftables mode: verdict maps, and a chain per service port and endpoint.
 pub(crate) fn nftables(node: &NetNs) {
     for (index, (family, pods)) in [("ip", "10.244.0.0/16"), ("ip6", "fd00:244::/64")].into_iter().enumerate() {
         let mut rules = nftables_without_ports(family, &web_tcp()[index]);
         for (protocol, to) in [("tcp", web_tcp()[index]), ("udp", web_udp()[index])] {
-            let mut choice = Vec::new();
+            let mut choices = Vec::new();
             for pod in 0..PODS {
                 let endpoint = SocketAddr::from((pod_addresses(pod)[index], PORT));
                 let address = endpoint.ip();
-                let in_name = address.to_string().replace(':', ".");
-                let chain = format!("endpoint-ABCDEFG{pod}-default/web/{protocol}/{protocol}__{in_name}/{PORT}");
+                let address_in_name = address.to_string().replace(':', ".");
+                let chain =
+                    format!("endpoint-ABCDEFG{pod}-default/web/{protocol}/{protocol}__{address_in_name}/{PORT}");
                 rules.push_str(&format!(
                     "add chain {family} kube-proxy {chain}
                     add rule {family} kube-proxy {chain} {family} saddr {address} jump mark-for-masquerade
                     add rule {family} kube-proxy {chain} meta l4proto {protocol} dnat to {endpoint}\n"
                 ));
-                choice.push(format!("{pod} : goto {chain}"));
+                choices.push(format!("{pod} : goto {chain}"));
             }
             let chain = format!("service-ABCDEFGH-default/web/{protocol}/{protocol}");
-            let (count, choice, address, port) = (choice.len(), choice.join(", "), to.ip(), to.port());
+            let (count, choices, address, port) = (choices.len(), choices.join(", "), to.ip(), to.port());
             rules.push_str(&format!(
                 "add chain {family} kube-proxy {chain}
                 add rule {family} kube-proxy {chain} {family} daddr {address} {protocol} dport {port} {family} saddr != {pods} jump mark-for-masquerade
-                add rule {family} kube-proxy {chain} numgen random mod {count} vmap {{ {choice} }}
+                add rule {family} kube-proxy {chain} numgen random mod {count} vmap {{ {choices} }}
                 add element {family} kube-proxy service-ips {{ {address} . {protocol} . {port} : goto {chain} }}\n"
             ));
         }
@@ -109,7 +109,7 @@ fn nftables_without_ports(family: &str, to: &SocketAddr) -> String {
     )
 }
 
-/// The sets and rules of kube-proxy's ipvs mode. Few kernels have virtual servers, so nothing answers by these.
+/// Adds the sets and rules of kube-proxy's ipvs mode, without virtual servers, which few test kernels support.
 pub(crate) fn ipvs(node: &NetNs) {
     node.feed("ipset", &["restore"], include_str!("../../../../conformance/vm/kube-proxy-sets.txt"));
     node.feed("iptables-restore", &["--noflush"], include_str!("../../../../conformance/vm/kube-proxy-rules.txt"));

@@ -1,4 +1,4 @@
-//! A client, a node and a network of pods behind it, each in a network namespace of its own.
+//! A client, a node and the pods behind it, each in its own network namespace.
 
 use std::{
     io,
@@ -9,44 +9,44 @@ use std::{
 use ferroute_testing::NetNs;
 use tokio::{io::AsyncWriteExt, sync::oneshot};
 
-/// See the module's text.
-pub(crate) struct Lab {
-    /// Where the proxy runs: 192.168.0.1 and fd00:168::1 for the client, the first address of the pods' networks.
+/// A node with a client on one side and pods on the other.
+pub(crate) struct Cluster {
+    /// The proxy runs here. Addresses: 192.168.0.1 and fd00:168::1, and the first address of each pod network.
     pub(crate) node: NetNs,
-    /// At 192.168.0.9 and fd00:168::9; everything is reached through the node.
+    /// Addresses: 192.168.0.9 and fd00:168::9. All routes lead through the node.
     pub(crate) client: NetNs,
     _pods: NetNs,
     _servers: Servers,
 }
 
-/// How many pods there are, numbered from 0.
+/// The number of pods.
 pub(crate) const PODS: u8 = 3;
-/// Port of the pods' servers.
+/// The port of the pods' servers.
 pub(crate) const PORT: u16 = 8080;
 
-/// Address of a pod in IPv4 and IPv6. They all are in one namespace, because only their addresses matter here.
+/// Returns the IPv4 and IPv6 addresses of a pod. All pods share one namespace, because only their addresses matter here.
 pub(crate) fn pod_addresses(pod: u8) -> [IpAddr; 2] {
     [Ipv4Addr::new(10, 244, 0, 2 + pod).into(), Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 2 + u16::from(pod)).into()]
 }
 
-/// The pod with this address.
+/// Returns the pod with this address.
 pub(crate) fn pod_at(address: &str) -> Option<u8> {
     let address: IpAddr = address.parse().ok()?;
     (0..PODS).find(|pod| pod_addresses(*pod).contains(&address))
 }
 
-impl Lab {
-    /// Makes the namespaces and starts the pods' servers.
+impl Cluster {
+    /// Creates the namespaces and starts the pods' servers.
     pub(crate) fn new() -> Self {
         let [node, client, pods] = std::array::from_fn(|_| NetNs::new());
         for machine in [&node, &client, &pods] {
-            // Nothing can be asked of a neighbour in IPv6 before the device's own address is ready, which takes a while.
+            // IPv6 neighbour discovery does not work before duplicate address detection ends, which takes a second.
             machine.command("sysctl", &["-qw", "net.ipv6.conf.default.accept_dad=0"]);
         }
         for setting in [
             "net.ipv4.ip_forward=1",
             "net.ipv6.conf.all.forwarding=1",
-            // A refusal must not be kept back because there were many.
+            // The kernel must not suppress rejections of frequent requests.
             "net.ipv4.icmp_ratelimit=0",
             "net.ipv6.icmp.ratelimit=0",
         ] {
@@ -64,9 +64,9 @@ impl Lab {
             machine.command("ip", &["route", "add", "default", "via", &format!("{v4}.1")]);
             machine.command("ip", &["route", "add", "default", "via", &format!("{v6}:1")]);
         }
-        // Where packets to service addresses go when no rule takes care of them.
-        for nowhere in ["192.168.0.9", "fd00:168::9"] {
-            node.command("ip", &["route", "add", "default", "via", nowhere]);
+        // Packets to Service addresses without a matching rule go back to the client.
+        for gateway in ["192.168.0.9", "fd00:168::9"] {
+            node.command("ip", &["route", "add", "default", "via", gateway]);
         }
         for pod in 0..PODS {
             let [v4, v6] = pod_addresses(pod);
@@ -78,8 +78,8 @@ impl Lab {
     }
 }
 
-/// Servers of all pods, which run until this is dropped. By TCP they tell the pod's address on a line and give back
-/// what they get; by UDP they answer with the pod's address and what was asked.
+/// The servers of all pods, which stop on drop. TCP servers send a line with the pod's address and then echo all data. UDP
+/// servers reply with the pod's address and the received datagram.
 struct Servers {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -104,7 +104,7 @@ impl Servers {
                     tokio::spawn(serve_tcp(tokio::net::TcpListener::from_std(listener).unwrap()));
                     tokio::spawn(serve_udp(tokio::net::UdpSocket::from_std(socket).unwrap()));
                 }
-                // Dropped at the latest when the test ends.
+                // The sender is dropped when the test ends.
                 _ = stopped.await;
             });
         });
@@ -116,7 +116,7 @@ impl Drop for Servers {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and has failed the test by missing answers.
+            // A panic of the thread has been printed, and missing replies have failed the test.
             _ = thread.join();
         }
     }
@@ -139,10 +139,10 @@ async fn serve_udp(socket: tokio::net::UdpSocket) {
     let address = socket.local_addr().unwrap().ip();
     let mut buffer = [0; 16];
     loop {
-        // An error tells of an earlier answer that nobody wanted.
+        // An error reports that an earlier reply was rejected.
         if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-            let question = String::from_utf8_lossy(&buffer[..length]);
-            _ = socket.send_to(format!("{address} {question}").as_bytes(), from).await;
+            let request = String::from_utf8_lossy(&buffer[..length]);
+            _ = socket.send_to(format!("{address} {request}").as_bytes(), from).await;
         }
     }
 }
