@@ -5,7 +5,7 @@
 //!                            `--> observers: health, metrics, Events, startup taint, recording
 //! ```
 //!
-//! [`modes`] is the registry of proxy modes: all other code works with any mode. [`run`] connects a source, the sync loop,
+//! [`modes`] is the registry of proxy modes: all other code works with any mode. [`run()`] connects a source, the sync loop,
 //! the dataplanes of the selected mode and the HTTP servers.
 //!
 //! Rules are planned by the crates of the modes. The command line is in `ferroute`, and commands that only read are in

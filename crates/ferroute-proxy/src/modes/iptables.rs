@@ -62,7 +62,7 @@ impl Mode for Iptables {
         for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
             if !families.iter().any(|active| active == family) {
                 let reason = programs.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
-                tracing::info!(%family, "IP family is not served: {reason}");
+                tracing::info!(%family, "IP family is disabled: {reason}");
                 leftovers.push(leftovers_beside_own_rules(family, None));
                 continue;
             }
