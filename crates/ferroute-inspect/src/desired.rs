@@ -1,12 +1,12 @@
-//! What should be true on a node, loaded once: for the commands that explain and compare, and for `render`.
+//! The desired state of a node, loaded once: for `render` and the commands that inspect rules.
 //!
 //! ```text
-//!   manifests ──────────────┐
-//!   the demo's YAML ─ plan ─┼─► events ──► Feed ──► Tracker      what the proxy would bring into force
-//!   an API server ──────────┘       └────────────► Names         who is behind an address
+//!   manifests ───────────────┐
+//!   demo manifests ─► plan ──┼─► events ─┬─► Feed ─► Tracker    the state that the proxy would apply
+//!   API server (list only) ──┘           └─► Names              the owners of addresses
 //! ```
 //!
-//! Nothing is followed and nothing is written. What is *not* here: what the kernel holds, and rules.
+//! Not here: watching for changes, rules, the kernel.
 
 mod demo;
 mod list;
@@ -22,66 +22,69 @@ use ferroute_config::{
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
     settings::{self, Settings},
 };
-use ferroute_core::{FrontendKind, HostState, NfacctCounters, IpFamily, NodeView, Protocol, ServicePortName, ServiceTable, Tracker};
-
-use ferroute_core::NamespacedName;
+use ferroute_core::{
+    FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
+};
+use ferroute_proxy::{feed::Feed, logging, modes::REGISTRY, node_name, sync::Change};
 use ferroute_source::{Event, read_once};
 use ferroute_trace::Host;
 
 use self::demo::DemoManifests;
 pub use self::{
-    names::{Named, Names},
-    network::of_demo as demo_host,
+    names::{AddressOwner, Names},
+    network::demo_host,
 };
-use ferroute_proxy::{feed::Feed, logging, modes::REGISTRY, node_name, sync::Change};
 
-/// See the module's text.
+/// The desired state of a node.
 pub struct Desired {
-    /// How Services are treated.
+    /// The configuration.
     pub resolved: Resolved,
-    /// What there is, with the tables of both families up to date.
+    /// All objects, with up-to-date tables of both IP families.
     pub tracker: Tracker,
-    /// The Services as they were told, also those that are not served, by `namespace/name`.
+    /// All Services by `namespace/name`, including those that the proxy skips.
     pub services: BTreeMap<String, Service>,
-    /// Who is behind an address.
+    /// The owners of addresses.
     pub names: Names,
-    /// The node's place among networks, as far as it can be told without looking at it.
+    /// The node's addresses and routes, as far as they follow from the objects.
     pub host: Host,
-    /// Who has told all this, for people.
+    /// The source of the objects, for messages.
     pub origin: String,
-    /// It is of the demo's cluster, which is on no real machine.
+    /// Whether this is the demo's cluster, which does not run on a real machine.
     pub is_demo: bool,
 }
 
 impl Desired {
-    /// Starts logging and loads everything. `verbosity` goes before what the configuration says.
+    /// Starts logging and loads the desired state. `verbosity` overrides the configuration.
     ///
-    /// The objects of a cluster as `kubectl get -o yaml` prints it are taken as they are. Deployments, and Pods with no
-    /// address, are what the demo takes: they become what the demo makes of them, on the demo's nodes and with the
-    /// demo's settings, unless there is a configuration file.
+    /// Objects of a cluster, as printed by `kubectl get -o yaml`, are used as they are. Manifests with Deployments, or with
+    /// Pods without addresses, are planned as by `ferroute demo`: on the demo's nodes and, without a configuration file, with
+    /// the demo's settings.
+    ///
+    /// # Errors
+    /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        Self::load_quietly(&args.source, &args.settings, |resolved| {
+        Self::load_with(&args.source, &args.settings, |resolved| {
             logging::start_for_command(verbosity, resolved.logging.format);
         })
     }
 
-    /// The same; `start_logging` is called once the configuration is known.
-    fn load_quietly(
+    /// Loads the desired state; `start_logging` is called as soon as the configuration is loaded.
+    fn load_with(
         source: &SourceArgs,
         args: &SettingsArgs,
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
-        let read = source.manifests.as_deref().map(demo::read).transpose()?;
-        let demo = read.as_ref().and_then(|read| read.demo.as_ref());
+        let workloads = source.manifests.as_deref().map(demo::read).transpose()?;
+        let demo = workloads.as_ref().and_then(|workloads| workloads.demo.as_ref());
         let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
         let Settings { config, resolved, .. } = load_settings(args, fallback, start_logging)?;
         let origin = match &source.manifests {
             Some(path) => path.display().to_string(),
-            None => "what the API server tells".to_owned(),
+            None => "the API server".to_owned(),
         };
         let mut names = Names::default();
-        if let Some(read) = &read {
-            read.pods.iter().for_each(|pod| names.add_pod(pod));
+        if let Some(workloads) = &workloads {
+            workloads.pods.iter().for_each(|pod| names.add_pod(pod));
         }
         if let Some(demo) = demo {
             let node = demo.node(&resolved)?;
@@ -89,7 +92,7 @@ impl Desired {
             let events = demo.events();
             let services = services(&events);
             let tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
-            let host = network::of_demo(node, &resolved);
+            let host = demo_host(node, &resolved);
             return Ok(Self { resolved, tracker, services, names, host, origin, is_demo: true });
         }
         let events = match &source.manifests {
@@ -100,44 +103,42 @@ impl Desired {
         let services = services(&events);
         let node = NodeView { name: node_name(&resolved)?, ..NodeView::default() };
         let tracker = track(&resolved, node, events);
-        let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
+        let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
         Ok(Self { resolved, tracker, services, names, host, origin, is_demo: false })
     }
 
-    /// Starts logging, and knows the settings and the node's name alone.
+    /// Starts logging and loads the configuration only, without any objects.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
     pub fn without_services(args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
         let Settings { resolved, .. } = load_settings(args, KubeProxyConfiguration::default(), |resolved| {
             logging::start_for_command(verbosity, resolved.logging.format);
         })?;
         let node = NodeView { name: node_name(&resolved)?, ..NodeView::default() };
         let tracker = track(&resolved, node, Vec::new());
-        let host = network::of_node(&tracker.table(IpFamily::V4).node, &resolved);
-        let (names, origin) = (Names::default(), "nothing".to_owned());
+        let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
+        let (names, origin) = (Names::default(), "no objects".to_owned());
         Ok(Self { resolved, tracker, services: BTreeMap::new(), names, host, origin, is_demo: false })
     }
 
-    /// The Services of a family, with all their endpoints.
+    /// Returns the Services of an IP family with all their endpoints.
     pub fn table(&self, family: IpFamily) -> &ServiceTable {
         self.tracker.table(family)
     }
 
-    /// The node that the rules are for.
+    /// Returns the node.
     pub fn node(&self) -> &NodeView {
         &self.table(IpFamily::V4).node
     }
 
-    /// What iptables' rules depend on beside Services, taking the host to be able to do all that they may ask for.
-    pub fn facts(&self, family: IpFamily) -> HostState {
-        HostState { conntrack_tcp_be_liberal: self.resolved.conntrack.tcp_be_liberal, ..full_host(self.table(family)) }
-    }
-
-    /// Whose frontend this is, if it is one.
+    /// Returns the service port with this frontend.
     pub fn frontend(&self, address: SocketAddr, protocol: Protocol) -> Option<(&ServicePortName, FrontendKind)> {
         names::frontend(self.table(IpFamily::of(address.ip())), &self.host, address, protocol)
     }
 }
 
-/// Reads the settings, starts logging, and warns of what is odd about them.
+/// Loads the settings, starts logging and logs the warnings about them.
 fn load_settings(
     args: &SettingsArgs,
     fallback: KubeProxyConfiguration,
@@ -151,21 +152,11 @@ fn load_settings(
     Ok(settings)
 }
 
-/// A host whose tools and kernel can do all that rules may ask for, with just the addresses of its Node.
-pub fn full_host(table: &ServiceTable) -> HostState {
-    HostState {
-        addresses: table.node.addresses.clone(),
-        random_fully: true,
-        counters: NfacctCounters { invalid_dropped: true, localhost_accepted: true },
-        conntrack_tcp_be_liberal: false,
-    }
-}
-
-/// The tables that a proxy would bring into force on `node`, of which only the name is known before its Node.
+/// Returns the tables that a proxy would apply on `node`. Only the node's name has to be set; the rest is in its Node object.
 pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
     let mut feed = Feed::new(resolved, resolved.effective_node(node));
     let mut tracker = Tracker::new(feed.node().clone());
-    for change in feed.take(events) {
+    for change in feed.translate(events) {
         if let Change::Desired(event, _) = change {
             tracker.apply(event);
         }
@@ -176,7 +167,7 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
     tracker
 }
 
-/// The Services that a source has told of.
+/// Returns the Services in a source's events.
 fn services(events: &[Event]) -> BTreeMap<String, Service> {
     let mut services = BTreeMap::new();
     for event in events {
@@ -192,7 +183,7 @@ fn services(events: &[Event]) -> BTreeMap<String, Service> {
     services
 }
 
-/// What a source would tell of an object; kinds that no source tells are passed over.
+/// Returns the event that a source emits for an object; `None` for kinds that sources do not read.
 fn event(object: Object) -> Option<Event> {
     match object {
         Object::Service(service) => Some(Event::ServiceApplied(Box::new(service))),

@@ -1,38 +1,40 @@
-//! Do two sets of rules mean the same? Compared is not text but what becomes of packets.
+//! Compares two sets of Service rules by what happens to packets, not by their text.
 //!
 //! ```text
-//!   wanted rules ─┬─► of one service port ─► walk packets to each frontend ─► ends ─┐
-//!                 │    (Projection)          (pod, node, outside, itself)           ├─► Finding
-//!   other rules ──┴─► of one service port ─► walk the same packets ─────────► ends ─┘
+//!   planned rules ─┬─► those of one service port ─► trace packets to each frontend ─► outcomes ─┐
+//!                  │        (Projection)           (from a pod, the node, outside, ...)         ├─► Finding
+//!   actual rules ──┴─► those of one service port ─► trace the same packets ─────────► outcomes ─┘
 //! ```
 //!
-//! The walks are those of `ferroute-trace`, so rules of nftables can be compared with rules of iptables; where the modes
-//! differ on purpose, the difference has a name ([`ModeDifference`]) and is counted, not held against anybody. Only
-//! rules of service proxies are looked at: firewalls and network plugins concern both sides alike. What is *not* here:
-//! reading rules, health checks, flows that exist already.
+//! Packets are traced by `ferroute-trace`, so nftables rules can be compared with iptables rules, and the rules of any other
+//! mode with both. Where modes differ by design, the difference is a [`ModeDifference`], which is counted and not reported as
+//! a finding. Rules of firewalls and network plugins are ignored: they apply to both sides.
+//!
+//! Not here: reading rules, health checks, open connections.
 
 mod clients;
 mod compare;
-mod ends;
-mod findings;
 mod iptables;
 mod kernel;
-mod kube_proxy;
-mod modes;
+mod mode_differences;
 mod nftables;
+mod outcomes;
 mod print;
 mod report;
 mod rules;
 mod structure;
 
-pub use clients::{Client, Surroundings};
-pub use compare::{Wanted, compare};
-pub use ends::{End, Ends, ends};
+pub use clients::Client;
+pub use compare::{Expected, compare};
 pub use kernel::{Comparison, compare_with_kernel};
-pub use modes::{ModeDifference, ModeFacts};
+pub use mode_differences::{ModeDifference, ModeDifferences};
+pub use outcomes::{Outcomes, PacketOutcome, outcomes};
 pub use print::write_report_into;
-pub use report::{Answer, Change, Compared, Conclusion, Doubt, Finding, Leftover, Named, Report, Seen};
-pub use rules::{Mode, Rules};
+pub use report::{
+    Answer, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, Report, SourceAddress, StaleFrontend,
+    Undetermined,
+};
+pub use rules::{Rules, RulesKind};
 
 #[cfg(test)]
 mod tests;

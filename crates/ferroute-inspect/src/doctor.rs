@@ -1,22 +1,21 @@
-//! What is wrong with a host for a service proxy, or may become wrong.
+//! Diagnoses Service problems on a host.
 //!
 //! ```text
-//!   host, kernel, API server ──► Facts ──► examine ──► Examination ──► text or JSON
-//!      (looked at elsewhere)                (checks)
+//!   host, kernel, API server ──► Inputs ──► diagnose ──► Diagnosis ──► text or JSON
+//!                     (read_inputs)         (checks)
 //! ```
 //!
-//! Each check is a pure function of [`Facts`]. What could not be looked at is a fact too, so a check that cannot tell says
-//! so and why, and never that all is well. What is *not* here: looking at anything.
+//! Each check is a pure function of [`Inputs`]. Values that could not be read are part of the inputs, so a check that
+//! depends on them reports the reason and never passes.
 
 mod checks;
-mod examination;
-mod facts;
+mod diagnosis;
 mod host;
-mod print;
+mod inputs;
 
-pub use examination::{Examination, Finding, Severity, Unknown, examine};
-pub use facts::{
-    BackendRules, Clock, Conntrack, EndpointProbe, Facts, FamilyFacts, Listener, Looked, NodePort, Process, Reached,
+pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagnosis_into};
+pub use host::{has_api_server, read_inputs};
+pub use inputs::{
+    BackendRules, ClockOffset, ConntrackUsage, EndpointProbe, FamilyInputs, Inputs, Listener, NodePort, ProbeResult,
+    Process, Reading,
 };
-pub use host::{facts, has_api_server};
-pub use print::write_examination_into;

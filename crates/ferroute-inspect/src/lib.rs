@@ -1,33 +1,70 @@
-//! Answers to the questions of those who look after Services.
+//! Inspection of Service rules: the library behind the commands that explain, compare and diagnose, and change nothing.
+//!
+//! | module | command | question |
+//! | --- | --- | --- |
+//! | [`explain`] | `ferroute explain` | How does the proxy handle a Service? |
+//! | [`trace`] | `ferroute trace` | What happens to a packet? |
+//! | [`diff`] | `ferroute diff` | Are the rules in the kernel, of any proxy, equivalent to the planned ones? |
+//! | [`doctor`] | `ferroute doctor` | What breaks Services on this host? |
+//! | [`preflight`] | `ferroute preflight` | What behaves differently after a switch of modes? |
+//! | [`top`] | `ferroute top` | Which Services receive the most connections? |
+//! | [`replay`] | `ferroute replay` | Do the recorded syncs of a proxy give the same rules again? |
+//! | [`desired`] | (all of them, `render`) | Which state should the node have? |
+//!
+//! The core of each module is a pure function; reading the kernel and the host is separate from it. Modes come from the
+//! registry in `ferroute-proxy`: the rules of a new mode are planned, traced, compared and replayed without a change here.
 //!
 //! ```text
-//!   Service, Tracker ──► service::explain ──► Explanation ──┬──► text for people, serde for programs
-//!   two sets of rules ─► diff::compare ─────► Report ───────┤
-//!   counters, twice ───► top::rates ────────► Row ──────────┘
+//!   manifests, API server ─► desired::Desired ─┬─► explain::explain ──► Explanation ─┐
+//!                                              ├─► diff::compare ─────► Report ──────┼─► text, JSON
+//!   kernel, host ──────────────────────────────┴─► doctor::diagnose ──► Diagnosis ───┘
 //! ```
 //!
-//! Everything is a pure function of its input. What is *not* here: how rules, counters and flows are read, how Services
-//! are loaded, terminals.
+//! # Example
+//!
+//! Explain a Service that the proxy skips:
+//!
+//! ```
+//! use ferroute_api::{Object, manifest::{Parsed, read}};
+//! use ferroute_core::{NodeView, ProxySettings, Tracker};
+//! use ferroute_inspect::explain::{Inputs, explain, write_explanation_into};
+//!
+//! let manifest = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, \
+//!                  spec: {clusterIP: None, ports: [{port: 80}]}}";
+//! let Some(Ok(Parsed::Object(object))) = read(manifest).into_iter().next() else { panic!("not an object") };
+//! let Object::Service(service) = *object else { panic!("not a Service") };
+//!
+//! let tracker = Tracker::new(NodeView { name: "node-1".to_owned(), ..NodeView::default() });
+//! let settings = ProxySettings::default();
+//! let inputs = Inputs { tracker: &tracker, settings: &settings, addresses: &[], health_check: None, pod: &|_| None };
+//! let mut text = String::new();
+//! write_explanation_into(&mut text, &explain(&service, &inputs))?;
+//! assert!(text.starts_with("Service shop/web, type ClusterIP, on node node-1\n\nskipped: "));
+//! # Ok::<(), std::fmt::Error>(())
+//! ```
 
+pub mod desired;
 pub mod diff;
-mod names;
-pub mod service;
+pub mod doctor;
+pub mod explain;
+pub mod preflight;
+pub mod replay;
 pub mod top;
+pub mod trace;
 
-pub use names::near_names;
 use serde::{Serialize, Serializer};
 
-/// Serializes as its text.
+/// Serializes a value as its text.
 fn text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }
 
-/// The same, where there is one.
+/// Serializes an optional value as its text.
 fn optional_text<S: Serializer>(value: &Option<impl std::fmt::Display>, serializer: S) -> Result<S::Ok, S::Error> {
     value.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
-/// A number with what it is of.
+/// Returns a number with a noun in the singular or plural.
 fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -1,35 +1,50 @@
-//! What behaves differently when this host switches from one mode to another: as a command beforehand, and in the log when
-//! it happens.
+//! The differences in behaviour after a switch of modes: for `ferroute preflight` beforehand, and for the log when it
+//! happens.
 //!
 //! ```text
-//!   configuration, once per mode ------.
-//!   Services --------------------------+--> differences (pure) --> text, JSON, log
-//!   other programs' rules in the kernel'
+//!   configuration, resolved for both modes --.
+//!   Services --------------------------------+--> differences (pure) --> text, JSON, log
+//!   KernelSnapshot: rules of other programs -'
 //! ```
 //!
-//! Not here: faults of the new mode. Every difference is intended, and kube-proxy has it, too.
+//! All differences are intended, and kube-proxy has them as well.
 
 mod difference;
-mod found;
 mod notice;
-mod print;
+mod snapshot;
+
+use std::fmt;
 
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::IpFamily;
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_proxy::modes::REGISTRY;
+use serde::Serialize;
 
-use self::{
-    difference::{Side, Switch, differences},
-    found::Found,
-};
 pub use self::{
     difference::{Difference, Kind},
     notice::SwitchNotice,
-    print::{Report, write_report_into},
+};
+use self::{
+    difference::{Side, Switch, differences},
+    snapshot::KernelSnapshot,
 };
 use crate::desired::Desired;
+
+/// The differences in behaviour after a switch of modes on a node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The old mode.
+    pub from: ModeName,
+    /// The new mode.
+    pub to: ModeName,
+    /// The differences.
+    pub differences: &'a [Difference],
+}
 
 /// Lists what behaves differently when this host switches from the mode `from`, or the mode whose rules are in the kernel,
 /// to the mode of `desired`.
@@ -41,11 +56,12 @@ pub fn preflight(
     config: &KubeProxyConfiguration,
     from: Option<ModeName>,
 ) -> anyhow::Result<(ModeName, ModeName, Vec<Difference>)> {
-    let found = found::read();
-    if let Some(error) = &found.trouble {
+    let kernel = snapshot::read();
+    if let Some(error) = &kernel.error {
         tracing::warn!("cannot read the rules in the kernel, so those of other programs are not listed: {error}");
     }
-    let from = from.or(found.mode).context("no rules of a proxy are in the kernel: name the old mode with --from")?;
+    let from =
+        from.or(kernel.mode).context("no rules of a service proxy are in the kernel: set the old mode with --from")?;
     let to = REGISTRY.active(desired.resolved.mode).name();
     let from_settings = resolve_for(config, from)?;
     let host_addresses = KernelAddresses::open()?.list()?;
@@ -55,7 +71,7 @@ pub fn preflight(
             to: Side { mode: to, settings: &desired.resolved.settings },
             table: desired.table(family),
             host_addresses: &host_addresses,
-            found: &found,
+            kernel: &kernel,
         })
     };
     Ok((from, to, IpFamily::BOTH.into_iter().flat_map(for_family).collect()))
@@ -65,4 +81,30 @@ pub fn preflight(
 fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Result<Resolved> {
     let config = KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() };
     REGISTRY.resolve(&config).with_context(|| format!("the configuration is invalid in mode {mode}"))
+}
+
+/// Writes a report as text.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_report_into(out: &mut impl fmt::Write, report: &Report<'_>) -> fmt::Result {
+    let Report { node, from, to, differences } = report;
+    writeln!(out, "node {node}: switch from {from} to {to} mode")?;
+    if differences.is_empty() {
+        return writeln!(out, "\nno differences");
+    }
+    for (number, difference) in (1..).zip(*differences) {
+        let Difference { kind: _, family, summary, remedy, services, rules } = difference;
+        writeln!(out, "\n{number}. {family}: {summary}")?;
+        if let Some(remedy) = remedy {
+            writeln!(out, "   to avoid this: {remedy}")?;
+        }
+        if !services.is_empty() {
+            writeln!(out, "   Services: {}", services.join(", "))?;
+        }
+        for rule in rules {
+            writeln!(out, "   rule: {rule}")?;
+        }
+    }
+    Ok(())
 }

@@ -1,100 +1,217 @@
-//! Replays a bundle: makes the decisions of a running proxy again, without a kernel.
+//! Replays the bundle of a flight recorder: repeats the recorded syncs without a kernel, and compares the outcomes.
 
-mod bundle;
-
-use std::io::{self, Write};
-
-use anyhow::Context;
-use ferroute_api::{Kind, Object};
-use ferroute_config::{KubeProxyConfiguration, Resolved};
-use ferroute_core::{IpFamily, ServiceTable, Tracker, rfc3339};
-use ferroute_proxy::{
-    modes::{REGISTRY, SimulatedSync, Simulation},
-    recording::{Bundle, Outcome, RecordedChange as Change, SyncRecord, objects},
+use std::{
+    io::{self, Write},
+    time::Duration,
 };
 
-pub use self::bundle::{InvalidBundle, Replay};
+use anyhow::Context;
+use ferroute_api::{Kind, Object, ServiceCidr};
+use ferroute_config::{KubeProxyConfiguration, Resolved};
+use ferroute_core::{
+    IpFamily, NamespacedName, Tracker,
+    parse::{InvalidObject, parse_node, parse_service_cidr},
+    rfc3339,
+    tracker::TrackerEvent,
+};
+use ferroute_proxy::{
+    modes::{Registry, SimulatedSync, Simulation},
+    recording::{Bundle, Outcome, RecordedChange, SyncRecord, objects},
+};
+use ipnet::IpNet;
 
-/// What to replay and print.
+/// The options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The number of the last sync to replay; 0 is the state before the first.
+    /// The number of the last sync to replay; 0 is the state before the first sync.
     pub until: Option<usize>,
     /// Print what each sync writes to the kernel.
     pub rules: bool,
-    /// Print the desired state at the end as manifests, and nothing else.
+    /// Print only the final desired state, as manifests.
     pub manifests: bool,
 }
 
-/// Whether the decisions were the same.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All of them.
+    /// All outcomes are equal to the recorded ones.
     Same,
-    /// Some was different.
+    /// Some outcomes differ.
     Different,
 }
 
-/// Replays a bundle and tells about each sync on `out`.
-pub fn replay(bundle: &Bundle, args: &Options, out: &mut impl Write) -> anyhow::Result<Verdict> {
-    let syncs = bundle.syncs.get(..args.until.unwrap_or(bundle.syncs.len())).with_context(|| {
-        format!("there is no sync of number {} (the bundle has {})", args.until.unwrap_or(0), bundle.syncs.len())
+/// Replays a bundle with the modes of `registry` and prints each sync to `out`.
+///
+/// # Errors
+/// If the bundle is invalid, or `out` cannot be written.
+pub fn replay(
+    registry: &Registry,
+    bundle: &Bundle,
+    options: &Options,
+    out: &mut impl Write,
+) -> anyhow::Result<Verdict> {
+    let syncs = bundle.syncs.get(..options.until.unwrap_or(bundle.syncs.len())).with_context(|| {
+        format!("the bundle has no sync {} (only {})", options.until.unwrap_or(0), bundle.syncs.len())
     })?;
-    if args.manifests {
-        return manifests(bundle, syncs, out).map(|()| Verdict::Same);
+    if options.manifests {
+        return write_manifests(bundle, syncs, out).map(|()| Verdict::Same);
     }
-    let resolved = configuration(bundle)?;
+    let resolved = configuration(registry, bundle)?;
+    let mode = registry.active(resolved.mode);
     let mut replay = Replay::new(bundle)?;
-    let families = families(bundle);
-    let mut planes: Vec<(IpFamily, Simulated)> =
-        families.into_iter().map(|family| (family, Simulated::new(family, bundle, &resolved))).collect();
+    let mut simulations: Vec<(IpFamily, Box<dyn Simulation>)> = families(bundle)
+        .into_iter()
+        .map(|family| (family, mode.simulate(family, &resolved, bundle.host_addresses.clone())))
+        .collect();
     writeln!(
         out,
-        "node {}, mode {}, version {}, made {}",
+        "node {}, mode {}, version {}, created {}",
         bundle.base.node.metadata.name,
         bundle.mode,
         bundle.version,
         rfc3339::format(bundle.made, 3).unwrap_or_default()
     )?;
-    writeln!(out, "0: {} services, {} endpoint slices", bundle.base.services.len(), bundle.base.endpoint_slices.len())?;
-    for (family, plane) in &mut planes {
+    writeln!(out, "0: {} Services, {} EndpointSlices", bundle.base.services.len(), bundle.base.endpoint_slices.len())?;
+    for (family, simulation) in &mut simulations {
         replay.tracker.update_for_resync(*family);
-        let decision = plane.resync(replay.tracker.table(*family))?;
-        writeln!(out, "   {family}: {} rules or elements", decision.total)?;
-        write_rules(args, &decision, out)?;
+        let replayed = simulation.resync(replay.tracker.table(*family))?;
+        writeln!(out, "   {family}: {} rules or elements", replayed.total)?;
+        write_rules(options, &replayed, out)?;
     }
     let mut verdict = Verdict::Same;
-    for (number, sync) in syncs.iter().enumerate() {
+    for (number, sync) in (1..).zip(syncs) {
         replay.apply(sync)?;
-        write_changes(number + 1, sync, out)?;
-        for (family, plane) in &mut planes {
+        write_changes(number, sync, out)?;
+        for (family, simulation) in &mut simulations {
             let Some(record) = sync.families.iter().find(|record| record.family == *family) else { continue };
-            let decision = plane.again(*family, &record.outcome, &mut replay.tracker)?;
-            if !write_outcome(*family, &record.outcome, decision.as_ref(), out)? {
+            let replayed = repeat(simulation.as_mut(), *family, &record.outcome, &mut replay.tracker)?;
+            if !write_outcome(*family, &record.outcome, replayed.as_ref(), out)? {
                 verdict = Verdict::Different;
             }
-            if let Some(decision) = &decision {
-                write_rules(args, decision, out)?;
+            if let Some(replayed) = &replayed {
+                write_rules(options, replayed, out)?;
             }
         }
     }
     match verdict {
-        Verdict::Same => writeln!(out, "the decisions are those of the record")?,
-        Verdict::Different => writeln!(out, "some decisions differ from the record")?,
+        Verdict::Same => writeln!(out, "all outcomes are equal to the recorded ones")?,
+        Verdict::Different => writeln!(out, "some outcomes differ from the recorded ones")?,
     }
     Ok(verdict)
 }
 
-fn configuration(bundle: &Bundle) -> anyhow::Result<Resolved> {
+/// The desired state at one point of a bundle.
+///
+/// ```no_run
+/// # fn replay(bundle: &ferroute_proxy::recording::Bundle) -> Result<(), ferroute_inspect::replay::InvalidBundle> {
+/// let mut replay = ferroute_inspect::replay::Replay::new(bundle)?;
+/// for sync in &bundle.syncs {
+///     replay.apply(sync)?;
+///     // `replay.tracker` has the desired state of this sync.
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Replay {
+    /// The desired state.
+    pub tracker: Tracker,
+}
+
+/// Why a bundle cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidBundle {
+    /// An object is invalid.
+    #[error("invalid object in the bundle")]
+    Object(#[from] InvalidObject),
+    /// The name of a deleted object is invalid.
+    #[error("invalid name of a deleted object (got {name:?}, want NAMESPACE/NAME)")]
+    Name {
+        /// The name.
+        name: String,
+    },
+}
+
+impl Replay {
+    /// Creates the desired state before the first sync. No changes have been taken from the tracker with
+    /// [`Tracker::update`] yet.
+    ///
+    /// # Errors
+    /// If the bundle was modified and has an invalid object.
+    pub fn new(bundle: &Bundle) -> Result<Self, InvalidBundle> {
+        let node = parse_node(&bundle.base.node)?;
+        let mut tracker = Tracker::new(node.clone());
+        for service in &bundle.base.services {
+            tracker.apply(TrackerEvent::from_service(service)?);
+        }
+        for slice in &bundle.base.endpoint_slices {
+            tracker.apply(TrackerEvent::from_slice(slice, &node.name)?);
+        }
+        tracker.apply(TrackerEvent::ServiceCidrsApplied(parse_networks(&bundle.base.service_cidrs)?));
+        Ok(Self { tracker })
+    }
+
+    /// Applies the changes of a sync.
+    ///
+    /// # Errors
+    /// See [`Replay::new`].
+    pub fn apply(&mut self, sync: &SyncRecord) -> Result<(), InvalidBundle> {
+        for change in &sync.changes {
+            let event = match change {
+                RecordedChange::Service(service) => TrackerEvent::from_service(service)?,
+                RecordedChange::ServiceDeleted(name) => TrackerEvent::ServiceDeleted(parse_name(name)?),
+                RecordedChange::EndpointSlice(slice) => TrackerEvent::from_slice(slice, &self.tracker.node().name)?,
+                RecordedChange::EndpointSliceDeleted(name) => TrackerEvent::SliceDeleted(parse_name(name)?),
+                RecordedChange::Node(node) => TrackerEvent::NodeApplied(parse_node(node)?),
+                RecordedChange::ServiceCidrs(cidrs) => TrackerEvent::ServiceCidrsApplied(parse_networks(cidrs)?),
+            };
+            self.tracker.apply(event);
+        }
+        Ok(())
+    }
+}
+
+fn parse_networks(cidrs: &[ServiceCidr]) -> Result<Vec<IpNet>, InvalidBundle> {
+    let mut networks = Vec::new();
+    for cidr in cidrs {
+        networks.append(&mut parse_service_cidr(cidr)?);
+    }
+    Ok(networks)
+}
+
+fn parse_name(name: &str) -> Result<NamespacedName, InvalidBundle> {
+    let (namespace, short_name) = name.split_once('/').ok_or_else(|| InvalidBundle::Name { name: name.to_owned() })?;
+    Ok(NamespacedName::new(namespace, short_name))
+}
+
+fn configuration(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Resolved> {
     let decoded = KubeProxyConfiguration::from_text(&bundle.configuration)
         .context("cannot read the configuration in the bundle")?;
     let mut config = decoded.config.defaulted();
-    // The one in force, which need not be the one that was asked for.
+    // The active mode may differ from the configured one.
     config.mode.clone_from(&bundle.mode);
-    REGISTRY.resolve(&config).context("the configuration in the bundle is invalid")
+    registry.resolve(&config).context("the configuration in the bundle is invalid")
 }
 
-/// Families that the proxy served, as far as the record tells.
+/// Repeats the sync with this recorded outcome; returns `None` if there was nothing to do.
+fn repeat(
+    simulation: &mut dyn Simulation,
+    family: IpFamily,
+    recorded: &Outcome,
+    tracker: &mut Tracker,
+) -> anyhow::Result<Option<SimulatedSync>> {
+    let changes = tracker.update(family);
+    let table = tracker.table(family);
+    match recorded {
+        // The next sync writes these changes as well.
+        Outcome::Failed { .. } => Ok(None),
+        Outcome::Synced { full: true, .. } => simulation.resync(table).map(Some),
+        Outcome::Unchanged | Outcome::Synced { .. } if changes.is_empty() => Ok(None),
+        Outcome::Unchanged | Outcome::Synced { .. } => simulation.sync(table, &changes).map(Some),
+    }
+}
+
+/// Returns the IP families in the recorded syncs, or both if there are no syncs.
 fn families(bundle: &Bundle) -> Vec<IpFamily> {
     let served = |family: &IpFamily| {
         let mut records = bundle.syncs.iter().flat_map(|sync| &sync.families);
@@ -104,90 +221,89 @@ fn families(bundle: &Bundle) -> Vec<IpFamily> {
 }
 
 fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::Result<()> {
-    let waiting = if sync.families.is_empty() { ", not in force yet" } else { "" };
-    writeln!(out, "{number}: {}{waiting}", rfc3339::format(sync.at, 3).unwrap_or_default())?;
+    let pending = if sync.families.is_empty() { ", not applied yet" } else { "" };
+    writeln!(out, "{number}: {}{pending}", rfc3339::format(sync.at, 3).unwrap_or_default())?;
     for change in &sync.changes {
         match change {
-            Change::Service(service) => {
+            RecordedChange::Service(service) => {
                 writeln!(out, "   Service {}/{}", service.metadata.namespace, service.metadata.name)?;
             }
-            Change::ServiceGone(name) => writeln!(out, "   Service {name} is gone")?,
-            Change::EndpointSlice(slice) => {
+            RecordedChange::ServiceDeleted(name) => writeln!(out, "   Service {name} deleted")?,
+            RecordedChange::EndpointSlice(slice) => {
                 let ready = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.ready != Some(false)).count();
                 let (namespace, name) = (&slice.metadata.namespace, &slice.metadata.name);
                 writeln!(out, "   EndpointSlice {namespace}/{name}: {ready} of {} ready", slice.endpoints.len())?;
             }
-            Change::EndpointSliceGone(name) => writeln!(out, "   EndpointSlice {name} is gone")?,
-            Change::Node(node) => writeln!(out, "   Node {}", node.metadata.name)?,
-            Change::ServiceCidrs(cidrs) => {
+            RecordedChange::EndpointSliceDeleted(name) => writeln!(out, "   EndpointSlice {name} deleted")?,
+            RecordedChange::Node(node) => writeln!(out, "   Node {}", node.metadata.name)?,
+            RecordedChange::ServiceCidrs(cidrs) => {
                 let networks: Vec<&str> = cidrs.iter().flat_map(|cidr| &cidr.spec.cidrs).map(String::as_str).collect();
                 writeln!(out, "   ServiceCIDRs {}", networks.join(" "))?;
             }
         }
     }
     if sync.changes.is_empty() {
-        writeln!(out, "   no change: the rules were compared with the kernel's")?;
+        writeln!(out, "   no changes: all rules were compared with the kernel's")?;
     }
     Ok(())
 }
 
-/// Tells what was recorded, and whether the same was decided now.
+/// Writes the recorded outcome and how the replayed one differs. Reports whether they are equal.
 fn write_outcome(
     family: IpFamily,
     recorded: &Outcome,
-    decision: Option<&SimulatedSync>,
+    replayed: Option<&SimulatedSync>,
     out: &mut impl Write,
 ) -> io::Result<bool> {
     write!(out, "   {family}: ")?;
     match recorded {
         Outcome::Unchanged => {
-            let same = decision.is_none();
-            writeln!(out, "nothing to do{}", if same { "" } else { "; now there is something" })?;
+            let same = replayed.is_none();
+            writeln!(out, "unchanged{}", if same { "" } else { "; replayed: changed" })?;
             Ok(same)
         }
         Outcome::Failed { error } => {
             writeln!(out, "failed: {error}")?;
             Ok(true)
         }
-        Outcome::InForce { services, full, written, removed, total, stale_flows, took_us, kernel_us, rules } => {
-            let took = |micros: u64| humantime::format_duration(std::time::Duration::from_micros(micros));
-            write!(out, "{services} services, {written} written, {removed} removed, {total} in force")?;
-            if *stale_flows > 0 {
-                write!(out, ", {stale_flows} stale flows removed")?;
+        Outcome::Synced { services, full, written, removed, total, conntrack_deleted, took_us, kernel_us, rules } => {
+            let took = |micros: u64| humantime::format_duration(Duration::from_micros(micros));
+            write!(out, "{services} Services, {written} written, {removed} removed, {total} active")?;
+            if *conntrack_deleted > 0 {
+                write!(out, ", {conntrack_deleted} stale conntrack entries deleted")?;
             }
             write!(out, " in {} (kernel {})", took(*took_us), took(*kernel_us))?;
-            let Some(now) = decision else {
-                writeln!(out, "; now there is nothing to do")?;
+            let Some(replayed) = replayed else {
+                writeln!(out, "; replayed: unchanged")?;
                 return Ok(false);
             };
-            // How much a comparison with the kernel found to be mended is the kernel's doing, and no decision; what the
-            // rules were to be is one.
+            // How many rules a full sync writes depends on the state of the kernel; the digest of all rules does not.
             let same = match (full, rules) {
-                (true, Some(_)) => now.rules == *rules,
+                (true, Some(_)) => replayed.rules == *rules,
                 (true, None) => true,
-                (false, _) => (now.written, now.removed) == (*written, *removed),
+                (false, _) => (replayed.written, replayed.removed) == (*written, *removed),
             };
             match (full, rules) {
-                (true, Some(_)) if same => writeln!(out, ", in full: the same rules")?,
-                (true, Some(_)) => writeln!(out, ", in full; now there are other rules")?,
-                (true, None) => writeln!(out, ", in full")?,
+                (true, Some(_)) if same => writeln!(out, ", full sync, same rules")?,
+                (true, Some(_)) => writeln!(out, ", full sync; replayed: different rules")?,
+                (true, None) => writeln!(out, ", full sync")?,
                 (false, _) if same => writeln!(out)?,
-                (false, _) => writeln!(out, "; now {} written, {} removed", now.written, now.removed)?,
+                (false, _) => writeln!(out, "; replayed: {} written, {} removed", replayed.written, replayed.removed)?,
             }
             Ok(same)
         }
     }
 }
 
-fn write_rules(args: &Options, decision: &SimulatedSync, out: &mut impl Write) -> io::Result<()> {
-    if args.rules {
-        decision.text.lines().try_for_each(|line| writeln!(out, "      {line}"))?;
+fn write_rules(options: &Options, replayed: &SimulatedSync, out: &mut impl Write) -> io::Result<()> {
+    if options.rules {
+        replayed.text.lines().try_for_each(|line| writeln!(out, "      {line}"))?;
     }
     Ok(())
 }
 
-/// What is wanted after these syncs, as documents of YAML.
-fn manifests(bundle: &Bundle, syncs: &[SyncRecord], out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the desired state after these syncs as YAML documents.
+fn write_manifests(bundle: &Bundle, syncs: &[SyncRecord], out: &mut impl Write) -> anyhow::Result<()> {
     let mut replay = Replay::new(bundle)?;
     for sync in syncs {
         replay.apply(sync)?;
@@ -217,49 +333,18 @@ fn manifests(bundle: &Bundle, syncs: &[SyncRecord], out: &mut impl Write) -> any
     Ok(())
 }
 
-/// One document. JSON is YAML too, and one line for each object can be searched with the simplest of tools.
+/// Writes an object as a YAML document. It is one line of JSON, which is valid YAML and easy to search with grep.
 fn write_manifest(object: &Object, out: &mut impl Write) -> anyhow::Result<()> {
     let mut value = match object {
         Object::Service(service) => serde_json::to_value(service)?,
         Object::EndpointSlice(slice) => serde_json::to_value(slice)?,
         Object::Node(node) => serde_json::to_value(node)?,
         Object::ServiceCidr(cidr) => serde_json::to_value(cidr)?,
-        _ => anyhow::bail!("a bundle holds no object of kind {}", object.kind()),
+        _ => anyhow::bail!("bundles have no objects of kind {}", object.kind()),
     };
     let kind: Kind = object.kind();
     value["apiVersion"] = kind.api_version().into();
     value["kind"] = kind.as_str().into();
     writeln!(out, "---\n{value}")?;
     Ok(())
-}
-
-/// The in-memory dataplane of one IP family.
-struct Simulated(Box<dyn Simulation>);
-
-impl Simulated {
-    fn new(family: IpFamily, bundle: &Bundle, resolved: &Resolved) -> Self {
-        Self(REGISTRY.active(resolved.mode).simulate(family, resolved, bundle.host_addresses.clone()))
-    }
-
-    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
-        self.0.resync(table)
-    }
-
-    /// Repeats the decision whose recorded outcome is `recorded`; `None` if there is nothing to do.
-    fn again(
-        &mut self,
-        family: IpFamily,
-        recorded: &Outcome,
-        tracker: &mut Tracker,
-    ) -> anyhow::Result<Option<SimulatedSync>> {
-        let changes = tracker.update(family);
-        let table = tracker.table(family);
-        match recorded {
-            // The next sync writes these changes, too.
-            Outcome::Failed { .. } => Ok(None),
-            Outcome::InForce { full: true, .. } => self.0.resync(table).map(Some),
-            Outcome::Unchanged | Outcome::InForce { .. } if changes.is_empty() => Ok(None),
-            Outcome::Unchanged | Outcome::InForce { .. } => self.0.sync(table, &changes).map(Some),
-        }
-    }
 }

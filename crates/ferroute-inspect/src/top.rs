@@ -1,20 +1,17 @@
-//! Which Services are busy: new connections per second, from what rules or elements have counted at two moments.
+//! The rate of new connections by service port, from the counters of rules or elements at two points in time.
 //!
 //! ```text
 //!   counters ──► Sample ─┐
-//!                        ├──► rates ──► Row (service port, its endpoints with their shares) ──► text
+//!                        ├──► rates ──► Row (service port, endpoints with shares) ──► text
 //!   counters ──► Sample ─┘
 //! ```
-//!
-//! A rule counts anew when it is written anew, so a number can become smaller: then all of it is new. What is *not* here:
-//! reading counters, terminals, clocks.
 
 mod counters;
-mod print;
 mod screen;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     io::Write as _,
     net::SocketAddr,
     thread,
@@ -27,26 +24,25 @@ use ferroute_iptables::{
 };
 use serde::Serialize;
 
-use counters::Counters;
-pub use print::write_rows_into;
+use self::counters::Counters;
 
-/// How many connections were counted up to a moment, by service port and endpoint.
+/// The connections counted so far, by service port and endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample(BTreeMap<String, BTreeMap<SocketAddr, u64>>);
 
-/// How busy a service port is.
+/// The rate of a service port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Its name as in comments, `namespace/name:port`.
+    /// The service port, `namespace/name:port`.
     pub service_port: String,
     /// New connections per second.
     pub per_second: f64,
-    /// Its endpoints, the busiest first.
+    /// Its endpoints, by descending rate.
     pub endpoints: Vec<EndpointRate>,
 }
 
-/// How busy an endpoint is.
+/// The rate of an endpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointRate {
@@ -54,7 +50,7 @@ pub struct EndpointRate {
     pub endpoint: SocketAddr,
     /// New connections per second.
     pub per_second: f64,
-    /// Its part of the service port's connections, 0 to 1; 0 where there are none.
+    /// Its share of the service port's connections, 0 to 1; 0 if there are none.
     pub share: f64,
 }
 
@@ -69,13 +65,13 @@ impl Sample {
         }
     }
 
-    /// Adds what a proxy's `iptables` rules have counted: those that lead to an endpoint.
+    /// Adds the counters of a proxy's `iptables` rules with target DNAT.
     pub fn add_iptables(&mut self, saved: &SavedRules) {
         let mut chains: BTreeMap<&str, BTreeSet<ChainName>> = BTreeMap::new();
         for shared in [SharedChain::NatServices, SharedChain::NatNodePorts] {
             for rule in saved.rules.rules(shared.table(), shared.name()) {
                 let next = rule.next_chain().filter(|next| is_service_chain(*next));
-                // The comments on endpoints' own rules are left away in large clusters.
+                // In large clusters, the rules of endpoints have no comments.
                 let name = rule.first_comment().and_then(|comment| comment.split(' ').next());
                 if let Some((name, next)) = name.zip(next) {
                     chains.entry(name).or_default().insert(next);
@@ -84,33 +80,35 @@ impl Sample {
         }
         for (name, first) in chains {
             for (chain, position, endpoint) in endpoints_behind(saved, first) {
-                let counted = saved.counters.get(TableName::Nat, chain, position);
-                self.add(name, endpoint, counted.map_or(0, |counters| counters.packets));
+                let counters = saved.counters.get(TableName::Nat, chain, position);
+                self.add(name, endpoint, counters.map_or(0, |counters| counters.packets));
             }
         }
     }
 }
 
-/// The rules that translate to an endpoint, in all chains that can be reached from these: chain, position, endpoint.
+/// Returns the DNAT rules in all chains that are reachable from these, as chain, position and endpoint.
 fn endpoints_behind(saved: &SavedRules, first: BTreeSet<ChainName>) -> Vec<(ChainName, usize, SocketAddr)> {
-    let mut waiting: Vec<ChainName> = first.into_iter().collect();
-    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
-    while let Some(chain) = waiting.pop() {
-        if !seen.insert(chain) {
+    let mut pending: Vec<ChainName> = first.into_iter().collect();
+    let (mut visited, mut endpoints) = (BTreeSet::new(), Vec::new());
+    while let Some(chain) = pending.pop() {
+        if !visited.insert(chain) {
             continue;
         }
         let rules: &[Rule] = saved.rules.rules(TableName::Nat, chain);
-        waiting.extend(rules.iter().filter_map(Rule::next_chain).filter(|next| is_service_chain(*next)));
-        found.extend(rules.iter().enumerate().filter_map(|(position, rule)| match rule.target {
+        pending.extend(rules.iter().filter_map(Rule::next_chain).filter(|next| is_service_chain(*next)));
+        endpoints.extend(rules.iter().enumerate().filter_map(|(position, rule)| match rule.target {
             Some(Target::Dnat { address, port }) => Some((chain, position, SocketAddr::new(address, port?))),
             _ => None,
         }));
     }
-    found
+    endpoints
 }
 
-/// What has happened between two samples, of which `after` was taken `elapsed` later; the busiest first, and of equally
-/// busy ones in the order of their names. Who is gone is not told.
+/// Returns the rates between two samples with `elapsed` time between them, by descending rate and then by name. Service
+/// ports and endpoints that are only in `before` are omitted.
+///
+/// The counter of a rewritten rule starts at zero, so a counter that decreased has counted only new connections.
 pub fn rates(before: &Sample, after: &Sample, elapsed: Duration) -> Vec<Row> {
     let seconds = elapsed.as_secs_f64();
     let per_second = |connections: u64| if seconds > 0.0 { connections as f64 / seconds } else { 0.0 };
@@ -118,8 +116,8 @@ pub fn rates(before: &Sample, after: &Sample, elapsed: Duration) -> Vec<Row> {
         .0
         .iter()
         .map(|(service_port, endpoints)| {
-            let known = before.0.get(service_port);
-            let last = |endpoint| known.and_then(|known| known.get(endpoint)).copied().unwrap_or_default();
+            let previous = before.0.get(service_port);
+            let last = |endpoint| previous.and_then(|previous| previous.get(endpoint)).copied().unwrap_or_default();
             let new: Vec<(SocketAddr, u64)> = endpoints
                 .iter()
                 .map(|(endpoint, count)| (*endpoint, count.checked_sub(last(endpoint)).unwrap_or(*count)))
@@ -137,9 +135,6 @@ pub fn rates(before: &Sample, after: &Sample, elapsed: Duration) -> Vec<Row> {
     rows.sort_by(|one, other| other.per_second.total_cmp(&one.per_second));
     rows
 }
-
-#[cfg(test)]
-mod tests;
 
 /// Shows the rates on the terminal until the user quits.
 ///
@@ -163,5 +158,42 @@ pub fn print_once(interval: Duration) -> anyhow::Result<()> {
     Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// Characters of a line where no terminal limits it.
+/// Writes a table of at most `lines` lines, including the header, each of at most `width` characters. The endpoints with
+/// the lowest rates are omitted if they do not fit.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_rows_into(out: &mut impl fmt::Write, rows: &[Row], width: usize, lines: usize) -> fmt::Result {
+    let rows = &rows[..rows.len().min(lines.saturating_sub(1))];
+    let names = rows.iter().map(|row| row.service_port.chars().count()).chain([SERVICE_PORT.len()]);
+    let name_width = names.max().unwrap_or_default();
+    write_line_into(out, &format!("{NEW:>RATE_WIDTH$}  {SERVICE_PORT:<name_width$}  {ENDPOINTS}"), width)?;
+    for row in rows {
+        let mut line = format!("{:>RATE_WIDTH$.1}  {:<name_width$}", row.per_second, row.service_port);
+        for rate in &row.endpoints {
+            let text = format!("  {} {:.0} %", rate.endpoint, rate.share * 100.0);
+            if line.chars().count() + text.chars().count() > width {
+                break;
+            }
+            line += &text;
+        }
+        write_line_into(out, &line, width)?;
+    }
+    Ok(())
+}
+
+fn write_line_into(out: &mut impl fmt::Write, line: &str, width: usize) -> fmt::Result {
+    let line: String = line.chars().take(width).collect();
+    writeln!(out, "{}", line.trim_end())
+}
+
+const NEW: &str = "new/s";
+const SERVICE_PORT: &str = "service port";
+const ENDPOINTS: &str = "endpoints with their shares";
+/// The width of the rate.
+const RATE_WIDTH: usize = 9;
+/// The maximum width of a line if the output is not a terminal.
 const FILE_WIDTH: usize = 240;
+
+#[cfg(test)]
+mod tests;

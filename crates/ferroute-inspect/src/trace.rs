@@ -1,18 +1,18 @@
 //! Traces a packet through planned rules or the rules in this machine's kernel.
 //!
 //! ```text
-//!   Desired --> rules (planned, or the kernel's) --.
-//!   Question --> Packet, how it arrives -----------+--> trace --> text, JSON
-//!   Host (of the objects, or of this machine) -----'
+//!   Desired --> rules (planned, or the kernel's) ----.
+//!   Request --> packet and the interface it arrives on --> trace --> text, JSON
+//!   host (from the objects, or this machine) --------'
 //! ```
 //!
-//! Not here: the walk itself (`ferroute-trace`).
+//! Not here: the evaluation of rules (`ferroute-trace`).
 
+mod node;
 mod outline;
 mod packet;
 mod report;
 mod rules;
-mod scene;
 
 use std::num::NonZeroU16;
 
@@ -20,30 +20,30 @@ use ferroute_config::flags::DesiredArgs;
 use ferroute_core::Protocol;
 
 pub use self::{
+    node::TraceNode,
     outline::write_outline_into,
     packet::{Arrival, resolve},
     report::Report,
     rules::{Rules, load},
-    scene::Scene,
 };
 
-/// Which packet to trace, and through which rules.
+/// A request for a trace: the packet and the rules.
 #[derive(Clone, Debug)]
-pub struct Question {
-    /// The sender: an address, or the name of a node or pod.
+pub struct Request {
+    /// The source: an address, or the name of a node or pod.
     pub from: Option<String>,
-    /// The destination: `ADDRESS:PORT`, or a Service by its name.
+    /// The destination: `ADDRESS:PORT`, or the name of a Service.
     pub to: String,
     /// The protocol.
     pub protocol: Protocol,
-    /// The interface by which the packet arrives, in place of the one that leads to its sender.
+    /// The input interface; by default, the one with the route to the source.
     pub input: Option<String>,
-    /// The node itself sends the packet.
+    /// Whether the node itself sends the packet.
     pub local: bool,
     /// The source port.
     pub source_port: NonZeroU16,
     /// The desired state of the node.
     pub desired: DesiredArgs,
-    /// Use the rules in this machine's kernel.
+    /// Whether to use the rules in this machine's kernel.
     pub kernel: bool,
 }

@@ -1,17 +1,17 @@
-//! What must hold for comparisons of rules in every cluster.
+//! Properties of rule comparisons in arbitrary clusters.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests only")]
+#![expect(clippy::unwrap_used, reason = "test helpers fail like tests")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::{HostState,
-    IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServicePortName, ServiceTable,
+use ferroute_core::{
+    HostState, IpFamily, LocalTrafficDetector, NodePortAddresses, ProxySettings, ServicePortName, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_inspect::diff::{Conclusion, Report, Rules, Wanted, compare, write_report_into};
+use ferroute_inspect::diff::{Conclusion, Expected, Report, Rules, compare, write_report_into};
 use ferroute_iptables::{PlanContext, RuleSet};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
@@ -35,7 +35,7 @@ fn host(settings: &ProxySettings) -> Host {
         addresses: ["127.0.0.1", "::1", "192.168.0.1", "fd00:168::1", "192.168.7.1", "10.244.0.1", "fd00:244::1"]
             .map(ip)
             .into(),
-        sets: vec![
+        routes: vec![
             route("0.0.0.0/0", "eth0", "192.168.0.1"),
             route("::/0", "eth0", "fd00:168::1"),
             route("10.244.0.0/24", "cbr0", "10.244.0.1"),
@@ -45,7 +45,7 @@ fn host(settings: &ProxySettings) -> Host {
     }
 }
 
-/// The rules of both modes for a family of a cluster.
+/// The planned rules of one IP family of a cluster in both modes.
 struct Planned {
     services: ServiceTable,
     settings: ProxySettings,
@@ -57,11 +57,11 @@ struct Planned {
 impl Planned {
     fn new(cluster: &Cluster, settings: &ProxySettings, family: IpFamily) -> Self {
         let (services, host) = (cluster.table(family), host(settings));
-        let facts = HostState { addresses: host.addresses.clone(), random_fully: true, ..HostState::default() };
-        let iptables = ferroute_iptables::render(&services, &PlanContext::new(settings, &services, &facts));
-        let of_mode = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
+        let host_state = HostState { addresses: host.addresses.clone(), random_fully: true, ..HostState::default() };
+        let iptables = ferroute_iptables::render(&services, &PlanContext::new(settings, &services, &host_state));
+        let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
         let mut nftables = MemoryKernel::new();
-        nftables.commit(&ferroute_nftables::plan::render(&services, &of_mode, &host.addresses)).unwrap();
+        nftables.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();
         Self { services, settings: settings.clone(), host, iptables, nftables }
     }
 
@@ -70,14 +70,14 @@ impl Planned {
         [Rules::iptables(&self.iptables), Rules::nftables(self.nftables.table(&id).unwrap())]
     }
 
-    /// Compares with other rules, in all pairs of modes.
-    fn against(&self, found: &Self) -> Vec<Report> {
-        let (wanted, found) = (self.rules(), found.rules());
-        let compare = |wanted, found| {
+    /// Compares with actual rules, in all pairs of modes.
+    fn compare_with(&self, actual: &Self) -> Vec<Report> {
+        let (expected, actual) = (self.rules(), actual.rules());
+        let compare = |expected, actual| {
             let (services, settings, host) = (&self.services, &self.settings, &self.host);
-            compare(&Wanted { services, settings, host, rules: wanted }, found)
+            compare(&Expected { services, settings, host, rules: expected }, actual)
         };
-        wanted.iter().flat_map(|wanted| found.iter().map(move |found| compare(wanted, found))).collect()
+        expected.iter().flat_map(|expected| actual.iter().map(move |actual| compare(expected, actual))).collect()
     }
 }
 
@@ -107,7 +107,7 @@ fn settings() -> impl Strategy<Value = ProxySettings> {
 }
 
 fn text(report: &Report) -> String {
-    let mut text = format!("{:?} against {:?}\n", report.found, report.wanted);
+    let mut text = format!("{:?} against {:?}\n", report.actual, report.expected);
     write_report_into(&mut text, report, 0).unwrap();
     text
 }
@@ -122,44 +122,45 @@ proptest! {
     ) {
         for family in IpFamily::BOTH {
             let planned = Planned::new(&cluster, &settings, family);
-            for report in planned.against(&planned) {
+            for report in planned.compare_with(&planned) {
                 prop_assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
-                prop_assert!(report.wanted != report.found.unwrap() || report.named.is_empty(), "{}", text(&report));
+                prop_assert!(report.expected != report.actual.unwrap() || report.intended.is_empty(), "{}", text(&report));
             }
         }
     }
 
-    /// Whatever changes what is chosen is found by walking, by one service port at a time and its own rules alone.
+    /// Every edit that changes the reachable endpoints is found, although only the rules of one service port are traced at
+    /// a time.
     #[test]
-    fn an_edit_that_changes_endpoints_in_use_is_found_in_all_pairs_of_modes(
+    fn edits_of_reachable_endpoints_are_found_in_all_pairs_of_modes(
         cluster in arbitrary::cluster(),
         edits in arbitrary::edits(1..3),
         settings in settings(),
     ) {
         let mut edited = cluster.clone();
         edits.iter().for_each(|edit| edited.apply(edit));
-        // The node decides about addresses of both sides.
+        // Both sides need the same node.
         edited.node.clone_from(&cluster.node);
-        // Behind source ranges, some endpoints may be there for clients alone that are not tried.
+        // With source ranges, an endpoint may be reachable only for clients that are not tried.
         let mut cluster = cluster;
         for service in cluster.services.iter_mut().chain(&mut edited.services) {
             service.spec.load_balancer_source_ranges.clear();
         }
         for family in IpFamily::BOTH {
-            let (wanted, found) = (Planned::new(&cluster, &settings, family), Planned::new(&edited, &settings, family));
-            // Names do not matter to packets. A port without endpoints is rejected, as nftables rules do to all other
-            // ports of a cluster IP: whether it is there may make no difference.
+            let (expected, actual) = (Planned::new(&cluster, &settings, family), Planned::new(&edited, &settings, family));
+            // Names have no effect on packets. Ports without endpoints may make no difference: nftables rules reject all
+            // other ports of a cluster IP, too.
             let sets = |planned: &Planned| -> BTreeMap<_, BTreeSet<SocketAddr>> {
-                let of_entry = |(name, entry): (&ServicePortName, _)| {
+                let endpoints_of = |(name, entry): (&ServicePortName, _)| {
                     let sets = planned.services.endpoint_sets(entry);
-                    let at = (entry.service.cluster_ip, entry.service.port, name.protocol);
-                    (at, sets.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
+                    let key = (entry.service.cluster_ip, entry.service.port, name.protocol);
+                    (key, sets.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
                 };
-                let of_entries = planned.services.entries.iter().map(of_entry);
-                of_entries.filter(|(_, endpoints)| !endpoints.is_empty()).collect()
+                let endpoints = planned.services.entries.iter().map(endpoints_of);
+                endpoints.filter(|(_, endpoints)| !endpoints.is_empty()).collect()
             };
-            if sets(&wanted) != sets(&found) {
-                for report in wanted.against(&found) {
+            if sets(&expected) != sets(&actual) {
+                for report in expected.compare_with(&actual) {
                     prop_assert_eq!(report.conclusion(), Conclusion::Different, "{}", text(&report));
                 }
             }

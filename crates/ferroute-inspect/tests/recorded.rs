@@ -1,12 +1,12 @@
-//! What was recorded of kube-proxy in iptables mode means the same as what is planned, in both modes.
+//! The recorded rules of kube-proxy's iptables mode handle packets like the planned rules of both modes.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests only")]
+#![expect(clippy::unwrap_used, reason = "test helpers fail like tests")]
 
 #[path = "../../ferroute-iptables/tests/common/records.rs"]
 mod records;
 
 use ferroute_core::IpFamily;
-use ferroute_inspect::diff::{Conclusion, Mode, Rules, Wanted, compare, write_report_into};
+use ferroute_inspect::diff::{Conclusion, Expected, Rules, RulesKind, compare, write_report_into};
 use ferroute_iptables::{PlanContext, RuleSet};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
@@ -15,7 +15,7 @@ use ferroute_nftables::{
 };
 use ferroute_trace::{Host, Route};
 
-/// The lab's node, as its README tells.
+/// The node of the lab, see its README.
 fn host(record: &records::Record) -> Host {
     let route = |to: &str, interface: &str, source: &str| Route {
         to: to.parse().unwrap(),
@@ -30,24 +30,24 @@ fn host(record: &records::Record) -> Host {
 }
 
 #[test]
-fn recorded_rules_mean_what_is_planned_in_both_modes() {
+fn recorded_rules_are_equal_to_planned_rules_of_both_modes() {
     let mut compared = 0;
     for record in records::records() {
         let (services, settings, host) = (record.table(), record.settings(), host(&record));
         let recorded = RuleSet::parse_save(record.family, &record.text).unwrap();
         let planned = ferroute_iptables::render(&services, &PlanContext::new(&settings, &services, &record.host()));
         let mut kernel = MemoryKernel::new();
-        let of_mode = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
-        kernel.commit(&ferroute_nftables::plan::render(&services, &of_mode, &host.addresses)).unwrap();
+        let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };
+        kernel.commit(&ferroute_nftables::plan::render(&services, &nftables_settings, &host.addresses)).unwrap();
         let table = kernel.table(&TableId { family: record.family, name: TABLE }).unwrap();
         for rules in [Rules::iptables(&planned), Rules::nftables(table)] {
-            let wanted = Wanted { services: &services, settings: &settings, host: &host, rules: &rules };
-            let report = compare(&wanted, &Rules::iptables(&recorded));
+            let expected = Expected { services: &services, settings: &settings, host: &host, rules: &rules };
+            let report = compare(&expected, &Rules::iptables(&recorded));
             let mut text = String::new();
             write_report_into(&mut text, &report, 0).unwrap();
             assert_eq!(report.conclusion(), Conclusion::Equal, "{}\n{text}", record.name());
-            assert!(rules.mode() == Mode::Nftables || report.named.is_empty(), "{}\n{text}", record.name());
-            compared += report.compared.packets;
+            assert!(rules.kind() == RulesKind::Nftables || report.intended.is_empty(), "{}\n{text}", record.name());
+            compared += report.coverage.packets;
         }
     }
     assert!(compared > 1000, "only {compared} packets");

@@ -16,7 +16,7 @@ use ferroute_core::{
     HostState, IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_inspect::diff::{self, End, Ends, ModeDifference, ModeFacts};
+use ferroute_inspect::diff::{self, ModeDifference, ModeDifferences, Outcomes, PacketOutcome};
 use ferroute_iptables::{PlanContext, RuleSet};
 use ferroute_nftables::{
     ClassId, Value,
@@ -67,23 +67,23 @@ impl<'a> Modes<'a> {
         self.nftables.table(&self.id()).unwrap()
     }
 
-    fn through_iptables(&self, packet: &Packet) -> Ends {
-        ends(packet, Ruleset::from_rules(&self.iptables).verdicts(&self.host, packet))
+    fn through_iptables(&self, packet: &Packet) -> Outcomes {
+        outcomes(packet, Ruleset::from_rules(&self.iptables).verdicts(&self.host, packet))
     }
 
-    fn through_nftables(&self, packet: &Packet) -> Ends {
-        ends(packet, Ruleset::from_nftables_table("", self.table()).verdicts(&self.host, packet))
+    fn through_nftables(&self, packet: &Packet) -> Outcomes {
+        outcomes(packet, Ruleset::from_nftables_table("", self.table()).verdicts(&self.host, packet))
     }
 
     /// Compares the modes; returns the intended difference, if any.
     fn check(
         &self,
-        facts: &ModeFacts<'_>,
+        known: &ModeDifferences<'_>,
         client: &Client,
         packet: &Packet,
     ) -> Result<Option<ModeDifference>, TestCaseError> {
         let (iptables, nftables) = (self.through_iptables(packet), self.through_nftables(packet));
-        let (difference, expected) = match facts.difference(packet, &iptables, |other| self.through_iptables(other)) {
+        let (difference, expected) = match known.difference(packet, &iptables, |other| self.through_iptables(other)) {
             Some((difference, expected)) => (Some(difference), expected),
             None => (None, iptables.clone()),
         };
@@ -120,11 +120,11 @@ impl<'a> Modes<'a> {
     /// Compares the modes for every client and destination; returns the intended differences.
     fn check_all(&self) -> Result<BTreeSet<ModeDifference>, TestCaseError> {
         let mut differences = BTreeSet::new();
-        let facts = ModeFacts::new(&self.services, &self.world.settings, &self.host);
+        let known = ModeDifferences::new(&self.services, &self.world.settings, &self.host);
         let destinations = self.destinations();
         for client in Client::all(self.services.family) {
             for (to, protocol) in destinations.iter().flat_map(|to| PROTOCOLS.map(|protocol| (*to, protocol))) {
-                differences.extend(self.check(&facts, &client, &client.packet(self.world, protocol, to))?);
+                differences.extend(self.check(&known, &client, &client.packet(self.world, protocol, to))?);
             }
         }
         Ok(differences)
@@ -153,7 +153,7 @@ impl<'a> Modes<'a> {
                 .collect();
             for (packet, _) in &frontends {
                 for (end, _) in self.through_nftables(packet) {
-                    let End::Delivered { to, .. } = end else { continue };
+                    let PacketOutcome::Delivered { to, .. } = end else { continue };
                     self.check_affinity_of_endpoint(&frontends, to)?;
                 }
             }
@@ -170,9 +170,9 @@ impl<'a> Modes<'a> {
             frontends.iter().flat_map(|(_, frontend)| self.slots(frontend, endpoint)).collect();
         prop_assert!(!slots.is_empty(), "{endpoint} has no slot");
         for (packet, _) in frontends {
-            let is_endpoint = |end: &End| matches!(end, End::Delivered { to, .. } if *to == endpoint);
+            let is_endpoint = |end: &PacketOutcome| matches!(end, PacketOutcome::Delivered { to, .. } if *to == endpoint);
             let before = self.through_nftables(packet);
-            let ends_there: Vec<&End> = before.keys().filter(|end| is_endpoint(end)).collect();
+            let ends_there: Vec<&PacketOutcome> = before.keys().filter(|end| is_endpoint(end)).collect();
             let &[end] = &ends_there[..] else { continue };
             let mut transaction = Transaction::new(self.id());
             for slot in &slots {
@@ -183,7 +183,7 @@ impl<'a> Modes<'a> {
             kernel.commit(&transaction).unwrap();
             let table = kernel.table(&self.id()).unwrap();
             let again = Ruleset::from_nftables_table("", table).verdicts(&self.host, packet);
-            prop_assert_eq!(ends(packet, again), Ends::from([(end.clone(), 1.0)]));
+            prop_assert_eq!(outcomes(packet, again), Outcomes::from([(end.clone(), 1.0)]));
         }
         Ok(())
     }
@@ -204,12 +204,12 @@ impl<'a> Modes<'a> {
 }
 
 /// Adds up the verdicts, none of which may be unknown.
-fn ends(packet: &Packet, leaves: Vec<Leaf>) -> Ends {
-    let ends = diff::ends(packet, leaves);
-    for end in ends.keys() {
-        assert!(!matches!(end, End::NoRoute | End::Unknown { .. }), "{packet:?} ends in {end:?}");
+fn outcomes(packet: &Packet, leaves: Vec<Leaf>) -> Outcomes {
+    let outcomes = diff::outcomes(packet, leaves);
+    for outcome in outcomes.keys() {
+        assert!(!matches!(outcome, PacketOutcome::NoRoute | PacketOutcome::Unknown { .. }), "{packet:?}: {outcome:?}");
     }
-    ends
+    outcomes
 }
 
 /// Adds the load balancer IPs of each Service to its external IPs.
@@ -268,11 +268,11 @@ fn every_mode_difference_occurs() {
     let all = [
         UnknownPortOfClusterIp,
         UnassignedClusterIp,
-        OwnCallToExternalAddressWithoutEndpoints,
+        NodeToExternalAddressWithoutEndpoints,
         SourceRangesWithoutEndpoints,
         SourceRangesOnExternalIp,
-        NodePortBeside,
-        HairpinOfAnotherNode,
+        NodePortOnExcludedAddress,
+        HairpinFromOtherNode,
     ];
     assert_eq!(differences, all.into());
 }

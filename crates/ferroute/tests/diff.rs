@@ -155,7 +155,7 @@ fn rules_of_another_mode_have_only_intended_differences() {
     for (mode, other) in [("nftables", "iptables"), ("iptables", "nftables")] {
         let (status, text) = TestNode::new(mode).diff(other);
         assert_eq!(status, 0, "{text}");
-        assert!(text.contains("  as it is meant, ") && text.ends_with("  no difference\n"), "{text}");
+        assert!(text.contains("  intended difference (") && text.ends_with("  no difference\n"), "{text}");
     }
 }
 
@@ -165,7 +165,7 @@ fn deleted_element_is_reported_with_its_service() {
     let element = "delete element ip ferroute services { 0.0.0.0 . tcp . 30080 }";
     node.host.command("nft", &[element]);
     node.assert_differs(&[
-        "  shop/web:http\n    node port 30080/tcp: is left alone by all rules, should be served by 2 endpoints",
+        "  shop/web:http\n    node port 30080/tcp: not handled by any rule (expected: served by 2 endpoints)",
     ]);
 }
 
@@ -173,7 +173,7 @@ fn deleted_element_is_reported_with_its_service() {
 fn deleted_rule_is_reported_with_its_service() {
     let node = TestNode::new("iptables");
     node.host.command("iptables", &["-t", "nat", "-D", "KUBE-NODEPORTS", "1"]);
-    node.assert_differs(&["  shop/web:http\n    node port 30080/tcp: is left alone by all rules"]);
+    node.assert_differs(&["  shop/web:http\n    node port 30080/tcp: not handled by any rule"]);
 }
 
 #[test]
@@ -181,12 +181,12 @@ fn deleted_and_flushed_chains_are_reported() {
     let node = TestNode::new("iptables");
     node.host.command("iptables", &["-t", "nat", "-F", "OUTPUT"]);
     node.host.command("iptables", &["-t", "mangle", "-X", "KUBE-PROXY-CANARY"]);
-    node.assert_differs(&["no jump from nat OUTPUT to KUBE-SERVICES", "no chain mangle KUBE-PROXY-CANARY"]);
+    node.assert_differs(&["missing jump from nat OUTPUT to KUBE-SERVICES", "missing chain mangle KUBE-PROXY-CANARY"]);
     let node = TestNode::new("nftables");
     node.host.command("nft", &["flush chain ip ferroute nat-postrouting"]);
     node.assert_differs(&[
         "chain nat-postrouting has 0 rules",
-        "endpoints see the client's address, should see the node's",
+        "endpoints see the client's address (expected: the node's)",
     ]);
 }
 
@@ -196,12 +196,12 @@ fn changed_and_deleted_services_are_reported() {
         let node = TestNode::new(mode);
         node.write(&SHOP.replace("10.244.1.2", "10.244.1.9"));
         node.assert_differs(&[
-            "10.96.0.10:80/tcp: does not reach 10.244.1.9:8080; reaches 10.244.1.2:8080 in addition",
+            "10.96.0.10:80/tcp: missing endpoint 10.244.1.9:8080; unexpected endpoint 10.244.1.2:8080",
         ]);
         node.write(&SHOP.replace("10.96.0.10", "10.96.0.11"));
-        node.assert_differs(&["left over: 10.96.0.10:80/tcp, once of shop/web:http: no Service has it"]);
+        node.assert_differs(&["stale: 10.96.0.10:80/tcp of shop/web:http: no Service has this frontend"]);
         node.write(SHOP.split("---").next().unwrap());
-        node.assert_differs(&["left over: 10.96.0.10:80/tcp", "left over: node port 30080/tcp"]);
+        node.assert_differs(&["stale: 10.96.0.10:80/tcp", "stale: node port 30080/tcp"]);
     }
 }
 
@@ -228,7 +228,7 @@ fn iptables_rules_of_kube_proxy_are_compared_by_effect() {
         let node_arguments = ["--hostname-override", "lab-node", "--proxy-mode", mode];
         let output = node.host.try_command(PROGRAM, &[&arguments[..], &node_arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel against"));
+        assert!(String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel, compared with"));
     }
 }
 
@@ -298,7 +298,7 @@ fn nftables_rules_of_kube_proxy_are_compared_by_effect() {
         node.write(&manifests);
         let (status, text) = compare(mode);
         assert_eq!(status, 0, "{mode}: {text}");
-        assert!(text.starts_with("IPv4: kube-proxy's nftables rules in the kernel against"), "{text}");
+        assert!(text.starts_with("IPv4: kube-proxy's nftables rules in the kernel, compared with"), "{text}");
         node.write(&manifests.replace("10.244.1.1", "10.244.1.9"));
         let (status, text) = compare(mode);
         assert_eq!(status, 1, "{mode}: {text}");

@@ -43,7 +43,7 @@ fn addresses_are_printed_with_names_of_services_and_pods() {
     assert_eq!(output.status.code(), Some(0));
     for part in [
         "tcp from 172.17.0.14:50000 (pod default/web-server) to 10.111.175.78:80 (default/nginx-service, cluster IP)\n",
-        "on node node, coming in by cni0, which leads to 172.17.0.14\n",
+        "on node node, arriving on cni0, the interface to 172.17.0.14\n",
         "33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80 (pod default/nginx-deployment-2)\n",
         "=> delivered to one of these 3 through cni0, with source 172.17.0.14 (pod default/web-server)\n",
     ] {
@@ -77,14 +77,14 @@ fn pods_nodes_and_services_can_be_given_by_name() {
 fn input_interface_follows_from_the_source_by_default() {
     let second_line = |arguments: &str| text(&trace(arguments)).lines().nth(1).unwrap().to_owned();
     for (arguments, expected) in [
-        ("--from outside --to 192.168.49.2:31628", "on node node, coming in by eth0, which leads to 192.168.49.100"),
-        ("--from 172.17.0.1 --to nginx-service", "sent by node node itself, whose address that is"),
-        ("--from 172.17.0.14 --in veth7 --to nginx-service", "on node node, coming in by veth7"),
+        ("--from outside --to 192.168.49.2:31628", "on node node, arriving on eth0, the interface to 192.168.49.100"),
+        ("--from 172.17.0.1 --to nginx-service", "sent by node node itself, which has this address"),
+        ("--from 172.17.0.14 --in veth7 --to nginx-service", "on node node, arriving on veth7"),
         ("--from 172.17.0.14 --local --to nginx-service", "sent by node node itself"),
     ] {
         assert_eq!(second_line(arguments), expected);
     }
-    let note = "note: pod default/web-server is not on this node";
+    let note = "note: pod default/web-server is on another node";
     assert!(text(&trace("--from web-server --to nginx-service --hostname-override node2")).contains(note));
     assert!(!text(&trace("--from web-server --to nginx-service")).contains(note));
 }
@@ -100,7 +100,7 @@ fn exit_status_is_the_result_for_the_packet() {
     assert!(text(&rejected).contains("=> rejected with icmp-port-unreachable\n"), "{}", text(&rejected));
     let no_service = trace("--local --to 10.111.175.78:81");
     assert_eq!(status(&no_service), 1);
-    let note = "note: 10.111.175.78 is the address of default/nginx-service, which has no such port, but 80/tcp\n";
+    let note = "note: 10.111.175.78 is the cluster IP of default/nginx-service, which only has the ports 80/tcp\n";
     assert!(text(&no_service).contains(note), "{}", text(&no_service));
     assert_eq!(status(&trace("--to nginx-service")), 2);
 }
@@ -155,7 +155,7 @@ fn all_modes_select_the_same_endpoints() {
         assert_eq!(endpoints("ipvs", arguments), iptables);
     }
     let output = text(&trace("--from web-server --to nginx-service --proxy-mode ipvs"));
-    assert!(output.contains("note: mode ipvs is told by the rules of iptables mode"), "{output}");
+    assert!(output.contains("note: mode ipvs is not supported; these are the rules of iptables mode"), "{output}");
 }
 
 #[test]
@@ -246,6 +246,6 @@ fn kernel_rules_are_traced_without_services() {
     let output = node.run(|| trace_in(&["--hostname-override", "here"], "--kernel --local --to 127.0.0.1:31628"));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let output = text(&output);
-    assert!(output.contains("sent by node here itself\nthrough the rules that are in the kernel now\n"), "{output}");
+    assert!(output.contains("sent by node here itself\nthrough the rules in the kernel\n"), "{output}");
     assert!(output.contains("33.3 %  KUBE-SEP-C54WIGIB4NQVIFB3: 172.17.0.5:80\n"), "{output}");
 }

@@ -1,17 +1,15 @@
-//! An API server asked once.
+//! The objects of an API server, listed once.
 
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ferroute_config::{ClientConnectionConfiguration, Resolved};
+use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
 use ferroute_kube::ApiServer;
+use ferroute_proxy::node_name;
 use ferroute_source::{Event, Resource};
 use tokio::sync::mpsc;
 
-use ferroute_config::flags::SourceArgs;
-use ferroute_proxy::node_name;
-
-/// Everything that an API server lists, and no changes after that.
+/// Lists all objects, without watching for changes.
 pub(super) fn list(
     source: &SourceArgs,
     configured: ClientConnectionConfiguration,
@@ -22,28 +20,31 @@ pub(super) fn list(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
-        let server = server.context("no source of Services (give --manifests to do without an API server)")?;
-        let (batches, received) = mpsc::channel(QUEUE);
-        let follower = tokio::spawn(server.follow(batches));
-        let events = until_listed(received).await;
-        follower.abort();
+        let server = server.context("cannot connect to the API server (use --manifests to read files instead)")?;
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let reflector = tokio::spawn(server.follow(sender));
+        let events = until_synced(receiver).await;
+        reflector.abort();
         events
     })
 }
 
-/// Waits until each kind has been told in full. A source goes on trying for ever; we do not.
-async fn until_listed(mut batches: mpsc::Receiver<Vec<Event>>) -> anyhow::Result<Vec<Event>> {
+/// Receives events until all kinds of objects are synced. The reflector retries forever; this function does not.
+async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>) -> anyhow::Result<Vec<Event>> {
     let mut events: Vec<Event> = Vec::new();
     let mut missing = Resource::ALL.to_vec();
-    let mut trouble = None;
+    let mut last_error = None;
     while !missing.is_empty() {
-        let Ok(batch) = tokio::time::timeout(PATIENCE, batches.recv()).await else {
-            bail!("the API server does not tell everything: {}", trouble.unwrap_or_else(|| "no answer".to_owned()));
+        let Ok(batch) = tokio::time::timeout(TIMEOUT, receiver.recv()).await else {
+            bail!(
+                "cannot list all objects: {}",
+                last_error.unwrap_or_else(|| "no response from the API server".to_owned())
+            );
         };
-        for event in batch.context("the API server tells no more")? {
+        for event in batch.context("the connection to the API server ended")? {
             match &event {
                 Event::Synced(resource) => missing.retain(|kind| kind != resource),
-                Event::Problem(problem) => trouble = Some(problem.text()),
+                Event::Problem(problem) => last_error = Some(problem.text()),
                 _ => {}
             }
             events.push(event);
@@ -52,9 +53,9 @@ async fn until_listed(mut batches: mpsc::Receiver<Vec<Event>>) -> anyhow::Result
     Ok(events)
 }
 
-/// Batches that may wait.
+/// The capacity of the channel, in batches.
 const QUEUE: usize = 64;
 
-/// How long an API server may be silent. Longer than a first retry, so that a connection that is refused once is no
-/// failure.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time to wait for an event. It is longer than the first retry interval, so that one refused connection is not an
+/// error.
+const TIMEOUT: Duration = Duration::from_secs(10);

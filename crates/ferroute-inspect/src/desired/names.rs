@@ -1,4 +1,4 @@
-//! Who is behind an address.
+//! The owners of addresses: pods, nodes and other machines.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,13 @@ use ferroute_demo::{
 use ferroute_source::Event;
 use ferroute_trace::Host;
 
-/// Names of pods and machines by their addresses, as far as objects tell them.
+/// A map from addresses to their owners.
 #[derive(Debug, Default)]
-pub struct Names(BTreeMap<IpAddr, Named>);
+pub struct Names(BTreeMap<IpAddr, AddressOwner>);
 
-/// Somebody who has an address.
+/// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Named {
+pub enum AddressOwner {
     /// A pod.
     Pod {
         /// Its namespace.
@@ -31,51 +31,51 @@ pub enum Named {
     },
     /// A node.
     Node(String),
-    /// A machine that is no node.
+    /// A machine that is not a node.
     Machine(&'static str),
 }
 
 impl Names {
-    /// Who has this address.
-    pub fn at(&self, address: IpAddr) -> Option<&Named> {
+    /// Returns the owner of an address.
+    pub fn owner(&self, address: IpAddr) -> Option<&AddressOwner> {
         self.0.get(&address)
     }
 
-    /// The addresses of a pod or machine, sorted. A pod is named as `NAME` or `NAMESPACE/NAME`; pods of several
-    /// namespaces may share a name, so what comes is told with its owner.
-    pub fn addresses_of(&self, wanted: &str) -> Vec<(IpAddr, &Named)> {
-        self.0.iter().filter(|(_, named)| named.is(wanted)).map(|(address, named)| (*address, named)).collect()
+    /// Returns the sorted addresses of a pod or machine. A pod can be given as `NAME` or `NAMESPACE/NAME`; pods in several
+    /// namespaces may have the same name, so the addresses may have different owners.
+    pub fn addresses(&self, name: &str) -> Vec<(IpAddr, &AddressOwner)> {
+        self.0.iter().filter(|(_, owner)| owner.has_name(name)).map(|(address, owner)| (*address, owner)).collect()
     }
 
     pub(super) fn add_pod(&mut self, pod: &Pod) {
-        // Its address is the node's.
+        // Its addresses are the node's.
         if pod.spec.host_network {
             return;
         }
-        let listed = pod.status.pod_ips.iter().map(|address| &address.ip).chain(&pod.status.pod_ip);
+        let addresses = pod.status.pod_ips.iter().map(|address| &address.ip).chain(&pod.status.pod_ip);
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-        for address in listed.filter_map(|text| text.parse().ok()) {
-            self.0.insert(address, Named::Pod { namespace: namespace.clone(), name: name.clone() });
+        for address in addresses.filter_map(|text| text.parse().ok()) {
+            self.0.insert(address, AddressOwner::Pod { namespace: namespace.clone(), name: name.clone() });
         }
     }
 
     pub(super) fn add_demo(&mut self, plan: &ClusterPlan) {
         for pod in plan.pods.iter().filter(|pod| !pod.host_network) {
-            let named = || Named::Pod { namespace: pod.namespace.clone(), name: pod.name.clone() };
-            self.0.extend(pod.addresses.iter().map(|address| (address, named())));
+            let owner = || AddressOwner::Pod { namespace: pod.namespace.clone(), name: pod.name.clone() };
+            self.0.extend(pod.addresses.iter().map(|address| (address, owner())));
         }
         for node in NodeId::ALL {
-            let own = node.addresses(plan.ipv6).iter().chain(node.bridge_addresses(plan.ipv6).iter());
-            self.0.extend(own.map(|address| (address, Named::Node(node.name().to_owned()))));
+            let addresses = node.addresses(plan.ipv6).iter().chain(node.bridge_addresses(plan.ipv6).iter());
+            self.0.extend(addresses.map(|address| (address, AddressOwner::Node(node.name().to_owned()))));
         }
-        self.0.extend(outside_addresses(plan.ipv6).iter().map(|address| (address, Named::Machine(OUTSIDE))));
+        self.0.extend(outside_addresses(plan.ipv6).iter().map(|address| (address, AddressOwner::Machine(OUTSIDE))));
     }
 
     pub(super) fn add_event(&mut self, event: &Event) {
         match event {
             Event::NodeApplied(node) => {
                 let addresses = node.status.addresses.iter().filter_map(|address| address.address.parse().ok());
-                self.0.extend(addresses.map(|address| (address, Named::Node(node.metadata.name.clone()))));
+                self.0.extend(addresses.map(|address| (address, AddressOwner::Node(node.metadata.name.clone()))));
             }
             Event::SliceApplied(slice) => {
                 for endpoint in &slice.endpoints {
@@ -83,10 +83,10 @@ impl Names {
                         continue;
                     };
                     let (namespace, name) = (slice.metadata.namespace.clone(), pod.name.clone());
-                    let named = Named::Pod { namespace, name };
+                    let owner = AddressOwner::Pod { namespace, name };
                     for address in endpoint.addresses.iter().filter_map(|text| text.parse().ok()) {
-                        // A pod of the host's network has the node's address.
-                        self.0.entry(address).or_insert_with(|| named.clone());
+                        // A pod in the host network has the node's address.
+                        self.0.entry(address).or_insert_with(|| owner.clone());
                     }
                 }
             }
@@ -95,20 +95,20 @@ impl Names {
     }
 }
 
-impl Named {
-    fn is(&self, wanted: &str) -> bool {
+impl AddressOwner {
+    fn has_name(&self, text: &str) -> bool {
         match self {
-            Self::Pod { namespace, name } => match wanted.split_once('/') {
-                Some((wanted_namespace, wanted_name)) => (wanted_namespace, wanted_name) == (namespace, name),
-                None => wanted == name,
+            Self::Pod { namespace, name } => match text.split_once('/') {
+                Some(namespaced) => namespaced == (namespace, name),
+                None => text == name,
             },
-            Self::Node(name) => wanted == name,
-            Self::Machine(name) => wanted == *name,
+            Self::Node(name) => text == name,
+            Self::Machine(name) => text == *name,
         }
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for AddressOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod { namespace, name } => write!(f, "pod {namespace}/{name}"),
@@ -118,8 +118,7 @@ impl fmt::Display for Named {
     }
 }
 
-/// The service port that has `address` as one of its frontends. Whether the operator lets node ports answer there is
-/// for the rules to tell.
+/// Returns the service port of which `address` is a frontend. Any address of the host is taken to serve node ports.
 pub(super) fn frontend<'a>(
     table: &'a ServiceTable,
     host: &Host,

@@ -1,4 +1,4 @@
-//! A node's place among networks, told without looking at the node.
+//! The addresses and routes of a node, derived from objects.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use ferroute_proxy::modes::REGISTRY;
 use ferroute_trace::{Host, Route};
 use ipnet::IpNet;
 
-/// A node of the demo's cluster.
-pub fn of_demo(node: NodeId, resolved: &Resolved) -> Host {
-    let of = |addresses: Addresses| addresses.iter().collect::<Vec<_>>();
-    let (own, bridge) = (of(node.addresses(true)), of(node.bridge_addresses(true)));
+/// Returns the addresses and routes of a node in the demo's cluster.
+pub fn demo_host(node: NodeId, resolved: &Resolved) -> Host {
+    let list = |addresses: Addresses| addresses.iter().collect::<Vec<_>>();
+    let (own, bridge) = (list(node.addresses(true)), list(node.bridge_addresses(true)));
     let pods = bridge.iter().map(|address| Route {
         to: network(&node.pod_network(IpFamily::of(*address))),
         interface: BRIDGE.to_owned(),
@@ -22,11 +22,12 @@ pub fn of_demo(node: NodeId, resolved: &Resolved) -> Host {
     Host { routes, route_localnet: route_localnet(resolved), addresses: [own, bridge].concat() }
 }
 
-/// A node of which the Node is known: its pods are behind a bridge, everything else behind one interface.
+/// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and everything else is behind one
+/// interface.
 ///
-/// A bridge has an address of its own that no object tells. The node's own stands in for it as what masquerading gives
-/// towards pods.
-pub fn of_node(node: &NodeView, resolved: &Resolved) -> Host {
+/// The bridge's own address is in no object; the node's primary address replaces it as the source of masqueraded packets to
+/// pods.
+pub(super) fn node_host(node: &NodeView, resolved: &Resolved) -> Host {
     let primary = |family| node.primary_address(family);
     let defaults = IpFamily::BOTH.into_iter().filter_map(primary).map(default_route);
     let bridge = match &resolved.settings.detector {
@@ -42,19 +43,18 @@ pub fn of_node(node: &NodeView, resolved: &Resolved) -> Host {
     Host { addresses: node.addresses.clone(), routes, route_localnet: route_localnet(resolved) }
 }
 
-/// What the proxy asks the kernel for.
 fn route_localnet(resolved: &Resolved) -> bool {
     REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings)
 }
 
 fn default_route(source: IpAddr) -> Route {
     let to = network(if source.is_ipv4() { "0.0.0.0/0" } else { "::/0" });
-    Route { to, interface: OUTWARD.to_owned(), source }
+    Route { to, interface: DEFAULT_INTERFACE.to_owned(), source }
 }
 
 fn network(text: &str) -> IpNet {
-    text.parse().expect("networks are written here and in the demo's layout as networks")
+    text.parse().expect("the networks here and in the demo's layout are valid")
 }
 
-/// The interface to everywhere else, of the demo's nodes and of most.
-const OUTWARD: &str = "eth0";
+/// The interface of the default route, on the demo's nodes and most others.
+const DEFAULT_INTERFACE: &str = "eth0";

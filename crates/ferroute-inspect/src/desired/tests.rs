@@ -21,33 +21,33 @@ fn endpoints(desired: &Desired) -> Vec<(String, bool)> {
     endpoints.map(|endpoint| (endpoint.to_string(), endpoint.local)).collect()
 }
 
-/// Loads without logging, which can be started only once.
+/// Loads without starting logging, which is possible only once per process.
 fn load(source: &SourceArgs, args: &SettingsArgs) -> anyhow::Result<Desired> {
-    Desired::load_quietly(source, args, |_| {})
+    Desired::load_with(source, args, |_| {})
 }
 
 #[test]
-fn workloads_become_the_endpoints_that_the_demo_gives_them() {
+fn workloads_become_endpoints_as_in_demo() {
     let desired = load(&example("nginx.yaml"), &SettingsArgs::default()).unwrap();
     let expected = ["172.17.0.4:80", "172.17.0.5:80", "172.17.0.6:80"].map(|text| (text.to_owned(), true));
     assert_eq!(endpoints(&desired), expected);
     assert_eq!(desired.node().name, "node");
-    assert_eq!(desired.names.at(ip("172.17.0.5")).unwrap().to_string(), "pod default/nginx-deployment-2");
-    assert_eq!(desired.names.at(ip("192.168.49.3")).unwrap().to_string(), "node node2");
-    assert_eq!(desired.names.at(ip("192.168.49.100")).unwrap().to_string(), "outside");
-    assert_eq!(desired.names.at(ip("172.17.0.77")), None);
+    assert_eq!(desired.names.owner(ip("172.17.0.5")).unwrap().to_string(), "pod default/nginx-deployment-2");
+    assert_eq!(desired.names.owner(ip("192.168.49.3")).unwrap().to_string(), "node node2");
+    assert_eq!(desired.names.owner(ip("192.168.49.100")).unwrap().to_string(), "outside");
+    assert_eq!(desired.names.owner(ip("172.17.0.77")), None);
 }
 
 #[test]
-fn another_node_of_the_demo_can_be_asked_for_and_no_others() {
+fn only_nodes_of_demo_can_be_selected() {
     let desired = load(&example("nginx.yaml"), &on("node2")).unwrap();
     assert!(endpoints(&desired).iter().all(|(_, local)| !local));
     let error = load(&example("nginx.yaml"), &on("node-1")).err().unwrap();
-    assert!(error.to_string().contains("there is no node node-1"), "{error}");
+    assert!(error.to_string().contains("node node-1 not found"), "{error}");
 }
 
 #[test]
-fn the_address_of_each_kind_of_frontend_is_known_as_its_services() {
+fn each_kind_of_frontend_is_found_by_address() {
     let desired = load(&example("nginx.yaml"), &SettingsArgs::default()).unwrap();
     let frontend = |to: &str, protocol| {
         desired.frontend(to.parse().unwrap(), protocol).map(|(name, kind)| (name.to_string(), kind.to_string()))
@@ -62,7 +62,7 @@ fn the_address_of_each_kind_of_frontend_is_known_as_its_services() {
 }
 
 #[test]
-fn pods_are_found_by_name_and_where_names_are_not_enough_by_namespace_too() {
+fn pods_are_found_by_name_with_or_without_namespace() {
     let directory = tempfile::tempdir().unwrap();
     let pod = |namespace: &str, ip: &str| {
         format!(
@@ -74,14 +74,14 @@ fn pods_are_found_by_name_and_where_names_are_not_enough_by_namespace_too() {
     std::fs::write(directory.path().join("pods.yaml"), text).unwrap();
     let source = SourceArgs { manifests: Some(directory.path().to_owned()), ..SourceArgs::default() };
     let desired = load(&source, &on("node-1")).unwrap();
-    let found = |name| desired.names.addresses_of(name).into_iter().map(|(ip, _)| ip.to_string()).collect::<Vec<_>>();
-    assert_eq!(found("web"), ["10.244.1.5", "10.244.1.6"]);
-    assert_eq!(found("test/web"), ["10.244.1.6"]);
-    assert_eq!(found("shop"), [""; 0]);
+    let addresses = |name| desired.names.addresses(name).into_iter().map(|(ip, _)| ip.to_string()).collect::<Vec<_>>();
+    assert_eq!(addresses("web"), ["10.244.1.5", "10.244.1.6"]);
+    assert_eq!(addresses("test/web"), ["10.244.1.6"]);
+    assert_eq!(addresses("shop"), [""; 0]);
 }
 
 #[test]
-fn a_cluster_that_has_nodes_is_taken_as_it_is_written() {
+fn manifests_with_nodes_are_not_planned_as_demo() {
     let directory = tempfile::tempdir().unwrap();
     for name in ["cluster.yaml", "nginx.yaml"] {
         std::fs::copy(example(name).manifests.unwrap(), directory.path().join(name)).unwrap();
@@ -96,7 +96,7 @@ fn a_cluster_that_has_nodes_is_taken_as_it_is_written() {
 }
 
 #[test]
-fn what_the_demo_would_refuse_is_told_by_object_and_field() {
+fn invalid_demo_manifests_are_reported_with_object_and_field() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("bad.yaml");
     let text = std::fs::read_to_string(example("nginx.yaml").manifests.unwrap()).unwrap();

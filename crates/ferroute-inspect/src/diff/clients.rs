@@ -4,45 +4,45 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use ferroute_core::{Endpoint, ServicePortEntry, IpFamily, LocalTraffic, Protocol, ProxySettings, ServiceTable};
+use ferroute_core::{Endpoint, IpFamily, LocalTraffic, Protocol, ProxySettings, ServicePortEntry, ServiceTable};
 use ferroute_trace::{Host, Packet};
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
-/// Somebody who calls a Service.
+/// A client of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
-    /// A pod of this node that is no endpoint.
+    /// A pod on this node that is not an endpoint.
     Pod,
     /// The node itself.
     Node,
-    /// Somebody outside of the cluster.
+    /// A host outside of the cluster.
     Outside,
-    /// An endpoint of the Service, which may get to itself.
+    /// An endpoint of the Service, which may be sent back to itself.
     Endpoint(IpAddr),
-    /// Somebody at the edge of a source range, or just beyond.
+    /// An address at the edge of a source range, or next to it.
     Source(IpAddr),
 }
 
-/// Where clients and frontends are, seen from the node.
+/// The addresses and interfaces of clients and frontends, seen from the node.
 #[derive(Clone, Debug)]
-pub struct Surroundings<'a> {
-    /// The node among its networks.
+pub(super) struct Topology<'a> {
+    /// The node's addresses and routes.
     host: &'a Host,
-    /// A pod's address and the interface that it is behind.
+    /// The address of a pod and the interface to it.
     pod: (IpAddr, String),
-    /// The same for somebody outside.
+    /// The address of a host outside of the cluster and the interface to it.
     outside: (IpAddr, String),
-    /// The interface that this node's pods are behind.
-    pods: String,
+    /// The interface to this node's pods.
+    pod_interface: String,
     family: IpFamily,
 }
 
-impl<'a> Surroundings<'a> {
-    /// Clients as the operator's settings tell them apart.
-    pub fn new(table: &ServiceTable, settings: &ProxySettings, host: &'a Host) -> Self {
+impl<'a> Topology<'a> {
+    /// Creates the topology of a node. Pods are chosen so that the configured detector of local traffic recognizes them.
+    pub(super) fn new(table: &ServiceTable, settings: &ProxySettings, host: &'a Host) -> Self {
         let family = table.family;
-        let outside = STRANGERS[family.index()];
+        let outside = OUTSIDE[family.index()];
         let detector = settings.local_traffic(family, &table.node);
         let network = table.node.pod_cidr(family);
         let network = network.or(match &detector {
@@ -51,28 +51,27 @@ impl<'a> Surroundings<'a> {
         });
         let pod = network.map_or(PODS[family.index()], last_but_one);
         let interface_to =
-            |address: IpAddr| host.route(address).map_or(OUTWARD.to_owned(), |way| way.interface.clone());
-        let pods = match detector {
+            |address: IpAddr| host.route(address).map_or(DEFAULT_INTERFACE.to_owned(), |route| route.interface.clone());
+        let pod_interface = match detector {
             Some(LocalTraffic::Interface(name)) => name,
-            // The name of any interface that starts so.
             Some(LocalTraffic::InterfacePrefix(prefix)) => {
-                let known = host.routes.iter().map(|way| &way.interface).find(|name| name.starts_with(&prefix));
-                known.cloned().unwrap_or_else(|| format!("{prefix}0"))
+                let existing = host.routes.iter().map(|route| &route.interface).find(|name| name.starts_with(&prefix));
+                existing.cloned().unwrap_or_else(|| format!("{prefix}0"))
             }
             Some(LocalTraffic::Source(_)) | None => interface_to(pod),
         };
         let outside = (outside, interface_to(outside));
-        Self { host, pod: (pod, pods.clone()), outside, pods, family }
+        Self { host, pod: (pod, pod_interface.clone()), outside, pod_interface, family }
     }
 
-    /// Those that see a difference if there is one: one of each kind, an endpoint of this node and one of another, and
-    /// the edges of source ranges.
+    /// Returns clients that together observe any difference: one of each kind, a local and a remote endpoint, and the edges
+    /// of source ranges.
     pub(super) fn clients(&self, entry: &ServicePortEntry, ranges: &[IpNet]) -> Vec<Client> {
         let endpoint =
             |local: bool| entry.endpoints.iter().find(|endpoint| endpoint.local == local && is_used(endpoint));
         let endpoints =
             [true, false].into_iter().filter_map(endpoint).map(|endpoint| Client::Endpoint(endpoint.address));
-        let edges: BTreeSet<IpAddr> = ranges.iter().take(MOST_RANGES).flat_map(edges).collect();
+        let edges: BTreeSet<IpAddr> = ranges.iter().take(MAX_RANGES).flat_map(edges).collect();
         [Client::Pod, Client::Node, Client::Outside]
             .into_iter()
             .chain(endpoints)
@@ -80,12 +79,18 @@ impl<'a> Surroundings<'a> {
             .collect()
     }
 
-    /// The first packet of a connection of a client; `None` if it cannot send one there.
-    pub(super) fn packet(&self, client: &Client, entry: &ServicePortEntry, protocol: Protocol, to: SocketAddr) -> Option<Packet> {
+    /// Returns the first packet of a connection; `None` if the client cannot send packets to this address.
+    pub(super) fn packet(
+        &self,
+        client: &Client,
+        entry: &ServicePortEntry,
+        protocol: Protocol,
+        to: SocketAddr,
+    ) -> Option<Packet> {
         let arriving = |from: IpAddr, interface: &str| {
             Packet::arriving(protocol, SocketAddr::new(from, SOURCE_PORT), to, interface)
         };
-        // What others send to the node's localhost is dropped by the kernel itself.
+        // The kernel drops packets to loopback addresses that arrive from other hosts.
         if to.ip().is_loopback() && *client != Client::Node {
             return None;
         }
@@ -96,22 +101,22 @@ impl<'a> Surroundings<'a> {
             Client::Endpoint(address) if self.host.owns(*address) => return None,
             Client::Endpoint(address) => {
                 let local = entry.endpoints.iter().any(|endpoint| endpoint.address == *address && endpoint.local);
-                arriving(*address, if local { &self.pods } else { &self.outside.1 })
+                arriving(*address, if local { &self.pod_interface } else { &self.outside.1 })
             }
             Client::Node => {
-                let towards = || self.host.route(to.ip()).map(|way| way.source);
-                // To itself it uses the address that it calls.
-                let source = if self.host.owns(to.ip()) { Some(to.ip()) } else { towards() };
+                // To one of its own addresses, the node sends from the same address.
+                let by_route = || self.host.route(to.ip()).map(|route| route.source);
+                let source = if self.host.owns(to.ip()) { Some(to.ip()) } else { by_route() };
                 Packet::local(protocol, SocketAddr::new(source?, SOURCE_PORT), to)
             }
         })
     }
 
-    /// Addresses of the node at which node ports are looked at: the primary one, another one, and localhost.
+    /// Returns the node addresses at which node ports are compared: the primary one, another one, and localhost.
     pub(super) fn node_port_addresses(&self, table: &ServiceTable) -> Vec<IpAddr> {
-        let own = || self.host.addresses.iter().copied().filter(|address| IpFamily::of(*address) == self.family);
+        let mut addresses = self.host.addresses.iter().copied().filter(|address| IpFamily::of(*address) == self.family);
         let primary = table.node.primary_address(self.family).filter(|address| self.host.owns(*address));
-        let other = own().find(|address| Some(*address) != primary && !address.is_loopback());
+        let other = addresses.find(|address| Some(*address) != primary && !address.is_loopback());
         let localhost = match self.family {
             IpFamily::V4 => IpAddr::from(Ipv4Addr::LOCALHOST),
             IpFamily::V6 => IpAddr::from(Ipv6Addr::LOCALHOST),
@@ -128,7 +133,7 @@ fn is_used(endpoint: &Endpoint) -> bool {
     endpoint.ready || endpoint.is_serving_terminating()
 }
 
-/// The last address but one: the last is the broadcast address, and low ones belong to bridges and pods.
+/// Returns the last but one address: the last is the broadcast address, and low ones are used by bridges and pods.
 fn last_but_one(net: IpNet) -> IpAddr {
     match net {
         IpNet::V4(net) if net.prefix_len() < 31 => Ipv4Addr::from(u32::from(net.broadcast()) - 1).into(),
@@ -137,9 +142,9 @@ fn last_but_one(net: IpNet) -> IpAddr {
     }
 }
 
-/// The first and the last address of a network, and those before and behind it.
+/// Returns the first and last address of a network, and those before and after it.
 fn edges(net: &IpNet) -> Vec<IpAddr> {
-    let beyond = match net {
+    let neighbours = match net {
         IpNet::V4(net) => {
             let (first, last) = (u32::from(net.network()), u32::from(net.broadcast()));
             [first.checked_sub(1), last.checked_add(1)].map(|address| address.map(|it| Ipv4Addr::from(it).into()))
@@ -150,7 +155,7 @@ fn edges(net: &IpNet) -> Vec<IpAddr> {
         }
     };
     let possible = |address: &IpAddr| !(address.is_unspecified() || address.is_loopback() || address.is_multicast());
-    [net.network(), net.broadcast()].into_iter().chain(beyond.into_iter().flatten()).filter(possible).collect()
+    [net.network(), net.broadcast()].into_iter().chain(neighbours.into_iter().flatten()).filter(possible).collect()
 }
 
 impl fmt::Display for Client {
@@ -171,19 +176,19 @@ impl Serialize for Client {
     }
 }
 
-/// Addresses that are set apart for documentation (RFC 5737, RFC 3849), by family.
-const STRANGERS: [IpAddr; 2] =
+/// Addresses of hosts outside of the cluster, by IP family, reserved for documentation (RFC 5737, RFC 3849).
+const OUTSIDE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 123)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x123))];
 
-/// A pod's address where nothing tells the pods' network, by family: no detector asks for it then.
+/// The addresses of pods if the pod network is unknown, by IP family. The detector does not match addresses then.
 const PODS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(198, 18, 0, 123)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0x123))];
 
-/// Any port that programs choose for themselves.
+/// An ephemeral port.
 const SOURCE_PORT: u16 = 40_000;
 
-/// Where packets come from that no route tells of.
-const OUTWARD: &str = "eth0";
+/// The interface to addresses without a route.
+const DEFAULT_INTERFACE: &str = "eth0";
 
-/// Source ranges of a Service beyond which no more edges are tried.
-const MOST_RANGES: usize = 64;
+/// The maximum number of a Service's source ranges whose edges are tried.
+const MAX_RANGES: usize = 64;

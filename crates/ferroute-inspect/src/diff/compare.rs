@@ -6,163 +6,167 @@ use std::{
     thread,
 };
 
-use ferroute_core::{Frontend, ServicePortEntry, ProxySettings, ServicePortName, ServiceTable};
+use ferroute_core::{Frontend, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
 use ferroute_trace::{Host, Packet};
 use ipnet::IpNet;
 
 use super::{
-    Change, Client, Compared, Doubt, End, Ends, Finding, Leftover, Mode, ModeDifference, ModeFacts, Report, Rules,
-    Surroundings, ends::agree, findings::changes, report::named, rules::Projection, structure::differences,
+    Client, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, ModeDifferences, Outcomes, PacketOutcome,
+    Report, Rules, RulesKind, StaleFrontend, Undetermined,
+    clients::Topology,
+    outcomes::{agree, mismatches},
+    rules::Projection,
+    structure::differences,
 };
 
-/// What should be true, and the rules that say it.
-pub struct Wanted<'a> {
-    /// The Services of one family.
+/// The desired state of one IP family, and the rules planned for it.
+pub struct Expected<'a> {
+    /// The Services.
     pub services: &'a ServiceTable,
-    /// What the operator has decided.
+    /// The settings of the proxy.
     pub settings: &'a ProxySettings,
-    /// The node among its networks, with the addresses that the rules were planned with.
+    /// The node's routes, and the addresses that the rules were planned for.
     pub host: &'a Host,
-    /// The rules.
+    /// The planned rules.
     pub rules: &'a Rules<'a>,
 }
 
-/// Compares `found` with what should be there, service port by service port, on all processors.
-pub fn compare(wanted: &Wanted<'_>, found: &Rules<'_>) -> Report {
-    let surroundings = Surroundings::new(wanted.services, wanted.settings, wanted.host);
-    let modes = ModeFacts::new(wanted.services, wanted.settings, wanted.host);
-    let node = wanted.host.addresses.iter().copied().collect();
+/// Compares actual with expected rules, service port by service port, on all CPUs.
+pub fn compare(expected: &Expected<'_>, actual: &Rules<'_>) -> Report {
+    let topology = Topology::new(expected.services, expected.settings, expected.host);
+    let modes = ModeDifferences::new(expected.services, expected.settings, expected.host);
+    let node = expected.host.addresses.iter().copied().collect();
     let begin = || Comparison {
-        wanted,
-        found,
-        surroundings: &surroundings,
+        expected,
+        actual,
+        topology: &topology,
         modes: &modes,
         node: &node,
-        known: BTreeSet::new(),
-        compared: Compared::default(),
-        named: BTreeMap::new(),
+        frontends: BTreeSet::new(),
+        coverage: Coverage::default(),
+        intended: BTreeMap::new(),
         findings: Vec::new(),
-        doubts: Vec::new(),
+        undetermined: Vec::new(),
     };
-    let entries: Vec<(&ServicePortName, &ServicePortEntry)> = wanted.services.entries.iter().collect();
-    let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let share = entries.len().div_ceil(processors).max(LEAST_SHARE);
+    let entries: Vec<(&ServicePortName, &ServicePortEntry)> = expected.services.entries.iter().collect();
+    let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let chunk_size = entries.len().div_ceil(cpus).max(MIN_CHUNK);
     let parts: Vec<Comparison<'_>> = thread::scope(|scope| {
-        let work = |part| scope.spawn(move || begin().over(part));
-        let running: Vec<_> = entries.chunks(share).map(work).collect();
+        let work = |part| scope.spawn(move || begin().run(part));
+        let running: Vec<_> = entries.chunks(chunk_size).map(work).collect();
         let joined = running.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
         joined.collect()
     });
-    parts.into_iter().fold(begin(), Comparison::and).report()
+    parts.into_iter().fold(begin(), Comparison::merge).report()
 }
 
 impl Report {
-    /// There is not one rule of a service proxy, so that nothing needs to be compared.
-    pub fn of_nothing(wanted: &Wanted<'_>) -> Self {
+    /// A report on the absence of any rules of a service proxy.
+    pub fn without_rules(expected: &Expected<'_>) -> Self {
         Self {
-            family: wanted.services.family,
-            wanted: wanted.rules.mode(),
-            found: None,
-            compared: Compared { service_ports: wanted.services.entries.len(), ..Compared::default() },
+            family: expected.services.family,
+            expected: expected.rules.kind(),
+            actual: None,
+            coverage: Coverage { service_ports: expected.services.entries.len(), ..Coverage::default() },
             findings: Vec::new(),
-            leftovers: Vec::new(),
+            stale: Vec::new(),
             structure: vec!["no rules of a service proxy".to_owned()],
-            doubts: Vec::new(),
-            blind_spot: None,
-            named: Vec::new(),
+            undetermined: Vec::new(),
+            limitation: None,
+            intended: Vec::new(),
         }
     }
 }
 
 struct Comparison<'a> {
-    wanted: &'a Wanted<'a>,
-    found: &'a Rules<'a>,
-    surroundings: &'a Surroundings<'a>,
-    modes: &'a ModeFacts<'a>,
+    expected: &'a Expected<'a>,
+    actual: &'a Rules<'a>,
+    topology: &'a Topology<'a>,
+    modes: &'a ModeDifferences<'a>,
     /// The node's addresses.
     node: &'a BTreeSet<IpAddr>,
-    /// Frontends that Services have.
-    known: BTreeSet<Frontend>,
-    compared: Compared,
-    named: BTreeMap<ModeDifference, usize>,
+    /// The frontends of Services.
+    frontends: BTreeSet<Frontend>,
+    coverage: Coverage,
+    intended: BTreeMap<ModeDifference, usize>,
     findings: Vec<Finding>,
-    doubts: Vec<Doubt>,
+    undetermined: Vec<Undetermined>,
 }
 
-/// The part of both sides' rules that is about one service port.
+/// The rules of both sides for one service port.
 struct Sides<'a> {
-    wanted: Projection<'a>,
-    found: Projection<'a>,
+    expected: Projection<'a>,
+    actual: Projection<'a>,
 }
 
 impl Comparison<'_> {
-    fn over(mut self, entries: &[(&ServicePortName, &ServicePortEntry)]) -> Self {
+    fn run(mut self, entries: &[(&ServicePortName, &ServicePortEntry)]) -> Self {
         for (name, entry) in entries {
             let frontends: BTreeSet<Frontend> =
                 entry.service.frontends(name.protocol).map(|(_, frontend)| frontend).collect();
             let frontends: Vec<Frontend> = frontends.into_iter().collect();
-            self.service_port(name, entry, &frontends);
-            self.compared.service_ports += 1;
-            self.compared.frontends += frontends.len();
-            self.known.extend(frontends);
+            self.compare_service_port(name, entry, &frontends);
+            self.coverage.service_ports += 1;
+            self.coverage.frontends += frontends.len();
+            self.frontends.extend(frontends);
         }
         self
     }
 
-    /// With what a later part has found.
-    fn and(mut self, later: Self) -> Self {
-        self.known.extend(later.known);
-        self.compared.service_ports += later.compared.service_ports;
-        self.compared.frontends += later.compared.frontends;
-        self.compared.packets += later.compared.packets;
-        for (difference, packets) in later.named {
-            *self.named.entry(difference).or_default() += packets;
+    fn merge(mut self, later: Self) -> Self {
+        self.frontends.extend(later.frontends);
+        self.coverage.service_ports += later.coverage.service_ports;
+        self.coverage.frontends += later.coverage.frontends;
+        self.coverage.packets += later.coverage.packets;
+        for (difference, packets) in later.intended {
+            *self.intended.entry(difference).or_default() += packets;
         }
         self.findings.extend(later.findings);
-        self.doubts.extend(later.doubts);
+        self.undetermined.extend(later.undetermined);
         self
     }
 
     fn report(self) -> Report {
-        let left = self.found.frontends().into_iter().filter(|(frontend, _)| !self.known.contains(frontend));
+        let stale = self.actual.frontends().into_iter().filter(|(frontend, _)| !self.frontends.contains(frontend));
+        let intended = self.intended.into_iter().map(|(difference, packets)| DifferenceCount { difference, packets });
         Report {
-            family: self.wanted.services.family,
-            wanted: self.wanted.rules.mode(),
-            found: Some(self.found.mode()),
-            leftovers: left.map(|(frontend, name)| Leftover { frontend, name }).collect(),
-            compared: self.compared,
+            family: self.expected.services.family,
+            expected: self.expected.rules.kind(),
+            actual: Some(self.actual.kind()),
+            stale: stale.map(|(frontend, name)| StaleFrontend { frontend, name }).collect(),
+            coverage: self.coverage,
             findings: self.findings,
-            structure: differences(self.wanted.rules, self.found),
-            doubts: self.doubts,
-            blind_spot: self.found.blind_spot(),
-            named: named(&self.named),
+            structure: differences(self.expected.rules, self.actual),
+            undetermined: self.undetermined,
+            limitation: self.actual.limitation(),
+            intended: intended.collect(),
         }
     }
 
-    fn service_port(&mut self, name: &ServicePortName, entry: &ServicePortEntry, frontends: &[Frontend]) {
+    fn compare_service_port(&mut self, name: &ServicePortName, entry: &ServicePortEntry, frontends: &[Frontend]) {
         let sides = Sides {
-            wanted: self.wanted.rules.about(frontends, self.node),
-            found: self.found.about(frontends, self.node),
+            expected: self.expected.rules.project(frontends, self.node),
+            actual: self.actual.project(frontends, self.node),
         };
-        let mut ranges = sides.wanted.source_ranges(frontends);
-        ranges.extend(sides.found.source_ranges(frontends));
+        let mut ranges = sides.expected.source_ranges(frontends);
+        ranges.extend(sides.actual.source_ranges(frontends));
         let first = self.findings.len();
         let mut used = frontends.to_vec();
-        used.retain(|frontend| self.frontend(name, entry, frontend, &ranges, &sides));
-        // Where nobody gets to an endpoint there is nothing to be remembered, whatever the rules say.
-        let affinities = [&sides.wanted, &sides.found].map(|side| side.affinity(&used));
-        if let [Some(wanted), Some(found)] = affinities
-            && wanted != found
+        used.retain(|frontend| self.compare_frontend(name, entry, frontend, &ranges, &sides));
+        // Affinity has no effect on frontends without endpoints.
+        let affinities = [&sides.expected, &sides.actual].map(|side| side.affinity(&used));
+        if let [Some(expected), Some(actual)] = affinities
+            && expected != actual
         {
-            // What is about the whole service port is told before what is about one frontend.
-            let change = Change::Affinity { wanted, found };
-            self.findings
-                .insert(first, Finding { service_port: name.to_string(), frontend: None, clients: Vec::new(), change });
+            // Findings on the whole service port precede those on single frontends.
+            let mismatch = Mismatch::Affinity { expected, actual };
+            let finding = Finding { service_port: name.to_string(), frontend: None, clients: Vec::new(), mismatch };
+            self.findings.insert(first, finding);
         }
     }
 
-    /// Compares what becomes of packets to a frontend. Tells whether some get to an endpoint on both sides.
-    fn frontend(
+    /// Compares the outcomes of packets to a frontend. Reports whether some reach an endpoint on both sides.
+    fn compare_frontend(
         &mut self,
         name: &ServicePortName,
         entry: &ServicePortEntry,
@@ -170,101 +174,112 @@ impl Comparison<'_> {
         ranges: &[IpNet],
         sides: &Sides<'_>,
     ) -> bool {
-        let is_balancer = frontend.address.is_some_and(|address| entry.service.load_balancer_vips.contains(&address));
-        let clients = self.surroundings.clients(entry, if is_balancer { ranges } else { &[] });
+        let is_load_balancer =
+            frontend.address.is_some_and(|address| entry.service.load_balancer_vips.contains(&address));
+        let clients = self.topology.clients(entry, if is_load_balancer { ranges } else { &[] });
         let addresses = match frontend.address {
             Some(address) => vec![address],
-            None => self.surroundings.node_port_addresses(self.wanted.services),
+            None => self.topology.node_port_addresses(self.expected.services),
         };
-        // Clients that meet the same differences are told together.
-        let mut met: Vec<(Change, Vec<Client>)> = Vec::new();
-        let (mut doubt, mut used) = (None, false);
-        let mut asked: Vec<&Client> = Vec::new();
+        // Clients with the same mismatch share a finding.
+        let mut mismatched: Vec<(Mismatch, Vec<Client>)> = Vec::new();
+        let (mut unknown, mut used) = (None, false);
+        let mut senders: Vec<&Client> = Vec::new();
         for (address, client) in addresses.iter().flat_map(|address| clients.iter().map(move |it| (*address, it))) {
             let to = SocketAddr::new(address, frontend.port);
-            let Some(packet) = self.surroundings.packet(client, entry, name.protocol, to) else { continue };
-            self.compared.packets += 1;
-            if !asked.contains(&client) {
-                asked.push(client);
+            let Some(packet) = self.topology.packet(client, entry, name.protocol, to) else { continue };
+            self.coverage.packets += 1;
+            if !senders.contains(&client) {
+                senders.push(client);
             }
-            let (wanted, found) = self.both(&packet, sides);
-            used |=
-                [&wanted, &found].into_iter().all(|ends| ends.keys().any(|end| matches!(end, End::Delivered { .. })));
-            let unknown = [&wanted, &found].into_iter().flat_map(BTreeMap::keys).find_map(|end| match end {
-                End::Unknown { why } => Some(why.clone()),
+            let (expected, actual) = self.trace(&packet, sides);
+            let both = || [&expected, &actual].into_iter();
+            used |= both()
+                .all(|outcomes| outcomes.keys().any(|outcome| matches!(outcome, PacketOutcome::Delivered { .. })));
+            let reason = both().flat_map(BTreeMap::keys).find_map(|outcome| match outcome {
+                PacketOutcome::Unknown { reason } => Some(reason),
                 _ => None,
             });
-            if let Some(why) = unknown {
-                doubt.get_or_insert(format!("{frontend} from {client}: {why}"));
+            if let Some(reason) = reason {
+                unknown.get_or_insert(format!("{frontend} from {client}: {reason}"));
                 continue;
             }
-            for change in changes(packet.source.ip(), &wanted, &found) {
-                match met.iter_mut().find(|(known, _)| *known == change) {
+            for mismatch in mismatches(packet.source.ip(), &expected, &actual) {
+                match mismatched.iter_mut().find(|(other, _)| *other == mismatch) {
                     Some((_, clients)) if clients.contains(client) => {}
                     Some((_, clients)) => clients.push(client.clone()),
-                    None => met.push((change, vec![client.clone()])),
+                    None => mismatched.push((mismatch, vec![client.clone()])),
                 }
             }
         }
-        for (change, clients) in met {
-            let clients = if clients.len() == asked.len() { Vec::new() } else { clients };
-            let finding = Finding { service_port: name.to_string(), frontend: Some(*frontend), clients, change };
-            self.findings.push(finding);
+        for (mismatch, clients) in mismatched {
+            let clients = if clients.len() == senders.len() { Vec::new() } else { clients };
+            self.findings.push(Finding {
+                service_port: name.to_string(),
+                frontend: Some(*frontend),
+                clients,
+                mismatch,
+            });
         }
-        self.doubts.extend(doubt.map(|why| Doubt { service_port: Some(name.to_string()), why }));
+        let service_port = || Some(name.to_string());
+        self.undetermined.extend(unknown.map(|reason| Undetermined { service_port: service_port(), reason }));
         used
     }
 
-    /// What becomes of a packet where everything is as wanted, said in terms of the other side's mode, and what becomes
-    /// of it there.
-    fn both(&mut self, packet: &Packet, sides: &Sides<'_>) -> (Ends, Ends) {
-        let host = self.surroundings.host();
-        let (wanted, found) = (sides.wanted.ends(host, packet), sides.found.ends(host, packet));
-        if self.wanted.rules.mode() == self.found.mode() || agree(&wanted, &found) {
-            return (wanted, found);
+    /// Returns the expected and the actual outcomes of a packet. If they differ as the modes of the two sides are intended
+    /// to, the actual outcomes are expected.
+    fn trace(&mut self, packet: &Packet, sides: &Sides<'_>) -> (Outcomes, Outcomes) {
+        let host = self.topology.host();
+        let (expected, actual) = (sides.expected.outcomes(host, packet), sides.actual.outcomes(host, packet));
+        if self.expected.rules.kind() == self.actual.kind() || agree(&expected, &actual) {
+            return (expected, actual);
         }
-        let difference = match (self.wanted.rules.mode(), self.found.mode()) {
-            (Mode::Iptables, _) => self.meant(packet, &wanted, &sides.wanted, &found),
-            (_, Mode::Iptables) => self.meant(packet, &found, &sides.found, &wanted),
-            // Both of nftables, but not both ours: kube-proxy's masquerades hairpins of all nodes, as iptables does.
-            (Mode::KubeProxyNftables, _) => self.meant(packet, &wanted, &sides.wanted, &found),
-            (Mode::Nftables, _) => self.meant(packet, &found, &sides.found, &wanted),
+        let difference = match (self.expected.rules.kind(), self.actual.kind()) {
+            // Intended differences are only known between these formats.
+            (RulesKind::Other(_), _) | (_, RulesKind::Other(_)) => None,
+            (RulesKind::Iptables, _) => self.intended(packet, &expected, &sides.expected, &actual),
+            (_, RulesKind::Iptables) => self.intended(packet, &actual, &sides.actual, &expected),
+            // kube-proxy's nftables mode masquerades hairpin traffic from all nodes, as iptables mode does.
+            (RulesKind::KubeProxyNftables, _) => self.intended(packet, &expected, &sides.expected, &actual),
+            (RulesKind::Nftables, _) => self.intended(packet, &actual, &sides.actual, &expected),
         };
         match difference {
             Some(difference) => {
-                *self.named.entry(difference).or_default() += 1;
-                (found.clone(), found)
+                *self.intended.entry(difference).or_default() += 1;
+                (actual.clone(), actual)
             }
-            None => (wanted, found),
+            None => (expected, actual),
         }
     }
 
-    /// The difference between the modes that a packet meets, if it is one that is meant.
-    fn meant(
+    /// Returns the intended difference between iptables and nftables mode that explains the outcomes of a packet, if any.
+    fn intended(
         &self,
         packet: &Packet,
-        iptables: &Ends,
+        iptables: &Outcomes,
         rules: &Projection<'_>,
-        nftables: &Ends,
+        nftables: &Outcomes,
     ) -> Option<ModeDifference> {
-        let host = self.surroundings.host();
-        match self.modes.difference(packet, iptables, |packet| rules.ends(host, packet)) {
-            Some((difference, expected)) if agree(nftables, &expected) => Some(difference),
-            _ => self.other_addresses(packet, nftables).then_some(ModeDifference::NodePortAddresses),
+        let host = self.topology.host();
+        match self.modes.difference(packet, iptables, |packet| rules.outcomes(host, packet)) {
+            Some((difference, outcomes)) if agree(nftables, &outcomes) => Some(difference),
+            _ => self.is_other_address(packet, nftables).then_some(ModeDifference::NodePortAddresses),
         }
     }
 
-    /// A node port at an address where nftables mode has none. Of a proxy whose settings are not known, no more can be
-    /// told than that the primary address would have it in any case.
-    fn other_addresses(&self, packet: &Packet, nftables: &Ends) -> bool {
-        let (address, services) = (packet.destination.ip(), self.wanted.services);
-        let may_lack = match self.wanted.rules.mode() {
-            Mode::Nftables | Mode::KubeProxyNftables => !self.modes.answers_on_node_ports(address),
-            Mode::Iptables => services.node.primary_address(services.family) != Some(address),
+    /// Reports whether a packet is for a node port at an address on which nftables mode does not serve node ports. If the
+    /// nftables rules are those of a proxy with unknown settings, any address but the primary one may be such an address.
+    fn is_other_address(&self, packet: &Packet, nftables: &Outcomes) -> bool {
+        let (address, services) = (packet.destination.ip(), self.expected.services);
+        let may_be_unserved = match self.expected.rules.kind() {
+            RulesKind::Nftables | RulesKind::KubeProxyNftables => !self.modes.serves_node_ports_on(address),
+            RulesKind::Iptables | RulesKind::Other(_) => {
+                services.node.primary_address(services.family) != Some(address)
+            }
         };
-        self.wanted.host.owns(address) && may_lack && nftables.keys().eq([&End::Untouched])
+        self.expected.host.owns(address) && may_be_unserved && nftables.keys().eq([&PacketOutcome::Untouched])
     }
 }
 
-/// Service ports that are worth a thread.
-const LEAST_SHARE: usize = 64;
+/// The minimum number of service ports per thread.
+const MIN_CHUNK: usize = 64;

@@ -1,8 +1,8 @@
-//! What a service proxy's iptables rules say about frontends.
+//! The frontends in a service proxy's iptables rules.
 //!
-//! The chains that all service ports share are long, and every packet walks them from their start. So they are indexed
-//! once, by the address or port that a rule is about, and packets walk a small copy of just those rules that can concern
-//! them; a rule that is left out is about another address or port, so no packet that is walked could match it.
+//! The chains that all service ports share are long, and every packet is evaluated against them from the start. They are
+//! therefore indexed by the address or port that a rule matches, and packets are traced through a small copy with only
+//! the rules that they can match. The omitted rules match other addresses or ports.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -20,14 +20,14 @@ use ipnet::IpNet;
 /// A proxy's rules with an index of the long chains.
 pub(super) struct IndexedRules<'a> {
     rules: &'a RuleSet,
-    /// Where walks begin, found once among all the chains of Services.
+    /// The builtin chains, where traces start.
     builtin: Vec<(TableName, ChainName)>,
     dispatch: HashMap<(TableName, ChainName), Index>,
-    /// Chains that builtin chains lead to; what else is in builtin chains is not a proxy's.
+    /// The chains that a proxy's jumps in builtin chains lead to; other rules in builtin chains are not a proxy's.
     entries: HashSet<ChainName>,
 }
 
-/// Where the rules of a chain are, by what a packet must have. Positions are in ascending order.
+/// The positions of a chain's rules, in ascending order, by the destination address or port that they match.
 #[derive(Default)]
 struct Index {
     by_address: HashMap<IpAddr, Vec<usize>>,
@@ -56,62 +56,66 @@ impl<'a> IndexedRules<'a> {
         Self { rules, builtin, dispatch, entries }
     }
 
-    /// The rules without the index.
+    /// Returns all rules.
     pub(super) fn all(&self) -> &'a RuleSet {
         self.rules
     }
 
-    /// All frontends that rules dispatch or refuse, with the first word of their comments.
+    /// Returns the frontends that rules dispatch, reject or drop, with the first word of their comments.
     pub(super) fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
-        const SHARED: [SharedChain; 4] =
-            [SharedChain::NatServices, SharedChain::NatNodePorts, SharedChain::FilterServices, SharedChain::FilterExternalServices];
-        let mut all = BTreeMap::new();
+        const SHARED: [SharedChain; 4] = [
+            SharedChain::NatServices,
+            SharedChain::NatNodePorts,
+            SharedChain::FilterServices,
+            SharedChain::FilterExternalServices,
+        ];
+        let mut frontends = BTreeMap::new();
         for shared in SHARED {
             for rule in self.rules.rules(shared.table(), shared.name()) {
-                let decides = match &rule.target {
+                let is_service = match &rule.target {
                     Some(Target::Jump(chain) | Target::Goto(chain)) => is_service_chain(*chain),
                     Some(Target::Reject(_) | Target::Drop) => true,
                     _ => false,
                 };
-                let Some(frontend) = frontend_of(shared, rule).filter(|_| decides) else { continue };
+                let Some(frontend) = frontend_of(shared, rule).filter(|_| is_service) else { continue };
                 let name = rule.first_comment().and_then(|comment| comment.split(' ').next()).map(str::to_owned);
-                all.entry(frontend).or_insert(name);
+                frontends.entry(frontend).or_insert(name);
             }
         }
-        all
+        frontends
     }
 
-    /// The rules that packets to these frontends can meet; `node` are the addresses that node ports can be on.
-    pub(super) fn about(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> RuleSet {
+    /// Returns the rules that packets to these frontends can match; `node` are the addresses that node ports can be on.
+    pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> RuleSet {
         let mut addresses: BTreeSet<IpAddr> = frontends.iter().filter_map(|frontend| frontend.address).collect();
         if frontends.iter().any(|frontend| frontend.address.is_none()) {
             addresses.extend(node);
         }
         let mut ports: BTreeSet<u16> = frontends.iter().map(|frontend| frontend.port).collect();
-        let mut about = RuleSet::new(self.rules.family);
-        self.copy(TableName::Nat, &addresses, &ports, &mut about);
-        // From here on a packet may have an endpoint's address in place of the Service's.
-        for rule in about.tables.values().flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules) {
+        let mut projection = RuleSet::new(self.rules.family);
+        self.copy(TableName::Nat, &addresses, &ports, &mut projection);
+        // In the other tables, the destination of a packet may be an endpoint.
+        for rule in projection.tables.values().flat_map(|table| table.chains.values()).flat_map(|chain| &chain.rules) {
             if let Some(Target::Dnat { address, port }) = &rule.target {
                 addresses.insert(*address);
                 ports.extend(port);
             }
         }
         for table in self.rules.tables.keys().filter(|table| **table != TableName::Nat) {
-            self.copy(*table, &addresses, &ports, &mut about);
+            self.copy(*table, &addresses, &ports, &mut projection);
         }
-        about
+        projection
     }
 
-    /// Copies what can be reached in a table by packets to these addresses and ports.
+    /// Copies the rules of a table that packets to these addresses and ports can match.
     fn copy(&self, table: TableName, addresses: &BTreeSet<IpAddr>, ports: &BTreeSet<u16>, into: &mut RuleSet) {
         if !self.rules.tables.contains_key(&table) {
             return;
         }
         let part = into.table_mut(table);
-        let builtin = self.builtin.iter().filter(|(of, _)| *of == table);
-        let mut waiting: Vec<ChainName> = builtin.map(|(_, chain)| *chain).collect();
-        while let Some(name) = waiting.pop() {
+        let builtin = self.builtin.iter().filter(|(name, _)| *name == table);
+        let mut pending: Vec<ChainName> = builtin.map(|(_, chain)| *chain).collect();
+        while let Some(name) = pending.pop() {
             if part.chains.contains_key(&name) {
                 continue;
             }
@@ -124,8 +128,8 @@ impl<'a> IndexedRules<'a> {
             } else {
                 all.iter().collect()
             };
-            waiting.extend(rules.iter().filter_map(|rule| rule.next_chain()));
-            // What falls to a policy is somebody else's decision.
+            pending.extend(rules.iter().filter_map(|rule| rule.next_chain()));
+            // Policies are not the proxy's.
             let policy = name.is_builtin().then_some(Policy::Accept);
             let chain = part.declare(name, ChainHead { policy, ..ChainHead::default() });
             chain.rules = rules.into_iter().cloned().collect();
@@ -141,9 +145,9 @@ impl Index {
     }
 }
 
-/// Seconds for which a client's endpoint at these frontends is remembered.
-pub(super) fn affinity(about: &RuleSet, frontends: &[Frontend]) -> Option<u32> {
-    let modules = own_rules(about, frontends).into_iter().flat_map(|(_, rule)| &rule.matches);
+/// Returns the session affinity timeout of these frontends in seconds.
+pub(super) fn affinity(rules: &RuleSet, frontends: &[Frontend]) -> Option<u32> {
+    let modules = service_rules(rules, frontends).into_iter().flat_map(|(_, rule)| &rule.matches);
     modules
         .filter_map(|module| match module {
             Match::Recent(recent) if recent.action == RecentAction::Check => recent.seconds,
@@ -152,9 +156,9 @@ pub(super) fn affinity(about: &RuleSet, frontends: &[Frontend]) -> Option<u32> {
         .max()
 }
 
-/// Sources that the chains which apply source ranges let through to these frontends.
-pub(super) fn source_ranges(about: &RuleSet, frontends: &[Frontend]) -> Vec<IpNet> {
-    let rules = own_rules(about, frontends).into_iter().filter(|(chain, _)| chain.as_str().starts_with(FIREWALL));
+/// Returns the source ranges of these frontends.
+pub(super) fn source_ranges(rules: &RuleSet, frontends: &[Frontend]) -> Vec<IpNet> {
+    let rules = service_rules(rules, frontends).into_iter().filter(|(chain, _)| chain.as_str().starts_with(FIREWALL));
     rules
         .filter_map(|(_, rule)| match &rule.source {
             Some(Sense::Is(AddressMatch::Net(net))) => Some(*net),
@@ -163,34 +167,34 @@ pub(super) fn source_ranges(about: &RuleSet, frontends: &[Frontend]) -> Vec<IpNe
         .collect()
 }
 
-/// The rules of all chains that packets to these frontends are sent to, with the chains' names.
-fn own_rules<'r>(about: &'r RuleSet, frontends: &[Frontend]) -> Vec<(ChainName, &'r Rule)> {
+/// Returns the rules of all chains that packets to these frontends are dispatched to, with the chains' names.
+fn service_rules<'r>(rules: &'r RuleSet, frontends: &[Frontend]) -> Vec<(ChainName, &'r Rule)> {
     let dispatched = [SharedChain::NatServices, SharedChain::NatNodePorts].into_iter().flat_map(|shared| {
-        let rules = about.rules(shared.table(), shared.name()).iter();
-        rules.filter(move |rule| frontend_of(shared, rule).is_some_and(|frontend| frontends.contains(&frontend)))
+        let shared_rules = rules.rules(shared.table(), shared.name()).iter();
+        shared_rules.filter(move |rule| frontend_of(shared, rule).is_some_and(|frontend| frontends.contains(&frontend)))
     });
     let next = |rule: &Rule| rule.next_chain().filter(|next| is_service_chain(*next));
-    let mut waiting: Vec<ChainName> = dispatched.filter_map(next).collect();
-    let (mut seen, mut own) = (HashSet::new(), Vec::new());
-    while let Some(chain) = waiting.pop() {
-        if seen.insert(chain) {
-            let rules = about.rules(TableName::Nat, chain);
-            waiting.extend(rules.iter().filter_map(next));
-            own.extend(rules.iter().map(|rule| (chain, rule)));
+    let mut pending: Vec<ChainName> = dispatched.filter_map(next).collect();
+    let (mut visited, mut service_rules) = (HashSet::new(), Vec::new());
+    while let Some(chain) = pending.pop() {
+        if visited.insert(chain) {
+            let chain_rules = rules.rules(TableName::Nat, chain);
+            pending.extend(chain_rules.iter().filter_map(next));
+            service_rules.extend(chain_rules.iter().map(|rule| (chain, rule)));
         }
     }
-    own
+    service_rules
 }
 
-/// The frontend that a rule of a shared chain is about.
+/// Returns the frontend that a rule of a shared chain matches.
 fn frontend_of(shared: SharedChain, rule: &Rule) -> Option<Frontend> {
     let Some(Sense::Is(ProtocolMatch::Transport(protocol))) = rule.protocol else { return None };
-    // A rule for a node port may name localhost's address, which is no Service's.
+    // A rule for a node port may match localhost's address, which is not part of the frontend.
     let address = address_of(rule).filter(|_| shared != SharedChain::NatNodePorts);
     Some(Frontend { address, protocol, port: port_of(rule)? })
 }
 
-/// The one address that a rule is about.
+/// Returns the destination address that a rule matches, if there is exactly one.
 fn address_of(rule: &Rule) -> Option<IpAddr> {
     match rule.destination.as_ref()? {
         Sense::Is(AddressMatch::Net(net)) if net.prefix_len() == net.max_prefix_len() => Some(net.addr()),
@@ -198,7 +202,7 @@ fn address_of(rule: &Rule) -> Option<IpAddr> {
     }
 }
 
-/// The one destination port that a rule is about.
+/// Returns the destination port that a rule matches, if there is exactly one.
 fn port_of(rule: &Rule) -> Option<u16> {
     rule.matches.iter().find_map(|module| match module {
         Match::Transport { destination: Some(Sense::Is(ports)), .. } if ports.first == ports.last => Some(ports.first),
@@ -206,5 +210,5 @@ fn port_of(rule: &Rule) -> Option<u16> {
     })
 }
 
-/// How the names of chains begin that apply source ranges.
+/// The name prefix of the chains that apply source ranges.
 const FIREWALL: &str = "KUBE-FW-";

@@ -6,15 +6,15 @@ use ferroute_config::FamilySupport;
 use ferroute_core::IpFamily;
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_iptables::{HostExec, exec::search_path};
-use ferroute_nftables::kernel::Reading;
+use ferroute_nftables::kernel::Consistency;
 use ferroute_proxy::{
     kernel_rules::{KernelRules, read},
-    modes::{ActiveProxy, REGISTRY, RulesView, kernel_has_ipv6},
+    modes::{ActiveProxy, REGISTRY, kernel_has_ipv6},
 };
 use ferroute_trace::Host;
 use serde::Serialize;
 
-use super::{Conclusion, Doubt, Report, Rules, Wanted, compare};
+use super::{Conclusion, Expected, Report, Rules, Undetermined, compare};
 use crate::desired::Desired;
 
 /// The reports on all proxies whose rules are in the kernel, and their conclusion.
@@ -40,7 +40,7 @@ impl Comparison {
 /// If the kernel's rules cannot be read.
 pub fn compare_with_kernel(desired: &Desired) -> anyhow::Result<Comparison> {
     let addresses = KernelAddresses::open()?.list()?;
-    // Routes are those of the objects; the addresses are those that a proxy reads on this host.
+    // The routes follow from the objects; the addresses are those that a proxy reads on this host.
     let host = Host { addresses, ..desired.host.clone() };
     let path: Vec<PathBuf> = search_path();
     let mut reports = Vec::new();
@@ -70,37 +70,26 @@ fn reports_for(
     let addresses: &[IpAddr] = &host.addresses;
     let planned = REGISTRY.active(desired.resolved.mode).plan(&desired.resolved, services, addresses)?;
     let rules = Rules::from(planned.view());
-    let wanted = Wanted { services, settings: &desired.resolved.settings, host, rules: &rules };
+    let expected = Expected { services, settings: &desired.resolved.settings, host, rules: &rules };
     // Elements that packets have added are client state, not rules.
-    kernel.nftables.iter_mut().for_each(|found| found.table.forget_learned());
+    kernel.nftables.iter_mut().for_each(|snapshot| snapshot.table.clear_dynamic_sets());
     let proxies = REGISTRY.active_proxies(&kernel);
     if proxies.is_empty() {
-        // Without Services, clients cannot notice that there are no rules.
-        let nothing_wanted = services.entries.is_empty();
-        return Ok(if nothing_wanted { Vec::new() } else { vec![Report::of_nothing(&wanted)] });
+        // Without Services, the absence of rules makes no difference.
+        return Ok(if services.entries.is_empty() { Vec::new() } else { vec![Report::without_rules(&expected)] });
     }
     let report = |proxy: &ActiveProxy<'_>| {
-        let mut report = compare(&wanted, &Rules::from(proxy.rules));
-        report.doubts.extend(doubts(&kernel, proxy));
+        let mut report = compare(&expected, &Rules::from(proxy.rules));
+        report.undetermined.extend(unread(&kernel, proxy));
         report
     };
     Ok(proxies.iter().map(report).collect())
 }
 
-impl<'a> From<RulesView<'a>> for Rules<'a> {
-    fn from(view: RulesView<'a>) -> Self {
-        match view {
-            RulesView::Iptables(rules) => Self::iptables(rules),
-            RulesView::Nftables(table) => Self::nftables(table),
-            RulesView::KubeProxyNftables(table) => Self::kube_proxy_nftables(table),
-        }
-    }
-}
-
 /// Returns what could not be read of a proxy's rules.
-fn doubts(kernel: &KernelRules, proxy: &ActiveProxy<'_>) -> Vec<Doubt> {
-    let changed = "rules were changed while they were read".to_owned();
-    let interrupted = (kernel.reading == Reading::Interrupted).then_some(changed);
+fn unread(kernel: &KernelRules, proxy: &ActiveProxy<'_>) -> Vec<Undetermined> {
+    let modified = "rules were modified while they were read".to_owned();
+    let interrupted = (kernel.reading == Consistency::Interrupted).then_some(modified);
     let reasons = interrupted.into_iter().chain(proxy.unread.iter().cloned());
-    reasons.map(|why| Doubt { service_port: None, why }).collect()
+    reasons.map(|reason| Undetermined { service_port: None, reason }).collect()
 }

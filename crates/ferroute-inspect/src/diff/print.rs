@@ -1,58 +1,59 @@
-//! A report as text for people.
+//! Reports as text.
 
 use std::fmt;
 
-use super::{Answer, Change, Finding, Report, Seen};
+use super::{Answer, Finding, Mismatch, Report, SourceAddress};
 use crate::plural;
 
-/// Tells how rules differ; at most `most` findings, leftovers and doubts each (0: all).
+/// Writes a report with at most `limit` findings, stale frontends and undetermined comparisons each (0: all).
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, most: usize) -> fmt::Result {
-    let Report { family, wanted, found, compared, findings, leftovers, structure, doubts, blind_spot, named } = report;
-    let most = if most == 0 { usize::MAX } else { most };
-    let ports = plural(compared.service_ports, "service port");
-    match found {
-        None => writeln!(out, "{family}: {ports} should be served by {wanted} rules")?,
-        Some(found) => {
-            let (frontends, packets) = (plural(compared.frontends, "frontend"), plural(compared.packets, "packet"));
-            writeln!(out, "{family}: {found} rules in the kernel against {wanted} rules as they should be")?;
+pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, limit: usize) -> fmt::Result {
+    let Report { family, expected, actual, coverage, findings, stale, structure, undetermined, limitation, intended } =
+        report;
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let ports = plural(coverage.service_ports, "service port");
+    match actual {
+        None => writeln!(out, "{family}: {ports} without {expected} rules")?,
+        Some(actual) => {
+            let (frontends, packets) = (plural(coverage.frontends, "frontend"), plural(coverage.packets, "packet"));
+            writeln!(out, "{family}: {actual} rules in the kernel, compared with planned {expected} rules")?;
             writeln!(out, "  {ports}, {frontends}, {packets}")?;
         }
     }
     structure.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     let mut last = None;
-    for finding in findings.iter().take(most) {
+    for finding in findings.iter().take(limit) {
         if last != Some(&finding.service_port) {
             writeln!(out, "  {}", finding.service_port)?;
             last = Some(&finding.service_port);
         }
         write_finding_into(out, finding)?;
     }
-    write_rest_into(out, findings.len(), most, "differences")?;
-    for leftover in leftovers.iter().take(most) {
-        let name = leftover.name.as_ref().map(|name| format!(", once of {name}")).unwrap_or_default();
-        writeln!(out, "  left over: {}{name}: no Service has it", leftover.frontend)?;
+    write_rest_into(out, findings.len(), limit, "differences")?;
+    for frontend in stale.iter().take(limit) {
+        let name = frontend.name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
+        writeln!(out, "  stale: {}{name}: no Service has this frontend", frontend.frontend)?;
     }
-    write_rest_into(out, leftovers.len(), most, "frontends left over")?;
-    for doubt in doubts.iter().take(most) {
-        let name = doubt.service_port.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-        writeln!(out, "  cannot tell: {name}{}", doubt.why)?;
+    write_rest_into(out, stale.len(), limit, "stale frontends")?;
+    for undetermined in undetermined.iter().take(limit) {
+        let name = undetermined.service_port.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        writeln!(out, "  unknown: {name}{}", undetermined.reason)?;
     }
-    write_rest_into(out, doubts.len(), most, "doubts")?;
-    for named in named {
-        writeln!(out, "  as it is meant, {}: {}", plural(named.packets, "packet"), named.difference)?;
+    write_rest_into(out, undetermined.len(), limit, "unknown results")?;
+    for count in intended {
+        writeln!(out, "  intended difference ({}): {}", plural(count.packets, "packet"), count.difference)?;
     }
-    blind_spot.iter().try_for_each(|text| writeln!(out, "  {text}"))?;
-    if findings.is_empty() && leftovers.is_empty() && structure.is_empty() && doubts.is_empty() {
+    limitation.iter().try_for_each(|text| writeln!(out, "  note: {text}"))?;
+    if findings.is_empty() && stale.is_empty() && structure.is_empty() && undetermined.is_empty() {
         writeln!(out, "  no difference")?;
     }
     Ok(())
 }
 
-fn write_rest_into(out: &mut impl fmt::Write, all: usize, most: usize, what: &str) -> fmt::Result {
-    if all > most { writeln!(out, "  … and {} more {what}", all - most) } else { Ok(()) }
+fn write_rest_into(out: &mut impl fmt::Write, all: usize, limit: usize, noun: &str) -> fmt::Result {
+    if all > limit { writeln!(out, "  ... and {} more {noun}", all - limit) } else { Ok(()) }
 }
 
 fn write_finding_into(out: &mut impl fmt::Write, finding: &Finding) -> fmt::Result {
@@ -63,44 +64,41 @@ fn write_finding_into(out: &mut impl fmt::Write, finding: &Finding) -> fmt::Resu
     }
     let place = place.trim_end();
     let separator = if place.is_empty() { "" } else { ": " };
-    writeln!(out, "    {place}{separator}{}", finding.change)
+    writeln!(out, "    {place}{separator}{}", finding.mismatch)
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Endpoints { missing, extra } => {
-                let list = |sockets: &[std::net::SocketAddr]| {
-                    let some = sockets.iter().take(MOST_ENDPOINTS).map(ToString::to_string).collect::<Vec<_>>();
-                    let more = sockets.len().saturating_sub(MOST_ENDPOINTS);
-                    if more > 0 { format!("{} and {more} more", some.join(", ")) } else { some.join(", ") }
+                let list = |adjective: &str, sockets: &[std::net::SocketAddr]| {
+                    let noun = if sockets.len() == 1 { "endpoint" } else { "endpoints" };
+                    let some =
+                        sockets.iter().take(MAX_ENDPOINTS).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                    match sockets.len().saturating_sub(MAX_ENDPOINTS) {
+                        0 => format!("{adjective} {noun} {some}"),
+                        more => format!("{adjective} {noun} {some} and {more} more"),
+                    }
                 };
-                if !missing.is_empty() {
-                    write!(f, "does not reach {}", list(missing))?;
-                }
-                if !(missing.is_empty() || extra.is_empty()) {
-                    f.write_str("; ")?;
-                }
-                if !extra.is_empty() {
-                    write!(f, "reaches {} in addition", list(extra))?;
-                }
-                Ok(())
+                let lists = [("missing", missing), ("unexpected", extra)];
+                let lists = lists.iter().filter(|(_, sockets)| !sockets.is_empty());
+                f.write_str(&lists.map(|(adjective, sockets)| list(adjective, sockets)).collect::<Vec<_>>().join("; "))
             }
-            Self::Shares { endpoint, wanted, found } => {
-                let (wanted, found) = (wanted * 100.0, found * 100.0);
-                write!(f, "reaches {endpoint} in {found:.1} % of all cases, should in {wanted:.1} %")
+            Self::Shares { endpoint, expected, actual } => {
+                let (expected, actual) = (expected * 100.0, actual * 100.0);
+                write!(f, "{endpoint} receives {actual:.1} % of connections (expected: {expected:.1} %)")
             }
-            Self::Source { wanted, found } => write!(f, "endpoints see {found} address, should see {wanted}"),
-            Self::Answer { wanted, found } => write!(f, "is {found}, should be {wanted}"),
-            Self::Affinity { wanted, found } => {
-                let text = |seconds: &Option<u32>| seconds.map_or("not at all".to_owned(), |it| format!("for {it} s"));
-                write!(f, "clients keep their endpoint {}, should {}", text(found), text(wanted))
+            Self::Source { expected, actual } => write!(f, "endpoints see {actual} address (expected: {expected})"),
+            Self::Answer { expected, actual } => write!(f, "{actual} (expected: {expected})"),
+            Self::Affinity { expected, actual } => {
+                let text = |seconds: &Option<u32>| seconds.map_or("none".to_owned(), |it| format!("{it} s"));
+                write!(f, "session affinity: {} (expected: {})", text(actual), text(expected))
             }
         }
     }
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for SourceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Client => "the client's",
@@ -114,14 +112,14 @@ impl fmt::Display for Answer {
         match self {
             Self::Served(1) => f.write_str("served by 1 endpoint"),
             Self::Served(endpoints) => write!(f, "served by {endpoints} endpoints"),
-            Self::Refused => f.write_str("refused"),
+            Self::Rejected => f.write_str("rejected"),
             Self::Dropped => f.write_str("dropped"),
-            Self::Ignored => f.write_str("left alone by all rules"),
-            Self::Unreachable => f.write_str("without a route"),
+            Self::Untouched => f.write_str("not handled by any rule"),
+            Self::Unreachable => f.write_str("no route"),
             Self::Mixed => f.write_str("served in some cases only"),
         }
     }
 }
 
-/// Endpoints of one finding that are told by name.
-const MOST_ENDPOINTS: usize = 8;
+/// The maximum number of endpoints printed for one finding.
+const MAX_ENDPOINTS: usize = 8;

@@ -1,47 +1,53 @@
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::net::SocketAddr;
 
 use ferroute_core::{Frontend, IpFamily};
 use serde::Serialize;
 
-use super::{Client, Mode, ModeDifference};
+use super::{Client, ModeDifference, RulesKind};
 
-/// How the rules of one family differ from those that should be there.
+/// The differences between the actual and the expected rules of one IP family.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// The family.
+    /// The IP family.
     #[serde(serialize_with = "crate::text")]
     pub family: IpFamily,
-    /// How the wanted rules are written.
-    pub wanted: Mode,
-    /// How the others are; `None` if there are none.
-    pub found: Option<Mode>,
-    /// What was looked at.
-    pub compared: Compared,
-    /// Where they differ, by service port and frontend.
+    /// The format of the expected rules.
+    #[serde(rename = "wanted")]
+    pub expected: RulesKind,
+    /// The format of the actual rules; `None` if there are none.
+    #[serde(rename = "found")]
+    pub actual: Option<RulesKind>,
+    /// The extent of the comparison.
+    #[serde(rename = "compared")]
+    pub coverage: Coverage,
+    /// The differences, by service port and frontend.
     pub findings: Vec<Finding>,
-    /// Frontends that no Service has (any more).
-    pub leftovers: Vec<Leftover>,
-    /// Chains, sets and jumps that are not there, or not as they should be.
+    /// Frontends in the rules that no Service has.
+    #[serde(rename = "leftovers")]
+    pub stale: Vec<StaleFrontend>,
+    /// Missing or modified chains, sets and jumps.
     pub structure: Vec<String>,
-    /// What could not be told.
-    pub doubts: Vec<Doubt>,
-    /// What is not looked at in such rules.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub blind_spot: Option<&'static str>,
-    /// Differences between the modes that are meant, and how many packets met them.
-    pub named: Vec<Named>,
+    /// What could not be compared.
+    #[serde(rename = "doubts")]
+    pub undetermined: Vec<Undetermined>,
+    /// What is not compared in rules of this format.
+    #[serde(rename = "blindSpot", skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<&'static str>,
+    /// Intended differences between the modes, with the number of packets that they affect.
+    #[serde(rename = "named")]
+    pub intended: Vec<DifferenceCount>,
 }
 
-/// What was looked at.
+/// The extent of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Compared {
+pub struct Coverage {
     /// Service ports.
     pub service_ports: usize,
     /// Their frontends.
     pub frontends: usize,
-    /// Packets that were walked through both.
+    /// Packets that were traced through both sets of rules.
     pub packets: usize,
 }
 
@@ -51,146 +57,153 @@ pub struct Compared {
 pub struct Finding {
     /// The service port: `namespace/name:port`.
     pub service_port: String,
-    /// The frontend; `None` where it is about all of them.
+    /// The frontend; `None` for all frontends.
     #[serde(serialize_with = "crate::optional_text", skip_serializing_if = "Option::is_none")]
     pub frontend: Option<Frontend>,
-    /// Who meets it; empty where everybody does.
+    /// The affected clients; empty for all clients.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Client>,
-    /// What differs.
+    /// The difference.
     #[serde(flatten)]
-    pub change: Change,
+    pub mismatch: Mismatch,
 }
 
-/// How something differs from what is wanted.
+/// An expected and an actual value that differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "difference")]
-pub enum Change {
-    /// Other endpoints are reached.
+pub enum Mismatch {
+    /// Other endpoints receive connections.
     Endpoints {
-        /// Those that should be and are not.
+        /// Expected endpoints that receive none.
         missing: Vec<SocketAddr>,
-        /// Those that should not be and are.
+        /// Unexpected endpoints that receive some.
         extra: Vec<SocketAddr>,
     },
-    /// The same endpoints are reached, but not as often.
+    /// The same endpoints receive connections, but in other proportions.
     Shares {
-        /// The endpoint for which it differs most.
+        /// The endpoint with the largest difference.
         endpoint: SocketAddr,
-        /// The share that it should have, 0 to 1.
-        wanted: f64,
-        /// The share that it has.
-        found: f64,
+        /// Its expected share, 0 to 1.
+        #[serde(rename = "wanted")]
+        expected: f64,
+        /// Its actual share.
+        #[serde(rename = "found")]
+        actual: f64,
     },
-    /// Endpoints see another source: it is masqueraded and should not be, or the other way round.
+    /// Endpoints see another source address, because of missing or unexpected masquerading.
     Source {
-        /// Whose address they should see.
-        wanted: Seen,
-        /// Whose they see.
-        found: Seen,
+        /// The expected source address.
+        #[serde(rename = "wanted")]
+        expected: SourceAddress,
+        /// The actual source address.
+        #[serde(rename = "found")]
+        actual: SourceAddress,
     },
-    /// What becomes of connections is of another kind.
+    /// Connections are handled in another way.
     Answer {
-        /// What should become of them.
-        wanted: Answer,
-        /// What does.
-        found: Answer,
+        /// The expected handling.
+        #[serde(rename = "wanted")]
+        expected: Answer,
+        /// The actual handling.
+        #[serde(rename = "found")]
+        actual: Answer,
     },
-    /// Clients are remembered for another time.
+    /// The session affinity timeouts differ.
     Affinity {
-        /// Seconds that they should be; `None` for not at all.
-        wanted: Option<u32>,
-        /// Seconds that they are.
-        found: Option<u32>,
+        /// The expected timeout in seconds; `None` for no affinity.
+        #[serde(rename = "wanted")]
+        expected: Option<u32>,
+        /// The actual timeout in seconds.
+        #[serde(rename = "found")]
+        actual: Option<u32>,
     },
 }
 
-/// Whose address endpoints see.
+/// The source address that endpoints see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Seen {
+pub enum SourceAddress {
     /// The client's.
     Client,
-    /// The node's: it is masqueraded.
+    /// The node's: connections are masqueraded.
     Node,
 }
 
-/// What becomes of connections.
+/// How connections to a frontend are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
-    /// They get to so many endpoints.
+    /// Served by this number of endpoints.
     Served(usize),
-    /// They are refused.
-    Refused,
-    /// They are dropped.
+    /// Rejected.
+    #[serde(rename = "refused")]
+    Rejected,
+    /// Dropped.
     Dropped,
-    /// No rule has to do with them.
-    Ignored,
-    /// There is no way to where they should go.
+    /// Not handled by any rule of a service proxy.
+    #[serde(rename = "ignored")]
+    Untouched,
+    /// Without a route to their destination.
     Unreachable,
-    /// Some get to an endpoint and some do not.
+    /// Served in some cases only.
     Mixed,
 }
 
-/// A frontend that should not be there.
+/// A frontend in the rules that no Service has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Leftover {
+pub struct StaleFrontend {
     /// The frontend.
     #[serde(serialize_with = "crate::text")]
     pub frontend: Frontend,
-    /// Whose it was, by the comment of the rule or element.
+    /// The service port in the comment of the rule or element.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Something that cannot be told.
+/// Something that could not be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Doubt {
-    /// The service port, if it is about one.
+pub struct Undetermined {
+    /// The service port, if only one is affected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_port: Option<String>,
-    /// Why not.
-    pub why: String,
+    /// The reason.
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
-/// A difference between the modes that is meant.
+/// The number of packets that an intended difference between modes affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Named {
-    /// Which.
+pub struct DifferenceCount {
+    /// The difference.
     pub difference: ModeDifference,
-    /// How many packets met it.
+    /// The number of packets.
     pub packets: usize,
 }
 
-/// What a report comes to.
+/// The result of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Conclusion {
-    /// Nothing differs that should not.
+    /// There are no differences but intended ones.
     Equal,
-    /// Nothing is known to differ, but not everything could be told.
+    /// There are no known differences, but not everything could be compared.
     Unclear,
-    /// Something differs.
+    /// There are differences.
     Different,
 }
 
 impl Report {
-    /// What it comes to.
+    /// Returns the result of the comparison.
     pub fn conclusion(&self) -> Conclusion {
-        if !(self.findings.is_empty() && self.leftovers.is_empty() && self.structure.is_empty()) {
+        if !(self.findings.is_empty() && self.stale.is_empty() && self.structure.is_empty()) {
             Conclusion::Different
-        } else if self.doubts.is_empty() {
+        } else if self.undetermined.is_empty() {
             Conclusion::Equal
         } else {
             Conclusion::Unclear
         }
     }
-}
-
-pub(super) fn named(counts: &BTreeMap<ModeDifference, usize>) -> Vec<Named> {
-    counts.iter().map(|(difference, packets)| Named { difference: *difference, packets: *packets }).collect()
 }

@@ -4,146 +4,196 @@ use std::{
     net::IpAddr,
 };
 
+use ferroute_config::ModeName;
+use ferroute_core::Frontend;
 use ferroute_iptables::RuleSet;
 use ferroute_nftables::kernel::MemoryTable;
+use ferroute_proxy::modes::{ComparableRules, RulesView};
 use ferroute_trace::{Host, Packet, Ruleset};
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::{Ends, ends, iptables::IndexedRules, kube_proxy, nftables};
+use super::{
+    Outcomes,
+    iptables::{self, IndexedRules},
+    nftables, outcomes,
+};
 
-/// How rules are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Mode {
-    /// By iptables, as kube-proxy and Ferroute do.
+/// The format of Service rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RulesKind {
+    /// iptables rules, of kube-proxy or Ferroute.
     Iptables,
-    /// By nftables, as Ferroute does.
+    /// Ferroute's nftables table.
     Nftables,
-    /// By nftables, as kube-proxy does.
+    /// The table of kube-proxy's nftables mode.
     KubeProxyNftables,
+    /// The rules of any other mode.
+    Other(ModeName),
 }
 
-/// A service proxy's rules, of either mode, ready to be asked about one service port after the other.
-pub struct Rules<'a>(Kind<'a>);
+/// The rules of a service proxy, prepared for a comparison by service port.
+pub struct Rules<'a>(Format<'a>);
 
-enum Kind<'a> {
+enum Format<'a> {
     Iptables(IndexedRules<'a>),
     Nftables(&'a MemoryTable),
     KubeProxyNftables(&'a MemoryTable),
+    Other(&'a dyn ComparableRules),
 }
 
-/// The part of [`Rules`] that packets to some frontends can meet.
+/// The part of [`Rules`] that packets to some frontends can reach.
 pub(super) enum Projection<'a> {
     Iptables(RuleSet),
     Nftables(&'a MemoryTable),
     KubeProxyNftables(&'a MemoryTable),
+    Other(&'a dyn ComparableRules),
 }
 
 impl<'a> Rules<'a> {
-    /// Rules of iptables, as they were planned or as the kernel has them. What is not a service proxy's is left out.
+    /// iptables rules, planned or read from the kernel. Rules of other programs are ignored.
     pub fn iptables(rules: &'a RuleSet) -> Self {
-        Self(Kind::Iptables(IndexedRules::new(rules)))
+        Self(Format::Iptables(IndexedRules::new(rules)))
     }
 
-    /// Ferroute's table of nftables.
+    /// Ferroute's nftables table.
     pub fn nftables(table: &'a MemoryTable) -> Self {
-        Self(Kind::Nftables(table))
+        Self(Format::Nftables(table))
     }
 
     /// The table of kube-proxy's nftables mode.
     pub fn kube_proxy_nftables(table: &'a MemoryTable) -> Self {
-        Self(Kind::KubeProxyNftables(table))
+        Self(Format::KubeProxyNftables(table))
     }
 
-    /// How they are written.
-    pub fn mode(&self) -> Mode {
+    /// The rules of any other mode.
+    pub fn other(rules: &'a dyn ComparableRules) -> Self {
+        Self(Format::Other(rules))
+    }
+
+    /// Returns the format of the rules.
+    pub fn kind(&self) -> RulesKind {
         match &self.0 {
-            Kind::Iptables(_) => Mode::Iptables,
-            Kind::Nftables(_) => Mode::Nftables,
-            Kind::KubeProxyNftables(_) => Mode::KubeProxyNftables,
+            Format::Iptables(_) => RulesKind::Iptables,
+            Format::Nftables(_) => RulesKind::Nftables,
+            Format::KubeProxyNftables(_) => RulesKind::KubeProxyNftables,
+            Format::Other(rules) => RulesKind::Other(rules.mode()),
         }
     }
 
-    /// What cannot be told from such rules by any walk.
-    pub(super) fn blind_spot(&self) -> Option<&'static str> {
-        matches!(self.0, Kind::KubeProxyNftables(_))
-            .then_some("how long clients keep their endpoint is not looked at in kube-proxy's nftables rules")
+    /// Returns a description of what is not compared in rules of this format.
+    pub(super) fn limitation(&self) -> Option<&'static str> {
+        match &self.0 {
+            Format::Iptables(_) | Format::Nftables(_) => None,
+            Format::KubeProxyNftables(_) => {
+                Some("session affinity timeouts in kube-proxy's nftables rules are not compared")
+            }
+            Format::Other(rules) => {
+                rules.affinity(&[]).is_none().then_some("session affinity timeouts in these rules are not compared")
+            }
+        }
     }
 
-    /// The rules, if they are of `iptables`.
+    /// Returns the rules if they are iptables rules.
     pub(super) fn as_iptables(&self) -> Option<&'a RuleSet> {
         match &self.0 {
-            Kind::Iptables(rules) => Some(rules.all()),
-            Kind::Nftables(_) | Kind::KubeProxyNftables(_) => None,
+            Format::Iptables(rules) => Some(rules.all()),
+            _ => None,
         }
     }
 
-    /// The table, if it is our own.
+    /// Returns the table if it is Ferroute's.
     pub(super) fn as_nftables(&self) -> Option<&'a MemoryTable> {
         match &self.0 {
-            Kind::Nftables(table) => Some(table),
-            Kind::Iptables(_) | Kind::KubeProxyNftables(_) => None,
+            Format::Nftables(table) => Some(table),
+            _ => None,
         }
     }
 
-    /// All frontends that they know, with the names that they are commented with.
+    /// Returns all frontends in the rules, with the names in their comments.
     pub(super) fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
         match &self.0 {
-            Kind::Iptables(rules) => rules.frontends(),
-            Kind::Nftables(table) => nftables::frontends(table),
-            Kind::KubeProxyNftables(table) => kube_proxy::frontends(table),
+            Format::Iptables(rules) => rules.frontends(),
+            Format::Nftables(table) => nftables::frontends(table),
+            Format::KubeProxyNftables(table) => nftables::kube_proxy_frontends(table),
+            Format::Other(rules) => rules.frontends(),
         }
     }
 
-    /// What packets to these frontends can meet.
-    pub(super) fn about(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'a> {
+    /// Returns the rules that packets to these frontends can reach; `node` are the addresses that node ports can be on.
+    pub(super) fn project(&self, frontends: &[Frontend], node: &BTreeSet<IpAddr>) -> Projection<'a> {
         match &self.0 {
-            Kind::Iptables(rules) => Projection::Iptables(rules.about(frontends, node)),
-            Kind::Nftables(table) => Projection::Nftables(table),
-            Kind::KubeProxyNftables(table) => Projection::KubeProxyNftables(table),
+            Format::Iptables(rules) => Projection::Iptables(rules.project(frontends, node)),
+            Format::Nftables(table) => Projection::Nftables(table),
+            Format::KubeProxyNftables(table) => Projection::KubeProxyNftables(table),
+            Format::Other(rules) => Projection::Other(*rules),
+        }
+    }
+}
+
+impl<'a> From<RulesView<'a>> for Rules<'a> {
+    fn from(view: RulesView<'a>) -> Self {
+        match view {
+            RulesView::Iptables(rules) => Self::iptables(rules),
+            RulesView::Nftables(table) => Self::nftables(table),
+            RulesView::KubeProxyNftables(table) => Self::kube_proxy_nftables(table),
+            RulesView::Other(rules) => Self::other(rules),
         }
     }
 }
 
 impl Projection<'_> {
-    /// What becomes of a packet.
-    pub(super) fn ends(&self, host: &Host, packet: &Packet) -> Ends {
-        match self {
-            Self::Iptables(rules) => ends(packet, Ruleset::from_rules(rules).verdicts(host, packet)),
-            Self::Nftables(table) | Self::KubeProxyNftables(table) => {
-                ends(packet, Ruleset::from_nftables_table("", table).verdicts(host, packet))
-            }
-        }
+    /// Traces a packet.
+    pub(super) fn outcomes(&self, host: &Host, packet: &Packet) -> Outcomes {
+        let ruleset = match self {
+            Self::Iptables(rules) => Ruleset::from_rules(rules),
+            Self::Nftables(table) | Self::KubeProxyNftables(table) => Ruleset::from_nftables_table("", table),
+            Self::Other(rules) => Ruleset::from_rules(*rules),
+        };
+        outcomes(packet, ruleset.verdicts(host, packet))
     }
 
-    /// Seconds for which clients of these frontends keep their endpoint, [`None`] within if they do not; nothing where
-    /// it cannot be told.
+    /// Returns the session affinity timeout of these frontends in seconds, with an inner [`None`] if they have no affinity;
+    /// `None` if the format does not show it.
     pub(super) fn affinity(&self, frontends: &[Frontend]) -> Option<Option<u32>> {
         match self {
-            Self::Iptables(rules) => Some(super::iptables::affinity(rules, frontends)),
+            Self::Iptables(rules) => Some(iptables::affinity(rules, frontends)),
             Self::Nftables(table) => Some(nftables::affinity(table, frontends)),
             Self::KubeProxyNftables(_) => None,
+            Self::Other(rules) => rules.affinity(frontends),
         }
     }
 
-    /// Sources that some rule or element about these frontends names as those who may use them.
+    /// Returns the source ranges of these frontends, as far as the format shows them.
     pub(super) fn source_ranges(&self, frontends: &[Frontend]) -> Vec<IpNet> {
         match self {
-            Self::Iptables(rules) => super::iptables::source_ranges(rules, frontends),
+            Self::Iptables(rules) => iptables::source_ranges(rules, frontends),
             Self::Nftables(table) => nftables::source_ranges(table, frontends),
-            // They are in anonymous sets of chains of their own; the other side's ranges have to do.
+            // They are in anonymous sets of per-Service chains; the ranges of the other side are used.
             Self::KubeProxyNftables(_) => Vec::new(),
+            Self::Other(rules) => rules.source_ranges(frontends),
         }
     }
 }
 
-impl fmt::Display for Mode {
+impl Serialize for RulesKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+            Self::KubeProxyNftables => "kubeProxyNftables",
+            Self::Other(mode) => mode.as_str(),
+        })
+    }
+}
+
+impl fmt::Display for RulesKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Iptables => "iptables",
             Self::Nftables => "nftables",
             Self::KubeProxyNftables => "kube-proxy's nftables",
+            Self::Other(mode) => mode.as_str(),
         })
     }
 }

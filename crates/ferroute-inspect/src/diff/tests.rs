@@ -1,16 +1,18 @@
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
-use ferroute_core::{HostState, 
-    IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
+use ferroute_config::ModeName;
+use ferroute_core::{
+    Frontend, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName};
 use ferroute_nftables::{
     kernel::{Kernel, MemoryKernel},
-    model::{Change as TableChange, Name, TableId, Transaction},
+    model::{Change, Name, TableId, Transaction},
     plan::{NftablesSettings, TABLE},
 };
-use ferroute_trace::{Host, Route};
+use ferroute_proxy::modes::ComparableRules;
+use ferroute_trace::{Host, Route, Ruleset, Traceable};
 use insta::assert_snapshot;
 
 use super::*;
@@ -57,8 +59,8 @@ fn host() -> Host {
 }
 
 fn iptables(table: &ServiceTable, settings: &ProxySettings) -> RuleSet {
-    let facts = HostState { addresses: host().addresses, random_fully: true, ..HostState::default() };
-    ferroute_iptables::render(table, &PlanContext::new(settings, table, &facts))
+    let host = HostState { addresses: host().addresses, random_fully: true, ..HostState::default() };
+    ferroute_iptables::render(table, &PlanContext::new(settings, table, &host))
 }
 
 fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
@@ -68,30 +70,30 @@ fn nftables(table: &ServiceTable, settings: &ProxySettings) -> MemoryKernel {
     kernel
 }
 
-fn report(services: &ServiceTable, settings: &ProxySettings, wanted: &Rules<'_>, found: &Rules<'_>) -> Report {
+fn report(services: &ServiceTable, settings: &ProxySettings, expected: &Rules<'_>, actual: &Rules<'_>) -> Report {
     let host = host();
-    compare(&Wanted { services, settings, host: &host, rules: wanted }, found)
+    compare(&Expected { services, settings, host: &host, rules: expected }, actual)
 }
 
-/// Compares what is wanted of `wanted` with rules for `found`, in every pair of modes, and asserts that all tell the same.
+/// Compares rules for two clusters in every pair of modes, and asserts that all pairs give the same findings.
 #[track_caller]
-fn differences(wanted: &Cluster, found: &Cluster) -> Report {
-    let (services, others) = (wanted.table(IpFamily::V4), found.table(IpFamily::V4));
+fn differences(expected: &Cluster, actual: &Cluster) -> Report {
+    let (services, actual_services) = (expected.table(IpFamily::V4), actual.table(IpFamily::V4));
     let settings = settings();
     let id = TableId { family: IpFamily::V4, name: TABLE };
-    let wanted_iptables = iptables(&services, &settings);
-    let wanted_nftables = nftables(&services, &settings);
-    let found_iptables = iptables(&others, &settings);
-    let found_nftables = nftables(&others, &settings);
-    let wanted = [Rules::iptables(&wanted_iptables), Rules::nftables(wanted_nftables.table(&id).unwrap())];
-    let found = [Rules::iptables(&found_iptables), Rules::nftables(found_nftables.table(&id).unwrap())];
+    let expected_iptables = iptables(&services, &settings);
+    let expected_nftables = nftables(&services, &settings);
+    let actual_iptables = iptables(&actual_services, &settings);
+    let actual_nftables = nftables(&actual_services, &settings);
+    let expected = [Rules::iptables(&expected_iptables), Rules::nftables(expected_nftables.table(&id).unwrap())];
+    let actual = [Rules::iptables(&actual_iptables), Rules::nftables(actual_nftables.table(&id).unwrap())];
     let mut reports =
-        wanted.iter().flat_map(|wanted| found.iter().map(|found| report(&services, &settings, wanted, found)));
+        expected.iter().flat_map(|expected| actual.iter().map(|actual| report(&services, &settings, expected, actual)));
     let first = reports.next().unwrap();
     for other in reports {
-        assert_eq!(other.findings, first.findings, "{:?} against {:?}", other.found, other.wanted);
-        assert_eq!(other.leftovers, first.leftovers);
-        assert_eq!(other.doubts, []);
+        assert_eq!(other.findings, first.findings, "{:?} against {:?}", other.actual, other.expected);
+        assert_eq!(other.stale, first.stale);
+        assert_eq!(other.undetermined, []);
     }
     first
 }
@@ -103,148 +105,152 @@ fn text(report: &Report) -> String {
 }
 
 #[test]
-fn the_same_services_differ_in_no_pair_of_modes() {
+fn rules_for_same_services_are_equal_in_all_pairs_of_modes() {
     let report = differences(&shop(), &shop());
     assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
-    assert_eq!((report.compared.service_ports, report.compared.frontends), (3, 6));
+    assert_eq!((report.coverage.service_ports, report.coverage.frontends), (3, 6));
 }
 
 #[test]
-fn an_endpoint_more_or_less_is_found_whatever_the_modes() {
+fn missing_and_unexpected_endpoints_are_found_in_all_pairs_of_modes() {
     let mut other = shop();
     other.slices[0].endpoints.remove(2);
     other.slices[0].endpoints[1].addresses = vec!["10.244.1.9".to_owned()];
     assert_snapshot!(text(&differences(&shop(), &other)), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
       shop/web:http
-        node port 30080/tcp: does not reach 10.244.1.2:8080, 10.244.1.3:8080; reaches 10.244.1.9:8080 in addition
-        10.96.0.1:80/tcp: does not reach 10.244.1.2:8080, 10.244.1.3:8080; reaches 10.244.1.9:8080 in addition
+        node port 30080/tcp: missing endpoints 10.244.1.2:8080, 10.244.1.3:8080; unexpected endpoint 10.244.1.9:8080
+        10.96.0.1:80/tcp: missing endpoints 10.244.1.2:8080, 10.244.1.3:8080; unexpected endpoint 10.244.1.9:8080
     ");
 }
 
 #[test]
-fn policies_and_ranges_and_affinity_that_differ_are_found() {
+fn different_policies_source_ranges_and_affinity_are_found() {
     let mut other = shop();
     other.services[1].spec.external_traffic_policy = None;
     other.services[1].spec.load_balancer_source_ranges = vec!["203.0.112.0/23".to_owned()];
     other.services[1].spec.session_affinity = None;
     other.services[1].spec.session_affinity_config = None;
     assert_snapshot!(text(&differences(&shop(), &other)), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 38 packets
       shop/cart:http
-        clients keep their endpoint not at all, should for 600 s
-        198.51.100.1:80/tcp from source 203.0.112.0, source 203.0.112.255: is served by 2 endpoints, should be dropped
-        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: reaches 10.244.1.2:8080 in addition
-        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: endpoints see the node's address, should see the client's
+        session affinity: none (expected: 600 s)
+        198.51.100.1:80/tcp from source 203.0.112.0, source 203.0.112.255: served by 2 endpoints (expected: dropped)
+        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: unexpected endpoint 10.244.1.2:8080
+        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: endpoints see the node's address (expected: the client's)
     ");
 }
 
 #[test]
-fn services_that_are_gone_are_left_over_and_new_ones_are_missing() {
+fn deleted_services_are_stale_and_new_ones_are_missing() {
     let mut other = shop();
     other.services[0].spec.cluster_ips = vec!["10.96.0.9".to_owned()];
     other.services[0].spec.cluster_ip = Some("10.96.0.9".to_owned());
     other.slices.remove(1);
     let (table, settings) = (shop().table(IpFamily::V4), settings());
-    let (wanted, found) = (iptables(&table, &settings), iptables(&other.table(IpFamily::V4), &settings));
-    let report = report(&table, &settings, &Rules::iptables(&wanted), &Rules::iptables(&found));
+    let (expected, actual) = (iptables(&table, &settings), iptables(&other.table(IpFamily::V4), &settings));
+    let report = report(&table, &settings, &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
       shop/cart:http
-        10.96.0.2:80/tcp: is refused, should be served by 2 endpoints
-        198.51.100.1:80/tcp from a pod, outside, endpoint 10.244.0.2, endpoint 10.244.1.2, source 203.0.112.255, source 203.0.114.0: is refused, should be dropped
-        198.51.100.1:80/tcp from the node: is left alone by all rules, should be dropped
-        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: is refused, should be served by 1 endpoint
+        10.96.0.2:80/tcp: rejected (expected: served by 2 endpoints)
+        198.51.100.1:80/tcp from a pod, outside, endpoint 10.244.0.2, endpoint 10.244.1.2, source 203.0.112.255, source 203.0.114.0: rejected (expected: dropped)
+        198.51.100.1:80/tcp from the node: not handled by any rule (expected: dropped)
+        198.51.100.1:80/tcp from source 203.0.113.0, source 203.0.113.255: rejected (expected: served by 1 endpoint)
       shop/web:http
-        10.96.0.1:80/tcp: is left alone by all rules, should be served by 3 endpoints
-      left over: 10.96.0.9:80/tcp, once of shop/web:http: no Service has it
+        10.96.0.1:80/tcp: not handled by any rule (expected: served by 3 endpoints)
+      stale: 10.96.0.9:80/tcp of shop/web:http: no Service has this frontend
     ");
 }
 
 #[test]
-fn masquerading_that_differs_is_found() {
+fn different_masquerading_is_found() {
     let table = shop().table(IpFamily::V4);
     let all = ProxySettings { masquerade_all: true, ..settings() };
-    let (wanted, found) = (iptables(&table, &settings()), iptables(&table, &all));
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
+    let (expected, actual) = (iptables(&table, &settings()), iptables(&table, &all));
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
       shop/cart:http
-        10.96.0.2:80/tcp from a pod, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the node's address, should see the client's
+        10.96.0.2:80/tcp from a pod, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the node's address (expected: the client's)
       shop/web:http
-        10.96.0.1:80/tcp from a pod, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the node's address, should see the client's
+        10.96.0.1:80/tcp from a pod, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the node's address (expected: the client's)
     ");
 }
 
 #[test]
-fn a_chain_that_is_emptied_is_noticed_by_what_becomes_of_packets() {
+fn flushed_chain_is_found_by_packet_outcomes() {
     let table = shop().table(IpFamily::V4);
-    let wanted = iptables(&table, &settings());
-    let mut found = wanted.clone();
+    let expected = iptables(&table, &settings());
+    let mut actual = expected.clone();
     let postrouting: ChainName = "KUBE-POSTROUTING".parse().unwrap();
-    found.table_mut(TableName::Nat).chains[&postrouting].rules.clear();
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
+    actual.table_mut(TableName::Nat).chains[&postrouting].rules.clear();
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
       shop/cart:http
-        10.96.0.2:80/tcp from the node, outside, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the client's address, should see the node's
+        10.96.0.2:80/tcp from the node, outside, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the client's address (expected: the node's)
       shop/web:http
-        node port 30080/tcp: endpoints see the client's address, should see the node's
-        10.96.0.1:80/tcp from the node, outside, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the client's address, should see the node's
+        node port 30080/tcp: endpoints see the client's address (expected: the node's)
+        10.96.0.1:80/tcp from the node, outside, endpoint 10.244.0.2, endpoint 10.244.1.2: endpoints see the client's address (expected: the node's)
     ");
 }
 
 #[test]
-fn shares_that_differ_are_found() {
+fn different_shares_are_found() {
     let table = shop().table(IpFamily::V4);
-    let wanted = iptables(&table, &settings());
-    let text_of_rules = wanted.to_string().replacen("--probability 0.33333333349", "--probability 0.50000000000", 1);
-    let found = RuleSet::parse_save(IpFamily::V4, &text_of_rules).unwrap();
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
+    let expected = iptables(&table, &settings());
+    let rules = expected.to_string().replacen("--probability 0.33333333349", "--probability 0.50000000000", 1);
+    let actual = RuleSet::parse_save(IpFamily::V4, &rules).unwrap();
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
       shop/web:http
-        node port 30080/tcp: reaches 10.244.0.2:8080 in 50.0 % of all cases, should in 33.3 %
-        10.96.0.1:80/tcp: reaches 10.244.0.2:8080 in 50.0 % of all cases, should in 33.3 %
+        node port 30080/tcp: 10.244.0.2:8080 receives 50.0 % of connections (expected: 33.3 %)
+        10.96.0.1:80/tcp: 10.244.0.2:8080 receives 50.0 % of connections (expected: 33.3 %)
     ");
 }
 
 #[test]
-fn rules_of_others_do_not_count() {
+fn rules_of_other_programs_are_ignored() {
     let table = shop().table(IpFamily::V4);
-    let wanted = iptables(&table, &settings());
-    let rules =
-        wanted.to_string().replacen("COMMIT", "-A FORWARD -j DROP\n-A INPUT -m owner --uid-owner 7 -j DROP\nCOMMIT", 1);
-    let found = RuleSet::parse_save(IpFamily::V4, &rules).unwrap();
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
+    let expected = iptables(&table, &settings());
+    let rules = expected.to_string().replacen(
+        "COMMIT",
+        "-A FORWARD -j DROP\n-A INPUT -m owner --uid-owner 7 -j DROP\nCOMMIT",
+        1,
+    );
+    let actual = RuleSet::parse_save(IpFamily::V4, &rules).unwrap();
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
 }
 
 #[test]
-fn what_rules_do_not_tell_is_a_doubt() {
+fn conditions_that_cannot_be_evaluated_make_result_unclear() {
     let table = shop().table(IpFamily::V4);
-    let wanted = iptables(&table, &settings());
-    let rules = wanted.to_string().replace("-A KUBE-MARK-MASQ -j", "-A KUBE-MARK-MASQ -m time --timestart 08:00:00 -j");
-    let found = RuleSet::parse_save(IpFamily::V4, &rules).unwrap();
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
+    let expected = iptables(&table, &settings());
+    let rules =
+        expected.to_string().replace("-A KUBE-MARK-MASQ -j", "-A KUBE-MARK-MASQ -m time --timestart 08:00:00 -j");
+    let actual = RuleSet::parse_save(IpFamily::V4, &rules).unwrap();
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
     assert_eq!(report.conclusion(), Conclusion::Unclear, "{}", text(&report));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against iptables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned iptables rules
       3 service ports, 6 frontends, 36 packets
-      cannot tell: shop/cart:http: 10.96.0.2:80/tcp from the node: it depends on whether `-m time --timestart 08:00:00` holds
-      cannot tell: shop/web:http: node port 30080/tcp from a pod: it depends on whether `-m time --timestart 08:00:00` holds
-      cannot tell: shop/web:http: 10.96.0.1:80/tcp from the node: it depends on whether `-m time --timestart 08:00:00` holds
+      unknown: shop/cart:http: 10.96.0.2:80/tcp from the node: depends on whether `-m time --timestart 08:00:00` matches
+      unknown: shop/web:http: node port 30080/tcp from a pod: depends on whether `-m time --timestart 08:00:00` matches
+      unknown: shop/web:http: 10.96.0.1:80/tcp from the node: depends on whether `-m time --timestart 08:00:00` matches
     ");
 }
 
 #[test]
-fn differences_that_are_meant_have_names() {
+fn intended_mode_differences_are_counted_and_not_reported() {
     let table = shop().table(IpFamily::V4);
     let nftables_defaults = ProxySettings {
         localhost_node_ports: false,
@@ -252,44 +258,96 @@ fn differences_that_are_meant_have_names() {
         ..settings()
     };
     let kernel = nftables(&table, &nftables_defaults);
-    let wanted = Rules::nftables(kernel.table(&TableId { family: IpFamily::V4, name: TABLE }).unwrap());
-    let found = iptables(&table, &settings());
-    let report = report(&table, &nftables_defaults, &wanted, &Rules::iptables(&found));
+    let expected = Rules::nftables(kernel.table(&TableId { family: IpFamily::V4, name: TABLE }).unwrap());
+    let actual = iptables(&table, &settings());
+    let report = report(&table, &nftables_defaults, &expected, &Rules::iptables(&actual));
     assert_snapshot!(text(&report), @"
-    IPv4: iptables rules in the kernel against nftables rules as they should be
+    IPv4: iptables rules in the kernel, compared with planned nftables rules
       3 service ports, 6 frontends, 36 packets
-      as it is meant, 1 packet: the node's own calls to external addresses without endpoints are refused in nftables mode only
-      as it is meant, 2 packets: pods of other nodes that call themselves through this one are masqueraded in iptables mode only
-      as it is meant, 6 packets: node ports answer on fewer addresses in nftables mode: without nodePortAddresses, the primary one
+      intended difference (1 packet): only nftables mode rejects the node's own connections to external addresses without endpoints
+      intended difference (2 packets): only iptables mode masquerades pods of other nodes that reach themselves through this node
+      intended difference (6 packets): by default, nftables mode serves node ports on the primary address only, iptables mode on all addresses
       no difference
     ");
 }
 
 #[test]
-fn jumps_and_chains_that_are_not_there_are_told() {
+fn missing_jumps_and_chains_are_reported() {
     let table = shop().table(IpFamily::V4);
-    let wanted = iptables(&table, &settings());
-    let mut found = wanted.clone();
+    let expected = iptables(&table, &settings());
+    let mut actual = expected.clone();
     let [output, canary] = ["OUTPUT", "KUBE-PROXY-CANARY"].map(|name| name.parse::<ChainName>().unwrap());
-    found.table_mut(TableName::Nat).chains.shift_remove(&output);
-    found.table_mut(TableName::Mangle).chains.shift_remove(&canary);
-    let report = report(&table, &settings(), &Rules::iptables(&wanted), &Rules::iptables(&found));
-    assert_eq!(report.structure, ["no jump from nat OUTPUT to KUBE-SERVICES", "no chain mangle KUBE-PROXY-CANARY"]);
+    actual.table_mut(TableName::Nat).chains.shift_remove(&output);
+    actual.table_mut(TableName::Mangle).chains.shift_remove(&canary);
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
+    assert_eq!(
+        report.structure,
+        ["missing jump from nat OUTPUT to KUBE-SERVICES", "missing chain mangle KUBE-PROXY-CANARY"]
+    );
     assert!(report.findings.iter().any(|finding| finding.clients == [Client::Node]), "{}", text(&report));
 }
 
 #[test]
-fn rules_of_our_own_table_that_are_not_as_they_should_be_are_told() {
+fn modified_chains_of_ferroutes_table_are_reported() {
     let table = shop().table(IpFamily::V4);
     let id = TableId { family: IpFamily::V4, name: TABLE };
-    let wanted = nftables(&table, &settings());
-    let mut found = nftables(&table, &settings());
-    let mut broken = Transaction::new(id.clone());
-    broken.push(TableChange::FlushChain(Name::fixed("nat-postrouting")));
-    found.commit(&broken).unwrap();
-    let (wanted, found) = (Rules::nftables(wanted.table(&id).unwrap()), Rules::nftables(found.table(&id).unwrap()));
-    let report = report(&table, &settings(), &wanted, &found);
+    let expected = nftables(&table, &settings());
+    let mut actual = nftables(&table, &settings());
+    let mut flush = Transaction::new(id.clone());
+    flush.push(Change::FlushChain(Name::fixed("nat-postrouting")));
+    actual.commit(&flush).unwrap();
+    let (expected, actual) =
+        (Rules::nftables(expected.table(&id).unwrap()), Rules::nftables(actual.table(&id).unwrap()));
+    let report = report(&table, &settings(), &expected, &actual);
     assert_eq!(report.structure.len(), 1, "{:?}", report.structure);
     assert!(report.structure[0].starts_with("chain nat-postrouting has 0 rules"), "{:?}", report.structure);
-    assert!(report.findings.iter().any(|finding| matches!(finding.change, Change::Source { .. })));
+    assert!(report.findings.iter().any(|finding| matches!(finding.mismatch, Mismatch::Source { .. })));
+}
+
+/// Rules of a mode that this crate does not know. They are iptables rules, but the comparison can only trace packets
+/// through them.
+#[derive(Debug)]
+struct UnknownMode(RuleSet);
+
+impl Traceable for UnknownMode {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        self.0.add_to(ruleset);
+    }
+}
+
+impl ComparableRules for UnknownMode {
+    fn mode(&self) -> ModeName {
+        ModeName::new("toy")
+    }
+
+    fn frontends(&self) -> BTreeMap<Frontend, Option<String>> {
+        super::iptables::IndexedRules::new(&self.0).frontends()
+    }
+}
+
+#[test]
+fn rules_of_unknown_mode_are_compared_by_packet_outcomes() {
+    let table = shop().table(IpFamily::V4);
+    let planned = iptables(&table, &settings());
+    let unknown = UnknownMode(planned.clone());
+    for (expected, actual) in
+        [(Rules::iptables(&planned), Rules::other(&unknown)), (Rules::other(&unknown), Rules::iptables(&planned))]
+    {
+        let report = report(&table, &settings(), &expected, &actual);
+        assert_eq!(report.conclusion(), Conclusion::Equal, "{}", text(&report));
+    }
+    let mut edited = shop();
+    edited.services[0].spec.cluster_ips = vec!["10.96.0.9".to_owned()];
+    edited.services[0].spec.cluster_ip = Some("10.96.0.9".to_owned());
+    edited.slices[0].endpoints.remove(2);
+    let edited = UnknownMode(iptables(&edited.table(IpFamily::V4), &settings()));
+    assert_snapshot!(text(&report(&table, &settings(), &Rules::iptables(&planned), &Rules::other(&edited))), @"
+    IPv4: toy rules in the kernel, compared with planned iptables rules
+      3 service ports, 6 frontends, 36 packets
+      shop/web:http
+        node port 30080/tcp: missing endpoint 10.244.1.3:8080
+        10.96.0.1:80/tcp: not handled by any rule (expected: served by 3 endpoints)
+      stale: 10.96.0.9:80/tcp of shop/web:http: no Service has this frontend
+      note: session affinity timeouts in these rules are not compared
+    ");
 }

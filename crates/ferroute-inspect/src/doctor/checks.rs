@@ -1,33 +1,34 @@
-//! The checks. Each knows one thing that goes wrong on real hosts.
+//! The checks, each for one problem that occurs on real hosts.
 
 mod cluster;
 mod kernel;
-mod others;
+mod proxies;
 mod traffic;
 
-use crate::doctor::{Facts, examination::Verdict};
+use super::{Inputs, diagnosis::CheckResult};
 
-/// A check with its name.
-pub(crate) struct Check {
-    /// Short, for lists and programs.
-    pub(crate) name: &'static str,
-    /// What it says of these facts.
-    pub(crate) look: fn(&Facts) -> Verdict,
+/// A check.
+pub(super) struct Check {
+    /// The name, for output and scripts.
+    pub(super) name: &'static str,
+    /// Runs the check.
+    pub(super) run: fn(&Inputs) -> CheckResult,
 }
 
-/// In the order in which a person would look.
-pub(crate) const ALL: &[Check] = &[
-    Check { name: "ip-families", look: kernel::families },
-    Check { name: "kernel-nftables", look: kernel::nftables },
-    Check { name: "iptables-tools", look: kernel::iptables },
-    Check { name: "iptables-backends", look: others::backends },
-    Check { name: "other-proxies", look: others::proxies },
-    Check { name: "ip-forward", look: traffic::forwarding },
-    Check { name: "forward-policy", look: traffic::forward_policy },
-    Check { name: "rp-filter", look: traffic::reverse_path },
-    Check { name: "bridge-nf-call", look: traffic::bridges },
-    Check { name: "conntrack-table", look: traffic::conntrack },
-    Check { name: "node-ports", look: cluster::node_ports },
-    Check { name: "api-server-clock", look: cluster::clock },
-    Check { name: "endpoints", look: cluster::endpoints },
+/// All checks, from the general to the particular.
+pub(super) const ALL: &[Check] = &[
+    Check { name: "ip-families", run: kernel::families },
+    Check { name: "kernel-nftables", run: kernel::nftables },
+    Check { name: "iptables-tools", run: kernel::iptables },
+    Check { name: "mode-support", run: kernel::other_mode },
+    Check { name: "iptables-backends", run: proxies::backends },
+    Check { name: "other-proxies", run: proxies::proxies },
+    Check { name: "ip-forward", run: traffic::forwarding },
+    Check { name: "forward-policy", run: traffic::forward_policy },
+    Check { name: "rp-filter", run: traffic::reverse_path },
+    Check { name: "bridge-nf-call", run: traffic::bridges },
+    Check { name: "conntrack-table", run: traffic::conntrack },
+    Check { name: "node-ports", run: cluster::node_ports },
+    Check { name: "api-server-clock", run: cluster::clock },
+    Check { name: "endpoints", run: cluster::endpoints },
 ];

@@ -1,12 +1,8 @@
-//! Reads the facts of this host: files, kernel rules, one request to the API server, one connection to each endpoint.
+//! Reads the inputs on this host: files, kernel rules, one request to the API server, one connection to each endpoint.
 
-#[path = "host_clock.rs"]
 mod clock;
-#[path = "host_endpoints.rs"]
 mod endpoints;
-#[path = "host_rules.rs"]
 mod rules;
-#[path = "host_system.rs"]
 mod system;
 
 use ferroute_config::{flags::SourceArgs, settings::Settings};
@@ -14,37 +10,37 @@ use ferroute_core::{IpFamily, Protocol};
 use ferroute_proxy::modes::REGISTRY;
 
 pub use self::clock::has_api_server;
-use super::{Facts, NodePort};
+use super::{Inputs, NodePort};
 use crate::desired::Desired;
 
-/// Reads everything that the checks need. Without `desired`, Services and endpoints are left out; `connect` allows
-/// connections to endpoints.
-pub fn facts(source: &SourceArgs, settings: &Settings, desired: Option<&Desired>, connect: bool) -> Facts {
+/// Reads the inputs of all checks, without Services and endpoints if `desired` is `None`. `connect` permits connections to
+/// endpoints.
+pub fn read_inputs(source: &SourceArgs, settings: &Settings, desired: Option<&Desired>, connect: bool) -> Inputs {
     let resolved = desired.map_or(&settings.resolved, |desired| &desired.resolved);
-    let wanted = |family| desired.map(|desired| !desired.table(family).entries.is_empty());
-    let host = system::look();
-    Facts {
+    let has_services = |family| desired.map(|desired| !desired.table(family).entries.is_empty());
+    let host = system::read();
+    Inputs {
         mode: REGISTRY.active(resolved.mode).name(),
-        families: IpFamily::BOTH.map(|family| rules::look(family, resolved, wanted(family))),
+        families: IpFamily::BOTH.map(|family| rules::read(family, resolved, has_services(family))),
         sysctls: host.sysctls,
         bridges: host.bridges,
         conntrack: host.conntrack,
         listeners: host.listeners,
         proxies: host.proxies,
-        clock: clock::look(source, settings),
+        clock: clock::read(source, settings),
         node_ports: desired.map(node_ports),
-        endpoints: desired.filter(|_| connect).map(endpoints::try_all),
+        endpoints: desired.filter(|_| connect).map(endpoints::probe),
     }
 }
 
-/// Each node port once, although both families have it.
+/// Returns the node ports, those in both IP families once.
 fn node_ports(desired: &Desired) -> Vec<NodePort> {
-    let mut found: Vec<(u16, Protocol, String)> = IpFamily::BOTH
+    let mut ports: Vec<(u16, Protocol, String)> = IpFamily::BOTH
         .into_iter()
         .flat_map(|family| &desired.table(family).entries)
         .filter_map(|(name, entry)| Some((entry.service.node_port?.get(), name.protocol, name.to_string())))
         .collect();
-    found.sort();
-    found.dedup();
-    found.into_iter().map(|(port, protocol, service)| NodePort { port, protocol, service }).collect()
+    ports.sort();
+    ports.dedup();
+    ports.into_iter().map(|(port, protocol, service)| NodePort { port, protocol, service }).collect()
 }

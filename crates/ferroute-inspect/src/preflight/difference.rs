@@ -1,14 +1,14 @@
-//! The differences themselves. Pure.
+//! The differences in behaviour between modes. Pure.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_config::ModeName;
-use ferroute_core::{ServicePortEntry, IpFamily, NodePortMatch, ProxySettings, ServicePortName, ServiceTable};
-use serde::Serialize;
+use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
+use serde::{Serialize, Serializer};
 
-use super::Found;
+use super::KernelSnapshot;
 
-/// A mode with what it would be told.
+/// A mode with its settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side<'a> {
     pub(super) mode: ModeName,
@@ -16,12 +16,12 @@ pub(super) struct Side<'a> {
 }
 
 impl Side<'_> {
-    fn answers_on_localhost(&self, family: IpFamily) -> bool {
+    fn serves_node_ports_on_localhost(&self, family: IpFamily) -> bool {
         self.mode != ModeName::IPVS && self.settings.localhost_node_ports(family)
     }
 }
 
-/// A switch of one family's rules.
+/// A switch of modes, for one IP family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switch<'a> {
     pub(super) from: Side<'a>,
@@ -29,71 +29,94 @@ pub(super) struct Switch<'a> {
     pub(super) table: &'a ServiceTable,
     /// The addresses of the host's interfaces.
     pub(super) host_addresses: &'a [IpAddr],
-    /// What is in the kernel now.
-    pub(super) found: &'a Found,
+    /// The state of the kernel before the switch.
+    pub(super) kernel: &'a KernelSnapshot,
 }
 
-/// Something that behaves differently afterwards.
+/// A difference in behaviour after a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
-    /// What it is about.
+    /// The kind of difference.
     pub kind: Kind,
-    /// Of which family, `IPv4` or `IPv6`.
+    /// The IP family, `IPv4` or `IPv6`.
     pub family: &'static str,
-    /// What will be different.
+    /// The difference.
     pub summary: String,
-    /// What to do if that is not wanted, where something can be done.
+    /// How to avoid the difference, if that is possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// The Services that are concerned; none where all or none in particular are.
+    /// The affected Services; empty for all, or if it does not depend on Services.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<String>,
-    /// Rules of others that are concerned.
+    /// The affected rules of other programs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
 }
 
-/// What a difference is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// The kind of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Node ports on 127.0.0.1.
     LocalhostNodePorts,
-    /// Which addresses answer on node ports.
+    /// The addresses that serve node ports.
     NodePortAddresses,
-    /// Which endpoint a client had last.
+    /// Session affinity.
     Affinity,
-    /// Connections that are open.
+    /// Open connections.
     OpenConnections,
-    /// Addresses of Services as addresses of the host.
+    /// Service addresses as addresses of the host.
     ServiceAddresses,
-    /// Ports that a Service has not.
+    /// Ports that a Service does not have.
     UnknownPorts,
-    /// Addresses that no Service has.
+    /// Unassigned addresses.
     UnknownAddresses,
-    /// Traffic that a firewall lets pass because the proxy's rules do.
+    /// Forwarded packets that only the proxy's rules accept.
     ForwardedTraffic,
-    /// Health checks that a firewall lets in because the proxy's rules do.
+    /// Health checks that only the proxy's rules accept.
     HealthChecks,
     /// Rules of other programs that use the proxy's chains.
     ForeignRules,
 }
 
-/// Everything that behaves differently for the table's family after a switch.
+impl Kind {
+    /// Returns the name, which is also its value in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LocalhostNodePorts => "localhostNodePorts",
+            Self::NodePortAddresses => "nodePortAddresses",
+            Self::Affinity => "affinity",
+            Self::OpenConnections => "openConnections",
+            Self::ServiceAddresses => "serviceAddresses",
+            Self::UnknownPorts => "unknownPorts",
+            Self::UnknownAddresses => "unknownAddresses",
+            Self::ForwardedTraffic => "forwardedTraffic",
+            Self::HealthChecks => "healthChecks",
+            Self::ForeignRules => "foreignRules",
+        }
+    }
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Returns all differences for the table's IP family.
 pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     if switch.from.mode == switch.to.mode {
         return Vec::new();
     }
-    let mut found = Vec::new();
-    found.extend(switch.localhost_node_ports());
-    found.extend(switch.node_port_addresses());
-    found.extend(switch.affinity());
-    found.extend(switch.virtual_servers());
-    found.extend(switch.unknown_destinations());
-    found.extend(switch.firewall());
-    found.extend(switch.foreign_rules());
-    found
+    let mut differences = Vec::new();
+    differences.extend(switch.localhost_node_ports());
+    differences.extend(switch.node_port_addresses());
+    differences.extend(switch.affinity());
+    differences.extend(switch.virtual_servers());
+    differences.extend(switch.unknown_destinations());
+    differences.extend(switch.firewall());
+    differences.extend(switch.foreign_rules());
+    differences
 }
 
 impl Switch<'_> {
@@ -112,9 +135,9 @@ impl Switch<'_> {
         }
     }
 
-    /// The Services with a port for which `concerns` holds.
-    fn services(&self, concerns: impl Fn(&ServicePortEntry) -> bool) -> Vec<String> {
-        let ports = self.table.entries.iter().filter(|(_, entry)| concerns(entry));
+    /// Returns the Services with a port for which `is_affected` is true.
+    fn services(&self, is_affected: impl Fn(&ServicePortEntry) -> bool) -> Vec<String> {
+        let ports = self.table.entries.iter().filter(|(_, entry)| is_affected(entry));
         let names: BTreeSet<&str> = ports.map(|(name, _): (&ServicePortName, _)| name.service.as_str()).collect();
         names.into_iter().map(str::to_owned).collect()
     }
@@ -124,16 +147,16 @@ impl Switch<'_> {
     }
 
     fn localhost_node_ports(&self) -> Option<Difference> {
-        let [before, after] = [self.from, self.to].map(|side| side.answers_on_localhost(self.family()));
+        let [before, after] = [self.from, self.to].map(|side| side.serves_node_ports_on_localhost(self.family()));
         let services = self.with_node_ports();
         if before == after || services.is_empty() {
             return None;
         }
         let (summary, remedy) = if before {
-            let remedy = "name 127.0.0.0/8 in nodePortAddresses, beside the networks of the node";
-            ("node ports do not answer on 127.0.0.1 any more", remedy)
+            let remedy = "add 127.0.0.0/8 to nodePortAddresses, along with the networks of the node";
+            ("node ports are no longer served on 127.0.0.1", remedy)
         } else {
-            ("node ports answer on 127.0.0.1, too", "set iptables.localhostNodePorts to false")
+            ("node ports are also served on 127.0.0.1", "set iptables.localhostNodePorts to false")
         };
         Some(Difference {
             remedy: Some(remedy.to_owned()),
@@ -150,42 +173,42 @@ impl Switch<'_> {
         if before == after || services.is_empty() {
             return None;
         }
-        let [before, after] = [before, after].map(|matched| self.answering(&matched));
+        let [before, after] = [before, after].map(|matched| self.addresses(&matched));
         let lost: Vec<String> = before.difference(&after).map(ToString::to_string).collect();
         let gained: Vec<String> = after.difference(&before).map(ToString::to_string).collect();
         let summary = match (lost.is_empty(), gained.is_empty()) {
-            (false, true) => format!("node ports do not answer on {} any more", lost.join(", ")),
-            (true, false) => format!("node ports answer on {}, too", gained.join(", ")),
+            (false, true) => format!("node ports are no longer served on {}", lost.join(", ")),
+            (true, false) => format!("node ports are also served on {}", gained.join(", ")),
             (false, false) => {
-                format!("node ports answer on {} and not on {} any more", gained.join(", "), lost.join(", "))
+                format!("node ports are served on {} and no longer on {}", gained.join(", "), lost.join(", "))
             }
-            // They differ in addresses that are yet to come.
-            (true, true) => "node ports answer on other addresses when the host gets new ones".to_owned(),
+            // They only differ in addresses that the host does not have yet.
+            (true, true) => "node ports are served on other addresses once the host gets new ones".to_owned(),
         };
-        let remedy = "say in nodePortAddresses which networks node ports answer on, in either mode".to_owned();
+        let remedy = "set nodePortAddresses, which has the same effect in both modes".to_owned();
         Some(Difference { remedy: Some(remedy), services, ..self.difference(Kind::NodePortAddresses, summary) })
     }
 
-    /// The host's addresses, but localhost, that answer on node ports.
-    fn answering(&self, matched: &NodePortMatch) -> BTreeSet<IpAddr> {
+    /// Returns the host's addresses, except localhost and IPv6 link-local ones, that serve node ports.
+    fn addresses(&self, matched: &NodePortMatch) -> BTreeSet<IpAddr> {
         let all = match matched {
             NodePortMatch::AnyLocal => self.host_addresses,
             NodePortMatch::Addresses(addresses) => addresses,
         };
-        let is_meant = |address: &&IpAddr| {
-            let is_own = match address {
+        let is_relevant = |address: &&IpAddr| {
+            let is_local = match address {
                 IpAddr::V4(address) => address.is_loopback(),
                 IpAddr::V6(address) => address.is_loopback() || address.is_unicast_link_local(),
             };
-            IpFamily::of(**address) == self.family() && !is_own
+            IpFamily::of(**address) == self.family() && !is_local
         };
-        all.iter().filter(is_meant).copied().collect()
+        all.iter().filter(is_relevant).copied().collect()
     }
 
     fn affinity(&self) -> Option<Difference> {
         let services = self.services(|entry| entry.service.affinity.is_some());
-        let summary = "clients of Services with affinity may get another endpoint with their next connection, once: \
-                       each mode remembers them in a place of its own";
+        let summary = "clients of Services with session affinity may get another endpoint once: the modes do not share the \
+                       affinity state";
         (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::Affinity, summary) })
     }
 
@@ -193,74 +216,76 @@ impl Switch<'_> {
         if self.from.mode != ModeName::IPVS {
             return Vec::new();
         }
-        let open = "virtual servers with open connections stay until these have ended, which is looked at each hour; new \
+        let open = "virtual servers remain until their open connections have ended, which is checked every hour; new \
                     connections do not use them";
-        let addresses = "once virtual servers are gone, the addresses of Services are no addresses of this host any \
-                         more, so they answer to no ping";
+        let addresses = "when the virtual servers have been removed, Service addresses are no longer addresses of this \
+                         host and do not respond to ping";
         vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::ServiceAddresses, addresses)]
     }
 
-    /// Packets to cluster IPs that no Service wants.
+    /// Returns the differences for packets to unknown ports and unassigned cluster IPs.
     fn unknown_destinations(&self) -> Vec<Difference> {
         let (ports, addresses) = match (self.from.mode, self.to.mode) {
             (ModeName::IPTABLES, ModeName::NFTABLES) => (
-                "connections to a cluster IP on a port that the Service has not are refused; so far they went where the \
-                 routes lead",
-                "are dropped; so far they went where the routes lead",
+                "connections to unknown ports of cluster IPs are rejected instead of routed",
+                "are dropped instead of routed",
             ),
             (ModeName::NFTABLES, ModeName::IPTABLES) => (
-                "connections to a cluster IP on a port that the Service has not go where the routes lead; so far they \
-                 were refused",
-                "go where the routes lead; so far they were dropped",
+                "connections to unknown ports of cluster IPs are routed instead of rejected",
+                "are routed instead of dropped",
             ),
             _ => return Vec::new(),
         };
-        let mut found = Vec::new();
+        let mut differences = Vec::new();
         if !self.table.entries.is_empty() {
-            found.push(self.difference(Kind::UnknownPorts, ports));
+            differences.push(self.difference(Kind::UnknownPorts, ports));
         }
         if !self.table.service_cidrs.is_empty() {
             let networks: Vec<String> = self.table.service_cidrs.iter().map(ToString::to_string).collect();
-            let summary = format!("packets to addresses in {} that no Service has {addresses}", networks.join(", "));
-            found.push(self.difference(Kind::UnknownAddresses, summary));
+            let summary = format!("packets to unassigned addresses in {} {addresses}", networks.join(", "));
+            differences.push(self.difference(Kind::UnknownAddresses, summary));
         }
-        found
+        differences
     }
 
-    /// Where rules that accept traffic of Services are all that lets it through a firewall. In nftables no table can
-    /// accept for another.
+    /// Returns the differences for traffic of Services that only the proxy's accept rules let through a firewall. In
+    /// nftables, a table cannot accept packets that another table drops.
     fn firewall(&self) -> Vec<Difference> {
         if self.to.mode != ModeName::NFTABLES {
             return Vec::new();
         }
-        let mut found = Vec::new();
-        if self.found.drops_forwarded.contains(&self.family()) {
-            let summary = "forwarded packets are dropped unless a rule accepts them, and KUBE-FORWARD, which accepts \
-                           those of Services, goes";
+        let mut differences = Vec::new();
+        if self.kernel.drops_forwarded.contains(&self.family()) {
+            let summary = "the policy of FORWARD is DROP, and the chain KUBE-FORWARD, which accepts packets of Services, is \
+                           removed";
             let mark = self.to.settings.masquerade_mark();
             let remedy = format!(
-                "let the firewall accept packets with mark {mark:#x}/{mark:#x} and those of established connections"
+                "configure the firewall to accept packets with mark {mark:#x}/{mark:#x} and those of established connections"
             );
-            found.push(Difference { remedy: Some(remedy), ..self.difference(Kind::ForwardedTraffic, summary) });
+            differences.push(Difference { remedy: Some(remedy), ..self.difference(Kind::ForwardedTraffic, summary) });
         }
         let services = self.services(|entry| entry.service.health_check_node_port.is_some());
-        if self.found.drops_input.contains(&self.family()) && !services.is_empty() {
-            let summary = "packets to this host are dropped unless a rule accepts them, and KUBE-NODEPORTS, which \
-                           accepts health checks of load balancers, goes";
-            let remedy = "let the firewall accept the health-check node ports of these Services".to_owned();
-            found.push(Difference { remedy: Some(remedy), services, ..self.difference(Kind::HealthChecks, summary) });
+        if self.kernel.drops_input.contains(&self.family()) && !services.is_empty() {
+            let summary = "the policy of INPUT is DROP, and the chain KUBE-NODEPORTS, which accepts health checks of load \
+                           balancers, is removed";
+            let remedy = "configure the firewall to accept the health-check node ports of these Services".to_owned();
+            differences.push(Difference {
+                remedy: Some(remedy),
+                services,
+                ..self.difference(Kind::HealthChecks, summary)
+            });
         }
-        found
+        differences
     }
 
     fn foreign_rules(&self) -> Option<Difference> {
-        let of_family = self.found.references.iter().filter(|(family, _)| *family == self.family());
-        let rules: Vec<String> = of_family.map(|(_, rule)| rule.clone()).collect();
+        let references = self.kernel.references.iter().filter(|(family, _)| *family == self.family());
+        let rules: Vec<String> = references.map(|(_, rule)| rule.clone()).collect();
         if rules.is_empty() || self.from.mode == ModeName::NFTABLES {
             return None;
         }
-        let summary = "rules of other programs use chains that go, or are in such chains; they will do nothing";
-        let remedy = "have these programs do without chains of kube-proxy".to_owned();
+        let summary = "rules of other programs in, or with jumps to, chains of the proxy have no effect";
+        let remedy = "configure these programs not to use chains of kube-proxy".to_owned();
         Some(Difference { remedy: Some(remedy), rules, ..self.difference(Kind::ForeignRules, summary) })
     }
 }

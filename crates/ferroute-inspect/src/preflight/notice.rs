@@ -1,63 +1,67 @@
-//! What the log says when rules of another mode are there as the proxy starts.
+//! The log messages about a switch of modes.
 
 use std::collections::BTreeSet;
 
 use ferroute_config::{ModeName, Resolved, settings::Settings};
 use ferroute_core::IpFamily;
+use ferroute_proxy::{
+    modes::REGISTRY,
+    observer::{FamilySynced, Observer},
+};
 
 use super::{
     difference::{Side, Switch, differences},
-    found::{self, Found},
     resolve_for,
-};
-use ferroute_proxy::{
-    modes::REGISTRY,
-    observer::{InForce, Observer},
+    snapshot::{self, KernelSnapshot},
 };
 
-/// Tells what is different from now on, once the rules of a family are in force.
+/// Logs the differences in behaviour after a switch of modes, when the rules of an IP family are first applied.
 pub struct SwitchNotice {
     from: (ModeName, Resolved),
     to: Resolved,
-    found: Found,
-    told: BTreeSet<IpFamily>,
+    kernel: KernelSnapshot,
+    logged: BTreeSet<IpFamily>,
 }
 
 impl SwitchNotice {
-    /// Looks whether this is a switch. Where it is, all rules are read to find those of others that are concerned.
+    /// Returns a notice if the rules of another mode are in the kernel. In this case all rules are read, to find those of
+    /// other programs that are affected.
     pub fn new(settings: &Settings) -> Option<Self> {
         let to = REGISTRY.active(settings.resolved.mode).name();
         let from = REGISTRY.present().find(|mode| *mode != to)?;
-        tracing::info!("rules of mode {from} are here: {to} takes over from them");
-        // Settings of a mode that is not asked for may be wrong without any harm.
+        tracing::info!("replacing the rules of mode {from} with those of mode {to}");
+        // The configuration may be invalid in the old mode, which does no harm.
         let resolved = resolve_for(&settings.config, from)
-            .inspect_err(|error| tracing::debug!("cannot tell what will be different: {error:#}"))
+            .inspect_err(|error| tracing::debug!("cannot determine the effects of the switch: {error:#}"))
             .ok()?;
-        let found = found::read();
-        Some(Self { from: (from, resolved), to: settings.resolved.clone(), found, told: BTreeSet::new() })
+        let kernel = snapshot::read();
+        Some(Self { from: (from, resolved), to: settings.resolved.clone(), kernel, logged: BTreeSet::new() })
     }
 }
 
 impl Observer for SwitchNotice {
-    fn in_force(&mut self, sync: &InForce<'_>) {
-        if !self.told.insert(sync.table.family) {
+    fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        if !self.logged.insert(sync.table.family) {
             return;
         }
-        let to = REGISTRY.active(self.to.mode).name();
-        let switch = Switch {
-            from: Side { mode: self.from.0, settings: &self.from.1.settings },
+        let (from, to) = (self.from.0, REGISTRY.active(self.to.mode).name());
+        let differences = differences(&Switch {
+            from: Side { mode: from, settings: &self.from.1.settings },
             to: Side { mode: to, settings: &self.to.settings },
             table: sync.table,
             host_addresses: sync.host_addresses,
-            found: &self.found,
-        };
-        for difference in differences(&switch) {
-            let (from, family, summary) = (self.from.0, difference.family, difference.summary);
-            let services = difference.services.join(", ");
-            tracing::warn!(family, services, "different from {from}: {summary}");
-            for rule in difference.rules {
-                tracing::warn!(family, rule, "concerned");
-            }
+            kernel: &self.kernel,
+        });
+        let family = sync.table.family.as_str();
+        if differences.is_empty() {
+            tracing::info!(family, "switched from {from} to {to}");
+            return;
         }
+        let kinds: Vec<&str> = differences.iter().map(|difference| difference.kind.as_str()).collect();
+        tracing::warn!(
+            family,
+            differences = kinds.join(" "),
+            "switched from {from} to {to}: `ferroute preflight --from {from}` describes the differences"
+        );
     }
 }

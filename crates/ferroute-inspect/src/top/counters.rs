@@ -1,59 +1,62 @@
-//! What the proxy's rules in this network namespace have counted, whichever process writes them.
+//! The counters of a service proxy's rules in this network namespace.
 
 use std::num::NonZeroUsize;
 
 use anyhow::bail;
 use ferroute_core::IpFamily;
-use super::Sample;
 use ferroute_iptables::{
     HostExec, TableName,
+    exec::{search_path, snapshot_rules},
     plan::chains,
-    exec::{snapshot_rules, search_path},
 };
 use ferroute_nftables::{
     ConnectionReader,
-    kernel::{Kernel, NetlinkError, NetlinkKernel},
+    kernel::{Kernel, Listing, NetlinkError, NetlinkKernel},
     model::TableId,
     plan::{SetId, TABLE},
 };
 
-/// Where counters are.
+use super::Sample;
+
+/// The sources of counters.
 pub(super) struct Counters {
-    /// Our tables of nftables that count.
+    /// Ferroute's nftables tables with counters.
     nftables: Vec<ConnectionReader>,
-    /// Families with a proxy's rules of `iptables`, which always count.
+    /// The IP families with a proxy's `iptables` rules, which always have counters.
     iptables: Vec<IpFamily>,
 }
 
 impl Counters {
-    /// Finds out what is there.
+    /// Finds the sources of counters.
+    ///
+    /// # Errors
+    /// If there are none.
     pub(super) fn open() -> anyhow::Result<Self> {
         let mut counters = Self { nftables: Vec::new(), iptables: Vec::new() };
-        let mut silent = false;
+        let mut has_uncounted_rules = false;
         for family in IpFamily::BOTH {
-            match counts(family)? {
-                Some(true) => counters.nftables.push(ConnectionReader::open(family, MOST_SERVICE_PORTS)?),
-                Some(false) => silent = true,
+            match has_counters(family)? {
+                Some(true) => counters.nftables.push(ConnectionReader::open(family, MAX_SERVICE_PORTS)?),
+                Some(false) => has_uncounted_rules = true,
                 None => {}
             }
-            let found = snapshot_rules(family, &HostExec, &search_path())?;
-            if found.iter().any(|found| found.saved.rules.chain(TableName::Nat, chains::SERVICES).is_some()) {
+            let backends = snapshot_rules(family, &HostExec, &search_path())?;
+            if backends.iter().any(|backend| backend.saved.rules.chain(TableName::Nat, chains::SERVICES).is_some()) {
                 counters.iptables.push(family);
             }
         }
         if counters.nftables.is_empty() && counters.iptables.is_empty() {
-            if silent {
+            if has_uncounted_rules {
                 bail!(
-                    "the rules in nftables mode do not count connections: run the proxy with \
-                     --nftables-connection-counters COUNT"
+                    "the nftables rules do not count connections: run the proxy with --nftables-connection-counters COUNT"
                 );
             }
-            bail!("there are no rules of a service proxy here that count connections");
+            bail!("no rules of a service proxy in this network namespace count connections");
         }
         Ok(counters)
     }
 
-    /// What was counted up to now.
+    /// Reads all counters.
     pub(super) fn read(&mut self) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
         for reader in &mut self.nftables {
@@ -62,27 +65,27 @@ impl Counters {
             }
         }
         for family in &self.iptables {
-            for found in snapshot_rules(*family, &HostExec, &search_path())? {
-                sample.add_iptables(&found.saved);
+            for backend in snapshot_rules(*family, &HostExec, &search_path())? {
+                sample.add_iptables(&backend.saved);
             }
         }
         Ok(sample)
     }
 }
 
-/// Whether our table counts; `None` if it is not there.
-fn counts(family: IpFamily) -> Result<Option<bool>, NetlinkError> {
+/// Reports whether Ferroute's nftables table has counters; `None` if there is no such table.
+fn has_counters(family: IpFamily) -> Result<Option<bool>, NetlinkError> {
     let mut kernel = match NetlinkKernel::open() {
         Err(NetlinkError::NotSupported) => return Ok(None),
         kernel => kernel?,
     };
     let listing = kernel.list_table(&TableId { family, name: TABLE })?;
-    let is_counting = |listing: ferroute_nftables::kernel::Listing| {
+    let has_counters = |listing: Listing| {
         let services = listing.sets.into_iter().find(|listed| listed.name == SetId::Services.name());
         services.and_then(|listed| listed.set).is_some_and(|set| set.counter)
     };
-    Ok(listing.map(is_counting))
+    Ok(listing.map(has_counters))
 }
 
-/// Service ports that are told apart: more than a terminal has lines, and more than large clusters have.
-const MOST_SERVICE_PORTS: NonZeroUsize = NonZeroUsize::new(1 << 17).expect("this is not zero");
+/// The maximum number of service ports with separate counts, which is more than large clusters have.
+const MAX_SERVICE_PORTS: NonZeroUsize = NonZeroUsize::new(1 << 17).expect("this is not zero");

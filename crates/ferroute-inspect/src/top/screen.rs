@@ -1,4 +1,4 @@
-//! The live view on a terminal, by crossterm: drawn anew after each look and whenever the terminal's size changes.
+//! The live view on a terminal. It is redrawn after each interval and when the terminal is resized.
 
 use std::{
     io::{self, Write, stdout},
@@ -13,65 +13,64 @@ use crossterm::{
     style::Print,
     terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
 };
-use super::{Row, rates, write_rows_into};
 
-use super::counters::Counters;
+use super::{Row, counters::Counters, rates, write_rows_into};
 
-/// Shows the table until the user leaves.
+/// Shows the table until the user quits.
 pub(super) fn run(mut counters: Counters, interval: Duration) -> anyhow::Result<()> {
-    let (mut before, mut begun) = (counters.read()?, Instant::now());
-    let _terminal = Terminal::take()?;
+    let (mut before, mut start) = (counters.read()?, Instant::now());
+    let _terminal = Terminal::enter()?;
     let mut rows = None;
     loop {
         draw(rows.as_deref(), interval)?;
-        match wait(begun + interval)? {
-            Happened::Time => {
+        match wait(start + interval)? {
+            Wakeup::Timeout => {
                 let (after, now) = (counters.read()?, Instant::now());
-                rows = Some(rates(&before, &after, now - begun));
-                (before, begun) = (after, now);
+                rows = Some(rates(&before, &after, now - start));
+                (before, start) = (after, now);
             }
-            Happened::Resize => {}
-            Happened::Leave => return Ok(()),
+            Wakeup::Resize => {}
+            Wakeup::Quit => return Ok(()),
         }
     }
 }
 
-/// What ended a wait.
-enum Happened {
-    Time,
+/// The event that ended a wait.
+enum Wakeup {
+    Timeout,
     Resize,
-    Leave,
+    Quit,
 }
 
-fn wait(until: Instant) -> io::Result<Happened> {
+fn wait(until: Instant) -> io::Result<Wakeup> {
     loop {
         if !event::poll(until.saturating_duration_since(Instant::now()))? {
-            return Ok(Happened::Time);
+            return Ok(Wakeup::Timeout);
         }
         match event::read()? {
-            Event::Resize(..) => return Ok(Happened::Resize),
-            Event::Key(key) if leaves(key) => return Ok(Happened::Leave),
+            Event::Resize(..) => return Ok(Wakeup::Resize),
+            Event::Key(key) if is_quit(key) => return Ok(Wakeup::Quit),
             _ => {}
         }
     }
 }
 
-fn leaves(key: KeyEvent) -> bool {
+fn is_quit(key: KeyEvent) -> bool {
     let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind != KeyEventKind::Release && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
 fn draw(rows: Option<&[Row]>, interval: Duration) -> anyhow::Result<()> {
     let (width, height) = size()?;
-    let mut text = format!("new connections, every {} (q: quit)\n", humantime::format_duration(interval));
+    let mut text = format!("new connections, updated every {} (q: quit)\n", humantime::format_duration(interval));
     match rows {
-        None => text.push_str("counting\n"),
+        None => text.push_str("waiting for the first interval\n"),
         Some(rows) => write_rows_into(&mut text, rows, width.into(), usize::from(height).saturating_sub(1))?,
     }
     let mut out = stdout().lock();
     queue!(out, MoveTo(0, 0))?;
-    // In raw mode a line feed does not go back to the first column. Each line is cleared behind its text, for a cleared
-    // screen flickers.
+    // In raw mode, a line feed does not return to the first column. Lines are cleared one by one, because clearing the
+    // whole screen flickers.
     for line in text.lines().take(height.into()) {
         let line: String = line.chars().take(width.into()).collect();
         queue!(out, Print(line), Clear(ClearType::UntilNewLine), Print("\r\n"))?;
@@ -80,16 +79,16 @@ fn draw(rows: Option<&[Row]>, interval: Duration) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// The terminal while it is ours. It is given back on every way out.
+/// The terminal in raw mode on the alternate screen. It is restored on drop and on panic.
 struct Terminal;
 
 impl Terminal {
-    fn take() -> io::Result<Self> {
-        // What a panic says would else go with the other screen.
-        let tell = panic::take_hook();
+    fn enter() -> io::Result<Self> {
+        // Otherwise the panic message would disappear with the alternate screen.
+        let default_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            give_back();
-            tell(info);
+            restore();
+            default_hook(info);
         }));
         enable_raw_mode()?;
         let terminal = Self;
@@ -100,12 +99,12 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// There is nobody to tell of a terminal that is gone.
-fn give_back() {
+/// Restores the terminal. Errors are ignored, because there is no terminal to report them on.
+fn restore() {
     let _ = execute!(stdout(), Show, LeaveAlternateScreen);
     let _ = disable_raw_mode();
 }

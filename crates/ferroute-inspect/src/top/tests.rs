@@ -1,5 +1,5 @@
-use ferroute_core::{HostState, 
-    IpFamily, ProxySettings,
+use ferroute_core::{
+    HostState, IpFamily, ProxySettings,
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_iptables::{PlanContext, SavedRulesReader};
@@ -18,7 +18,7 @@ fn sample(counted: &[(&str, &str, u64)]) -> Sample {
     sample
 }
 
-fn told(before: &[(&str, &str, u64)], after: &[(&str, &str, u64)]) -> String {
+fn table_of_rates(before: &[(&str, &str, u64)], after: &[(&str, &str, u64)]) -> String {
     let mut text = String::new();
     let rows = rates(&sample(before), &sample(after), Duration::from_secs(2));
     write_rows_into(&mut text, &rows, 100, 10).unwrap();
@@ -26,10 +26,10 @@ fn told(before: &[(&str, &str, u64)], after: &[(&str, &str, u64)]) -> String {
 }
 
 #[test]
-fn rates_are_what_was_counted_in_between_per_second() {
+fn rates_are_connections_per_second_between_samples() {
     let before = [("shop/web:http", A, 10), ("shop/web:http", B, 100), ("shop/cart:http", A, 7)];
     let after = [("shop/web:http", A, 40), ("shop/web:http", B, 110), ("shop/cart:http", A, 107)];
-    assert_snapshot!(told(&before, &after), @"
+    assert_snapshot!(table_of_rates(&before, &after), @"
     new/s  service port    endpoints with their shares
      50.0  shop/cart:http  10.244.0.2:8080 100 %
      20.0  shop/web:http   10.244.0.2:8080 75 %  10.244.0.3:8080 25 %
@@ -37,18 +37,18 @@ fn rates_are_what_was_counted_in_between_per_second() {
 }
 
 #[test]
-fn a_counter_that_has_become_smaller_has_counted_anew() {
-    assert_snapshot!(told(&[("shop/web:http", A, 1000)], &[("shop/web:http", A, 6)]), @"
+fn decreased_counter_has_restarted_at_zero() {
+    assert_snapshot!(table_of_rates(&[("shop/web:http", A, 1000)], &[("shop/web:http", A, 6)]), @"
     new/s  service port   endpoints with their shares
       3.0  shop/web:http  10.244.0.2:8080 100 %
     ");
 }
 
 #[test]
-fn service_ports_and_endpoints_come_and_go() {
+fn new_service_ports_are_shown_and_removed_ones_are_not() {
     let before = [("shop/old:http", A, 10), ("shop/web:http", A, 10)];
     let after = [("shop/new:http", A, 4), ("shop/web:http", B, 2)];
-    assert_snapshot!(told(&before, &after), @"
+    assert_snapshot!(table_of_rates(&before, &after), @"
     new/s  service port   endpoints with their shares
       2.0  shop/new:http  10.244.0.2:8080 100 %
       1.0  shop/web:http  10.244.0.3:8080 100 %
@@ -56,9 +56,9 @@ fn service_ports_and_endpoints_come_and_go() {
 }
 
 #[test]
-fn idle_service_ports_are_told_by_name_and_have_no_shares() {
+fn idle_service_ports_are_sorted_by_name_and_have_no_shares() {
     let idle = [("b/b:b", A, 5), ("a/a:a", A, 5)];
-    assert_snapshot!(told(&idle, &idle), @"
+    assert_snapshot!(table_of_rates(&idle, &idle), @"
     new/s  service port  endpoints with their shares
       0.0  a/a:a         10.244.0.2:8080 0 %
       0.0  b/b:b         10.244.0.2:8080 0 %
@@ -68,7 +68,7 @@ fn idle_service_ports_are_told_by_name_and_have_no_shares() {
 }
 
 #[test]
-fn a_table_is_no_wider_and_no_longer_than_the_terminal() {
+fn table_fits_terminal() {
     let after = [("shop/web:http", A, 3), ("shop/web:http", B, 1), ("shop/cart:http", A, 1), ("shop/x:y", A, 1)];
     let mut text = String::new();
     write_rows_into(&mut text, &rates(&Sample::default(), &sample(&after), Duration::from_secs(1)), 50, 3).unwrap();
@@ -80,7 +80,7 @@ fn a_table_is_no_wider_and_no_longer_than_the_terminal() {
 }
 
 #[test]
-fn rules_of_iptables_tell_the_endpoints_of_all_frontends_once() {
+fn each_iptables_rule_of_endpoint_is_counted_once() {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).external_local())
         .slice(slice("shop/web-a", "web").port("http", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
@@ -94,7 +94,7 @@ fn rules_of_iptables_tell_the_endpoints_of_all_frontends_once() {
         false => line.to_owned(),
     };
     rules.lines().for_each(|line| reader.line(&counted(line)));
-    let mut found = Sample::default();
-    found.add_iptables(&reader.finish().unwrap());
-    assert_eq!(found, sample(&[("shop/web:http", A, 5), ("shop/web:http", "10.244.1.2:8080", 5)]));
+    let mut actual = Sample::default();
+    actual.add_iptables(&reader.finish().unwrap());
+    assert_eq!(actual, sample(&[("shop/web:http", A, 5), ("shop/web:http", "10.244.1.2:8080", 5)]));
 }

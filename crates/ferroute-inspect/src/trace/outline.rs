@@ -1,4 +1,4 @@
-//! What a trace begins with: which packet, where, through which rules.
+//! The first lines of a trace: the packet, the node and the rules.
 
 use std::fmt;
 
@@ -6,40 +6,43 @@ use ferroute_core::{NamespacedName, ServicePortName};
 use ferroute_proxy::modes::REGISTRY;
 use ferroute_trace::{Origin, Packet};
 
-use super::{packet::Arrival, rules::Rules, scene::Scene};
-use crate::desired::Named;
+use super::{node::TraceNode, packet::Arrival, rules::Rules};
+use crate::desired::AddressOwner;
 
-/// Tells it, with an empty line at the end.
+/// Writes the outline, followed by an empty line.
+///
+/// # Errors
+/// Only those of `out`.
 pub fn write_outline_into(
     out: &mut impl fmt::Write,
-    scene: &Scene,
+    node: &TraceNode,
     packet: &Packet,
     arrival: &Arrival,
     rules: &Rules,
 ) -> fmt::Result {
-    let desired = &scene.desired;
+    let desired = &node.desired;
     let Packet { protocol, source, destination, .. } = packet;
     write!(out, "{protocol} from {source}")?;
-    if let Some(sender) = desired.names.at(source.ip()) {
+    if let Some(sender) = desired.names.owner(source.ip()) {
         write!(out, " ({sender})")?;
     }
     write!(out, " to {destination}")?;
-    match (desired.frontend(*destination, *protocol), desired.names.at(destination.ip())) {
+    match (desired.frontend(*destination, *protocol), desired.names.owner(destination.ip())) {
         (Some((service, frontend)), _) => write!(out, " ({service}, {frontend})")?,
-        (None, Some(named)) => write!(out, " ({named})")?,
+        (None, Some(owner)) => write!(out, " ({owner})")?,
         (None, None) => {}
     }
-    let node = &desired.node().name;
+    let name = &desired.node().name;
     match (&packet.origin, arrival) {
-        (Origin::Local, Arrival::AsAsked) => write!(out, "\nsent by node {node} itself")?,
-        (Origin::Local, _) => write!(out, "\nsent by node {node} itself, whose address that is")?,
-        (Origin::Interface(name), Arrival::ByRoute) => {
-            write!(out, "\non node {node}, coming in by {name}, which leads to {}", source.ip())?;
+        (Origin::Local, Arrival::Requested) => write!(out, "\nsent by node {name} itself")?,
+        (Origin::Local, _) => write!(out, "\nsent by node {name} itself, which has this address")?,
+        (Origin::Interface(interface), Arrival::ByRoute) => {
+            write!(out, "\non node {name}, arriving on {interface}, the interface to {}", source.ip())?;
         }
-        (Origin::Interface(name), _) => write!(out, "\non node {node}, coming in by {name}")?,
+        (Origin::Interface(interface), _) => write!(out, "\non node {name}, arriving on {interface}")?,
     }
     match rules.are_in_kernel() {
-        true => writeln!(out, "\nthrough the rules that are in the kernel now")?,
+        true => writeln!(out, "\nthrough the rules in the kernel")?,
         false => writeln!(out, "\nthrough the rules of {} mode, planned from {}", rules.mode(), desired.origin)?,
     }
     let configured = desired.resolved.mode;
@@ -50,40 +53,39 @@ pub fn write_outline_into(
              the same endpoints"
         )?;
     }
-    if let Some(elsewhere) = sender_elsewhere(scene, packet) {
+    if let Some(remote) = remote_sender(node, packet) {
         writeln!(
             out,
-            "note: {elsewhere} is not on this node, and its own node's rules come first: \
-             --hostname-override traces there"
+            "note: {remote} is on another node, whose rules are applied first; trace there with --hostname-override"
         )?;
     }
-    if let Some((service, ports)) = another_port(scene, packet) {
-        writeln!(out, "note: {} is the address of {service}, which has no such port, but {ports}", destination.ip())?;
+    if let Some((service, ports)) = service_without_port(node, packet) {
+        writeln!(out, "note: {} is the cluster IP of {service}, which only has the ports {ports}", destination.ip())?;
     }
     out.write_char('\n')
 }
 
-/// The Service whose cluster IP the packet is for, with its ports, if the packet's is none of them.
-fn another_port(scene: &Scene, packet: &Packet) -> Option<(NamespacedName, String)> {
+/// Returns the Service with the packet's cluster IP, and its ports, if it does not have the packet's port.
+fn service_without_port(node: &TraceNode, packet: &Packet) -> Option<(NamespacedName, String)> {
     let Packet { protocol, destination, .. } = packet;
-    let table = scene.desired.table(packet.family());
-    let of_address: Vec<_> =
+    let table = node.desired.table(packet.family());
+    let entries: Vec<_> =
         table.entries.iter().filter(|(_, entry)| entry.service.cluster_ip == destination.ip()).collect();
-    let is_asked = |name: &ServicePortName, port| name.protocol == *protocol && port == destination.port();
-    if of_address.iter().any(|(name, entry)| is_asked(name, entry.service.port)) {
+    let is_same_port = |name: &ServicePortName, port| name.protocol == *protocol && port == destination.port();
+    if entries.iter().any(|(name, entry)| is_same_port(name, entry.service.port)) {
         return None;
     }
-    let ports = of_address.iter().map(|(name, entry)| format!("{}/{}", entry.service.port, name.protocol));
-    let (name, _) = of_address.first()?;
+    let ports = entries.iter().map(|(name, entry)| format!("{}/{}", entry.service.port, name.protocol));
+    let (name, _) = entries.first()?;
     Some((name.service.clone(), ports.collect::<Vec<_>>().join(", ")))
 }
 
-/// A pod of another node that calls what its own node would have translated already.
-fn sender_elsewhere<'a>(scene: &'a Scene, packet: &Packet) -> Option<&'a Named> {
-    let desired = &scene.desired;
+/// Returns the sender if it is a pod on another node, which would have applied DNAT already.
+fn remote_sender<'a>(node: &'a TraceNode, packet: &Packet) -> Option<&'a AddressOwner> {
+    let desired = &node.desired;
     let source = packet.source.ip();
-    let here = &desired.node().pod_cidrs;
-    let named = desired.names.at(source).filter(|named| matches!(named, Named::Pod { .. }))?;
+    let pod_cidrs = &desired.node().pod_cidrs;
+    let owner = desired.names.owner(source).filter(|owner| matches!(owner, AddressOwner::Pod { .. }))?;
     desired.frontend(packet.destination, packet.protocol)?;
-    (!here.is_empty() && !here.iter().any(|network| network.contains(&source))).then_some(named)
+    (!pod_cidrs.is_empty() && !pod_cidrs.iter().any(|network| network.contains(&source))).then_some(owner)
 }

@@ -1,53 +1,54 @@
-//! Which packet is meant, and how it comes to the node.
+//! The requested packet, and how it arrives at the node.
 
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, bail, ensure};
-use ferroute_core::{IpFamily, Protocol, NamespacedName, ServicePortName};
+use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePortName};
 use ferroute_trace::Packet;
 
-use super::scene::Scene;
-use super::Question;
+use super::{Request, node::TraceNode};
 
-/// Why a packet is taken to come as it does.
+/// The reason for a packet's input interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// Somebody said so.
-    AsAsked,
-    /// Its sender is the node.
+    /// It was requested.
+    Requested,
+    /// The source is an address of the node, so there is none.
     OwnAddress,
-    /// The way to its sender leads through this interface.
+    /// The route to the source uses it.
     ByRoute,
 }
 
-/// The packet that the arguments mean.
-pub fn resolve(args: &Question, scene: &Scene) -> anyhow::Result<(Packet, Arrival)> {
+/// Resolves names to addresses, and returns the packet.
+///
+/// # Errors
+/// If the source, the destination or the input interface cannot be determined.
+pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arrival)> {
     let protocol = args.protocol;
-    let destinations = destinations(&args.to, protocol, scene)?;
-    let (from, to) = match args.from.as_deref().filter(|name| *name != scene.desired.node().name) {
-        Some(from) => pair(&senders(from, scene)?, &destinations)
+    let destinations = destinations(&args.to, protocol, node)?;
+    let (from, to) = match args.from.as_deref().filter(|name| *name != node.desired.node().name) {
+        Some(from) => pair(&senders(from, node)?, &destinations)
             .with_context(|| format!("{from} and {} have no addresses of the same IP family", args.to))?,
         None => {
-            let found = destinations.iter().find_map(|to| Some((own_source(scene, to.ip())?, *to)));
-            found
-                .with_context(|| format!("the node knows no way to {}: give its packet's source by --from", args.to))?
+            let addresses = destinations.iter().find_map(|to| Some((own_source(node, to.ip())?, *to)));
+            addresses.with_context(|| format!("the node has no route to {}: set the source with --from", args.to))?
         }
     };
     let source = SocketAddr::new(from, args.source_port.get());
     if let Some(interface) = &args.input {
-        return Ok((Packet::arriving(protocol, source, to, interface), Arrival::AsAsked));
+        return Ok((Packet::arriving(protocol, source, to, interface), Arrival::Requested));
     }
-    if args.local || scene.host.owns(from) {
-        let arrival = if args.local { Arrival::AsAsked } else { Arrival::OwnAddress };
+    if args.local || node.host.owns(from) {
+        let arrival = if args.local { Arrival::Requested } else { Arrival::OwnAddress };
         return Ok((Packet::local(protocol, source, to), arrival));
     }
-    match scene.host.route(from) {
+    match node.host.route(from) {
         Some(route) => Ok((Packet::arriving(protocol, source, to, &route.interface), Arrival::ByRoute)),
-        None => bail!("cannot tell how packets of {from} come in: name the interface by --in, or say --local"),
+        None => bail!("the node has no route to {from}: set the input interface with --in, or use --local"),
     }
 }
 
-/// The first destination that has a sender of its family.
+/// Returns the first source and destination of the same IP family.
 fn pair(senders: &[IpAddr], destinations: &[SocketAddr]) -> Option<(IpAddr, SocketAddr)> {
     destinations.iter().find_map(|to| {
         let from = senders.iter().find(|from| IpFamily::of(**from) == IpFamily::of(to.ip()))?;
@@ -55,65 +56,67 @@ fn pair(senders: &[IpAddr], destinations: &[SocketAddr]) -> Option<(IpAddr, Sock
     })
 }
 
-/// What the node's own packets have as their source.
-fn own_source(scene: &Scene, to: IpAddr) -> Option<IpAddr> {
-    if scene.host.owns(to) { Some(to) } else { scene.host.route(to).map(|route| route.source) }
+/// Returns the source address of the node's own packets.
+fn own_source(node: &TraceNode, to: IpAddr) -> Option<IpAddr> {
+    if node.host.owns(to) { Some(to) } else { node.host.route(to).map(|route| route.source) }
 }
 
-/// An address, or the addresses of whoever has that name.
-fn senders(from: &str, scene: &Scene) -> anyhow::Result<Vec<IpAddr>> {
+/// Returns the addresses of a source: an address, or the name of a node or pod.
+fn senders(from: &str, node: &TraceNode) -> anyhow::Result<Vec<IpAddr>> {
     if let Ok(address) = from.parse::<IpAddr>() {
         return Ok(vec![address.to_canonical()]);
     }
-    let found = scene.desired.names.addresses_of(from);
-    let mut owners: Vec<String> = found.iter().map(|(_, owner)| owner.to_string()).collect();
+    let addresses = node.desired.names.addresses(from);
+    let mut owners: Vec<String> = addresses.iter().map(|(_, owner)| owner.to_string()).collect();
     owners.sort();
     owners.dedup();
     match owners.len() {
-        0 => bail!("--from {from}: neither an address nor the name of a pod or node that is known"),
-        1 => Ok(found.into_iter().map(|(address, _)| address).collect()),
-        _ => bail!("--from {from}: that may be {}: name one as NAMESPACE/NAME", owners.join(" or ")),
+        0 => bail!("--from {from}: neither an address nor the name of a known pod or node"),
+        1 => Ok(addresses.into_iter().map(|(address, _)| address).collect()),
+        _ => bail!("--from {from}: ambiguous, use NAMESPACE/NAME of {}", owners.join(" or ")),
     }
 }
 
-/// An address and port, or those of a Service's cluster IPs.
-fn destinations(to: &str, protocol: Protocol, scene: &Scene) -> anyhow::Result<Vec<SocketAddr>> {
+/// Returns the addresses of a destination: an address and port, or the name of a Service, for its cluster IPs.
+fn destinations(to: &str, protocol: Protocol, node: &TraceNode) -> anyhow::Result<Vec<SocketAddr>> {
     if let Ok(address) = to.parse::<SocketAddr>() {
-        ensure!(address.port() != 0, "--to {to}: port 0 means nothing");
+        ensure!(address.port() != 0, "--to {to}: invalid port 0");
         return Ok(vec![SocketAddr::new(address.ip().to_canonical(), address.port())]);
     }
-    ensure!(to.parse::<IpAddr>().is_err(), "--to {to}: the port is missing (write ADDRESS:PORT, or [ADDRESS]:PORT)");
+    ensure!(to.parse::<IpAddr>().is_err(), "--to {to}: the port is missing (want ADDRESS:PORT or [ADDRESS]:PORT)");
     let (name, port) = to.rsplit_once(':').map_or((to, None), |(name, port)| (name, Some(port)));
     let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
     let service = NamespacedName::new(namespace, name);
     let mut ports: Vec<(&ServicePortName, SocketAddr)> = Vec::new();
     for family in IpFamily::BOTH {
-        let known = scene.desired.table(family).ports_of(&service);
-        ports.extend(known.map(|(name, entry)| (name, SocketAddr::new(entry.service.cluster_ip, entry.service.port))));
+        let entries = node.desired.table(family).ports_of(&service);
+        ports
+            .extend(entries.map(|(name, entry)| (name, SocketAddr::new(entry.service.cluster_ip, entry.service.port))));
     }
     ensure!(
         !ports.is_empty(),
-        "--to {to}: neither ADDRESS:PORT nor a Service with a cluster IP ({service} is not known)"
+        "--to {to}: neither ADDRESS:PORT nor a Service with a cluster IP (Service {service} not found)"
     );
-    let is_meant = |(name, address): &(&ServicePortName, SocketAddr)| {
-        let port_meant = port.is_none_or(|port| *name.port == *port || address.port().to_string() == port);
-        name.protocol == protocol && port_meant
+    let is_selected = |(name, address): &(&ServicePortName, SocketAddr)| {
+        let has_port = port.is_none_or(|port| *name.port == *port || address.port().to_string() == port);
+        name.protocol == protocol && has_port
     };
-    let meant: Vec<_> = ports.iter().filter(|port| is_meant(port)).collect();
-    let numbers = |list: &mut dyn Iterator<Item = String>| {
-        let mut all: Vec<String> = list.collect();
-        all.sort();
-        all.dedup();
-        all.join(", ")
-    };
-    let known = |name: &ServicePortName, address: &SocketAddr| format!("{}/{}", address.port(), name.protocol);
-    if meant.is_empty() {
-        let all = numbers(&mut ports.iter().map(|(name, address)| known(name, address)));
-        bail!("--to {to}: {service} has no such {protocol} port (it has {all})");
+    let selected: Vec<(&ServicePortName, SocketAddr)> =
+        ports.iter().filter(|port| is_selected(port)).copied().collect();
+    if selected.is_empty() {
+        bail!("--to {to}: {service} has no such {protocol} port (it has {})", list(&ports));
     }
-    if meant.iter().any(|(name, _)| *name != meant[0].0) {
-        let all = numbers(&mut meant.iter().map(|(name, address)| known(name, address)));
-        bail!("--to {to}: {service} has several ports, name one: {all}");
+    if selected.iter().any(|(name, _)| *name != selected[0].0) {
+        bail!("--to {to}: {service} has several ports, select one of {}", list(&selected));
     }
-    Ok(meant.into_iter().map(|(_, address)| *address).collect())
+    Ok(selected.into_iter().map(|(_, address)| address).collect())
+}
+
+/// Lists port numbers and protocols, sorted and without duplicates.
+fn list(ports: &[(&ServicePortName, SocketAddr)]) -> String {
+    let mut texts: Vec<String> =
+        ports.iter().map(|(name, address)| format!("{}/{}", address.port(), name.protocol)).collect();
+    texts.sort();
+    texts.dedup();
+    texts.join(", ")
 }

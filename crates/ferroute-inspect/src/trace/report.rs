@@ -1,4 +1,4 @@
-//! A trace as JSON. `docs/tracing.md` tells what its fields mean; what is there stays there within one version.
+//! Traces as JSON, as documented in `docs/tracing.md`. Within a version, fields are only added.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,25 +9,25 @@ use ferroute_core::FrontendKind;
 use ferroute_trace::{Branch, Effect, Event, Outcome, Packet, Trace, Verdict};
 use serde::{Serialize, Serializer};
 
-use super::{rules::Rules, scene::Scene};
+use super::{node::TraceNode, rules::Rules};
 
-/// See the module's text.
+/// A trace, for serialization.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report<'a> {
-    /// Raised when a field changes its meaning or goes.
+    /// The version of the format. It changes when fields are removed or change their meaning.
     version: u32,
     node: &'a str,
     mode: &'static str,
-    /// Where the rules come from: `planned` or `kernel`.
+    /// The source of the rules: `planned` or `kernel`.
     rules: &'static str,
     packet: &'a Packet,
-    /// Whose address and port the packet's destination is.
+    /// The frontend with the packet's destination.
     frontend: Option<FrontendReport>,
     outcome: Outcome,
     #[serde(rename = "ways")]
     branches: &'a [Branch],
-    /// Who has the addresses that come up, as far as that is known.
+    /// The known owners of addresses in the trace.
     names: BTreeMap<IpAddr, String>,
 }
 
@@ -52,8 +52,9 @@ fn frontend_kind<S: Serializer>(kind: &FrontendKind, serializer: S) -> Result<S:
 }
 
 impl<'a> Report<'a> {
-    pub fn new(scene: &'a Scene, packet: &'a Packet, rules: &Rules, trace: &'a Trace) -> Self {
-        let desired = &scene.desired;
+    /// Creates the report of a trace.
+    pub fn new(node: &'a TraceNode, packet: &'a Packet, rules: &Rules, trace: &'a Trace) -> Self {
+        let desired = &node.desired;
         let frontend = desired.frontend(packet.destination, packet.protocol);
         let addresses = addresses(packet, trace).into_iter();
         Self {
@@ -70,7 +71,7 @@ impl<'a> Report<'a> {
             }),
             outcome: trace.outcome(),
             branches: &trace.branches,
-            names: addresses.filter_map(|ip| Some((ip, desired.names.at(ip)?.to_string()))).collect(),
+            names: addresses.filter_map(|ip| Some((ip, desired.names.owner(ip)?.to_string()))).collect(),
         }
     }
 }

@@ -1,17 +1,17 @@
-//! The rules that a packet is walked through, of any mode.
+//! The rules that a packet is traced through, of any mode.
 
 use anyhow::{Context, bail};
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{IpFamily, ServiceTable};
-use ferroute_iptables::{HostExec, runner::search_path};
-use ferroute_nftables::kernel::Reading;
+use ferroute_iptables::{HostExec, exec::search_path};
+use ferroute_nftables::kernel::Consistency;
 use ferroute_proxy::{
     kernel_rules::{self, KernelRules},
     modes::{PlannedRules, REGISTRY},
 };
 use ferroute_trace::{Host, Packet, Ruleset, Trace};
 
-use super::{Question, Scene};
+use super::{Request, TraceNode};
 
 /// Rules of one IP family.
 pub enum Rules {
@@ -21,34 +21,34 @@ pub enum Rules {
     Kernel(Box<KernelRules>),
 }
 
-/// Loads the rules that a question names.
+/// Loads the requested rules.
 ///
 /// # Errors
 /// If the kernel's rules cannot be read.
-pub fn load(question: &Question, scene: &Scene, family: IpFamily) -> anyhow::Result<Rules> {
-    if question.kernel {
+pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Result<Rules> {
+    if request.kernel {
         return from_kernel(family);
     }
-    let desired = &scene.desired;
+    let desired = &node.desired;
     let table = desired.table(family);
-    let addresses = if scene.here { &scene.host.addresses } else { &table.node.addresses };
+    let addresses = if node.here { &node.host.addresses } else { &table.node.addresses };
     Rules::planned(&desired.resolved, table, addresses)
 }
 
 fn from_kernel(family: IpFamily) -> anyhow::Result<Rules> {
     let rules = kernel_rules::read(family, &HostExec, &search_path())
-        .context("--kernel requires the right to read rules (CAP_NET_ADMIN)")?;
-    for found in &rules.iptables {
-        for table in &found.saved.partial {
-            tracing::warn!(backend = %found.backend, %table, "iptables-save cannot show all of the table");
+        .context("--kernel requires the capability CAP_NET_ADMIN")?;
+    for snapshot in &rules.iptables {
+        for table in &snapshot.saved.partial {
+            tracing::warn!(backend = %snapshot.backend, %table, "iptables-save does not show all rules of the table");
         }
     }
     if rules.iptables.len() > 1 {
-        tracing::warn!("both iptables backends, legacy and nf_tables, have rules; which act first is a guess");
+        tracing::warn!("both iptables backends, legacy and nf_tables, have rules; their order is not known");
     }
     match rules.reading {
-        Reading::Steady => Ok(Rules::Kernel(Box::new(rules))),
-        _ => bail!("the rules changed while they were read: try again"),
+        Consistency::Consistent => Ok(Rules::Kernel(Box::new(rules))),
+        _ => bail!("the rules were modified while they were read; try again"),
     }
 }
 
@@ -56,12 +56,8 @@ impl Rules {
     /// Plans the rules that the proxy would write on a node with these addresses.
     ///
     /// # Errors
-    /// If the planned rules contradict each other.
-    pub fn planned(
-        resolved: &Resolved,
-        table: &ServiceTable,
-        addresses: &[std::net::IpAddr],
-    ) -> anyhow::Result<Self> {
+    /// If the planned rules are inconsistent, which is a bug.
+    pub fn planned(resolved: &Resolved, table: &ServiceTable, addresses: &[std::net::IpAddr]) -> anyhow::Result<Self> {
         let mode = REGISTRY.active(resolved.mode);
         Ok(Self::Planned(mode.name(), mode.plan(resolved, table, addresses)?))
     }
@@ -76,7 +72,7 @@ impl Rules {
         self.ruleset().summary(host, packet)
     }
 
-    /// Returns the mode of the rules; of those in the kernel, the mode of the proxies that wrote some.
+    /// Returns the mode of the rules; for those in the kernel, the mode of the proxies with rules, `mixed` or `none`.
     pub fn mode(&self) -> &'static str {
         let rules = match self {
             Self::Planned(mode, _) => return mode.as_str(),

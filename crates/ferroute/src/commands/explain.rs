@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_inspect::{
     desired::Desired,
-    service::{explain_on_host, write_explanation_into},
+    explain::{explain_on_host, write_explanation_into},
 };
 
 use super::Output;

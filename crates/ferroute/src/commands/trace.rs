@@ -10,7 +10,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::{Protocol, Style};
-use ferroute_inspect::trace::{Question, Report, Scene, load, resolve, write_outline_into};
+use ferroute_inspect::trace::{Request, Report, TraceNode, load, resolve, write_outline_into};
 use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 
 /// Arguments of `ferroute trace`.
@@ -103,8 +103,8 @@ impl From<Transport> for Protocol {
 }
 
 impl TraceArgs {
-    fn question(&self) -> Question {
-        Question {
+    fn request(&self) -> Request {
+        Request {
             from: self.from.clone(),
             to: self.to.clone(),
             protocol: self.proto.into(),
@@ -122,22 +122,22 @@ impl TraceArgs {
 /// The exit status is 0 if an endpoint receives it in every case, 1 if it is, or may be, rejected, dropped, unroutable or
 /// not for a Service, 2 if that is unknown.
 pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let question = args.question();
-    let scene = Scene::load(&question, verbosity)?;
-    let (packet, arrival) = resolve(&question, &scene)?;
-    let rules = load(&question, &scene, packet.family())?;
-    let trace = rules.trace(&scene.host, &packet);
-    let names = |address| scene.desired.names.at(address).map(ToString::to_string);
+    let request = args.request();
+    let node = TraceNode::load(&request, verbosity)?;
+    let (packet, arrival) = resolve(&request, &node)?;
+    let rules = load(&request, &node, packet.family())?;
+    let trace = rules.trace(&node.host, &packet);
+    let names = |address| node.desired.names.owner(address).map(ToString::to_string);
     let mut text = String::new();
     match args.output {
         TraceOutput::Text => {
             let style = style(args.color, std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
-            write_outline_into(&mut text, &scene, &packet, &arrival, &rules)?;
+            write_outline_into(&mut text, &node, &packet, &arrival, &rules)?;
             let options = TextOptions { all: args.all, style, names: &names };
             write_trace_into(&mut text, &trace, &packet, options)?;
         }
         TraceOutput::Json => {
-            let report = Report::new(&scene, &packet, &rules, &trace);
+            let report = Report::new(&node, &packet, &rules, &trace);
             text = serde_json::to_string_pretty(&report)? + "\n";
         }
         TraceOutput::Mermaid => mermaid::write_into(&mut text, &trace, &packet, &names)?,

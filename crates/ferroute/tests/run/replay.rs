@@ -58,7 +58,7 @@ fn repairs_are_recorded_and_replayed(mode: Mode) {
     let text = wait("the repair in the recording", || {
         let output = replay(&bundle(&case), &[]);
         let text = String::from_utf8(output.stdout).unwrap();
-        text.contains("in full: the same rules").then_some((output.status.code(), text))
+        text.contains("full sync, same rules").then_some((output.status.code(), text))
     });
     assert_eq!(text.0, Some(0), "{}", text.1);
 }
@@ -72,13 +72,13 @@ fn full_syncs_are_compared_with_the_replay(mode: Mode) {
         let output = replay(&file, &[]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{text}");
-        let is_complete = text.matches("in full: the same rules").count() >= 2;
+        let is_complete = text.matches("full sync, same rules").count() >= 2;
         is_complete.then(|| (file, text.lines().map(str::to_owned).collect::<Vec<_>>()))
     });
-    let full = lines.iter().position(|line| line.contains("in full")).unwrap();
+    let full = lines.iter().position(|line| line.contains("full sync")).unwrap();
     let [number, change, v4] = &lines[full - 2..=full] else { unreachable!() };
     assert!(number.starts_with("1: ") && change.contains("no change"), "{lines:?}");
-    assert!(v4.contains("0 services, 0 written, 0 removed"), "{v4}");
+    assert!(v4.contains("0 Services, 0 written, 0 removed"), "{v4}");
 
     let text = std::fs::read_to_string(file.path()).unwrap();
     let rules = |value: &serde_json::Value| value["syncs"][0]["families"][0]["rules"].as_str().unwrap().to_owned();
@@ -92,7 +92,7 @@ fn full_syncs_are_compared_with_the_replay(mode: Mode) {
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}");
         let differences: Vec<&str> =
-            text.lines().filter(|line| line.contains("in full; now there are other rules")).collect();
+            text.lines().filter(|line| line.contains("full sync; replayed: different rules")).collect();
         assert_eq!(differences.len(), 1, "{text}");
     }
 }
@@ -109,10 +109,10 @@ fn service_cidrs_are_recorded(mode: Mode) {
         let output = replay(&file, &[]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(output.status.code(), Some(0), "{text}");
-        let is_synced = !text.contains("not in force yet");
+        let is_synced = !text.contains("not applied yet");
         (is_synced && text.contains("   ServiceCIDRs 10.96.0.0/16 fd00:96::/112\n")).then_some((file, text))
     });
-    assert_eq!(text.matches("0 services").count(), 2, "{text}");
+    assert_eq!(text.matches("0 Services").count(), 2, "{text}");
     let manifests = String::from_utf8(replay(&file, &["--manifests"]).stdout).unwrap();
     assert_eq!(manifests.matches("\"kind\":\"ServiceCIDR\"").count(), 2, "{manifests}");
 }

@@ -1,118 +1,121 @@
-//! What does not fit between the host and its cluster.
+//! Conflicts between the host and its cluster.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::doctor::{
-    EndpointProbe, Facts, Reached, Severity,
-    examination::{Flaw, Verdict},
+    EndpointProbe, Inputs, ProbeResult, Severity,
+    diagnosis::{CheckResult, Defect},
 };
 
-/// Node ports on which a local process waits.
-pub(super) fn node_ports(facts: &Facts) -> Verdict {
-    let Some(node_ports) = &facts.node_ports else { return Verdict::NotAsked };
-    let listeners = match &facts.listeners {
+/// Checks that no local process listens on a node port.
+pub(super) fn node_ports(inputs: &Inputs) -> CheckResult {
+    let Some(node_ports) = &inputs.node_ports else { return CheckResult::NotApplicable };
+    let listeners = match &inputs.listeners {
         Ok(listeners) => listeners,
-        Err(why) => return Verdict::Unknown(why.clone()),
+        Err(reason) => return CheckResult::Unknown(reason.clone()),
     };
-    let mut flaws = Vec::new();
+    let mut defects = Vec::new();
     for node_port in node_ports {
         let same = listeners.iter().filter(|listener| {
             listener.address.port() == node_port.port
                 && listener.protocol == node_port.protocol
                 && listener.is_reachable()
         });
-        // Often one for each family.
+        // There may be one for each IP family.
         let Some(listener) = same.min_by_key(|listener| listener.process.is_none()) else { continue };
-        let who = listener
+        let owner = listener
             .process
             .as_ref()
             .map_or("a process".to_owned(), |process| format!("{} (pid {})", process.name, process.pid));
-        flaws.push(Flaw::new(
+        defects.push(Defect::new(
             Severity::Warning,
-            format!("{who} waits on {}/{}, the node port of {}", node_port.port, node_port.protocol, node_port.service),
-            "the Service gets what is meant for the process: nobody from outside reaches it on the addresses of node ports",
-            "give one of them another port; the API server hands out node ports from --service-node-port-range, which \
-             should be free on hosts",
+            format!(
+                "{owner} listens on {}/{}, the node port of {}",
+                node_port.port, node_port.protocol, node_port.service
+            ),
+            "other hosts cannot reach the process on node port addresses; their connections go to the Service",
+            "change one of the two ports; processes should not use ports in the API server's --service-node-port-range",
         ));
     }
-    Verdict::Found(flaws)
+    CheckResult::Defects(defects)
 }
 
-/// Whether this host and the API server agree about the time.
-pub(super) fn clock(facts: &Facts) -> Verdict {
-    let clock = match &facts.clock {
-        None => return Verdict::NotAsked,
-        Some(Err(why)) => return Verdict::Unknown(why.clone()),
+/// Checks that the clocks of this host and the API server agree.
+pub(super) fn clock(inputs: &Inputs) -> CheckResult {
+    let clock = match &inputs.clock {
+        None => return CheckResult::NotApplicable,
+        Some(Err(reason)) => return CheckResult::Unknown(reason.clone()),
         Some(Ok(clock)) => clock,
     };
     if clock.difference < TOLERATED {
-        return Verdict::Found(Vec::new());
+        return CheckResult::Defects(Vec::new());
     }
     let severity = if clock.difference < LEEWAY { Severity::Warning } else { Severity::Problem };
     let rounded = Duration::from_secs(clock.difference.as_secs());
-    Verdict::Found(vec![Flaw::new(
+    CheckResult::Defects(vec![Defect::new(
         severity,
         format!(
-            "the clock of the API server is {} {} of this host's",
+            "the API server's clock is {} {} this host's",
             humantime::format_duration(rounded),
-            if clock.ahead { "ahead" } else { "behind" }
+            if clock.ahead { "ahead of" } else { "behind" }
         ),
-        "certificates and tokens seem not to be valid yet, or no more; measured times of changes are wrong",
-        "let both follow a time server (timedatectl status, chronyc tracking)",
+        "certificates and tokens may appear expired or not yet valid; measured latencies are wrong",
+        "synchronize both clocks with a time server (timedatectl status, chronyc tracking)",
     )])
 }
 
-/// Endpoints that do not answer.
-pub(super) fn endpoints(facts: &Facts) -> Verdict {
-    let Some(probes) = &facts.endpoints else { return Verdict::NotAsked };
+/// Checks that endpoints accept connections from this host.
+pub(super) fn endpoints(inputs: &Inputs) -> CheckResult {
+    let Some(probes) = &inputs.endpoints else { return CheckResult::NotApplicable };
     let mut by_service: BTreeMap<&str, Vec<&EndpointProbe>> = BTreeMap::new();
     for probe in probes {
         by_service.entry(&probe.service).or_default().push(probe);
     }
-    let mut flaws = Vec::new();
+    let mut defects = Vec::new();
     for (service, probes) in by_service {
-        let lost: Vec<&&EndpointProbe> = probes.iter().filter(|probe| probe.reached != Reached::Yes).collect();
-        let Some(first) = lost.first() else { continue };
-        let (severity, share) = match probes.len() == lost.len() {
-            true => (Severity::Problem, format!("every connection to {service} fails")),
+        let failed: Vec<&&EndpointProbe> =
+            probes.iter().filter(|probe| probe.result != ProbeResult::Connected).collect();
+        let Some(first) = failed.first() else { continue };
+        let (severity, share) = match probes.len() == failed.len() {
+            true => (Severity::Problem, format!("all connections to {service} fail")),
             false => {
-                let share = format!("about {} of {} connections to {service} fail", lost.len(), probes.len());
+                let share = format!("about {} of {} connections to {service} fail", failed.len(), probes.len());
                 (Severity::Warning, share)
             }
         };
-        let (how, mend) = match &first.reached {
-            Reached::Yes | Reached::Refused => (
+        let (symptom, fix) = match &first.result {
+            ProbeResult::Connected | ProbeResult::Refused => (
                 "refuses connections",
-                "the pod is there and does not listen: compare the Service's targetPort with the port of the container, \
-                 and have a readiness probe that tells",
+                "compare the Service's targetPort with the port that the container listens on, and add a readiness probe for \
+                 this port",
             ),
-            Reached::Silent => (
-                "does not answer",
-                "look for a NetworkPolicy or a firewall between this node and the pod, and at the network plugin on the \
+            ProbeResult::TimedOut => (
+                "does not respond",
+                "check for a NetworkPolicy or firewall between this node and the pod, and check the network plugin on the \
                  pod's node",
             ),
-            Reached::NoWay(_) => (
-                "cannot be reached",
-                "this host has no route to the pod's network: look at the network plugin on this node (ip route get ADDRESS)",
+            ProbeResult::Unreachable(_) => (
+                "is unreachable",
+                "this host has no route to the pod network: check the network plugin on this node (ip route get ADDRESS)",
             ),
         };
-        let why = match &first.reached {
-            Reached::NoWay(why) => format!(": {why}"),
+        let cause = match &first.result {
+            ProbeResult::Unreachable(error) => format!(": {error}"),
             _ => String::new(),
         };
-        let more = if lost.len() > 1 { format!(", and {} more do not work", lost.len() - 1) } else { String::new() };
-        flaws.push(Flaw::new(
+        let more = if failed.len() > 1 { format!(" (and {} more)", failed.len() - 1) } else { String::new() };
+        defects.push(Defect::new(
             severity,
-            format!("endpoint {} of {service} {how} from this host{why}{more}", first.endpoint),
-            format!("{share}, from this host and probably from its pods"),
-            mend,
+            format!("endpoint {} of {service} {symptom} from this host{cause}{more}", first.endpoint),
+            format!("{share} from this host, and probably from its pods"),
+            fix,
         ));
     }
-    Verdict::Found(flaws)
+    CheckResult::Defects(defects)
 }
 
-/// Differences that come from the way there and back, and from whole seconds in answers.
+/// The tolerated difference: responses have whole seconds, and network latency adds to it.
 const TOLERATED: Duration = Duration::from_secs(5);
 
-/// What most who check certificates and tokens forgive.
+/// The clock skew that most validations of certificates and tokens tolerate.
 const LEEWAY: Duration = Duration::from_secs(60);

@@ -1,77 +1,80 @@
-//! Whether rules can be written at all.
+//! Support for the rules in the kernel and in the host's programs.
 
 use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 
 use crate::doctor::{
-    Facts, FamilyFacts, Severity,
-    examination::{Flaw, Verdict},
+    FamilyInputs, Inputs, Severity,
+    diagnosis::{CheckResult, Defect},
 };
 
-/// Families with what is known of them, without those that nobody wants or the kernel lacks.
-fn served(facts: &Facts) -> impl Iterator<Item = (IpFamily, &FamilyFacts)> {
-    let all = IpFamily::BOTH.into_iter().map(|family| (family, &facts.families[family.index()]));
-    all.filter(|(_, family)| family.in_kernel && family.wanted != Some(false))
-}
-
-/// Services of a family that the kernel does not have.
-pub(super) fn families(facts: &Facts) -> Verdict {
-    let lacking = IpFamily::BOTH.into_iter().filter(|family| {
-        let known = &facts.families[family.index()];
-        known.wanted == Some(true) && !known.in_kernel
+/// Checks that the kernel supports the IP families of all Services.
+pub(super) fn families(inputs: &Inputs) -> CheckResult {
+    let unsupported = IpFamily::BOTH.into_iter().filter(|family| {
+        let family = &inputs.families[family.index()];
+        family.has_services == Some(true) && !family.in_kernel
     });
-    Verdict::Found(
-        lacking
+    CheckResult::Defects(
+        unsupported
             .map(|family| {
-                Flaw::new(
+                Defect::new(
                     Severity::Problem,
-                    format!("there are {family} Services, and the kernel of this host has no {family}"),
-                    format!("nothing on this host reaches the {family} addresses of Services"),
-                    format!("boot without ipv6.disable=1, or have the cluster's Services without {family} addresses"),
+                    format!("the kernel does not support {family}, but there are {family} Services"),
+                    format!("the {family} addresses of Services are unreachable on this host"),
+                    format!("boot without ipv6.disable=1, or remove the {family} addresses from the Services"),
                 )
             })
             .collect(),
     )
 }
 
-/// What nftables mode needs of the kernel.
-pub(super) fn nftables(facts: &Facts) -> Verdict {
-    if facts.mode != ModeName::NFTABLES {
-        return Verdict::NotAsked;
+/// Checks that the kernel supports nftables mode.
+pub(super) fn nftables(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::NFTABLES {
+        return CheckResult::NotApplicable;
     }
-    let refused = served(facts).filter_map(|(family, known)| Some((family, known.supported.as_ref().err()?)));
-    Verdict::Found(
-        refused
-            .map(|(family, why)| {
-                Flaw::new(
-                    Severity::Problem,
-                    format!("nftables mode cannot write {family} rules: {why}"),
-                    "Services do not work in this mode",
-                    "run as root with CAP_NET_ADMIN; load nf_tables and nft_nat, or use a kernel from 5.13 on; or take \
-                     --proxy-mode=iptables",
-                )
-            })
-            .collect(),
+    mode_support(
+        inputs,
+        "run as root with CAP_NET_ADMIN; load the modules nf_tables and nft_nat, or use kernel 5.13 or later; or use \
+         --proxy-mode=iptables",
     )
 }
 
-/// What iptables mode needs of the host.
-pub(super) fn iptables(facts: &Facts) -> Verdict {
-    if facts.mode != ModeName::IPTABLES {
-        return Verdict::NotAsked;
+/// Checks that the host supports iptables mode.
+pub(super) fn iptables(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::IPTABLES {
+        return CheckResult::NotApplicable;
     }
-    let unusable = served(facts).filter_map(|(family, known)| Some((family, known.supported.as_ref().err()?)));
-    Verdict::Found(
-        unusable
-            .map(|(family, why)| {
-                Flaw::new(
-                    Severity::Problem,
-                    format!("the {family} tools of iptables cannot be used: {why}"),
-                    format!("{family} Services do not work in this mode"),
-                    "install the package iptables, run as root with CAP_NET_ADMIN; or take --proxy-mode=nftables, which \
-                     needs no tools",
-                )
-            })
-            .collect(),
+    mode_support(
+        inputs,
+        "install the package iptables, and run as root with CAP_NET_ADMIN; or use --proxy-mode=nftables, which needs no \
+         programs",
     )
+}
+
+/// Checks that the host supports any other mode.
+pub(super) fn other_mode(inputs: &Inputs) -> CheckResult {
+    if [ModeName::NFTABLES, ModeName::IPTABLES].contains(&inputs.mode) {
+        return CheckResult::NotApplicable;
+    }
+    mode_support(inputs, "provide what is missing, or use another --proxy-mode")
+}
+
+/// Checks that the host supports the configured mode for all IP families with Services.
+fn mode_support(inputs: &Inputs, fix: &str) -> CheckResult {
+    let mode = inputs.mode;
+    let defect = |family: IpFamily, reason: &str| {
+        Defect::new(
+            Severity::Problem,
+            format!("{mode} mode is not supported for {family}: {reason}"),
+            format!("{family} Services do not work in this mode"),
+            fix,
+        )
+    };
+    let served = |family: &FamilyInputs| family.in_kernel && family.has_services != Some(false);
+    let families = IpFamily::BOTH.into_iter().map(|family| (family, &inputs.families[family.index()]));
+    let unsupported = families
+        .filter(|(_, family)| served(family))
+        .filter_map(|(name, family)| Some(defect(name, family.supported.as_ref().err()?)));
+    CheckResult::Defects(unsupported.collect())
 }

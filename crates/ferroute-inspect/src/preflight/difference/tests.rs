@@ -27,19 +27,20 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// A report of a switch that a configuration would bring, for IPv4.
-fn report(from: ModeName, to: ModeName, fields: &str, found: &Found, table: &ServiceTable) -> String {
+/// Returns the report of a switch with this configuration, for IPv4.
+fn report(from: ModeName, to: ModeName, fields: &str, kernel: &KernelSnapshot, table: &ServiceTable) -> String {
     let header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
     let config = KubeProxyConfiguration::from_text(&format!("{header}{fields}")).unwrap().config.defaulted();
-    let [of_from, of_to] = [from, to].map(|mode| crate::preflight::resolve_for(&config, mode).unwrap().settings);
+    let [from_settings, to_settings] =
+        [from, to].map(|mode| crate::preflight::resolve_for(&config, mode).unwrap().settings);
     let host_addresses: Vec<IpAddr> =
         ["127.0.0.1", "192.168.0.1", "172.17.0.1", "::1"].map(|address| address.parse().unwrap()).into();
     let switch = Switch {
-        from: Side { mode: from, settings: &of_from },
-        to: Side { mode: to, settings: &of_to },
+        from: Side { mode: from, settings: &from_settings },
+        to: Side { mode: to, settings: &to_settings },
         table,
         host_addresses: &host_addresses,
-        found,
+        kernel,
     };
     let mut text = String::new();
     write_report_into(&mut text, &Report { node: "node-1", from, to, differences: &differences(&switch) }).unwrap();
@@ -51,54 +52,54 @@ fn table() -> ServiceTable {
 }
 
 #[test]
-fn everything_that_nftables_does_otherwise_than_iptables_is_told_with_the_services_concerned() {
+fn switch_from_iptables_to_nftables() {
     let mut table = table();
     table.service_cidrs = vec!["10.96.0.0/16".parse().unwrap()];
     let rules = "*nat\n:THEIRS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A THEIRS -j KUBE-MARK-MASQ\nCOMMIT\n";
-    let references = super::super::found::foreign_references(&RuleSet::parse_save(IpFamily::V4, rules).unwrap());
-    let found = Found {
+    let references = crate::preflight::snapshot::foreign_references(&RuleSet::parse_save(IpFamily::V4, rules).unwrap());
+    let kernel = KernelSnapshot {
         references: references.into_iter().map(|rule| (IpFamily::V4, rule)).collect(),
         drops_forwarded: vec![IpFamily::V4],
         drops_input: vec![IpFamily::V4],
-        ..Found::default()
+        ..KernelSnapshot::default()
     };
-    assert_snapshot!(report(ModeName::Iptables, ModeName::Nftables, "", &found, &table));
+    assert_snapshot!(report(ModeName::IPTABLES, ModeName::NFTABLES, "", &kernel, &table));
 }
 
 #[test]
-fn the_way_back_is_told_as_well() {
-    assert_snapshot!(report(ModeName::Nftables, ModeName::Iptables, "", &Found::default(), &table()));
+fn switch_from_nftables_to_iptables() {
+    assert_snapshot!(report(ModeName::NFTABLES, ModeName::IPTABLES, "", &KernelSnapshot::default(), &table()));
 }
 
 #[test]
-fn virtual_servers_are_told_to_stay_while_connections_use_them() {
-    assert_snapshot!(report(ModeName::Ipvs, ModeName::Nftables, "", &Found::default(), &table()));
+fn switch_from_ipvs_to_nftables() {
+    assert_snapshot!(report(ModeName::IPVS, ModeName::NFTABLES, "", &KernelSnapshot::default(), &table()));
 }
 
 #[test]
-fn what_is_configured_alike_for_both_modes_is_no_difference() {
+fn explicit_settings_are_the_same_in_both_modes() {
     let fields = "nodePortAddresses: [192.168.0.0/24, 127.0.0.0/8]";
-    let text = report(ModeName::Iptables, ModeName::Nftables, fields, &Found::default(), &table());
-    assert!(!text.contains("node ports"), "{text}");
-    let same = report(ModeName::Iptables, ModeName::Iptables, "", &Found::default(), &table());
-    assert!(same.contains("nothing will behave differently"), "{same}");
+    let text = report(ModeName::IPTABLES, ModeName::NFTABLES, fields, &KernelSnapshot::default(), &table());
+    assert!(!text.contains("node port"), "{text}");
+    let same = report(ModeName::IPTABLES, ModeName::IPTABLES, "", &KernelSnapshot::default(), &table());
+    assert!(same.contains("no differences"), "{same}");
 }
 
 #[test]
-fn without_services_that_are_concerned_nothing_is_told_of_them() {
+fn differences_without_affected_services_are_omitted() {
     let empty = Cluster::new("node-1").table(IpFamily::V4);
-    let found = Found { drops_input: vec![IpFamily::V4], ..Found::default() };
-    let text = report(ModeName::Iptables, ModeName::Nftables, "", &found, &empty);
-    assert!(text.contains("nothing will behave differently"), "{text}");
+    let kernel = KernelSnapshot { drops_input: vec![IpFamily::V4], ..KernelSnapshot::default() };
+    let text = report(ModeName::IPTABLES, ModeName::NFTABLES, "", &kernel, &empty);
+    assert!(text.contains("no differences"), "{text}");
 }
 
 #[test]
-fn findings_of_the_other_family_are_not_told() {
-    let found = Found {
+fn differences_of_other_family_are_omitted() {
+    let kernel = KernelSnapshot {
         references: vec![(IpFamily::V6, "-t nat -A THEIRS -j KUBE-MARK-MASQ".to_owned())],
         drops_forwarded: vec![IpFamily::V6],
-        ..Found::default()
+        ..KernelSnapshot::default()
     };
-    let text = report(ModeName::Iptables, ModeName::Nftables, "", &found, &table());
+    let text = report(ModeName::IPTABLES, ModeName::NFTABLES, "", &kernel, &table());
     assert!(!text.contains("THEIRS") && !text.contains("KUBE-FORWARD"), "{text}");
 }

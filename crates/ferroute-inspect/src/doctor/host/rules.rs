@@ -1,28 +1,29 @@
-//! What the kernel and the tools can do for a family, and whose rules there are.
+//! The rules in the kernel, and the host's support for the mode.
 
 use ferroute_config::Resolved;
 use ferroute_core::IpFamily;
-use crate::doctor::{BackendRules, FamilyFacts};
 use ferroute_iptables::{
-    ChainName, BackendSnapshot, HostExec, Policy, TableName, IptablesPrograms,
-    exec::{Backend, search_path},
+    ChainName, HostExec, Policy, TableName,
+    exec::{BackendSnapshot, search_path},
 };
-use ferroute_proxy::kernel_rules::{KernelRules, ServiceProxy};
-use ferroute_nftables::{kernel::NetlinkKernel, probe};
+use ferroute_proxy::{
+    kernel_rules::{self, KernelRules},
+    logging::chain,
+    modes::{REGISTRY, kernel_has_ipv6},
+};
 
-use ferroute_proxy::{logging::chain, modes::{REGISTRY, kernel_has_ipv6}};
+use crate::doctor::{BackendRules, FamilyInputs};
 
-/// Looks at a family.
-pub fn look(family: IpFamily, resolved: &Resolved, wanted: Option<bool>) -> FamilyFacts {
-    let (programs, path) = (HostExec, search_path());
+/// Reads the inputs of an IP family.
+pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<bool>) -> FamilyInputs {
     let mode = REGISTRY.active(resolved.mode);
-    let rules = ferroute_proxy::kernel_rules::read(family, &programs, &path).map_err(|error| chain(&error));
-    FamilyFacts {
+    let rules = kernel_rules::read(family, &HostExec, &search_path()).map_err(|error| chain(&error));
+    FamilyInputs {
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
-        wanted,
+        has_services,
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),
-        rules_of: rules.as_ref().map(rules_of).map_err(Clone::clone),
+        active_proxies: rules.as_ref().map(active_proxies).map_err(Clone::clone),
     }
 }
 
@@ -40,6 +41,6 @@ fn backend(BackendSnapshot { backend, saved }: &BackendSnapshot) -> BackendRules
     }
 }
 
-fn rules_of(rules: &KernelRules) -> Vec<String> {
+fn active_proxies(rules: &KernelRules) -> Vec<String> {
     REGISTRY.active_proxies(rules).into_iter().map(|proxy| proxy.description.to_owned()).collect()
 }

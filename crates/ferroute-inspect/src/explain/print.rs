@@ -1,40 +1,40 @@
-//! An explanation as text for people, 80 to 120 columns wide.
+//! Explanations as text.
 
 use std::{fmt, net::SocketAddr};
 
 use ferroute_core::Eligibility;
 
 use super::{
-    Answer, Clients, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling, InForce, Outcome,
-    Policies, Source, Stray, Usage, types::policy_name,
+    Answer, Clients, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling, KernelState, Outcome,
+    Policies, Source, UnusedSlice, Usage, explanation::policy_name,
 };
 use crate::plural;
 
-/// Tells what becomes of a Service.
+/// Writes an explanation.
 ///
 /// # Errors
 /// Only those of `out`.
 pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanation) -> fmt::Result {
-    let Explanation { service, type_, node, zone, handling, unread } = explanation;
+    let Explanation { service, type_, node, zone, handling, kernel_error } = explanation;
     write!(out, "Service {service}, type {type_}, on node {node}")?;
     if let Some(zone) = zone {
         write!(out, " in zone {zone}")?;
     }
     out.write_char('\n')?;
     match handling {
-        Handling::NotServed { why } => writeln!(out, "\nnot served by this proxy: {why}"),
-        Handling::Invalid { faults } => {
-            writeln!(out, "\ninvalid, so no rules are made from it:")?;
-            faults.iter().try_for_each(|fault| writeln!(out, "  {fault}"))
+        Handling::Skipped { reason } => writeln!(out, "\nskipped: {reason}"),
+        Handling::Invalid { errors } => {
+            writeln!(out, "\ninvalid, so the proxy ignores it:")?;
+            errors.iter().try_for_each(|error| writeln!(out, "  {error}"))
         }
-        Handling::Served { policies, ports, strays } => {
+        Handling::Served { policies, ports, unused_slices } => {
             write_policies_into(out, policies)?;
             ports.iter().try_for_each(|port| write_port_into(out, port))?;
-            if !strays.is_empty() {
+            if !unused_slices.is_empty() {
                 out.write_char('\n')?;
-                strays.iter().try_for_each(|stray| write_stray_into(out, "", stray))?;
+                unused_slices.iter().try_for_each(|slice| write_unused_slice_into(out, "", slice))?;
             }
-            unread.iter().try_for_each(|why| writeln!(out, "\nnot told is what the kernel holds: {why}"))
+            kernel_error.iter().try_for_each(|error| writeln!(out, "\ncannot show all of the kernel's state: {error}"))
         }
     }
 }
@@ -53,7 +53,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         writeln!(out, "  source ranges         {} (load balancer IPs only)", ranges.join(", "))?;
     }
     if let Some(distribution) = &policies.traffic_distribution {
-        writeln!(out, "  traffic distribution  {distribution} (by the hints in the slices)")?;
+        writeln!(out, "  traffic distribution  {distribution} (by EndpointSlice hints)")?;
     }
     if let Some(check) = policies.health_check {
         let status = if check.local_endpoints > 0 { "200" } else { "503" };
@@ -64,8 +64,8 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
 }
 
 fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Result {
-    let ExplainedPort { name, family, protocol, frontends, endpoints, strays, in_force } = port;
-    // The cluster IP is always there and comes first; its number is what the Service calls the port's.
+    let ExplainedPort { name, family, protocol, frontends, endpoints, unused_slices, kernel } = port;
+    // The first frontend is the cluster IP, with the Service's port number.
     let number = frontends.first().map(|frontend| frontend.port).unwrap_or_default();
     let name = if name.is_empty() { String::new() } else { format!("{name} ") };
     writeln!(out, "\nport {name}{number}/{protocol}, {family}")?;
@@ -73,20 +73,20 @@ fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Resu
     let rows = frontends.iter().flat_map(frontend_rows).collect::<Vec<_>>();
     write_columns_into(out, &rows)?;
     if endpoints.is_empty() {
-        writeln!(out, "  no endpoints in any slice")?;
+        writeln!(out, "  no endpoints in any EndpointSlice")?;
     } else {
         writeln!(out, "  endpoints")?;
         let rows = endpoints.iter().flat_map(endpoint_rows).collect::<Vec<_>>();
         write_columns_into(out, &rows)?;
     }
-    strays.iter().try_for_each(|stray| write_stray_into(out, "  ", stray))?;
-    in_force.iter().try_for_each(|in_force| write_in_force_into(out, in_force))
+    unused_slices.iter().try_for_each(|slice| write_unused_slice_into(out, "  ", slice))?;
+    kernel.iter().try_for_each(|kernel| write_kernel_state_into(out, kernel))
 }
 
-/// A row for each kind of client, the frontend's name in the first one only.
+/// Returns a row for each group of clients; only the first has the frontend's kind and address.
 fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     let mut place = match frontend.addresses.as_slice() {
-        [] => format!("{} on all of the node's addresses", frontend.port),
+        [] => format!("{} on all node addresses", frontend.port),
         addresses => addresses
             .iter()
             .map(|address| SocketAddr::new(*address, frontend.port).to_string())
@@ -101,28 +101,28 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
 fn answer_text(answer: &Answer) -> String {
     let clients = match answer.clients {
         Clients::All => "",
-        Clients::PodsAndNode => "pods and the node itself: ",
-        Clients::Node => "the node itself: ",
-        Clients::Others => "others: ",
+        Clients::PodsAndNode => "from pods and the node: ",
+        Clients::Node => "from the node: ",
+        Clients::Others => "from other clients: ",
     };
     let outcome = match answer.outcome {
-        Outcome::Refused => "refused, as nothing serves anywhere".to_owned(),
-        Outcome::Dropped => "dropped, as policy Local finds nothing on this node".to_owned(),
+        Outcome::Rejected => "rejected: no usable endpoints".to_owned(),
+        Outcome::Dropped => "dropped: policy Local, and no endpoint on this node".to_owned(),
         Outcome::Served { policy, endpoints, source } => {
             let source = match source {
-                Source::Client => "the client's address is kept",
+                Source::Client => "source address kept",
                 Source::Node => "masqueraded",
-                Source::PodOrNode => "masqueraded unless from a pod",
+                Source::PodOrNode => "masqueraded except from pods",
             };
-            format!("{} of policy {}, {source}", plural(endpoints, "endpoint"), policy_name(policy))
+            format!("{} (policy {}), {source}", plural(endpoints, "endpoint"), policy_name(policy))
         }
     };
     format!("{clients}{outcome}")
 }
 
-/// A row, or one for each policy where they do not agree.
+/// Returns a row, or one for each traffic policy if they differ.
 fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
-    let place = if endpoint.local { "this node" } else { "elsewhere" };
+    let place = if endpoint.local { "this node" } else { "other node" };
     let mut start = vec![
         endpoint.address.to_string(),
         endpoint.pod.clone().unwrap_or_default(),
@@ -136,18 +136,18 @@ fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
 }
 
 fn hints(endpoint: &ExplainedEndpoint) -> String {
-    let list = |what: &str, names: &[String]| match names {
+    let list = |noun: &str, names: &[String]| match names {
         [] => String::new(),
-        names => format!(", for {what} {}", names.join(" ")),
+        names => format!(", for {noun} {}", names.join(" ")),
     };
     list("zone", &endpoint.hinted_zones) + &list("node", &endpoint.hinted_nodes)
 }
 
-/// One text where both policies agree or there is only one, else one for each.
+/// Returns one text if both traffic policies agree or only one applies, otherwise one for each.
 fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
     let text = |usage: Usage| match (usage.0, usage.why()) {
         (Eligibility::Ready, _) => "used".to_owned(),
-        (eligibility, why) if eligibility.is_eligible() => format!("used, {why}"),
+        (eligibility, why) if eligibility.is_eligible() => format!("used: {why}"),
         (_, why) => format!("not used: {why}"),
     };
     match (endpoint.cluster, endpoint.local_only) {
@@ -155,43 +155,43 @@ fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
             vec![format!("Cluster: {}", text(cluster)), format!("Local: {}", text(local))]
         }
         (Some(usage), _) | (None, Some(usage)) => vec![text(usage)],
-        (None, None) => vec!["no traffic asks for it".to_owned()],
+        (None, None) => vec!["not used: no traffic".to_owned()],
     }
 }
 
-fn write_stray_into(out: &mut impl fmt::Write, indent: &str, stray: &Stray) -> fmt::Result {
-    let Stray { slice, endpoints, why } = stray;
-    writeln!(out, "{indent}slice {slice} with {} is not used: {why}", plural(*endpoints, "endpoint"))
+fn write_unused_slice_into(out: &mut impl fmt::Write, indent: &str, slice: &UnusedSlice) -> fmt::Result {
+    let UnusedSlice { slice, endpoints, reason } = slice;
+    writeln!(out, "{indent}unused EndpointSlice {slice} ({}): {reason}", plural(*endpoints, "endpoint"))
 }
 
-fn write_in_force_into(out: &mut impl fmt::Write, in_force: &InForce) -> fmt::Result {
-    match in_force.rules.as_deref() {
+fn write_kernel_state_into(out: &mut impl fmt::Write, kernel: &KernelState) -> fmt::Result {
+    match kernel.rules.as_deref() {
         None => {}
-        Some([]) => writeln!(out, "  nothing of it is in the kernel")?,
+        Some([]) => writeln!(out, "  no rules in the kernel")?,
         Some(rules) => {
-            writeln!(out, "  in the kernel, with the packets counted")?;
+            writeln!(out, "  rules in the kernel, with packet counts")?;
             let count = |packets: Option<u64>| packets.map_or("-".to_owned(), |packets| packets.to_string());
             let width = rules.iter().map(|rule| count(rule.packets).len()).max().unwrap_or_default();
             for rule in rules {
-                writeln!(out, "    {:>width$}  {}  {}", count(rule.packets), rule.place, rule.text)?;
+                writeln!(out, "    {:>width$}  {}  {}", count(rule.packets), rule.location, rule.text)?;
             }
         }
     }
-    match in_force.flows.as_deref() {
+    match kernel.connections.as_deref() {
         None => Ok(()),
         Some([]) => writeln!(out, "  no connections"),
-        Some(flows) => {
+        Some(counts) => {
             writeln!(out, "  connections")?;
-            for flow in flows {
-                let note = if flow.current { "" } else { ", which takes no new ones" };
-                writeln!(out, "    {} to {}{note}", flow.flows, flow.endpoint)?;
+            for count in counts {
+                let note = if count.current { "" } else { " (not used for new connections)" };
+                writeln!(out, "    {} to {}{note}", count.connections, count.endpoint)?;
             }
             Ok(())
         }
     }
 }
 
-/// Writes rows with their columns below each other; the last column is as wide as it is.
+/// Writes rows with aligned columns.
 fn write_columns_into(out: &mut impl fmt::Write, rows: &[Vec<String>]) -> fmt::Result {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();

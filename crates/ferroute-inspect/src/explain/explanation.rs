@@ -1,79 +1,83 @@
 use std::net::{IpAddr, SocketAddr};
 
-use ferroute_core::{FrontendKind, IpFamily, Protocol, Eligibility, TrafficPolicy};
+use ferroute_admin::health::HealthCheck;
+use ferroute_core::{Eligibility, FrontendKind, IpFamily, Protocol, TrafficPolicy};
 use ipnet::IpNet;
-use serde::{Serialize, Serializer};
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 
-/// What the proxy makes of one Service.
+/// How the proxy handles a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `namespace/name`.
     pub service: String,
-    /// Its type, as the object says it.
+    /// The `type` field.
     #[serde(rename = "type")]
     pub type_: String,
-    /// The node that this is true on.
+    /// The node that the explanation is for.
     pub node: String,
     /// The node's zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// What is done.
+    /// How the Service is handled.
     #[serde(flatten)]
     pub handling: Handling,
-    /// Why what is in the kernel is not told, or not all of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unread: Option<String>,
+    /// Why the state of the kernel is missing or incomplete.
+    #[serde(rename = "unread", skip_serializing_if = "Option::is_none")]
+    pub kernel_error: Option<String>,
 }
 
-/// Whether a Service is served.
+/// How a Service is handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "handling")]
 pub enum Handling {
-    /// It is.
+    /// The proxy serves it.
     #[serde(rename_all = "camelCase")]
     Served {
-        /// What it asks for, for all its ports.
+        /// The policies of all its ports.
         policies: Policies,
         /// Its ports, those of IPv4 first.
         ports: Vec<ExplainedPort>,
-        /// Slices of a family that it has no cluster IP of.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        strays: Vec<Stray>,
+        /// Slices of an IP family in which the Service has no cluster IP.
+        #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
+        unused_slices: Vec<UnusedSlice>,
     },
-    /// It is none of this proxy's business.
-    NotServed {
-        /// Why.
-        why: String,
+    /// The proxy skips it.
+    #[serde(rename = "notServed")]
+    Skipped {
+        /// The reason.
+        #[serde(rename = "why")]
+        reason: String,
     },
-    /// Something is wrong with it, so there are no rules for it, or those for what it was before.
+    /// It is invalid: the proxy has no rules for it, or keeps those of its last valid version.
     Invalid {
-        /// What, by field.
-        faults: Vec<String>,
+        /// The errors, by field.
+        #[serde(rename = "faults")]
+        errors: Vec<String>,
     },
 }
 
-/// What a Service asks for, for all its ports.
+/// The policies of all ports of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policies {
-    /// For traffic to cluster IPs.
+    /// `internalTrafficPolicy`, for cluster IPs.
     #[serde(serialize_with = "api_policy")]
     pub internal_traffic: TrafficPolicy,
-    /// For traffic to all other addresses; `None` where there are none.
+    /// `externalTrafficPolicy`, for all other addresses; `None` if there are none.
     #[serde(serialize_with = "optional_policy", skip_serializing_if = "Option::is_none")]
     pub external_traffic: Option<TrafficPolicy>,
-    /// Clients keep their endpoint.
+    /// Session affinity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// Who may use the load balancer's addresses; empty for everybody.
+    /// The clients that may use the load balancer's addresses; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub source_ranges: Vec<IpNet>,
-    /// Which endpoints it would have clients prefer. What counts are the hints in its slices.
+    /// The preferred endpoints. The proxy only uses the hints in the slices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<String>,
-    /// The port that tells load balancers about this node.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The health check for load balancers.
+    #[serde(serialize_with = "health_check", skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
 }
 
@@ -81,105 +85,96 @@ pub struct Policies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Affinity {
-    /// Seconds after its last new connection that a client is remembered.
+    /// The seconds after its last new connection for which a client keeps its endpoint.
     pub timeout_seconds: u32,
-}
-
-/// What load balancers hear from a health-check node port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HealthCheck {
-    /// The port, on every address of the node.
-    pub port: u16,
-    /// Ready endpoints of this node, each address once. With none the answer is 503.
-    pub local_endpoints: usize,
 }
 
 /// A port of a Service, in one IP family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedPort {
-    /// Its name; empty where it has none.
+    /// Its name; may be empty.
     pub name: String,
-    /// The family.
+    /// The IP family.
     #[serde(serialize_with = "crate::text")]
     pub family: IpFamily,
     /// The protocol.
     #[serde(serialize_with = "crate::text")]
     pub protocol: Protocol,
-    /// Where clients connect to.
+    /// Its frontends.
     pub frontends: Vec<ExplainedFrontend>,
-    /// All endpoints that slices name for it.
+    /// All endpoints that the slices have for it.
     pub endpoints: Vec<ExplainedEndpoint>,
-    /// Slices of the Service that have nothing for this port.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub strays: Vec<Stray>,
-    /// What is in the kernel, where it could be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub in_force: Option<InForce>,
+    /// Slices of the Service without this port.
+    #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
+    pub unused_slices: Vec<UnusedSlice>,
+    /// Its rules and connections in the kernel, if they could be read.
+    #[serde(rename = "inForce", skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelState>,
 }
 
-/// A place that clients connect to.
+/// A frontend of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedFrontend {
-    /// What it is.
+    /// Its kind.
     #[serde(serialize_with = "frontend_kind")]
     pub kind: FrontendKind,
-    /// Its addresses; for a node port those that it answers on, none if it answers on all of the node's.
+    /// Its addresses; for a node port, the node addresses that serve it, empty for all.
     pub addresses: Vec<IpAddr>,
     /// Its port.
     pub port: u16,
-    /// What becomes of connections, by who makes them.
+    /// How connections are handled, by client.
     pub answers: Vec<Answer>,
 }
 
-/// What becomes of connections to a frontend.
+/// How connections of some clients to a frontend are handled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
-    /// Whose.
+    /// The clients.
     pub clients: Clients,
-    /// What.
+    /// What happens to their connections.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// Who connects.
+/// A group of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Clients {
-    /// Anybody.
+    /// All clients.
     All,
-    /// This cluster's pods, as far as they can be told, and the node itself.
+    /// The cluster's pods, as detected by `detectLocalMode`, and the node itself.
     PodsAndNode,
-    /// The node itself; pods cannot be told from others.
+    /// The node itself, if pods cannot be detected.
     Node,
-    /// All but those named before.
+    /// All other clients.
     Others,
 }
 
-/// What becomes of a connection.
+/// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub enum Outcome {
-    /// It gets to an endpoint.
+    /// An endpoint serves it.
     Served {
-        /// The policy whose endpoints are used.
+        /// The traffic policy that selects the endpoints.
         #[serde(serialize_with = "api_policy")]
         policy: TrafficPolicy,
-        /// How many there are.
+        /// The number of endpoints.
         endpoints: usize,
-        /// Whose address they see.
+        /// The source address that they see.
         source: Source,
     },
-    /// It is refused: nothing serves anywhere.
-    Refused,
-    /// It is dropped: policy Local asks for an endpoint of this node, and there is none.
+    /// It is rejected: there are no endpoints.
+    #[serde(rename = "refused")]
+    Rejected,
+    /// It is dropped: the traffic policy is Local, and this node has no endpoint.
     Dropped,
 }
 
-/// Whose address an endpoint sees. One that calls itself always sees the node's.
+/// The source address that an endpoint sees. For hairpin connections it is always the node's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
@@ -187,33 +182,33 @@ pub enum Source {
     Client,
     /// The node's: the connection is masqueraded.
     Node,
-    /// The client's if it is a pod of this cluster, else the node's.
+    /// The client's if it is a pod of the cluster, otherwise the node's.
     PodOrNode,
 }
 
-/// An endpoint and what it is good for.
+/// An endpoint, and whether it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedEndpoint {
     /// Address and port.
     pub address: SocketAddr,
-    /// The pod there.
+    /// The pod's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// Its state.
     pub state: EndpointState,
-    /// It runs on this node.
+    /// Whether it is on this node.
     pub local: bool,
-    /// Zones that should use it.
+    /// The zones in its hints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hinted_zones: Vec<String>,
-    /// Nodes that should use it.
+    /// The nodes in its hints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hinted_nodes: Vec<String>,
-    /// Whether traffic of policy Cluster uses it; `None` if there is no such traffic.
+    /// Its use for traffic with policy Cluster; `None` if the Service has no such traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Usage>,
-    /// Whether traffic of policy Local uses it; `None` if there is no such traffic.
+    /// Its use for traffic with policy Local; `None` if the Service has no such traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_only: Option<Usage>,
 }
@@ -222,23 +217,23 @@ pub struct ExplainedEndpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EndpointState {
-    /// Takes connections.
+    /// Ready.
     Ready,
-    /// Takes connections although it is on its way out (`publishNotReadyAddresses`).
+    /// Terminating, but ready because of `publishNotReadyAddresses`.
     ReadyTerminating,
-    /// Takes none, and is not on its way out.
+    /// Neither ready nor terminating.
     NotReady,
-    /// Is on its way out and still answers.
+    /// Terminating and still serving.
     ServingTerminating,
-    /// Is on its way out and answers no more.
+    /// Terminating and not serving.
     Terminating,
 }
 
-/// Whether an endpoint is used, and why.
+/// Whether and why an endpoint is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(into = "UsageText")]
 pub struct Usage(
-    /// How it stands in the choice.
+    /// Its eligibility.
     pub Eligibility,
 );
 
@@ -248,77 +243,79 @@ struct UsageText {
     why: &'static str,
 }
 
-/// A slice of which nothing is used.
+/// A slice whose endpoints are not used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Stray {
+pub struct UnusedSlice {
     /// `namespace/name` of the slice.
     pub slice: String,
-    /// How many endpoints it has.
+    /// The number of its endpoints.
     pub endpoints: usize,
-    /// Why they are not used.
-    pub why: String,
+    /// The reason.
+    #[serde(rename = "why")]
+    pub reason: String,
 }
 
-/// What the kernel holds of a service port.
+/// The state of a service port in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct InForce {
-    /// Rules, or elements of sets and maps, that come from it; `None` if they could not be read.
+pub struct KernelState {
+    /// Its rules, or elements of sets and maps; `None` if they could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rules: Option<Vec<OwnRule>>,
-    /// Connections to its frontends, by the endpoint that answers; `None` if they could not be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub flows: Option<Vec<FlowCount>>,
+    pub rules: Option<Vec<ServiceRule>>,
+    /// The connections to its frontends, by endpoint; `None` if they could not be read.
+    #[serde(rename = "flows", skip_serializing_if = "Option::is_none")]
+    pub connections: Option<Vec<ConnectionCount>>,
 }
 
-/// A rule or element that comes from a service port.
+/// A rule or element of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OwnRule {
+pub struct ServiceRule {
     /// Table and chain, or table and set.
-    pub place: String,
-    /// As its tool prints it.
+    #[serde(rename = "place")]
+    pub location: String,
+    /// The rule in the syntax of its tool.
     pub text: String,
-    /// Packets that it has counted; in `nat` tables only the first of each connection comes by. `None`: it does not
-    /// count.
+    /// The packets counted, in `nat` tables only the first of each connection; `None` without a counter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
-    /// Their bytes.
+    /// The bytes counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
-/// How many connections an endpoint has.
+/// The number of connections to an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct FlowCount {
+pub struct ConnectionCount {
     /// The endpoint.
     pub endpoint: SocketAddr,
-    /// Entries of the connection table that lead there.
-    pub flows: usize,
-    /// It is one of those that are used now; connections to others were made before it was taken out.
+    /// The number of conntrack entries.
+    #[serde(rename = "flows")]
+    pub connections: usize,
+    /// Whether new connections may use the endpoint.
     pub current: bool,
 }
 
 // === texts ===
 
 impl Usage {
-    /// Why, in a few words.
+    /// Returns the reason.
     pub fn why(self) -> &'static str {
         match self.0 {
             Eligibility::Ready => "ready",
-            Eligibility::ServingTerminating => "as the last resort, for nothing is ready",
+            Eligibility::ServingTerminating => "terminating, but no endpoint is ready",
             Eligibility::NotReady => "not ready",
-            Eligibility::TerminatingNotServing => "terminating, and serves no more",
-            Eligibility::Terminating => "terminating, while others are ready",
+            Eligibility::TerminatingNotServing => "terminating and not serving",
+            Eligibility::Terminating => "terminating, and other endpoints are ready",
             Eligibility::OtherNode => "on another node",
-            Eligibility::HintedOtherNode => "its hints are for other nodes",
-            Eligibility::HintedOtherZone => "its hints are for other zones",
+            Eligibility::HintedOtherNode => "hints name other nodes",
+            Eligibility::HintedOtherZone => "hints name other zones",
         }
     }
 
-    /// New connections go there.
+    /// Reports whether new connections may use the endpoint.
     pub fn is_used(self) -> bool {
         self.0.is_eligible()
     }
@@ -331,7 +328,7 @@ impl From<Usage> for UsageText {
 }
 
 impl EndpointState {
-    /// In a few words.
+    /// Returns the state as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -343,7 +340,7 @@ impl EndpointState {
     }
 }
 
-/// The API's word for a policy.
+/// Returns the value of a policy in the Kubernetes API.
 pub(super) fn policy_name(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "Cluster",
@@ -368,4 +365,12 @@ fn api_policy<S: Serializer>(policy: &TrafficPolicy, serializer: S) -> Result<S:
 
 fn optional_policy<S: Serializer>(policy: &Option<TrafficPolicy>, serializer: S) -> Result<S::Ok, S::Error> {
     policy.map(policy_name).serialize(serializer)
+}
+
+fn health_check<S: Serializer>(check: &Option<HealthCheck>, serializer: S) -> Result<S::Ok, S::Error> {
+    let Some(HealthCheck { port, local_endpoints }) = check else { return serializer.serialize_none() };
+    let mut fields = serializer.serialize_struct("HealthCheck", 2)?;
+    fields.serialize_field("port", port)?;
+    fields.serialize_field("localEndpoints", local_endpoints)?;
+    fields.end()
 }

@@ -15,10 +15,10 @@ fn explained(cluster: &Cluster, settings: &ProxySettings) -> Explanation {
     let health_check = cluster.services[0]
         .spec
         .health_check_node_port
-        .map(|port| HealthCheck { port: port.try_into().unwrap(), local_endpoints: 1 });
+        .map(|port| HealthCheck { port: u16::try_from(port).unwrap().try_into().unwrap(), local_endpoints: 1 });
     explain(
         &cluster.services[0],
-        &Facts { tracker: &tracker, settings, addresses: &addresses, pod: &pod, health_check },
+        &Inputs { tracker: &tracker, settings, addresses: &addresses, pod: &pod, health_check },
     )
 }
 
@@ -28,13 +28,13 @@ fn text(cluster: &Cluster, settings: &ProxySettings) -> String {
     text
 }
 
-fn knows_pods() -> ProxySettings {
+fn detecting_pods() -> ProxySettings {
     let networks = vec!["10.244.0.0/16".parse().unwrap()];
     ProxySettings { detector: LocalTrafficDetector::ClusterCidr(networks), ..ProxySettings::default() }
 }
 
 #[test]
-fn a_plain_service_tells_its_frontends_and_endpoints() {
+fn frontends_and_endpoints_are_explained() {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("", 80).node_port(30080))
         .slice(slice("shop/web-a", "web").port("", 8080).pod(pod("10.244.0.2").on("node-1")).pod("10.244.1.2"));
@@ -47,16 +47,16 @@ fn a_plain_service_tells_its_frontends_and_endpoints() {
 
     port 80/tcp, IPv4
       frontends
-        cluster IP  10.96.0.1:80                          2 endpoints of policy Cluster, the client's address is kept
-        node port   30080 on all of the node's addresses  2 endpoints of policy Cluster, masqueraded
+        cluster IP  10.96.0.1:80                 2 endpoints (policy Cluster), source address kept
+        node port   30080 on all node addresses  2 endpoints (policy Cluster), masqueraded
       endpoints
-        10.244.0.2:8080  web-1  ready, this node  used
-        10.244.1.2:8080         ready, elsewhere  used
+        10.244.0.2:8080  web-1  ready, this node   used
+        10.244.1.2:8080         ready, other node  used
     ");
 }
 
 #[test]
-fn everything_that_a_service_can_ask_for_is_told() {
+fn all_policies_and_frontends_are_explained() {
     let cluster = Cluster::new("node-1")
         .zone("zone-a")
         .service(
@@ -80,12 +80,12 @@ fn everything_that_a_service_can_ask_for_is_told() {
                 .pod(pod("10.244.1.3").for_zone("zone-a").for_node("node-2"))
                 .pod(pod("10.244.0.3").on("node-1").unready())
                 .pod(pod("10.244.0.4").on("node-1").terminating())
-                .pod(pod("10.244.0.5").on("node-1").dying())
+                .pod(pod("10.244.0.5").on("node-1").terminated())
                 .pod(pod("10.244.0.6").on("node-1").conditions(true, false, true).for_zone("zone-a")),
         );
     let settings = ProxySettings {
         node_port_addresses: NodePortAddresses::Within(vec!["192.168.0.0/24".parse().unwrap()]),
-        ..knows_pods()
+        ..detecting_pods()
     };
     assert_snapshot!(text(&cluster, &settings), @"
     Service shop/web, type LoadBalancer, on node node-1 in zone zone-a
@@ -95,33 +95,33 @@ fn everything_that_a_service_can_ask_for_is_told() {
       external traffic      Local
       session affinity      by client address, for 600 s
       source ranges         192.0.2.0/24 (load balancer IPs only)
-      traffic distribution  PreferSameZone (by the hints in the slices)
+      traffic distribution  PreferSameZone (by EndpointSlice hints)
       health check          port 32000 answers 200: 1 ready endpoint on this node
 
     port http 80/tcp, IPv4
       frontends
-        cluster IP        10.96.0.1:80       3 endpoints of policy Cluster, masqueraded unless from a pod
-        external IP       203.0.113.1:80     pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
-                                             others: 2 endpoints of policy Local, the client's address is kept
-        load balancer IP  198.51.100.1:80    pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
-                                             others: 2 endpoints of policy Local, the client's address is kept
-        node port         192.168.0.1:30080  pods and the node itself: 3 endpoints of policy Cluster, masqueraded unless from a pod
-                                             others: 2 endpoints of policy Local, the client's address is kept
+        cluster IP        10.96.0.1:80       3 endpoints (policy Cluster), masqueraded except from pods
+        external IP       203.0.113.1:80     from pods and the node: 3 endpoints (policy Cluster), masqueraded except from pods
+                                             from other clients: 2 endpoints (policy Local), source address kept
+        load balancer IP  198.51.100.1:80    from pods and the node: 3 endpoints (policy Cluster), masqueraded except from pods
+                                             from other clients: 2 endpoints (policy Local), source address kept
+        node port         192.168.0.1:30080  from pods and the node: 3 endpoints (policy Cluster), masqueraded except from pods
+                                             from other clients: 2 endpoints (policy Local), source address kept
       endpoints
-        10.244.0.2:8080  web-1  ready, this node, for zone zone-a                   used
-        10.244.0.3:8080         not ready, this node                                not used: not ready
-        10.244.0.4:8080         terminating, still serving, this node               not used: terminating, while others are ready
-        10.244.0.5:8080         terminating, this node                              not used: terminating, and serves no more
-        10.244.0.6:8080         ready, terminating, this node, for zone zone-a      used
-        10.244.1.2:8080         ready, elsewhere, for zone zone-b                   Cluster: not used: its hints are for other zones
-                                                                                    Local: not used: on another node
-        10.244.1.3:8080         ready, elsewhere, for zone zone-a, for node node-2  Cluster: used
-                                                                                    Local: not used: on another node
+        10.244.0.2:8080  web-1  ready, this node, for zone zone-a                    used
+        10.244.0.3:8080         not ready, this node                                 not used: not ready
+        10.244.0.4:8080         terminating, still serving, this node                not used: terminating, and other endpoints are ready
+        10.244.0.5:8080         terminating, this node                               not used: terminating and not serving
+        10.244.0.6:8080         ready, terminating, this node, for zone zone-a       used
+        10.244.1.2:8080         ready, other node, for zone zone-b                   Cluster: not used: hints name other zones
+                                                                                     Local: not used: on another node
+        10.244.1.3:8080         ready, other node, for zone zone-a, for node node-2  Cluster: used
+                                                                                     Local: not used: on another node
     ");
 }
 
 #[test]
-fn terminating_endpoints_are_the_last_resort_and_silence_is_told_from_refusal() {
+fn terminating_endpoints_are_used_if_none_is_ready() {
     let local = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080).internal_local();
     let terminating = Cluster::new("node-1")
         .service(local.external_local())
@@ -135,12 +135,12 @@ fn terminating_endpoints_are_the_last_resort_and_silence_is_told_from_refusal() 
 
     port http 80/tcp, IPv4
       frontends
-        cluster IP  10.96.0.1:80                          dropped, as policy Local finds nothing on this node
-        node port   30080 on all of the node's addresses  the node itself: 1 endpoint of policy Cluster, masqueraded
-                                                          others: dropped, as policy Local finds nothing on this node
+        cluster IP  10.96.0.1:80                 dropped: policy Local, and no endpoint on this node
+        node port   30080 on all node addresses  from the node: 1 endpoint (policy Cluster), masqueraded
+                                                 from other clients: dropped: policy Local, and no endpoint on this node
       endpoints
-        10.244.1.2:8080  terminating, still serving, elsewhere  Cluster: used, as the last resort, for nothing is ready
-                                                                Local: not used: on another node
+        10.244.1.2:8080  terminating, still serving, other node  Cluster: used: terminating, but no endpoint is ready
+                                                                 Local: not used: on another node
     ");
     let nothing = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080))
@@ -154,15 +154,15 @@ fn terminating_endpoints_are_the_last_resort_and_silence_is_told_from_refusal() 
 
     port http 80/tcp, IPv4
       frontends
-        cluster IP  10.96.0.1:80                          refused, as nothing serves anywhere
-        node port   30080 on all of the node's addresses  refused, as nothing serves anywhere
+        cluster IP  10.96.0.1:80                 rejected: no usable endpoints
+        node port   30080 on all node addresses  rejected: no usable endpoints
       endpoints
-        10.244.1.2:8080  not ready, elsewhere  not used: not ready
+        10.244.1.2:8080  not ready, other node  not used: not ready
     ");
 }
 
 #[test]
-fn slices_of_which_nothing_is_used_are_told_with_the_reason() {
+fn unused_slices_are_reported_with_reason() {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53))
         .slice(slice("shop/web-a", "web").port("metrics", 9090).udp("http", 80).pod("10.244.0.2").pod("10.244.0.3"))
@@ -175,47 +175,47 @@ fn slices_of_which_nothing_is_used_are_told_with_the_reason() {
 
     port dns 53/udp, IPv4
       frontends
-        cluster IP  10.96.0.1:53  refused, as nothing serves anywhere
-      no endpoints in any slice
-      slice shop/web-a with 2 endpoints is not used: has no port dns/udp, but metrics/tcp, http/udp
+        cluster IP  10.96.0.1:53  rejected: no usable endpoints
+      no endpoints in any EndpointSlice
+      unused EndpointSlice shop/web-a (2 endpoints): it has no port dns/udp, only metrics/tcp, http/udp
 
     port http 80/tcp, IPv4
       frontends
-        cluster IP  10.96.0.1:80  refused, as nothing serves anywhere
-      no endpoints in any slice
-      slice shop/web-a with 2 endpoints is not used: has no port http/tcp, but metrics/tcp, http/udp
+        cluster IP  10.96.0.1:80  rejected: no usable endpoints
+      no endpoints in any EndpointSlice
+      unused EndpointSlice shop/web-a (2 endpoints): it has no port http/tcp, only metrics/tcp, http/udp
 
-    slice shop/web-b with 1 endpoint is not used: the Service has no cluster IP of IPv6
+    unused EndpointSlice shop/web-b (1 endpoint): the Service has no IPv6 cluster IP
     ");
 }
 
 #[test]
-fn services_that_are_not_served_say_why() {
+fn skipped_and_invalid_services_are_reported_with_reason() {
     let only = |service: ferroute_core::testing::ServiceBuilder| Cluster::new("node-1").service(service);
     let headless = only(service("shop/web").cluster_ip("None").port("http", 80));
     assert_snapshot!(text(&headless, &ProxySettings::default()), @"
     Service shop/web, type ClusterIP, on node node-1
 
-    not served by this proxy: it is headless (clusterIP None): DNS returns its endpoints' addresses
+    skipped: it is headless (clusterIP None): DNS returns its endpoints' addresses
     ");
     let mut invalid = only(service("shop/web").port("http", 80));
     invalid.services[0].spec.ports[0].port = 70_000;
     let empty = Cluster::new("node-1").tracker();
     let settings = ProxySettings::default();
-    let facts = Facts { tracker: &empty, settings: &settings, addresses: &[], pod: &|_| None, health_check: None };
+    let inputs = Inputs { tracker: &empty, settings: &settings, addresses: &[], pod: &|_| None, health_check: None };
     let mut text = String::new();
-    write_explanation_into(&mut text, &explain(&invalid.services[0], &facts)).unwrap();
+    write_explanation_into(&mut text, &explain(&invalid.services[0], &inputs)).unwrap();
     assert_snapshot!(text, @"
     Service shop/web, type ClusterIP, on node node-1
 
-    invalid, so no rules are made from it:
+    invalid, so the proxy ignores it:
       spec.clusterIP: required: only the API server can assign an address
       spec.ports[0].port: invalid port 70000 (want 1 to 65535)
     ");
 }
 
 #[test]
-fn programs_get_json_with_the_apis_words() {
+fn json_uses_api_names() {
     let cluster = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80))
         .slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2"));

@@ -1,27 +1,24 @@
-use std::net::IpAddr;
-
 use ferroute_api as api;
 use ferroute_core::{
-    Frontend, FrontendKind,
-    Endpoint, ServicePortEntry, IpFamily, NodePortMatch, Protocol, EndpointSets, NamespacedName, ServicePort, ServicePortName,
-    ServiceTable, EndpointEligibility, TrafficPolicy,
+    Endpoint, EndpointEligibility, EndpointSets, Frontend, FrontendKind, IpFamily, NamespacedName, NodePortMatch,
+    Protocol, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
     parse::{SkipReason, parse_service},
     tracker::SliceView,
 };
 
 use super::{
-    Affinity, Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Facts,
-    Handling, Outcome, Policies, Source, Stray, Usage,
+    Affinity, Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
+    Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 
-pub(super) fn explanation(service: &api::Service, facts: &Facts<'_>) -> Explanation {
+pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
     let metadata = &service.metadata;
     let name = NamespacedName::new(&metadata.namespace, &metadata.name);
-    let node = &facts.tracker.table(IpFamily::V4).node;
+    let node = &inputs.tracker.table(IpFamily::V4).node;
     let handling = match (SkipReason::for_service(service), parse_service(service)) {
-        (_, Err(invalid)) => Handling::Invalid { faults: invalid.errors.iter().map(ToString::to_string).collect() },
-        (Some(why), Ok(_)) => Handling::NotServed { why: why.to_string() },
-        (None, Ok(_)) => served(service, &name, facts),
+        (_, Err(invalid)) => Handling::Invalid { errors: invalid.errors.iter().map(ToString::to_string).collect() },
+        (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string() },
+        (None, Ok(_)) => served(service, &name, inputs),
     };
     Explanation {
         service: name.to_string(),
@@ -29,37 +26,36 @@ pub(super) fn explanation(service: &api::Service, facts: &Facts<'_>) -> Explanat
         node: node.name.clone(),
         zone: node.zone.clone(),
         handling,
-        unread: None,
+        kernel_error: None,
     }
 }
 
-fn served(service: &api::Service, name: &NamespacedName, facts: &Facts<'_>) -> Handling {
-    let tables = IpFamily::BOTH.map(|family| facts.tracker.table(family));
+fn served(service: &api::Service, name: &NamespacedName, inputs: &Inputs<'_>) -> Handling {
+    let tables = IpFamily::BOTH.map(|family| inputs.tracker.table(family));
     let ports: Vec<(&ServiceTable, &ServicePortName, &ServicePortEntry)> = tables
         .into_iter()
         .flat_map(|table| table.ports_of(name).map(move |(name, entry)| (table, name, entry)))
         .collect();
-    let slices: Vec<SliceView> = facts.tracker.slices_of(name).collect();
+    let slices: Vec<SliceView> = inputs.tracker.slices_of(name).collect();
     let unserved = slices.iter().filter(|slice| ports.iter().all(|(table, _, _)| table.family != slice.family));
     Handling::Served {
-        policies: policies(service, &ports, facts),
-        strays: unserved.map(of_no_family).collect(),
-        ports: ports.iter().map(|(table, name, entry)| port(table, name, entry, &slices, facts)).collect(),
+        policies: policies(service, &ports, inputs),
+        unused_slices: unserved.map(slice_of_unserved_family).collect(),
+        ports: ports.iter().map(|(table, name, entry)| port(table, name, entry, &slices, inputs)).collect(),
     }
 }
 
-/// A slice of a family that the Service has no cluster IP of.
-fn of_no_family(slice: &SliceView) -> Stray {
-    let why = format!("the Service has no cluster IP of {}", slice.family);
-    Stray { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), why }
+fn slice_of_unserved_family(slice: &SliceView) -> UnusedSlice {
+    let reason = format!("the Service has no {} cluster IP", slice.family);
+    UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason }
 }
 
 fn policies(
     service: &api::Service,
     ports: &[(&ServiceTable, &ServicePortName, &ServicePortEntry)],
-    facts: &Facts<'_>,
+    inputs: &Inputs<'_>,
 ) -> Policies {
-    // What a Service asks for is the same for all its ports, but for addresses, which depend on the family.
+    // Policies are the same for all ports; only addresses depend on the IP family.
     let all = || ports.iter().map(|(_, _, entry)| &entry.service);
     let external = all().find(|port| port.externally_accessible());
     let mut source_ranges: Vec<_> = all().flat_map(|port| port.load_balancer_source_ranges.iter().copied()).collect();
@@ -71,7 +67,7 @@ fn policies(
         affinity: all().find_map(|port| port.affinity).map(|it| Affinity { timeout_seconds: it.timeout_seconds }),
         source_ranges,
         traffic_distribution: service.spec.traffic_distribution.clone(),
-        health_check: facts.health_check,
+        health_check: inputs.health_check,
     }
 }
 
@@ -80,7 +76,7 @@ fn port(
     name: &ServicePortName,
     entry: &ServicePortEntry,
     slices: &[SliceView],
-    facts: &Facts<'_>,
+    inputs: &Inputs<'_>,
 ) -> ExplainedPort {
     let eligibility = table.eligibility(entry);
     let endpoints = entry.endpoints.iter().enumerate();
@@ -88,20 +84,25 @@ fn port(
         name: name.port.to_string(),
         family: table.family,
         protocol: name.protocol,
-        frontends: frontends(table, name.protocol, &entry.service, &table.endpoint_sets(entry), facts),
-        endpoints: endpoints.map(|(i, endpoint)| explained(endpoint, i, &eligibility, facts)).collect(),
-        strays: slices.iter().filter_map(|slice| portless(slice, table.family, name)).collect(),
-        in_force: None,
+        frontends: frontends(table, name.protocol, &entry.service, &table.endpoint_sets(entry), inputs),
+        endpoints: endpoints.map(|(i, endpoint)| explained(endpoint, i, &eligibility, inputs)).collect(),
+        unused_slices: slices.iter().filter_map(|slice| slice_without_port(slice, table.family, name)).collect(),
+        kernel: None,
     }
 }
 
-fn explained(endpoint: &Endpoint, i: usize, eligibility: &EndpointEligibility, facts: &Facts<'_>) -> ExplainedEndpoint {
+fn explained(
+    endpoint: &Endpoint,
+    i: usize,
+    eligibility: &EndpointEligibility,
+    inputs: &Inputs<'_>,
+) -> ExplainedEndpoint {
     let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect();
     let hints = endpoint.hints.as_deref();
     let usage = |eligibility: &Option<Vec<_>>| eligibility.as_ref().map(|all| Usage(all[i]));
     ExplainedEndpoint {
         address: endpoint.socket(),
-        pod: (facts.pod)(endpoint.address),
+        pod: (inputs.pod)(endpoint.address),
         state: state(endpoint),
         local: endpoint.local,
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),
@@ -128,16 +129,16 @@ fn frontends(
     protocol: Protocol,
     service: &ServicePort,
     sets: &EndpointSets<'_>,
-    facts: &Facts<'_>,
+    inputs: &Inputs<'_>,
 ) -> Vec<ExplainedFrontend> {
-    let knows_pods = facts.settings.local_traffic(table.family, &table.node).is_some();
-    let internal = vec![internal_answer(service, sets, knows_pods, facts.settings.masquerade_all)];
-    let external = external_answers(service, sets, knows_pods);
+    let detects_pods = inputs.settings.local_traffic(table.family, &table.node).is_some();
+    let internal = vec![internal_answer(service, sets, detects_pods, inputs.settings.masquerade_all)];
+    let external = external_answers(service, sets, detects_pods);
     let explained = |(kind, frontend): (FrontendKind, Frontend)| ExplainedFrontend {
         kind,
         addresses: match frontend.address {
             Some(address) => vec![address],
-            None => match facts.settings.node_ports(table.family, &table.node, facts.addresses) {
+            None => match inputs.settings.node_ports(table.family, &table.node, inputs.addresses) {
                 NodePortMatch::AnyLocal => Vec::new(),
                 NodePortMatch::Addresses(addresses) => addresses,
             },
@@ -148,9 +149,9 @@ fn frontends(
     service.frontends(protocol).map(explained).collect()
 }
 
-fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, knows_pods: bool, masquerade_all: bool) -> Answer {
+fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods: bool, masquerade_all: bool) -> Answer {
     let policy = service.internal_policy;
-    let source = match (masquerade_all, knows_pods) {
+    let source = match (masquerade_all, detects_pods) {
         (true, _) => Source::Node,
         (false, true) => Source::PodOrNode,
         (false, false) => Source::Client,
@@ -158,15 +159,15 @@ fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, knows_pods: b
     Answer { clients: Clients::All, outcome: outcome(policy, sets, source) }
 }
 
-fn external_answers(service: &ServicePort, sets: &EndpointSets<'_>, knows_pods: bool) -> Vec<Answer> {
-    let refused_or = |outcome| if sets.has_any_endpoints { outcome } else { Outcome::Refused };
+fn external_answers(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods: bool) -> Vec<Answer> {
+    let rejected_or = |outcome| if sets.has_any_endpoints { outcome } else { Outcome::Rejected };
     if !service.external_local() || !sets.has_any_endpoints {
-        let outcome = refused_or(outcome(TrafficPolicy::Cluster, sets, Source::Node));
+        let outcome = rejected_or(outcome(TrafficPolicy::Cluster, sets, Source::Node));
         return vec![Answer { clients: Clients::All, outcome }];
     }
-    // The policy is about those outside; from inside, the Service's other endpoints can be reached as well.
+    // Policy Local only applies to clients outside of the cluster; pods and the node may use all endpoints.
     let (inside, source) =
-        if knows_pods { (Clients::PodsAndNode, Source::PodOrNode) } else { (Clients::Node, Source::Node) };
+        if detects_pods { (Clients::PodsAndNode, Source::PodOrNode) } else { (Clients::Node, Source::Node) };
     vec![
         Answer { clients: inside, outcome: outcome(TrafficPolicy::Cluster, sets, source) },
         Answer { clients: Clients::Others, outcome: outcome(TrafficPolicy::Local, sets, Source::Client) },
@@ -180,24 +181,24 @@ fn outcome(policy: TrafficPolicy, sets: &EndpointSets<'_>, source: Source) -> Ou
     };
     match endpoints {
         0 if sets.has_any_endpoints => Outcome::Dropped,
-        0 => Outcome::Refused,
+        0 => Outcome::Rejected,
         endpoints => Outcome::Served { policy, endpoints, source },
     }
 }
 
 // === slices ===
 
-/// A slice of the port's family that has no port of its name and protocol.
-fn portless(slice: &SliceView, family: IpFamily, name: &ServicePortName) -> Option<Stray> {
+/// Returns the slice as unused if it is of the port's family, but has no port with its name and protocol.
+fn slice_without_port(slice: &SliceView, family: IpFamily, name: &ServicePortName) -> Option<UnusedSlice> {
     if slice.family != family || slice.ports_for(name).next().is_some() {
         return None;
     }
-    let has = slice.ports.iter().map(|port| describe(&port.name, port.protocol)).collect::<Vec<_>>();
-    let has = if has.is_empty() { "none with a number".to_owned() } else { has.join(", ") };
-    let why = format!("has no port {}, but {has}", describe(&name.port, name.protocol));
-    Some(Stray { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), why })
+    let ports = slice.ports.iter().map(|port| port_text(&port.name, port.protocol)).collect::<Vec<_>>();
+    let ports = if ports.is_empty() { "no port numbers".to_owned() } else { ports.join(", ") };
+    let reason = format!("it has no port {}, only {ports}", port_text(&name.port, name.protocol));
+    Some(UnusedSlice { slice: slice.name.to_string(), endpoints: slice.endpoints.len(), reason })
 }
 
-fn describe(name: &str, protocol: Protocol) -> String {
-    if name.is_empty() { format!("without a name over {protocol}") } else { format!("{name}/{protocol}") }
+fn port_text(name: &str, protocol: Protocol) -> String {
+    if name.is_empty() { format!("(unnamed)/{protocol}") } else { format!("{name}/{protocol}") }
 }

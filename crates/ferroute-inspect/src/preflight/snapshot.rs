@@ -1,4 +1,4 @@
-//! What is in the kernel before a switch.
+//! The state of the kernel before a switch of modes.
 
 use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
@@ -8,39 +8,43 @@ use ferroute_iptables::{
     plan::{is_proxy_chain, jumps},
     text::Line,
 };
-use ferroute_proxy::{kernel_rules::KernelRules, logging::chain, modes::REGISTRY};
+use ferroute_proxy::{
+    kernel_rules::{self, KernelRules},
+    logging::chain,
+    modes::REGISTRY,
+};
 
-/// What the kernel holds that matters for a switch.
+/// The parts of the kernel's state that a switch of modes affects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The mode of the proxy whose rules are there, of kube-proxy or of ours.
+pub(super) struct KernelSnapshot {
+    /// The mode of the service proxy whose rules are in the kernel.
     pub(super) mode: Option<ModeName>,
-    /// Rules of other programs that use chains of a proxy, as `iptables` would be told them.
+    /// Rules of other programs that use chains of a proxy, as arguments of `iptables`.
     pub(super) references: Vec<(IpFamily, String)>,
-    /// Families whose forwarded packets are dropped unless a rule accepts them.
+    /// The IP families in which the policy of FORWARD is DROP.
     pub(super) drops_forwarded: Vec<IpFamily>,
-    /// The same for packets to the host.
+    /// The IP families in which the policy of INPUT is DROP.
     pub(super) drops_input: Vec<IpFamily>,
-    /// Why the kernel was not read to the end.
-    pub(super) trouble: Option<String>,
+    /// Why some rules could not be read.
+    pub(super) error: Option<String>,
 }
 
-/// Reads all rules.
-pub(super) fn read() -> Found {
-    let mut found = Found { mode: REGISTRY.present().next(), ..Found::default() };
+/// Reads the snapshot.
+pub(super) fn read() -> KernelSnapshot {
+    let mut snapshot = KernelSnapshot { mode: REGISTRY.present().next(), ..KernelSnapshot::default() };
     for family in IpFamily::BOTH {
-        match ferroute_proxy::kernel_rules::read(family, &HostExec, &search_path()) {
-            Ok(rules) => found.add(&rules),
-            Err(error) => found.trouble = Some(chain(&error)),
+        match kernel_rules::read(family, &HostExec, &search_path()) {
+            Ok(rules) => snapshot.add(&rules),
+            Err(error) => snapshot.error = Some(chain(&error)),
         }
     }
-    found
+    snapshot
 }
 
-impl Found {
+impl KernelSnapshot {
     fn add(&mut self, rules: &KernelRules) {
-        for found in &rules.iptables {
-            self.add_iptables(&found.saved.rules);
+        for backend in &rules.iptables {
+            self.add_iptables(&backend.saved.rules);
         }
     }
 
@@ -60,35 +64,35 @@ impl Found {
     }
 }
 
-/// Rules that lead into chains of a proxy and are not its own, and rules in its chains that lead out of them.
+/// Returns the rules of other programs that jump to chains of a proxy, and rules in its chains that jump to other chains.
 pub(super) fn foreign_references(rules: &RuleSet) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut references = Vec::new();
     for (table, chains) in &rules.tables {
         for (from, chain) in &chains.chains {
-            let is_proxys = |chain: ChainName| is_proxy_chain(*table, chain);
+            let is_proxy = |chain: ChainName| is_proxy_chain(*table, chain);
             let is_foreign = |rule: &&Rule| match rule.next_chain() {
-                Some(to) if is_proxys(*from) => !is_proxys(to) && !is_kubernetes(to),
-                Some(to) => is_proxys(to) && !is_way_in(*table, *from, rule),
+                Some(to) if is_proxy(*from) => !is_proxy(to) && !is_kubernetes(to),
+                Some(to) => is_proxy(to) && !is_entry_jump(*table, *from, rule),
                 None => false,
             };
-            let told = chain.rules.iter().filter(is_foreign).map(|rule| format!("-t {table} {}", Line(*from, rule)));
-            found.extend(told);
+            let foreign = chain.rules.iter().filter(is_foreign).map(|rule| format!("-t {table} {}", Line(*from, rule)));
+            references.extend(foreign);
         }
     }
-    found
+    references
 }
 
-/// A chain that the kubelet makes for everybody.
+/// Reports whether a chain belongs to Kubernetes, such as those that the kubelet creates.
 fn is_kubernetes(chain: ChainName) -> bool {
     chain.as_str().starts_with("KUBE-")
 }
 
-/// A proxy's own jump out of a builtin chain: one of ours, or one with a comment such as every mode of kube-proxy writes.
-fn is_way_in(table: TableName, from: ChainName, rule: &Rule) -> bool {
-    let is_ours = || jumps().iter().any(|jump| jump.table == table && jump.from == from && jump.rule == *rule);
+/// Reports whether a rule is a proxy's jump from a builtin chain: Ferroute's, or one with a comment of kube-proxy.
+fn is_entry_jump(table: TableName, from: ChainName, rule: &Rule) -> bool {
+    let is_ferroutes = || jumps().iter().any(|jump| jump.table == table && jump.from == from && jump.rule == *rule);
     let is_commented =
         || rule.first_comment().is_some_and(|text| text.starts_with("kubernetes ") || text.starts_with("kube-proxy "));
-    from.is_builtin() && (is_commented() || is_ours())
+    from.is_builtin() && (is_commented() || is_ferroutes())
 }
 
 #[cfg(test)]
@@ -99,7 +103,7 @@ mod tests {
         foreign_references(&RuleSet::parse_save(IpFamily::V4, text).unwrap())
     }
 
-    const PROXYS: &str = "*nat
+    const PROXY_RULES: &str = "*nat
 :PREROUTING ACCEPT [0:0]
 :KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
@@ -111,15 +115,15 @@ mod tests {
 ";
 
     #[test]
-    fn a_proxys_own_rules_and_those_of_the_kubelet_are_no_references() {
-        assert_eq!(references(&format!("{PROXYS}COMMIT\n")), Vec::<String>::new());
+    fn rules_of_proxy_and_kubelet_are_not_foreign() {
+        assert_eq!(references(&format!("{PROXY_RULES}COMMIT\n")), Vec::<String>::new());
         let filter = "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
         assert_eq!(references(filter), Vec::<String>::new());
     }
 
     #[test]
-    fn rules_into_a_proxys_chains_and_out_of_them_are_told() {
-        let others = "\
+    fn foreign_jumps_to_and_from_proxy_chains_are_returned() {
+        let foreign = "\
 :CNI-X - [0:0]
 -A PREROUTING -i cni0 -j KUBE-SERVICES
 -A CNI-X -j KUBE-MARK-MASQ
@@ -128,7 +132,7 @@ mod tests {
 COMMIT
 ";
         assert_eq!(
-            references(&format!("{PROXYS}{others}")),
+            references(&format!("{PROXY_RULES}{foreign}")),
             [
                 "-t nat -A PREROUTING -i cni0 -j KUBE-SERVICES",
                 "-t nat -A KUBE-SERVICES -j CNI-X",
@@ -138,10 +142,10 @@ COMMIT
     }
 
     #[test]
-    fn policies_that_drop_are_seen() {
-        let mut found = Found::default();
+    fn drop_policies_are_recorded() {
+        let mut snapshot = KernelSnapshot::default();
         let text = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\nCOMMIT\n";
-        found.add_iptables(&RuleSet::parse_save(IpFamily::V6, text).unwrap());
-        assert_eq!(found, Found { drops_forwarded: vec![IpFamily::V6], ..Found::default() });
+        snapshot.add_iptables(&RuleSet::parse_save(IpFamily::V6, text).unwrap());
+        assert_eq!(snapshot, KernelSnapshot { drops_forwarded: vec![IpFamily::V6], ..KernelSnapshot::default() });
     }
 }

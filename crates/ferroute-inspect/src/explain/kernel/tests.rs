@@ -1,5 +1,5 @@
-use ferroute_core::{HostState, 
-    IpFamily, ProxySettings,
+use ferroute_core::{
+    HostState, IpFamily, ProxySettings,
     testing::{Cluster, pod, port_name, service, slice, udp_port_name},
 };
 use ferroute_iptables::{PlanContext, SavedRulesReader};
@@ -20,20 +20,20 @@ fn shop() -> Cluster {
         .slice(slice("shop/web-2a", "web-2").port("http", 8080).pod(pod("10.244.0.2").on("node-1")))
 }
 
-fn lines(rules: &[OwnRule]) -> String {
+fn lines(rules: &[ServiceRule]) -> String {
     let count = |packets: Option<u64>| packets.map_or("-".to_owned(), |packets| packets.to_string());
-    rules.iter().map(|rule| format!("{} {} {}\n", count(rule.packets), rule.place, rule.text)).collect()
+    rules.iter().map(|rule| format!("{} {} {}\n", count(rule.packets), rule.location, rule.text)).collect()
 }
 
 #[test]
-fn rules_of_a_service_port_are_found_in_shared_chains_and_in_its_own() {
+fn rules_of_service_port_are_found_in_shared_and_own_chains() {
     let table = shop().table(IpFamily::V4);
     let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
     let text = ferroute_iptables::render(&table, &context).to_string();
     let mut reader = SavedRulesReader::new(IpFamily::V4);
     text.lines().for_each(|line| reader.line(&line.replace("-A KUBE-SERVICES", "[7:420] -A KUBE-SERVICES")));
     let saved = reader.finish().unwrap();
-    assert_snapshot!(lines(&own_iptables_rules(&saved, &port_name("shop/web:http"))), @"
+    assert_snapshot!(lines(&iptables_rules(&saved, &port_name("shop/web:http"))), @"
     7 nat KUBE-SERVICES -d 10.96.0.1/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-67NZLRHBNDSAWJRO
     - nat KUBE-SVC-67NZLRHBNDSAWJRO -m statistic --mode random --probability 0.50000000000 -j KUBE-SEP-OLBUFZVHCJLG5LFW
     - nat KUBE-SVC-67NZLRHBNDSAWJRO -j KUBE-SEP-XTJTEC7KOHLCQM25
@@ -42,15 +42,15 @@ fn rules_of_a_service_port_are_found_in_shared_chains_and_in_its_own() {
     - nat KUBE-SEP-XTJTEC7KOHLCQM25 -s 10.244.1.2/32 -j KUBE-MARK-MASQ
     - nat KUBE-SEP-XTJTEC7KOHLCQM25 -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:8080
     ");
-    assert_snapshot!(lines(&own_iptables_rules(&saved, &udp_port_name("shop/web:http2"))), @"
+    assert_snapshot!(lines(&iptables_rules(&saved, &udp_port_name("shop/web:http2"))), @"
     - filter KUBE-EXTERNAL-SERVICES -p udp -m addrtype --dst-type LOCAL -m udp --dport 30080 -j REJECT --reject-with icmp-port-unreachable
     7 filter KUBE-SERVICES -d 10.96.0.1/32 -p udp -m udp --dport 80 -j REJECT --reject-with icmp-port-unreachable
     ");
-    assert_eq!(own_iptables_rules(&saved, &port_name("shop/we:http")), []);
+    assert_eq!(iptables_rules(&saved, &port_name("shop/we:http")), []);
 }
 
 #[test]
-fn elements_of_a_service_port_are_those_of_its_frontends_and_endpoints() {
+fn elements_of_service_port_are_those_of_its_frontends_and_endpoints() {
     let table = shop().table(IpFamily::V4);
     let settings = NftablesSettings { counters: true, ..NftablesSettings::default() };
     let mut kernel = MemoryKernel::new();
@@ -66,7 +66,7 @@ fn elements_of_a_service_port_are_those_of_its_frontends_and_endpoints() {
         .collect();
     let own = |name: ServicePortName| {
         let entry = &table.entries[&name];
-        lines(&own_nftables_elements(&elements, IpFamily::V4, &name, entry))
+        lines(&nftables_elements(&elements, IpFamily::V4, &name, entry))
     };
     assert_snapshot!(own(port_name("shop/web:http")), @r#"
     - @cluster-ips 10.96.0.1

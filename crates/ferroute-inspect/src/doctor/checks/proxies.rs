@@ -1,0 +1,84 @@
+//! Conflicts with other programs that write rules.
+
+use std::collections::BTreeSet;
+
+use ferroute_core::IpFamily;
+
+use crate::doctor::{
+    Inputs, Severity,
+    diagnosis::{CheckResult, Defect},
+};
+
+/// Checks that only one backend of iptables has rules.
+pub(super) fn backends(inputs: &Inputs) -> CheckResult {
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        let backends = match &inputs.families[family.index()].backends {
+            Ok(backends) => backends,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        let in_use: Vec<_> = backends.iter().filter(|backend| backend.rules > 0).collect();
+        if in_use.len() < 2 {
+            continue;
+        }
+        let counts: Vec<String> =
+            in_use.iter().map(|backend| format!("{} in {}", backend.rules, backend.backend)).collect();
+        defects.push(Defect::new(
+            Severity::Warning,
+            format!("both iptables backends have {family} rules: {}", counts.join(", ")),
+            "the kernel applies the rules of both, in an order that is hard to predict; one can drop what the other accepts",
+            "find the owners of the rules with iptables-legacy-save and iptables-nft-save, and configure all programs on the \
+             host for one backend (update-alternatives --config iptables)",
+        ));
+    }
+    CheckResult::Defects(defects)
+}
+
+/// Checks that exactly one service proxy runs, and that only its rules are in the kernel.
+pub(super) fn proxies(inputs: &Inputs) -> CheckResult {
+    let running = match &inputs.proxies {
+        Ok(running) => running,
+        Err(reason) => return CheckResult::Unknown(reason.clone()),
+    };
+    let names: Vec<String> = running.iter().map(|process| format!("{} (pid {})", process.name, process.pid)).collect();
+    let mut defects = Vec::new();
+    if running.len() > 1 {
+        defects.push(Defect::new(
+            Severity::Problem,
+            format!("several service proxies are running: {}", names.join(", ")),
+            "in the same network namespace, they restore their own rules whenever another changes them, and connections use \
+             the rules of either",
+            "stop all but one; in a cluster, delete the DaemonSet of the other, or exclude this node with a node selector",
+        ));
+    }
+    let mut active = Vec::new();
+    let mut descriptions = BTreeSet::new();
+    for family in IpFamily::BOTH {
+        match &inputs.families[family.index()].active_proxies {
+            Ok(proxies) => {
+                active.extend(proxies.iter().map(|proxy| format!("{proxy} ({family})")));
+                descriptions.extend(proxies);
+            }
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        }
+    }
+    if descriptions.len() > 1 {
+        defects.push(Defect::new(
+            Severity::Warning,
+            format!("the kernel has rules of several service proxies: {}", active.join(", ")),
+            "connections use the rules that come first, so changes may have no effect",
+            "restart the proxy, which removes the rules of other proxies when it starts; if they remain, run `ferroute run \
+             --cleanup`, which removes the rules of all proxies, and start the proxy again",
+        ));
+    }
+    if !active.is_empty() && running.is_empty() {
+        defects.push(Defect::new(
+            Severity::Warning,
+            format!("the kernel has rules of a service proxy, but none is running: {}", active.join(", ")),
+            "connections still go to the endpoints that existed when the proxy stopped",
+            "start the proxy, or remove the rules with `ferroute run --cleanup`; a proxy in another PID namespace is not \
+             visible here",
+        ));
+    }
+    CheckResult::Defects(defects)
+}

@@ -1,0 +1,135 @@
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Inputs, checks};
+
+/// The results of all checks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Diagnosis {
+    /// The problems found, the most severe first.
+    pub findings: Vec<Finding>,
+    /// Checks without a result.
+    pub unknown: Vec<Unknown>,
+    /// Checks that passed.
+    #[serde(rename = "sound")]
+    pub passed: Vec<&'static str>,
+}
+
+/// A problem that a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The name of the check.
+    pub check: &'static str,
+    /// The severity.
+    pub severity: Severity,
+    /// The problem.
+    #[serde(rename = "what")]
+    pub problem: String,
+    /// Its effect on Services.
+    #[serde(rename = "breaks")]
+    pub effect: String,
+    /// How to fix it.
+    #[serde(rename = "mend")]
+    pub fix: String,
+}
+
+/// The severity of a finding, the most severe first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Some or all Services do not work.
+    Problem,
+    /// Services can fail for some clients, or soon.
+    Warning,
+    /// For information.
+    Note,
+}
+
+/// A check without a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    /// The name of the check.
+    pub check: &'static str,
+    /// The reason.
+    #[serde(rename = "why")]
+    pub reason: String,
+}
+
+/// Runs all checks.
+pub fn diagnose(inputs: &Inputs) -> Diagnosis {
+    let mut diagnosis = Diagnosis::default();
+    for check in checks::ALL {
+        match (check.run)(inputs) {
+            CheckResult::NotApplicable => {}
+            CheckResult::Unknown(reason) => diagnosis.unknown.push(Unknown { check: check.name, reason }),
+            CheckResult::Defects(defects) if defects.is_empty() => diagnosis.passed.push(check.name),
+            CheckResult::Defects(defects) => diagnosis.findings.extend(defects.into_iter().map(|defect| {
+                let Defect { severity, problem, effect, fix } = defect;
+                Finding { check: check.name, severity, problem, effect, fix }
+            })),
+        }
+    }
+    diagnosis.findings.sort_by_key(|finding| finding.severity);
+    diagnosis
+}
+
+/// Writes a diagnosis as text.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) -> fmt::Result {
+    let Diagnosis { findings, unknown, passed } = diagnosis;
+    for Finding { check, severity, problem, effect, fix } in findings {
+        let title = match severity {
+            Severity::Problem => "PROBLEM",
+            Severity::Warning => "WARNING",
+            Severity::Note => "NOTE",
+        };
+        writeln!(out, "{title}: {problem}  [{check}]")?;
+        writeln!(out, "    effect: {effect}")?;
+        writeln!(out, "    fix:    {fix}")?;
+    }
+    for Unknown { check, reason } in unknown {
+        writeln!(out, "UNKNOWN: {reason}  [{check}]")?;
+    }
+    if !passed.is_empty() {
+        writeln!(out, "passed: {}", passed.join(", "))?;
+    }
+    Ok(())
+}
+
+/// A [`Finding`] without the name of its check.
+pub(super) struct Defect {
+    severity: Severity,
+    problem: String,
+    effect: String,
+    fix: String,
+}
+
+impl Defect {
+    pub(super) fn new(
+        severity: Severity,
+        problem: impl Into<String>,
+        effect: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self { severity, problem: problem.into(), effect: effect.into(), fix: fix.into() }
+    }
+}
+
+/// The result of a check.
+pub(super) enum CheckResult {
+    /// The check does not apply to this host or mode.
+    NotApplicable,
+    /// An input is missing, for this reason.
+    Unknown(String),
+    /// The problems found, if any.
+    Defects(Vec<Defect>),
+}
+
+impl From<Result<Vec<Defect>, String>> for CheckResult {
+    fn from(result: Result<Vec<Defect>, String>) -> Self {
+        result.map_or_else(Self::Unknown, Self::Defects)
+    }
+}

@@ -1,0 +1,148 @@
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use ferroute_config::ModeName;
+use ferroute_core::Protocol;
+
+/// A value read from the host, or the reason why it could not be read.
+pub type Reading<T> = Result<T, String>;
+
+/// The state of a host and its cluster that the checks depend on.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// The configured mode, or its replacement.
+    pub mode: ModeName,
+    /// The inputs of each IP family, by [`ferroute_core::IpFamily::index`].
+    pub families: [FamilyInputs; 2],
+    /// Sysctls by their dotted names, without those that the kernel does not have.
+    pub sysctls: Reading<BTreeMap<String, String>>,
+    /// The names of network interfaces that are bridges.
+    pub bridges: Reading<Vec<String>>,
+    /// The use of the conntrack table; `None` if conntrack is not loaded.
+    pub conntrack: Reading<Option<ConntrackUsage>>,
+    /// The listening sockets in this network namespace.
+    pub listeners: Reading<Vec<Listener>>,
+    /// The running service proxies.
+    pub proxies: Reading<Vec<Process>>,
+    /// The offset of the API server's clock; `None` without an API server.
+    pub clock: Option<Reading<ClockOffset>>,
+    /// The node ports of Services; `None` without a source of Services.
+    pub node_ports: Option<Vec<NodePort>>,
+    /// The result of a connection attempt to each endpoint; `None` if there were none.
+    pub endpoints: Option<Vec<EndpointProbe>>,
+}
+
+/// The inputs of one IP family.
+#[derive(Clone, Debug)]
+pub struct FamilyInputs {
+    /// Whether the kernel supports the family.
+    pub in_kernel: bool,
+    /// Whether there are Services of the family; `None` without a source of Services.
+    pub has_services: Option<bool>,
+    /// Why the host does not support the mode, if it does not.
+    pub supported: Result<(), String>,
+    /// The rules in each backend of `iptables`.
+    pub backends: Reading<Vec<BackendRules>>,
+    /// Descriptions of the service proxies whose rules are in the kernel.
+    pub active_proxies: Reading<Vec<String>>,
+}
+
+/// The rules in one backend of `iptables`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendRules {
+    /// `nf_tables` or `legacy`.
+    pub backend: String,
+    /// The number of rules, of any program.
+    pub rules: usize,
+    /// Whether the policy of `FORWARD` is DROP.
+    pub forward_drops: bool,
+}
+
+/// The use of the conntrack table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConntrackUsage {
+    /// The number of entries.
+    pub count: u64,
+    /// The maximum number of entries.
+    pub max: u64,
+    /// The packets dropped since boot because the table was full or an entry could not be inserted.
+    pub dropped: u64,
+}
+
+/// A listening socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The local address.
+    pub address: SocketAddr,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The owner, if it is visible.
+    pub process: Option<Process>,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The process ID.
+    pub pid: i32,
+    /// The name.
+    pub name: String,
+}
+
+/// The difference between another clock and this host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// The absolute difference.
+    pub difference: Duration,
+    /// Whether the other clock is ahead.
+    pub ahead: bool,
+}
+
+/// A node port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePort {
+    /// The port.
+    pub port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The name of the service port.
+    pub service: String,
+}
+
+/// A connection attempt to an endpoint from this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointProbe {
+    /// The name of the service port.
+    pub service: String,
+    /// The endpoint.
+    pub endpoint: SocketAddr,
+    /// The result.
+    pub result: ProbeResult,
+}
+
+/// The result of a connection attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// The connection was established.
+    Connected,
+    /// The connection was refused.
+    Refused,
+    /// There was no reply.
+    TimedOut,
+    /// The network reported this error.
+    Unreachable(String),
+}
+
+impl Inputs {
+    /// Returns a sysctl's value; `Ok(None)` if the kernel does not have it.
+    pub(super) fn sysctl(&self, name: &str) -> Reading<Option<&str>> {
+        self.sysctls.as_ref().map(|sysctls| sysctls.get(name).map(String::as_str)).map_err(Clone::clone)
+    }
+}
+
+impl Listener {
+    /// Reports whether the socket accepts packets from other hosts.
+    pub(super) fn is_reachable(&self) -> bool {
+        // IPv6 sockets may have IPv4-mapped addresses.
+        !self.address.ip().to_canonical().is_loopback()
+    }
+}

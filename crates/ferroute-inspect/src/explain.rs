@@ -1,0 +1,50 @@
+//! Explains how the proxy handles a Service: its frontends, its policies, and its endpoints with the reason why each is used
+//! or not.
+//!
+//! The reasons come from the code that selects endpoints for rules, [`ServiceTable::eligibility`]; nothing is decided a
+//! second time. [`explain`] is pure; [`explain_on_host`] adds the rules, counters and connections in the kernel.
+
+mod build;
+mod explanation;
+mod host;
+mod kernel;
+mod print;
+
+use std::net::IpAddr;
+
+use ferroute_admin::health::HealthCheck;
+use ferroute_api as api;
+use ferroute_core::{ProxySettings, Tracker};
+
+#[cfg(doc)]
+use ferroute_core::ServiceTable;
+
+pub use explanation::{
+    Affinity, Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
+    Explanation, Handling, KernelState, Outcome, Policies, ServiceRule, Source, UnusedSlice, Usage,
+};
+pub use host::explain_on_host;
+pub use print::write_explanation_into;
+
+/// The inputs of an explanation.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// All objects, with up-to-date tables of both IP families.
+    pub tracker: &'a Tracker,
+    /// The settings of the proxy.
+    pub settings: &'a ProxySettings,
+    /// The addresses of the host's interfaces, on which node ports may be served.
+    pub addresses: &'a [IpAddr],
+    /// The Service's health check, if it has a health-check node port.
+    pub health_check: Option<HealthCheck>,
+    /// Returns the name of the pod with an address.
+    pub pod: &'a dyn Fn(IpAddr) -> Option<String>,
+}
+
+/// Explains how the proxy handles `service`. [`ExplainedPort::kernel`] is `None` for all ports.
+pub fn explain(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
+    build::explanation(service, inputs)
+}
+
+#[cfg(test)]
+mod tests;

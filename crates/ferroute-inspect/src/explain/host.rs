@@ -1,0 +1,99 @@
+//! The explanation of a Service on this host.
+
+use std::net::IpAddr;
+
+use anyhow::bail;
+use ferroute_admin::health::HealthCheck;
+use ferroute_core::{IpFamily, NamespacedName};
+use ferroute_host::{HostAddresses, KernelAddresses};
+
+use super::{Explanation, Inputs, explain, kernel};
+use crate::desired::{AddressOwner, Desired};
+
+/// Explains how the proxy handles a Service, including its state in the kernel if that can be read.
+///
+/// # Errors
+/// If there is no Service of this name.
+pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Explanation> {
+    let Some(object) = desired.services.get(service) else { bail!(not_found(service, desired)) };
+    let name = NamespacedName::from_metadata(&object.metadata);
+    let addresses = addresses(desired);
+    let pod = |address| match desired.names.owner(address) {
+        Some(AddressOwner::Pod { name, .. }) => Some(name.clone()),
+        _ => None,
+    };
+    let inputs = Inputs {
+        tracker: &desired.tracker,
+        settings: &desired.resolved.settings,
+        addresses: &addresses,
+        health_check: health_check(desired, &name),
+        pod: &pod,
+    };
+    let mut explanation = explain(object, &inputs);
+    kernel::add_state(&mut explanation, desired, &name, &addresses);
+    Ok(explanation)
+}
+
+fn not_found(name: &str, desired: &Desired) -> String {
+    let similar = similar_names(name, desired.services.keys().map(String::as_str));
+    let hint = if similar.is_empty() { String::new() } else { format!(" (did you mean {}?)", similar.join(" or ")) };
+    format!("Service {name} not found{hint}")
+}
+
+/// Returns the addresses on which node ports may be served: those of the Node, or if it has none, those of this host.
+fn addresses(desired: &Desired) -> Vec<IpAddr> {
+    if !desired.host.addresses.is_empty() {
+        return desired.host.addresses.clone();
+    }
+    KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default()
+}
+
+fn health_check(desired: &Desired, name: &NamespacedName) -> Option<HealthCheck> {
+    let families = IpFamily::BOTH.map(|family| HealthCheck::from_table(desired.table(family)));
+    HealthCheck::merge(&families).remove(name)
+}
+
+/// Returns at most [`MAX_SIMILAR`] names that may be meant by `name`, the most likely first: the same name in another
+/// namespace, names with few different letters, and names of which one is a prefix of the other.
+fn similar_names<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let without_namespace = |full: &str| full.rsplit('/').next().unwrap_or_default().to_owned();
+    let own_name = without_namespace(name);
+    let distance = |candidate: &str| {
+        if without_namespace(candidate) == own_name {
+            return Some(1);
+        }
+        let distance = strsim::osa_distance(name, candidate);
+        // In a short name, a few letters are all of it.
+        let is_near = distance <= MAX_DISTANCE && distance * 3 <= own_name.len();
+        let is_prefix = candidate.starts_with(name) || name.starts_with(candidate);
+        (is_near || is_prefix).then_some(distance)
+    };
+    let mut similar: Vec<(usize, &str)> = candidates.into_iter().filter_map(|it| Some((distance(it)?, it))).collect();
+    similar.sort_unstable();
+    similar.into_iter().map(|(_, name)| name).take(MAX_SIMILAR).collect()
+}
+
+/// The maximum edit distance of similar names.
+const MAX_DISTANCE: usize = 4;
+/// The maximum number of names in a hint.
+const MAX_SIMILAR: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn similar_names_are_sorted_by_distance() {
+        let names = ["shop/cart", "shop/carts", "shop/catalogue", "default/cart", "kube-system/kube-dns"];
+        assert_eq!(similar_names("shop/crat", names), ["shop/cart"]);
+        assert_eq!(similar_names("shop/cat", names), ["shop/cart", "shop/catalogue"]);
+        assert_eq!(similar_names("web/cart", names), ["default/cart", "shop/cart"]);
+        assert_eq!(similar_names("kube-system/dns", names), ["kube-system/kube-dns"; 0]);
+        assert_eq!(similar_names("kube-system/kubedns", names), ["kube-system/kube-dns"]);
+    }
+
+    #[test]
+    fn dissimilar_names_are_omitted() {
+        assert!(similar_names("a/b", ["a/c", "x/y"]).is_empty());
+    }
+}

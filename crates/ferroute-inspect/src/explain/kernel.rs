@@ -1,0 +1,213 @@
+//! The state of a Service in the kernel of this network namespace: its rules or elements with their counters, and its
+//! connections.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePortEntry, ServicePortName};
+use ferroute_host::conntrack;
+use ferroute_iptables::{
+    ChainName, HostExec, Match, ProtocolMatch, Rule, SavedRules, Sense, TableName, exec::search_path,
+    plan::is_service_chain,
+};
+use ferroute_nftables::{
+    Value,
+    kernel::Counter,
+    model::{Element, Name},
+    plan::{SetId, frontend_key},
+};
+use ferroute_proxy::{
+    kernel_rules::{self, KernelRules},
+    logging::chain,
+};
+
+use super::{ConnectionCount, ExplainedPort, Explanation, Handling, KernelState, ServiceRule};
+use crate::desired::Desired;
+
+/// Adds the state of each port to an explanation. If some of it cannot be read, the explanation contains the error.
+pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: &NamespacedName, addresses: &[IpAddr]) {
+    let Handling::Served { ports, .. } = &mut explanation.handling else { return };
+    let mut errors = Vec::new();
+    for family in IpFamily::BOTH {
+        let entries: Vec<(&ServicePortName, &ServicePortEntry)> = desired.table(family).ports_of(name).collect();
+        if entries.is_empty() {
+            continue;
+        }
+        let rules = or_error(FamilyRules::read(family), &mut errors);
+        let mut tracked: BTreeMap<Protocol, Option<Vec<conntrack::Entry>>> = BTreeMap::new();
+        for (name, entry) in entries {
+            let tracked = tracked
+                .entry(name.protocol)
+                .or_insert_with(|| or_error(read_conntrack(family, name.protocol), &mut errors));
+            let is_same = |port: &&mut ExplainedPort| {
+                port.family == family && port.protocol == name.protocol && *port.name == *name.port
+            };
+            let Some(port) = ports.iter_mut().find(is_same) else { continue };
+            let rules = rules.as_ref().map(|rules| rules.service_port(family, name, entry));
+            let connections = tracked.as_ref().map(|tracked| count(tracked, port, entry, addresses));
+            if rules.is_some() || connections.is_some() {
+                port.kernel = Some(KernelState { rules, connections });
+            }
+        }
+    }
+    errors.dedup();
+    explanation.kernel_error = (!errors.is_empty()).then(|| errors.join("; "));
+}
+
+/// The rules of an IP family, and the elements of Ferroute's nftables table with their counters.
+struct FamilyRules {
+    kernel: KernelRules,
+    elements: Vec<(Name, Element, Option<Counter>)>,
+}
+
+impl FamilyRules {
+    fn read(family: IpFamily) -> anyhow::Result<Self> {
+        let kernel = kernel_rules::read(family, &HostExec, &search_path())?;
+        let elements = kernel.ferroute_table().into_iter().flat_map(|snapshot| {
+            snapshot.table.sets().flat_map(|set| {
+                let counters = snapshot.counters.get(&set.name);
+                let counter = move |element: &Element| counters?.get(&element.key).copied();
+                let all = snapshot.table.elements(&set.name);
+                all.map(move |element| (set.name.clone(), element.clone(), counter(element)))
+            })
+        });
+        Ok(Self { elements: elements.collect(), kernel })
+    }
+
+    fn service_port(&self, family: IpFamily, name: &ServicePortName, entry: &ServicePortEntry) -> Vec<ServiceRule> {
+        let iptables = self.kernel.iptables.iter().flat_map(|snapshot| iptables_rules(&snapshot.saved, name));
+        iptables.chain(nftables_elements(&self.elements, family, name, entry)).collect()
+    }
+}
+
+fn read_conntrack(family: IpFamily, protocol: Protocol) -> anyhow::Result<Vec<conntrack::Entry>> {
+    let mut entries = Vec::new();
+    conntrack::list(family, protocol, |entry| {
+        // Connections without DNAT are not for a Service.
+        if entry.reply_source != entry.original_destination {
+            entries.push(*entry);
+        }
+    })?;
+    Ok(entries)
+}
+
+/// Counts the connections to the port's frontends, by endpoint.
+fn count(
+    tracked: &[conntrack::Entry],
+    port: &ExplainedPort,
+    entry: &ServicePortEntry,
+    addresses: &[IpAddr],
+) -> Vec<ConnectionCount> {
+    let service = &entry.service;
+    let is_local = |address: IpAddr| address.is_loopback() || addresses.contains(&address);
+    let is_frontend =
+        |to: SocketAddr| service.frontends(port.protocol).any(|(_, frontend)| frontend.matches(to, is_local));
+    let mut counts: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    for tracked in tracked.iter().filter(|tracked| is_frontend(tracked.original_destination)) {
+        *counts.entry(tracked.reply_source).or_default() += 1;
+    }
+    let is_current = |address: SocketAddr| {
+        let usages = port.endpoints.iter().filter(|endpoint| endpoint.address == address);
+        usages.flat_map(|endpoint| [endpoint.cluster, endpoint.local_only]).flatten().any(|usage| usage.is_used())
+    };
+    let count = |(endpoint, connections)| ConnectionCount { endpoint, connections, current: is_current(endpoint) };
+    counts.into_iter().map(count).collect()
+}
+
+/// Returns the value, or adds the error to `errors`.
+fn or_error<T>(result: anyhow::Result<T>, errors: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| errors.push(chain(error.as_ref()))).ok()
+}
+
+/// Returns the `iptables` rules of a service port, in the order of tables and chains: its rules in shared chains, and all
+/// rules of the chains that these jump to.
+///
+/// They are identified by their comments, which are those of kube-proxy.
+fn iptables_rules(saved: &SavedRules, port: &ServicePortName) -> Vec<ServiceRule> {
+    let name = port.to_string();
+    let is_named = |rule: &Rule| {
+        let rest = rule.first_comment().and_then(|comment| comment.strip_prefix(&*name));
+        let has_protocol = match &rule.protocol {
+            Some(Sense::Is(ProtocolMatch::Transport(protocol))) => *protocol == port.protocol,
+            _ => true,
+        };
+        has_protocol && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let mut rules = Vec::new();
+    let mut pending = Vec::new();
+    for (table, chain, position, rule) in all_rules(saved) {
+        if !is_service_chain(chain) && is_named(rule) {
+            rules.push(service_rule(saved, table, chain, position, rule));
+            pending.extend(rule.next_chain().filter(|next| is_service_chain(*next)));
+        }
+    }
+    let mut visited = BTreeSet::new();
+    // `pending` is a stack; the first chain has to be on top.
+    pending.reverse();
+    while let Some(chain) = pending.pop() {
+        if !visited.insert(chain) {
+            continue;
+        }
+        let in_chain = saved.rules.rules(TableName::Nat, chain);
+        rules.extend(in_chain.iter().enumerate().map(|(i, rule)| service_rule(saved, TableName::Nat, chain, i, rule)));
+        pending.extend(in_chain.iter().rev().filter_map(Rule::next_chain).filter(|next| is_service_chain(*next)));
+    }
+    rules
+}
+
+fn all_rules(saved: &SavedRules) -> impl Iterator<Item = (TableName, ChainName, usize, &Rule)> {
+    saved.rules.tables.iter().flat_map(|(table, chains)| {
+        let chains = chains.chains.iter();
+        chains.flat_map(|(name, chain)| chain.rules.iter().enumerate().map(|(i, rule)| (*table, *name, i, rule)))
+    })
+}
+
+fn service_rule(saved: &SavedRules, table: TableName, chain: ChainName, position: usize, rule: &Rule) -> ServiceRule {
+    let counters = saved.counters.get(table, chain, position);
+    // Comments repeat the service port's name and make lines long.
+    let mut short = rule.clone();
+    short.matches.retain(|module| !matches!(module, Match::Comment(_)));
+    ServiceRule {
+        location: format!("{table} {chain}"),
+        text: short.to_string(),
+        packets: counters.map(|counters| counters.packets),
+        bytes: counters.map(|counters| counters.bytes),
+    }
+}
+
+/// Returns those of the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of
+/// their sets.
+fn nftables_elements<'a>(
+    elements: impl IntoIterator<Item = &'a (Name, Element, Option<Counter>)>,
+    family: IpFamily,
+    port: &ServicePortName,
+    entry: &ServicePortEntry,
+) -> Vec<ServiceRule> {
+    let frontends: Vec<[Value; 3]> =
+        entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend, family)).collect();
+    let belongs = |set: SetId, key: &[Value]| match set {
+        SetId::ClusterIps => key == [entry.service.cluster_ip.into()],
+        SetId::Hairpin => entry.endpoints.iter().any(|endpoint| {
+            let address = endpoint.address.into();
+            key == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
+        }),
+        SetId::Dispatch | SetId::LocalDispatch | SetId::NodePortAddresses => false,
+        _ => frontends.iter().any(|frontend| key.starts_with(frontend)),
+    };
+    let selected = elements
+        .into_iter()
+        .filter(|(set, element, _)| SetId::from_name(set).is_some_and(|set| belongs(set, &element.key)));
+    selected
+        .map(|(set, element, counter)| ServiceRule {
+            location: format!("@{set}"),
+            text: element.to_string(),
+            packets: counter.map(|counter| counter.packets),
+            bytes: counter.map(|counter| counter.bytes),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! The node on which a packet is traced: its desired state, addresses and routes.
+
+use std::net::IpAddr;
+
+use ferroute_core::{IpFamily, NodeView};
+use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
+use ferroute_trace::{Host, Route};
+use ipnet::IpNet;
+
+use super::Request;
+use crate::desired::Desired;
+
+/// The node on which a packet is traced.
+pub struct TraceNode {
+    /// The desired state of the node.
+    pub desired: Desired,
+    /// The node's addresses and routes.
+    pub host: Host,
+    /// Whether the node is this machine, and `host` was read from the kernel.
+    pub here: bool,
+}
+
+impl TraceNode {
+    /// Loads the desired state, and reads addresses and routes if the node is this machine.
+    ///
+    /// # Errors
+    /// If the configuration, the objects or the host cannot be read.
+    pub fn load(args: &Request, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        // The kernel's rules can be traced without Services.
+        let desired = if args.kernel && args.desired.source.is_empty() {
+            Desired::without_services(&args.desired.settings, verbosity)?
+        } else {
+            Desired::load(&args.desired, verbosity)?
+        };
+        let here = args.kernel || (!desired.is_demo && is_this_machine(desired.node()));
+        let host = if here { from_kernel()? } else { desired.host.clone() };
+        Ok(Self { desired, host, here })
+    }
+}
+
+/// Reports whether an interface of this machine has a primary address of the node.
+fn is_this_machine(node: &NodeView) -> bool {
+    let addresses = KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default();
+    IpFamily::BOTH
+        .into_iter()
+        .filter_map(|family| node.primary_address(family))
+        .any(|address| addresses.contains(&address))
+}
+
+fn from_kernel() -> anyhow::Result<Host> {
+    let addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?;
+    let mut routes = ferroute_host::routes()?;
+    // Of routes to the same network, the last one is used.
+    routes.sort_by_key(|route| std::cmp::Reverse(route.metric));
+    let routes = routes.into_iter().filter_map(|route| {
+        let to = IpNet::new(route.destination, route.prefix_len).ok()?;
+        Some(Route { to, interface: route.interface, source: route.source })
+    });
+    let route_localnet = Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet")?;
+    Ok(Host { addresses, routes: routes.collect(), route_localnet: route_localnet == "1" })
+}
