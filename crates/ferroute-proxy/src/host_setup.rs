@@ -3,7 +3,7 @@
 //! They require privileges that the proxy otherwise does not need, so `--init-only` sets only these and exits. Settings that
 //! a mode checks while it runs are not handled here.
 
-use std::{fs, time::Duration};
+use std::{fmt, fs, time::Duration};
 
 use ferroute_config::{Conntrack, Resolved};
 use ferroute_core::IpFamily;
@@ -34,6 +34,14 @@ pub struct AppliedSetting {
     pub from: Option<String>,
 }
 
+impl fmt::Display for AppliedSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, value, from } = self;
+        write!(f, "{name} = {value}")?;
+        from.as_ref().map_or(Ok(()), |from| write!(f, " (was {from})"))
+    }
+}
+
 /// Applies all settings. Errors are returned in the result, and do not affect other settings.
 pub fn apply(resolved: &Resolved) -> HostSetup {
     apply_to(&Roots::from_kernel(), resolved)
@@ -42,11 +50,7 @@ pub fn apply(resolved: &Resolved) -> HostSetup {
 impl HostSetup {
     /// Describes each setting or error in one line.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
-        let set = self.set.iter().map(|AppliedSetting { name, value, from }| match from {
-            Some(from) => format!("{name} = {value} (was {from})"),
-            None => format!("{name} = {value}"),
-        });
-        set.chain(self.failed.iter().map(|error| chain(error)))
+        self.set.iter().map(ToString::to_string).chain(self.failed.iter().map(|error| chain(error)))
     }
 
     fn ensure(&mut self, sysctls: &Sysctls, name: &'static str, value: String) -> bool {

@@ -9,6 +9,7 @@ use ferroute_config::{
     flags::{RawArgs, RunArgs, VersionRequest},
     settings::{self, Settings},
 };
+use ferroute_core::Tracker;
 use ferroute_inspect::preflight::SwitchNotice;
 use ferroute_proxy::{
     cleanup::cleanup,
@@ -16,7 +17,7 @@ use ferroute_proxy::{
     logging::{self, chain},
     modes::{CalledAs, REGISTRY, Reason},
     node_name,
-    observer::Observer,
+    observer::{FamilySynced, Observer},
 };
 
 /// Runs the proxy, or performs the action that the flags select.
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         return Ok(ExitCode::SUCCESS);
     }
     let mut settings = settings::load_proxy(args, &REGISTRY.names())?;
-    start_logging(args, &settings);
+    start_logging(&settings);
     if let Some(path) = general.write_config_to() {
         let text = settings.config.platform_defaulted().to_yaml();
         fs::write(path, text).with_context(|| format!("cannot write the configuration to {}", path.display()))?;
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     let reason = REGISTRY.select(&mut settings, called_as)?;
     log_start(args, &settings, &reason);
     let setup = host_setup::apply(&settings.resolved);
-    tracing::info!("host settings: {}", setup.lines().collect::<Vec<_>>().join("; "));
+    tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     if general.init_only.0 {
         // Setting them is the only purpose here, so a failure is an error.
         for error in &setup.failed {
@@ -56,11 +57,37 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     for error in &setup.failed {
         tracing::warn!("{}; continuing without", chain(error));
     }
-    let notice = SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>);
-    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, notice.into_iter().collect())
+    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(StartupCode::Mapped)];
+    observers.extend(SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>));
+    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers)
 }
 
-fn start_logging(args: &RawArgs<RunArgs>, settings: &Settings) {
+/// Unmaps the code that only runs at start-up, a moment after the first sync.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StartupCode {
+    Mapped,
+    Done,
+    Unmapped,
+}
+
+impl Observer for StartupCode {
+    fn on_synced(&mut self, _: &FamilySynced<'_>) {
+        if *self == Self::Mapped {
+            *self = Self::Done;
+        }
+    }
+
+    fn on_tick(&mut self, _: &Tracker) {
+        if *self == Self::Done {
+            *self = Self::Unmapped;
+            if let Err(error) = ferroute_netlink::unmap_idle_code() {
+                tracing::debug!("cannot unmap start-up code: {error}");
+            }
+        }
+    }
+}
+
+fn start_logging(settings: &Settings) {
     let logging = settings.resolved.logging;
     logging::start(logging.verbosity, logging.format);
     for warning in &settings.warnings {
@@ -72,7 +99,7 @@ fn start_logging(args: &RawArgs<RunArgs>, settings: &Settings) {
 fn log_start(args: &RawArgs<RunArgs>, settings: &Settings, reason: &Reason) {
     let mode = settings.resolved.mode.as_str();
     let node = node_name(&settings.resolved).unwrap_or_default();
-    tracing::info!(version = version::short(), mode, node, "starting; mode selected: {reason}");
+    tracing::info!(version = version::GIT_VERSION, mode, node, "starting; mode selected: {reason}");
     let given = args.flags.iter().filter(|(name, _)| args.flags.is_given(name));
     let flags: Vec<String> = given.map(|(name, value)| format!("--{name}={value}")).collect();
     if !flags.is_empty() {
