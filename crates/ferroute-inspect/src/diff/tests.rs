@@ -351,3 +351,32 @@ fn rules_of_unknown_mode_are_compared_by_packet_outcomes() {
       note: session affinity timeouts in these rules are not compared
     ");
 }
+
+#[test]
+fn json_field_names_are_stable() {
+    let table = shop().table(IpFamily::V4);
+    let mut other = shop();
+    other.services[0].spec.cluster_ips = vec!["10.96.0.9".to_owned()];
+    other.services[0].spec.cluster_ip = Some("10.96.0.9".to_owned());
+    other.services[1].spec.session_affinity = None;
+    let (expected, actual) = (iptables(&table, &settings()), iptables(&other.table(IpFamily::V4), &settings()));
+    let report = report(&table, &settings(), &Rules::iptables(&expected), &Rules::iptables(&actual));
+    let json = serde_json::to_value(&report).unwrap();
+    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut stable =
+        ["family", "wanted", "found", "compared", "findings", "leftovers", "structure", "doubts", "named"].to_vec();
+    stable.sort_unstable();
+    assert_eq!(keys, stable);
+    assert_eq!((&json["wanted"], &json["found"]), (&"iptables".into(), &"iptables".into()));
+    assert_eq!(json["compared"], serde_json::json!({"servicePorts": 3, "frontends": 6, "packets": 36}));
+    assert_eq!(json["leftovers"][0], serde_json::json!({"frontend": "10.96.0.9:80/tcp", "name": "shop/web:http"}));
+    let affinity = serde_json::json!({
+        "servicePort": "shop/cart:http", "difference": "affinity", "wanted": 600, "found": null,
+    });
+    assert_eq!(json["findings"][0], affinity);
+    let answer = serde_json::json!({
+        "servicePort": "shop/web:http", "frontend": "10.96.0.1:80/tcp", "difference": "answer",
+        "wanted": {"served": 3}, "found": "ignored",
+    });
+    assert!(json["findings"].as_array().unwrap().contains(&answer), "{json:#}");
+}

@@ -57,7 +57,7 @@ pub(super) fn other_mode(inputs: &Inputs) -> CheckResult {
     if [ModeName::NFTABLES, ModeName::IPTABLES].contains(&inputs.mode) {
         return CheckResult::NotApplicable;
     }
-    mode_support(inputs, "provide what is missing, or use another --proxy-mode")
+    mode_support(inputs, "install or enable the missing feature, or use another --proxy-mode")
 }
 
 /// Checks that the host supports the configured mode for all IP families with Services.
