@@ -10,7 +10,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::{Protocol, Style};
-use ferroute_inspect::trace::{Request, Report, TraceNode, load, resolve, write_outline_into};
+use ferroute_inspect::trace::{Report, Request, TraceNode, load, resolve, write_outline_into};
 use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 
 /// Arguments of `ferroute trace`.
