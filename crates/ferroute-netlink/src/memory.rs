@@ -81,7 +81,8 @@ mod tests {
 7f00-7f10 r-xp 00000000 00:00 0 [vdso]
 7f20-7f30 rwxp 00000000 fe:00 43 /usr/lib/patched.so
 ";
-        assert_eq!(super::code_mappings(maps), [0x55d8..0x55f0]);
+        let code = 0x55d8..0x55f0;
+        assert_eq!(super::code_mappings(maps), [code]);
     }
 
     #[test]

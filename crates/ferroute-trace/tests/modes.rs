@@ -170,7 +170,8 @@ impl<'a> Modes<'a> {
             frontends.iter().flat_map(|(_, frontend)| self.slots(frontend, endpoint)).collect();
         prop_assert!(!slots.is_empty(), "{endpoint} has no slot");
         for (packet, _) in frontends {
-            let is_endpoint = |end: &PacketOutcome| matches!(end, PacketOutcome::Delivered { to, .. } if *to == endpoint);
+            let is_endpoint =
+                |end: &PacketOutcome| matches!(end, PacketOutcome::Delivered { to, .. } if *to == endpoint);
             let before = self.through_nftables(packet);
             let ends_there: Vec<&PacketOutcome> = before.keys().filter(|end| is_endpoint(end)).collect();
             let &[end] = &ends_there[..] else { continue };

@@ -59,19 +59,20 @@ pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily) -> Ve
         let excluded = labels.contains_key(labels::SERVICE_PROXY_NAME) || labels.contains_key(labels::HEADLESS);
         !excluded && service.spec.type_.as_deref() != Some("ExternalName") && cluster_ip(service, family).is_some()
     });
-    handled.flat_map(|service| {
-        service.spec.ports.iter().map(move |port| Port {
-            cluster,
-            world,
-            family,
-            service,
-            name: &port.name,
-            protocol: port.protocol.as_deref().unwrap_or("TCP").parse().unwrap(),
-            number: u16::try_from(port.port).unwrap(),
-            node_port: port.node_port.filter(|number| *number != 0).map(|number| u16::try_from(number).unwrap()),
+    handled
+        .flat_map(|service| {
+            service.spec.ports.iter().map(move |port| Port {
+                cluster,
+                world,
+                family,
+                service,
+                name: &port.name,
+                protocol: port.protocol.as_deref().unwrap_or("TCP").parse().unwrap(),
+                number: u16::try_from(port.port).unwrap(),
+                node_port: port.node_port.filter(|number| *number != 0).map(|number| u16::try_from(number).unwrap()),
+            })
         })
-    })
-    .collect()
+        .collect()
 }
 
 fn cluster_ip(service: &Service, family: IpFamily) -> Option<IpAddr> {
