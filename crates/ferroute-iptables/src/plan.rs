@@ -13,7 +13,7 @@
 //!        POSTROUTING ──► KUBE-POSTROUTING: masquerade packets marked by KUBE-MARK-MASQ
 //! ```
 //!
-//! A service port has rules in the [`SharedChain`]s and in chains of its own. [`ServicePlan`] passes both to a callback
+//! A service port has rules in the [`SharedChain`]s and in chains of its own. `ServicePlan` passes both to a callback
 //! one after the other and stores none, so that the rules of a large cluster are never in memory all at once; [`render`]
 //! collects them for printing and analysis. [`ChainState`] holds digests of the applied chains and returns, chain by
 //! chain, the [`Difference`] to be written.

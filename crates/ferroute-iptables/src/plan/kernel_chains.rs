@@ -5,7 +5,7 @@ use ferroute_core::IpFamily;
 use super::{ChainDigest, Jump, chains, fixed::localnet_rule, is_iptables_mode_chain, is_service_chain, jumps};
 use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
 
-/// The proxy's chains in the kernel, as [`ChainDigest`]s. Read line by line from `iptables-save` text, so that its size
+/// The proxy's chains in the kernel, as digests. Read line by line from `iptables-save` text, so that its size
 /// does not depend on the number of rules.
 #[derive(Clone, Debug)]
 pub struct KernelChains {

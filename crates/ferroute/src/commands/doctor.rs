@@ -35,7 +35,7 @@ pub(crate) fn run(args: &DoctorArgs, verbosity: Option<u32>, out: &mut impl Writ
     let settings = settings::load(&args.desired.settings, &REGISTRY.names())?;
     let desired = desired(args, &settings, verbosity)?;
     let diagnosis = diagnose(&read_inputs(&args.desired.source, &settings, desired.as_ref(), !args.no_connect));
-    args.output.write(out, &diagnosis, |text| Ok(write_diagnosis_into(text, &diagnosis)?))?;
+    args.output.write(out, &diagnosis, |text| write_diagnosis_into(text, &diagnosis))?;
     Ok(status(&diagnosis))
 }
 

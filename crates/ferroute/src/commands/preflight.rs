@@ -37,5 +37,5 @@ pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl W
     let named = |from: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == from);
     let (from, to, differences) = preflight(&desired, &config, args.from.as_ref().and_then(named))?;
     let report = Report { node: &desired.node().name, from, to, differences: &differences };
-    args.output.write(out, &report, |text| Ok(write_report_into(text, &report)?))
+    args.output.write(out, &report, |text| write_report_into(text, &report))
 }

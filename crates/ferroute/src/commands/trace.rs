@@ -23,7 +23,7 @@ pub(crate) struct TraceArgs {
     from: Option<String>,
     /// Destination: ADDRESS:PORT, or the name of a Service
     ///
-    /// The full form [NAMESPACE/]NAME[:PORT] selects the Service's cluster IP. The namespace defaults to "default", the port to
+    /// NAMESPACE/NAME:PORT selects the Service's cluster IP. The namespace defaults to "default", the port to
     /// the Service's only port. PORT is a number or a name.
     #[arg(long, value_name = "ADDRESS:PORT|SERVICE")]
     to: String,
