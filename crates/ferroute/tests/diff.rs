@@ -228,7 +228,9 @@ fn iptables_rules_of_kube_proxy_are_compared_by_effect() {
         let node_arguments = ["--hostname-override", "lab-node", "--proxy-mode", mode];
         let output = node.host.try_command(PROGRAM, &[&arguments[..], &node_arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert!(String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel, compared with"));
+        assert!(
+            String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel, compared with")
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! firewalld removes rules when it reloads. The test has a message bus of its own and takes firewalld's name on it.
+//! Repair after firewalld has removed rules. The test owns firewalld's name on a separate message bus.
 
 use std::{
     io::{BufRead, BufReader},
@@ -15,7 +15,7 @@ use crate::{
 
 in_each_mode!(rules_are_restored_after_firewalld_has_started);
 
-/// A message bus that is killed on drop.
+/// A message bus, whose daemon is killed on drop.
 struct Bus {
     child: Child,
     address: String,
@@ -40,7 +40,7 @@ impl Bus {
         Self { child, address: address.trim().to_owned() }
     }
 
-    /// Takes firewalld's name for a moment, as firewalld does when it starts.
+    /// Requests firewalld's name, as firewalld does when it starts.
     fn start_firewalld(&self) {
         let to_bus = ["--system", "--print-reply", "--dest=org.freedesktop.DBus", "/org/freedesktop/DBus"];
         let call = ["org.freedesktop.DBus.RequestName", "string:org.fedoraproject.FirewallD1", "uint32:0"];
@@ -52,7 +52,7 @@ impl Bus {
 
 impl Drop for Bus {
     fn drop(&mut self) {
-        // The process may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
