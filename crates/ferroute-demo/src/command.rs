@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use ferroute_core::Style;
 use nix::{sys::signal::Signal, unistd::Uid};
@@ -23,7 +23,7 @@ use crate::{
     pod::{self, Listen},
     session::Session,
     state::{StateDirectory, Status},
-    supervisor::{self, ClusterSpec, Health, ProxyMode},
+    supervisor::{self, ClusterSpec, Health},
     tour::{self, TracePath},
 };
 
@@ -56,11 +56,24 @@ struct TourArgs {
 }
 
 /// The proxy mode of the nodes.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 struct ModeArgs {
     /// Proxy mode of the nodes
-    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    proxy_mode: ProxyMode,
+    #[arg(long, value_name = "MODE", default_value = "iptables")]
+    proxy_mode: String,
+}
+
+impl ModeArgs {
+    /// Returns the mode, which must be one of `modes`.
+    fn checked(self, modes: &[&str]) -> anyhow::Result<String> {
+        let Self { proxy_mode } = self;
+        ensure!(
+            modes.contains(&proxy_mode.as_str()),
+            "invalid --proxy-mode {proxy_mode}: must be {}",
+            modes.join(" or ")
+        );
+        Ok(proxy_mode)
+    }
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -113,7 +126,7 @@ enum DemoCommand {
 /// # Errors
 ///
 /// If the command fails. Failed connections of the tour are reported by the exit code instead.
-pub fn run(args: DemoArgs, trace_path: TracePath<'_>) -> anyhow::Result<ExitCode> {
+pub fn run(args: DemoArgs, modes: &[&str], trace_path: TracePath<'_>) -> anyhow::Result<ExitCode> {
     let DemoArgs { command, tour, instance } = args;
     let instance = instance.unwrap_or_default();
     // Only pods run without root: they just open ports.
@@ -123,18 +136,18 @@ pub fn run(args: DemoArgs, trace_path: TracePath<'_>) -> anyhow::Result<ExitCode
     match command {
         None => {
             check_programs()?;
-            let spec = ClusterSpec::new(instance, tour.file.as_deref(), tour.mode.proxy_mode)?;
+            let spec = ClusterSpec::new(instance, tour.file.as_deref(), tour.mode.checked(modes)?)?;
             tour::run(&spec, tour.connections, trace_path, style(), &mut io::stdout())
         }
         Some(DemoCommand::Up { file, mode }) => {
             check_programs()?;
-            up(&ClusterSpec::new(instance, file.as_deref(), mode.proxy_mode)?)
+            up(&ClusterSpec::new(instance, file.as_deref(), mode.checked(modes)?)?)
         }
         Some(DemoCommand::Exec { machine, command }) => exec(&instance, &machine, &command),
         Some(DemoCommand::Status) => status(&instance),
         Some(DemoCommand::Down) => down(&instance),
         Some(DemoCommand::Supervisor { file, mode }) => {
-            Ok(supervisor::run(&ClusterSpec::new(instance, file.as_deref(), mode.proxy_mode)?))
+            Ok(supervisor::run(&ClusterSpec::new(instance, file.as_deref(), mode.checked(modes)?)?))
         }
         Some(DemoCommand::Pod { name, address, listen }) => {
             Ok(pod::run(&name, &address, &listen).map(|()| ExitCode::SUCCESS)?)

@@ -30,7 +30,7 @@ impl Session {
     /// Starts a supervisor and waits until the cluster is ready. Calls `on_step` with a description of each step.
     pub(crate) fn start(spec: &ClusterSpec, mut on_step: impl FnMut(&str)) -> anyhow::Result<Self> {
         let mut command = Command::new(&spec.program);
-        command.args(["demo", "supervisor", "--proxy-mode", spec.mode.as_str()]);
+        command.args(["demo", "supervisor", "--proxy-mode", &spec.mode]);
         if let Some(file) = &spec.file {
             command.arg("--file").arg(file);
         }

@@ -23,7 +23,6 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::ValueEnum;
 use nix::unistd::{dup2_stderr, setsid};
 use serde::{Deserialize, Serialize};
 
@@ -48,32 +47,15 @@ pub(crate) struct ClusterSpec {
     pub(crate) instance: Instance,
     /// The absolute path of the YAML file; `None` for a copy of the example.
     pub(crate) file: Option<PathBuf>,
-    pub(crate) mode: ProxyMode,
+    /// The proxy mode of the nodes.
+    pub(crate) mode: String,
     /// The executable of pods and proxies.
     pub(crate) program: PathBuf,
 }
 
-/// The proxy mode of the nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ProxyMode {
-    #[default]
-    Iptables,
-    Nftables,
-}
-
-impl ProxyMode {
-    /// Returns the mode's name in flags and configurations.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-        }
-    }
-}
-
 impl ClusterSpec {
     /// A cluster whose pods and proxies run this executable.
-    pub(crate) fn new(instance: Instance, file: Option<&Path>, mode: ProxyMode) -> anyhow::Result<Self> {
+    pub(crate) fn new(instance: Instance, file: Option<&Path>, mode: String) -> anyhow::Result<Self> {
         let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot read {}", file.display()));
         let file = file.map(absolute).transpose()?;
         let program = std::env::current_exe().context("cannot find the path of this executable")?;

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ferroute_core::IpFamily;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{ClusterSpec, ProxyMode, child_process::ChildProcess, events::Events};
+use super::{ClusterSpec, child_process::ChildProcess, events::Events};
 use crate::{
     http,
     instance::Instance,
@@ -38,7 +38,7 @@ impl<'a> Proxies<'a> {
     pub(super) fn start(&mut self, ipv6: bool) -> anyhow::Result<()> {
         for node in NodeId::ALL {
             self.directory
-                .write(&self.directory.proxy_config(node), configuration(node, self.spec.mode, ipv6).as_bytes())?;
+                .write(&self.directory.proxy_config(node), configuration(node, &self.spec.mode, ipv6).as_bytes())?;
             let child = self.spawn(node).with_context(|| format!("cannot start the proxy on {node}"))?;
             self.proxies.insert(node, ChildProcess::Running(child));
         }
@@ -132,7 +132,7 @@ fn log_name(node: NodeId) -> String {
 
 /// Returns a configuration like kubeadm's. The limits of connection tracking are disabled because only the initial network
 /// namespace can change them.
-fn configuration(node: NodeId, mode: ProxyMode, ipv6: bool) -> String {
+fn configuration(node: NodeId, mode: &str, ipv6: bool) -> String {
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -147,7 +147,7 @@ conntrack:
   tcpEstablishedTimeout: 0s
   tcpCloseWaitTimeout: 0s
 ",
-        mode.as_str(),
+        mode,
         cluster_networks(ipv6)
     )
 }
@@ -181,6 +181,6 @@ mod tests {
 
     #[test]
     fn proxy_configuration() {
-        insta::assert_snapshot!(configuration(NodeId::Node2, ProxyMode::Nftables, true));
+        insta::assert_snapshot!(configuration(NodeId::Node2, "nftables", true));
     }
 }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, process::ExitCode};
 
 use anyhow::Context;
-use ferroute_config::{flags::SettingsArgs, settings};
+use ferroute_config::{ModeName, flags::SettingsArgs, settings};
 use ferroute_core::{IpFamily, NodeView};
 use ferroute_demo::{Connection, DemoArgs};
 use ferroute_inspect::{
@@ -16,7 +16,9 @@ use ferroute_trace::{Packet, write_summary_into};
 
 /// Runs `ferroute demo`.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    ferroute_demo::run(args.clone(), &trace_path)
+    let implemented = |mode: &ModeName| REGISTRY.substitute(*mode).is_none();
+    let modes: Vec<&str> = REGISTRY.names().into_iter().filter(implemented).map(ModeName::as_str).collect();
+    ferroute_demo::run(args.clone(), &modes, &trace_path)
 }
 
 /// Traces a connection through the planned rules of its first node.
