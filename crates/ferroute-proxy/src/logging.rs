@@ -5,6 +5,7 @@ mod json;
 use std::io::IsTerminal;
 
 use ferroute_config::{KubeProxyConfiguration, LogFormat};
+pub use ferroute_core::error_chain as chain;
 use serde_json::Value;
 use tracing_subscriber::EnvFilter;
 
@@ -52,18 +53,6 @@ fn start_with(directives: &str, format: LogFormat) {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.event_format(json::KubernetesJson).init(),
     }
-}
-
-/// Formats an error with all its causes on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// Returns the fields of a configuration that differ from the defaults, as `field.subfield=value`.

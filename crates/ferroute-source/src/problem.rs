@@ -1,7 +1,7 @@
 use std::{error::Error, fmt, io, path::PathBuf};
 
 use ferroute_api::{Kind, manifest::DocumentError};
-use ferroute_core::{NamespacedName, parse::FieldError};
+use ferroute_core::{NamespacedName, error_chain, parse::FieldError};
 
 /// A problem with the input of a source, which the administrator should see. The source continues.
 ///
@@ -106,13 +106,6 @@ fn list(kinds: &[IgnoredKind]) -> String {
 impl Problem {
     /// Returns the problem and its causes on one line. Problems with equal text are the same problem.
     pub fn text(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
+        error_chain(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Instant};
 
-use ferroute_core::{HostState, IpFamily, NfacctCounters, NodePortAddresses, ProxySettings};
+use ferroute_core::{HostState, IpFamily, NfacctCounters, NodePortAddresses, ProxySettings, error_chain};
 use ferroute_host::{
     AddressError, CounterError, Ensured, HostAddresses, KernelAddresses, KernelCounters, PacketCounters, Sysctls,
 };
@@ -137,14 +137,7 @@ fn ensure_counters(counters: &mut dyn PacketCounters) -> NfacctCounters {
 
 /// Logs a warning with an error and all its sources.
 fn warn(error: &dyn std::error::Error, message: &str) {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    tracing::warn!(error = text, "{message}");
+    tracing::warn!(error = error_chain(error), "{message}");
 }
 
 const ROUTE_LOCALNET: &str = "net/ipv4/conf/all/route_localnet";

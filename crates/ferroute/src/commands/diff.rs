@@ -1,9 +1,6 @@
 //! `ferroute diff`: compares the rules in the kernel with the desired state by their effect on packets.
 
-use std::{
-    io::{ErrorKind, Write},
-    process::ExitCode,
-};
+use std::{io::Write, process::ExitCode};
 
 use clap::Args;
 use ferroute_config::flags::DesiredArgs;
@@ -39,7 +36,7 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write)
     };
     match write(&comparison, args, out) {
         // The status is valid even if the reader closes the pipe early (`ferroute diff | head`).
-        Err(error) if is_broken_pipe(&error) => Ok(status),
+        Err(error) if super::is_broken_pipe(&error) => Ok(status),
         written => written.map(|()| status),
     }
 }
@@ -54,10 +51,6 @@ fn write(comparison: &Comparison, args: &DiffArgs, out: &mut impl Write) -> anyh
         Ok(())
     })?;
     Ok(out.flush()?)
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 /// The maximum number of differences of a kind without `--all`.
