@@ -63,6 +63,8 @@ impl Schedule {
     /// Waits until the requested sync may start. Without a request it never returns, so call it again after each request.
     pub(super) async fn ready(&self) {
         match self.next() {
+            // A timer for the present would fire at the next tick of the runtime's clock, up to a millisecond late.
+            Some(at) if at <= Instant::now() => {}
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
