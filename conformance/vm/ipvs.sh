@@ -242,7 +242,7 @@ check_takeover() {
     add_ipvs_rules
     /files/ferroute preflight --proxy-mode "$1" --hostname-override node-1 --manifests manifests >preflight.log 2>&1 ||
         fail "preflight exits with status $?"
-    grep -q "from mode ipvs to mode $1" preflight.log || fail "preflight: $(cat preflight.log)"
+    grep -q "switch from ipvs to $1 mode" preflight.log || fail "preflight: $(cat preflight.log)"
     open_connection service 10.96.0.1:80
     open_connection service6 fd00:96::1:80
     open_connection node-port 192.0.2.1:30080
