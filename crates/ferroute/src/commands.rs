@@ -168,6 +168,8 @@ const UNCLEAR: u8 = 2;
 #[cfg(test)]
 mod deploy_tests;
 #[cfg(test)]
+mod reliability_tests;
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory;
     use ferroute_config::KubeProxyConfiguration;
