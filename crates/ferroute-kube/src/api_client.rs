@@ -2,30 +2,27 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use ferroute_config::MediaType;
-use ferroute_core::TokenBucket;
 use ferroute_source::Resource;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use kube_client::{
     Client,
     client::{AuthError, Body},
 };
-use tokio::{
-    task,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::{sync::watch, task, time::timeout};
 
 use crate::{
     access::{Access, AccessError, Loaded},
     api_server::Timing,
     error::{ApiError, Cause, chain},
     http_client::{self, TokenFile},
+    rate_limiter::RateLimiter,
     response::{media_type, read_status, retry_after},
 };
 
@@ -43,6 +40,10 @@ pub(crate) struct ApiClient {
     connection: tokio::sync::Mutex<Option<Connection>>,
     /// The number of connections so far.
     connections: AtomicU64,
+    /// Whether the last request got no response.
+    unreachable: AtomicBool,
+    /// Counts the first responses after requests without one.
+    recoveries: watch::Sender<u64>,
 }
 
 /// An HTTP client with the configuration and credentials of some time.
@@ -154,6 +155,8 @@ impl ApiClient {
             json_only: AtomicBool::new(false),
             connection: tokio::sync::Mutex::new(None),
             connections: AtomicU64::new(0),
+            unreachable: AtomicBool::new(false),
+            recoveries: watch::channel(0).0,
         }
     }
 
@@ -200,6 +203,11 @@ impl ApiClient {
         let status = read_status(response, self.timing.response_timeout).await;
         let error = ApiError::from_status(&url, verb, resource, code, status);
         Err(RequestError { error, status: Some(code), retry_after })
+    }
+
+    /// Returns a receiver that is notified when the server responds again after a request without a response.
+    pub(crate) fn recoveries(&self) -> watch::Receiver<u64> {
+        self.recoveries.subscribe()
     }
 
     /// Returns the header `accept` for collections.
@@ -249,7 +257,8 @@ impl ApiClient {
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
         // It may run a credential plugin and wait for it.
-        let built = task::spawn_blocking(move || http_client::build(&config)).await;
+        let keepalive = self.timing.keepalive;
+        let built = task::spawn_blocking(move || http_client::build(&config, keepalive)).await;
         let client = match built {
             Ok(built) => built
                 .map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?,
@@ -302,6 +311,10 @@ impl ApiClient {
             status: sent.as_ref().ok().and_then(|sent| Some(sent.as_ref().ok()?.status())),
             took: (!request.is_watch).then(|| start.elapsed()),
         });
+        let has_responded = matches!(sent, Ok(Ok(_)));
+        if self.unreachable.swap(!has_responded, Ordering::Relaxed) && has_responded {
+            self.recoveries.send_modify(|recoveries| *recoveries += 1);
+        }
         match sent {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(no_response(&connection.url, &error)),
@@ -329,41 +342,6 @@ pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
     }
 }
 
-/// Limits the requests to `clientConnection.qps` and `burst`.
-#[derive(Debug)]
-pub(crate) struct RateLimiter(Option<Mutex<TokenBucket>>);
-
-impl RateLimiter {
-    /// As in client-go, a negative rate means no limit.
-    pub(crate) fn new(qps: f32, burst: i32) -> Self {
-        let bucket = (qps > 0.0).then(|| {
-            let interval = Duration::try_from_secs_f32(1.0 / qps).unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL);
-            let burst = u32::try_from(burst).unwrap_or(0);
-            Mutex::new(TokenBucket::new(interval, burst, Instant::now().into_std()))
-        });
-        Self(bucket)
-    }
-
-    fn copy(&self) -> Self {
-        Self(self.0.as_ref().map(|bucket| Mutex::new(bucket.lock().expect(NO_PANIC).clone())))
-    }
-
-    /// Waits until a request may be sent.
-    async fn acquire(&self) {
-        let Some(bucket) = &self.0 else { return };
-        let now = Instant::now();
-        let at = Instant::from_std(bucket.lock().expect(NO_PANIC).take(now.into_std()));
-        if at > now {
-            sleep_until(at).await;
-        }
-    }
-}
-
-const NO_PANIC: &str = "no code that holds it panics";
-
-/// The interval of rates that are nearly zero: now and then a request is sent.
-const MAX_INTERVAL: Duration = Duration::from_secs(3600);
-
 /// The media type that every server supports.
 pub(crate) const JSON: &str = "application/json";
 
@@ -371,29 +349,3 @@ const WATCH: &str = "watch";
 
 /// Names Ferroute in the API server's audit log and in its priority and fairness rules.
 pub(crate) const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn requests_beyond_the_burst_wait() {
-        let limiter = RateLimiter::new(10.0, 1);
-        let start = Instant::now();
-        for _ in 0..3 {
-            limiter.acquire().await;
-        }
-        // Timers are a little coarse, also in paused time.
-        assert!((200..210).contains(&start.elapsed().as_millis()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn negative_rate_is_no_limit() {
-        let limiter = RateLimiter::new(-1.0, 1);
-        let start = Instant::now();
-        for _ in 0..3 {
-            limiter.acquire().await;
-        }
-        assert!(start.elapsed().is_zero());
-    }
-}

@@ -14,8 +14,9 @@ use tokio::{sync::mpsc, time::timeout};
 use crate::{
     AccessError, ApiError, ApiWriter, RequestCounter,
     access::Access,
-    api_client::{self, ApiClient, NoMetrics, RateLimiter, USER_AGENT},
+    api_client::{self, ApiClient, NoMetrics, USER_AGENT},
     error::ErrorDeduplication,
+    rate_limiter::RateLimiter,
     reflector::Reflector,
     resource::Collection,
 };
@@ -42,8 +43,20 @@ pub struct Timing {
     /// The `timeoutSeconds` of watches, in whole seconds. Each watch gets a random value, so that not all nodes reconnect
     /// together. client-go's values.
     pub watch_timeout: Range<Duration>,
+    /// How long a watch may be silent after the server has sent bookmarks, which it sends about every minute. Detects
+    /// connections that are open although nothing passes them any more.
+    pub watch_idle: Duration,
     /// How much longer than its timeout a watch may last until the connection counts as dead.
     pub watch_grace: Duration,
+    /// Period over which nodes spread the requests that they would all send at once: lists after the server has lost
+    /// its history, and all requests after the server is reachable again.
+    pub spread: Duration,
+    /// How long a request must be forbidden until that is reported. A starting server forbids requests before it has
+    /// read its roles.
+    pub forbidden_grace: Duration,
+    /// Idle time of a connection before the first TCP keepalive. After twice that time without an answer the connection
+    /// counts as dead.
+    pub keepalive: Duration,
 }
 
 impl Default for Timing {
@@ -54,7 +67,12 @@ impl Default for Timing {
             response_timeout: Duration::from_secs(60),
             streaming_list_timeout: Duration::from_secs(10),
             watch_timeout: Duration::from_secs(300)..Duration::from_secs(600),
+            watch_idle: Duration::from_secs(180),
             watch_grace: Duration::from_secs(30),
+            spread: Duration::from_secs(5),
+            forbidden_grace: Duration::from_secs(10),
+            // client-go's value.
+            keepalive: Duration::from_secs(30),
         }
     }
 }

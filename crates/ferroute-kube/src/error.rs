@@ -1,7 +1,7 @@
 use std::{
     collections::HashMap,
     error::Error,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -156,10 +156,30 @@ impl ApiError {
         matches!(self, Self::Unreachable { .. } | Self::Unprepared { .. } | Self::Unauthorized { .. })
     }
 
-    /// Reports whether any successful response resolves it. Otherwise only the contents of a response do.
-    pub(crate) fn ends_with_response(&self) -> bool {
-        !matches!(self, Self::InvalidResponse { .. } | Self::ConnectionLost { .. })
+    /// Reports whether the server has not responded at all.
+    pub(crate) fn is_without_response(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
     }
+
+    /// Returns what resolves it.
+    pub(crate) fn resolution(&self) -> Resolution {
+        match self {
+            Self::Unreachable { .. } => Resolution::AnyResponse,
+            Self::InvalidResponse { .. } | Self::ConnectionLost { .. } => Resolution::Contents,
+            _ => Resolution::Response,
+        }
+    }
+}
+
+/// What resolves an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// Any response of the server to any request, also one with an error status.
+    AnyResponse,
+    /// A successful response to a request of the same reflector.
+    Response,
+    /// The contents of a response.
+    Contents,
 }
 
 impl From<ApiError> for Problem {
@@ -182,11 +202,20 @@ fn at(url: Option<&str>) -> String {
 
 /// Error deduplication: reflectors that have the same error at the same time, as when the server is down, report it once.
 #[derive(Debug, Default)]
-pub(crate) struct ErrorDeduplication(Mutex<HashMap<String, Reported>>);
+pub(crate) struct ErrorDeduplication(Mutex<ReportedErrors>);
+
+#[derive(Debug, Default)]
+struct ReportedErrors {
+    by_text: HashMap<String, Reported>,
+    /// Numbers the reports, so that an error that is reported again is not confused with its resolved report.
+    last: u64,
+}
 
 #[derive(Debug)]
 struct Reported {
+    number: u64,
     problem: Arc<Problem>,
+    resolution: Resolution,
     /// The number of reflectors that have it.
     reflectors: usize,
 }
@@ -195,46 +224,61 @@ struct Reported {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ActiveError {
     text: String,
-    ends_with_response: bool,
+    number: u64,
+    resolution: Resolution,
 }
 
 impl ActiveError {
-    /// Reports whether it is this problem.
-    pub(crate) fn is(&self, problem: &Problem) -> bool {
-        self.text == problem.text()
-    }
-
-    /// Reports whether any successful response resolves it.
-    pub(crate) fn ends_with_response(&self) -> bool {
-        self.ends_with_response
+    /// Returns what resolves it.
+    pub(crate) fn resolution(&self) -> Resolution {
+        self.resolution
     }
 }
 
 impl ErrorDeduplication {
     /// Reports a problem of a reflector. Returns an event if no other reflector has reported it.
-    pub(crate) fn report(&self, problem: Problem, ends_with_response: bool) -> (ActiveError, Option<Event>) {
+    pub(crate) fn report(&self, problem: Problem, resolution: Resolution) -> (ActiveError, Option<Event>) {
         let text = problem.text();
-        let mut all = self.0.lock().expect("no code that holds it panics");
+        let mut errors = self.errors();
+        let ReportedErrors { by_text, last } = &mut *errors;
         let mut event = None;
-        let reported = all.entry(text.clone()).or_insert_with(|| {
+        let reported = by_text.entry(text.clone()).or_insert_with(|| {
             let problem = Arc::new(problem);
             event = Some(Event::Problem(Arc::clone(&problem)));
-            Reported { problem, reflectors: 0 }
+            *last += 1;
+            Reported { number: *last, problem, resolution, reflectors: 0 }
         });
         reported.reflectors += 1;
-        (ActiveError { text, ends_with_response }, event)
+        (ActiveError { text, number: reported.number, resolution }, event)
+    }
+
+    /// Reports whether `error` is this problem and has not been resolved for all reflectors.
+    pub(crate) fn is_active(&self, error: &ActiveError, problem: &Problem) -> bool {
+        let is_current = |reported: &Reported| reported.number == error.number;
+        error.text == problem.text() && self.errors().by_text.get(&error.text).is_some_and(is_current)
     }
 
     /// Resolves an error of a reflector. Returns an event if no other reflector has it.
     #[expect(clippy::needless_pass_by_value, reason = "an error is resolved once")]
     pub(crate) fn resolve(&self, error: ActiveError) -> Option<Event> {
-        let mut all = self.0.lock().expect("no code that holds it panics");
-        let reported = all.get_mut(&error.text)?;
+        let mut errors = self.errors();
+        let reported = errors.by_text.get_mut(&error.text).filter(|reported| reported.number == error.number)?;
         reported.reflectors -= 1;
         if reported.reflectors > 0 {
             return None;
         }
-        all.remove(&error.text).map(|reported| Event::Resolved(reported.problem))
+        errors.by_text.remove(&error.text).map(|reported| Event::Resolved(reported.problem))
+    }
+
+    /// Resolves, for all reflectors, the errors that end with any response. Returns their events.
+    pub(crate) fn responded(&self) -> Vec<Event> {
+        let mut errors = self.errors();
+        let ended = errors.by_text.extract_if(|_, reported| reported.resolution == Resolution::AnyResponse);
+        ended.map(|(_, reported)| Event::Resolved(reported.problem)).collect()
+    }
+
+    fn errors(&self) -> MutexGuard<'_, ReportedErrors> {
+        self.0.lock().expect("no code that holds it panics")
     }
 }
 
@@ -249,15 +293,30 @@ mod tests {
     #[test]
     fn shared_error_is_reported_once_and_resolved_by_the_last_reflector() {
         let errors = ErrorDeduplication::default();
-        let (first, event) = errors.report(problem("down"), true);
+        let (first, event) = errors.report(problem("down"), Resolution::Response);
         assert!(matches!(event, Some(Event::Problem(_))));
-        let (second, event) = errors.report(problem("down"), true);
+        let (second, event) = errors.report(problem("down"), Resolution::Response);
         assert!(event.is_none());
-        let (_, other) = errors.report(problem("forbidden"), true);
+        let (_, other) = errors.report(problem("forbidden"), Resolution::Response);
         assert!(other.is_some());
         assert!(errors.resolve(first).is_none());
         let Some(Event::Resolved(resolved)) = errors.resolve(second) else { panic!("the last one resolves it") };
         assert_eq!(resolved.to_string(), "down");
-        assert!(errors.report(problem("down"), true).1.is_some());
+        assert!(errors.report(problem("down"), Resolution::Response).1.is_some());
+    }
+    #[test]
+    fn unreachable_server_is_resolved_for_all_reflectors_by_any_response() {
+        let errors = ErrorDeduplication::default();
+        let (first, _) = errors.report(problem("unreachable"), Resolution::AnyResponse);
+        let (second, _) = errors.report(problem("unreachable"), Resolution::AnyResponse);
+        let (_forbidden, _) = errors.report(problem("forbidden"), Resolution::Response);
+        assert!(errors.is_active(&second, &problem("unreachable")));
+        assert!(matches!(&*errors.responded(), [Event::Resolved(problem)] if problem.text() == "unreachable"));
+        assert!(!errors.is_active(&second, &problem("unreachable")));
+        // The next outage is another report, which the reflectors that had the previous one do not resolve.
+        let (third, event) = errors.report(problem("unreachable"), Resolution::AnyResponse);
+        assert!(event.is_some());
+        assert!(errors.resolve(first).is_none() && errors.resolve(second).is_none());
+        assert!(errors.resolve(third).is_some());
     }
 }

@@ -46,17 +46,17 @@ pub(crate) enum BuildError {
 }
 
 /// Builds a client. It may take a while, because it runs the credential plugin of the kubeconfig. Needs tokio's context.
-pub(crate) fn build(config: &Config) -> Result<Client, BuildError> {
+pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, BuildError> {
     let mut http = HttpConnector::new();
     // TLS comes on top, so the scheme may be `https`.
     http.enforce_http(false);
     http.set_nodelay(true);
     http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    // Watches are idle for minutes; keepalives detect a dead server in about a minute.
-    http.set_keepalive(Some(KEEPALIVE));
-    http.set_keepalive_interval(Some(KEEPALIVE / 3));
+    // Watches are idle for minutes; keepalives detect a dead server in twice the time.
+    http.set_keepalive(Some(keepalive));
+    http.set_keepalive_interval(Some(keepalive / 3));
     http.set_keepalive_retries(Some(3));
-    http.set_tcp_user_timeout(Some(2 * KEEPALIVE));
+    http.set_tcp_user_timeout(Some(2 * keepalive));
     let environment = |name: &str| std::env::var(name).ok();
     let Some(proxy) = find_proxy(&config.cluster_url, config.proxy_url.as_ref(), environment) else {
         return stack(config, http);
@@ -171,9 +171,6 @@ fn read(path: &Path) -> Result<HeaderValue, TokenError> {
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Idle time before the first TCP keepalive; client-go's value.
-const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Bytes read at a time. Objects may be longer.
 const READ_BUFFER: usize = 64 << 10;

@@ -48,6 +48,7 @@ mod decode;
 mod error;
 mod http_client;
 mod protobuf;
+mod rate_limiter;
 mod reflector;
 mod resource;
 mod response;

@@ -14,7 +14,10 @@ use std::{sync::Arc, time::Duration};
 use ferroute_core::Backoff;
 use ferroute_source::{Event, Problem};
 use http::StatusCode;
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{
+    sync::{mpsc, watch::Receiver},
+    time::{Instant, sleep, sleep_until},
+};
 
 use self::{
     objects::ObjectState,
@@ -22,7 +25,8 @@ use self::{
 };
 use crate::{
     api_client::{ApiClient, CollectionRequest, RequestError, ResponseStream},
-    error::{ActiveError, ApiError, ErrorDeduplication},
+    api_server::Timing,
+    error::{ActiveError, ApiError, ErrorDeduplication, Resolution},
     resource::Collection,
 };
 
@@ -38,6 +42,14 @@ pub(crate) struct Reflector {
     errors: Arc<ErrorDeduplication>,
     /// The error that has been reported and not resolved.
     error: Option<ActiveError>,
+    /// Since when the server has forbidden all requests.
+    forbidden_since: Option<Instant>,
+    /// Whether the last request got no response.
+    unreachable: bool,
+    /// Notified when the server responds to any request after a failure to reach it.
+    recoveries: Receiver<u64>,
+    /// Whether the server has sent a bookmark and no later watch has been silent.
+    sends_bookmarks: bool,
 }
 
 /// Why a list or watch ended early.
@@ -51,6 +63,17 @@ enum Interruption {
     Failed(RequestError),
 }
 
+/// The time before the next request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    /// A random part of [`Timing::spread`].
+    Spread,
+    /// The back-off, after the delay that the server asks for.
+    Backoff { retry_after: Option<Duration> },
+    /// The back-off, or a random part of [`Timing::spread`] after the server has responded to another request.
+    UntilRecovery,
+}
+
 /// Why a request is sent again although nothing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum RetryReason {
@@ -60,6 +83,8 @@ enum RetryReason {
     RolledBack,
     #[error("the server did not end the watch in time")]
     Overdue,
+    #[error("the watch was silent although the server sends bookmarks")]
+    Silent,
     #[error("the watch was interrupted")]
     Interrupted,
     #[error("the server does not support streaming lists")]
@@ -96,40 +121,80 @@ impl Reflector {
             objects: ObjectState::new(collection.resource),
             events: EventSender::new(batches),
             backoff: Backoff::new(client.timing.initial_backoff, client.timing.max_backoff),
+            recoveries: client.recoveries(),
             collection,
             client,
             errors,
             error: None,
+            forbidden_since: None,
+            unreachable: false,
+            sends_bookmarks: false,
         }
     }
 
     /// Lists and watches until the receiver of events is closed.
     pub(crate) async fn run(mut self) {
         loop {
+            self.recoveries.mark_unchanged();
             let result = match &self.state {
                 State::List(list) => self.list(list.clone()).await,
                 State::Watch { version } => self.watch(&version.clone()).await,
             };
-            let retry_after = match result {
+            let pause = match result {
                 Ok(()) => continue,
                 Err(Interruption::Closed) => return,
                 Err(Interruption::Retry(reason)) => {
                     tracing::debug!(resource = ?self.collection.resource, state = ?self.state, "retrying: {reason}");
-                    None
+                    match reason {
+                        // The server has just responded, so it is not too busy for a list. It may have responded to
+                        // all other nodes too.
+                        RetryReason::Expired | RetryReason::RolledBack => Pause::Spread,
+                        _ => Pause::Backoff { retry_after: None },
+                    }
                 }
-                Err(Interruption::Failed(error)) if self.collection.is_optional() && error.status.is_some() => {
-                    self.continue_without(error)
-                }
-                Err(Interruption::Failed(error)) => {
-                    self.report(error.error);
-                    error.retry_after
-                }
+                Err(Interruption::Failed(error)) => self.failed(error),
             };
             if self.events.flush().await.is_err() {
                 return;
             }
-            let delay = self.backoff.next_delay();
-            sleep(jittered(delay, retry_after, self.client.timing.max_backoff)).await;
+            self.pause(pause).await;
+        }
+    }
+
+    /// Reports a failed request. Returns the pause before the next one.
+    fn failed(&mut self, error: RequestError) -> Pause {
+        let is_without_response = error.error.is_without_response();
+        if std::mem::replace(&mut self.unreachable, is_without_response) && error.status.is_some() {
+            // A starting server responds with errors for some seconds; the long delays were for its absence.
+            self.backoff.reset();
+        }
+        if self.collection.is_optional() && error.status.is_some() {
+            return Pause::Backoff { retry_after: self.continue_without(error) };
+        }
+        let retry_after = error.retry_after;
+        self.report(error.error);
+        match is_without_response {
+            true => Pause::UntilRecovery,
+            false => Pause::Backoff { retry_after },
+        }
+    }
+
+    async fn pause(&mut self, pause: Pause) {
+        let Timing { max_backoff, spread, .. } = self.client.timing;
+        let spread = part_of(spread);
+        match pause {
+            Pause::Spread => sleep(spread).await,
+            Pause::Backoff { retry_after } => {
+                sleep(jittered(self.backoff.next_delay(), retry_after, max_backoff)).await;
+            }
+            Pause::UntilRecovery => {
+                let end = Instant::now() + jittered(self.backoff.next_delay(), None, max_backoff);
+                tokio::select! {
+                    () = sleep_until(end) => {}
+                    // The client has the sender, so this is no error.
+                    _ = self.recoveries.changed() => sleep_until(end.min(Instant::now() + spread)).await,
+                }
+            }
         }
     }
 
@@ -154,8 +219,14 @@ impl Reflector {
     ) -> Result<ResponseStream, RequestError> {
         let resource = self.collection.resource;
         let path_and_query = &self.collection.path_and_query(parameters);
-        let response = self.client.get(&CollectionRequest { verb, resource, path_and_query }).await?;
-        if self.error.as_ref().is_some_and(ActiveError::ends_with_response) {
+        let response = self.client.get(&CollectionRequest { verb, resource, path_and_query }).await;
+        if response.as_ref().map_or_else(|error| error.status.is_some(), |_| true) {
+            let resolved = self.errors.responded();
+            self.events.batch().extend(resolved);
+        }
+        let response = response?;
+        (self.forbidden_since, self.unreachable) = (None, false);
+        if self.error.as_ref().is_some_and(|error| error.resolution() != Resolution::Contents) {
             self.resolve();
         }
         Ok(response)
@@ -189,13 +260,22 @@ impl Reflector {
     }
 
     fn report(&mut self, error: ApiError) {
-        let ends_with_response = error.ends_with_response();
+        if matches!(error, ApiError::Forbidden { .. }) {
+            let since = *self.forbidden_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.client.timing.forbidden_grace {
+                tracing::debug!(resource = ?self.collection.resource, "{error}");
+                return self.resolve();
+            }
+        } else {
+            self.forbidden_since = None;
+        }
+        let resolution = error.resolution();
         let problem = Problem::from(error);
-        if self.error.as_ref().is_some_and(|active| active.is(&problem)) {
+        if self.error.as_ref().is_some_and(|active| self.errors.is_active(active, &problem)) {
             return;
         }
         self.resolve();
-        let (active, event) = self.errors.report(problem, ends_with_response);
+        let (active, event) = self.errors.report(problem, resolution);
         self.error = Some(active);
         self.events.batch().extend(event);
     }
@@ -244,6 +324,11 @@ fn jittered(delay: Duration, retry_after: Option<Duration>, max: Duration) -> Du
     retry_after + delay.mul_f64(0.25 + 0.75 * fastrand::f64())
 }
 
+/// Returns a random part of a period over which nodes spread their requests.
+fn part_of(spread: Duration) -> Duration {
+    spread.mul_f64(fastrand::f64())
+}
+
 /// Events in a full batch. A queue of a few dozen batches of slices with a hundred endpoints each is some megabytes.
 const FULL_BATCH: usize = 16;
 
@@ -266,5 +351,15 @@ mod tests {
         let delay = |seconds| jittered(DELAY, Some(Duration::from_secs(seconds)), MAX);
         assert!(delay(20) > Duration::from_secs(20));
         assert!(delay(1_000_000) <= Duration::from_secs(308));
+    }
+
+    #[test]
+    fn spread_requests_are_distributed_over_the_whole_period() {
+        let mut nodes_by_second = [0; 5];
+        for _ in 0..1000 {
+            nodes_by_second[part_of(Duration::from_secs(5)).as_secs() as usize] += 1;
+        }
+        // 200 are expected; 280 is six standard deviations more.
+        assert!(nodes_by_second.iter().all(|nodes| *nodes < 280), "{nodes_by_second:?}");
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use crate::{
     decode::{self, Status},
     error::{ApiError, Cause},
+    split::MAX_OBJECT_BYTES,
 };
 
 /// Returns the media type of a response. Unknown types count as JSON, or at least as text that can be shown.
@@ -73,9 +74,6 @@ pub(crate) async fn read_body(response: Response<Body>, url: &str, limit: Durati
         Err(_) => Err(ApiError::Timeout { url: url.to_owned(), waited: limit }),
     }
 }
-
-/// The API server's store accepts 1.5 MiB in a denser form.
-const MAX_OBJECT_BYTES: usize = 8 << 20;
 
 const MAX_STATUS_BYTES: usize = 64 << 10;
 

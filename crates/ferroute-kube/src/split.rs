@@ -90,8 +90,9 @@ fn recycle(object: &mut Vec<u8>) {
     object.shrink_to(KEPT_BYTES);
 }
 
-/// Bytes of one object. The API server accepts at most 3 MiB, and etcd half of that.
-const MAX_OBJECT_BYTES: usize = 16 << 20;
+/// Bytes of one object. The API server accepts at most 3 MiB, and etcd half of that; the rest is for characters that are
+/// escaped in JSON.
+pub(crate) const MAX_OBJECT_BYTES: usize = 8 << 20;
 
 /// Capacity that is kept for further objects, so that one large object does not hold memory.
 const KEPT_BYTES: usize = 64 << 10;

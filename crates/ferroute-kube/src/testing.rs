@@ -4,6 +4,7 @@
 //! supports the requests of a proxy only, including writes.
 
 mod behaviour;
+mod body;
 pub(crate) mod encode;
 mod serve;
 mod store;
@@ -11,7 +12,10 @@ mod write;
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use ferroute_source::Resource;
@@ -40,6 +44,8 @@ struct Shared {
     state: Mutex<State>,
     /// Wakes the watches.
     signals: watch::Sender<Signals>,
+    /// Bytes of all bodies of lists and watches.
+    sent: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +55,7 @@ struct State {
     faults: Vec<Fault>,
     requests: Vec<String>,
     accept_headers: Vec<String>,
+    authorization_headers: Vec<String>,
     writes: Vec<(String, Value)>,
 }
 
@@ -83,7 +90,8 @@ impl FakeApiServer {
     pub async fn start_at(address: SocketAddr) -> Self {
         let listener = TcpListener::bind(address).await.expect("the address is free");
         let address = listener.local_addr().expect("a bound socket has an address");
-        let shared = Arc::new(Shared { state: Mutex::default(), signals: watch::channel(Signals::default()).0 });
+        let signals = watch::channel(Signals::default()).0;
+        let shared = Arc::new(Shared { state: Mutex::default(), signals, sent: Arc::default() });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self { shared, address, task }
     }
@@ -145,6 +153,11 @@ impl FakeApiServer {
         self.shared.signals.send_modify(|signals| signals.cuts += 1);
     }
 
+    /// Stops all watches in the middle of an object, with their connections open.
+    pub fn stall_watches(&self) {
+        self.shared.signals.send_modify(|signals| signals.stalls += 1);
+    }
+
     /// Ends all watches, as at their timeout.
     pub fn end_watches(&self) {
         self.shared.signals.send_modify(|signals| signals.ends += 1);
@@ -174,6 +187,16 @@ impl FakeApiServer {
     /// Returns the header `accept` of all requests so far that had it, in order.
     pub fn accept_headers(&self) -> Vec<String> {
         self.shared.state().accept_headers.clone()
+    }
+
+    /// Returns the header `authorization` of all requests so far that had it, in order.
+    pub fn authorization_headers(&self) -> Vec<String> {
+        self.shared.state().authorization_headers.clone()
+    }
+
+    /// Returns the number of bytes in all bodies of lists and watches so far.
+    pub fn bytes_sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
     }
 
     /// Returns the accepted writes in order: method and path, and the body.

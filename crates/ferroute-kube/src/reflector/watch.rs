@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Interruption, Reflector, RetryReason, state::Transition};
 use crate::{
     api_client::ResponseStream,
+    api_server::Timing,
     decode::{self, Status, WatchEvent},
     error::{ApiError, Cause},
     resource::plural,
@@ -53,19 +54,28 @@ impl Reflector {
     pub(super) async fn read_watch(&mut self, response: ResponseStream, deadline: Instant) -> Result<(), Interruption> {
         let ResponseStream { mut body, url, media_type } = response;
         let start = Instant::now();
-        let max_backoff = self.client.timing.max_backoff;
+        let Timing { max_backoff, watch_idle, streaming_list_timeout, .. } = self.client.timing;
+        let mut last_received = start;
         let mut splitter = Splitter::stream(media_type);
         let mut has_received = false;
         loop {
             let listing = self.is_listing();
+            let silent = self.sends_bookmarks.then(|| last_received + watch_idle);
             let until = match listing {
-                true => Instant::now() + self.client.timing.streaming_list_timeout,
-                false if self.error.is_some() => deadline.min(start + max_backoff),
-                false => deadline,
+                true => Instant::now() + streaming_list_timeout,
+                false => {
+                    let success = self.error.is_some().then(|| start + max_backoff);
+                    [silent, success].into_iter().flatten().fold(deadline, Instant::min)
+                }
             };
             let frame = match timeout_at(until, body.frame()).await {
                 Err(_) if listing => return Err(Interruption::Retry(RetryReason::StreamingUnsupported)),
                 Err(_) if Instant::now() >= deadline => return Err(Interruption::Retry(RetryReason::Overdue)),
+                Err(_) if silent.is_some_and(|silent| Instant::now() >= silent) => {
+                    // Another server behind the same address may send none.
+                    self.sends_bookmarks = false;
+                    return Err(Interruption::Retry(RetryReason::Silent));
+                }
                 Err(_) => {
                     // It has been open long enough to count as a success, though nothing has changed.
                     self.succeeded();
@@ -88,6 +98,7 @@ impl Reflector {
                     };
                 }
             };
+            last_received = Instant::now();
             let mut bytes = frame.data_ref().map_or(&[][..], |data| data);
             while let Some(event) = splitter.next(&mut bytes).map_err(|error| self.invalid(&url, &error))? {
                 let event = decode::watch_event(media_type, event).map_err(|error| self.invalid(&url, &error))?;
@@ -134,6 +145,7 @@ impl Reflector {
             return Err(Interruption::Retry(RetryReason::RolledBack));
         }
         self.objects.settle(&version);
+        self.sends_bookmarks = true;
         self.succeeded();
         Ok(())
     }

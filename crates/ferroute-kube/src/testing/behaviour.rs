@@ -31,6 +31,10 @@ pub struct Behaviour {
     pub failed_writes: Vec<u16>,
     /// Whether every connection breaks.
     pub down: bool,
+    /// Whether no request gets a response, although connections are accepted.
+    pub hung: bool,
+    /// An error status of all responses, with the seconds of `retry-after` if it has one.
+    pub status: Option<(u16, Option<u64>)>,
     /// The required header `authorization`.
     pub authorization: Option<String>,
 }
@@ -57,8 +61,19 @@ pub enum Fault {
     Cut(usize),
     /// No response.
     NoResponse,
+    /// The body stops after this many bytes, and the connection stays open.
+    Stall(usize),
     /// An HTML page.
     Html,
+    /// A body that is neither JSON nor protobuf.
+    Garbage {
+        /// Its length.
+        bytes: usize,
+        /// The same seed leads to the same bytes.
+        seed: u64,
+    },
+    /// A body whose first object begins properly and continues for this many bytes without an end.
+    Endless(usize),
 }
 
 impl Default for Behaviour {
@@ -78,6 +93,8 @@ impl Default for Behaviour {
             service_cidrs: 200,
             failed_writes: Vec::new(),
             down: false,
+            hung: false,
+            status: None,
             authorization: None,
         }
     }
@@ -89,6 +106,7 @@ pub(super) struct Signals {
     pub(super) changes: u64,
     pub(super) cuts: u64,
     pub(super) ends: u64,
+    pub(super) stalls: u64,
     pub(super) errors: u64,
     /// The status of the last error.
     pub(super) code: u16,

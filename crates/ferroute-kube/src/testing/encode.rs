@@ -54,6 +54,25 @@ pub(crate) fn list(media_type: MediaType, resource: Resource, metadata: &Value, 
     enveloped(api_version, &kind, &list)
 }
 
+/// Encodes the beginning of a watch or list whose first object has this many bytes more.
+pub(super) fn beginning(media_type: MediaType, is_watch: bool, more: usize) -> Vec<u8> {
+    match (media_type, is_watch) {
+        (MediaType::Json, true) => br#"{"type":"ADDED","object":{"metadata":{"name":""#.to_vec(),
+        (MediaType::Json, false) => br#"{"kind":"List","items":[{"metadata":{"name":""#.to_vec(),
+        (MediaType::Protobuf, true) => u32::try_from(more).unwrap_or(u32::MAX).to_be_bytes().to_vec(),
+        (MediaType::Protobuf, false) => {
+            let mut item = Vec::new();
+            varint(2 << 3 | 2, &mut item);
+            varint(more as u64, &mut item);
+            let mut list = MAGIC.to_vec();
+            varint(2 << 3 | 2, &mut list);
+            varint((item.len() + more) as u64, &mut list);
+            list.extend(item);
+            list
+        }
+    }
+}
+
 /// Encodes a Status that is a whole response.
 pub(super) fn status(media_type: MediaType, status: &Value) -> Vec<u8> {
     match media_type {

@@ -2,10 +2,10 @@ use std::{borrow::Cow, collections::BTreeMap, io, sync::Arc, time::Duration};
 
 use ferroute_config::MediaType;
 use ferroute_source::Resource;
-use http_body_util::channel::{Channel, Sender};
+use http_body_util::channel::Channel;
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::{Bytes, Frame, Incoming},
+    body::{Bytes, Incoming},
     header,
 };
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ use tokio::{sync::watch, time::sleep};
 use super::{
     Behaviour, Fault, Shared, Streaming,
     behaviour::Signals,
+    body::{Disconnected, Writer, write_endless, write_garbage},
     encode,
     store::{self, Change},
     write,
@@ -72,27 +73,29 @@ impl CollectionRequest {
         status(code, self.media_type, None)
     }
 
-    fn cut(&self) -> Option<usize> {
-        match self.fault {
-            Some(Fault::Cut(bytes)) => Some(bytes),
-            _ => None,
-        }
+    /// Returns a writer and its body.
+    fn writer(&self, shared: &Shared) -> (Writer, Channel<Bytes, io::Error>) {
+        Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent)
     }
 }
 
 pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<FakeResponse> {
     let target = request.uri().to_string();
-    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let (accept, authorization) = (header(header::ACCEPT), header(header::AUTHORIZATION));
     let (fault, behaviour) = {
         let mut state = shared.state();
         state.requests.push(target);
         state.accept_headers.extend(accept.clone());
+        state.authorization_headers.extend(authorization.clone());
         let fault = (!state.faults.is_empty()).then(|| state.faults.remove(0));
         (fault, state.behaviour.clone())
     };
-    let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if behaviour.authorization.as_deref().is_some_and(|required| authorization != Some(required)) {
+    if behaviour.authorization.is_some() && authorization != behaviour.authorization {
         return Ok(status(401, MediaType::Json, None));
+    }
+    if behaviour.hung {
+        return std::future::pending().await;
     }
     if behaviour.down {
         return Err(io::Error::other("down on demand"));
@@ -100,12 +103,15 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
     let Some(media_type) = negotiate(accept.as_deref(), &behaviour) else {
         return Ok(status(406, MediaType::Json, None));
     };
+    if let Some((code, retry_after)) = behaviour.status {
+        return Ok(status(code, media_type, retry_after));
+    }
     match fault {
         Some(Fault::NoResponse) => return std::future::pending().await,
         Some(Fault::Status(code)) => return Ok(status(code, media_type, None)),
         Some(Fault::RetryAfter(seconds)) => return Ok(status(429, media_type, Some(seconds))),
         Some(Fault::Html) => return Ok(whole(StatusCode::OK, "text/html", "<html>Please log in</html>".into())),
-        Some(Fault::Cut(_)) | None => {}
+        Some(Fault::Cut(_) | Fault::Stall(_) | Fault::Garbage { .. } | Fault::Endless(_)) | None => {}
     }
     if request.method() != Method::GET || request.uri().path().starts_with("/api/v1/nodes/") {
         return Ok(write::respond(&shared, request).await);
@@ -123,7 +129,20 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
     let query = request.uri().query().unwrap_or_default();
     let parameters = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
     let request = CollectionRequest { resource, parameters, media_type, behaviour, fault };
-    Ok(if request.parameter("watch") == "true" { begin_watch(shared, request) } else { list(&shared, &request) })
+    let is_watch = request.parameter("watch") == "true";
+    let (writer, body) = request.writer(&shared);
+    match request.fault {
+        Some(Fault::Garbage { bytes, seed }) => {
+            tokio::spawn(write_garbage(writer, bytes, seed));
+            return Ok(respond_with(StatusCode::OK, media_type.as_str(), body));
+        }
+        Some(Fault::Endless(bytes)) => {
+            tokio::spawn(write_endless(writer, media_type, is_watch, bytes));
+            return Ok(respond_with(StatusCode::OK, media_type.as_str(), body));
+        }
+        _ => {}
+    }
+    Ok(if is_watch { begin_watch(shared, request) } else { list(&shared, &request) })
 }
 
 fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
@@ -152,7 +171,7 @@ fn list(shared: &Shared, request: &CollectionRequest) -> FakeResponse {
     let items: Vec<_> = items.iter().map(|object| request.decorated(object).into_owned()).collect();
     let metadata = json!({"resourceVersion": version.to_string(), "continue": token.unwrap_or_default()});
     let list = encode::list(request.media_type, request.resource, &metadata, &items);
-    let (mut writer, body) = Writer::new(&request.behaviour, request.cut());
+    let (mut writer, body) = request.writer(shared);
     tokio::spawn(async move { writer.write(&list).await });
     respond_with(StatusCode::OK, request.media_type.as_str(), body)
 }
@@ -172,7 +191,7 @@ fn begin_watch(shared: Arc<Shared>, request: CollectionRequest) -> FakeResponse 
         Streaming::Yes | Streaming::Rejected | Streaming::Ignored => version.is_none(),
     };
     let ends_list = starts_with_all && requests_list && request.behaviour.streaming == Streaming::Yes;
-    let (mut writer, body) = Writer::new(&request.behaviour, request.cut());
+    let (mut writer, body) = request.writer(&shared);
     let response = respond_with(StatusCode::OK, &format!("{};stream=watch", request.media_type.as_str()), body);
     if !starts_with_all && version.is_some_and(|version| version < compacted) {
         if !request.behaviour.expires_in_watch {
@@ -244,6 +263,12 @@ impl Watch {
                 self.writer.cut().await;
                 return Err(Disconnected);
             }
+            if now.stalls > seen.stalls {
+                let message = self.request.event("MODIFIED", &json!({"metadata": {"name": "stalled"}}));
+                self.writer.write(&message[..message.len() / 2]).await?;
+                self.writer.stall().await;
+                return Err(Disconnected);
+            }
             if now.ends > seen.ends {
                 return Ok(());
             }
@@ -310,62 +335,6 @@ impl Watch {
     }
 }
 
-/// A writer of a response body, in chunks.
-#[derive(Debug)]
-struct Writer {
-    /// `None` after the connection has been broken.
-    sender: Option<Sender<Bytes, io::Error>>,
-    chunk: usize,
-    pause: Duration,
-    /// The number of bytes until the connection breaks.
-    cut_after: Option<usize>,
-}
-
-/// The connection is broken.
-#[derive(Debug)]
-struct Disconnected;
-
-impl Writer {
-    /// Returns a writer and its body. With `cut_after`, the connection breaks after this many bytes.
-    fn new(behaviour: &Behaviour, cut_after: Option<usize>) -> (Self, Channel<Bytes, io::Error>) {
-        let (sender, body) = Channel::new(1);
-        (Self { sender: Some(sender), chunk: behaviour.chunk.max(1), pause: behaviour.pause, cut_after }, body)
-    }
-
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Disconnected> {
-        for chunk in bytes.chunks(self.chunk) {
-            let length = self.cut_after.map_or(chunk.len(), |left| left.min(chunk.len()));
-            self.send(&chunk[..length]).await?;
-            if let Some(left) = &mut self.cut_after {
-                *left -= length;
-                if *left == 0 {
-                    self.cut().await;
-                    return Err(Disconnected);
-                }
-            }
-            if !self.pause.is_zero() {
-                tokio::time::sleep(self.pause).await;
-            }
-        }
-        Ok(())
-    }
-
-    async fn send(&mut self, chunk: &[u8]) -> Result<(), Disconnected> {
-        let sender = self.sender.as_mut().ok_or(Disconnected)?;
-        sender.send(Frame::data(Bytes::copy_from_slice(chunk))).await.map_err(|_| Disconnected)
-    }
-
-    /// Breaks the connection after the chunks so far have been sent.
-    async fn cut(&mut self) {
-        let Some(mut sender) = self.sender.take() else { return };
-        // There is room for an empty frame once the previous one has been sent.
-        if sender.send(Frame::data(Bytes::new())).await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        sender.abort(io::Error::other("cut on demand"));
-    }
-}
-
 /// Returns the media type of the response; `None` if the request accepts none that is supported.
 fn negotiate(accept: Option<&str>, behaviour: &Behaviour) -> Option<MediaType> {
     let mut accepted = accept.unwrap_or(MediaType::Json.as_str()).split(',').filter_map(MediaType::parse);
@@ -387,7 +356,7 @@ pub(super) fn status(code: u16, media_type: MediaType, retry_after: Option<u64>)
 }
 
 pub(super) fn whole(code: StatusCode, content_type: &str, bytes: Vec<u8>) -> FakeResponse {
-    let (mut writer, body) = Writer::new(&Behaviour::default(), None);
+    let (mut writer, body) = Writer::new(&Behaviour::default(), None, &Arc::default());
     tokio::spawn(async move { writer.write(&bytes).await });
     respond_with(code, content_type, body)
 }

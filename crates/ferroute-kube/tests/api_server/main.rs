@@ -7,6 +7,7 @@ mod faults;
 mod listing;
 mod media_types;
 mod properties;
+mod recovery;
 mod requests;
 mod server_time;
 mod tls;
@@ -38,6 +39,8 @@ fn timing() -> Timing {
         max_backoff: Duration::from_millis(40),
         response_timeout: Duration::from_secs(20),
         streaming_list_timeout: Duration::from_secs(20),
+        spread: Duration::from_millis(10),
+        forbidden_grace: Duration::ZERO,
         ..Timing::default()
     }
 }
