@@ -99,7 +99,7 @@ impl FirewalldWatch {
     fn handle(&mut self, message: &Message) -> bool {
         let Message { kind, sender, interface, member, reply_serial, arguments } = message;
         match (*kind, &**interface, &**member) {
-            (METHOD_RETURN, ..) if *reply_serial == self.owner_query => {
+            (METHOD_RETURN, ..) if sender == BUS && *reply_serial == self.owner_query => {
                 self.owner = arguments.first().cloned();
                 false
             }

@@ -126,6 +126,16 @@ async fn reloaded_from_another_sender_is_ignored() {
     let mut other = daemon.client("org.example.Other").await;
     let mut firewalld = daemon.client(FIREWALLD).await;
     expect_reload(&mut watch).await;
+    let owner = watch.owner.clone();
+    let forged = Message {
+        kind: METHOD_RETURN,
+        sender: ":1.99".to_owned(),
+        reply_serial: watch.owner_query,
+        arguments: vec![":1.99".to_owned()],
+        ..Message::default()
+    };
+    assert!(!watch.handle(&forged));
+    assert_eq!(watch.owner, owner, "only the bus says who owns a name");
     // The bus delivers a signal with a destination whatever the match rules are.
     for destination in [None, Some(&*name)] {
         send_signal(&mut other, FIREWALLD, "Reloaded", destination).await;

@@ -5,12 +5,17 @@ use std::{
     io,
     os::{
         linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener},
+        unix::{
+            fs::OpenOptionsExt,
+            net::{SocketAddr, UnixListener},
+        },
     },
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
+
+use nix::fcntl::OFlag;
 
 /// A failure to acquire the xtables lock.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +77,7 @@ impl XtablesLock {
     pub(super) fn acquire(location: LockLocation<'_>, timeout: Duration) -> Result<Self, LockError> {
         let io_error = |source| LockError::Io { path: location.file.to_owned(), source };
         let socket_error = |source| LockError::Socket { name: location.socket, source };
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(location.file).map_err(io_error)?;
+        let file = open(location.file).map_err(io_error)?;
         let address = SocketAddr::from_abstract_name(location.socket).map_err(socket_error)?;
         let start = Instant::now();
         retry(start, timeout, || match file.try_lock() {
@@ -87,6 +92,14 @@ impl XtablesLock {
         })?;
         Ok(Self { _file: file, _socket: socket })
     }
+}
+
+/// Opens the lock file, or creates it for its owner alone, as the iptables programs do: every user who can open it can hold
+/// the lock. A symbolic link is an error, because it could make root create a file in another place.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+    options.open(path)
 }
 
 /// Calls `attempt` until it returns a value or the timeout has passed.
@@ -109,6 +122,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     /// Returns the location of one test's lock.
@@ -144,6 +159,20 @@ mod tests {
         XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
         drop(old);
         XtablesLock::acquire(location, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_lock_file_is_created_for_its_owner_and_no_symbolic_link_is_followed() {
+        let (directory, mut file) = (tempfile::tempdir().unwrap(), PathBuf::new());
+        let location = location(&directory, "ferroute-test-lock-file", &mut file);
+        drop(XtablesLock::acquire(location, Duration::ZERO).unwrap());
+        let metadata = location.file.metadata().unwrap();
+        assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(location.file).unwrap();
+        let target = directory.path().join("target");
+        std::os::unix::fs::symlink(&target, location.file).unwrap();
+        XtablesLock::acquire(location, Duration::ZERO).unwrap_err();
+        assert!(!target.exists());
     }
 
     #[test]

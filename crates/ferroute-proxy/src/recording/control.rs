@@ -11,6 +11,10 @@ use std::{
 };
 
 use ferroute_config::settings::Settings;
+use nix::{
+    sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials},
+    unistd::geteuid,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -42,6 +46,18 @@ pub enum RequestError {
     /// No proxy listens on the socket.
     #[error("no Ferroute runs in this network namespace, or its socket is unavailable")]
     Unavailable(#[source] io::Error),
+    /// A process of another user listens on the socket. Names in the abstract namespace have no owner, so every process
+    /// of the network namespace can bind one that is free.
+    #[error(
+        "process {pid} of user {user} listens on @ferroute, which is neither root nor the user of this command; if it is \
+         Ferroute, run this command as that user"
+    )]
+    Untrusted {
+        /// The process, as it was when it started to listen.
+        pid: i32,
+        /// Its user.
+        user: u32,
+    },
     /// The connection was closed or failed.
     #[error("the running Ferroute closed the connection early")]
     Interrupted(#[source] io::Error),
@@ -53,10 +69,17 @@ pub enum RequestError {
 /// Requests a bundle from the proxy that runs in this network namespace.
 ///
 /// # Errors
-/// If no proxy listens, or it returns an error.
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
 pub fn request() -> Result<impl Read, RequestError> {
-    let connect = || StdStream::connect_addr(&name()?);
-    let mut stream = connect().map_err(RequestError::Unavailable)?;
+    let connect = || {
+        let stream = StdStream::connect_addr(&name()?)?;
+        let peer = getsockopt(&stream, PeerCredentials)?;
+        Ok((stream, peer))
+    };
+    let (mut stream, peer) = connect().map_err(RequestError::Unavailable)?;
+    if !is_trusted(peer.uid()) {
+        return Err(RequestError::Untrusted { pid: peer.pid(), user: peer.uid() });
+    }
     stream.write_all(REQUEST).map_err(RequestError::Interrupted)?;
     let mut response = BufReader::new(stream);
     let mut status = String::new();
@@ -72,13 +95,7 @@ pub fn request() -> Result<impl Read, RequestError> {
 pub(crate) async fn serve(requests: BundleRequests, header: BundleHeader) {
     let listener = match listen() {
         Ok(listener) => listener,
-        Err(error) => {
-            let reason = match error.kind() {
-                io::ErrorKind::AddrInUse => "another Ferroute runs in this network namespace".to_owned(),
-                _ => chain(&error),
-            };
-            return tracing::info!("`ferroute bundle` is unavailable: {reason}");
-        }
+        Err(error) => return log_unavailable(&error),
     };
     loop {
         match listener.accept().await {
@@ -97,6 +114,32 @@ pub(crate) async fn serve(requests: BundleRequests, header: BundleHeader) {
     }
 }
 
+/// Logs why the socket cannot be served: an intruder is worth a warning, another Ferroute is not.
+fn log_unavailable(error: &io::Error) {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return tracing::info!("`ferroute bundle` is unavailable: {}", chain(error));
+    }
+    match holder() {
+        Ok(holder) if !is_trusted(holder.uid()) => tracing::warn!(
+            pid = holder.pid(),
+            user = holder.uid(),
+            "`ferroute bundle` is unavailable: a process of another user holds the socket @ferroute"
+        ),
+        _ => tracing::info!("`ferroute bundle` is unavailable: another Ferroute runs in this network namespace"),
+    }
+}
+
+/// Returns the credentials of the process that listens on the socket.
+fn holder() -> io::Result<UnixCredentials> {
+    Ok(getsockopt(&StdStream::connect_addr(&name()?)?, PeerCredentials)?)
+}
+
+/// Reports whether a peer may be on the other end: root, or the user of this process. Sockets in the abstract namespace
+/// have no permissions.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
 fn listen() -> io::Result<UnixListener> {
     let listener = StdListener::bind_addr(&name()?)?;
     listener.set_nonblocking(true)?;
@@ -108,9 +151,7 @@ fn name() -> io::Result<SocketAddr> {
 }
 
 async fn respond(mut stream: UnixStream, requests: &BundleRequests, header: &BundleHeader) -> io::Result<()> {
-    let peer = stream.peer_cred()?.uid();
-    // Sockets in the abstract namespace have no permissions.
-    if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
+    if !is_trusted(stream.peer_cred()?.uid()) {
         return stream
             .write_all(b"permission denied: only root and the user of the proxy may request a bundle\n")
             .await;

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Output};
 
-use crate::{Case, Mode, cluster::pod_addresses, in_each_mode, wait, web};
+use crate::{Case, Cluster, Files, Mode, Proxy, cluster::pod_addresses, in_each_mode, wait, web};
 
 in_each_mode!(
     replayed_syncs_equal_recorded_syncs,
@@ -146,4 +146,24 @@ fn bundle_fails_without_a_running_proxy() {
     let output = case.cluster.node.try_command(FERROUTE, &["bundle"]);
     assert!(!output.status.success());
     assert!(output.stdout.is_empty() && output.stderr.starts_with(b"ferroute: "), "{output:?}");
+}
+
+/// Every process in the network namespace can bind the name of the socket.
+#[test]
+fn a_process_of_another_user_that_holds_the_socket_is_reported_and_not_trusted() {
+    let (cluster, files) = (Cluster::new(), Files::new());
+    files.apply(&web(&[0]));
+    // Ferroute as another user, which waits for an API server that does not exist.
+    let squatter = ["--reuid=65534", "--regid=65534", "--clear-groups", FERROUTE, "run", "--master=http://127.0.0.1:1"];
+    let other = [&squatter[..], &["--hostname-override=node-1", "--metrics-bind-address=", "--healthz-bind-address="]];
+    let _squatter = Proxy::spawn(&cluster.node, Command::new("setpriv").args(other.concat()));
+    let output = wait("the socket", || {
+        let output = cluster.node.try_command(FERROUTE, &["bundle"]);
+        let error = String::from_utf8(output.stderr.clone()).unwrap();
+        (!error.contains("no Ferroute runs")).then_some(output)
+    });
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty() && error.contains("user 65534"), "{error}");
+    let proxy = Proxy::start(&cluster.node, &files, Mode::Nftables);
+    proxy.wait_log_line(&["WARN", "@ferroute", "65534"]);
 }
