@@ -1,5 +1,5 @@
 //! The proxy's interface to its host: addresses, routes, sysctls, listening sockets, packet counters, connection tracking,
-//! the generation of the nf_tables ruleset, the node name, firewalld, and the resource usage of the process.
+//! the generation of the nf_tables ruleset, the node name, firewalld, child programs, and the resource usage of the process.
 //!
 //! Each of them can be replaced in tests of the sync loop: by another implementation of a small trait, or by a value with
 //! another root directory. What the values mean for Services is not decided here.
@@ -25,6 +25,7 @@ mod generation;
 mod listeners;
 mod node_name;
 mod process;
+pub mod program;
 mod routes;
 mod sysctl;
 

@@ -31,7 +31,7 @@ pub use executor::{RestoreError, SaveError};
 pub use generation::GenerationTracker;
 pub use host::{HostAccess, HostAccessError};
 pub use lock::LockError;
-pub use process::{Exec, ExecError, Exit, HostExec, Invocation};
+pub use process::{Exec, Exit, HostExec, Invocation, ProgramError};
 pub use programs::{IptablesPrograms, Locking, OtherBackend, ProgramsError, search_path};
 pub use snapshot::{BackendSnapshot, SnapshotError, snapshot_rules};
 pub use version::{Backend, InvalidRelease, Release};

@@ -11,7 +11,7 @@ use ferroute_host::{CounterError, PacketCounters};
 
 use super::{
     executor::{Executor, RestoreError, SaveError},
-    process::{Exec, ExecError},
+    process::{Exec, ProgramError},
     programs::IptablesPrograms,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub struct CleanupReport {
 pub enum CleanupError {
     /// The check for chains of other modes failed.
     #[error("cannot check for chains of other modes")]
-    Check(#[from] ExecError),
+    Check(#[from] ProgramError),
     /// A table cannot be read, so it is not cleaned up.
     #[error("cannot clean up table {table}")]
     Read {
@@ -144,7 +144,7 @@ pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>,
 ///
 /// # Errors
 /// If a program cannot be run.
-pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<Vec<ChainMode>, ExecError> {
+pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<Vec<ChainMode>, ProgramError> {
     let executor = Executor { programs: programs.clone(), exec };
     let mut modes = Vec::new();
     // Mangle is the smallest of the tables with a canary chain; ipvs mode has none.
@@ -182,7 +182,7 @@ impl Leftovers {
 
 /// Reports whether another mode has chains. A chain counts as existing if the check fails because another program holds
 /// the xtables lock.
-fn has_other_modes(executor: &Executor) -> Result<bool, ExecError> {
+fn has_other_modes(executor: &Executor) -> Result<bool, ProgramError> {
     for table in [TableName::Filter, TableName::Nat] {
         if executor.has_chain(table, IPVS_NODE_PORT)? != Some(false) {
             return Ok(true);

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     lock::{LockError, LockLocation, XtablesLock},
-    process::{Exec, ExecError, Invocation, for_each_line},
+    process::{Exec, Invocation, ProgramError, for_each_line},
     programs::{IptablesPrograms, Locking},
 };
 use crate::{ChainName, ParseError, TableName};
@@ -24,7 +24,7 @@ pub enum RestoreError {
     Lock(#[from] LockError),
     /// The program could not be run.
     #[error(transparent)]
-    Run(#[from] ExecError),
+    Run(#[from] ProgramError),
     /// The program or the kernel rejected a line of the input. If the line is `COMMIT`, the kernel rejected the table without
     /// a reason.
     #[error("{} rejected line {line} of its input, {text:?}: {message}", .program.display())]
@@ -55,7 +55,7 @@ pub enum RestoreError {
 pub enum SaveError {
     /// The program could not be run.
     #[error(transparent)]
-    Run(#[from] ExecError),
+    Run(#[from] ProgramError),
     /// The program failed.
     #[error("{} -t {table} failed with {status}: {message}", .program.display())]
     Failed {
@@ -181,7 +181,7 @@ impl Executor {
     ///
     /// # Errors
     /// If the program cannot be run.
-    pub(super) fn has_chain(&self, table: TableName, chain: ChainName) -> Result<Option<bool>, ExecError> {
+    pub(super) fn has_chain(&self, table: TableName, chain: ChainName) -> Result<Option<bool>, ProgramError> {
         let arguments = ["-t", table.as_str(), "-S", chain.as_str()];
         let invocation = Invocation { program: &self.programs.iptables, arguments: &arguments };
         let exit = self.exec.read(invocation, &mut |stdout| io::copy(stdout, &mut io::sink()).map(|_| ()))?;

@@ -9,7 +9,7 @@ use std::{
 use ferroute_core::IpFamily;
 
 use super::{
-    process::{Exec, ExecError, Exit, Invocation, for_each_line},
+    process::{Exec, Exit, Invocation, ProgramError, for_each_line},
     version::{Backend, InvalidRelease, Release},
 };
 
@@ -57,7 +57,7 @@ pub enum ProgramsError {
         program: PathBuf,
         /// The cause.
         #[source]
-        source: ExecError,
+        source: ProgramError,
     },
     /// The version of a program cannot be parsed.
     #[error("cannot determine the version of {}", .program.display())]
@@ -158,7 +158,7 @@ impl IptablesPrograms {
     ///
     /// # Errors
     /// If its programs are installed but cannot be run.
-    pub fn other_backend(&self, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<OtherBackend>, ExecError> {
+    pub fn other_backend(&self, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<OtherBackend>, ProgramError> {
         let backend = self.release.backend.other();
         let Some(save) = find_in_path(&program_name(self.family, Some(backend), "-save"), path) else {
             return Ok(None);
@@ -243,7 +243,7 @@ fn locking(exec: &dyn Exec, restore: &Path, release: Release) -> Locking {
 }
 
 /// Runs a program and returns its standard output.
-fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String), ExecError> {
+fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String), ProgramError> {
     let mut text = Vec::new();
     let exit = exec.read(invocation, &mut |stdout| stdout.read_to_end(&mut text).map(|_| ()))?;
     Ok((exit, String::from_utf8_lossy(&text).into_owned()))
@@ -251,7 +251,7 @@ fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String),
 
 /// Counts the rules in the output of `iptables-save`, and reports whether it contains the chains that the kubelet creates
 /// in table mangle as a hint to the backend that it uses.
-fn count_rules(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(usize, bool), ExecError> {
+fn count_rules(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(usize, bool), ProgramError> {
     let (mut rules, mut kubelet) = (0, false);
     exec.read(invocation, &mut |stdout| {
         for_each_line(stdout, |line| {

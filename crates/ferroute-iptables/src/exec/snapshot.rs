@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitStatus};
 use ferroute_core::IpFamily;
 
 use super::{
-    process::{Exec, ExecError, Invocation, for_each_line},
+    process::{Exec, Invocation, ProgramError, for_each_line},
     programs::{find_in_path, program_name},
     version::{Backend, Release},
 };
@@ -25,7 +25,7 @@ pub struct BackendSnapshot {
 pub enum SnapshotError {
     /// A program could not be run.
     #[error(transparent)]
-    Run(#[from] ExecError),
+    Run(#[from] ProgramError),
     /// A program failed.
     #[error("{} -c failed with {status}: {stderr}", .program.display())]
     Failed {

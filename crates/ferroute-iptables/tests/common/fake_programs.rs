@@ -11,7 +11,7 @@ use std::{
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     IptablesPrograms, RuleSet, TableName,
-    exec::{Exec, ExecError, Exit, Invocation, Locking},
+    exec::{Exec, Exit, Invocation, Locking, ProgramError},
 };
 
 use super::fake_kernel::FakeKernel;
@@ -82,7 +82,7 @@ impl Exec for FakePrograms {
         &self,
         call: Invocation<'_>,
         input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Exit, ExecError> {
+    ) -> Result<Exit, ProgramError> {
         let mut state = self.state();
         state.calls.push(call.to_string());
         let mut text = Vec::new();
@@ -98,7 +98,7 @@ impl Exec for FakePrograms {
         &self,
         call: Invocation<'_>,
         output: &mut dyn FnMut(&mut dyn BufRead) -> io::Result<()>,
-    ) -> Result<Exit, ExecError> {
+    ) -> Result<Exit, ProgramError> {
         let mut state = self.state();
         state.calls.push(call.to_string());
         let table = TableName::from_word(call.arguments[1]).unwrap();

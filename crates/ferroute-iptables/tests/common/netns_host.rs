@@ -16,7 +16,8 @@ use ferroute_host::KernelCounters;
 use ferroute_iptables::{
     GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, RuleSet,
     exec::{
-        Backend, CleanupError, CleanupScope, Exec, ExecError, Exit, Invocation, clean_up, remove_counters, search_path,
+        Backend, CleanupError, CleanupScope, Exec, Exit, Invocation, ProgramError, clean_up, remove_counters,
+        search_path,
     },
 };
 use ferroute_testing::NetNs;
@@ -136,7 +137,7 @@ impl Exec for LoggingExec {
         &self,
         call: Invocation<'_>,
         input: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<Exit, ExecError> {
+    ) -> Result<Exit, ProgramError> {
         self.log(call);
         HostExec.feed(call, input)
     }
@@ -145,7 +146,7 @@ impl Exec for LoggingExec {
         &self,
         call: Invocation<'_>,
         output: &mut dyn FnMut(&mut dyn BufRead) -> io::Result<()>,
-    ) -> Result<Exit, ExecError> {
+    ) -> Result<Exit, ProgramError> {
         self.log(call);
         HostExec.read(call, output)
     }

@@ -1,0 +1,390 @@
+//! Child programs: each has a deadline, and none outlives the proxy.
+//!
+//! ```text
+//!   caller --> Program --> stdin  |
+//!                      <-- stdout | of the child, in a process group of its own
+//!                      <-- stderr |
+//! ```
+//!
+//! The streams are served on the calling thread by `poll`, so that no thread has to be started (which can fail on a full
+//! machine) and no stream can block another. A child that does nothing for too long is killed with all processes that it has
+//! started; then the caller gets an error and may try again.
+//!
+//! # Deadline
+//!
+//! The deadline is about silence, not about the duration as a whole: it starts again whenever the child accepts input,
+//! writes output or closes a stream. The patience is [`PATIENCE`] and [`PATIENCE_PER_MIB`] for each MiB of input, because a
+//! program such as `iptables-restore` is silent while the kernel works on everything that it has read. The environment
+//! variable [`PATIENCE_VARIABLE`] replaces the former, in seconds.
+
+mod registry;
+
+use std::{
+    fmt, io,
+    io::{Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+
+pub use self::registry::kill_programs;
+
+/// A program and its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invocation<'a> {
+    /// The program's path.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: &'a [&'a str],
+}
+
+impl Invocation<'_> {
+    /// Returns the command that runs the program.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(self.arguments);
+        command
+    }
+}
+
+impl fmt::Display for Invocation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.program.display())?;
+        self.arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
+    }
+}
+
+/// The outcome of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// The beginning of its standard error, trimmed.
+    pub stderr: String,
+    /// Its duration, without the time that the caller took to write its input or read its output.
+    pub took: Duration,
+}
+
+/// A failure to run a program.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The program could not be started, for example because no further process is permitted.
+    #[error("cannot start {}", .program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Communication with the program failed.
+    #[error("cannot communicate with {}", .program.display())]
+    Io {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The program made no progress and was killed. Worth a retry.
+    #[error(
+        "killed {} because it {doing} for {:.1} s without progress, {:.1} s after its start",
+        .program.display(), .silent.as_secs_f32(), .ran.as_secs_f32()
+    )]
+    Hung {
+        /// The program.
+        program: PathBuf,
+        /// What it did instead of progress.
+        doing: &'static str,
+        /// How long it did nothing.
+        silent: Duration,
+        /// The time since its start.
+        ran: Duration,
+    },
+}
+
+/// The stream that the caller exchanges with a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// The caller writes the standard input; the standard output is discarded.
+    Input,
+    /// The caller reads the standard output; the standard input is empty.
+    Output,
+}
+
+/// A running program. Its [`Write`] and [`Read`] fail once the deadline has passed; it is killed on drop.
+#[derive(Debug)]
+pub struct Program {
+    path: PathBuf,
+    child: registry::Registered,
+    stdin: Option<ChildStdin>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    /// The beginning of the standard error.
+    errors: Vec<u8>,
+    /// The time before and after the start.
+    started: Instant,
+    ready: Instant,
+    last_progress: Instant,
+    /// Bytes of input that the program has accepted.
+    written: u64,
+    /// Time that the caller was blocked by the program.
+    waited: Duration,
+    patience: Duration,
+    /// Set when the program has been killed because of its deadline.
+    hung: Option<ProgramError>,
+}
+
+impl Program {
+    /// Starts a program, which inherits the network namespace of the calling thread. The streams of `command` are replaced.
+    ///
+    /// # Errors
+    /// If it cannot be started, or the process is about to exit.
+    pub fn start(command: Command, stream: Stream) -> Result<Self, ProgramError> {
+        Self::start_with(command, stream, configured_patience())
+    }
+
+    fn start_with(mut command: Command, stream: Stream, patience: Duration) -> Result<Self, ProgramError> {
+        let path = PathBuf::from(command.get_program());
+        let (stdin, stdout) = match stream {
+            Stream::Input => (Stdio::piped(), Stdio::null()),
+            Stream::Output => (Stdio::null(), Stdio::piped()),
+        };
+        // A process group of its own, so that its children can be killed with it.
+        command.stdin(stdin).stdout(stdout).stderr(Stdio::piped()).process_group(0);
+        let started = Instant::now();
+        let start_error = |source| ProgramError::Start { program: path.clone(), source };
+        let mut child = registry::spawn(&mut command).map_err(start_error)?;
+        let Child { stdin, stdout, stderr, .. } = child.get_mut();
+        let (stdin, stdout, stderr) = (stdin.take(), stdout.take(), stderr.take());
+        let pipes =
+            [stdin.as_ref().map(AsFd::as_fd), stdout.as_ref().map(AsFd::as_fd), stderr.as_ref().map(AsFd::as_fd)];
+        // These are this process's ends of the pipes; the child's block as usual.
+        pipes.into_iter().flatten().try_for_each(set_nonblocking).map_err(start_error)?;
+        Ok(Self {
+            path,
+            child,
+            stdin,
+            stdout,
+            stderr,
+            errors: Vec::new(),
+            started,
+            ready: Instant::now(),
+            last_progress: started,
+            written: 0,
+            waited: Duration::ZERO,
+            patience,
+            hung: None,
+        })
+    }
+
+    /// Closes the streams and waits until the program has exited. `communicated` is the outcome of writing its input or
+    /// reading its output.
+    ///
+    /// A program that closes its standard input early is not an error; its exit status shows whether it failed.
+    ///
+    /// # Errors
+    /// If `communicated` is an error, or the deadline has passed; then the program is killed.
+    pub fn finish(mut self, communicated: io::Result<()>) -> Result<Exit, ProgramError> {
+        let communication_time = self.ready.elapsed().saturating_sub(self.waited);
+        drop(self.stdin.take());
+        drop(self.stdout.take());
+        match communicated {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                self.child.kill();
+                return Err(self.hung.take().unwrap_or_else(|| self.io_error(error)));
+            }
+            _ => {}
+        }
+        let status = self.wait()?;
+        Ok(Exit {
+            status,
+            stderr: String::from_utf8_lossy(&self.errors).trim().to_owned(),
+            took: self.started.elapsed().saturating_sub(communication_time),
+        })
+    }
+
+    /// Waits for the exit. A child of the program may hold the standard error open, so its end is not awaited.
+    fn wait(&mut self) -> Result<ExitStatus, ProgramError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(|source| self.io_error(source))? {
+                self.drain_errors();
+                return Ok(status);
+            }
+            if self.stderr.is_some() {
+                // The end of the standard error usually is the end of the program.
+                self.poll(None, "did not exit", LONGEST_PAUSE).map_err(|source| self.deadline_error(source))?;
+            } else {
+                self.check_deadline("did not exit").map_err(|source| self.deadline_error(source))?;
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    fn io_error(&self, source: io::Error) -> ProgramError {
+        ProgramError::Io { program: self.path.clone(), source }
+    }
+
+    fn deadline_error(&mut self, source: io::Error) -> ProgramError {
+        self.hung.take().unwrap_or_else(|| self.io_error(source))
+    }
+
+    /// Waits until `stream` is ready or `at_most` has passed, and reads the standard error meanwhile.
+    fn poll(&mut self, stream: Option<PollFlags>, doing: &'static str, at_most: Duration) -> io::Result<bool> {
+        let remaining = self.check_deadline(doing)?;
+        let mut fds = Vec::with_capacity(2);
+        let caller = match stream {
+            Some(PollFlags::POLLOUT) => self.stdin.as_ref().map(AsFd::as_fd),
+            Some(_) => self.stdout.as_ref().map(AsFd::as_fd),
+            None => None,
+        };
+        let has_caller = caller.is_some();
+        fds.extend(caller.map(|fd| PollFd::new(fd, stream.unwrap_or(PollFlags::empty()))));
+        fds.extend(self.stderr.as_ref().map(|stderr| PollFd::new(stderr.as_fd(), PollFlags::POLLIN)));
+        // Rounded up, so that a wait for less than a millisecond is no busy loop.
+        let wait = remaining.min(at_most) + Duration::from_millis(1);
+        match poll(&mut fds, PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX)) {
+            Err(nix::errno::Errno::EINTR) => return Ok(false),
+            result => result?,
+        };
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        if ready.get(usize::from(has_caller)) == Some(&true) {
+            self.drain_errors();
+        }
+        Ok(has_caller && ready[0])
+    }
+
+    /// Returns the time until the deadline. After it, the program is killed.
+    fn check_deadline(&mut self, doing: &'static str) -> io::Result<Duration> {
+        let patience = self.patience + PATIENCE_PER_MIB.mul_f64(self.written as f64 / MIB);
+        let silent = self.last_progress.elapsed();
+        match patience.checked_sub(silent) {
+            Some(remaining) if !remaining.is_zero() => Ok(remaining),
+            _ => {
+                self.child.kill();
+                let (program, ran) = (self.path.clone(), self.started.elapsed());
+                self.hung = Some(ProgramError::Hung { program, doing, silent, ran });
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        }
+    }
+
+    /// Reads what the standard error has, and keeps the beginning: `iptables-restore` can print an error for each of 300,000
+    /// rules.
+    fn drain_errors(&mut self) {
+        let mut buffer = [0; 4096];
+        while let Some(stderr) = &mut self.stderr {
+            match stderr.read(&mut buffer) {
+                Ok(0) => self.stderr = None,
+                Ok(count) => {
+                    let room = MAX_STDERR.saturating_sub(self.errors.len());
+                    self.errors.extend(&buffer[..count.min(room)]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // A read error only shortens the message; the exit status still shows the failure.
+                Err(_) => self.stderr = None,
+            }
+            self.last_progress = Instant::now();
+        }
+    }
+
+    /// Calls `attempt` until it does not have to wait, and measures the time.
+    fn blocking(
+        &mut self,
+        flags: PollFlags,
+        doing: &'static str,
+        mut attempt: impl FnMut(&mut Self) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let start = Instant::now();
+        let result = loop {
+            match attempt(self) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => break result,
+            }
+            if let Err(error) = self.poll(Some(flags), doing, Duration::MAX) {
+                break Err(error);
+            }
+        };
+        let now = Instant::now();
+        self.waited += now - start;
+        if result.is_ok() {
+            self.last_progress = now;
+        }
+        result
+    }
+}
+
+impl Write for Program {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count =
+            self.blocking(PollFlags::POLLOUT, "did not read its input", |program| match &mut program.stdin {
+                Some(stdin) => stdin.write(bytes),
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            })?;
+        self.written += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Program {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.blocking(PollFlags::POLLIN, "wrote no output", |program| match &mut program.stdout {
+            Some(stdout) => stdout.read(bytes),
+            None => Ok(0),
+        })
+    }
+}
+
+fn set_nonblocking(pipe: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(pipe, FcntlArg::F_GETFL)?);
+    fcntl(pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// Returns [`PATIENCE`], or the value of [`PATIENCE_VARIABLE`] if it is a positive number.
+fn configured_patience() -> Duration {
+    static CONFIGURED: OnceLock<Duration> = OnceLock::new();
+    *CONFIGURED.get_or_init(|| {
+        let seconds = std::env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());
+        let duration = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+        duration.filter(|duration| !duration.is_zero()).unwrap_or(PATIENCE)
+    })
+}
+
+/// The longest silence of a program. `iptables-save` of 10,000 Services with 10 endpoints each is silent for a few seconds
+/// while it reads the kernel's rules, and waiting for the xtables lock takes five.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The additional silence for each MiB of input.
+pub const PATIENCE_PER_MIB: Duration = Duration::from_secs(5);
+
+/// The environment variable that replaces [`PATIENCE`], in seconds.
+pub const PATIENCE_VARIABLE: &str = "FERROUTE_PROGRAM_TIMEOUT";
+
+const MIB: f64 = 1024.0 * 1024.0;
+/// Bytes of standard error that are returned.
+const MAX_STDERR: usize = 4096;
+/// The pauses between checks for the exit of a program that has closed its standard error.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;
