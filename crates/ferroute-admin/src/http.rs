@@ -1,5 +1,6 @@
 //! A small HTTP/1.1 server on a thread of its own.
 
+mod budget;
 mod listen;
 mod response;
 mod server;
@@ -7,6 +8,7 @@ mod server;
 pub(crate) mod testing;
 mod thread;
 
+pub use budget::{Budget, PortPermit, TooManyPorts};
 pub use listen::{ListenError, ListenScope, listen};
 pub use response::{Request, Response, json, not_found, text};
 pub use server::{Handler, Limits};

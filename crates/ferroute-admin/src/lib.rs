@@ -23,14 +23,14 @@
 //!
 //! use ferroute_admin::{
 //!     health::{Health, HealthzHandler},
-//!     http::{HttpThread, Limits, ListenScope, listen},
+//!     http::{Budget, HttpThread, Limits, ListenScope, listen},
 //!     metrics::Metrics,
 //! };
 //! use ferroute_core::IpFamily;
 //!
 //! let health = Arc::new(Health::new(Duration::from_secs(60)));
 //! let handler = HealthzHandler::new(Arc::clone(&health), Arc::new(Metrics::new(&[])));
-//! let http = HttpThread::start()?;
+//! let http = HttpThread::start(Budget::default())?;
 //! let listener = listen(ListenScope::Address("127.0.0.1".parse()?), 0)?;
 //! let address = listener.local_addr()?;
 //! let _server = http.serve(listener, Arc::new(handler), Limits::default())?;

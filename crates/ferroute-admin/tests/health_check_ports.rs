@@ -13,7 +13,7 @@ use std::{
 
 use common::{Client, get, is_refused, own_address, own_ports, port};
 use ferroute_admin::health::{Health, HealthCheck, HealthCheckPorts, PortError};
-use ferroute_admin::http::{HttpThread, Limits, ListenScope};
+use ferroute_admin::http::{Budget, HttpThread, Limits, ListenScope};
 use ferroute_core::{IpFamily, NamespacedName};
 
 struct Bench {
@@ -23,8 +23,12 @@ struct Bench {
 
 impl Bench {
     fn new(timeout: Duration) -> Self {
+        Self::with_budget(timeout, Budget::default())
+    }
+
+    fn with_budget(timeout: Duration, budget: Budget) -> Self {
         let health = Arc::new(Health::new(timeout));
-        let http = Arc::new(HttpThread::start().expect("a thread"));
+        let http = Arc::new(HttpThread::start(budget).expect("a thread"));
         Self { ports: HealthCheckPorts::new(http, Arc::clone(&health), Limits::default()), health }
     }
 
@@ -146,6 +150,31 @@ fn taken_port_is_reported_and_retried_by_next_update() {
     drop(taken);
     assert_eq!(bench.update(&[one], &checks), NONE);
     assert_eq!(get(one, "/"), answer("200 OK", "a", 1, true));
+}
+
+#[test]
+fn ports_beyond_the_budget_are_reported_and_others_are_served() {
+    let [one, two, three] = own_ports();
+    let mut bench = Bench::with_budget(LONG, Budget { descriptors: 4, connections: 4, least_connections: 2 });
+    let error = |name: &str, at: SocketAddr| {
+        format!(
+            "cannot serve health check of ns1/{name} on port {}: too many open ports (2) for the limit of open files; \
+             raise LimitNOFILE or ulimit -n",
+            at.port()
+        )
+    };
+    let checks = [("a", one, 1), ("b", two, 1), ("c", three, 1)];
+    let errors = bench.update(&[one], &checks);
+    // Ports are opened in the order of their numbers.
+    let (last_name, last) = [("a", one), ("b", two), ("c", three)].into_iter().max_by_key(|(_, at)| at.port()).unwrap();
+    assert_eq!(errors, [error(last_name, last)]);
+    let served = checks.iter().filter(|(name, ..)| *name != last_name);
+    served.clone().for_each(|(name, at, _)| assert_eq!(get(*at, "/"), answer("200 OK", name, 1, true)));
+    // A closed port makes room for another one.
+    let (closed, ..) = served.clone().next().unwrap();
+    let left: Vec<_> = checks.iter().copied().filter(|(name, ..)| name != closed).collect();
+    assert_eq!(bench.update(&[one], &left), NONE);
+    assert_eq!(get(last, "/"), answer("200 OK", last_name, 1, true));
 }
 
 #[test]

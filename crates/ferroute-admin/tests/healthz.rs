@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use common::{Client, get, own_address};
 use ferroute_admin::{
     health::{Health, HealthzHandler},
-    http::{HttpThread, Limits, ListenScope, listen},
+    http::{Budget, HttpThread, Limits, ListenScope, listen},
     metrics::{Metrics, Sampled},
 };
 use ferroute_core::IpFamily;
@@ -32,7 +32,7 @@ fn answers_equal_those_of_kube_proxy() {
     let health = Arc::new(Health::new(Duration::from_secs(60)));
     let metrics = Arc::new(Metrics::new(&[]));
     let address = own_address();
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let listener = listen(ListenScope::Address(address.ip()), address.port()).expect("the port");
     let handler = Arc::new(HealthzHandler::new(Arc::clone(&health), Arc::clone(&metrics)));
     let _server = http.serve(listener, handler, Limits::default()).expect("a server");
@@ -80,7 +80,7 @@ fn answers_equal_those_of_kube_proxy() {
 #[test]
 fn unknown_paths_are_not_found() {
     let address = own_address();
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let listener = listen(ListenScope::Address(address.ip()), address.port()).expect("the port");
     let handler =
         Arc::new(HealthzHandler::new(Arc::new(Health::new(Duration::from_secs(60))), Arc::new(Metrics::new(&[]))));

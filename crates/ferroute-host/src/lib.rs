@@ -1,5 +1,6 @@
 //! The proxy's interface to its host: addresses, routes, sysctls, listening sockets, packet counters, connection tracking,
-//! the generation of the nf_tables ruleset, the node name, firewalld, child programs, and the resource usage of the process.
+//! the generation of the nf_tables ruleset, the node name, firewalld, child programs, and the resource usage and limits of
+//! the process.
 //!
 //! Each of them can be replaced in tests of the sync loop: by another implementation of a small trait, or by a value with
 //! another root directory. What the values mean for Services is not decided here.
@@ -20,6 +21,7 @@ mod addresses;
 mod bus;
 pub mod conntrack;
 mod counters;
+mod descriptors;
 mod firewalld;
 mod generation;
 mod listeners;
@@ -31,6 +33,7 @@ mod sysctl;
 
 pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses};
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
+pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};
 pub use firewalld::watch_firewalld;
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
 pub use listeners::{Listener, ListenerError, listeners};

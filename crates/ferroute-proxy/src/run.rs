@@ -23,7 +23,7 @@ use anyhow::Context;
 use ferroute_admin::{
     Pages,
     health::{Health, HealthzHandler},
-    http::{self, Handler, HttpThread, ListenError, ListenScope, Server, listen},
+    http::{self, Budget, Handler, HttpThread, ListenError, ListenScope, Server, listen},
 };
 use ferroute_config::{
     ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, canonical_node_name,
@@ -31,7 +31,7 @@ use ferroute_config::{
     settings::Settings,
 };
 use ferroute_core::{NodeView, Tracker};
-use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses, watch_firewalld};
+use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses, raise_descriptor_limit, watch_firewalld};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
@@ -151,7 +151,7 @@ impl Daemon<'_> {
         let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
         let config = ConfigWatch::new(registry, args, settings);
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let http = Arc::new(HttpThread::start().context("cannot start the HTTP thread")?);
+        let http = Arc::new(HttpThread::start(http_budget()).context("cannot start the HTTP thread")?);
         // As in kube-proxy, a family is unhealthy if a change has been queued for twice the sync period.
         let health = Arc::new(Health::new(resolved.sync.period * 2));
         let hard_fail = resolved.bind_address_hard_fail;
@@ -229,6 +229,17 @@ impl Daemon<'_> {
         bundles.abort();
         sync.finish();
         Ok(end)
+    }
+}
+
+/// Returns the ports and connections that HTTP servers may have open, after the limit of open files has been raised.
+fn http_budget() -> Budget {
+    match raise_descriptor_limit() {
+        Ok(limit) => Budget::for_descriptor_limit(limit),
+        Err(error) => {
+            tracing::warn!("{}", chain(&error));
+            Budget::default()
+        }
     }
 }
 

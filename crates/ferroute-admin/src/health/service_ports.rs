@@ -12,7 +12,10 @@ use hyper::{StatusCode, header::HeaderValue};
 
 use crate::{
     health::Health,
-    http::{Handler, HttpThread, Limits, ListenError, ListenScope, Request, Response, Server, json, listen, not_found},
+    http::{
+        Handler, HttpThread, Limits, ListenError, ListenScope, PortPermit, Request, Response, Server, TooManyPorts,
+        json, listen, not_found,
+    },
 };
 
 /// Health check of one Service.
@@ -38,6 +41,17 @@ pub enum PortError {
         #[source]
         source: ListenError,
     },
+    /// The process may not open more ports.
+    #[error("cannot serve health check of {service} on port {port}")]
+    TooMany {
+        /// Service.
+        service: NamespacedName,
+        /// Its health-check node port.
+        port: NonZeroU16,
+        /// Number of open ports.
+        #[source]
+        source: TooManyPorts,
+    },
     /// Another Service has the same port.
     #[error("cannot serve health check of {service} on port {port}: port belongs to {owner}")]
     Taken {
@@ -54,7 +68,7 @@ impl PortError {
     /// Returns the Service whose health check is not served.
     pub fn service(&self) -> &NamespacedName {
         match self {
-            Self::Listen { service, .. } | Self::Taken { service, .. } => service,
+            Self::Listen { service, .. } | Self::TooMany { service, .. } | Self::Taken { service, .. } => service,
         }
     }
 }
@@ -63,7 +77,7 @@ impl PortError {
 #[derive(Debug)]
 pub struct HealthCheckPorts {
     state: Arc<PortState>,
-    open: BTreeMap<(NonZeroU16, ListenScope), Server>,
+    open: BTreeMap<(NonZeroU16, ListenScope), (Server, PortPermit)>,
     http: Arc<HttpThread>,
     limits: Limits,
 }
@@ -137,13 +151,15 @@ impl HealthCheckPorts {
                 if self.open.contains_key(&key) {
                     continue;
                 }
-                match self.start(*scope, port) {
-                    Ok(server) => {
-                        self.open.insert(key, server);
-                    }
-                    Err(source) => {
-                        errors.push(PortError::Listen { service: owner.service.clone(), port, source });
-                    }
+                let service = || owner.service.clone();
+                match self.http.open_port() {
+                    Ok(permit) => match self.start(*scope, port) {
+                        Ok(server) => {
+                            self.open.insert(key, (server, permit));
+                        }
+                        Err(source) => errors.push(PortError::Listen { service: service(), port, source }),
+                    },
+                    Err(source) => errors.push(PortError::TooMany { service: service(), port, source }),
                 }
             }
         }

@@ -1,10 +1,10 @@
 //! A small HTTP/1.1 server: short responses from memory, for clients that may be slow, broken or hostile.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     future::poll_fn,
     io,
+    net::IpAddr,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -15,11 +15,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet},
+    task::JoinSet,
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
 
+use super::budget::{ConnectionPermit, OpenSockets};
 use crate::http::{Request, Response};
 
 /// Answers requests. It runs on the server's single thread, so it must not block.
@@ -34,12 +35,10 @@ impl<F: Fn(&Request) -> Response + Send + Sync + 'static> Handler for F {
     }
 }
 
-/// Limits for the clients of one listener.
+/// Limits for the clients of one listener. The number of connections is limited by the [`Budget`](super::Budget) of all
+/// listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Simultaneous connections. A further one closes the oldest, so that a client that holds connections open cannot lock
-    /// out other clients.
-    pub connections: usize,
     /// Time for the head of a request, and idle time between two requests.
     pub head: Duration,
     /// Size of the head of a request in bytes.
@@ -56,7 +55,6 @@ impl Default for Limits {
     /// Limits for load balancers that keep connections open between checks, which come every ten seconds or so.
     fn default() -> Self {
         Self {
-            connections: 128,
             head: Duration::from_secs(30),
             head_bytes: 16 * 1024,
             lifetime: Duration::from_secs(300),
@@ -71,22 +69,26 @@ pub(super) trait Accept: Send + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Polls for the next connection.
-    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Self::Stream>>;
+    /// Polls for the next connection and the address of its peer.
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Self::Stream, IpAddr)>>;
 }
 
 impl Accept for TcpListener {
     type Stream = TcpStream;
 
-    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<TcpStream>> {
-        Self::poll_accept(self, context).map_ok(|(stream, _peer)| stream)
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, IpAddr)>> {
+        Self::poll_accept(self, context).map_ok(|(stream, peer)| (stream, peer.ip()))
     }
 }
 
 /// Serves until the future is dropped, which closes the listener and all its connections.
-pub(super) async fn serve(mut listener: impl Accept, handler: Arc<dyn Handler>, limits: Limits) -> Infallible {
+pub(super) async fn serve(
+    mut listener: impl Accept,
+    handler: Arc<dyn Handler>,
+    limits: Limits,
+    sockets: Arc<OpenSockets>,
+) -> Infallible {
     let mut tasks = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     let mut failing = false;
     loop {
         let accepted = tokio::select! {
@@ -94,23 +96,21 @@ pub(super) async fn serve(mut listener: impl Accept, handler: Arc<dyn Handler>, 
             Some(_) = tasks.join_next() => continue,
         };
         match accepted {
-            Ok(stream) => {
+            Ok((stream, peer)) => {
                 failing = false;
-                oldest_first.retain(|task| !task.is_finished());
-                while oldest_first.len() >= limits.connections.max(1)
-                    && let Some(oldest) = oldest_first.pop_front()
-                {
-                    oldest.abort();
-                }
-                oldest_first.push_back(tasks.spawn(connection(stream, Arc::clone(&handler), limits)));
+                let permit = sockets.open_connection(peer);
+                let number = permit.number();
+                let task = tasks.spawn(connection(stream, Arc::clone(&handler), limits, permit));
+                sockets.started(number, task);
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
-                // Usually too many open files; other connections will soon be closed.
+                // Usually too many open files.
                 if !failing {
                     warn!(%error, "cannot accept connections");
                 }
                 failing = true;
+                sockets.evict_one();
                 sleep(limits.accept_pause).await;
             }
         }
@@ -121,10 +121,13 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     handler: Arc<dyn Handler>,
     limits: Limits,
+    permit: ConnectionPermit,
 ) {
-    let service = service_fn(move |request: hyper::Request<_>| {
+    let service = service_fn(|request: hyper::Request<_>| {
+        permit.begin_request();
         let (head, _body): (Request, hyper::body::Incoming) = request.into_parts();
         let response = handler.answer(&head);
+        permit.end_request();
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()

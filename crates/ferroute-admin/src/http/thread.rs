@@ -13,13 +13,17 @@ use tokio::{
     time::sleep,
 };
 
-use super::server;
+use super::{
+    budget::{Budget, OpenSockets, PortPermit, TooManyPorts},
+    server,
+};
 use crate::http::{Handler, Limits, ListenError, ListenScope, listen};
 
-/// The thread that runs all HTTP servers of the process. Dropping it stops them.
+/// A thread that runs HTTP servers. Dropping it stops them.
 #[derive(Debug)]
 pub struct HttpThread {
     handle: Handle,
+    sockets: Arc<OpenSockets>,
     /// Dropping it stops the runtime.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -36,16 +40,34 @@ pub struct Server {
 }
 
 impl HttpThread {
-    /// Starts the thread without any server.
-    pub fn start() -> io::Result<Self> {
+    /// Starts a thread without any server. Its servers share the budget.
+    pub fn start(budget: Budget) -> io::Result<Self> {
+        Self::with_sockets("http", OpenSockets::new(budget))
+    }
+
+    /// Starts another thread of this name, whose servers share the budget of this one's.
+    pub fn start_beside(&self, name: &str) -> io::Result<Self> {
+        Self::with_sockets(name, Arc::clone(&self.sockets))
+    }
+
+    fn with_sockets(name: &str, sockets: Arc<OpenSockets>) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name("http".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             // Dropping the sender is the signal, so an error is one too.
             let _ = runtime.block_on(stopped);
         })?;
-        Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { handle, sockets, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Takes a place in the budget for a port that is opened later.
+    ///
+    /// # Errors
+    ///
+    /// The budget has no place for another port.
+    pub fn open_port(&self) -> Result<PortPermit, TooManyPorts> {
+        self.sockets.open_port()
     }
 
     /// Serves on an open port, for example one from [`listen`](crate::http::listen()).
@@ -55,8 +77,9 @@ impl HttpThread {
             listener.set_nonblocking(true)?;
             tokio::net::TcpListener::from_std(listener)?
         };
+        let sockets = Arc::clone(&self.sockets);
         Ok(self.spawn(async move {
-            server::serve(listener, handler, limits).await;
+            server::serve(listener, handler, limits, sockets).await;
         }))
     }
 
@@ -71,6 +94,7 @@ impl HttpThread {
         pause: Duration,
         report: impl Fn(&ListenError) + Send + 'static,
     ) -> Server {
+        let sockets = Arc::clone(&self.sockets);
         self.spawn(async move {
             let listener = loop {
                 let error = match listen(scope, port) {
@@ -83,7 +107,7 @@ impl HttpThread {
                 report(&error);
                 sleep(pause).await;
             };
-            server::serve(listener, handler, limits).await;
+            server::serve(listener, handler, limits, sockets).await;
         })
     }
 

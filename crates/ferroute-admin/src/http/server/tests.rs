@@ -11,17 +11,17 @@ use tokio::{
 };
 
 use super::*;
-use crate::http::text;
+use crate::http::{Budget, text};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// Accepts the connections and errors that the test sends.
-struct Script(mpsc::UnboundedReceiver<io::Result<DuplexStream>>);
+struct Script(mpsc::UnboundedReceiver<io::Result<(DuplexStream, IpAddr)>>);
 
 impl Accept for Script {
     type Stream = DuplexStream;
 
-    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<DuplexStream>> {
+    fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(DuplexStream, IpAddr)>> {
         match self.0.poll_recv(context) {
             Poll::Ready(Some(accepted)) => Poll::Ready(accepted),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
@@ -31,15 +31,27 @@ impl Accept for Script {
 
 /// A server with in-memory connections.
 struct Bench {
-    accepted: mpsc::UnboundedSender<io::Result<DuplexStream>>,
+    accepted: mpsc::UnboundedSender<io::Result<(DuplexStream, IpAddr)>>,
     server: JoinHandle<Infallible>,
 }
 
 impl Bench {
     fn new(limits: Limits, handler: impl Handler) -> Self {
+        Self::with_budget(limits, Budget::default(), handler)
+    }
+
+    fn with_budget(limits: Limits, budget: Budget, handler: impl Handler) -> Self {
         let (accepted, script) = mpsc::unbounded_channel();
-        let server = tokio::spawn(serve(Script(script), Arc::new(handler), limits));
+        let server = tokio::spawn(serve(Script(script), Arc::new(handler), limits, OpenSockets::new(budget)));
         Self { accepted, server }
+    }
+
+    /// A server with this many connections.
+    fn with_connections(connections: usize) -> Self {
+        let budget = Budget { connections, ..Budget::default() };
+        Self::with_budget(Limits::default(), budget, |request: &Request| {
+            text(StatusCode::OK, format!("{} {}", request.method, request.uri))
+        })
     }
 
     fn echo(limits: Limits) -> Self {
@@ -47,9 +59,13 @@ impl Bench {
     }
 
     fn connect(&self) -> DuplexStream {
+        self.connect_from([192, 0, 2, 1])
+    }
+
+    fn connect_from(&self, peer: [u8; 4]) -> DuplexStream {
         // Small, so that a client that does not read blocks the server.
         let (client, server) = duplex(256);
-        self.accepted.send(Ok(server)).expect("the server runs");
+        self.accepted.send(Ok((server, peer.into()))).expect("the server runs");
         client
     }
 
@@ -145,7 +161,8 @@ async fn invalid_and_oversized_heads_are_rejected() {
 
 #[tokio::test]
 async fn new_connection_replaces_the_oldest_at_the_limit() {
-    let bench = Bench::echo(Limits { connections: 2, ..Limits::default() });
+    // Half of them for one client.
+    let bench = Bench::with_connections(4);
     let mut held = [bench.connect(), bench.connect()];
     for client in &mut held {
         client.write_all(GET).await.expect("a request");
@@ -161,8 +178,24 @@ async fn new_connection_replaces_the_oldest_at_the_limit() {
 }
 
 #[tokio::test]
+async fn connections_of_other_clients_stay_at_the_limit() {
+    let bench = Bench::with_connections(6);
+    let mut checker = bench.connect_from([192, 0, 2, 9]);
+    checker.write_all(GET).await.expect("a request");
+    answer(&mut checker).await;
+    let mut flood = Vec::new();
+    for number in 0..30 {
+        flood.push(bench.connect_from([192, 0, 2, number % 2]));
+        tokio::task::yield_now().await;
+    }
+    checker.write_all(GET).await.expect("a request");
+    assert_eq!(answer(&mut checker).await, "GET /a");
+    assert_eq!(rest(&mut flood[0]).await, "");
+}
+
+#[tokio::test]
 async fn closed_connections_do_not_count_towards_the_limit() {
-    let bench = Bench::echo(Limits { connections: 2, ..Limits::default() });
+    let bench = Bench::with_connections(4);
     let mut lasting = bench.connect();
     lasting.write_all(GET).await.expect("a request");
     answer(&mut lasting).await;

@@ -31,7 +31,7 @@ fn open() -> (TcpListener, SocketAddr) {
 
 #[test]
 fn one_thread_serves_many_ports() {
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let ((one, one_address), (two, two_address)) = (open(), open());
     let _one = http.serve(one, respond("one"), Limits::default()).expect("a server");
     let _two = http.serve(two, respond("two"), Limits::default()).expect("a server");
@@ -41,7 +41,7 @@ fn one_thread_serves_many_ports() {
 
 #[test]
 fn dropping_a_server_frees_its_port_and_keeps_other_servers() {
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let ((one, address), (two, two_address)) = (open(), open());
     let server = http.serve(one, respond("one"), Limits::default()).expect("a server");
     let _two = http.serve(two, respond("two"), Limits::default()).expect("a server");
@@ -61,7 +61,7 @@ fn dropping_a_server_frees_its_port_and_keeps_other_servers() {
 
 #[test]
 fn dropping_the_thread_stops_its_servers() {
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let (listener, address) = open();
     let server = http.serve(listener, respond("one"), Limits::default()).expect("a server");
     assert_eq!(get(address).expect("an answer"), "one");
@@ -72,7 +72,7 @@ fn dropping_the_thread_stops_its_servers() {
 
 #[test]
 fn taken_port_is_reported_and_retried_until_free() {
-    let http = HttpThread::start().expect("a thread");
+    let http = HttpThread::start(Budget::default()).expect("a thread");
     let (taken, address) = open();
     let failures = Arc::new(AtomicUsize::new(0));
     let (sender, errors) = mpsc::channel();
