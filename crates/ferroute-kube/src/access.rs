@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use ferroute_config::ClientConnectionConfiguration;
+use http::uri::Scheme;
 use kube_client::{
     Config,
-    config::{Cluster, ExecInteractiveMode, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, ExecInteractiveMode, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 
 /// The configuration of the connection. Its files are read again after a failure, because certificates, keys and
@@ -27,6 +28,8 @@ pub(crate) struct Loaded {
     pub(crate) config: Config,
     /// The file with the bearer token.
     pub(crate) token_file: Option<PathBuf>,
+    /// Whether credentials are configured that are not used, because the connection has no TLS.
+    pub(crate) has_dropped_credentials: bool,
 }
 
 /// The connection to the API server cannot be configured.
@@ -82,6 +85,12 @@ impl Access {
                 .await
                 .map_err(|source| AccessError::Kubeconfig { path: path.clone(), source })?,
         };
+        // As in client-go, credentials are for servers that TLS identifies.
+        let has_dropped_credentials =
+            config.cluster_url.scheme() != Some(&Scheme::HTTPS) && has_credentials(&config.auth_info);
+        if has_dropped_credentials {
+            config.auth_info = AuthInfo::default();
+        }
         // Requests are few, so the token is read for each one; see `TokenFile`.
         let token_file = config.auth_info.token_file.take();
         if token_file.is_some() {
@@ -94,7 +103,7 @@ impl Access {
             // There is no terminal. This also makes the standard error of the plugin part of the error.
             exec.interactive_mode = Some(ExecInteractiveMode::Never);
         }
-        Ok(Loaded { config, token_file: token_file.map(PathBuf::from) })
+        Ok(Loaded { config, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
     }
 }
 
@@ -134,6 +143,21 @@ fn has_tls(cluster: &Cluster) -> bool {
     cluster.certificate_authority.is_some()
         || cluster.certificate_authority_data.is_some()
         || cluster.insecure_skip_tls_verify == Some(true)
+}
+
+/// Reports whether anything would be sent that identifies this client.
+fn has_credentials(user: &AuthInfo) -> bool {
+    let AuthInfo {
+        username, password, token, token_file, auth_provider, exec, impersonate, impersonate_groups, ..
+    } = user;
+    username.is_some()
+        || password.is_some()
+        || token.is_some()
+        || token_file.is_some()
+        || auth_provider.is_some()
+        || exec.is_some()
+        || impersonate.is_some()
+        || impersonate_groups.is_some()
 }
 
 #[cfg(test)]

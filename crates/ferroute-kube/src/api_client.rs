@@ -40,6 +40,8 @@ pub(crate) struct ApiClient {
     connection: tokio::sync::Mutex<Option<Connection>>,
     /// The number of connections so far.
     connections: AtomicU64,
+    /// Whether it has been reported that credentials are not used without TLS.
+    has_warned_of_credentials: AtomicBool,
     /// Whether the last request got no response.
     unreachable: AtomicBool,
     /// Counts the first responses after requests without one.
@@ -155,6 +157,7 @@ impl ApiClient {
             json_only: AtomicBool::new(false),
             connection: tokio::sync::Mutex::new(None),
             connections: AtomicU64::new(0),
+            has_warned_of_credentials: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
             recoveries: watch::channel(0).0,
         }
@@ -253,10 +256,14 @@ impl ApiClient {
             return Ok((connection.clone(), false));
         }
         let loaded = self.access.load().await;
-        let Loaded { config, token_file } = loaded.map_err(|error| unprepared(None, &error))?;
+        let Loaded { config, token_file, has_dropped_credentials } =
+            loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
         // It may run a credential plugin and wait for it.
+        if has_dropped_credentials && !self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%url, "the credentials of the kubeconfig are not used, because the server's URL is not https");
+        }
         let keepalive = self.timing.keepalive;
         let built = task::spawn_blocking(move || http_client::build(&config, keepalive)).await;
         let client = match built {

@@ -1,5 +1,7 @@
 use std::{
     fs,
+    net::SocketAddr,
+    ops::Deref,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -7,16 +9,54 @@ use std::{
 use ferroute_config::ClientConnectionConfiguration;
 use ferroute_kube::{ApiServer, testing::FakeApiServer};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
-use crate::{Consumer, NODE, connection, timing};
+use crate::{Consumer, NODE, connection, timing, tls::serve_without_client_certificates};
+
+/// A fake API server behind TLS, without which no credentials are sent.
+struct SecureServer {
+    fake: FakeApiServer,
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl SecureServer {
+    async fn start() -> Self {
+        let fake = FakeApiServer::start().await;
+        let (address, task) = serve_without_client_certificates(&fake).await;
+        Self { fake, address, task }
+    }
+
+    fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+}
+
+impl Deref for SecureServer {
+    type Target = FakeApiServer;
+
+    fn deref(&self) -> &FakeApiServer {
+        &self.fake
+    }
+}
+
+impl Drop for SecureServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
 
 /// Writes a kubeconfig for the server with these fields of the user.
-fn kubeconfig(directory: &TempDir, fake: &FakeApiServer, user: &str) -> ClientConnectionConfiguration {
+fn kubeconfig(directory: &TempDir, server: &SecureServer, user: &str) -> ClientConnectionConfiguration {
+    kubeconfig_at(directory, &format!("server: '{}', insecure-skip-tls-verify: true", server.url()), user)
+}
+
+/// Writes a kubeconfig with these fields of the cluster and the user.
+fn kubeconfig_at(directory: &TempDir, cluster: &str, user: &str) -> ClientConnectionConfiguration {
     let path = directory.path().join("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-         clusters: [{{name: k, cluster: {{server: \"{}\"}}}}]\nusers: [{{name: u, user: {user}}}]\n",
-        fake.url()
+         clusters: [{{name: k, cluster: {{{cluster}}}}}]\nusers: [{{name: u, user: {user}}}]\n"
     );
     fs::write(&path, text).unwrap();
     ClientConnectionConfiguration { kubeconfig: path.to_str().unwrap().to_owned(), ..connection() }
@@ -26,8 +66,8 @@ async fn start(connection: &ClientConnectionConfiguration) -> Consumer {
     Consumer::from_source(ApiServer::new(connection, None, NODE).await.unwrap().with_timing(timing()))
 }
 
-async fn fake_requiring(token: &str) -> FakeApiServer {
-    let fake = FakeApiServer::start().await;
+async fn fake_requiring(token: &str) -> SecureServer {
+    let fake = SecureServer::start().await;
     require(&fake, token);
     fake
 }
@@ -69,12 +109,38 @@ async fn token_in_the_kubeconfig_is_sent() {
 
 #[tokio::test]
 async fn user_name_and_password_are_sent() {
-    let (directory, fake) = (tempfile::tempdir().unwrap(), FakeApiServer::start().await);
+    let (directory, fake) = (tempfile::tempdir().unwrap(), SecureServer::start().await);
     // `admin:open sesame`.
     fake.behave(|behaviour| behaviour.authorization = Some("Basic YWRtaW46b3BlbiBzZXNhbWU=".to_owned()));
     let mut consumer = start(&kubeconfig(&directory, &fake, "{username: admin, password: open sesame}")).await;
     consumer.until_synced().await;
     assert_eq!(consumer.take_log(), [""; 0]);
+}
+
+#[tokio::test]
+async fn credentials_are_not_sent_without_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = write(&directory.path().join("token"), "s3cret");
+    let marker = directory.path().join("plugin-has-run");
+    let users = [
+        "{token: s3cret}".to_owned(),
+        format!("{{tokenFile: {}}}", file.display()),
+        "{username: admin, password: s3cret}".to_owned(),
+        plugin(&directory, &format!("touch {}; echo '{}'", marker.display(), credential("s3cret"))),
+    ];
+    for user in users {
+        let fake = FakeApiServer::start().await;
+        let connection = kubeconfig_at(&directory, &format!("server: '{}'", fake.url()), &user);
+        let mut consumer = start(&connection).await;
+        consumer.until_synced().await;
+        assert_eq!(fake.authorization_headers(), [""; 0], "{user}");
+        // Nor with the address of the command line.
+        let connection = kubeconfig_at(&directory, "server: 'https://192.0.2.1'", &user);
+        let source = ApiServer::new(&connection, Some(&fake.url()), NODE).await.unwrap();
+        Consumer::from_source(source.with_timing(timing())).until_synced().await;
+        assert_eq!(fake.authorization_headers(), [""; 0], "{user}");
+    }
+    assert!(!marker.exists(), "the plugin is not needed");
 }
 
 #[tokio::test]

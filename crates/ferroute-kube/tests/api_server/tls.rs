@@ -11,7 +11,11 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsAcceptor,
-    rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer, server::WebPkiClientVerifier},
+    rustls::{
+        ConfigBuilder, RootCertStore, ServerConfig,
+        pki_types::PrivateKeyDer,
+        server::{WantsServerCert, WebPkiClientVerifier},
+    },
 };
 
 use crate::{Consumer, NODE, connection, timing};
@@ -36,12 +40,20 @@ impl Pki {
 
     /// Starts a TLS server of this name that requires client certificates, in front of the fake API server.
     async fn serve(&self, fake: &FakeApiServer, name: &str) -> (SocketAddr, JoinHandle<()>) {
-        let (certificate, key) = self.issue(name);
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         let clients = WebPkiClientVerifier::builder(Arc::new(roots)).build().unwrap();
+        self.serve_with(fake, name, ServerConfig::builder().with_client_cert_verifier(clients)).await
+    }
+
+    async fn serve_with(
+        &self,
+        fake: &FakeApiServer,
+        name: &str,
+        config: ConfigBuilder<ServerConfig, WantsServerCert>,
+    ) -> (SocketAddr, JoinHandle<()>) {
+        let (certificate, key) = self.issue(name);
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder().with_client_cert_verifier(clients);
         let config = config.with_single_cert(vec![certificate.der().clone()], key).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -60,6 +72,11 @@ impl Pki {
         });
         (address, task)
     }
+}
+
+/// Starts a TLS server that requires no client certificate, in front of the fake API server.
+pub(crate) async fn serve_without_client_certificates(fake: &FakeApiServer) -> (SocketAddr, JoinHandle<()>) {
+    Pki::new().serve_with(fake, "127.0.0.1", ServerConfig::builder().with_no_client_auth()).await
 }
 
 struct Setup {
