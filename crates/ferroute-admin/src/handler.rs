@@ -16,12 +16,12 @@ use hyper::{
 
 use crate::{
     Pages,
-    history::{History, ServiceFilter},
-    http::{Handler, Request, Response, json, not_found, text},
+    history::{History, QueryError, ServiceQuery, ServicesBody},
+    http::{Handler, Request, Response, json, json_chunks, not_found, text},
     metrics::{Metrics, Sampled},
 };
 
-/// Serves the metrics address: kube-proxy's paths, `/services` and `/changes`. `S` reads values for `/metrics`.
+/// Serves the metrics address: kube-proxy's paths and, if the history has them, `/services` and `/changes`. `S` reads values for `/metrics`.
 #[derive(Debug)]
 pub struct AdminHandler<S> {
     /// Metrics.
@@ -49,8 +49,9 @@ impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
             "/configz" => self.pages.configz(),
             "/statusz" => self.pages.statusz(request),
             "/flagz" => self.pages.flagz(request),
-            "/services" => json(StatusCode::OK, self.history.services(&filter(request)).to_json()),
-            "/changes" => json(StatusCode::OK, self.history.slow_changes(Instant::now()).to_json()),
+            "/services" | "/changes" if !self.history.has_pages() => text(StatusCode::NOT_FOUND, NO_SERVICE_STATUS),
+            "/services" => self.services(request).unwrap_or_else(|error| bad_request(&error)),
+            "/changes" => self.changes(request).unwrap_or_else(|error| bad_request(&error)),
             path if path.starts_with("/debug/") => text(StatusCode::NOT_FOUND, NO_PROFILES),
             _ => not_found(),
         }
@@ -58,6 +59,18 @@ impl<S: Fn() -> Sampled + Send + Sync + 'static> Handler for AdminHandler<S> {
 }
 
 impl<S: Fn() -> Sampled> AdminHandler<S> {
+    fn services(&self, request: &Request) -> Result<Response, QueryError> {
+        let query = ServiceQuery::parse(query(request))?;
+        let after = query.after_service()?;
+        Ok(json_chunks(ServicesBody::new(Arc::clone(&self.history), query, after)))
+    }
+
+    fn changes(&self, request: &Request) -> Result<Response, QueryError> {
+        let query = ServiceQuery::parse(query(request))?;
+        let page = self.history.slow_changes(Instant::now(), query.after_changes()?, query.limit.unwrap_or(usize::MAX));
+        Ok(json(StatusCode::OK, page.to_json()))
+    }
+
     fn metrics(&self) -> Response {
         let mut response = text(StatusCode::OK, self.metrics.render(&(self.sample)()));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Metrics::CONTENT_TYPE));
@@ -68,25 +81,19 @@ impl<S: Fn() -> Sampled> AdminHandler<S> {
 /// Answer to the paths of Go's profiler.
 const NO_PROFILES: &str = "no profiles: this program is not written in Go; use perf or heaptrack on the process\n";
 
-fn query(request: &Request) -> form_urlencoded::Parse<'_> {
-    form_urlencoded::parse(request.uri.query().unwrap_or_default().as_bytes())
+/// Answer to the pages of Services if they are not served.
+const NO_SERVICE_STATUS: &str = "disabled: run the proxy with --enable-service-status\n";
+
+fn query(request: &Request) -> &str {
+    request.uri.query().unwrap_or_default()
 }
 
 fn has_query_key(request: &Request, name: &str) -> bool {
-    query(request).any(|(key, _)| key == name)
+    form_urlencoded::parse(query(request).as_bytes()).any(|(key, _)| key == name)
 }
 
-/// Parses `?namespace=…&name=…`.
-fn filter(request: &Request) -> ServiceFilter {
-    let mut filter = ServiceFilter::default();
-    for (key, value) in query(request) {
-        match &*key {
-            "namespace" => filter.namespace = Some(value.into_owned()),
-            "name" => filter.name = Some(value.into_owned()),
-            _ => {}
-        }
-    }
-    filter
+fn bad_request(error: &QueryError) -> Response {
+    text(StatusCode::BAD_REQUEST, format!("{error}\n"))
 }
 
 #[cfg(test)]
@@ -100,9 +107,13 @@ mod tests {
 
     /// Returns status and body.
     fn get(uri: &str) -> (u16, String) {
+        get_from(&Arc::new(History::new(SystemTime::now(), true)), uri)
+    }
+
+    fn get_from(history: &Arc<History>, uri: &str) -> (u16, String) {
         let handler = AdminHandler {
             metrics: Arc::new(Metrics::new(&[])),
-            history: Arc::new(History::new(SystemTime::now())),
+            history: Arc::clone(history),
             pages: Pages::new(&KubeProxyConfiguration::default(), std::iter::empty()),
             mode: "nftables",
             sample: || Sampled { tasks: Some(7), ..Sampled::default() },
@@ -125,8 +136,17 @@ mod tests {
     }
 
     #[test]
-    fn queries_select_services() {
-        let parsed = filter(&request("/services?namespace=shop%2Done&other=x"));
-        assert_eq!(parsed, ServiceFilter { namespace: Some("shop-one".to_owned()), name: None });
+    fn pages_of_services_are_off_by_default() {
+        let history = Arc::new(History::new(SystemTime::now(), false));
+        for path in ["/services", "/changes"] {
+            assert_eq!(get_from(&history, path), (404, NO_SERVICE_STATUS.to_owned()));
+        }
+        assert_eq!(get_from(&history, "/healthz").0, 200);
+    }
+
+    #[test]
+    fn invalid_parameters_are_rejected() {
+        assert_eq!(get("/services?limit=x"), (400, "invalid limit \"x\": not a number\n".to_owned()));
+        assert_eq!(get("/changes?continue=x").0, 400);
     }
 }

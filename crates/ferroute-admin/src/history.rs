@@ -6,9 +6,11 @@
 //!                          └► AppliedChange, per change                       Metrics
 //! ```
 //!
-//! Time is an argument everywhere. Memory is bounded: one small entry per Service and a few dozen slow changes.
+//! Time is an argument everywhere. Memory is bounded: one small entry per Service and a few dozen slow changes,
+//! and only where the pages are served.
 
 mod changes;
+mod query;
 mod services;
 
 use std::{
@@ -19,10 +21,13 @@ use std::{
 
 use ferroute_core::{IpFamily, NamespacedName, SyncReport, parse::ObjectVersion, tracker::TrackerEvent};
 
-pub(crate) use self::services::ServiceFilter;
 use self::{
     changes::{ChangesPage, SlowChanges},
-    services::{ServiceStates, ServicesPage},
+    services::{ServiceStates, ServicesPart},
+};
+pub(crate) use self::{
+    query::{QueryError, ServiceQuery},
+    services::ServicesBody,
 };
 use crate::Moment;
 
@@ -128,6 +133,12 @@ struct State {
     families: Vec<IpFamily>,
     /// Indexed by [`IpFamily::index`].
     pending: [Pending; 2],
+    /// `None` if the pages of changes are not served.
+    pages: Option<HistoryPages>,
+}
+
+#[derive(Debug, Default)]
+struct HistoryPages {
     services: ServiceStates,
     slow: SlowChanges,
 }
@@ -145,14 +156,14 @@ struct Pending {
 }
 
 impl History {
-    /// Creates an empty history of a proxy that was started at this time and serves both families.
-    pub fn new(started: SystemTime) -> Self {
+    /// Creates an empty history of a proxy that was started at this time and serves both families. `with_pages` also keeps
+    /// what `/services` and `/changes` show.
+    pub fn new(started: SystemTime, with_pages: bool) -> Self {
         Self(Mutex::new(State {
             started,
             families: IpFamily::BOTH.to_vec(),
             pending: Default::default(),
-            services: ServiceStates::default(),
-            slow: SlowChanges::default(),
+            pages: with_pages.then(HistoryPages::default),
         }))
     }
 
@@ -163,7 +174,9 @@ impl History {
         for family in IpFamily::BOTH.into_iter().filter(|family| !families.contains(family)) {
             state.pending[family.index()] = Pending::default();
         }
-        state.services.set_families(families);
+        if let Some(pages) = &mut state.pages {
+            pages.services.set_families(families);
+        }
     }
 
     /// Records a received change.
@@ -171,7 +184,9 @@ impl History {
         let state = &mut *self.lock();
         // As in kube-proxy, events before the start do not measure this proxy.
         change.origin.trigger = change.origin.trigger.filter(|trigger| *trigger > state.started);
-        state.services.received(&change);
+        if let Some(pages) = &mut state.pages {
+            pages.services.received(&change);
+        }
         let is_affected = |family: &&IpFamily| match change.kind {
             ChangeKind::SliceApplied(slice) => slice == **family,
             ChangeKind::ServiceApplied(_) | ChangeKind::ServiceDeleted | ChangeKind::SliceDeleted => true,
@@ -197,7 +212,9 @@ impl History {
     /// was received after the first sync.
     pub fn synced(&self, family: IpFamily, sync: &Synced<'_>, mut each: impl FnMut(&AppliedChange)) {
         let state = &mut *self.lock();
-        state.services.synced(family, sync);
+        if let Some(pages) = &mut state.pages {
+            pages.services.synced(family, sync);
+        }
         let pending = &mut state.pending[family.index()];
         let done = std::mem::take(pending);
         pending.has_synced = true;
@@ -209,20 +226,30 @@ impl History {
                 sync.full || change.kind == ChangeKind::SliceDeleted || sync.changed.contains(&change.name);
             let applied = AppliedChange { change, family, started, ended: sync.ended, kernel, has_effect };
             each(&applied);
-            if has_effect {
-                state.slow.insert(applied);
+            if let Some(pages) = &mut state.pages
+                && has_effect
+            {
+                pages.slow.insert(applied);
             }
         }
     }
 
-    /// Returns the applied version of each Service that matches.
-    pub(crate) fn services(&self, filter: &ServiceFilter) -> ServicesPage {
-        self.lock().services.page(filter)
+    /// Reports whether `/services` and `/changes` are kept.
+    pub(crate) fn has_pages(&self) -> bool {
+        self.lock().pages.is_some()
     }
 
-    /// Returns the slowest changes of the last hour.
-    pub(crate) fn slow_changes(&self, now: Instant) -> ChangesPage {
-        self.lock().slow.page(now)
+    /// Returns the applied versions of the Services after `after`, in the order of their names: a few of them, so that the
+    /// lock is held for a short time only.
+    pub(crate) fn services(&self, query: &ServiceQuery, after: Option<&NamespacedName>) -> ServicesPart {
+        let pages = &self.lock().pages;
+        pages.as_ref().map(|pages| pages.services.part(query, after)).unwrap_or_default()
+    }
+
+    /// Returns the slowest changes of the last hour, without the first `skip`.
+    pub(crate) fn slow_changes(&self, now: Instant, skip: usize, limit: usize) -> ChangesPage {
+        let pages = &self.lock().pages;
+        pages.as_ref().map(|pages| pages.slow.page(now, skip, limit)).unwrap_or_default()
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.

@@ -10,6 +10,7 @@ mod thread;
 
 pub use budget::{Budget, PortPermit, TooManyPorts};
 pub use listen::{ListenError, ListenScope, listen};
-pub use response::{Request, Response, json, not_found, text};
+pub(crate) use response::json_chunks;
+pub use response::{Body, Request, Response, json, not_found, text};
 pub use server::{Handler, Limits};
 pub use thread::{HttpThread, Server};

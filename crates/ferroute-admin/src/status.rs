@@ -33,6 +33,7 @@ pub struct Pages {
     flags: BTreeMap<String, String>,
     /// Host settings, one line each.
     host: Vec<String>,
+    paths: Vec<&'static str>,
     started: Moment,
 }
 
@@ -40,7 +41,15 @@ impl Pages {
     /// Creates the pages of a proxy that starts now with this configuration and these flags and their values.
     pub fn new<'a>(config: &KubeProxyConfiguration, flags: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let flags = flags.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Self { configz: config.to_configz().to_string(), flags, host: Vec::new(), started: Moment::now() }
+        let (configz, started) = (config.to_configz().to_string(), Moment::now());
+        Self { configz, flags, host: Vec::new(), paths: PATHS.to_vec(), started }
+    }
+
+    /// Adds the pages of Services to the paths on `/statusz`.
+    pub fn with_service_status(mut self) -> Self {
+        self.paths.extend(SERVICE_PATHS);
+        self.paths.sort_unstable();
+        self
     }
 
     /// Adds lines about host settings to the text of `/statusz`.
@@ -62,7 +71,7 @@ impl Pages {
             uptime % 60,
             version::GIT_VERSION,
             version::EMULATED,
-            PATHS.join(" ")
+            self.paths.join(" ")
         );
         self.host.iter().for_each(|line| lines.push_str(&format!("Host: {line}\n")));
         let fields = json!({
@@ -71,7 +80,7 @@ impl Pages {
             "goVersion": "",
             "binaryVersion": version::GIT_VERSION.trim_start_matches('v'),
             "emulationVersion": version::EMULATED,
-            "paths": PATHS,
+            "paths": self.paths,
         });
         page(request, "Statusz", &lines, fields)
     }
@@ -83,8 +92,10 @@ impl Pages {
 }
 
 /// Paths listed on `/statusz`.
-const PATHS: [&str; 8] =
-    ["/changes", "/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/services", "/statusz"];
+const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"];
+
+/// Paths that are served on request only.
+const SERVICE_PATHS: [&str; 2] = ["/changes", "/services"];
 
 const GROUP: &str = "config.k8s.io";
 

@@ -70,7 +70,8 @@ pub fn run(
     let active = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
     let pages = Pages::new(&active, args.flags.iter()).with_host(setup.lines().collect());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = Status::new(registry.active(resolved.mode), pages, runtime.handle().clone());
+    let status =
+        Status::new(registry.active(resolved.mode), pages, runtime.handle().clone(), args.args.enable_service_status.0);
     let daemon = Daemon { registry, args, settings, setup, status };
     let end = runtime.block_on(daemon.run(more_observers))?;
     match end {
@@ -156,9 +157,12 @@ impl Daemon<'_> {
         let health = Arc::new(Health::new(resolved.sync.period * 2));
         let hard_fail = resolved.bind_address_hard_fail;
         let healthz = Arc::new(HealthzHandler::new(health.clone(), status.metrics()));
-        let serve = |purpose, handler: Arc<dyn Handler>, address| serve(&http, purpose, handler, address, hard_fail);
-        let _healthz = resolved.healthz.map(|address| serve("health checks", healthz, address)).transpose()?;
-        let _metrics = resolved.metrics.map(|address| serve("metrics", status.handler(), address)).transpose()?;
+        // Pages are rendered by a thread of their own, so that health checks never wait for them.
+        let pages = http.start_beside("metrics").context("cannot start the thread of the metrics address")?;
+        let serve_health = |address| serve(&http, "health checks", healthz.clone(), address, hard_fail);
+        let _healthz = resolved.healthz.map(serve_health).transpose()?;
+        let serve_metrics = |address| serve(&pages, "metrics", status.handler(), address, hard_fail);
+        let _metrics = resolved.metrics.map(serve_metrics).transpose()?;
         let node = node_of_host(resolved)?;
         let events = EventRecorder::start(source.writer(), &node.name);
         events.starting(setup);

@@ -36,15 +36,16 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main`.
-    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle) -> Self {
+    /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main`. `service_status` serves
+    /// the pages of Services.
+    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle, service_status: bool) -> Self {
         let metrics = Arc::new(Metrics::new(mode.metrics()));
-        let history = Arc::new(History::new(SystemTime::now()));
+        let history = Arc::new(History::new(SystemTime::now(), service_status));
         let sampler = Arc::new(Sampler::new(mode.metrics(), main));
         let handler = Arc::new(AdminHandler {
             metrics: metrics.clone(),
             history: history.clone(),
-            pages,
+            pages: if service_status { pages.with_service_status() } else { pages },
             mode: mode.name().as_str(),
             sample: {
                 let sampler = sampler.clone();

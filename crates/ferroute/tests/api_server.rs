@@ -30,6 +30,7 @@ impl Proxy {
     /// Starts the proxy in the calling thread's network namespace.
     fn start(server: &FakeApiServer) -> Self {
         let arguments = ["run", "--master", &server.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
+        let arguments = arguments.into_iter().chain(["--enable-service-status"]);
         Self(Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).spawn().unwrap())
     }
 }

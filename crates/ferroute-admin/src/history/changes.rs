@@ -8,9 +8,17 @@ use super::{AppliedChange, ChangeKind, services::VersionBody};
 use crate::time::go_time;
 
 /// Slow changes for the `/changes` page, the slowest first.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct ChangesPage {
     changes: Vec<ChangeBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metadata: Option<PageMetadata>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PageMetadata {
+    /// The parameter `continue` of the request for the next page.
+    r#continue: String,
 }
 
 /// A bounded list of changes.
@@ -73,10 +81,12 @@ impl SlowChanges {
         }
     }
 
-    pub(super) fn page(&self, now: Instant) -> ChangesPage {
+    pub(super) fn page(&self, now: Instant, skip: usize, limit: usize) -> ChangesPage {
         let mut recent: Vec<&AppliedChange> = self.0.iter().filter(|change| is_recent(change, now)).collect();
         recent.sort_by_key(|change| std::cmp::Reverse(change.total()));
-        ChangesPage { changes: recent.into_iter().map(ChangeBody::from).collect() }
+        let end = skip.saturating_add(limit);
+        let metadata = (end < recent.len()).then(|| PageMetadata { r#continue: end.to_string() });
+        ChangesPage { changes: recent.into_iter().take(end).skip(skip).map(ChangeBody::from).collect(), metadata }
     }
 }
 

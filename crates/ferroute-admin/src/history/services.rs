@@ -2,27 +2,47 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::Arc,
     time::SystemTime,
 };
 
 use ferroute_core::{IpFamily, NamespacedName, parse::ObjectVersion};
+use hyper::body::Bytes;
 use serde::Serialize;
 
-use super::{ChangeKind, ObjectChange, Synced};
+use super::{ChangeKind, History, ObjectChange, ServiceQuery, Synced};
 use crate::time::go_time;
 
-/// Selects Services.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ServiceFilter {
-    /// Only Services of this namespace.
-    pub(crate) namespace: Option<String>,
-    /// Only Services of this name.
-    pub(crate) name: Option<String>,
+/// The states of some Services. Copying them under the lock is fast; encoding them happens outside.
+#[derive(Debug, Default)]
+pub(crate) struct ServicesPart {
+    services: Vec<(NamespacedName, ServiceState, [ApplyState; 2])>,
+    /// The Service after which the next part begins; `None` if this is the last one.
+    next: Option<NamespacedName>,
 }
 
-/// States of Services for the `/services` page. Copying them under the lock is fast; encoding them happens outside.
+/// The body of `/services`, part by part. Services that change meanwhile are shown as they are when their part is rendered.
 #[derive(Debug)]
-pub(crate) struct ServicesPage(Vec<(NamespacedName, ServiceState, [ApplyState; 2])>);
+pub(crate) struct ServicesBody {
+    history: Arc<History>,
+    query: ServiceQuery,
+    position: Position,
+    /// How many Services may follow.
+    left: usize,
+}
+
+#[derive(Debug)]
+enum Position {
+    /// Before the first part, which begins after this Service.
+    Start(Option<NamespacedName>),
+    /// Within the list, after this Service.
+    After {
+        after: NamespacedName,
+        is_empty: bool,
+    },
+    End,
+}
 
 #[derive(Debug)]
 pub(super) struct ServiceStates {
@@ -76,11 +96,6 @@ struct PendingChange {
     applied: ObjectVersion,
     /// Whether the Service itself has changed, not only its endpoints.
     service_changed: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Body {
-    services: Vec<ServiceBody>,
 }
 
 #[derive(Debug, Serialize)]
@@ -233,7 +248,8 @@ impl ServiceStates {
         }
     }
 
-    pub(super) fn page(&self, filter: &ServiceFilter) -> ServicesPage {
+    /// Returns the Services after `after` that the query selects, up to a number of them.
+    pub(super) fn part(&self, query: &ServiceQuery, after: Option<&NamespacedName>) -> ServicesPart {
         let row = |(name, service): (&NamespacedName, &ServiceState)| {
             let state = |family: &FamilyState| match family {
                 FamilyState::NotServed => ApplyState::NotServed,
@@ -245,23 +261,89 @@ impl ServiceStates {
             let [v4, v6] = &self.families;
             (name.clone(), *service, [state(v4), state(v6)])
         };
-        if let ServiceFilter { namespace: Some(namespace), name: Some(name) } = filter {
+        if let ServiceQuery { namespace: Some(namespace), name: Some(name), .. } = query {
             let service = self.services.get_key_value(&NamespacedName::new(namespace, name));
-            return ServicesPage(service.map(row).into_iter().collect());
+            let service = service.filter(|(name, _)| after.is_none_or(|after| *name > after));
+            return ServicesPart { services: service.map(row).into_iter().collect(), next: None };
         }
-        let matches = |filter: &Option<String>, text: &str| filter.as_deref().is_none_or(|filter| filter == text);
-        let is_selected =
-            |name: &NamespacedName| matches(&filter.namespace, name.namespace()) && matches(&filter.name, name.name());
-        ServicesPage(self.services.iter().filter(|(name, _)| is_selected(name)).map(row).collect())
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut part = ServicesPart::default();
+        for (examined, service) in self.services.range((start, Bound::Unbounded)).enumerate() {
+            if query.selects(service.0) {
+                part.services.push(row(service));
+            }
+            if part.services.len() == PART || examined == EXAMINED {
+                part.next = Some(service.0.clone());
+                break;
+            }
+        }
+        part
     }
 }
 
-impl ServicesPage {
-    /// Returns the page as JSON.
-    pub(crate) fn to_json(&self) -> String {
-        let services: Vec<ServiceBody> =
-            self.0.iter().map(|(name, service, states)| ServiceBody::new(name, service, states)).collect();
-        serde_json::to_string(&Body { services }).expect("text, numbers and booleans under text keys are always JSON")
+impl ServicesBody {
+    /// Returns the body of the response to a query, after this Service.
+    pub(crate) fn new(history: Arc<History>, query: ServiceQuery, after: Option<NamespacedName>) -> Self {
+        let left = query.limit.unwrap_or(usize::MAX);
+        Self { history, query, position: Position::Start(after), left }
+    }
+
+    /// Reports whether the query selects a Service after this one.
+    fn has_more(&self, after: &NamespacedName) -> bool {
+        let mut after = Some(after.clone());
+        while let Some(position) = after {
+            let part = self.history.services(&self.query, Some(&position));
+            if !part.services.is_empty() {
+                return true;
+            }
+            after = part.next;
+        }
+        false
+    }
+
+    /// Renders the end, with the token of the next page if there is one.
+    fn end(&mut self, text: &mut String, last: Option<&NamespacedName>) {
+        self.position = Position::End;
+        text.push(']');
+        if let Some(last) = last.filter(|last| self.left == 0 && self.has_more(last)) {
+            let metadata = serde_json::json!({ "continue": last.to_string() });
+            text.push_str(&format!(",\"metadata\":{metadata}"));
+        }
+        text.push('}');
+    }
+}
+
+impl Iterator for ServicesBody {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut text = String::new();
+        let (after, mut is_empty) = match std::mem::replace(&mut self.position, Position::End) {
+            Position::Start(after) => {
+                text.push_str("{\"services\":[");
+                (after, true)
+            }
+            Position::After { after, is_empty } => (Some(after), is_empty),
+            Position::End => return None,
+        };
+        let mut part = self.history.services(&self.query, after.as_ref());
+        if part.services.len() >= self.left {
+            part.services.truncate(self.left);
+            part.next = None;
+        }
+        self.left -= part.services.len();
+        for (name, service, states) in &part.services {
+            if !std::mem::replace(&mut is_empty, false) {
+                text.push(',');
+            }
+            let body = ServiceBody::new(name, service, states);
+            text.push_str(&serde_json::to_string(&body).expect("text, numbers and booleans are always JSON"));
+        }
+        match part.next {
+            Some(after) => self.position = Position::After { after, is_empty },
+            None => self.end(&mut text, part.services.last().map(|(name, ..)| name)),
+        }
+        Some(text.into())
     }
 }
 
@@ -291,3 +373,9 @@ impl ServiceBody {
         }
     }
 }
+
+/// The most Services of a part: some 20 KB of text.
+const PART: usize = 64;
+
+/// The most Services that are examined for a part.
+const EXAMINED: usize = 1024;

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use ferroute_core::testing::namespaced_name;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -6,7 +8,7 @@ use super::*;
 
 /// A history with a test clock that starts at 2026-01-02T15:00:00Z.
 struct Rig {
-    history: History,
+    history: Arc<History>,
     start: Moment,
     now: Duration,
 }
@@ -17,7 +19,7 @@ impl Rig {
     fn new(families: &[IpFamily]) -> Self {
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(START);
         let start = Moment { instant: Instant::now(), wall };
-        let history = History::new(wall);
+        let history = Arc::new(History::new(wall, true));
         history.set_families(families);
         Self { history, start, now: Duration::ZERO }
     }
@@ -69,13 +71,22 @@ impl Rig {
     /// The entry of a Service on `/services`.
     fn service(&self, name: &str) -> Value {
         let name = namespaced_name(name);
-        let filter = ServiceFilter { namespace: Some(name.namespace().to_owned()), name: Some(name.name().to_owned()) };
-        let page: Value = serde_json::from_str(&self.history.services(&filter).to_json()).unwrap();
+        let page = self.services(&format!("namespace={}&name={}", name.namespace(), name.name()));
         page["services"].get(0).cloned().unwrap_or_default()
     }
 
+    /// `/services` with this query.
+    fn services(&self, query: &str) -> Value {
+        let query = ServiceQuery::parse(query).unwrap();
+        let after = query.after_service().unwrap();
+        let chunks = ServicesBody::new(Arc::clone(&self.history), query, after);
+        let text: Vec<u8> = chunks.flat_map(|chunk| chunk.to_vec()).collect();
+        serde_json::from_slice(&text).unwrap()
+    }
+
     fn slow(&self) -> Vec<Value> {
-        let page: Value = serde_json::from_str(&self.history.slow_changes(self.now().instant).to_json()).unwrap();
+        let page: Value =
+            serde_json::from_str(&self.history.slow_changes(self.now().instant, 0, usize::MAX).to_json()).unwrap();
         page["changes"].as_array().unwrap().clone()
     }
 }
@@ -146,8 +157,9 @@ fn services_are_filtered_by_namespace_and_name() {
         rig.change(ChangeKind::ServiceApplied([true, false]), name, 1, None);
     }
     let names = |namespace: Option<&str>, name: Option<&str>| -> Vec<String> {
-        let filter = ServiceFilter { namespace: namespace.map(str::to_owned), name: name.map(str::to_owned) };
-        let page: Value = serde_json::from_str(&rig.history.services(&filter).to_json()).unwrap();
+        let parameter =
+            |key: &str, value: Option<&str>| value.map(|value| format!("{key}={value}&")).unwrap_or_default();
+        let page = rig.services(&format!("{}{}", parameter("namespace", namespace), parameter("name", name)));
         let text = |service: &Value, field: &str| service[field].as_str().unwrap().to_owned();
         let services = page["services"].as_array().unwrap().iter();
         services.map(|service| format!("{}/{}", text(service, "namespace"), text(service, "name"))).collect()
@@ -157,6 +169,53 @@ fn services_are_filtered_by_namespace_and_name() {
     assert_eq!(names(None, Some("web")), ["blog/web", "shop/web"]);
     assert_eq!(names(Some("shop"), Some("web")), ["shop/web"]);
     assert_eq!(names(Some("none"), Some("web")), [""; 0]);
+}
+
+#[test]
+fn pages_of_services_have_every_service_once() {
+    let rig = Rig::new(&[IpFamily::V4]);
+    // More than one part of the body.
+    let names: Vec<String> = (0..300).map(|number| format!("shop/web-{number:03}")).collect();
+    for name in &names {
+        rig.change(ChangeKind::ServiceApplied([true, false]), name, 1, None);
+        rig.change(ChangeKind::ServiceApplied([true, false]), &name.replace("shop", "other"), 1, None);
+    }
+    for limit in [1, 7, 64, 100, 299, 300, 1000] {
+        let mut listed = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = rig.services(&format!("namespace=shop&limit={limit}&continue={token}"));
+            let services = page["services"].as_array().unwrap();
+            assert!(services.len() <= limit && !services.is_empty(), "{limit}");
+            listed.extend(services.iter().map(|service| format!("shop/{}", service["name"].as_str().unwrap())));
+            match page["metadata"]["continue"].as_str() {
+                Some(next) => token = next.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!(listed, names, "{limit}");
+    }
+    assert_eq!(rig.services("namespace=shop")["services"].as_array().unwrap().len(), 300);
+    assert_eq!(rig.services("namespace=none"), json!({"services": []}));
+}
+
+#[test]
+fn pages_of_changes_have_every_change_once() {
+    let mut rig = Rig::synced();
+    for number in 0..5 {
+        rig.change(ChangeKind::ServiceApplied([true, false]), &format!("shop/{number}"), 1, None);
+        rig.sync(&[IpFamily::V4], &[&format!("shop/{number}")]);
+    }
+    let page = |skip, limit| -> Value {
+        serde_json::from_str(&rig.history.slow_changes(rig.now().instant, skip, limit).to_json()).unwrap()
+    };
+    let all = page(0, usize::MAX);
+    assert_eq!(all["metadata"], Value::Null);
+    let (first, second) = (page(0, 3), page(3, 3));
+    assert_eq!(first["metadata"]["continue"], "3");
+    assert_eq!(second["metadata"], Value::Null);
+    let changes = |page: &Value| page["changes"].as_array().unwrap().clone();
+    assert_eq!([changes(&first), changes(&second)].concat(), changes(&all));
 }
 
 #[test]
@@ -276,7 +335,7 @@ proptest! {
         }
         applied += rig.sync(&IpFamily::BOTH, &[]).len();
         prop_assert_eq!(applied, received);
-        let page: Value = serde_json::from_str(&rig.history.services(&ServiceFilter::default()).to_json()).unwrap();
+        let page = rig.services("");
         let services = page["services"].as_array().unwrap();
         let listed: BTreeSet<String> =
             services.iter().map(|service| format!("shop/{}", service["name"].as_str().unwrap())).collect();

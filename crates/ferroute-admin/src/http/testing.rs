@@ -13,8 +13,14 @@ pub(crate) fn request(uri: &str) -> Request {
 pub(crate) fn body(response: Response) -> String {
     let mut body = Box::pin(response.into_body());
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match body.as_mut().poll_frame(&mut context) {
-        std::task::Poll::Ready(Some(Ok(frame))) => String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap(),
-        other => panic!("body in memory is not ready: {other:?}"),
+    let mut text = String::new();
+    loop {
+        match body.as_mut().poll_frame(&mut context) {
+            std::task::Poll::Ready(Some(Ok(frame))) => {
+                text.push_str(std::str::from_utf8(&frame.into_data().unwrap()).unwrap());
+            }
+            std::task::Poll::Ready(None) => return text,
+            other => panic!("body in memory is not ready: {other:?}"),
+        }
     }
 }

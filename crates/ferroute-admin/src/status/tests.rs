@@ -105,7 +105,7 @@ fn statusz_object_has_the_fields_of_kubernetes() {
         "goVersion": "",
         "binaryVersion": concat!("1.36.0+ferroute.", env!("CARGO_PKG_VERSION")),
         "emulationVersion": "1.36",
-        "paths": ["/changes", "/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/services", "/statusz"],
+        "paths": ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"],
     });
     assert_eq!(object, expected);
 }

@@ -122,7 +122,7 @@ fn connections(family: IpFamily) -> Connections {
 /// Applies a change of an EndpointSlice two seconds after its cause.
 fn slow_change(metrics: &Metrics, family: IpFamily) {
     let (start, changed) = (Instant::now(), [namespaced_name("shop/web")].into());
-    let history = History::new(time(0));
+    let history = History::new(time(0), false);
     let at = |seconds| Moment { instant: start + Duration::from_secs(seconds), wall: time(seconds) };
     let origin = ChangeOrigin {
         received: at(4).instant,

@@ -4,7 +4,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser};
 
-use super::{ProxyFlags, RawArgs};
+use super::{ProxyFlags, RawArgs, values::Switch};
 use crate::ClientConnectionConfiguration;
 
 /// The command line of the program under the name `kube-proxy`.
@@ -34,6 +34,12 @@ pub struct RunArgs {
     /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
+    /// Serve /services and /changes beside /metrics
+    ///
+    /// /services has the applied version of each Service, /changes the slowest changes. Whoever reaches the metrics address
+    /// can read the names of all Services there.
+    #[arg(long, default_value = "false")]
+    pub enable_service_status: Switch,
     /// Remove the taint with this key from the Node after the first sync
     ///
     /// With this taint on new nodes, no pod starts before Services work.

@@ -76,8 +76,8 @@ fn idle_connections_do_not_exhaust_descriptors(mode: Mode) {
     command.arg("--config").arg(files.config(mode));
     let mut proxy = Proxy::spawn(&cluster.node, &mut command);
     proxy.wait_synced(&cluster.node);
-    let checker = TcpStream::connect_timeout;
-    let mut checker = cluster.client.run(|| checker(&health_check_port(), Duration::from_secs(60))).unwrap();
+    let connect = || cluster.client.run(|| TcpStream::connect_timeout(&health_check_port(), TIMEOUT));
+    let mut checker = wait("the port to open", || connect().ok());
 
     let addresses = (20..20 + CLIENTS).map(|host| format!("192.168.0.{host}"));
     let mut held = Vec::new();
@@ -98,7 +98,7 @@ fn idle_connections_do_not_exhaust_descriptors(mode: Mode) {
     assert_eq!(get(&cluster.node, healthz(), "/healthz").unwrap().status, 200);
     // Connections of a client that has only one stay open.
     write!(checker, "GET / HTTP/1.0\r\n\r\n").unwrap();
-    checker.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    checker.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = String::new();
     checker.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.0 200 OK"), "{answer}");
@@ -113,6 +113,8 @@ fn idle_connections_do_not_exhaust_descriptors(mode: Mode) {
 const DESCRIPTORS: usize = 128;
 
 const CLIENTS: u8 = 8;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns a Service with a health-check node port and these pods.
 fn balanced(pods: &[u8]) -> String {

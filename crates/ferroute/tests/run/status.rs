@@ -129,11 +129,16 @@ fn pages_describe_the_proxy(mode: Mode) {
     assert_eq!(get_as(&case.cluster.node, METRICS, "/statusz", accept).unwrap().status, 406);
     let profiles = request(&case, "/debug/pprof/heap");
     assert_eq!(profiles.status, 404, "{profiles:?}");
-    assert_eq!(request(&case, "/nothing").status, 404);
+    assert_eq!(["/nothing", "/services", "/changes"].map(|path| request(&case, path).status), [404; 3]);
 }
 
 fn receipts_and_changes_describe_services(mode: Mode) {
-    let case = Case::new(mode, &web(&[0]));
+    let (cluster, files) = (Cluster::new(), Files::new());
+    files.apply(&web(&[0]));
+    let mut command = run_command(FERROUTE, &files.manifests(), &files.config(mode));
+    let mut proxy = Proxy::spawn(&cluster.node, command.arg("--enable-service-status"));
+    proxy.wait_synced(&cluster.node);
+    let case = Case { proxy, files, cluster, mode };
     let receipt = || json(&case, "/services?namespace=default&name=web")["services"][0].clone();
     let last_change =
         |receipt: &Value| receipt["families"]["IPv4"]["inForce"]["lastChange"].as_str().map(str::to_owned);
