@@ -23,6 +23,9 @@ pub struct ObjectMeta {
     /// Generation of the object's `spec`, set by the API server; absent in files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// Time at which the object was created, in RFC 3339; absent in files. Used for Services only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
     /// Time at which deletion was requested; finalizers may delay the deletion. Used for Nodes only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,

@@ -1,5 +1,5 @@
 use std::{
-    fmt, iter,
+    fmt,
     net::{IpAddr, SocketAddr},
 };
 
@@ -8,7 +8,7 @@ use crate::{Protocol, ServicePort};
 /// An address, protocol and port on which a service port accepts connections.
 ///
 /// Several service ports may claim the same frontend, and one of them as an external IP, another as a load balancer's
-/// address. The [`FrontendKind`] is therefore not part of a frontend; [`ServicePort::frontends`] returns both.
+/// address; [`Claim`](crate::Claim) defines the owner. The [`FrontendKind`] is therefore not part of a frontend; [`ServicePort::frontends`] returns both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
     /// The address; `None` for a node port, which is on all addresses of [`ProxySettings::node_ports`].
@@ -69,7 +69,8 @@ impl ServicePort {
     pub fn frontends(&self, protocol: Protocol) -> impl Iterator<Item = (FrontendKind, Frontend)> + '_ {
         let at = move |kind, address| (kind, Frontend { address: Some(address), protocol, port: self.port });
         let node_port = self.node_port.map(|port| Frontend { address: None, protocol, port: port.get() }).into_iter();
-        iter::once(at(FrontendKind::ClusterIp, self.cluster_ip))
+        let cluster_ip = self.cluster_ip.iter().map(move |address| at(FrontendKind::ClusterIp, *address));
+        cluster_ip
             .chain(self.external_ips.iter().map(move |address| at(FrontendKind::ExternalIp, *address)))
             .chain(self.load_balancer_vips.iter().map(move |address| at(FrontendKind::LoadBalancer, *address)))
             .chain(node_port.map(|frontend| (FrontendKind::NodePort, frontend)))

@@ -40,6 +40,7 @@
 //! ```
 
 mod backoff;
+mod claim;
 mod dataplane;
 mod digest;
 mod eligibility;
@@ -67,6 +68,7 @@ mod token_bucket;
 pub mod tracker;
 
 pub use backoff::Backoff;
+pub use claim::{Claim, CreationTime, LostFrontend, LostFrontends};
 pub use dataplane::{Dataplane, DataplaneError, SyncReport, TableReport};
 pub use digest::{InvalidDigest, RulesDigest};
 pub use eligibility::Eligibility;

@@ -2,6 +2,8 @@ use std::{net::IpAddr, num::NonZeroU16};
 
 use ipnet::IpNet;
 
+use crate::CreationTime;
+
 /// A traffic policy of a Service: the endpoints that traffic may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrafficPolicy {
@@ -22,8 +24,8 @@ pub struct Affinity {
 /// A port of a Service in one IP family: all addresses are of that family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Address for traffic within the cluster.
-    pub cluster_ip: IpAddr,
+    /// Address for traffic within the cluster; `None` if another service port owns it.
+    pub cluster_ip: Option<IpAddr>,
     /// Port on `cluster_ip`, `external_ips` and `load_balancer_vips`.
     pub port: u16,
     /// Port on the addresses of every node, if any.
@@ -42,6 +44,8 @@ pub struct ServicePort {
     pub internal_policy: TrafficPolicy,
     /// Policy of traffic to all other addresses.
     pub external_policy: TrafficPolicy,
+    /// The creation time of the Service, which decides between Services that claim one address.
+    pub created: CreationTime,
 }
 
 impl ServicePort {

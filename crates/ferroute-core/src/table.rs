@@ -5,12 +5,12 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
+use crate::{Endpoint, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
 
 /// A service port with all of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePortEntry {
-    /// The service port, shared with the tracker.
+    /// The service port with the frontends that it owns, shared with the tracker if these are all that it claims.
     pub service: Arc<ServicePort>,
     /// All endpoints in slices of the Service, whatever their conditions. Each address and port occurs once. They are
     /// sorted by text (`10.0.0.10:80` before `10.0.0.2:80`), as in kube-proxy.
@@ -26,8 +26,10 @@ pub struct ServiceTable {
     pub node: Arc<NodeView>,
     /// The networks that cluster IPs are allocated from, sorted and distinct; empty if the cluster has no ServiceCIDRs.
     pub service_cidrs: Vec<IpNet>,
-    /// All service ports.
+    /// All service ports. No two of them have the same frontend.
     pub entries: BTreeMap<ServicePortName, ServicePortEntry>,
+    /// The frontends that service ports claim and others own.
+    pub lost: BTreeMap<ServicePortName, LostFrontends>,
 }
 
 /// The difference between a table as it was last applied and its current state.
@@ -41,10 +43,12 @@ pub struct Changes {
     pub node: bool,
     /// [`ServiceTable::service_cidrs`] changed.
     pub service_cidrs: bool,
+    /// Service ports whose entry in [`ServiceTable::lost`] changed. Rules do not depend on it.
+    pub lost: BTreeSet<ServicePortName>,
 }
 
 impl Changes {
-    /// Reports whether nothing changed.
+    /// Reports whether nothing changed that rules depend on.
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && self.previous.is_empty() && !self.node && !self.service_cidrs
     }
@@ -53,7 +57,13 @@ impl Changes {
 impl ServiceTable {
     /// Returns a table without service ports.
     pub fn new(family: IpFamily, node: Arc<NodeView>) -> Self {
-        Self { family, node, service_cidrs: Vec::new(), entries: BTreeMap::new() }
+        Self { family, node, service_cidrs: Vec::new(), entries: BTreeMap::new(), lost: BTreeMap::new() }
+    }
+
+    /// Returns a service port with all the frontends that it claims, whichever service ports own them.
+    pub fn claimed(&self, name: &ServicePortName) -> Option<&Arc<ServicePort>> {
+        let lost = self.lost.get(name).map(|lost| &lost.claimed);
+        lost.or_else(|| self.entries.get(name).map(|entry| &entry.service))
     }
 
     /// Returns the entries of one Service.

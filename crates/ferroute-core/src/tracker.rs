@@ -5,23 +5,28 @@
 //! then rebuilds only pending Services and compares them with the table. A change that is reverted before the next
 //! update therefore causes no work.
 
+mod claims;
 mod event;
 mod slices;
 mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map},
+    net::IpAddr,
     sync::Arc,
 };
 
 use ipnet::IpNet;
 
-use self::slices::Slices;
+use self::{claims::Claims, slices::Slices};
 pub use self::{
     event::TrackerEvent,
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
-use crate::{Changes, IpFamily, NamespacedName, NodeView, ServicePortEntry, ServicePortName, ServiceTable};
+use crate::{
+    Changes, IpFamily, NamespacedName, NodePortMatch, NodeView, ProxySettings, ServicePortEntry, ServicePortName,
+    ServiceTable,
+};
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub struct Tracker {
     node: Arc<NodeView>,
     /// The current networks of cluster IPs, by family, sorted.
     service_cidrs: [Vec<IpNet>; 2],
+    /// The claims on frontends by the tables' service ports, by family.
+    claims: [Claims; 2],
 }
 
 /// The desired state under the name of a Service.
@@ -59,6 +66,7 @@ impl Tracker {
             pending: Default::default(),
             node,
             service_cidrs: Default::default(),
+            claims: Default::default(),
         }
     }
 
@@ -128,6 +136,18 @@ impl Tracker {
         }
     }
 
+    /// Sets the addresses of the host's interfaces. On those that accept connections to node ports, node ports come before
+    /// external IPs and load balancers' addresses of other service ports; see [`Claim`](crate::Claim).
+    pub fn set_host_addresses(&mut self, family: IpFamily, settings: &ProxySettings, host: &[IpAddr]) {
+        let addresses = match settings.node_ports(family, &self.node, host) {
+            NodePortMatch::AnyLocal => {
+                host.iter().copied().filter(|address| IpFamily::of(*address) == family).collect()
+            }
+            NodePortMatch::Addresses(addresses) => addresses,
+        };
+        self.claims[family.index()].set_node_port_addresses(addresses);
+    }
+
     /// Returns the networks that cluster IPs are allocated from.
     pub fn service_cidrs(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.service_cidrs.iter().flatten().copied()
@@ -149,6 +169,7 @@ impl Tracker {
         !self.pending[family.index()].is_empty()
             || table.node != self.node
             || table.service_cidrs != self.service_cidrs[family.index()]
+            || self.claims[family.index()].has_changes()
     }
 
     /// Returns the names of all desired Services, in no particular order.
@@ -190,7 +211,9 @@ impl Tracker {
 
     /// `keep` selects by the previous entry which service ports [`Changes::previous`] contains.
     fn update_keeping(&mut self, family: IpFamily, keep: impl Fn(&Option<ServicePortEntry>) -> bool) -> Changes {
-        let pending = std::mem::take(&mut self.pending[family.index()]);
+        let mut pending = std::mem::take(&mut self.pending[family.index()]);
+        let affected = self.update_claims(family, &pending);
+        pending.extend(affected.iter().map(|name| name.service.clone()));
         let table = &mut self.tables[family.index()];
         let service_cidrs = &self.service_cidrs[family.index()];
         let mut changes = Changes {
@@ -205,7 +228,24 @@ impl Tracker {
         let mut first_entries = Vec::new();
         for service in pending {
             let mut desired = self.entries(family, &service);
-            let table = &mut self.tables[family.index()];
+            let (table, claims) = (&mut self.tables[family.index()], &self.claims[family.index()]);
+            for (name, entry) in &mut desired {
+                // Most changes are of endpoints.
+                let claimed = table.claimed(name).filter(|claimed| Arc::ptr_eq(claimed, &entry.service));
+                if let Some(old) = table.entries.get(name).filter(|_| claimed.is_some() && !affected.contains(name)) {
+                    entry.service = old.service.clone();
+                    continue;
+                }
+                let (owned, lost) = claims.resolve(name, &entry.service);
+                entry.service = owned;
+                if table.lost.get(name) != lost.as_ref() {
+                    changes.lost.insert(name.clone());
+                    match lost {
+                        Some(lost) => table.lost.insert(name.clone(), lost),
+                        None => table.lost.remove(name),
+                    };
+                }
+            }
             let existing: Vec<ServicePortName> = table.ports_of(&service).map(|(name, _)| name.clone()).collect();
             let mut differs = false;
             let mut record = |name, previous| {
@@ -216,7 +256,12 @@ impl Tracker {
             };
             for name in existing {
                 let old = match desired.remove(&name) {
-                    None => table.entries.remove(&name),
+                    None => {
+                        if table.lost.remove(&name).is_some() {
+                            changes.lost.insert(name.clone());
+                        }
+                        table.entries.remove(&name)
+                    }
                     Some(entry) if table.entries.get(&name) == Some(&entry) => continue,
                     Some(entry) => table.entries.insert(name.clone(), entry),
                 };
@@ -240,7 +285,37 @@ impl Tracker {
         changes
     }
 
-    /// Returns the desired entries of a Service.
+    /// Updates the claims of pending Services. Returns the service ports with a frontend whose owner changed.
+    fn update_claims(&mut self, family: IpFamily, pending: &BTreeSet<NamespacedName>) -> BTreeSet<ServicePortName> {
+        let (table, claims) = (&self.tables[family.index()], &mut self.claims[family.index()]);
+        for service in pending {
+            let state = self.services.get(service).and_then(|state| state.ports.as_ref());
+            let desired = state.map_or(&[][..], |ports| &ports[family.index()]);
+            let port_name = |port: &NamedPort| ServicePortName {
+                service: service.clone(),
+                port: port.name.clone(),
+                protocol: port.protocol,
+            };
+            for (name, _) in table.ports_of(service) {
+                let old = table.claimed(name);
+                let new = desired.iter().find(|port| port.protocol == name.protocol && port.name == name.port);
+                let new = new.map(|port| &port.port);
+                if old != new {
+                    claims.replace(name, old.map(|port| &**port), new.map(|port| &**port));
+                }
+            }
+            for (name, port) in desired.iter().map(|port| (port_name(port), port)) {
+                if !table.entries.contains_key(&name) {
+                    claims.replace(&name, None, Some(&port.port));
+                }
+            }
+        }
+        let services = self.services.iter();
+        let ports = services.filter_map(|(name, state)| Some((name, &*state.ports.as_ref()?[family.index()])));
+        claims.collect(ports)
+    }
+
+    /// Returns the desired entries of a Service, with all the frontends that it claims.
     fn entries(&self, family: IpFamily, service: &NamespacedName) -> BTreeMap<ServicePortName, ServicePortEntry> {
         let Some((service, state)) = self.services.get_key_value(service) else { return BTreeMap::new() };
         let ports = state.ports.iter().flat_map(|ports| &ports[family.index()]);

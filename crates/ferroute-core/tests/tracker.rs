@@ -30,6 +30,12 @@ fn replay(old: &ServiceTable, changes: &Changes, new: &ServiceTable) -> ServiceT
             None => replayed.entries.remove(name),
         };
     }
+    for name in &changes.lost {
+        match new.lost.get(name) {
+            Some(lost) => replayed.lost.insert(name.clone(), lost.clone()),
+            None => replayed.lost.remove(name),
+        };
+    }
     if changes.node {
         replayed.node = new.node.clone();
     }
@@ -128,7 +134,7 @@ proptest! {
             let table = cluster.table(family);
             for ServicePortEntry { service, endpoints } in table.entries.values() {
                 let outside = service.external_ips.iter().chain(&service.load_balancer_vips);
-                let addresses = outside.chain([&service.cluster_ip]).chain(endpoints.iter().map(|e| &e.address));
+                let addresses = outside.chain(&service.cluster_ip).chain(endpoints.iter().map(|e| &e.address));
                 let ranges = service.load_balancer_source_ranges.iter().map(|net| net.addr());
                 for address in addresses.copied().chain(ranges) {
                     prop_assert_eq!(IpFamily::of(address), family);

@@ -91,8 +91,10 @@ impl Desired {
             names.add_demo(&demo.plan);
             let events = demo.events();
             let services = services(&events);
-            let tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
+            let mut tracker =
+                track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
             let host = demo_host(node, &resolved);
+            set_host(&mut tracker, &resolved, &host);
             return Ok(Self { resolved, tracker, services, names, host, origin, is_demo: true });
         }
         let events = match &source.manifests {
@@ -102,8 +104,9 @@ impl Desired {
         events.iter().for_each(|event| names.add_event(event));
         let services = services(&events);
         let node = NodeView { name: node_name(&resolved)?, ..NodeView::default() };
-        let tracker = track(&resolved, node, events);
+        let mut tracker = track(&resolved, node, events);
         let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
+        set_host(&mut tracker, &resolved, &host);
         Ok(Self { resolved, tracker, services, names, host, origin, is_demo: false })
     }
 
@@ -165,6 +168,14 @@ pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker
         tracker.update(family);
     }
     tracker
+}
+
+/// Applies the addresses of the host to both tables.
+fn set_host(tracker: &mut Tracker, resolved: &Resolved, host: &Host) {
+    for family in IpFamily::BOTH {
+        tracker.set_host_addresses(family, &resolved.settings, &host.addresses);
+        tracker.update(family);
+    }
 }
 
 /// Returns the Services in a source's events.

@@ -21,7 +21,7 @@ use ferroute_core::ServiceTable;
 
 pub use explanation::{
     Affinity, Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-    Explanation, Handling, KernelState, Outcome, Policies, ServiceRule, Source, UnusedSlice, Usage,
+    Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, ServiceRule, Source, UnusedSlice, Usage,
 };
 pub use host::explain_on_host;
 pub use print::write_explanation_into;

@@ -73,6 +73,7 @@ pub fn replay(
     )?;
     writeln!(out, "0: {} Services, {} EndpointSlices", bundle.base.services.len(), bundle.base.endpoint_slices.len())?;
     for (family, simulation) in &mut simulations {
+        replay.tracker.set_host_addresses(*family, &resolved.settings, &bundle.host_addresses);
         replay.tracker.update_for_resync(*family);
         let replayed = simulation.resync(replay.tracker.table(*family))?;
         writeln!(out, "   {family}: {} rules or elements", replayed.total)?;

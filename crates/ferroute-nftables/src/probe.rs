@@ -6,8 +6,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Affinity, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry, ServicePortName,
-    ServiceTable, TrafficPolicy,
+    Affinity, CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
+    ServicePortName, ServiceTable, TrafficPolicy,
 };
 use ipnet::IpNet;
 
@@ -37,7 +37,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         IpFamily::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     };
     let service = ServicePort {
-        cluster_ip: address,
+        cluster_ip: Some(address),
         port: 80,
         node_port: NonZeroU16::new(30_000),
         external_ips: Vec::new(),
@@ -47,6 +47,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         affinity: Some(Affinity { timeout_seconds: 1 }),
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
+        created: CreationTime::UNKNOWN,
     };
     let endpoint =
         Endpoint { address, port: 80, ready: true, serving: true, terminating: false, local: true, hints: None };

@@ -8,6 +8,7 @@
 //! Recording an Event never blocks. If the queue is full, Events are dropped: everything is logged as well.
 
 mod correlator;
+mod lost_frontends;
 mod node_ports;
 
 use std::{
@@ -97,6 +98,19 @@ impl EventRecorder {
             let regarding = ObjectReference::new(kind.as_str(), name.namespace(), name.name());
             self.ignored(regarding, &error.to_string());
         }
+    }
+
+    /// Records that other Services own addresses that a Service claims.
+    pub(crate) fn address_conflict(&self, service: &NamespacedName, conflict: &str) {
+        let regarding = ObjectReference::service(service.namespace(), service.name());
+        let note = format!("node {} does not serve all addresses of the Service: {conflict}", self.node);
+        self.write(KubeEvent {
+            regarding,
+            event_type: EventType::Warning,
+            reason: "AddressConflict",
+            action: "AssignAddress",
+            note,
+        });
     }
 
     /// Records that a health-check node port cannot be opened.

@@ -351,9 +351,12 @@ impl SyncThread {
         let (changes, receiver) = mpsc::channel(QUEUE);
         let (end, ended) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let families = dataplanes.into_iter();
+        let families =
+            families.map(|(family, dataplane)| FamilySync::new(family, dataplane, resolved.settings.clone()));
         let sync = SyncLoop::new(
             state,
-            dataplanes.into_iter().map(|(family, dataplane)| FamilySync::new(family, dataplane)).collect(),
+            families.collect(),
             leftovers,
             Box::new(KernelConntrack),
             Box::new(host_addresses),

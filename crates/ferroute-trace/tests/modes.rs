@@ -104,7 +104,7 @@ impl<'a> Modes<'a> {
         let mut all = BTreeSet::new();
         for entry in self.services.entries.values() {
             let service = &entry.service;
-            let addresses = [service.cluster_ip].into_iter();
+            let addresses = service.cluster_ip.into_iter();
             let addresses = addresses.chain(service.external_ips.iter().chain(&service.load_balancer_vips).copied());
             all.extend(addresses.flat_map(|address| [service.port, UNUSED].map(|port| SocketAddr::new(address, port))));
             let node_port = service.node_port.into_iter();
@@ -136,7 +136,7 @@ impl<'a> Modes<'a> {
         let sticky = self.services.entries.iter().filter(|(_, entry)| entry.service.affinity.is_some());
         for (name, entry) in sticky {
             let service = &entry.service;
-            let addresses = [service.cluster_ip].into_iter();
+            let addresses = service.cluster_ip.into_iter();
             let addresses = addresses.chain(service.external_ips.iter().chain(&service.load_balancer_vips).copied());
             let at = |address| (SocketAddr::new(address, service.port), address);
             let node_port = service.node_port.map(|port| {

@@ -9,7 +9,7 @@ use super::{
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
-    Affinity, IpFamily, Protocol, ServicePort, TrafficPolicy,
+    Affinity, CreationTime, IpFamily, Protocol, ServicePort, TrafficPolicy,
     tracker::{NamedPort, ServiceView},
 };
 
@@ -113,6 +113,7 @@ struct Common {
     affinity: Option<Affinity>,
     internal_policy: TrafficPolicy,
     external_policy: TrafficPolicy,
+    created: CreationTime,
 }
 
 /// The fields of one port.
@@ -167,13 +168,14 @@ impl Common {
                 .keep("spec.internalTrafficPolicy", parse_policy(spec.internal_traffic_policy.as_deref()))
                 .unwrap_or_default(),
             external_policy,
+            created: CreationTime::from_metadata(&service.metadata),
         }
     }
 
     fn service_port(&self, family: IpFamily, cluster_ip: IpAddr, port: &PortFields) -> ServicePort {
         let in_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
         ServicePort {
-            cluster_ip,
+            cluster_ip: Some(cluster_ip),
             port: port.port,
             node_port: port.node_port,
             external_ips: in_family(&self.external_ips),
@@ -183,6 +185,7 @@ impl Common {
             affinity: self.affinity,
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
+            created: self.created,
         }
     }
 

@@ -1,8 +1,8 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use crate::{
-    Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry, ServicePortName,
-    ServiceTable, TrafficPolicy,
+    CreationTime, Endpoint, IpFamily, NamespacedName, NodeView, Protocol, ServicePort, ServicePortEntry,
+    ServicePortName, ServiceTable, TrafficPolicy,
 };
 
 /// Returns a ready endpoint `address:port` on another node.
@@ -23,7 +23,7 @@ pub fn endpoint(socket: &str) -> Endpoint {
 pub fn service_port(socket: &str) -> ServicePort {
     let socket = parse_socket(socket);
     ServicePort {
-        cluster_ip: socket.ip(),
+        cluster_ip: Some(socket.ip()),
         port: socket.port(),
         node_port: None,
         external_ips: Vec::new(),
@@ -33,6 +33,7 @@ pub fn service_port(socket: &str) -> ServicePort {
         affinity: None,
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
+        created: CreationTime::UNKNOWN,
     }
 }
 

@@ -1,3 +1,4 @@
+mod claims;
 mod endpoints;
 
 use super::*;

@@ -75,7 +75,9 @@ impl<'a> ModeDifferences<'a> {
         }
         let mut cluster_ips: HashMap<IpAddr, HashSet<(Protocol, u16)>> = HashMap::new();
         for (name, entry) in &services.entries {
-            cluster_ips.entry(entry.service.cluster_ip).or_default().insert((name.protocol, entry.service.port));
+            if let Some(address) = entry.service.cluster_ip {
+                cluster_ips.entry(address).or_default().insert((name.protocol, entry.service.port));
+            }
         }
         let entries = services.entries.iter();
         let numbers = entries.filter_map(|(name, entry)| Some((name.protocol, entry.service.node_port?.get())));

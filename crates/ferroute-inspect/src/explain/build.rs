@@ -8,7 +8,7 @@ use ferroute_core::{
 
 use super::{
     Affinity, Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
-    Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
+    FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
@@ -84,7 +84,7 @@ fn port(
         name: name.port.to_string(),
         family: table.family,
         protocol: name.protocol,
-        frontends: frontends(table, name.protocol, &entry.service, &table.endpoint_sets(entry), inputs),
+        frontends: frontends(table, name, entry, inputs),
         endpoints: endpoints.map(|(i, endpoint)| explained(endpoint, i, &eligibility, inputs)).collect(),
         unused_slices: slices.iter().filter_map(|slice| slice_without_port(slice, table.family, name)).collect(),
         kernel: None,
@@ -126,11 +126,16 @@ fn state(endpoint: &Endpoint) -> EndpointState {
 
 fn frontends(
     table: &ServiceTable,
-    protocol: Protocol,
-    service: &ServicePort,
-    sets: &EndpointSets<'_>,
+    name: &ServicePortName,
+    entry: &ServicePortEntry,
     inputs: &Inputs<'_>,
 ) -> Vec<ExplainedFrontend> {
+    let (service, sets) = (table.claimed(name).unwrap_or(&entry.service), &table.endpoint_sets(entry));
+    let lost = table.lost.get(name).map(|lost| lost.frontends.as_slice()).unwrap_or_default();
+    let owner = |kind, frontend| {
+        let lost = lost.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))?;
+        Some(FrontendOwner { service_port: lost.owner.name.to_string(), kind: lost.owner.kind })
+    };
     let detects_pods = inputs.settings.local_traffic(table.family, &table.node).is_some();
     let internal = vec![internal_answer(service, sets, detects_pods, inputs.settings.masquerade_all)];
     let external = external_answers(service, sets, detects_pods);
@@ -144,9 +149,14 @@ fn frontends(
             },
         },
         port: frontend.port,
-        answers: if kind == FrontendKind::ClusterIp { internal.clone() } else { external.clone() },
+        owner: owner(kind, frontend),
+        answers: match kind {
+            _ if owner(kind, frontend).is_some() => Vec::new(),
+            FrontendKind::ClusterIp => internal.clone(),
+            FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => external.clone(),
+        },
     };
-    service.frontends(protocol).map(explained).collect()
+    service.frontends(name.protocol).map(explained).collect()
 }
 
 fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods: bool, masquerade_all: bool) -> Answer {

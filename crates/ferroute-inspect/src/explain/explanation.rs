@@ -124,8 +124,22 @@ pub struct ExplainedFrontend {
     pub addresses: Vec<IpAddr>,
     /// Its port.
     pub port: u16,
-    /// How connections are handled, by client.
+    /// How connections are handled, by client; empty if another service port owns the frontend.
     pub answers: Vec<Answer>,
+    /// The service port that owns the frontend, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<FrontendOwner>,
+}
+
+/// The service port that owns a frontend which several claim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendOwner {
+    /// `namespace/name:port`.
+    pub service_port: String,
+    /// The kind of its claim.
+    #[serde(serialize_with = "frontend_kind")]
+    pub kind: FrontendKind,
 }
 
 /// How connections of some clients to a frontend are handled.

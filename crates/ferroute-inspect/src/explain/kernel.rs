@@ -188,7 +188,7 @@ fn nftables_elements<'a>(
     let frontends: Vec<[Value; 3]> =
         entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend, family)).collect();
     let belongs = |set: SetId, key: &[Value]| match set {
-        SetId::ClusterIps => key == [entry.service.cluster_ip.into()],
+        SetId::ClusterIps => entry.service.cluster_ip.is_some_and(|address| key == [address.into()]),
         SetId::Hairpin => entry.endpoints.iter().any(|endpoint| {
             let address = endpoint.address.into();
             key == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]

@@ -94,6 +94,9 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
             .join(", "),
     };
     let mut kind = frontend.kind.as_str().to_owned();
+    if let Some(owner) = &frontend.owner {
+        return vec![vec![kind, place, format!("not served: it belongs to {} ({})", owner.service_port, owner.kind)]];
+    }
     let row = |answer: &Answer| vec![std::mem::take(&mut kind), std::mem::take(&mut place), answer_text(answer)];
     frontend.answers.iter().map(row).collect()
 }

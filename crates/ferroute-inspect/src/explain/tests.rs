@@ -284,3 +284,22 @@ fn json_of_skipped_and_rejected_is_stable() {
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&json["strays"][0]), ["endpoints", "slice", "why"]);
 }
+
+#[test]
+fn owner_of_a_claimed_address_is_named() {
+    let cluster = Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).external_ip("10.96.0.10"))
+        .service(service("kube-system/dns").cluster_ip("10.96.0.10").port("metrics", 80));
+    assert_snapshot!(text(&cluster, &ProxySettings::default()), @"
+    Service shop/web, type ClusterIP, on node node-1
+
+    policies
+      internal traffic      Cluster
+
+    port http 80/tcp, IPv4
+      frontends
+        cluster IP   10.96.0.1:80   rejected: no usable endpoints
+        external IP  10.96.0.10:80  not served: it belongs to kube-system/dns:metrics (cluster IP)
+      no endpoints in any EndpointSlice
+    ");
+}

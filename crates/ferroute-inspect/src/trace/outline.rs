@@ -70,7 +70,7 @@ fn service_without_port(node: &TraceNode, packet: &Packet) -> Option<(Namespaced
     let Packet { protocol, destination, .. } = packet;
     let table = node.desired.table(packet.family());
     let entries: Vec<_> =
-        table.entries.iter().filter(|(_, entry)| entry.service.cluster_ip == destination.ip()).collect();
+        table.entries.iter().filter(|(_, entry)| entry.service.cluster_ip == Some(destination.ip())).collect();
     let is_same_port = |name: &ServicePortName, port| name.protocol == *protocol && port == destination.port();
     if entries.iter().any(|(name, entry)| is_same_port(name, entry.service.port)) {
         return None;

@@ -90,8 +90,9 @@ fn destinations(to: &str, protocol: Protocol, node: &TraceNode) -> anyhow::Resul
     let mut ports: Vec<(&ServicePortName, SocketAddr)> = Vec::new();
     for family in IpFamily::BOTH {
         let entries = node.desired.table(family).ports_of(&service);
-        ports
-            .extend(entries.map(|(name, entry)| (name, SocketAddr::new(entry.service.cluster_ip, entry.service.port))));
+        // Also where another Service owns the address.
+        let claimed = entries.filter_map(|(name, _)| Some((name, node.desired.table(family).claimed(name)?)));
+        ports.extend(claimed.filter_map(|(name, port)| Some((name, SocketAddr::new(port.cluster_ip?, port.port)))));
     }
     ensure!(
         !ports.is_empty(),

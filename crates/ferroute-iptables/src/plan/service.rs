@@ -100,7 +100,7 @@ impl<'a> ServicePlan<'a> {
     }
 
     fn cluster_ip(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        let address = self.service.cluster_ip;
+        let Some(address) = self.service.cluster_ip else { return };
         match self.internal_refusal() {
             None => {
                 let rule = self.to_address(self.commented("cluster IP"), address);
@@ -229,7 +229,7 @@ impl<'a> ServicePlan<'a> {
     /// The rule that masquerades traffic to the cluster IP from outside of the cluster: the endpoint may be on another
     /// node, and its replies must return through this one.
     fn masquerade_internal(&self) -> Option<Rule> {
-        let rule = self.to_address(self.commented("cluster IP"), self.service.cluster_ip);
+        let rule = self.to_address(self.commented("cluster IP"), self.service.cluster_ip?);
         let rule = if self.context.masquerade_all { Some(rule) } else { self.context.restrict_to_pods(rule, false) };
         rule.map(|rule| rule.then(mark_masquerade()))
     }

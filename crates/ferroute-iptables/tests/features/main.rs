@@ -23,7 +23,7 @@ fn this_node() -> NodeView {
 
 /// Returns a table of one service port.
 fn one(name: ServicePortName, service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServiceTable {
-    table(IpFamily::of(service.cluster_ip), this_node(), [(name, entry(service, endpoints))])
+    table(IpFamily::of(service.cluster_ip.unwrap()), this_node(), [(name, entry(service, endpoints))])
 }
 
 fn local(socket: &str) -> Endpoint {

@@ -20,6 +20,8 @@ pub(crate) struct ObjectMeta {
     resource_version: String,
     #[prost(int64, tag = "7")]
     generation: i64,
+    #[prost(message, optional, tag = "8")]
+    creation_timestamp: Option<Time>,
     #[prost(message, optional, tag = "9")]
     deletion_timestamp: Option<Time>,
     #[prost(btree_map = "string, string", tag = "11")]
@@ -79,6 +81,7 @@ impl From<ObjectMeta> for ferroute_api::ObjectMeta {
             annotations: metadata.annotations,
             resource_version: non_empty(metadata.resource_version),
             generation: non_zero(metadata.generation),
+            creation_timestamp: metadata.creation_timestamp.and_then(Time::to_rfc3339),
             deletion_timestamp: metadata.deletion_timestamp.and_then(Time::to_rfc3339),
             written: writes.max_by_key(|time| time.seconds).and_then(Time::to_rfc3339),
         }

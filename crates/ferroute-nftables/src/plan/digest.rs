@@ -18,7 +18,9 @@ impl Planner {
         ports.sort_unstable_by_key(|(name, _)| *name);
         RulesDigest::compute(|mut out| {
             ports.iter().try_for_each(|(name, port)| {
-                writeln!(out, "{name} {} at {}", name.protocol, port.cluster_ip)?;
+                write!(out, "{name} {} at ", name.protocol)?;
+                port.cluster_ip.iter().try_for_each(|address| write!(out, "{address}"))?;
+                out.write_char('\n')?;
                 write_port(&mut out, port)?;
                 port.frontends.iter().try_for_each(|plan| {
                     let owned = self.owner(plan.frontend) == Some(*name);

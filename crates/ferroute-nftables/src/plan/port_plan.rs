@@ -17,8 +17,8 @@ use crate::model::ClassId;
 pub(super) struct PortPlan {
     /// The frontends, without duplicates.
     pub(super) frontends: Box<[FrontendPlan]>,
-    /// The cluster IP.
-    pub(super) cluster_ip: std::net::IpAddr,
+    /// The cluster IP, if the service port owns it.
+    pub(super) cluster_ip: Option<std::net::IpAddr>,
     /// Endpoints for policy Cluster, by index.
     pub(super) cluster: SocketList,
     /// Endpoints for policy Local, by index.

@@ -80,8 +80,10 @@ impl SharedObjects {
 
     /// Adds the objects that a service port needs.
     pub(super) fn acquire_port(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
-        if self.cluster_ips.acquire(port.cluster_ip) {
-            transaction.push(add(cluster_ip(port.cluster_ip)));
+        if let Some(address) = port.cluster_ip
+            && self.cluster_ips.acquire(address)
+        {
+            transaction.push(add(cluster_ip(address)));
         }
         for socket in port.on_node.iter() {
             if self.hairpins.acquire((socket, protocol)) {
@@ -92,8 +94,10 @@ impl SharedObjects {
 
     /// Deletes the objects of [`SharedObjects::acquire_port`] that have no other user.
     pub(super) fn release_port(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
-        if self.cluster_ips.release(&port.cluster_ip) {
-            transaction.push(delete(cluster_ip(port.cluster_ip)));
+        if let Some(address) = port.cluster_ip
+            && self.cluster_ips.release(&address)
+        {
+            transaction.push(delete(cluster_ip(address)));
         }
         for socket in port.on_node.iter() {
             if self.hairpins.release(&(socket, protocol)) {

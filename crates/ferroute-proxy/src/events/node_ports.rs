@@ -1,4 +1,5 @@
-//! Events of the sync loop: failed syncs, and new node ports on which a process of the host already listens.
+//! Events of the sync loop: failed syncs, addresses of other Services, and new node ports on which a process of the host
+//! already listens.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +11,7 @@ use ferroute_core::{DataplaneError, IpFamily, Protocol, ServicePortEntry, Servic
 use ferroute_host::{Listener, ListenerError, listeners};
 use ferroute_kube::EventType;
 
-use super::{EventRecorder, Job};
+use super::{EventRecorder, Job, lost_frontends::report_lost_frontends};
 use crate::{
     logging::chain,
     observer::{FamilySynced, Observer},
@@ -109,6 +110,7 @@ impl EventsObserver {
 
 impl Observer for EventsObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
+        report_lost_frontends(&self.events, sync);
         let new = self.update(sync);
         if !new.is_empty() {
             self.events.queue(Job::CheckListeners(new));

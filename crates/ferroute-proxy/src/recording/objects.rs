@@ -22,7 +22,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let spec = &mut service.spec;
     for port in ports.iter().filter_map(|ports| ports.first()) {
         let common = &port.port;
-        spec.cluster_ips.push(common.cluster_ip.to_string());
+        spec.cluster_ips.extend(common.cluster_ip.map(|address| address.to_string()));
         spec.external_ips.extend(common.external_ips.iter().map(ToString::to_string));
         spec.load_balancer_source_ranges.extend(common.load_balancer_source_ranges.iter().map(ToString::to_string));
         let vips = common.load_balancer_vips.iter();
@@ -37,6 +37,7 @@ pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let Some(either) = ports.iter().find(|ports| !ports.is_empty()) else { return service };
     spec.ports = either.iter().map(service_port).collect();
     let common = &either[0].port;
+    service.metadata.creation_timestamp = common.created.to_rfc3339();
     spec.health_check_node_port = common.health_check_node_port.map(|port| port.get().into());
     spec.internal_traffic_policy = policy(common.internal_policy);
     spec.external_traffic_policy = policy(common.external_policy);

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Protocol, StaleConntrackEntries, SyncReport, Tracker,
+    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, StaleConntrackEntries, SyncReport, Tracker,
 };
 use ferroute_host::conntrack;
 
@@ -50,6 +50,7 @@ impl ConntrackTable for KernelConntrack {
 pub(crate) struct FamilySync {
     family: IpFamily,
     dataplane: Box<dyn Dataplane>,
+    settings: ProxySettings,
     /// The kernel's rules may differ from the last ones written: at the start, after a failure, and after modification by
     /// another program.
     needs_resync: bool,
@@ -77,8 +78,8 @@ pub struct FamilyOutcome {
 
 impl FamilySync {
     /// Creates the state of a family whose rules have not been written yet.
-    pub(crate) fn new(family: IpFamily, dataplane: Box<dyn Dataplane>) -> Self {
-        Self { family, dataplane, needs_resync: true, stale: StaleConntrackEntries::default() }
+    pub(crate) fn new(family: IpFamily, dataplane: Box<dyn Dataplane>, settings: ProxySettings) -> Self {
+        Self { family, dataplane, settings, needs_resync: true, stale: StaleConntrackEntries::default() }
     }
 
     /// Returns the IP family.
@@ -122,6 +123,7 @@ impl FamilySync {
     ) -> Result<FamilyOutcome, DataplaneError> {
         let start = Instant::now();
         let full = self.needs_resync;
+        tracker.set_host_addresses(self.family, &self.settings, host_addresses);
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
         let table = tracker.table(self.family);
         if full {

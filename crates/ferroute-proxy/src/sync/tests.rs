@@ -5,7 +5,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ServiceTable, SyncReport, Tracker,
+    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, ServiceTable, SyncReport, Tracker,
     parse::ObjectVersion,
     testing::{namespaced_name, node, pod, service, slice},
     tracker::TrackerEvent,
@@ -145,7 +145,7 @@ impl Rig {
         let entries = conntrack.iter().map(parse).collect();
         let sync = SyncLoop::new(
             ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
-            vec![FamilySync::new(IpFamily::V4, Box::new(dataplane))],
+            vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
             vec![Box::new(leftovers)],
             Box::new(FakeConntrack { journal: journal.clone(), entries }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),

@@ -72,7 +72,8 @@ fn object_meta() -> meta::ObjectMeta {
 fn object_meta_in_json() -> Value {
     json!({
         "name": "web", "namespace": "shop", "resourceVersion": "17", "generation": 3, "labels": {"app": "web"},
-        "deletionTimestamp": "2026-01-02T15:04:05Z", "annotations": {CHANGED: "then"},
+        "creationTimestamp": "2023-11-14T22:13:20Z", "deletionTimestamp": "2026-01-02T15:04:05Z",
+        "annotations": {CHANGED: "then"},
         "managedFields": [{"time": "2026-01-02T15:04:07Z"}, {"time": "2026-01-02T15:04:06Z"}],
     })
 }

@@ -79,6 +79,7 @@ fn metadata() -> BoxedStrategy<Option<Value>> {
         ("uid", set_text()),
         ("resourceVersion", set_text()),
         ("generation", maybe(1i64..)),
+        ("creationTimestamp", time()),
         ("deletionTimestamp", time()),
         ("labels", labels()),
         ("annotations", annotations),

@@ -1,0 +1,222 @@
+//! The owners of frontends that several service ports claim.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use super::NamedPort;
+use crate::{Claim, Frontend, FrontendKind, LostFrontend, LostFrontends, NamespacedName, ServicePort, ServicePortName};
+
+/// The claims of all service ports of one IP family.
+///
+/// Almost every frontend has one claim, and then only the frontend is stored: large clusters have many. Who made that
+/// claim is looked up in the desired state when a second one is made.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Frontends with an address and one claim that nothing competes with.
+    single: HashSet<Frontend>,
+    /// The claims on all other frontends, which are node ports and those with several claims; the owner comes first.
+    ranked: HashMap<Frontend, Vec<Claim>>,
+    /// Frontends that were in `single` and got a competitor; [`Claims::collect`] moves them to `ranked`.
+    uncollected: BTreeSet<Frontend>,
+    /// The node's addresses that accept connections to node ports, sorted.
+    node_port_addresses: Vec<IpAddr>,
+    /// Service ports with a frontend whose owner changed.
+    affected: BTreeSet<ServicePortName>,
+}
+
+impl Claims {
+    /// Reports whether the owner of some frontend may have changed.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.uncollected.is_empty() || !self.affected.is_empty()
+    }
+
+    /// Replaces the claims of a service port.
+    pub(super) fn replace(&mut self, name: &ServicePortName, old: Option<&ServicePort>, new: Option<&ServicePort>) {
+        let age = |port: Option<&ServicePort>| port.map(|port| port.created);
+        let is_same_age = age(old) == age(new);
+        let claims = |port: Option<&ServicePort>| port.map(|port| distinct(name, port)).unwrap_or_default();
+        let (old, new_claims) = (claims(old), claims(new));
+        let is_kept = |others: &[(Frontend, FrontendKind)], claim| is_same_age && others.binary_search(claim).is_ok();
+        for claim in old.iter().filter(|claim| !is_kept(&new_claims, claim)) {
+            self.remove(name, claim.0);
+        }
+        let Some(new) = new else { return };
+        for claim @ &(frontend, kind) in &new_claims {
+            if !is_kept(&old, claim) {
+                self.insert(frontend, Claim { kind, created: new.created, name: name.clone() });
+            }
+        }
+    }
+
+    /// Sets the node's addresses that accept connections to node ports.
+    pub(super) fn set_node_port_addresses(&mut self, mut addresses: Vec<IpAddr>) {
+        addresses.sort_unstable();
+        addresses.dedup();
+        if self.node_port_addresses == addresses {
+            return;
+        }
+        let old = std::mem::replace(&mut self.node_port_addresses, addresses);
+        let new = &self.node_port_addresses;
+        let removed = old.iter().filter(|address| new.binary_search(address).is_err());
+        let added = new.iter().filter(|address| old.binary_search(address).is_err());
+        let changed: Vec<IpAddr> = removed.chain(added).copied().collect();
+        let node_ports: Vec<Frontend> = self.ranked.keys().filter(|key| key.address.is_none()).copied().collect();
+        for node_port in node_ports {
+            self.node_port_changed(node_port, &changed);
+        }
+    }
+
+    /// Completes a series of changes. `desired` has the ports of all desired Services. Returns the service ports with a
+    /// frontend whose owner changed.
+    pub(super) fn collect<'a>(
+        &mut self,
+        desired: impl Iterator<Item = (&'a NamespacedName, &'a [NamedPort])>,
+    ) -> BTreeSet<ServicePortName> {
+        let uncollected = std::mem::take(&mut self.uncollected);
+        if !uncollected.is_empty() {
+            for (service, port) in desired.flat_map(|(service, ports)| ports.iter().map(move |port| (service, port))) {
+                let is_uncollected = |(_, frontend): (_, Frontend)| uncollected.contains(&frontend);
+                if !port.port.frontends(port.protocol).any(is_uncollected) {
+                    continue;
+                }
+                let name =
+                    ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
+                for (frontend, kind) in distinct(&name, &port.port) {
+                    if uncollected.contains(&frontend) {
+                        let claim = Claim { kind, created: port.port.created, name: name.clone() };
+                        self.affected.insert(name.clone());
+                        self.ranked.entry(frontend).or_default().push(claim);
+                    }
+                }
+            }
+            for frontend in uncollected {
+                self.ranked.entry(frontend).or_default().sort_unstable();
+                self.remove_if_unclaimed(frontend);
+            }
+        }
+        std::mem::take(&mut self.affected)
+    }
+
+    /// Returns a service port without the frontends that others own, and these; the service port itself if it owns all.
+    pub(super) fn resolve(
+        &self,
+        name: &ServicePortName,
+        claimed: &Arc<ServicePort>,
+    ) -> (Arc<ServicePort>, Option<LostFrontends>) {
+        if self.ranked.is_empty() {
+            return (claimed.clone(), None);
+        }
+        let lost = claimed.frontends(name.protocol).filter_map(|(kind, frontend)| {
+            let owner = self.owner(frontend).filter(|owner| owner.name != *name)?.clone();
+            Some(LostFrontend { kind, frontend, owner })
+        });
+        let frontends: Vec<LostFrontend> = lost.collect();
+        if frontends.is_empty() {
+            return (claimed.clone(), None);
+        }
+        let lost: HashSet<Frontend> = frontends.iter().map(|lost| lost.frontend).collect();
+        let is_owned =
+            |address: Option<IpAddr>, port: u16| !lost.contains(&Frontend { address, protocol: name.protocol, port });
+        let mut owned = ServicePort::clone(claimed);
+        owned.cluster_ip = owned.cluster_ip.filter(|address| is_owned(Some(*address), claimed.port));
+        owned.node_port = owned.node_port.filter(|port| is_owned(None, port.get()));
+        owned.external_ips.retain(|address| is_owned(Some(*address), claimed.port));
+        owned.load_balancer_vips.retain(|address| is_owned(Some(*address), claimed.port));
+        (Arc::new(owned), Some(LostFrontends { claimed: claimed.clone(), frontends }))
+    }
+
+    /// Returns the claim that owns a frontend; `None` if only one service port can own it.
+    fn owner(&self, frontend: Frontend) -> Option<&Claim> {
+        let owner = self.ranked.get(&frontend)?.first()?;
+        if owner.kind.rank() == FrontendKind::NodePort.rank() || !self.is_node_port_address(frontend) {
+            return Some(owner);
+        }
+        // Connections to this address of the node may be for a node port.
+        let node_port = self.ranked.get(&Frontend { address: None, ..frontend });
+        node_port.and_then(|claims| claims.first()).or(Some(owner))
+    }
+
+    fn is_node_port_address(&self, frontend: Frontend) -> bool {
+        frontend.address.is_some_and(|address| self.node_port_addresses.binary_search(&address).is_ok())
+    }
+
+    fn insert(&mut self, frontend: Frontend, claim: Claim) {
+        if self.uncollected.contains(&frontend) {
+            return;
+        }
+        if frontend.address.is_some() && !self.ranked.contains_key(&frontend) {
+            if self.single.remove(&frontend) {
+                self.uncollected.insert(frontend);
+                return;
+            }
+            let node_port = Frontend { address: None, ..frontend };
+            if !self.is_node_port_address(frontend) || !self.ranked.contains_key(&node_port) {
+                self.single.insert(frontend);
+                return;
+            }
+        }
+        self.affected.insert(claim.name.clone());
+        let claims = self.ranked.entry(frontend).or_default();
+        let at = claims.partition_point(|other| *other < claim);
+        claims.insert(at, claim);
+        if at == 0 {
+            self.owner_changed(frontend);
+        }
+    }
+
+    fn remove(&mut self, name: &ServicePortName, frontend: Frontend) {
+        // Collected from the desired state, which no longer has the claim.
+        if self.uncollected.contains(&frontend) {
+            return;
+        }
+        let Some(claims) = self.ranked.get_mut(&frontend) else {
+            self.single.remove(&frontend);
+            return;
+        };
+        let Some(at) = claims.iter().position(|claim| claim.name == *name) else { return };
+        claims.remove(at);
+        if at == 0 {
+            self.owner_changed(frontend);
+        }
+        self.remove_if_unclaimed(frontend);
+    }
+
+    fn remove_if_unclaimed(&mut self, frontend: Frontend) {
+        if self.ranked.get(&frontend).is_some_and(Vec::is_empty) {
+            self.ranked.remove(&frontend);
+        }
+    }
+
+    /// Marks all service ports that claim a frontend.
+    fn owner_changed(&mut self, frontend: Frontend) {
+        self.affected.extend(self.ranked.get(&frontend).into_iter().flatten().map(|claim| claim.name.clone()));
+        if frontend.address.is_none() {
+            let addresses = std::mem::take(&mut self.node_port_addresses);
+            self.node_port_changed(frontend, &addresses);
+            self.node_port_addresses = addresses;
+        }
+    }
+
+    /// Marks all service ports that claim a node port's frontend by one of these addresses of the node.
+    fn node_port_changed(&mut self, node_port: Frontend, addresses: &[IpAddr]) {
+        for address in addresses {
+            let frontend = Frontend { address: Some(*address), ..node_port };
+            if self.single.remove(&frontend) {
+                self.uncollected.insert(frontend);
+            }
+            self.affected.extend(self.ranked.get(&frontend).into_iter().flatten().map(|claim| claim.name.clone()));
+        }
+    }
+}
+
+/// Returns the frontends that a service port claims, each with its best kind, sorted.
+fn distinct(name: &ServicePortName, port: &ServicePort) -> Vec<(Frontend, FrontendKind)> {
+    let mut claims: Vec<(Frontend, FrontendKind)> =
+        port.frontends(name.protocol).map(|(kind, frontend)| (frontend, kind)).collect();
+    claims.sort_unstable_by_key(|(frontend, kind)| (*frontend, kind.rank()));
+    claims.dedup_by_key(|(frontend, _)| *frontend);
+    claims
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::{Frontend, FrontendKind, HostState, Protocol, ProxySettings};
+
+fn dns() -> ServiceBuilder {
+    service("kube-system/kube-dns").cluster_ip("10.96.0.10").udp("dns", 53)
+}
+
+fn evil() -> ServiceBuilder {
+    service("aaa/evil").cluster_ip("10.96.0.66").udp("dns", 53).external_ip("10.96.0.10")
+}
+
+fn created(builder: ServiceBuilder, text: &str) -> ServiceBuilder {
+    builder.with(|service| service.metadata.creation_timestamp = Some(text.to_owned()))
+}
+
+/// Returns the IPv4 service ports with a frontend at an address; a node port's is `*`.
+fn owners(tracker: &Tracker, address: &str) -> Vec<String> {
+    let address = (address != "*").then(|| address.parse().unwrap());
+    let has = |(name, entry): &(&ServicePortName, &ServicePortEntry)| {
+        entry.service.frontends(name.protocol).any(|(_, frontend)| frontend.address == address)
+    };
+    tracker.table(IpFamily::V4).entries.iter().filter(has).map(|(name, _)| name.to_string()).collect()
+}
+
+fn lost(tracker: &Tracker) -> Vec<String> {
+    let lost = &tracker.table(IpFamily::V4).lost;
+    lost.iter().flat_map(|(name, lost)| lost.frontends.iter().map(move |lost| format!("{name}: {lost}"))).collect()
+}
+
+/// Sets the host's addresses, all of which serve node ports.
+fn set_host(tracker: &mut Tracker, addresses: &[&str]) {
+    let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    let host = HostState { addresses, ..HostState::default() };
+    tracker.set_host_addresses(IpFamily::V4, &ProxySettings::default(), &host.addresses);
+}
+
+#[test]
+fn external_ip_cannot_take_over_a_cluster_ip() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, evil());
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "10.96.0.10"), ["aaa/evil:dns"], "nobody else wants it");
+    set_service(&mut tracker, dns());
+    assert_eq!(update(&mut tracker), ["~aaa/evil:dns", "+kube-system/kube-dns:dns"]);
+    assert_eq!(owners(&tracker, "10.96.0.10"), ["kube-system/kube-dns:dns"]);
+    assert_eq!(owners(&tracker, "10.96.0.66"), ["aaa/evil:dns"], "its own address is served");
+    let expected = "aaa/evil:dns: external IP 10.96.0.10:53/udp belongs to kube-system/kube-dns:dns (cluster IP)";
+    assert_eq!(lost(&tracker), [expected]);
+}
+
+#[test]
+fn claims_are_per_port_and_protocol() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, dns());
+    set_service(&mut tracker, evil().port("other", 53).udp("else", 54));
+    update(&mut tracker);
+    assert_eq!(
+        owners(&tracker, "10.96.0.10"),
+        ["aaa/evil:else", "aaa/evil:other", "kube-system/kube-dns:dns"],
+        "as in kube-proxy, unused ports of a cluster IP are free"
+    );
+    assert_eq!(lost(&tracker).len(), 1);
+}
+
+#[test]
+fn next_claim_inherits_a_frontend() {
+    let claim = |name: &str, ip: &str, time| {
+        created(service(name).cluster_ip(ip).port("http", 80).external_ip("203.0.113.1"), time)
+    };
+    let mut tracker = tracker();
+    set_service(&mut tracker, claim("shop/a", "10.96.0.1", "2026-01-03T00:00:00Z"));
+    set_service(&mut tracker, claim("shop/b", "10.96.0.2", "2026-01-01T00:00:00Z"));
+    set_service(&mut tracker, claim("shop/c", "10.96.0.3", "2026-01-02T00:00:00Z"));
+    update(&mut tracker);
+    let owner = |tracker: &Tracker| owners(tracker, "203.0.113.1");
+    assert_eq!(owner(&tracker), ["shop/b:http"], "the oldest");
+    assert_eq!(lost(&tracker).len(), 2);
+    tracker.delete_service(&namespaced_name("shop/b"));
+    let changes = tracker.update(IpFamily::V4);
+    assert_eq!(summary(&tracker, &changes, IpFamily::V4), ["-shop/b:http", "~shop/c:http"]);
+    assert_eq!(changes.lost, BTreeSet::from(["shop/a:http", "shop/c:http"].map(port_name)), "one gets another owner");
+    assert_eq!(owner(&tracker), ["shop/c:http"]);
+    set_service(&mut tracker, claim("shop/c", "10.96.0.3", "2026-01-04T00:00:00Z"));
+    assert_eq!(update(&mut tracker), ["~shop/a:http", "~shop/c:http"], "the Service was created again");
+    assert_eq!(owner(&tracker), ["shop/a:http"]);
+    tracker.delete_service(&namespaced_name("shop/a"));
+    tracker.delete_service(&namespaced_name("shop/c"));
+    update(&mut tracker);
+    assert_eq!((owner(&tracker), lost(&tracker)), (vec![], vec![]));
+}
+
+#[test]
+fn load_balancer_ip_comes_before_external_ip() {
+    let mut tracker = tracker();
+    let old = "2020-01-01T00:00:00Z";
+    let external = service("shop/a").cluster_ip("10.96.0.1").port("http", 80).external_ip("198.51.100.1");
+    set_service(&mut tracker, created(external, old));
+    set_service(&mut tracker, service("shop/b").cluster_ip("10.96.0.2").port("http", 80).load_balancer("198.51.100.1"));
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "198.51.100.1"), ["shop/b:http"]);
+    assert_eq!(
+        lost(&tracker),
+        ["shop/a:http: external IP 198.51.100.1:80/tcp belongs to shop/b:http (load balancer IP)"]
+    );
+}
+
+#[test]
+fn node_port_comes_before_external_ip_on_addresses_of_the_node() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080));
+    let evil = service("aaa/evil").cluster_ip("10.96.0.66").port("http", 30080);
+    set_service(&mut tracker, evil.external_ip("192.168.0.1").external_ip("203.0.113.1"));
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "192.168.0.1"), ["aaa/evil:http"], "not an address of the node");
+    set_host(&mut tracker, &["192.168.0.1", "192.168.0.9"]);
+    assert!(tracker.has_pending_changes(IpFamily::V4));
+    assert_eq!(update(&mut tracker), ["~aaa/evil:http"]);
+    assert_eq!(owners(&tracker, "192.168.0.1"), [""; 0]);
+    assert_eq!(owners(&tracker, "203.0.113.1"), ["aaa/evil:http"]);
+    assert_eq!(
+        lost(&tracker),
+        ["aaa/evil:http: external IP 192.168.0.1:30080/tcp belongs to shop/web:http (node port)"]
+    );
+    tracker.delete_service(&namespaced_name("shop/web"));
+    assert_eq!(update(&mut tracker), ["~aaa/evil:http", "-shop/web:http"]);
+    assert_eq!((owners(&tracker, "192.168.0.1"), lost(&tracker)), (vec!["aaa/evil:http".to_owned()], vec![]));
+    set_service(&mut tracker, service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080));
+    assert_eq!(update(&mut tracker), ["~aaa/evil:http", "+shop/web:http"]);
+    set_host(&mut tracker, &["192.168.0.9"]);
+    assert_eq!(update(&mut tracker), ["~aaa/evil:http"]);
+    assert_eq!(owners(&tracker, "192.168.0.1"), ["aaa/evil:http"]);
+}
+
+#[test]
+fn service_port_does_not_compete_with_itself() {
+    let mut tracker = tracker();
+    set_host(&mut tracker, &["192.168.0.1"]);
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 30080).node_port(30080);
+    set_service(&mut tracker, web.external_ip("192.168.0.1").load_balancer("192.168.0.1"));
+    update(&mut tracker);
+    assert_eq!(lost(&tracker), [""; 0]);
+    let entry = &tracker.table(IpFamily::V4).entries[&port_name("shop/web:http")];
+    let kinds: Vec<FrontendKind> = entry.service.frontends(Protocol::Tcp).map(|(kind, _)| kind).collect();
+    use FrontendKind::*;
+    assert_eq!(kinds, [ClusterIp, ExternalIp, LoadBalancer, NodePort]);
+}
+
+#[test]
+fn duplicate_cluster_ips_and_node_ports_in_files_have_one_owner() {
+    let mut tracker = tracker();
+    for name in ["shop/b", "shop/a"] {
+        set_service(&mut tracker, service(name).cluster_ip("10.96.0.1").port("http", 80).node_port(30080));
+    }
+    update(&mut tracker);
+    assert_eq!(owners(&tracker, "10.96.0.1"), ["shop/a:http"]);
+    assert_eq!(owners(&tracker, "*"), ["shop/a:http"]);
+    assert_eq!(
+        lost(&tracker),
+        [
+            "shop/b:http: cluster IP 10.96.0.1:80/tcp belongs to shop/a:http (cluster IP)",
+            "shop/b:http: node port 30080/tcp belongs to shop/a:http (node port)",
+        ]
+    );
+}
+
+#[test]
+fn change_of_endpoints_keeps_lost_frontends() {
+    let mut tracker = tracker();
+    set_service(&mut tracker, dns());
+    set_service(&mut tracker, evil());
+    update(&mut tracker);
+    let service =
+        |tracker: &Tracker| tracker.table(IpFamily::V4).entries[&udp_port_name("aaa/evil:dns")].service.clone();
+    let before = service(&tracker);
+    set_slice(&mut tracker, slice("aaa/evil-a", "evil").port_over(Protocol::Udp, "dns", 53).pod("10.244.0.2"));
+    let changes = tracker.update(IpFamily::V4);
+    assert_eq!(summary(&tracker, &changes, IpFamily::V4), ["~aaa/evil:dns"]);
+    assert!(changes.lost.is_empty() && Arc::ptr_eq(&before, &service(&tracker)), "nothing is computed again");
+    let frontend = Frontend { address: "10.96.0.10".parse().ok(), protocol: Protocol::Udp, port: 53 };
+    assert_eq!(tracker.table(IpFamily::V4).lost[&udp_port_name("aaa/evil:dns")].frontends[0].frontend, frontend);
+}

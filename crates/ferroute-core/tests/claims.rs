@@ -1,0 +1,150 @@
+//! Properties of the owners of frontends that several service ports claim.
+
+#![expect(clippy::unwrap_used, reason = "test helpers fail like tests")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use ferroute_api::{LoadBalancerIngress, Service};
+use ferroute_core::{
+    Frontend, FrontendKind, IpFamily, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
+    testing::{Cluster, Edit, namespaced_name, node, service},
+};
+use proptest::{collection::vec, option, prelude::*, sample::select};
+
+/// Generates a Service that claims some of the same few addresses and ports as all others.
+fn contested() -> impl Strategy<Value = Service> {
+    let addresses = || vec(select(ADDRESSES.to_vec()), 0..4);
+    let ports = vec((select(vec![80_u16, 81, 30_080]), option::of(select(vec![30_080_u16, 30_081]))), 1..3);
+    let created = option::of(select(vec!["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]));
+    (0..NAMES, select(ADDRESSES.to_vec()), addresses(), addresses(), ports, created).prop_map(
+        |(number, cluster_ip, external, balancers, ports, created)| {
+            let mut built = service(&name(number)).cluster_ip(cluster_ip);
+            let (mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
+            for (i, (port, node_port)) in ports.into_iter().enumerate() {
+                if !numbers.insert(port) {
+                    continue;
+                }
+                built = built.port(&format!("p{i}"), port);
+                if let Some(node_port) = node_port.filter(|port| node_ports.insert(*port)) {
+                    built = built.node_port(node_port);
+                }
+            }
+            built
+                .with(|service| {
+                    service.spec.type_ = Some("LoadBalancer".to_owned());
+                    service.metadata.creation_timestamp = created.map(str::to_owned);
+                    service.spec.external_ips = external.into_iter().map(str::to_owned).collect();
+                    let point = |ip: &str| LoadBalancerIngress { ip: ip.to_owned(), ip_mode: None };
+                    service.status.load_balancer.ingress = balancers.into_iter().map(point).collect();
+                })
+                .build()
+        },
+    )
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Edit(Box<Edit>),
+    Host(Vec<IpAddr>),
+    Update,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let host = vec(select(ADDRESSES.to_vec()), 0..3);
+    prop_oneof![
+        5 => contested().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
+        2 => (0..NAMES).prop_map(|number| Step::Edit(Box::new(Edit::RemoveService(namespaced_name(&name(number)))))),
+        1 => host.prop_map(|host| Step::Host(host.into_iter().map(|text| text.parse().unwrap()).collect())),
+        2 => Just(Step::Update),
+    ]
+}
+
+/// Returns the owner of each frontend by the definition: from all claims at once.
+fn owners(claimed: &ServiceTable, host: &[IpAddr]) -> BTreeMap<Frontend, ServicePortName> {
+    type Rank<'a> = (u8, String, &'a ServicePortName);
+    let mut best: BTreeMap<Frontend, Rank<'_>> = BTreeMap::new();
+    for name in claimed.entries.keys() {
+        let port = claimed.claimed(name).unwrap();
+        for (kind, frontend) in port.frontends(name.protocol) {
+            let kind = match kind {
+                FrontendKind::ClusterIp | FrontendKind::NodePort => 0,
+                FrontendKind::LoadBalancer => 1,
+                FrontendKind::ExternalIp => 2,
+            };
+            // Later than all times.
+            let created = port.created.to_rfc3339().unwrap_or_else(|| "unknown".to_owned());
+            let claim = (kind, created, name);
+            best.entry(frontend).and_modify(|best| *best = claim.clone().min(best.clone())).or_insert(claim);
+        }
+    }
+    let owner = |(frontend, (kind, _, name)): (&Frontend, &Rank<'_>)| {
+        let is_local = frontend.address.is_some_and(|address| host.contains(&address));
+        let node_port = best.get(&Frontend { address: None, ..*frontend }).filter(|_| is_local && *kind > 0);
+        let owner = node_port.map_or(*name, |(_, _, name)| name);
+        // A node port does not become a frontend with an address.
+        let claims = claimed.claimed(owner).unwrap().frontends(owner.protocol).any(|(_, other)| other == *frontend);
+        claims.then(|| (*frontend, owner.clone()))
+    };
+    best.iter().filter_map(owner).collect()
+}
+
+/// Returns the service port with each frontend, which may be only one.
+fn served(table: &ServiceTable) -> Result<BTreeMap<Frontend, ServicePortName>, TestCaseError> {
+    let mut served = BTreeMap::new();
+    for (name, entry) in &table.entries {
+        for frontend in entry.service.frontends(name.protocol).map(|(_, frontend)| frontend).collect::<BTreeSet<_>>() {
+            let other = served.insert(frontend, name.clone());
+            prop_assert!(other.is_none(), "{frontend} is served by {other:?} and {name}");
+        }
+    }
+    Ok(served)
+}
+
+proptest! {
+    #[test]
+    fn every_frontend_has_the_owner_with_the_best_claim(steps in vec(step(), 1..24)) {
+        let (family, settings) = (IpFamily::V4, ProxySettings::default());
+        let mut cluster = Cluster::new("node-1");
+        let mut tracker = Tracker::new(node("node-1"));
+        let mut host = Vec::new();
+        let mut replayed: BTreeMap<ServicePortName, ServicePortEntry> = BTreeMap::new();
+        for step in steps.into_iter().chain([Step::Update]) {
+            match step {
+                Step::Edit(edit) => {
+                    cluster.apply(&edit);
+                    edit.apply_to(&mut tracker);
+                }
+                Step::Host(addresses) => host = addresses,
+                Step::Update => {
+                    tracker.set_host_addresses(family, &settings, &host);
+                    let changes = tracker.update(family);
+                    let table = tracker.table(family);
+                    for name in changes.previous.keys() {
+                        match table.entries.get(name) {
+                            Some(entry) => replayed.insert(name.clone(), entry.clone()),
+                            None => replayed.remove(name),
+                        };
+                    }
+                    prop_assert_eq!(&replayed, &table.entries, "changes name every entry that differs");
+                    prop_assert_eq!(served(table)?, owners(table, &host));
+                    let mut fresh = cluster.tracker();
+                    fresh.set_host_addresses(family, &settings, &host);
+                    fresh.update(family);
+                    prop_assert_eq!(&fresh.table(family).lost, &table.lost);
+                    prop_assert_eq!(&fresh.table(family).entries, &table.entries);
+                    prop_assert!(!tracker.has_pending_changes(family));
+                }
+            }
+        }
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("shop/web-{number}")
+}
+
+const NAMES: usize = 5;
+const ADDRESSES: [&str; 3] = ["203.0.113.1", "203.0.113.2", "192.168.0.1"];
