@@ -60,6 +60,10 @@ pub struct Sampled {
     pub progress: Vec<(IpFamily, Progress)>,
     /// Connections of each family, if they are counted.
     pub connections: Vec<Connections>,
+    /// Time since the sync thread last made progress.
+    pub sync_silence: Duration,
+    /// Number of log messages that were dropped so far.
+    pub dropped_log_lines: u64,
 }
 
 impl Metrics {
@@ -142,6 +146,7 @@ impl Metrics {
         sampled.tasks.iter().for_each(|tasks| self.component.set_tasks(*tasks));
         sampled.progress.iter().for_each(|(family, progress)| self.ferroute.set_progress(*family, progress));
         self.ferroute.set_connections(&sampled.connections);
+        self.ferroute.set_process(sampled.sync_silence, sampled.dropped_log_lines);
         self.mode.set_packets(&sampled.packets);
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).expect("bug: an invalid metric was registered")

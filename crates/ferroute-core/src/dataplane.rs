@@ -1,6 +1,6 @@
 use std::{error::Error, time::Duration};
 
-use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
+use crate::{Changes, Heartbeat, Progress, RulesDigest, ServicePortName, ServiceTable};
 
 /// A failure of a [`Dataplane`] to read or write its rules.
 ///
@@ -112,6 +112,10 @@ pub trait Dataplane: Send {
     fn progress(&self) -> Option<Progress> {
         None
     }
+
+    /// Sets the heartbeat of the thread that calls the other methods. A dataplane whose syncs take long beats whenever a part
+    /// of a sync is done, so that a slow sync differs from one that hangs.
+    fn set_heartbeat(&mut self, _heartbeat: &Heartbeat) {}
 
     /// Returns a digest of the rules that the Services of `table`, which must be applied, result in.
     ///

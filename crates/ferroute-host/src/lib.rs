@@ -18,6 +18,7 @@
 //! ```
 
 mod addresses;
+mod blocking;
 mod bus;
 pub mod conntrack;
 mod counters;
@@ -32,6 +33,7 @@ mod routes;
 mod sysctl;
 
 pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses};
+pub use blocking::run_blocking;
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};
 pub use firewalld::watch_firewalld;

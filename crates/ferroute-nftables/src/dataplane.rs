@@ -12,7 +12,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, Heartbeat, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable,
+    SyncReport,
 };
 use ferroute_host::{AddressError, HostAddresses};
 
@@ -33,6 +34,7 @@ pub struct NftablesDataplane<K = NetlinkKernel> {
     applied: Option<Applied>,
     transaction_size: TransactionSize,
     progress: Progress,
+    heartbeat: Heartbeat,
 }
 
 struct Applied {
@@ -88,6 +90,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             applied: None,
             transaction_size: TransactionSize::default(),
             progress: Progress::default(),
+            heartbeat: Heartbeat::default(),
         }
     }
 
@@ -126,6 +129,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.transaction_size.adapt(changes.max(1), took);
         pending.transaction.changes.clear();
         self.progress.advance(pending.service_ports);
+        self.heartbeat.beat();
         if run.is_log_due() {
             let (done, total) = self.progress.get();
             tracing::info!(table = %self.table, done, total, "writing services");
@@ -294,6 +298,10 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
 
     fn progress(&self) -> Option<Progress> {
         Some(self.progress.clone())
+    }
+
+    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
+        self.heartbeat = heartbeat.clone();
     }
 
     fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use ferroute_core::{Backoff, NamespacedName, parse::InvalidObject};
-use ferroute_host::SysctlError;
+use ferroute_host::{SysctlError, run_blocking};
 use ferroute_kube::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};
 use ferroute_source::Problem;
 use tokio::{sync::mpsc, time::Instant};
@@ -30,6 +30,7 @@ use self::{
 use crate::{
     host_setup::{CONNTRACK_BUCKETS, HostSetup, OOM_SCORE},
     logging::chain,
+    tasks::{Tasks, Work},
 };
 
 /// Queues Events, from any thread.
@@ -57,10 +58,10 @@ impl EventRecorder {
 
     /// Starts the task that writes Events on the current runtime. Without a `writer`, its checks are only logged. The task
     /// ends after the last recorder was dropped.
-    pub(crate) fn start(writer: Option<ApiWriter>, node: &str) -> Self {
+    pub(crate) fn start(writer: Option<ApiWriter>, node: &str, tasks: &Tasks) -> Self {
         let (jobs, receiver) = mpsc::channel(QUEUE);
         let recorder = Self { jobs: Some(jobs), node: node.into() };
-        tokio::spawn(EventWriter::new(writer).run(receiver));
+        tasks.spawn("task that writes Events", Work::Finite, EventWriter::new(writer).run(receiver));
         recorder
     }
 
@@ -176,10 +177,10 @@ impl EventWriter {
     }
 
     async fn check_listeners(&mut self, ports: Vec<NodePort>) {
-        let conflicts = match tokio::task::spawn_blocking(|| conflicts(ports)).await {
+        let conflicts = match run_blocking("listeners", || conflicts(ports)).await {
             Ok(Ok(conflicts)) => conflicts,
             Ok(Err(error)) => return tracing::debug!("cannot check for listeners on node ports: {}", chain(&error)),
-            Err(error) => return tracing::error!("the check for listeners on node ports panicked: {error}"),
+            Err(error) => return tracing::warn!("cannot check for listeners on node ports: {error}"),
         };
         for conflict in conflicts {
             let note = conflict.to_string();

@@ -6,7 +6,9 @@ use ferroute_admin::{
     health::{Health, HealthCheck, HealthCheckPorts},
     http::{HttpThread, Limits, ListenScope},
 };
-use ferroute_core::{IpFamily, NamespacedName, NodePortMatch, ProxySettings, Tracker, tracker::TrackerEvent};
+use ferroute_core::{
+    DataplaneError, IpFamily, NamespacedName, NodePortMatch, ProxySettings, Tracker, tracker::TrackerEvent,
+};
 
 use crate::{
     events::EventRecorder,
@@ -62,6 +64,14 @@ impl HealthObserver {
 impl Observer for HealthObserver {
     fn on_queued(&mut self, family: IpFamily) {
         self.health.queued(family);
+    }
+
+    fn on_received(&mut self, batches: usize) {
+        self.health.received(batches);
+    }
+
+    fn on_failure(&mut self, family: IpFamily, _: &DataplaneError) {
+        self.health.failed(family);
     }
 
     fn on_change(&mut self, change: &Change, _before: &Tracker) {

@@ -45,8 +45,15 @@ mod node_wait;
 pub mod observer;
 pub mod recording;
 mod run;
+mod shutdown;
 mod startup_taint;
 mod status;
 pub mod sync;
+mod sync_thread;
+mod tasks;
+mod watchdog;
 
-pub use run::{node_name, run};
+pub use self::{
+    run::{node_name, run},
+    shutdown::Shutdown,
+};

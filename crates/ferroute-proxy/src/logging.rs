@@ -1,20 +1,32 @@
 //! Logs to standard error, one line per message. Standard output is for data.
 
 mod json;
+mod queue;
 
-use std::io::IsTerminal;
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    io::{IsTerminal, Write},
+    panic::PanicHookInfo,
+    sync::OnceLock,
+    time::Duration,
+};
 
 use ferroute_config::{KubeProxyConfiguration, LogFormat};
 pub use ferroute_core::error_chain as chain;
+use ferroute_host::program::kill_programs;
 use serde_json::Value;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, fmt::writer::BoxMakeWriter};
 
+use self::queue::LogQueue;
 use crate::{
     observer::{FamilySynced, Observer},
     sync::FamilyOutcome,
 };
 
-/// Starts logging for the daemon. `verbosity` is kube-proxy's `-v`:
+/// Starts logging for the daemon. Messages are queued and written by a thread of their own, so that a blocked standard error
+/// delays nothing; panics are messages, too. Before the process ends, call [`flush`].
+///
+/// `verbosity` is kube-proxy's `-v`:
 ///
 /// | `-v` | messages |
 /// | --- | --- |
@@ -24,29 +36,86 @@ use crate::{
 ///
 /// The environment variable `FERROUTE_LOG` overrides it, also for single modules (`ferroute_kube=debug`).
 pub fn start(verbosity: u32, format: LogFormat) {
-    let directives = match verbosity {
+    // Without the thread, a blocked standard error is the lesser evil.
+    let queue = LogQueue::start(std::io::stderr());
+    let writer = match &queue {
+        Ok(queue) => BoxMakeWriter::new(QUEUE.get_or_init(|| queue.clone()).clone()),
+        Err(_) => BoxMakeWriter::new(std::io::stderr),
+    };
+    start_with(directives(verbosity), format, writer);
+    match queue {
+        Ok(_) => std::panic::set_hook(Box::new(log_panic)),
+        Err(error) => tracing::warn!("cannot start the log thread; a blocked standard error delays syncs: {error}"),
+    }
+}
+
+/// The queue of the daemon.
+static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+
+fn directives(verbosity: u32) -> &'static str {
+    match verbosity {
         0..=3 => "warn,ferroute=info",
         4..=5 => "warn,ferroute=debug",
         _ => "trace",
-    };
-    start_with(directives, format);
+    }
 }
+
+/// Waits until all messages have been written, but not longer than `at_most`.
+pub fn flush(at_most: Duration) {
+    QUEUE.get().into_iter().for_each(|queue| queue.flush(at_most));
+}
+
+/// Returns the number of messages that were dropped because standard error was blocked.
+pub(crate) fn dropped_lines() -> u64 {
+    QUEUE.get().map_or(0, LogQueue::dropped)
+}
+
+/// Prints the error that ends the program, in the daemon behind all messages and with a bounded wait.
+pub fn print_error(error: &anyhow::Error) {
+    let line = format!("ferroute: {error:#}\n");
+    match QUEUE.get() {
+        Some(queue) => {
+            queue.push(line.as_bytes());
+            queue.flush(LAST_FLUSH);
+        }
+        // Standard error may be closed. There is no other place to report that to.
+        None => _ = std::io::stderr().write_all(line.as_bytes()),
+    }
+}
+
+/// Logs a panic. The default hook would block on a blocked standard error.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let backtrace = Backtrace::capture();
+    let backtrace = match backtrace.status() {
+        BacktraceStatus::Captured => format!("\n{backtrace}"),
+        _ => String::new(),
+    };
+    tracing::error!("thread {} {info}{backtrace}", thread.name().unwrap_or_default());
+    if cfg!(panic = "abort") {
+        kill_programs();
+        flush(LAST_FLUSH);
+    }
+}
+
+/// The wait for a blocked standard error before the process ends.
+pub const LAST_FLUSH: Duration = Duration::from_millis(100);
 
 /// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The verbosity in the
 /// configuration is meant for the daemon and ignored.
 pub fn start_for_command(verbosity: Option<u32>, format: LogFormat) {
     match verbosity {
-        Some(verbosity) => start(verbosity, format),
-        None => start_with("warn", format),
+        Some(verbosity) => start_with(directives(verbosity), format, BoxMakeWriter::new(std::io::stderr)),
+        None => start_with("warn", format, BoxMakeWriter::new(std::io::stderr)),
     }
 }
 
-fn start_with(directives: &str, format: LogFormat) {
+fn start_with(directives: &str, format: LogFormat, writer: BoxMakeWriter) {
     let overrides = std::env::var("FERROUTE_LOG").unwrap_or_default();
     let filter = EnvFilter::builder().parse_lossy(format!("{directives},{overrides}"));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     match format {

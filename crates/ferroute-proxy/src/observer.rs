@@ -12,6 +12,8 @@ use crate::sync::{Change, FamilyOutcome};
 pub trait Observer: Send {
     /// A change was received; `before` is the state that it is applied to.
     fn on_change(&mut self, _: &Change, _before: &Tracker) {}
+    /// The sync loop has received this many batches of changes and requested the syncs that they require.
+    fn on_received(&mut self, _batches: usize) {}
     /// The sync loop starts, with these IP families.
     fn on_start(&mut self, _: &[IpFamily]) {}
     /// A sync of an IP family was requested.

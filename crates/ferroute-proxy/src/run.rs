@@ -5,11 +5,13 @@
 //!                            `--> HTTP servers (a thread)
 //! ```
 //!
-//! The main thread handles events of the source, the host's addresses, the configuration file and signals. The daemon
-//! exits on SIGTERM or SIGINT, and on errors that it cannot recover from; a changed configuration makes it execute itself
-//! again. In all cases the rules stay in the kernel, so the data path works while no proxy runs.
+//! The main thread handles events of the source, the host's addresses and the configuration file. The daemon exits on SIGTERM
+//! or SIGINT (see [`Shutdown`]), on errors that it cannot recover from, and if a task or thread is lost; a changed
+//! configuration makes it execute itself again. In all cases the rules stay in the kernel, so the data path works while no
+//! proxy runs.
 
 use std::{
+    mem::ManuallyDrop,
     net::{IpAddr, SocketAddr, UdpSocket},
     process::ExitCode,
     sync::{
@@ -31,12 +33,15 @@ use ferroute_config::{
     settings::Settings,
 };
 use ferroute_core::{NodeView, Tracker};
-use ferroute_host::{AddressWatch, HostAddresses, KernelAddresses, raise_descriptor_limit, watch_firewalld};
+use ferroute_host::{
+    AddressError, AddressWatch, HostAddresses, KernelAddresses, program::kill_programs, raise_descriptor_limit,
+    watch_firewalld,
+};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::{mpsc, oneshot},
+    sync::mpsc,
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -45,14 +50,18 @@ use crate::{
     feed::Feed,
     health::HealthObserver,
     host_setup::HostSetup,
-    logging::{SyncLog, chain},
-    modes::{OpenMode, Registry},
+    logging::{self, SyncLog, chain},
+    modes::Registry,
     node_wait::NodeWait,
     observer::{ObservedTracker, Observer},
     recording::{self, BundleHeader, RecordingObserver},
+    shutdown::{SYNC_GRACE, Shutdown},
     startup_taint::{self, FirstSync},
     status::Status,
-    sync::{Change, FamilySync, KernelConntrack, Limits, SyncLoop},
+    sync::Change,
+    sync_thread::{QUEUE, Shared, SyncThread},
+    tasks::{LostTasks, Tasks, Work},
+    watchdog::Watchdog,
 };
 
 /// Runs the proxy, with a mode of `registry`, until a signal or an error ends it.
@@ -65,18 +74,28 @@ pub fn run(
     settings: &Settings,
     setup: &HostSetup,
     more_observers: Vec<Box<dyn Observer>>,
+    shutdown: &Shutdown,
 ) -> anyhow::Result<ExitCode> {
     let Settings { config, resolved, .. } = settings;
     let active = KubeProxyConfiguration { mode: resolved.mode.as_str().to_owned(), ..config.clone() };
     let pages = Pages::new(&active, args.flags.iter()).with_host(setup.lines().collect());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status =
-        Status::new(registry.active(resolved.mode), pages, runtime.handle().clone(), args.args.enable_service_status.0);
-    let daemon = Daemon { registry, args, settings, setup, status };
-    let end = runtime.block_on(daemon.run(more_observers))?;
-    match end {
-        End::Signal(signal) => tracing::info!("received {signal}; exiting, rules stay active"),
+    let watchdog = Watchdog::default();
+    let (mode, main) = (registry.active(resolved.mode), runtime.handle().clone());
+    let status = Status::new(mode, pages, main, watchdog.clone(), args.args.enable_service_status.0);
+    let (tasks, lost) = Tasks::new();
+    let daemon = Daemon { registry, args, settings, setup, status, watchdog, tasks, shutdown };
+    let end = runtime.block_on(daemon.run(more_observers, lost));
+    // Neither a program nor blocking work may outlive or delay the end.
+    kill_programs();
+    runtime.shutdown_background();
+    match end? {
+        End::Signal(signal) => {
+            tracing::info!("received {signal}; exiting, rules stay active");
+            logging::flush(logging::LAST_FLUSH);
+        }
         End::ConfigChanged => {
+            logging::flush(logging::LAST_FLUSH);
             re_exec().context("cannot restart with the new configuration")?;
         }
     }
@@ -90,6 +109,9 @@ struct Daemon<'a> {
     settings: &'a Settings,
     setup: &'a HostSetup,
     status: Status,
+    watchdog: Watchdog,
+    tasks: Tasks,
+    shutdown: &'a Shutdown,
 }
 
 /// Why the proxy exits without an error.
@@ -144,50 +166,58 @@ impl Source {
 }
 
 impl Daemon<'_> {
-    /// Runs until a signal, a changed configuration or an error.
-    async fn run(self, more_observers: Vec<Box<dyn Observer>>) -> anyhow::Result<End> {
-        let Self { registry, args, settings, setup, status } = self;
+    /// Runs until a signal, a changed configuration, a loss or another error.
+    async fn run(self, more_observers: Vec<Box<dyn Observer>>, mut lost: LostTasks) -> anyhow::Result<End> {
+        let Self { registry, args, settings, setup, status, watchdog, tasks, shutdown } = self;
         let resolved = &settings.resolved;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
         let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
         let config = ConfigWatch::new(registry, args, settings);
-        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let http = Arc::new(HttpThread::start(http_budget()).context("cannot start the HTTP thread")?);
+        let http_tasks = tasks.clone();
+        let http = HttpThread::start_reporting(http_budget(), move || http_tasks.report("HTTP thread", true));
+        let http = Arc::new(http.context("cannot start the HTTP thread")?);
+        // Threads and servers are never dropped: that waits for a thread, which may hang. The end of the process stops them.
+        let _http = ManuallyDrop::new(http.clone());
         // As in kube-proxy, a family is unhealthy if a change has been queued for twice the sync period.
-        let health = Arc::new(Health::new(resolved.sync.period * 2));
+        let health = Health::new(resolved.sync.period * 2).with_heartbeat(watchdog.heartbeat().clone());
+        let health = Arc::new(health);
         let hard_fail = resolved.bind_address_hard_fail;
         let healthz = Arc::new(HealthzHandler::new(health.clone(), status.metrics()));
         // Pages are rendered by a thread of their own, so that health checks never wait for them.
         let pages = http.start_beside("metrics").context("cannot start the thread of the metrics address")?;
+        let pages = ManuallyDrop::new(pages);
         let serve_health = |address| serve(&http, "health checks", healthz.clone(), address, hard_fail);
-        let _healthz = resolved.healthz.map(serve_health).transpose()?;
+        let _healthz = resolved.healthz.map(serve_health).transpose()?.map(ManuallyDrop::new);
         let serve_metrics = |address| serve(&pages, "metrics", status.handler(), address, hard_fail);
-        let _metrics = resolved.metrics.map(serve_metrics).transpose()?;
+        let _metrics = resolved.metrics.map(serve_metrics).transpose()?.map(ManuallyDrop::new);
         let node = node_of_host(resolved)?;
-        let events = EventRecorder::start(source.writer(), &node.name);
+        let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup);
         let mut feed = Feed::new(resolved, node).with_events(events.clone());
         let (first_sync, first_synced) = FirstSync::new();
         if let Some((key, writer)) = args.args.startup_taint.as_deref().zip(source.writer()) {
-            tokio::spawn(startup_taint::remove_taint(first_synced, writer, key.to_owned()));
+            let removal = startup_taint::remove_taint(first_synced, writer, key.to_owned());
+            tasks.spawn("task that removes the startup taint", Work::Finite, removal);
         }
         let (batch_sender, mut batches) = mpsc::channel(QUEUE);
         let mut wait = NodeWait::new(&feed.node().name, source.has_nodes());
+        // Its end is handled below, with its error.
         let mut source = tokio::spawn(source.watch(batch_sender));
         let stop = async {
             tokio::select! {
-                _ = terminate.recv() => End::Signal("SIGTERM"),
-                _ = interrupt.recv() => End::Signal("SIGINT"),
+                signal = shutdown.requested() => End::Signal(signal),
                 () = config.changed() => End::ConfigChanged,
             }
         };
         tokio::pin!(stop);
 
         let recording = RecordingObserver::new();
-        let bundles = tokio::spawn(recording::serve(recording.requests(), BundleHeader::new(registry, settings)));
+        let bundles = recording::serve(recording.requests(), BundleHeader::new(registry, settings));
+        tasks.spawn("task that serves bundles", Work::Finite, bundles);
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
-            Box::new(HealthObserver::new(http, health, resolved.settings.clone(), events.clone())),
+            Box::new(watchdog.clone()),
+            Box::new(HealthObserver::new(http, health.clone(), resolved.settings.clone(), events.clone())),
             Box::new(EventsObserver::new(events)),
             Box::new(first_sync),
             Box::new(recording),
@@ -205,33 +235,42 @@ impl Daemon<'_> {
                 }
                 end = &mut source => return source_ended(end),
                 end = &mut stop => return Ok(end),
+                lost = lost.next() => return Err(lost.into()),
             }
         }
-        let mut sync = SyncThread::start(registry, resolved, feed.node(), state, &status)?;
-        sync.send(other_changes).await?;
+        let shared = Shared { status: &status, health, watchdog: &watchdog, tasks: &tasks };
+        let mut sync = SyncThread::start(registry, resolved, feed.node(), state, other_changes, shared)?;
         let mut addresses = AddressWatch::open()?;
+        let mut addresses_at = None;
         let (firewall_reloaded, mut firewall_reloads) = mpsc::channel(1);
-        let firewall = tokio::spawn(watch_firewalld(firewall_reloaded));
+        tasks.spawn("task that watches firewalld", Work::Endless, watch_firewalld(firewall_reloaded));
+        tasks.spawn("watchdog", Work::Endless, async move { watchdog.watch().await });
         let end = loop {
             tokio::select! {
-                Some(batch) = batches.recv() => sync.send(feed.translate(batch)).await?,
+                passed = sync.pass(), if sync.has_pending() => passed?,
+                Some(batch) = batches.recv(), if !sync.has_pending() => sync.queue(feed.translate(batch)),
                 end = &mut source => return source_ended(end),
-                Some(()) = firewall_reloads.recv() => sync.send(vec![Change::Host]).await?,
-                change = addresses.changed() => match change {
-                    Ok(_) => sync.send(vec![Change::Host]).await?,
+                Some(()) = firewall_reloads.recv() => sync.queue(vec![Change::Host]),
+                change = next_change(&mut addresses, addresses_at) => match change {
+                    Ok(()) => {
+                        addresses_at = None;
+                        sync.queue(vec![Change::Host]);
+                    }
                     Err(error) => {
                         tracing::warn!("{}", chain(&error));
-                        tokio::time::sleep(ADDRESS_RETRY).await;
+                        addresses_at = Some(Instant::now() + ADDRESS_RETRY);
                     }
                 },
                 end = &mut stop => break end,
-                () = sync.ended() => anyhow::bail!("the sync loop ended unexpectedly"),
+                lost = lost.next() => return Err(lost.into()),
             }
         };
         source.abort();
-        firewall.abort();
-        bundles.abort();
-        sync.finish();
+        let grace = match end {
+            End::Signal(_) => SYNC_GRACE,
+            End::ConfigChanged => RESTART_GRACE,
+        };
+        sync.finish(grace).await;
         Ok(end)
     }
 }
@@ -245,6 +284,14 @@ fn http_budget() -> Budget {
             Budget::default()
         }
     }
+}
+
+/// Waits for a change of the host's addresses, but reads them again only at `retry_at`. This method is cancel safe.
+async fn next_change(addresses: &mut AddressWatch, retry_at: Option<Instant>) -> Result<(), AddressError> {
+    if let Some(at) = retry_at {
+        sleep_until(at).await;
+    }
+    addresses.changed().await.map(|_| ())
 }
 
 /// Returns the error of a source. A source runs until its receiver is dropped, so any earlier end is an error.
@@ -316,91 +363,9 @@ fn source_address(destination: &str) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The thread of the sync loop.
-struct SyncThread {
-    changes: mpsc::Sender<Vec<Change>>,
-    thread: std::thread::JoinHandle<()>,
-    ended: oneshot::Receiver<()>,
-}
-
-impl SyncThread {
-    fn start(
-        registry: &Registry,
-        resolved: &Resolved,
-        node: &NodeView,
-        state: ObservedTracker,
-        status: &Status,
-    ) -> anyhow::Result<Self> {
-        let OpenMode { dataplanes, leftovers } = registry.open(resolved, node)?;
-        status.dataplanes_open(registry.active(resolved.mode), &dataplanes, resolved);
-        let mut kernel = KernelAddresses::open()?;
-        let mut last = kernel.list()?;
-        let host_addresses = move || {
-            match kernel.list() {
-                Ok(addresses) => last = addresses,
-                Err(error) => tracing::warn!("{}; using the previous addresses", chain(&error)),
-            }
-            last.clone()
-        };
-        let limits = Limits {
-            min_interval: resolved.sync.min_period,
-            burst: BURST,
-            first_retry: FIRST_RETRY,
-            longest_retry: resolved.sync.period,
-        };
-        let (changes, receiver) = mpsc::channel(QUEUE);
-        let (end, ended) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-        let families = dataplanes.into_iter();
-        let families =
-            families.map(|(family, dataplane)| FamilySync::new(family, dataplane, resolved.settings.clone()));
-        let sync = SyncLoop::new(
-            state,
-            families.collect(),
-            leftovers,
-            Box::new(KernelConntrack),
-            Box::new(host_addresses),
-            limits,
-        );
-        let thread = std::thread::Builder::new().name("sync".to_owned()).spawn(move || {
-            // Dropped when the loop ends or panics.
-            let _end = end;
-            runtime.block_on(sync.run(receiver));
-        })?;
-        Ok(Self { changes, thread, ended })
-    }
-
-    async fn send(&self, changes: Vec<Change>) -> anyhow::Result<()> {
-        if changes.is_empty() {
-            return Ok(());
-        }
-        self.changes.send(changes).await.ok().context("the sync loop ended unexpectedly")
-    }
-
-    /// Waits until the loop has ended without a request.
-    async fn ended(&mut self) {
-        // The sender is dropped without a message.
-        let _ = (&mut self.ended).await;
-    }
-
-    /// Ends the loop, after the current sync.
-    fn finish(self) {
-        drop(self.changes);
-        if self.thread.join().is_err() {
-            tracing::error!("the sync loop panicked");
-        }
-    }
-}
-
-/// Number of batches that may be queued between tasks. It is low because the batches of an initial list hold whole
-/// objects.
-const QUEUE: usize = 4;
-
-/// Number of syncs that may follow the first one without delay after a quiet time.
-const BURST: u32 = 2;
-
-/// Delay after the first failed sync; it doubles up to the sync period.
-const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Time that a sync in progress may take to complete before the program executes itself again. A sync that is cancelled is
+/// repeated by the new process.
+const RESTART_GRACE: Duration = Duration::from_secs(10);
 
 /// Delay after the host's addresses could not be watched.
 const ADDRESS_RETRY: Duration = Duration::from_secs(1);

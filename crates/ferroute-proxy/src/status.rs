@@ -21,10 +21,12 @@ use ferroute_nftables::{ConnectionReader, ConnectionTotals};
 use tokio::runtime::Handle;
 
 use crate::{
-    logging::chain,
+    logging::{self, chain},
     modes::Mode,
     observer::{FamilySynced, Observer},
     sync::Change,
+    tasks::Tasks,
+    watchdog::Watchdog,
 };
 
 /// The state behind the metrics address.
@@ -36,12 +38,12 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main`. `service_status` serves
-    /// the pages of Services.
-    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle, service_status: bool) -> Self {
+    /// Creates the state of a starting proxy in this mode, whose source runs on the runtime `main` and whose sync thread
+    /// `watchdog` watches. `service_status` serves the pages of Services.
+    pub(crate) fn new(mode: &dyn Mode, pages: Pages, main: Handle, watchdog: Watchdog, service_status: bool) -> Self {
         let metrics = Arc::new(Metrics::new(mode.metrics()));
         let history = Arc::new(History::new(SystemTime::now(), service_status));
-        let sampler = Arc::new(Sampler::new(mode.metrics(), main));
+        let sampler = Arc::new(Sampler::new(mode.metrics(), main, watchdog));
         let handler = Arc::new(AdminHandler {
             metrics: metrics.clone(),
             history: history.clone(),
@@ -71,13 +73,14 @@ impl Status {
         mode: &dyn Mode,
         dataplanes: &[(IpFamily, Box<dyn Dataplane>)],
         resolved: &Resolved,
+        tasks: &Tasks,
     ) {
         let Sampler { progress, connections, .. } = &*self.sampler;
         let reported = dataplanes.iter().filter_map(|(family, dataplane)| Some((*family, dataplane.progress()?)));
         progress.get_or_init(|| reported.collect());
         let families: Vec<IpFamily> = dataplanes.iter().map(|(family, _)| *family).collect();
         if let Some(limit) = resolved.connection_counters.filter(|_| mode.counts_connections())
-            && let Err(error) = connections.start(&families, limit)
+            && let Err(error) = connections.start(&families, limit, tasks)
         {
             tracing::warn!("cannot count connections: {error:#}");
         }
@@ -177,6 +180,7 @@ struct Sampler {
     kernel: Option<Mutex<KernelCounters>>,
     /// The runtime of the source.
     main: Handle,
+    watchdog: Watchdog,
     /// Progress of each family's dataplane, once they are open.
     progress: OnceLock<Vec<(IpFamily, Progress)>>,
     connections: ConnectionSampler,
@@ -184,7 +188,7 @@ struct Sampler {
 
 impl Sampler {
     /// Creates a sampler for a mode with these metrics, in the network namespace of the calling thread.
-    fn new(metrics: &[ModeMetric], main: Handle) -> Self {
+    fn new(metrics: &[ModeMetric], main: Handle, watchdog: Watchdog) -> Self {
         let counter = |metric: &ModeMetric| match metric.value {
             ModeValue::Packets(counter) => Some(counter),
             _ => None,
@@ -197,7 +201,7 @@ impl Sampler {
             })
         };
         let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
-        Self { counters, kernel, main, progress: OnceLock::new(), connections: ConnectionSampler::default() }
+        Self { counters, kernel, main, watchdog, progress: OnceLock::new(), connections: ConnectionSampler::default() }
     }
 
     fn sample(&self) -> Sampled {
@@ -208,6 +212,8 @@ impl Sampler {
             packets: self.counters.iter().filter_map(packets).collect(),
             progress: self.progress.get().cloned().unwrap_or_default(),
             connections: self.connections.get(),
+            sync_silence: self.watchdog.heartbeat().silence(),
+            dropped_log_lines: logging::dropped_lines(),
         }
     }
 
@@ -237,13 +243,12 @@ struct ConnectionSampler(OnceLock<Arc<Mutex<Vec<Connections>>>>);
 impl ConnectionSampler {
     /// Starts to read in the calling thread's network namespace, until `self` is dropped. At most `limit` service ports of
     /// each family are counted separately.
-    fn start(&self, families: &[IpFamily], limit: NonZeroUsize) -> anyhow::Result<()> {
+    fn start(&self, families: &[IpFamily], limit: NonZeroUsize, tasks: &Tasks) -> anyhow::Result<()> {
         let open = |family: &IpFamily| ConnectionReader::open(*family, limit).map(|reader| (*family, reader));
         let readers: Vec<_> = families.iter().map(open).collect::<Result<_, _>>()?;
         let totals = Arc::downgrade(self.0.get_or_init(Arc::default));
-        let thread = std::thread::Builder::new().name("connections".to_owned());
-        thread
-            .spawn(move || read_connections(readers, &totals))
+        tasks
+            .thread("connections", move || read_connections(readers, &totals))
             .context("cannot start the connection counter thread")?;
         Ok(())
     }

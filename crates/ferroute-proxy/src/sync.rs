@@ -84,10 +84,13 @@ impl SyncLoop {
                 batch = changes.recv() => {
                     let Some(batch) = batch else { return };
                     self.apply(batch);
+                    let mut batches = 1;
                     // One sync covers everything that has been received.
                     while let Ok(batch) = changes.try_recv() {
                         self.apply(batch);
+                        batches += 1;
                     }
+                    self.state.notify(|observer| observer.on_received(batches));
                 }
                 () = self.schedule.ready() => self.sync(),
                 () = tokio::time::sleep_until(poll_at) => {

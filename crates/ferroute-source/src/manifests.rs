@@ -25,11 +25,12 @@ use std::{
     collections::BTreeSet,
     io,
     path::{Path, PathBuf},
+    thread,
     time::Duration,
 };
 
 use inotify::Inotify;
-use tokio::{sync::mpsc, task};
+use tokio::sync::mpsc;
 
 use self::{
     paths::Plan,
@@ -61,6 +62,12 @@ pub enum WatchError {
     /// inotify events cannot be read.
     #[error("cannot read inotify events")]
     Read(#[source] io::Error),
+    /// The thread that reads files cannot be started.
+    #[error("cannot start the thread that reads manifests")]
+    Start(#[source] io::Error),
+    /// The thread that reads files panicked.
+    #[error("the thread that reads manifests panicked")]
+    Panicked,
 }
 
 /// Reads the manifests at `path` once and returns the events of the initial list.
@@ -102,28 +109,28 @@ impl Manifests {
     ///
     /// # Errors
     ///
-    /// inotify does not work.
+    /// inotify does not work, or the thread that reads files cannot be started or is lost.
     pub async fn watch(self, batches: mpsc::Sender<Vec<Event>>) -> Result<(), WatchError> {
         let inotify = Inotify::init().map_err(WatchError::Init)?;
         let mut reflector = Reflector::new(self.path, self.grace_period, Watches::new(inotify.watches()));
         let mut reader = EventReader::new(inotify, self.poll_interval).map_err(WatchError::Init)?;
+        let sender = batches.clone();
+        // One thread for good: starting one for each change can fail on a full machine.
+        let (work, mut requests) = mpsc::channel(1);
+        let (done, mut results) = mpsc::channel(1);
+        let read = move || {
+            while let Some(changes) = requests.blocking_recv() {
+                let next = reflector.sync(&changes, &mut |batch| sender.blocking_send(batch).map_err(|_| Closed));
+                if done.blocking_send(next).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("manifests".to_owned()).spawn(read).map_err(WatchError::Start)?;
         let mut changes = Changes::all();
         loop {
-            let sender = batches.clone();
-            let sync = task::spawn_blocking(move || {
-                let next = reflector.sync(&changes, &mut |batch| sender.blocking_send(batch).map_err(|_| Closed));
-                (reflector, next)
-            });
-            let (returned, next) = match sync.await {
-                Ok(result) => result,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime is shutting down.
-                    Err(_) => return Ok(()),
-                },
-            };
-            reflector = returned;
-            let Ok(next) = next else { return Ok(()) };
+            work.send(changes).await.map_err(|_| WatchError::Panicked)?;
+            let Ok(next) = results.recv().await.ok_or(WatchError::Panicked)? else { return Ok(()) };
             changes = tokio::select! {
                 changes = reader.wait(&next) => changes.map_err(WatchError::Read)?,
                 () = batches.closed() => return Ok(()),

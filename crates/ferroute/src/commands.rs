@@ -22,7 +22,7 @@ use std::{
 use clap::{Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::flags::{KubeProxy, RawArgs, RunArgs};
-use ferroute_proxy::modes::CalledAs;
+use ferroute_proxy::{logging, modes::CalledAs};
 use serde::Serialize;
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
@@ -136,8 +136,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 
 /// Prints an error and returns `status`.
 pub(crate) fn report(error: &anyhow::Error, status: ExitCode) -> ExitCode {
-    // Standard error may be closed. There is no other place to report that to.
-    let _ = writeln!(std::io::stderr(), "ferroute: {error:#}");
+    logging::print_error(error);
     status
 }
 

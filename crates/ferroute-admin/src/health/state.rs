@@ -1,18 +1,28 @@
 use std::{
+    collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
-use ferroute_core::IpFamily;
+use ferroute_core::{Heartbeat, IpFamily};
 
 use crate::Moment;
 
 /// Health of the proxy, shared between the sync loop and the HTTP thread: whether rules are applied in time.
 ///
 /// An IP family is unhealthy while a change has been waiting for longer than the timeout. The age of the last sync does
-/// not matter. Until its first successful sync a family counts as starting up, which is healthy.
+/// not matter. A family that has never been synced is starting up, which is healthy as long as its first sync makes
+/// progress: a large cluster takes a while. It is late if its first sync hangs or has failed. (kube-proxy reports such a
+/// family as healthy for ever.)
+///
+/// Changes count from the moment when they are sent to the sync thread, so a thread that hangs anywhere makes the proxy
+/// unhealthy.
 #[derive(Debug)]
-pub struct Health(Mutex<State>);
+pub struct Health {
+    state: Mutex<State>,
+    /// The heartbeat of the sync thread.
+    heartbeat: Heartbeat,
+}
 
 /// [`Health`] without lock and clock.
 #[derive(Debug)]
@@ -20,6 +30,8 @@ struct State {
     /// Changes that have waited for this long are late.
     timeout: Duration,
     node_eligible: bool,
+    /// Times at which batches of changes were sent that the sync thread has not received yet, oldest first.
+    sent: VecDeque<Instant>,
     /// Indexed by [`IpFamily::index`].
     families: [FamilyState; 2],
 }
@@ -53,12 +65,37 @@ struct FamilyState {
     last_updated: Option<SystemTime>,
     /// Start of the longest wait of a change.
     waiting_since: Option<Instant>,
+    /// Whether a sync has failed since the last successful one.
+    has_failed: bool,
 }
 
 impl Health {
     /// Creates the state of a starting proxy on an eligible node. kube-proxy's timeout is twice the sync period.
     pub fn new(timeout: Duration) -> Self {
-        Self(Mutex::new(State::new(timeout)))
+        Self { state: Mutex::new(State::new(timeout)), heartbeat: Heartbeat::default() }
+    }
+
+    /// Uses the heartbeat of the sync thread, without which every first sync counts as one that hangs.
+    pub fn with_heartbeat(self, heartbeat: Heartbeat) -> Self {
+        Self { heartbeat, ..self }
+    }
+
+    /// Records that a batch of changes was sent to the sync thread. Called by the thread that sends it.
+    pub fn sent(&self) {
+        self.lock().sent.push_back(Instant::now());
+    }
+
+    /// Records that the sync thread has received this many batches, and has called [`Health::queued`] for the families that
+    /// they concern.
+    pub fn received(&self, batches: usize) {
+        let mut state = self.lock();
+        let count = batches.min(state.sent.len());
+        state.sent.drain(..count);
+    }
+
+    /// Records that a sync has failed.
+    pub fn failed(&self, family: IpFamily) {
+        self.lock().families[family.index()].has_failed = true;
     }
 
     /// Records that a change waits to be applied. Further calls before [`Health::updated`] have no effect.
@@ -78,18 +115,18 @@ impl Health {
 
     /// Returns the current health.
     pub(super) fn report(&self) -> Report {
-        self.lock().report(Moment::now())
+        self.lock().report(Moment::now(), self.heartbeat.silence())
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
     fn new(timeout: Duration) -> Self {
-        Self { timeout, node_eligible: true, families: [FamilyState::default(); 2] }
+        Self { timeout, node_eligible: true, sent: VecDeque::new(), families: [FamilyState::default(); 2] }
     }
 
     fn queued(&mut self, family: IpFamily, now: Moment) {
@@ -97,24 +134,29 @@ impl State {
     }
 
     fn updated(&mut self, family: IpFamily, now: Moment) {
-        self.families[family.index()] = FamilyState { last_updated: Some(now.wall), waiting_since: None };
+        self.families[family.index()] = FamilyState { last_updated: Some(now.wall), ..FamilyState::default() };
     }
 
-    fn report(&self, now: Moment) -> Report {
-        let families: Vec<FamilyReport> = IpFamily::BOTH
-            .into_iter()
-            .filter_map(|family| {
-                let state = self.families[family.index()];
-                let is_late = |since| now.instant.saturating_duration_since(since) >= self.timeout;
-                let healthy = !state.waiting_since.is_some_and(is_late);
-                Some(FamilyReport { family, last_updated: state.last_updated?, healthy })
-            })
-            .collect();
+    /// Returns the health at a time when the sync thread has made no progress for `silence`.
+    fn report(&self, now: Moment, silence: Duration) -> Report {
+        let is_late = |since: Instant| now.instant.saturating_duration_since(since) >= self.timeout;
+        let is_waiting = |state: &FamilyState| state.waiting_since.is_some_and(is_late);
+        let is_starting = |state: &FamilyState| state.last_updated.is_none();
+        let first_sync_advances = self.families.iter().all(|state| !state.has_failed) && silence < self.timeout;
+        let is_healthy = |state: &FamilyState| !is_waiting(state) || (is_starting(state) && first_sync_advances);
+        let families = IpFamily::BOTH.into_iter().filter_map(|family| {
+            let state = &self.families[family.index()];
+            Some(FamilyReport { family, last_updated: state.last_updated?, healthy: is_healthy(state) })
+        });
+        // Changes wait unseen during a sync.
+        let is_first_sync = self.families.iter().any(|state| is_starting(state) && state.waiting_since.is_some());
+        let receives =
+            !self.sent.front().is_some_and(|since| is_late(*since)) || (is_first_sync && first_sync_advances);
         Report {
             now: now.wall,
-            healthy: families.iter().all(|family| family.healthy),
+            healthy: receives && self.families.iter().all(is_healthy),
             node_eligible: self.node_eligible,
-            families,
+            families: families.collect(),
         }
     }
 }

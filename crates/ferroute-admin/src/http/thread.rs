@@ -1,5 +1,5 @@
 use std::{
-    io,
+    fmt, io,
     net::TcpListener,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
@@ -20,10 +20,10 @@ use super::{
 use crate::http::{Handler, Limits, ListenError, ListenScope, listen};
 
 /// A thread that runs HTTP servers. Dropping it stops them.
-#[derive(Debug)]
 pub struct HttpThread {
     handle: Handle,
     sockets: Arc<OpenSockets>,
+    on_lost: OnLost,
     /// Dropping it stops the runtime.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -39,26 +39,74 @@ pub struct Server {
     closed: mpsc::Receiver<()>,
 }
 
+/// Called when a server panics, or the thread ends before it is dropped.
+type OnLost = Arc<dyn Fn() + Send + Sync>;
+
+/// Calls `on_lost` if it is dropped while the thread panics.
+struct ReportPanic(OnLost);
+
+impl Drop for ReportPanic {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+impl fmt::Debug for HttpThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpThread").finish_non_exhaustive()
+    }
+}
+
 impl HttpThread {
     /// Starts a thread without any server. Its servers share the budget.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
     pub fn start(budget: Budget) -> io::Result<Self> {
-        Self::with_sockets("http", OpenSockets::new(budget))
+        Self::start_reporting(budget, || ())
     }
 
-    /// Starts another thread of this name, whose servers share the budget of this one's.
+    /// Like [`HttpThread::start`]. `on_lost` is called if a server or the thread panics; a panic while a connection is served
+    /// closes only that connection.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
+    pub fn start_reporting(budget: Budget, on_lost: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
+        Self::with_sockets("http", OpenSockets::new(budget), Arc::new(on_lost))
+    }
+
+    /// Starts another thread of this name, whose servers share the budget of this one's. Its loss is reported in the same way.
+    ///
+    /// # Errors
+    ///
+    /// The thread cannot be started.
     pub fn start_beside(&self, name: &str) -> io::Result<Self> {
-        Self::with_sockets(name, Arc::clone(&self.sockets))
+        Self::with_sockets(name, Arc::clone(&self.sockets), Arc::clone(&self.on_lost))
     }
 
-    fn with_sockets(name: &str, sockets: Arc<OpenSockets>) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
+    fn with_sockets(name: &str, sockets: Arc<OpenSockets>, on_lost: OnLost) -> io::Result<Self> {
+        let report = ReportPanic(Arc::clone(&on_lost));
         let (stop, stopped) = oneshot::channel();
+        let (ready, handle) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            // Dropping the sender is the signal, so an error is one too.
-            let _ = runtime.block_on(stopped);
+            let _report = report;
+            // Built here, because dropping it in the caller's runtime, if this thread cannot be started, panics.
+            // The caller waits for the message.
+            match runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    let _ = ready.send(Ok(runtime.handle().clone()));
+                    // Dropping the sender is the signal, so an error is one too.
+                    let _ = runtime.block_on(stopped);
+                }
+                Err(error) => _ = ready.send(Err(error)),
+            }
         })?;
-        Ok(Self { handle, sockets, stop: Some(stop), thread: Some(thread) })
+        let handle = handle.recv().map_err(io::Error::other)??;
+        Ok(Self { handle, sockets, on_lost, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Takes a place in the budget for a port that is opened later.
@@ -113,9 +161,10 @@ impl HttpThread {
 
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> Server {
         let (guard, closed) = mpsc::channel();
+        let report = ReportPanic(self.on_lost.clone());
         let task = self.handle.spawn(async move {
             // Dropped after `work`: locals drop in reverse order of declaration.
-            let _guard = guard;
+            let _guard = (guard, report);
             work.await;
         });
         Server { task: task.abort_handle(), closed }

@@ -33,6 +33,8 @@ pub(super) struct FerrouteMetrics {
     progress: GaugeVec,
     progress_total: GaugeVec,
     has_synced: GaugeVec,
+    sync_silence: GaugeVec,
+    dropped_log_lines: IntCounterVec,
     services: IntCounterVec,
     endpoints: IntCounterVec,
 }
@@ -73,6 +75,16 @@ impl FerrouteMetrics {
                 "ferroute_in_force",
                 "1 after the first successful sync since the start, else 0.",
                 FAMILY,
+            ),
+            sync_silence: registrar.gauges(
+                "ferroute_sync_heartbeat_age_seconds",
+                "Time since the sync thread last made progress; about a second at most, unless a sync takes long or hangs.",
+                &[],
+            ),
+            dropped_log_lines: registrar.counters(
+                "ferroute_log_lines_dropped_total",
+                "Log messages that were dropped because standard error was blocked.",
+                &[],
             ),
             services: registrar.counters(
                 "ferroute_connections_total",
@@ -121,6 +133,13 @@ impl FerrouteMetrics {
         let (done, total) = progress.get();
         self.progress.with_label_values(label).set(number(done));
         self.progress_total.with_label_values(label).set(number(total));
+    }
+
+    /// Sets the time since the last progress of the sync thread, and the number of dropped log messages.
+    pub(super) fn set_process(&self, sync_silence: Duration, dropped_log_lines: u64) {
+        self.sync_silence.with_label_values(&[] as &[&str]).set(sync_silence.as_secs_f64());
+        self.dropped_log_lines.reset();
+        self.dropped_log_lines.with_label_values(&[] as &[&str]).inc_by(dropped_log_lines);
     }
 
     /// Replaces all counts, so that deleted Services disappear.

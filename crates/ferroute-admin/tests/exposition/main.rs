@@ -105,6 +105,8 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         packets: vec![(NfacctCounters::INVALID_DROPPED, 11), (NfacctCounters::LOCALHOST_ACCEPTED, 12)],
         progress: families.iter().map(|family| (*family, progress.clone())).collect(),
         connections: families.iter().map(|family| connections(*family)).collect(),
+        sync_silence: Duration::from_millis(250),
+        dropped_log_lines: 13,
     })
 }
 

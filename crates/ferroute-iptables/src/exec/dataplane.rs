@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
+    Changes, Dataplane, DataplaneError, Heartbeat, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
     SyncReport, TableReport,
 };
 
@@ -51,7 +51,7 @@ impl IptablesDataplane {
     ) -> Self {
         let environment = Environment::new(settings, programs.release.has_random_fully());
         Self {
-            executor: Executor { programs, exec },
+            executor: Executor { programs, exec, heartbeat: Heartbeat::default() },
             environment,
             host,
             generations,
@@ -221,6 +221,10 @@ impl Dataplane for IptablesDataplane {
             return Ok(missing);
         }
         Ok(false)
+    }
+
+    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
+        self.executor.heartbeat = heartbeat.clone();
     }
 
     fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {

@@ -11,6 +11,7 @@ use std::{
 };
 
 use ferroute_config::settings::Settings;
+use ferroute_host::run_blocking;
 use nix::{
     sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials},
     unistd::geteuid,
@@ -166,14 +167,14 @@ async fn respond(mut stream: UnixStream, requests: &BundleRequests, header: &Bun
     };
     let BundleHeader { mode, configuration } = header.clone();
     // A bundle of a large cluster takes a while, which must not delay the source.
-    let response = tokio::task::spawn_blocking(move || {
+    let response = run_blocking("bundle", move || {
         let mut response = b"ok\n".to_vec();
         let version = env!("CARGO_PKG_VERSION");
         let bundle =
             Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses);
         bundle.write(&mut response).map(|()| response)
     });
-    stream.write_all(&response.await.map_err(io::Error::other)??).await
+    stream.write_all(&response.await??).await
 }
 
 /// The name of the socket, without the zero byte that marks abstract names.

@@ -12,6 +12,7 @@ use ferroute_config::{
 use ferroute_core::Tracker;
 use ferroute_inspect::preflight::SwitchNotice;
 use ferroute_proxy::{
+    Shutdown,
     cleanup::cleanup,
     host_setup,
     logging::{self, chain},
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
         writeln!(std::io::stdout(), "{version}")?;
         return Ok(ExitCode::SUCCESS);
     }
+    // First of all, because a signal before would end the process by its default action. The other actions end that way.
+    let is_daemon = !general.cleanup.0 && !general.init_only.0 && general.write_config_to().is_none();
+    let shutdown = is_daemon.then(Shutdown::install).transpose()?;
     let mut settings = settings::load_proxy(args, &REGISTRY.names())?;
     start_logging(&settings);
     if let Some(path) = general.write_config_to() {
@@ -47,19 +51,19 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     log_start(args, &settings, &reason);
     let setup = host_setup::apply(&settings.resolved);
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
-    if general.init_only.0 {
-        // Setting them is the only purpose here, so a failure is an error.
+    let Some(shutdown) = shutdown else {
+        // `--init-only`. Setting them is the only purpose here, so a failure is an error.
         for error in &setup.failed {
             tracing::error!("{}", chain(error));
         }
         return Ok(if setup.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-    }
+    };
     for error in &setup.failed {
         tracing::warn!("{}; continuing without", chain(error));
     }
     let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(StartupCode::Mapped)];
     observers.extend(SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>));
-    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers)
+    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers, &shutdown)
 }
 
 /// Unmaps the code that only runs at start-up, a moment after the first sync.

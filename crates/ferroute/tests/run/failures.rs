@@ -1,9 +1,10 @@
 //! Errors that keep the proxy from starting or syncing.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, process::Command};
 
 use crate::{
     Cluster, Files, Mode, Proxy, in_each_mode,
+    programs::Programs,
     proxy::{FERROUTE, run_command},
     rules,
     status::Metrics,
@@ -116,21 +117,12 @@ fn invalid_configuration_is_rejected_with_field_and_value() {
 fn failed_syncs_keep_the_old_rules_and_are_retried() {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
-    let (programs, broken) = (files.path("programs"), files.path("broken"));
-    fs::create_dir(&programs).unwrap();
-    for program in ["iptables-restore", "ip6tables-restore"] {
-        // The script executes the real program, which is in a later directory of PATH.
-        let script = format!(
-            "#!/bin/sh\nif [ -e {} ]; then echo 'broken by a test' >&2; exit 4; fi\nPATH=${{PATH#*:}} exec {program} \"$@\"\n",
-            broken.display()
-        );
-        write_program(&programs.join(program), &script);
-    }
-    let path = format!("{}:{}:/usr/sbin:/sbin", programs.display(), std::env::var("PATH").unwrap());
+    let fault = "echo 'broken by a test' >&2; exit 4";
+    let programs = Programs::new(&files, &["iptables-restore", "ip6tables-restore"], fault);
     let mut run = run_command(FERROUTE, &files.manifests(), &files.config(Mode::Iptables));
-    let mut proxy = Proxy::spawn(&cluster.node, run.env("PATH", path));
+    let mut proxy = Proxy::spawn(&cluster.node, run.env("PATH", programs.path()));
     proxy.wait_synced(&cluster.node);
-    fs::write(&broken, "").unwrap();
+    programs.set_faulty(true);
     files.apply(&web(&[1]));
     proxy.wait_log("broken by a test");
     assert_eq!(web_tcp().map(|to| connect(&cluster.client, to).unwrap()), [0, 0]);
@@ -142,14 +134,9 @@ fn failed_syncs_keep_the_old_rules_and_are_retried() {
         failures.iter().all(|count| *count >= 1.0).then_some(metrics)
     });
     assert_eq!(metrics.get("kubeproxy_sync_proxy_rules_endpoint_changes_pending"), 2.0);
-    fs::remove_file(&broken).unwrap();
+    programs.set_faulty(false);
     for to in web_tcp() {
         wait("the change", || (connect(&cluster.client, to).unwrap() == 1).then_some(()));
     }
     assert!(proxy.stop("TERM").success());
-}
-
-fn write_program(path: &Path, text: &str) {
-    fs::write(path, text).unwrap();
-    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }

@@ -6,6 +6,7 @@
 mod cluster;
 mod http;
 mod leftovers;
+mod programs;
 mod proxy;
 mod rules;
 mod traffic;
@@ -16,6 +17,7 @@ mod doctor;
 mod failures;
 mod families;
 mod firewalld;
+mod hangs;
 mod health;
 mod manifests;
 mod modes;

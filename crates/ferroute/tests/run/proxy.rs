@@ -154,6 +154,15 @@ impl Proxy {
         Self { child, log, reader: Some(reader) }
     }
 
+    /// Like `spawn`, with this standard error and without a log.
+    pub(crate) fn spawn_with_stderr(node: &NetNs, command: &mut Command, stderr: Stdio) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        let child = node.run(|| command.spawn()).unwrap();
+        // The command keeps a copy, which would keep the pipe open.
+        command.stderr(Stdio::null());
+        Self { child, log: Arc::default(), reader: None }
+    }
+
     /// Waits until `/healthz` reports that both IP families are synced.
     #[track_caller]
     pub(crate) fn wait_synced(&mut self, node: &NetNs) {
@@ -191,6 +200,11 @@ impl Proxy {
         let kill = format!("kill -{signal} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success(), "{kill}");
         self.wait_exit()
+    }
+
+    /// Returns the exit status if the proxy has exited.
+    pub(crate) fn try_exit(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap().map(|_| self.wait_exit())
     }
 
     /// Waits until the proxy has exited.

@@ -54,7 +54,7 @@ fn killed_proxy_keeps_its_rules_and_the_next_one_continues(mode: Mode) {
 fn proxy_exits_cleanly_at_any_time_during_startup(mode: Mode) {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
-    for moment in ["using ", "synced family=IPv4", "synced family=IPv6"] {
+    for moment in ["starting", "using ", "synced family=IPv4", "synced family=IPv6"] {
         let mut proxy = Proxy::launch(&cluster.node, &files, mode);
         proxy.wait_log(moment);
         assert_eq!(proxy.stop("TERM").code(), Some(0), "after {moment:?}");

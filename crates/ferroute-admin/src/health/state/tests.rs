@@ -11,12 +11,21 @@ fn wall(seconds: u64) -> SystemTime {
 enum Event {
     Queued(IpFamily, u64),
     Updated(IpFamily, u64),
+    Failed(IpFamily),
+    Sent(u64),
+    Received,
     Eligible(bool),
 }
-use Event::{Eligible, Queued, Updated};
+use Event::{Eligible, Failed, Queued, Received, Sent, Updated};
 
-/// The report `seconds` after the start of a proxy with these events; times in events are seconds too.
+/// The report `seconds` after the start of a proxy with these events; times in events are seconds too. The sync thread makes
+/// progress.
 fn report_after(events: &[Event], seconds: u64) -> Report {
+    report_after_silence(events, seconds, 0)
+}
+
+/// Like `report_after`, with a sync thread that has made no progress for some seconds.
+fn report_after_silence(events: &[Event], seconds: u64, silence: u64) -> Report {
     let start = Instant::now();
     let at = |seconds| Moment { wall: wall(seconds), instant: start + Duration::from_secs(seconds) };
     let mut health = State::new(TIMEOUT);
@@ -24,10 +33,13 @@ fn report_after(events: &[Event], seconds: u64) -> Report {
         match *event {
             Queued(family, seconds) => health.queued(family, at(seconds)),
             Updated(family, seconds) => health.updated(family, at(seconds)),
+            Failed(family) => health.families[family.index()].has_failed = true,
+            Sent(seconds) => health.sent.push_back(at(seconds).instant),
+            Received => _ = health.sent.pop_front(),
             Eligible(eligible) => health.node_eligible = eligible,
         }
     }
-    health.report(at(seconds))
+    health.report(at(seconds), Duration::from_secs(silence))
 }
 
 /// For each family the time of its update and its health.
@@ -51,6 +63,36 @@ fn report(now: u64, families: &[(IpFamily, u64, bool)]) -> Report {
 fn starting_proxy_is_healthy() {
     assert_eq!(report_after(&[], 0), report(0, &[]));
     assert_eq!(report_after(&[Queued(V4, 0)], 1000), report(1000, &[]));
+}
+
+#[test]
+fn first_sync_that_hangs_or_fails_is_late() {
+    let first = [Queued(V4, 0)];
+    assert!(report_after_silence(&first, 1000, 59).healthy, "it advances");
+    assert!(!report_after_silence(&first, 1000, 60).healthy, "it hangs");
+    let failed = [Queued(V4, 0), Failed(V4)];
+    assert!(report_after(&failed, 59).healthy);
+    assert!(!report_after(&failed, 60).healthy);
+    assert!(report_after(&[Queued(V4, 0), Failed(V4), Updated(V4, 60), Queued(V4, 61)], 62).healthy);
+    // A family without Services is never synced, and the other one counts.
+    assert!(!report_after(&[Updated(V6, 1), Queued(V4, 0), Failed(V4)], 60).healthy);
+}
+
+#[test]
+fn changes_that_the_sync_thread_does_not_receive_are_late() {
+    let synced = [Queued(V4, 0), Updated(V4, 1), Sent(10)];
+    assert!(report_after(&synced, 69).healthy);
+    let late = report_after(&synced, 70);
+    assert!(!late.healthy);
+    assert_eq!(late.families, report(70, &[(V4, 1, true)]).families, "which family they concern is unknown");
+    assert!(report_after(&[Sent(10), Received], 1000).healthy);
+    assert!(!report_after(&[Sent(10), Sent(20), Received], 80).healthy);
+    // During a long first sync nothing is received.
+    let first = [Sent(0), Queued(V4, 0), Received, Sent(1)];
+    assert!(report_after(&first, 1000).healthy);
+    assert!(!report_after_silence(&first, 1000, 60).healthy);
+    // The thread is not even started.
+    assert!(!report_after_silence(&[Sent(0)], 60, 60).healthy);
 }
 
 #[test]
@@ -101,5 +143,5 @@ fn wall_clock_steps_make_no_change_late() {
     health.updated(V4, Moment { wall: wall(1), instant: start });
     health.queued(V4, Moment { wall: wall(2), instant: start });
     let later = Moment { wall: wall(100_000), instant: start + Duration::from_secs(3) };
-    assert!(health.report(later).healthy);
+    assert!(health.report(later, Duration::ZERO).healthy);
 }
