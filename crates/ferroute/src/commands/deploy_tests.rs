@@ -13,7 +13,14 @@ use ferroute_config::{
 };
 use ferroute_kube::Permission;
 use ferroute_proxy::modes::REGISTRY;
-use serde_json::Value;
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::DaemonSet,
+    core::v1::ServiceAccount,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use super::{Cli, Command};
 
@@ -74,6 +81,37 @@ fn yaml_files_are_valid() {
 }
 
 #[test]
+fn manifests_have_the_fields_of_kubernetes() {
+    for path in files(&deploy("kubernetes")).into_iter().chain([deploy("kubeadm/patch.yaml")]) {
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        for document in documents(&path) {
+            let unknown = match document["kind"].as_str().expect("a kind") {
+                "ClusterRole" => unknown_fields::<ClusterRole>(document),
+                "ClusterRoleBinding" => unknown_fields::<ClusterRoleBinding>(document),
+                "DaemonSet" => unknown_fields::<DaemonSet>(document),
+                "ServiceAccount" => unknown_fields::<ServiceAccount>(document),
+                "ValidatingAdmissionPolicy" => unknown_fields::<ValidatingAdmissionPolicy>(document),
+                "ValidatingAdmissionPolicyBinding" => unknown_fields::<ValidatingAdmissionPolicyBinding>(document),
+                // Read by kustomize.
+                "Kustomization" => Vec::new(),
+                kind => panic!("{}: unexpected kind {kind}", path.display()),
+            };
+            assert_eq!(unknown, Vec::<String>::new(), "{}", path.display());
+        }
+    }
+}
+
+/// Returns the paths of fields that the type of a Kubernetes object does not have.
+#[track_caller]
+fn unknown_fields<T: DeserializeOwned>(document: Value) -> Vec<String> {
+    let mut unknown = Vec::new();
+    let _: T = serde_ignored::deserialize(document, |path| unknown.push(path.to_string())).expect("a valid object");
+    unknown
+}
+
+#[test]
 fn files_of_kustomizations_exist() {
     for directory in ["kubernetes", "kubeadm"] {
         let kustomization = documents(&deploy(&format!("{directory}/kustomization.yaml"))).remove(0);
@@ -93,8 +131,8 @@ fn files_of_kustomizations_exist() {
 
 #[test]
 fn roles_grant_exactly_the_required_permissions() {
-    assert_eq!(granted("kubernetes/rbac.yaml", 1), permissions(Permission::required()));
-    assert_eq!(granted("kubernetes/startup-taint.yaml", 0), permissions(Permission::startup_taint()));
+    assert_eq!(granted("kubernetes/rbac.yaml"), permissions(Permission::required()));
+    assert_eq!(granted("kubernetes/startup-taint.yaml"), permissions(Permission::startup_taint()));
 }
 
 /// API group, resource and verb of each permission.
@@ -105,10 +143,16 @@ fn permissions(permissions: impl IntoIterator<Item = Permission>) -> Permissions
     permissions.into_iter().map(tuple).collect()
 }
 
-/// Returns the permissions of the role in a document of a file.
-fn granted(file: &str, document: usize) -> Permissions {
-    let role = documents(&deploy(file)).remove(document);
-    assert_eq!(role["kind"], "ClusterRole");
+/// Returns the document of this kind in a file.
+fn document(file: &str, kind: &str) -> Value {
+    let mut found = documents(&deploy(file)).into_iter().filter(|document| document["kind"] == kind);
+    let (Some(document), None) = (found.next(), found.next()) else { panic!("{file}: expected one {kind}") };
+    document
+}
+
+/// Returns the permissions of the role in a file.
+fn granted(file: &str) -> Permissions {
+    let role = document(file, "ClusterRole");
     let mut granted = BTreeSet::new();
     for rule in role["rules"].as_array().expect("rules") {
         assert_eq!(rule.as_object().expect("a rule").len(), 3, "{rule}");
@@ -122,9 +166,67 @@ fn granted(file: &str, document: usize) -> Permissions {
     granted
 }
 
+/// RBAC grants the right to patch every Node; the policy must apply to the same account and be enforced.
+#[test]
+fn right_to_patch_nodes_is_limited_by_a_policy() {
+    let file = "kubernetes/startup-taint.yaml";
+    let policy = document(file, "ValidatingAdmissionPolicy");
+    let binding = document(file, "ValidatingAdmissionPolicyBinding");
+    assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    assert_eq!(binding["spec"]["validationActions"], json!(["Deny"]));
+    // Without selectors, the binding and the policy apply to all Nodes.
+    assert_eq!(binding["spec"].as_object().expect("a spec").len(), 2);
+    let constraints = policy["spec"]["matchConstraints"].as_object().expect("constraints");
+    assert_eq!(constraints.len(), 1);
+    let rule = &constraints["resourceRules"][0];
+    assert_eq!([&rule["apiVersions"], &rule["operations"]], [&json!(["*"]), &json!(["*"])]);
+    assert!(strings(&rule["resources"]).contains(&"nodes"));
+    let subject = &document(file, "ClusterRoleBinding")["subjects"][0];
+    let [namespace, name] = [&subject["namespace"], &subject["name"]].map(|value| value.as_str().expect("a string"));
+    assert_eq!(
+        policy["spec"]["matchConditions"],
+        json!([{
+            "name": "ferroute",
+            "expression": format!("request.userInfo.username == 'system:serviceaccount:{namespace}:{name}'"),
+        }])
+    );
+    // The taint is the one in the documentation, where it is set on the command line.
+    let key = policy["spec"]["variables"][0]["expression"].as_str().expect("an expression").trim_matches('\'');
+    let example = format!("--startup-taint {key} ");
+    assert!(read(&deploy("../docs/deploy.md")).contains(&example), "{example}");
+}
+
+/// The test `net_admin_and_net_raw_suffice` runs the proxy with these capabilities.
+#[test]
+fn proxy_container_has_only_the_required_privileges() {
+    let pod = &document("kubernetes/daemonset.yaml", "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["securityContext"], json!({"seccompProfile": {"type": "RuntimeDefault"}}));
+    let [proxy] = pod["containers"].as_array().expect("containers").as_slice() else { panic!("expected one: {pod}") };
+    assert_eq!(
+        proxy["securityContext"],
+        json!({
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]},
+        })
+    );
+    let writable = |mount: &&Value| mount["readOnly"] != true;
+    let mounts = proxy["volumeMounts"].as_array().expect("mounts");
+    let writable: Vec<_> = mounts.iter().filter(writable).map(|mount| &mount["mountPath"]).collect();
+    assert_eq!(writable, ["/run/xtables.lock"]);
+    let [init] = pod["initContainers"].as_array().expect("containers").as_slice() else {
+        panic!("expected one: {pod}")
+    };
+    assert!(strings(&init["args"]).contains(&"--init-only"), "the privileged container only sets kernel parameters");
+    for container in [proxy, init] {
+        assert!(container["resources"]["limits"]["memory"].is_string(), "{container}");
+    }
+}
+
 #[test]
 fn daemonset_has_valid_arguments_and_probes() {
-    let daemonset = documents(&deploy("kubernetes/daemonset.yaml")).remove(0);
+    let daemonset = document("kubernetes/daemonset.yaml", "DaemonSet");
     let pod = &daemonset["spec"]["template"]["spec"];
     let init = run_args(&strings(&pod["initContainers"][0]["args"]));
     assert!(init.args.proxy.general.init_only.0);
@@ -150,9 +252,7 @@ fn systemd_unit_has_valid_arguments() {
     let lines: Vec<Vec<&str>> = unit
         .lines()
         .filter(|line| line.starts_with("ExecStart"))
-        .map(|line| {
-            line.split_once("/usr/local/bin/ferroute ").expect("the path of the program").1.split(' ').collect()
-        })
+        .filter_map(|line| Some(line.split_once("/usr/local/bin/ferroute ")?.1.split(' ').collect()))
         .collect();
     let [init, main] = lines.as_slice() else { panic!("expected two commands: {lines:?}") };
     assert!(run_args(init).args.proxy.general.init_only.0);
@@ -162,6 +262,23 @@ fn systemd_unit_has_valid_arguments() {
     assert_eq!(settings.warnings, Vec::<String>::new());
     let score = settings.resolved.oom_score_adj.expect("a score");
     assert!(unit.contains(&format!("OOMScoreAdjust={score}\n")), "{unit}");
+}
+
+#[test]
+fn systemd_unit_has_only_the_required_privileges() {
+    let unit = read(&deploy("systemd/ferroute.service"));
+    for line in [
+        "CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "SystemCallFilter=@system-service",
+    ] {
+        assert!(unit.lines().any(|found| found == line), "{line}");
+    }
+    let values = |key| unit.lines().filter_map(move |line| line.strip_prefix(key));
+    assert_eq!(values("ReadWritePaths=").collect::<Vec<_>>(), ["/run/xtables.lock"]);
+    // The unit would not start without the file.
+    assert!(values("ExecStartPre=").any(|command| command.starts_with('+') && command.ends_with(" /run/xtables.lock")));
 }
 
 #[test]
