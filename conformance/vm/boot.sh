@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs a script in a virtual machine with a Debian kernel, for features that the host's kernel may lack, such as ipvs:
 #
-#     conformance/vm/boot.sh STATE_DIR SCRIPT [FILE...]
+#     [KERNEL_PACKAGE=NAME] conformance/vm/boot.sh STATE_DIR SCRIPT [FILE...]
 #
 # The bash script runs as root in an initramfs with busybox, the tools listed below, the kernel's network modules, and the
 # files in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs in STATE_DIR.
-# The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
+# KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's own kernel. The
+# machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
 set -euo pipefail
 
 TOOLS="bash ip ipset ipvsadm nft xtables-nft-multi xtables-legacy-multi"
+KERNEL_PACKAGE=${KERNEL_PACKAGE:-linux-image-cloud-amd64}
 # In seconds. Booting takes three seconds and a script a few minutes, on an idle machine.
 TIMEOUT=1200
 
@@ -20,16 +22,17 @@ mkdir -p "$state"
 
 # Uses the kernel of an earlier run, or else the newest package, because older ones disappear from Debian's servers. The
 # package is only unpacked: installing it would install boot loaders and the like.
-if ! ls "$state"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/ {print $2; exit}')
-    [ -n "$package" ] || { echo "apt does not find the Debian package linux-image-cloud-amd64 (run apt-get update?)" >&2; exit 1; }
+kernel_dir=$state/$KERNEL_PACKAGE
+if [ ! -d "$kernel_dir" ]; then
+    package=$(apt-cache depends "$KERNEL_PACKAGE" | awk '/Depends:/ {print $2; exit}')
+    [ -n "$package" ] || { echo "apt does not find the Debian package $KERNEL_PACKAGE (run apt-get update?)" >&2; exit 1; }
     (cd "$state" && apt-get download -q "$package")
     rm -rf "$state/unpacked"
     dpkg -x "$state/$package"_*.deb "$state/unpacked"
     rm "$state/$package"_*.deb
-    mv "$state/unpacked" "$state/kernel"
+    mv "$state/unpacked" "$kernel_dir"
 fi
-kernel=$(ls "$state"/kernel/boot/vmlinuz-*)
+kernel=$(ls "$kernel_dir"/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 
 root=$(mktemp -d)
@@ -60,10 +63,12 @@ done
 cp -r --parents "$extensions" "$root"
 
 modules=lib/modules/$release
-for part in net lib crypto arch/x86/crypto drivers/net/dummy.ko drivers/net/veth.ko; do
-    (cd "$state/kernel" && cp -r --parents "$modules/kernel/$part" "$root")
+for part in net lib crypto arch/x86/crypto drivers/net/dummy.ko* drivers/net/veth.ko*; do
+    (cd "$kernel_dir" && cp -r --parents "$modules"/kernel/$part "$root")
 done
-cp "$state/kernel/$modules"/modules.{builtin,order} "$root/$modules/"
+# Modules of newer kernels are compressed.
+find "$root/$modules" -name '*.ko.xz' -exec busybox unxz {} +
+cp "$kernel_dir/$modules"/modules.{builtin,order} "$root/$modules/"
 busybox depmod -b "$root" "$release"
 
 cat > "$root/init" <<'END'
