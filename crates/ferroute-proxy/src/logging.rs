@@ -76,7 +76,7 @@ pub fn print_error(error: &anyhow::Error) {
     match QUEUE.get() {
         Some(queue) => {
             queue.push(line.as_bytes());
-            queue.flush(LAST_FLUSH);
+            queue.flush(EXIT_FLUSH);
         }
         // Standard error may be closed. There is no other place to report that to.
         None => _ = std::io::stderr().write_all(line.as_bytes()),
@@ -94,12 +94,15 @@ fn log_panic(info: &PanicHookInfo<'_>) {
     tracing::error!("thread {} {info}{backtrace}", thread.name().unwrap_or_default());
     if cfg!(panic = "abort") {
         kill_programs();
-        flush(LAST_FLUSH);
+        flush(EXIT_FLUSH);
     }
 }
 
-/// The wait for a blocked standard error before the process ends.
-pub const LAST_FLUSH: Duration = Duration::from_millis(100);
+/// The wait for a blocked standard error at the end of the process.
+pub const EXIT_FLUSH: Duration = Duration::from_secs(1);
+
+/// The same after a signal, when the whole end may take a second.
+pub(crate) const SIGNAL_FLUSH: Duration = Duration::from_millis(100);
 
 /// Starts logging for a command that prints an answer: only warnings, unless `-v` was given. The verbosity in the
 /// configuration is meant for the daemon and ignored.

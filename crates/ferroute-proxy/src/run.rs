@@ -90,12 +90,9 @@ pub fn run(
     kill_programs();
     runtime.shutdown_background();
     match end? {
-        End::Signal(signal) => {
-            tracing::info!("received {signal}; exiting, rules stay active");
-            logging::flush(logging::LAST_FLUSH);
-        }
+        End::Signal(signal) => tracing::info!("received {signal}; exiting, rules stay active"),
         End::ConfigChanged => {
-            logging::flush(logging::LAST_FLUSH);
+            logging::flush(logging::EXIT_FLUSH);
             re_exec().context("cannot restart with the new configuration")?;
         }
     }

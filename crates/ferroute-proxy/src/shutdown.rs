@@ -65,7 +65,7 @@ impl Shutdown {
         thread::sleep(GRACE);
         kill_programs();
         tracing::warn!("received {signal}; exiting although the orderly end is blocked, rules stay active");
-        logging::flush(logging::LAST_FLUSH);
+        logging::flush(logging::SIGNAL_FLUSH);
         process::exit(0);
     }
 }

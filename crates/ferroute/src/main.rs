@@ -7,10 +7,14 @@ mod commands;
 
 use std::{path::Path, process::ExitCode};
 
+use ferroute_proxy::logging;
+
 fn main() -> ExitCode {
     ferroute_netlink::tune_allocator();
     let result = if is_called_kube_proxy() { commands::run_kube_proxy() } else { commands::run() };
-    result.unwrap_or_else(|error| commands::report(&error, ExitCode::FAILURE))
+    let status = result.unwrap_or_else(|error| commands::report(&error, ExitCode::FAILURE));
+    logging::flush(logging::EXIT_FLUSH);
+    status
 }
 
 /// Reports whether the program was called by the name `kube-proxy`, such as by a link: then the whole command line is
