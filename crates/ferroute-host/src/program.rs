@@ -151,10 +151,14 @@ impl Program {
     /// # Errors
     /// If it cannot be started, or the process is about to exit.
     pub fn start(command: Command, stream: Stream) -> Result<Self, ProgramError> {
-        Self::start_with(command, stream, configured_patience())
+        Self::start_with(command, stream, patience())
     }
 
-    fn start_with(mut command: Command, stream: Stream, patience: Duration) -> Result<Self, ProgramError> {
+    /// Like [`Program::start`], with another patience than [`patience`].
+    ///
+    /// # Errors
+    /// If it cannot be started, or the process is about to exit.
+    pub fn start_with(mut command: Command, stream: Stream, patience: Duration) -> Result<Self, ProgramError> {
         let path = PathBuf::from(command.get_program());
         let (stdin, stdout) = match stream {
             Stream::Input => (Stdio::piped(), Stdio::null()),
@@ -359,8 +363,8 @@ fn set_nonblocking(pipe: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns [`PATIENCE`], or the value of [`PATIENCE_VARIABLE`] if it is a positive number.
-fn configured_patience() -> Duration {
+/// Returns the longest silence of a program: [`PATIENCE`], or the value of [`PATIENCE_VARIABLE`] if it is a positive number.
+pub fn patience() -> Duration {
     static CONFIGURED: OnceLock<Duration> = OnceLock::new();
     *CONFIGURED.get_or_init(|| {
         let seconds = std::env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());

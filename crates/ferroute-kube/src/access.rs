@@ -6,8 +6,10 @@ use ferroute_config::ClientConnectionConfiguration;
 use http::uri::Scheme;
 use kube_client::{
     Config,
-    config::{AuthInfo, Cluster, ExecInteractiveMode, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{AuthInfo, Cluster, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
+
+use crate::plugin::Plugin;
 
 /// The configuration of the connection. Its files are read again after a failure, because certificates, keys and
 /// addresses change.
@@ -26,6 +28,8 @@ pub(crate) enum Access {
 pub(crate) struct Loaded {
     /// Addresses, certificates and credentials. Its `proxy_url` is that of the kubeconfig alone.
     pub(crate) config: Config,
+    /// The credential plugin, whose credentials `config` lacks.
+    pub(crate) plugin: Option<Plugin>,
     /// The file with the bearer token.
     pub(crate) token_file: Option<PathBuf>,
     /// Whether credentials are configured that are not used, because the connection has no TLS.
@@ -99,11 +103,8 @@ impl Access {
         }
         // The reflectors retry.
         config.default_retry = false;
-        if let Some(exec) = &mut config.auth_info.exec {
-            // There is no terminal. This also makes the standard error of the plugin part of the error.
-            exec.interactive_mode = Some(ExecInteractiveMode::Never);
-        }
-        Ok(Loaded { config, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
+        let plugin = Plugin::take_from(&mut config.auth_info);
+        Ok(Loaded { config, plugin, token_file: token_file.map(PathBuf::from), has_dropped_credentials })
     }
 }
 

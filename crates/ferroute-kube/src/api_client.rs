@@ -2,20 +2,26 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use ferroute_config::MediaType;
+use ferroute_core::error_chain;
+use ferroute_host::run_blocking;
 use ferroute_source::Resource;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use kube_client::{
     Client,
     client::{AuthError, Body},
 };
-use tokio::{sync::watch, task, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::{
     access::{Access, AccessError, Loaded},
@@ -37,7 +43,9 @@ pub(crate) struct ApiClient {
     accepted: Vec<MediaType>,
     /// Whether the server supports none of them, so that JSON is requested.
     json_only: AtomicBool,
-    connection: tokio::sync::Mutex<Option<Connection>>,
+    connection: Mutex<Option<Connection>>,
+    /// Held while a connection is prepared.
+    renewal: tokio::sync::Mutex<()>,
     /// The number of connections so far.
     connections: AtomicU64,
     /// Whether it has been reported that credentials are not used without TLS.
@@ -53,10 +61,42 @@ pub(crate) struct ApiClient {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     token: Option<Arc<TokenFile>>,
+    /// How long the credentials are valid; `None` if they do not expire.
+    validity: Option<Validity>,
     pub(crate) url: Arc<str>,
     /// Host and port of the URL.
     host: Arc<str>,
     number: u64,
+}
+
+/// The time for which credentials are valid.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
+    /// When to renew them.
+    renew_at: Instant,
+    expires_at: Instant,
+}
+
+impl Validity {
+    /// Returns the validity of new credentials with this lifetime.
+    fn new(lifetime: Duration) -> Self {
+        let now = Instant::now();
+        // Short-lived credentials are not renewed for every request.
+        let margin = RENEWAL_MARGIN.min(lifetime / 2);
+        Self { renew_at: now + (lifetime - margin), expires_at: now + lifetime }
+    }
+}
+
+impl Connection {
+    /// Reports whether the credentials should be renewed.
+    fn expires_soon(&self) -> bool {
+        self.validity.is_some_and(|validity| Instant::now() >= validity.renew_at)
+    }
+
+    /// Reports whether the credentials are no longer valid.
+    fn is_expired(&self) -> bool {
+        self.validity.is_some_and(|validity| Instant::now() >= validity.expires_at)
+    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -155,7 +195,8 @@ impl ApiClient {
             counter,
             accepted,
             json_only: AtomicBool::new(false),
-            connection: tokio::sync::Mutex::new(None),
+            connection: Mutex::new(None),
+            renewal: tokio::sync::Mutex::new(()),
             connections: AtomicU64::new(0),
             has_warned_of_credentials: AtomicBool::new(false),
             unreachable: AtomicBool::new(false),
@@ -232,7 +273,7 @@ impl ApiClient {
             let (connection, is_new) = self.connection().await?;
             match self.send_on(&connection, request).await {
                 Ok(response) if response.status() == StatusCode::UNAUTHORIZED => {
-                    self.drop_connection(&connection).await;
+                    self.drop_connection(&connection);
                     // Credentials of a plugin or in a file may just have been renewed, which is not worth a report.
                     if is_new {
                         return Ok((response, connection.url));
@@ -241,7 +282,7 @@ impl ApiClient {
                 Ok(response) => return Ok((response, connection.url)),
                 Err(error) => {
                     if error.may_be_configuration() {
-                        self.drop_connection(&connection).await;
+                        self.drop_connection(&connection);
                     }
                     return Err(error);
                 }
@@ -250,40 +291,80 @@ impl ApiClient {
     }
 
     /// Returns the current connection, or a new one; the second value says which.
+    ///
+    /// Credentials that expire soon are renewed. Requests use the old ones meanwhile, so that a credential plugin that hangs
+    /// delays only the request that runs it.
     pub(crate) async fn connection(&self) -> Result<(Connection, bool), ApiError> {
-        let mut current = self.connection.lock().await;
-        if let Some(connection) = &*current {
+        let usable = self.current();
+        if let Some(connection) = usable.as_ref().filter(|connection| !connection.expires_soon()) {
             return Ok((connection.clone(), false));
         }
+        let usable = usable.filter(|connection| !connection.is_expired());
+        let _renewal = match (self.renewal.try_lock(), &usable) {
+            (Ok(renewal), _) => renewal,
+            (Err(_), Some(connection)) => return Ok((connection.clone(), false)),
+            (Err(_), None) => self.renewal.lock().await,
+        };
+        // Another request may have renewed it while this one waited.
+        if let Some(connection) = self.current().filter(|connection| !connection.expires_soon()) {
+            return Ok((connection, false));
+        }
+        match (self.connect().await, usable) {
+            (Ok(connection), _) => {
+                *self.connection.lock().expect(NO_PANIC) = Some(connection.clone());
+                Ok((connection, true))
+            }
+            (Err(error), Some(connection)) => {
+                tracing::debug!("cannot renew credentials, which are still valid: {error}");
+                Ok((connection, false))
+            }
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    fn current(&self) -> Option<Connection> {
+        self.connection.lock().expect(NO_PANIC).clone()
+    }
+
+    /// Reads the files, runs the credential plugin and builds a client.
+    async fn connect(&self) -> Result<Connection, ApiError> {
         let loaded = self.access.load().await;
-        let Loaded { config, token_file, has_dropped_credentials } =
+        let Loaded { mut config, plugin, token_file, has_dropped_credentials } =
             loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
         let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
-        // It may run a credential plugin and wait for it.
         if has_dropped_credentials && !self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
             tracing::warn!(%url, "the credentials of the kubeconfig are not used, because the server's URL is not https");
         }
-        let keepalive = self.timing.keepalive;
-        let built = task::spawn_blocking(move || http_client::build(&config, keepalive)).await;
-        let client = match built {
-            Ok(built) => built
-                .map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is shutting down.
-                Err(_) => std::future::pending().await,
-            },
+        let unprepared = |error: &(dyn std::error::Error + 'static)| ApiError::Unprepared {
+            url: Some(url.to_string()),
+            cause: Cause::text(error_chain(error)),
         };
+        let mut validity = None;
+        if let Some(plugin) = plugin {
+            let patience = self.timing.plugin_patience;
+            let credentials = run_blocking("plugin", move || plugin.run(patience)).await;
+            let credentials = credentials.map_err(|error| unprepared(&error))?.map_err(|error| unprepared(&error))?;
+            validity = credentials.lifetime().map(Validity::new);
+            credentials.set_for(&mut config.auth_info);
+        }
+        let keepalive = self.timing.keepalive;
+        let runtime = Handle::current();
+        let build = move || {
+            let _runtime = runtime.enter();
+            http_client::build(&config, keepalive)
+        };
+        let built = run_blocking("connect", build).await.map_err(|error| unprepared(&error))?;
+        let client =
+            built.map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?;
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let token = token_file.map(|path| Arc::new(TokenFile::new(path)));
-        let connection = Connection { client, token, url, host, number };
-        Ok((current.insert(connection).clone(), true))
+        Ok(Connection { client, token, validity, url: url.clone(), host, number })
     }
 
     /// Drops a connection, unless another request has replaced it already.
-    async fn drop_connection(&self, connection: &Connection) {
-        let mut current = self.connection.lock().await;
+    fn drop_connection(&self, connection: &Connection) {
+        let mut current = self.connection.lock().expect(NO_PANIC);
         current.take_if(|current| current.number == connection.number);
     }
 
@@ -352,7 +433,15 @@ pub(crate) fn no_response(url: &str, error: &kube_client::Error) -> ApiError {
 /// The media type that every server supports.
 pub(crate) const JSON: &str = "application/json";
 
+/// Credentials are renewed this long before they expire.
+const RENEWAL_MARGIN: Duration = Duration::from_secs(60);
+
+const NO_PANIC: &str = "no code that holds it panics";
+
 const WATCH: &str = "watch";
 
 /// Names Ferroute in the API server's audit log and in its priority and fairness rules.
 pub(crate) const USER_AGENT: &str = concat!("ferroute/", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests;

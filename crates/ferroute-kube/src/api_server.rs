@@ -57,6 +57,8 @@ pub struct Timing {
     /// Idle time of a connection before the first TCP keepalive. After twice that time without an answer the connection
     /// counts as dead.
     pub keepalive: Duration,
+    /// How long the credential plugin may be silent until it is killed.
+    pub plugin_patience: Duration,
 }
 
 impl Default for Timing {
@@ -73,6 +75,7 @@ impl Default for Timing {
             forbidden_grace: Duration::from_secs(10),
             // client-go's value.
             keepalive: Duration::from_secs(30),
+            plugin_patience: ferroute_host::program::patience(),
         }
     }
 }

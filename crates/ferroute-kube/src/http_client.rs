@@ -45,7 +45,7 @@ pub(crate) enum BuildError {
     UnsupportedProxy(Uri),
 }
 
-/// Builds a client. It may take a while, because it runs the credential plugin of the kubeconfig. Needs tokio's context.
+/// Builds a client. It reads certificates from files. Needs tokio's context.
 pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, BuildError> {
     let mut http = HttpConnector::new();
     // TLS comes on top, so the scheme may be `https`.

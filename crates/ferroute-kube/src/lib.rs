@@ -47,6 +47,7 @@ mod api_server;
 mod decode;
 mod error;
 mod http_client;
+mod plugin;
 mod protobuf;
 mod rate_limiter;
 mod reflector;

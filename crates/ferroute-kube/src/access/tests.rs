@@ -71,13 +71,6 @@ async fn token_file_replaces_token() {
 }
 
 #[tokio::test]
-async fn credential_plugins_are_not_interactive() {
-    let user = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: IfAvailable}}";
-    let exec = load("{server: 'https://a'}", user, None).await.unwrap().config.auth_info.exec;
-    assert_eq!(exec.unwrap().interactive_mode, Some(ExecInteractiveMode::Never));
-}
-
-#[tokio::test]
 async fn invalid_address_is_an_error() {
     let error = Access::Address("http://a b".to_owned()).load().await.unwrap_err();
     assert_eq!(error.to_string(), "invalid API server address \"http://a b\"");

@@ -4,10 +4,11 @@ use std::{
     ops::Deref,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use ferroute_config::ClientConnectionConfiguration;
-use ferroute_kube::{ApiServer, testing::FakeApiServer};
+use ferroute_kube::{ApiServer, Timing, testing::FakeApiServer};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -230,6 +231,19 @@ async fn failing_credential_plugin_is_reported_with_its_standard_error() {
                 3']}}";
     let mut consumer = start(&kubeconfig(&directory, &fake, user)).await;
     consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("no luck"))).await;
+}
+
+#[tokio::test]
+async fn hung_credential_plugin_is_killed_and_run_again() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("late").await);
+    let marker = directory.path().join("hung");
+    let hang = format!("[ -e {0} ] || {{ touch {0}; exec sleep 100000; }}", marker.display());
+    let user = plugin(&directory, &format!("{hang}; echo '{}'", credential("late")));
+    let source = ApiServer::new(&kubeconfig(&directory, &fake, &user), None, NODE).await.unwrap();
+    let timing = Timing { plugin_patience: Duration::from_secs(1), ..timing() };
+    let mut consumer = Consumer::from_source(source.with_timing(timing));
+    consumer.until("a problem", |observed| observed.problems.iter().any(|text| text.contains("killed"))).await;
+    consumer.until_synced().await;
 }
 
 #[tokio::test]
