@@ -4,7 +4,9 @@ use std::ffi::OsStr;
 
 use anstyle::AnsiColor;
 
-/// The appearance of human-readable output.
+use crate::Escaped;
+
+/// The appearance of human-readable output. Painted text is one line or a part of one, and is escaped ([`Escaped`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// No escape sequences: for files, pipes and logs.
@@ -47,8 +49,8 @@ impl Style {
 
     fn paint(self, style: anstyle::Style, text: &str) -> String {
         match self {
-            Self::Plain => text.to_owned(),
-            Self::Terminal => format!("{style}{text}{style:#}"),
+            Self::Plain => Escaped(text).to_string(),
+            Self::Terminal => format!("{style}{}{style:#}", Escaped(text)),
         }
     }
 }
@@ -69,5 +71,11 @@ mod tests {
         assert_eq!(Style::Terminal.bold("a"), "\x1b[1ma\x1b[0m");
         assert_eq!(Style::Terminal.success("a"), "\x1b[32ma\x1b[0m");
         assert_eq!(Style::Plain.bold("a"), "a");
+    }
+
+    #[test]
+    fn painted_text_controls_nothing() {
+        assert_eq!(Style::Terminal.bold("a\x1b[0m\n"), "\x1b[1ma\\u{1b}[0m\\n\x1b[0m");
+        assert_eq!(Style::Plain.bold("a\x1b[0m\n"), r"a\u{1b}[0m\n");
     }
 }

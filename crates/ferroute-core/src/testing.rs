@@ -55,9 +55,11 @@
 
 pub mod arbitrary;
 mod cluster;
+mod hostile;
 mod objects;
 mod values;
 
 pub use cluster::{Cluster, Edit};
+pub use hostile::{HOSTILE, assert_visible};
 pub use objects::{PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice};
 pub use values::{endpoint, entry, namespaced_name, node, port_name, service_port, table, udp_port_name};

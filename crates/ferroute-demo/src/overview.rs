@@ -26,9 +26,8 @@ pub(crate) fn all(status: &Status, healthy: &[(NodeId, bool)], style: Style) -> 
         text.push_str(&format!("ignored objects: {}\n", status.ignored.join(", ")));
     }
     if let Some(problem) = &status.problem {
-        let problem = problem.replace('\n', "\n  ");
-        text.push_str(&style.failure(&format!("invalid file, cluster unchanged:\n  {problem}")));
-        text.push('\n');
+        text.push_str(&format!("{}\n", style.failure("invalid file, cluster unchanged:")));
+        problem.lines().for_each(|line| text.push_str(&format!("  {}\n", style.failure(line))));
     }
     text.push_str(&format!("\nedit {} to change the cluster\n{}", status.yaml.display(), hints(&status.plan)));
     text

@@ -17,7 +17,7 @@ use std::fmt;
 
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
-use ferroute_core::IpFamily;
+use ferroute_core::{Escaped, IpFamily};
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_proxy::modes::REGISTRY;
 use serde::Serialize;
@@ -89,21 +89,21 @@ fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Resul
 /// Only those of `out`.
 pub fn write_report_into(out: &mut impl fmt::Write, report: &Report<'_>) -> fmt::Result {
     let Report { node, from, to, differences } = report;
-    writeln!(out, "node {node}: switch from {from} to {to} mode")?;
+    writeln!(out, "node {}: switch from {from} to {to} mode", Escaped(node))?;
     if differences.is_empty() {
         return writeln!(out, "\nno differences");
     }
     for (number, difference) in (1..).zip(*differences) {
         let Difference { kind: _, family, summary, remedy, services, rules } = difference;
-        writeln!(out, "\n{number}. {family}: {summary}")?;
+        writeln!(out, "\n{number}. {family}: {}", Escaped(summary))?;
         if let Some(remedy) = remedy {
-            writeln!(out, "   to avoid this: {remedy}")?;
+            writeln!(out, "   to avoid this: {}", Escaped(remedy))?;
         }
         if !services.is_empty() {
-            writeln!(out, "   Services: {}", services.join(", "))?;
+            writeln!(out, "   Services: {}", Escaped(services.join(", ")))?;
         }
         for rule in rules {
-            writeln!(out, "   rule: {rule}")?;
+            writeln!(out, "   rule: {}", Escaped(rule))?;
         }
     }
     Ok(())

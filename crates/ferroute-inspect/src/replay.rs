@@ -9,7 +9,7 @@ use anyhow::Context;
 use ferroute_api::{Kind, Object, ServiceCidr};
 use ferroute_config::{KubeProxyConfiguration, Resolved};
 use ferroute_core::{
-    IpFamily, NamespacedName, Tracker,
+    Escaped, IpFamily, NamespacedName, Tracker,
     parse::{InvalidObject, parse_node, parse_service_cidr},
     rfc3339,
     tracker::TrackerEvent,
@@ -66,9 +66,9 @@ pub fn replay(
     writeln!(
         out,
         "node {}, mode {}, version {}, created {}",
-        bundle.base.node.metadata.name,
-        bundle.mode,
-        bundle.version,
+        Escaped(&bundle.base.node.metadata.name),
+        Escaped(&bundle.mode),
+        Escaped(&bundle.version),
         rfc3339::format(bundle.made, 3).unwrap_or_default()
     )?;
     writeln!(out, "0: {} Services, {} EndpointSlices", bundle.base.services.len(), bundle.base.endpoint_slices.len())?;
@@ -227,19 +227,20 @@ fn write_changes(number: usize, sync: &SyncRecord, out: &mut impl Write) -> io::
     for change in &sync.changes {
         match change {
             RecordedChange::Service(service) => {
-                writeln!(out, "   Service {}/{}", service.metadata.namespace, service.metadata.name)?;
+                let (namespace, name) = (Escaped(&service.metadata.namespace), Escaped(&service.metadata.name));
+                writeln!(out, "   Service {namespace}/{name}")?;
             }
-            RecordedChange::ServiceDeleted(name) => writeln!(out, "   Service {name} deleted")?,
+            RecordedChange::ServiceDeleted(name) => writeln!(out, "   Service {} deleted", Escaped(name))?,
             RecordedChange::EndpointSlice(slice) => {
                 let ready = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.ready != Some(false)).count();
-                let (namespace, name) = (&slice.metadata.namespace, &slice.metadata.name);
+                let (namespace, name) = (Escaped(&slice.metadata.namespace), Escaped(&slice.metadata.name));
                 writeln!(out, "   EndpointSlice {namespace}/{name}: {ready} of {} ready", slice.endpoints.len())?;
             }
-            RecordedChange::EndpointSliceDeleted(name) => writeln!(out, "   EndpointSlice {name} deleted")?,
-            RecordedChange::Node(node) => writeln!(out, "   Node {}", node.metadata.name)?,
+            RecordedChange::EndpointSliceDeleted(name) => writeln!(out, "   EndpointSlice {} deleted", Escaped(name))?,
+            RecordedChange::Node(node) => writeln!(out, "   Node {}", Escaped(&node.metadata.name))?,
             RecordedChange::ServiceCidrs(cidrs) => {
                 let networks: Vec<&str> = cidrs.iter().flat_map(|cidr| &cidr.spec.cidrs).map(String::as_str).collect();
-                writeln!(out, "   ServiceCIDRs {}", networks.join(" "))?;
+                writeln!(out, "   ServiceCIDRs {}", Escaped(networks.join(" ")))?;
             }
         }
     }
@@ -264,7 +265,7 @@ fn write_outcome(
             Ok(same)
         }
         Outcome::Failed { error } => {
-            writeln!(out, "failed: {error}")?;
+            writeln!(out, "failed: {}", Escaped(error))?;
             Ok(true)
         }
         Outcome::Synced { services, full, written, removed, total, conntrack_deleted, took_us, kernel_us, rules } => {
@@ -298,7 +299,7 @@ fn write_outcome(
 
 fn write_rules(options: &Options, replayed: &SimulatedSync, out: &mut impl Write) -> io::Result<()> {
     if options.rules {
-        replayed.text.lines().try_for_each(|line| writeln!(out, "      {line}"))?;
+        replayed.text.lines().try_for_each(|line| writeln!(out, "      {}", Escaped(line)))?;
     }
     Ok(())
 }
@@ -346,6 +347,21 @@ fn write_manifest(object: &Object, out: &mut impl Write) -> anyhow::Result<()> {
     let kind: Kind = object.kind();
     value["apiVersion"] = kind.api_version().into();
     value["kind"] = kind.as_str().into();
-    writeln!(out, "---\n{value}")?;
+    writeln!(out, "---\n{}", escape_json(&value.to_string()))?;
     Ok(())
+}
+
+/// Escapes invisible characters in the strings of a JSON text, which has no others outside of them: JSON itself requires
+/// that of some control characters only.
+fn escape_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii_graphic() || Escaped(c).to_string().chars().eq([c]) {
+            escaped.push(c);
+        } else {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| escaped.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    escaped
 }

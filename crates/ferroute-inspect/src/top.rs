@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ferroute_core::Escaped;
 use ferroute_iptables::{
     ChainName, Rule, SavedRules, TableName, Target,
     plan::{SharedChain, is_service_chain},
@@ -165,11 +166,13 @@ pub fn print_once(interval: Duration) -> anyhow::Result<()> {
 /// Only those of `out`.
 pub fn write_rows_into(out: &mut impl fmt::Write, rows: &[Row], width: usize, lines: usize) -> fmt::Result {
     let rows = &rows[..rows.len().min(lines.saturating_sub(1))];
-    let names = rows.iter().map(|row| row.service_port.chars().count()).chain([SERVICE_PORT.len()]);
-    let name_width = names.max().unwrap_or_default();
+    // Of kernel rules, which other programs can write.
+    let names: Vec<String> = rows.iter().map(|row| Escaped(&row.service_port).to_string()).collect();
+    let widths = names.iter().map(|name| name.chars().count()).chain([SERVICE_PORT.len()]);
+    let name_width = widths.max().unwrap_or_default();
     write_line_into(out, &format!("{NEW:>RATE_WIDTH$}  {SERVICE_PORT:<name_width$}  {ENDPOINTS}"), width)?;
-    for row in rows {
-        let mut line = format!("{:>RATE_WIDTH$.1}  {:<name_width$}", row.per_second, row.service_port);
+    for (row, name) in rows.iter().zip(names) {
+        let mut line = format!("{:>RATE_WIDTH$.1}  {name:<name_width$}", row.per_second);
         for rate in &row.endpoints {
             let text = format!("  {} {:.0} %", rate.endpoint, rate.share * 100.0);
             if line.chars().count() + text.chars().count() > width {

@@ -5,7 +5,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_config::ModeName;
-use ferroute_core::Protocol;
+use ferroute_core::{
+    Protocol,
+    testing::{HOSTILE, assert_visible},
+};
 use ferroute_inspect::doctor::{
     BackendRules, ClockOffset, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding, Inputs, Listener,
     NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
@@ -261,6 +264,18 @@ fn report_lists_worst_findings_first_with_effect_and_fix() {
     let mut text = String::new();
     write_diagnosis_into(&mut text, &diagnose(&inputs)).unwrap();
     insta::assert_snapshot!(text);
+}
+
+#[test]
+fn names_in_findings_control_no_terminal() {
+    let mut inputs = healthy();
+    inputs.endpoints = Some(vec![probe("10.244.0.2:8080", ProbeResult::Unreachable(HOSTILE.to_owned()))]);
+    inputs.listeners = Err(HOSTILE.to_owned());
+    let diagnosis = diagnose(&inputs);
+    let mut text = String::new();
+    write_diagnosis_into(&mut text, &diagnosis).unwrap();
+    assert_visible(&text);
+    assert!(diagnosis.unknown.iter().any(|unknown| unknown.reason.contains(HOSTILE)));
 }
 
 #[test]

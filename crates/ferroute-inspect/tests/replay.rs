@@ -2,12 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use ferroute_config::KubeProxyConfiguration;
 use ferroute_core::{
     Changes, IpFamily, RulesDigest, ServiceTable, SyncReport, Tracker,
-    testing::{Cluster, Edit, arbitrary, namespaced_name, pod, service, slice},
+    testing::{Cluster, Edit, HOSTILE, arbitrary, assert_visible, namespaced_name, pod, service, slice},
     tracker::TrackerEvent,
 };
-use ferroute_inspect::replay::Replay;
+use ferroute_inspect::replay::{Options, Replay, replay};
+use ferroute_proxy::modes::REGISTRY;
 use ferroute_proxy::recording::{Bundle, FamilyRecord, Limits, Outcome, ReadError, RecordedChange, Recorder};
 use proptest::prelude::*;
 
@@ -115,6 +117,44 @@ proptest! {
         prop_assert_eq!(bundle.syncs.len(), 3);
         prop_assert_eq!(replayed(&bundle), recording.tables[recording.tables.len() - 4..].to_vec());
     }
+}
+
+#[test]
+fn names_in_bundles_control_no_terminal() {
+    let mut recording = Recording::new(web(), Limits::default());
+    recording.edit(&Edit::RemoveService(namespaced_name("shop/web")));
+    recording.sync();
+    let recorded = recording.bundle();
+    let replayed = |change: &dyn Fn(&mut Bundle), manifests| {
+        let mut bundle = recorded.clone();
+        bundle.configuration = KubeProxyConfiguration::default().defaulted().to_yaml();
+        change(&mut bundle);
+        // The report contains the line also if the next step fails.
+        let mut out = Vec::new();
+        let _ = replay(&REGISTRY, &bundle, &Options { rules: true, manifests, ..Options::default() }, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    let hostile = HOSTILE.to_owned();
+    assert_visible(&replayed(&|bundle| bundle.version = hostile.clone(), false));
+    assert_visible(&replayed(&|bundle| bundle.base.node.metadata.name = hostile.clone(), false));
+    let deleted = |name: String| {
+        move |bundle: &mut Bundle| {
+            bundle.syncs[0].changes.push(RecordedChange::ServiceDeleted(name.clone()));
+            bundle.syncs[0].changes.push(RecordedChange::EndpointSliceDeleted(name.clone()));
+        }
+    };
+    assert_visible(&replayed(&deleted(format!("a/{HOSTILE}")), false));
+    let failed = |bundle: &mut Bundle| {
+        let outcome = Outcome::Failed { error: hostile.clone() };
+        bundle.syncs[0].families[0].outcome = outcome;
+    };
+    assert_visible(&replayed(&failed, false));
+
+    let manifests = replayed(&|bundle| bundle.base.node.metadata.name = hostile.clone(), true);
+    assert!(!manifests.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\r']), "{manifests:?}");
+    let read = ferroute_api::manifest::read(&manifests);
+    let Ok(ferroute_api::manifest::Parsed::Object(node)) = &read[0] else { panic!("{read:?}") };
+    assert!(matches!(&**node, ferroute_api::Object::Node(node) if node.metadata.name == HOSTILE));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::{
 };
 
 use ferroute_config::{KubeProxyConfiguration, LogFormat};
+use ferroute_core::EscapedLines;
 pub use ferroute_core::error_chain as chain;
 use ferroute_host::program::kill_programs;
 use serde_json::Value;
@@ -72,7 +73,7 @@ pub(crate) fn dropped_lines() -> u64 {
 
 /// Prints the error that ends the program, in the daemon behind all messages and with a bounded wait.
 pub fn print_error(error: &anyhow::Error) {
-    let line = format!("ferroute: {error:#}\n");
+    let line = format!("ferroute: {}\n", EscapedLines(format_args!("{error:#}")));
     match QUEUE.get() {
         Some(queue) => {
             queue.push(line.as_bytes());

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use ferroute_core::Escaped;
+
 use crate::{
     Branch, Effect, Event, Packet, Trace, Verdict,
     render::{Names, Phrases, Via, shown_choices},
@@ -137,10 +139,11 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Escapes text for a quoted string: `"` and `#` are special to Mermaid, `<`, `>` and `&` to the browser.
+/// Escapes text for a quoted string: `"` and `#` are special to Mermaid, `<`, `>` and `&` to the browser. Line breaks and
+/// characters that control a terminal are escaped first.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
+    for letter in Escaped(text).to_string().chars() {
         match letter {
             '"' | '#' | '&' | '<' | '>' => {
                 escaped.push('#');

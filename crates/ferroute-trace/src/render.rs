@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::Style;
+use ferroute_core::{Escaped, Style};
 
 pub use self::summary::write_summary_into;
 use crate::{Branch, Choice, Effect, Event, Leaf, Packet, Trace, Verdict};
@@ -44,7 +44,7 @@ pub fn write_trace_into(
             writeln!(out, "{}", options.style.bold(&format!("in {:.1} % of all cases:", branch.share * 100.0)))?;
         }
         for assumption in &branch.assumptions {
-            writeln!(out, "assuming: {assumption}")?;
+            writeln!(out, "assuming: {}", Escaped(assumption))?;
         }
         let writer = BranchWriter { options, choices: &branch.choices };
         writer.write_events_into(out, &branch.events)?;
@@ -64,9 +64,9 @@ pub fn write_leaf_into(out: &mut impl fmt::Write, leaf: &Leaf) -> fmt::Result {
     let options = TextOptions { all: true, style: Style::Plain, names: &|_| None };
     BranchWriter { options, choices: &[] }.write_events_into(out, &leaf.events)?;
     for assumption in &leaf.assumptions {
-        writeln!(out, "assuming: {assumption}")?;
+        writeln!(out, "assuming: {}", Escaped(assumption))?;
     }
-    writeln!(out, "{:.1} %: {}", leaf.share * 100.0, leaf.verdict)
+    writeln!(out, "{:.1} %: {}", leaf.share * 100.0, Escaped(&leaf.verdict))
 }
 
 struct BranchWriter<'a> {
@@ -130,7 +130,7 @@ impl BranchWriter<'_> {
                     }
                 }
             }
-            Event::Policy { chain, policy } => writeln!(out, "  end of {chain}: policy {policy}"),
+            Event::Policy { chain, policy } => writeln!(out, "  end of {}: policy {policy}", Escaped(chain)),
             Event::Routed { interface: Some(interface) } => {
                 writeln!(out, "{}", style.bold(&format!("routed through {interface}")))
             }
@@ -153,7 +153,7 @@ impl BranchWriter<'_> {
                 writeln!(out, "{:indent$}  {}", "", style.dim(&format!("no: {reason}{chance}")))
             }
             None => {
-                writeln!(out, "{:indent$}{text}", "")?;
+                writeln!(out, "{:indent$}{}", "", Escaped(&text))?;
                 writeln!(out, "{:indent$}  {}{chance}", "", style.success("yes"))
             }
         }
@@ -182,9 +182,9 @@ impl BranchWriter<'_> {
         let same = common_end(self.choices).is_some();
         for Choice { share, chain, to, from, interface } in shown {
             let to = Phrases(names).socket(*to);
-            write!(out, "{:indent$}   {:5.1} %  {chain}: {to}", "", share * 100.0)?;
+            write!(out, "{:indent$}   {:5.1} %  {}: {}", "", share * 100.0, Escaped(chain), Escaped(to))?;
             if !same {
-                write!(out, " {}, with source {}", Via(interface.as_deref()), Phrases(names).address(*from))?;
+                write!(out, " {}, with source {}", Via(interface.as_deref()), Escaped(Phrases(names).address(*from)))?;
             }
             out.write_char('\n')?;
         }
@@ -273,7 +273,7 @@ pub(crate) struct Via<'a>(pub(crate) Option<&'a str>);
 impl fmt::Display for Via<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(interface) => write!(f, "through {interface}"),
+            Some(interface) => write!(f, "through {}", Escaped(interface)),
             None => f.write_str("on this host"),
         }
     }

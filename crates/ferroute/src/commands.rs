@@ -22,6 +22,7 @@ use std::{
 use clap::{Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::flags::{KubeProxy, RawArgs, RunArgs};
+use ferroute_core::EscapedLines;
 use ferroute_proxy::{logging, modes::CalledAs};
 use serde::Serialize;
 
@@ -98,7 +99,8 @@ impl Output {
             Self::Text => {
                 let mut text = String::new();
                 print(&mut text)?;
-                out.write_all(text.as_bytes())?;
+                // Names are escaped where they are written; this is for any other text.
+                write!(out, "{}", EscapedLines(text))?;
             }
             Self::Json => {
                 serde_json::to_writer_pretty(&mut *out, value)?;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ferroute_core::Escaped;
+
 use super::{Answer, Finding, Mismatch, Report, SourceAddress};
 use crate::plural;
 
@@ -22,11 +24,11 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, limit: usiz
             writeln!(out, "  {ports}, {frontends}, {packets}")?;
         }
     }
-    structure.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+    structure.iter().try_for_each(|line| writeln!(out, "  {}", Escaped(line)))?;
     let mut last = None;
     for finding in findings.iter().take(limit) {
         if last != Some(&finding.service_port) {
-            writeln!(out, "  {}", finding.service_port)?;
+            writeln!(out, "  {}", Escaped(&finding.service_port))?;
             last = Some(&finding.service_port);
         }
         write_finding_into(out, finding)?;
@@ -34,12 +36,12 @@ pub fn write_report_into(out: &mut impl fmt::Write, report: &Report, limit: usiz
     write_rest_into(out, findings.len(), limit, "differences")?;
     for frontend in stale.iter().take(limit) {
         let name = frontend.name.as_ref().map(|name| format!(" of {name}")).unwrap_or_default();
-        writeln!(out, "  stale: {}{name}: no Service has this frontend", frontend.frontend)?;
+        writeln!(out, "  stale: {}{}: no Service has this frontend", frontend.frontend, Escaped(name))?;
     }
     write_rest_into(out, stale.len(), limit, "stale frontends")?;
     for undetermined in undetermined.iter().take(limit) {
         let name = undetermined.service_port.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
-        writeln!(out, "  unknown: {name}{}", undetermined.reason)?;
+        writeln!(out, "  unknown: {}{}", Escaped(name), Escaped(&undetermined.reason))?;
     }
     write_rest_into(out, undetermined.len(), limit, "unknown results")?;
     for count in intended {
@@ -64,7 +66,7 @@ fn write_finding_into(out: &mut impl fmt::Write, finding: &Finding) -> fmt::Resu
     }
     let place = place.trim_end();
     let separator = if place.is_empty() { "" } else { ": " };
-    writeln!(out, "    {place}{separator}{}", finding.mismatch)
+    writeln!(out, "    {}{separator}{}", Escaped(place), Escaped(&finding.mismatch))
 }
 
 impl fmt::Display for Mismatch {

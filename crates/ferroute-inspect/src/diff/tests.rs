@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ferroute_config::ModeName;
 use ferroute_core::{
     Frontend, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServiceTable,
-    testing::{Cluster, pod, service, slice},
+    testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName};
 use ferroute_nftables::{
@@ -164,6 +164,23 @@ fn deleted_services_are_stale_and_new_ones_are_missing() {
         10.96.0.1:80/tcp: not handled by any rule (expected: served by 3 endpoints)
       stale: 10.96.0.9:80/tcp of shop/web:http: no Service has this frontend
     ");
+}
+
+#[test]
+fn names_in_rules_control_no_terminal() {
+    let (table, settings) = (shop().table(IpFamily::V4), settings());
+    let rules = iptables(&table, &settings);
+    let mut report = report(&table, &settings, &Rules::iptables(&rules), &Rules::iptables(&rules));
+    let frontend = Frontend { address: "10.96.0.9".parse().ok(), port: 80, protocol: ferroute_core::Protocol::Tcp };
+    report.stale.push(StaleFrontend { frontend, name: Some(HOSTILE.to_owned()) });
+    assert_visible(&text(&report));
+    report.stale.clear();
+    report.structure.push(HOSTILE.to_owned());
+    assert_visible(&text(&report));
+    report.structure.clear();
+    report.undetermined.push(Undetermined { service_port: None, reason: HOSTILE.to_owned() });
+    assert_visible(&text(&report));
+    assert_eq!(serde_json::to_value(&report).unwrap()["doubts"][0]["why"], HOSTILE);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::fmt;
 
+use ferroute_core::Escaped;
 use serde::Serialize;
 
 use super::{Inputs, checks};
@@ -86,12 +87,12 @@ pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) ->
             Severity::Warning => "WARNING",
             Severity::Note => "NOTE",
         };
-        writeln!(out, "{title}: {problem}  [{check}]")?;
-        writeln!(out, "    effect: {effect}")?;
-        writeln!(out, "    fix:    {fix}")?;
+        writeln!(out, "{title}: {}  [{check}]", Escaped(problem))?;
+        writeln!(out, "    effect: {}", Escaped(effect))?;
+        writeln!(out, "    fix:    {}", Escaped(fix))?;
     }
     for Unknown { check, reason } in unknown {
-        writeln!(out, "UNKNOWN: {reason}  [{check}]")?;
+        writeln!(out, "UNKNOWN: {}  [{check}]", Escaped(reason))?;
     }
     if !passed.is_empty() {
         writeln!(out, "passed: {}", passed.join(", "))?;

@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use ferroute_core::Eligibility;
+use ferroute_core::{Eligibility, Escaped};
 
 use super::{
     Answer, Clients, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling, KernelState, Outcome,
@@ -16,16 +16,16 @@ use crate::plural;
 /// Only those of `out`.
 pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanation) -> fmt::Result {
     let Explanation { service, type_, node, zone, handling, kernel_error } = explanation;
-    write!(out, "Service {service}, type {type_}, on node {node}")?;
+    write!(out, "{}", Escaped(format_args!("Service {service}, type {type_}, on node {node}")))?;
     if let Some(zone) = zone {
-        write!(out, " in zone {zone}")?;
+        write!(out, " in zone {}", Escaped(zone))?;
     }
     out.write_char('\n')?;
     match handling {
-        Handling::Skipped { reason } => writeln!(out, "\nskipped: {reason}"),
+        Handling::Skipped { reason } => writeln!(out, "\nskipped: {}", Escaped(reason)),
         Handling::Invalid { errors } => {
             writeln!(out, "\ninvalid, so the proxy ignores it:")?;
-            errors.iter().try_for_each(|error| writeln!(out, "  {error}"))
+            errors.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))
         }
         Handling::Served { policies, ports, unused_slices } => {
             write_policies_into(out, policies)?;
@@ -34,7 +34,9 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
                 out.write_char('\n')?;
                 unused_slices.iter().try_for_each(|slice| write_unused_slice_into(out, "", slice))?;
             }
-            kernel_error.iter().try_for_each(|error| writeln!(out, "\ncannot show all of the kernel's state: {error}"))
+            kernel_error
+                .iter()
+                .try_for_each(|error| writeln!(out, "\ncannot show all of the kernel's state: {}", Escaped(error)))
         }
     }
 }
@@ -53,7 +55,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
         writeln!(out, "  source ranges         {} (load balancer IPs only)", ranges.join(", "))?;
     }
     if let Some(distribution) = &policies.traffic_distribution {
-        writeln!(out, "  traffic distribution  {distribution} (by EndpointSlice hints)")?;
+        writeln!(out, "  traffic distribution  {} (by EndpointSlice hints)", Escaped(distribution))?;
     }
     if let Some(check) = policies.health_check {
         let status = if check.local_endpoints > 0 { "200" } else { "503" };
@@ -68,7 +70,7 @@ fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Resu
     // The first frontend is the cluster IP, with the Service's port number.
     let number = frontends.first().map(|frontend| frontend.port).unwrap_or_default();
     let name = if name.is_empty() { String::new() } else { format!("{name} ") };
-    writeln!(out, "\nport {name}{number}/{protocol}, {family}")?;
+    writeln!(out, "\nport {}{number}/{protocol}, {family}", Escaped(name))?;
     writeln!(out, "  frontends")?;
     let rows = frontends.iter().flat_map(frontend_rows).collect::<Vec<_>>();
     write_columns_into(out, &rows)?;
@@ -128,7 +130,7 @@ fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
     let place = if endpoint.local { "this node" } else { "other node" };
     let mut start = vec![
         endpoint.address.to_string(),
-        endpoint.pod.clone().unwrap_or_default(),
+        Escaped(endpoint.pod.as_deref().unwrap_or_default()).to_string(),
         format!("{}, {place}{}", endpoint.state.as_str(), hints(endpoint)),
     ];
     let row = |usage| {
@@ -141,7 +143,7 @@ fn endpoint_rows(endpoint: &ExplainedEndpoint) -> Vec<Vec<String>> {
 fn hints(endpoint: &ExplainedEndpoint) -> String {
     let list = |noun: &str, names: &[String]| match names {
         [] => String::new(),
-        names => format!(", for {noun} {}", names.join(" ")),
+        names => format!(", for {noun} {}", Escaped(names.join(" "))),
     };
     list("zone", &endpoint.hinted_zones) + &list("node", &endpoint.hinted_nodes)
 }
@@ -164,7 +166,8 @@ fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
 
 fn write_unused_slice_into(out: &mut impl fmt::Write, indent: &str, slice: &UnusedSlice) -> fmt::Result {
     let UnusedSlice { slice, endpoints, reason } = slice;
-    writeln!(out, "{indent}unused EndpointSlice {slice} ({}): {reason}", plural(*endpoints, "endpoint"))
+    let text = format!("unused EndpointSlice {slice} ({}): {reason}", plural(*endpoints, "endpoint"));
+    writeln!(out, "{indent}{}", Escaped(text))
 }
 
 fn write_kernel_state_into(out: &mut impl fmt::Write, kernel: &KernelState) -> fmt::Result {
@@ -176,7 +179,8 @@ fn write_kernel_state_into(out: &mut impl fmt::Write, kernel: &KernelState) -> f
             let count = |packets: Option<u64>| packets.map_or("-".to_owned(), |packets| packets.to_string());
             let width = rules.iter().map(|rule| count(rule.packets).len()).max().unwrap_or_default();
             for rule in rules {
-                writeln!(out, "    {:>width$}  {}  {}", count(rule.packets), rule.location, rule.text)?;
+                let (location, text) = (Escaped(&rule.location), Escaped(&rule.text));
+                writeln!(out, "    {:>width$}  {location}  {text}", count(rule.packets))?;
             }
         }
     }

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use ferroute_core::{
     LocalTrafficDetector, NodePortAddresses, ProxySettings,
-    testing::{Cluster, pod, service, slice},
+    testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use insta::assert_snapshot;
 
@@ -53,6 +53,27 @@ fn frontends_and_endpoints_are_explained() {
         10.244.0.2:8080  web-1  ready, this node   used
         10.244.1.2:8080         ready, other node  used
     ");
+}
+
+#[test]
+fn names_in_objects_and_rules_control_no_terminal() {
+    let mut cluster = Cluster::new("node-1")
+        .zone(HOSTILE)
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("", 80))
+        .slice(slice("shop/web-a", "web").port("", 8080).pod("10.244.0.2"));
+    assert_visible(&text(&cluster, &ProxySettings::default()));
+
+    cluster.node.metadata.labels.clear();
+    let mut explanation = explained(&cluster, &ProxySettings::default());
+    let Handling::Served { ports, .. } = &mut explanation.handling else { panic!("{explanation:?}") };
+    let rule = ServiceRule { location: HOSTILE.to_owned(), text: HOSTILE.to_owned(), packets: None, bytes: None };
+    ports[0].kernel = Some(KernelState { rules: Some(vec![rule]), connections: None });
+    ports[0].endpoints[0].pod = Some(HOSTILE.to_owned());
+    let mut text = String::new();
+    write_explanation_into(&mut text, &explanation).unwrap();
+    assert_visible(&text);
+    let json = serde_json::to_value(&explanation).unwrap().to_string();
+    assert!(json.contains(&serde_json::to_string(HOSTILE).unwrap()), "{json}");
 }
 
 #[test]

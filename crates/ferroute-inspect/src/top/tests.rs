@@ -1,6 +1,6 @@
 use ferroute_core::{
     HostState, IpFamily, ProxySettings,
-    testing::{Cluster, pod, service, slice},
+    testing::{Cluster, HOSTILE, assert_visible, pod, service, slice},
 };
 use ferroute_iptables::{PlanContext, SavedRulesReader};
 use insta::assert_snapshot;
@@ -34,6 +34,11 @@ fn rates_are_connections_per_second_between_samples() {
      50.0  shop/cart:http  10.244.0.2:8080 100 %
      20.0  shop/web:http   10.244.0.2:8080 75 %  10.244.0.3:8080 25 %
     ");
+}
+
+#[test]
+fn names_in_rules_control_no_terminal() {
+    assert_visible(&table_of_rates(&[(HOSTILE, A, 1)], &[(HOSTILE, A, 2)]));
 }
 
 #[test]

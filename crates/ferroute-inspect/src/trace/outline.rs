@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroute_core::{NamespacedName, ServicePortName};
+use ferroute_core::{Escaped, NamespacedName, ServicePortName};
 use ferroute_proxy::modes::REGISTRY;
 use ferroute_trace::{Origin, Packet};
 
@@ -24,26 +24,30 @@ pub fn write_outline_into(
     let Packet { protocol, source, destination, .. } = packet;
     write!(out, "{protocol} from {source}")?;
     if let Some(sender) = desired.names.owner(source.ip()) {
-        write!(out, " ({sender})")?;
+        write!(out, " ({})", Escaped(sender))?;
     }
     write!(out, " to {destination}")?;
     match (desired.frontend(*destination, *protocol), desired.names.owner(destination.ip())) {
-        (Some((service, frontend)), _) => write!(out, " ({service}, {frontend})")?,
-        (None, Some(owner)) => write!(out, " ({owner})")?,
+        (Some((service, frontend)), _) => write!(out, " ({}, {frontend})", Escaped(service))?,
+        (None, Some(owner)) => write!(out, " ({})", Escaped(owner))?,
         (None, None) => {}
     }
-    let name = &desired.node().name;
+    let name = Escaped(&desired.node().name);
     match (&packet.origin, arrival) {
         (Origin::Local, Arrival::Requested) => write!(out, "\nsent by node {name} itself")?,
         (Origin::Local, _) => write!(out, "\nsent by node {name} itself, which has this address")?,
         (Origin::Interface(interface), Arrival::ByRoute) => {
+            let interface = Escaped(interface);
             write!(out, "\non node {name}, arriving on {interface}, the interface to {}", source.ip())?;
         }
-        (Origin::Interface(interface), _) => write!(out, "\non node {name}, arriving on {interface}")?,
+        (Origin::Interface(interface), _) => write!(out, "\non node {name}, arriving on {}", Escaped(interface))?,
     }
     match rules.are_in_kernel() {
         true => writeln!(out, "\nthrough the rules in the kernel")?,
-        false => writeln!(out, "\nthrough the rules of {} mode, planned from {}", rules.mode(), desired.origin)?,
+        false => {
+            let origin = Escaped(&desired.origin);
+            writeln!(out, "\nthrough the rules of {} mode, planned from {origin}", rules.mode())?;
+        }
     }
     let configured = desired.resolved.mode;
     if let Some(substitute) = REGISTRY.substitute(configured).filter(|_| !rules.are_in_kernel()) {
@@ -53,13 +57,14 @@ pub fn write_outline_into(
              the same endpoints"
         )?;
     }
-    if let Some(remote) = remote_sender(node, packet) {
+    if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(
             out,
             "note: {remote} is on another node, whose rules are applied first; trace there with --hostname-override"
         )?;
     }
     if let Some((service, ports)) = service_without_port(node, packet) {
+        let service = Escaped(service);
         writeln!(out, "note: {} is the cluster IP of {service}, which only has the ports {ports}", destination.ip())?;
     }
     out.write_char('\n')

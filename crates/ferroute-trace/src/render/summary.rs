@@ -1,5 +1,7 @@
 use std::fmt;
 
+use ferroute_core::Escaped;
+
 use super::{Via, common_end, shown_choices};
 use crate::{Branch, Choice, Hook, Step, Trace, Verdict};
 
@@ -13,7 +15,7 @@ pub fn write_summary_into(out: &mut impl fmt::Write, trace: &Trace) -> fmt::Resu
             writeln!(out, "in {:.1} % of all cases:", branch.share * 100.0)?;
         }
         for assumption in &branch.assumptions {
-            writeln!(out, "assuming: {assumption}")?;
+            writeln!(out, "assuming: {}", Escaped(assumption))?;
         }
         write_branch_into(out, branch)?;
     }
@@ -29,7 +31,7 @@ fn write_branch_into(out: &mut impl fmt::Write, branch: &Branch) -> fmt::Result 
             Some((from, interface)) => writeln!(out, "=> delivered {}, with source {from}", Via(interface)),
             None => writeln!(out, "=> delivered"),
         },
-        (verdict, _) => writeln!(out, "=> {verdict}"),
+        (verdict, _) => writeln!(out, "=> {}", Escaped(verdict)),
     }
 }
 
@@ -37,7 +39,7 @@ fn write_branch_into(out: &mut impl fmt::Write, branch: &Branch) -> fmt::Result 
 fn write_steps_into(out: &mut impl fmt::Write, steps: &[Step], choices: &[Choice]) -> fmt::Result {
     let Some((_, table, _)) = steps.first().and_then(Step::base_chain) else {
         for step in steps {
-            writeln!(out, "{}", StepText { step, choices })?;
+            writeln!(out, "{}", Escaped(StepText { step, choices }))?;
         }
         return Ok(());
     };
@@ -50,10 +52,10 @@ fn write_steps_into(out: &mut impl fmt::Write, steps: &[Step], choices: &[Choice
         match previous {
             Some(same) if same == below => out.write_str(if n == 0 { ": " } else { ", " })?,
             _ if below.is_empty() => write!(out, "\n{INDENT}")?,
-            _ => write!(out, "\n{INDENT}{}: ", below.join(ARROW))?,
+            _ => write!(out, "\n{INDENT}{}: ", Escaped(below.join(ARROW)))?,
         }
         previous = Some(below);
-        write!(out, "{}", StepText { step, choices })?;
+        write!(out, "{}", Escaped(StepText { step, choices }))?;
         if matches!(step, Step::Choice { .. }) {
             write_choices_into(out, choices)?;
         }
@@ -62,7 +64,7 @@ fn write_steps_into(out: &mut impl fmt::Write, steps: &[Step], choices: &[Choice
 }
 
 fn write_chains_into(out: &mut impl fmt::Write, table: &str, chains: &[String]) -> fmt::Result {
-    write!(out, "{table} ")?;
+    write!(out, "{} ", Escaped(table))?;
     let mut column = table.len() + 1;
     for (n, chain) in chains.iter().enumerate() {
         if n > 0 && column + chain.len() + 3 > WIDTH {
@@ -70,7 +72,7 @@ fn write_chains_into(out: &mut impl fmt::Write, table: &str, chains: &[String]) 
             column = table.len();
         }
         out.write_str(if n > 0 { ARROW } else { "" })?;
-        out.write_str(chain)?;
+        write!(out, "{}", Escaped(chain))?;
         column += chain.len() + 3;
     }
     Ok(())
@@ -81,7 +83,7 @@ fn write_choices_into(out: &mut impl fmt::Write, choices: &[Choice]) -> fmt::Res
     let differ = common_end(choices).is_none();
     let (shown, rest) = choices.split_at(shown_choices(choices));
     for Choice { share, chain, to, from, interface } in shown {
-        write!(out, "\n{INDENT}{:6.1} %  {chain}: {to}", share * 100.0)?;
+        write!(out, "\n{INDENT}{:6.1} %  {}: {to}", share * 100.0, Escaped(chain))?;
         if differ {
             write!(out, " {}, with source {from}", Via(interface.as_deref()))?;
         }

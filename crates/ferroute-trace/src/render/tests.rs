@@ -1,6 +1,9 @@
 use std::net::IpAddr;
 
-use ferroute_core::{HostState, IpFamily};
+use ferroute_core::{
+    EscapedLines, HostState, IpFamily,
+    testing::{HOSTILE, assert_visible},
+};
 use ferroute_iptables::{PlanContext, RuleSet, render};
 
 use super::*;
@@ -123,6 +126,28 @@ fn colours_only_add_escape_sequences() {
         bare.push_str(if n == 0 { part } else { part.split_once('m').unwrap().1 });
     }
     assert_eq!(bare, trace(&rules, &packet, plain()));
+}
+
+#[test]
+fn comments_and_chains_of_other_programs_control_no_terminal() {
+    // iptables accepts any bytes in comments, and interfaces may have almost any name.
+    let rules = read(&format!(
+        "*nat\n:PREROUTING ACCEPT [0:0]\n:x\u{202e} - [0:0]\n-A PREROUTING -m comment --comment \"{HOSTILE}\" -j DROP -p udp\n\
+         -A PREROUTING -m comment --comment \"{HOSTILE}\" -j x\u{202e}\n-A x\u{202e} -m strange \"{HOSTILE}\"\n\
+         -A x\u{202e} -p tcp -j DNAT --to-destination 172.17.0.4:80\nCOMMIT\n"
+    ));
+    let hostile = |_| Some(HOSTILE.to_owned());
+    let packet = from_outside("192.168.49.2:22");
+    for all in [false, true] {
+        assert_visible(&trace(&rules, &packet, TextOptions { all, names: &hostile, ..plain() }));
+    }
+    let trace = Ruleset::from_rules(&rules).trace(&host(), &packet);
+    let mut chart = String::new();
+    crate::mermaid::write_into(&mut chart, &trace, &packet, &hostile).unwrap();
+    assert_eq!(EscapedLines(&chart).to_string(), chart);
+    let mut summary = String::new();
+    write_summary_into(&mut summary, &trace).unwrap();
+    assert_eq!(EscapedLines(&summary).to_string(), summary);
 }
 
 #[test]
