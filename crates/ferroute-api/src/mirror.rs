@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::{collections::HashMap, net::IpAddr};
 
 use crate::{
     EndpointAddress, EndpointConditions, EndpointPort, EndpointSlice, Endpoints, ObjectMeta, SliceEndpoint, labels,
@@ -21,16 +21,18 @@ pub fn mirror(endpoints: &Endpoints) -> Vec<EndpointSlice> {
         return Vec::new();
     }
     let mut slices: Vec<EndpointSlice> = Vec::new();
+    // The indexes of the slices of each family, by their ports.
+    let mut indexes: HashMap<&str, HashMap<Vec<EndpointPort>, usize>> = HashMap::new();
     for subset in &endpoints.subsets {
         let ports = sorted(&subset.ports);
         let ready = subset.addresses.iter().map(|address| (address, true));
         let not_ready = subset.not_ready_addresses.iter().map(|address| (address, false));
         for (address, ready) in ready.chain(not_ready) {
             let (family, endpoint) = slice_endpoint(address, ready);
-            let existing = slices.iter().position(|slice| slice.address_type == family && slice.ports == ports);
-            let index = existing.unwrap_or_else(|| {
-                let nth = slices.iter().filter(|slice| slice.address_type == family).count() + 1;
-                slices.push(empty_slice(metadata, family, nth, &ports));
+            let of_family = indexes.entry(family).or_default();
+            let index = of_family.get(&ports).copied().unwrap_or_else(|| {
+                slices.push(empty_slice(metadata, family, of_family.len() + 1, &ports));
+                of_family.insert(ports.clone(), slices.len() - 1);
                 slices.len() - 1
             });
             slices[index].endpoints.push(endpoint);

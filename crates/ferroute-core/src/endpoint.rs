@@ -5,7 +5,7 @@ use std::{
 };
 
 /// Topology hints: the zones and nodes that should use an endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// Names of zones; empty without zone hints.
     pub zones: Vec<Box<str>>,

@@ -1,6 +1,6 @@
 //! Validation of API objects.
 //!
-//! Each function converts an object into a value that is valid by its type, or returns all errors of the object at once,
+//! Each function converts an object into a value that is valid by its type, or returns the errors of the object at once,
 //! by field. An object is accepted or rejected as a whole. The API server validates most of this too, but manifest files
 //! never passed through one, and rules are built from these values as text.
 
@@ -31,11 +31,11 @@ use crate::{NamespacedName, Protocol, UnknownProtocol};
 pub struct FieldError {
     /// Path of the field: `spec.ports[0].nodePort`.
     pub field: String,
-    /// The problem, and where it helps the valid values.
+    /// The problem, and where it helps the valid values. Long values are abbreviated.
     pub problem: String,
 }
 
-/// An invalid object, with all of its errors.
+/// An invalid object, with its errors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {name}: {}", join(.errors))]
 pub struct InvalidObject {
@@ -43,7 +43,7 @@ pub struct InvalidObject {
     pub kind: &'static str,
     /// Name of the object.
     pub name: NamespacedName,
-    /// The invalid fields; never empty.
+    /// The invalid fields, [`MAX_ERRORS`] at most; never empty.
     pub errors: Vec<FieldError>,
 }
 
@@ -84,7 +84,9 @@ struct Errors(Vec<FieldError>);
 
 impl Errors {
     fn add(&mut self, field: impl Into<String>, problem: impl fmt::Display) {
-        self.0.push(FieldError { field: field.into(), problem: problem.to_string() });
+        if self.0.len() < MAX_ERRORS {
+            self.0.push(FieldError { field: field.into(), problem: abbreviated(problem.to_string()) });
+        }
     }
 
     /// Returns the parsed value of a field, or adds its error.
@@ -106,6 +108,22 @@ impl Errors {
         }
     }
 }
+
+/// Abbreviates the middle of a text: a value may have a megabyte, and errors are logged, kept and sent as Events.
+fn abbreviated(text: String) -> String {
+    if text.len() <= 4 * KEPT_OF_PROBLEM {
+        return text;
+    }
+    let start: String = text.chars().take(KEPT_OF_PROBLEM).collect();
+    let end = text.char_indices().rev().nth(KEPT_OF_PROBLEM).map_or(0, |(at, _)| at);
+    format!("{start}...{}", &text[end..])
+}
+
+/// Errors that are kept of an object.
+pub const MAX_ERRORS: usize = 20;
+
+/// Characters at the start and at the end of a long [`FieldError::problem`] that are kept.
+const KEPT_OF_PROBLEM: usize = 100;
 
 /// Parses a port number that is not zero.
 fn parse_port(number: i32) -> Result<NonZeroU16, String> {

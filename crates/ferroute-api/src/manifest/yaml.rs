@@ -1,7 +1,10 @@
 //! The YAML parser: composes the parser's events to values, and resolves aliases and merge keys (`<<`). The expansion of
 //! aliases is limited, because a few lines of them can stand for more values than fit in memory.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
@@ -31,7 +34,7 @@ struct Composer<'t> {
     parser: Parser<'t, StrInput<'t>>,
     /// Anchored nodes, by the parser's anchor ID.
     anchors: HashMap<usize, Node<'t>>,
-    /// Number of values copied for anchors and aliases.
+    /// Values copied for anchors and aliases, by [`weight`].
     copies: usize,
 }
 
@@ -161,7 +164,7 @@ impl<'t> Composer<'t> {
     }
 
     fn copy(&mut self, node: &Node<'t>, line: u32) -> Result<Node<'t>, SyntaxError> {
-        self.copies = self.copies.saturating_add(count(node));
+        self.copies = self.copies.saturating_add(weight(node));
         if self.copies > MAX_COPIES {
             return Err(SyntaxError { line, cause: Cause::TooManyAliases(MAX_COPIES) });
         }
@@ -208,13 +211,13 @@ impl<'t> Mapping<'t> {
             let last = self.entries.iter().rev().find(|(name, _)| name == key);
             return Err(duplicate(key, last.map_or(self.line, |(_, node)| node.line)));
         }
+        if self.merged.is_empty() {
+            return Ok(Node { line: self.line, value: Value::Map(self.entries) });
+        }
+        let mut keys: HashSet<Cow<'t, str>> = self.entries.iter().map(|(key, _)| key.clone()).collect();
         for node in self.merged {
             let Value::Map(entries) = node.value else { continue };
-            for (key, node) in entries {
-                if !self.entries.iter().any(|(own, _)| *own == key) {
-                    self.entries.push((key, node));
-                }
-            }
+            self.entries.extend(entries.into_iter().filter(|(key, _)| keys.insert(key.clone())));
         }
         Ok(Node { line: self.line, value: Value::Map(self.entries) })
     }
@@ -230,11 +233,15 @@ fn scalar<'t>(text: Cow<'t, str>, style: ScalarStyle, tag: Option<&Tag>) -> Valu
     }
 }
 
-fn count(node: &Node<'_>) -> usize {
+/// Returns the number of values in a node, in which long texts count as several: each copy of a text is decoded to a
+/// string of its own.
+fn weight(node: &Node<'_>) -> usize {
+    let text = |text: &str| text.len() / TEXT_OF_ONE_VALUE;
     1 + match &node.value {
-        Value::List(items) => items.iter().map(count).sum(),
-        Value::Map(entries) => entries.iter().map(|(_, node)| count(node)).sum(),
-        _ => 0,
+        Value::Null => 0,
+        Value::Bool(_, value) | Value::Number(value) | Value::String(value) => text(value),
+        Value::List(items) => items.iter().map(weight).sum(),
+        Value::Map(entries) => entries.iter().map(|(key, node)| text(key) + weight(node)).sum(),
     }
 }
 
@@ -262,3 +269,6 @@ const MAX_DEPTH: usize = 64;
 
 /// Limit of values copied for anchors and aliases in a document; about 10 MB.
 const MAX_COPIES: usize = 100_000;
+
+/// Bytes of text that count as a further value, about the memory of a value.
+const TEXT_OF_ONE_VALUE: usize = 100;

@@ -1,4 +1,4 @@
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ferroute_api::{self as api, labels};
 
@@ -80,7 +80,7 @@ fn parse_endpoint_ip(text: &str, family: IpFamily) -> Result<IpAddr, String> {
 
 /// The distinct hints of a slice. Most endpoints have the same hints, so these share one allocation.
 #[derive(Default)]
-struct SharedHints(Vec<Arc<Hints>>);
+struct SharedHints(HashSet<Arc<Hints>>);
 
 impl SharedHints {
     fn share(&mut self, given: &api::EndpointHints) -> Option<Arc<Hints>> {
@@ -89,10 +89,11 @@ impl SharedHints {
         if hints == Hints::default() {
             return None;
         }
-        if let Some(shared) = self.0.iter().find(|shared| ***shared == hints) {
+        if let Some(shared) = self.0.get(&hints) {
             return Some(shared.clone());
         }
-        self.0.push(Arc::new(hints));
-        self.0.last().cloned()
+        let hints = Arc::new(hints);
+        self.0.insert(hints.clone());
+        Some(hints)
     }
 }

@@ -74,3 +74,17 @@ fn service_cidrs_are_parsed_in_both_families() {
     assert_eq!(parse(&[]).unwrap(), []);
     assert_errors(parse(&["10.96.0.0/16", "10.96.0.0"]), &[("spec.cidrs[1]", "invalid network \"10.96.0.0\"")]);
 }
+
+#[test]
+fn errors_of_large_objects_are_small() {
+    let long = "é".repeat(10_000);
+    let spec = ServiceCidrSpec { cidrs: vec![long; 30] };
+    let error = parse_service_cidr(&ServiceCidr { spec, ..ServiceCidr::default() }).unwrap_err();
+    assert_eq!(error.errors.len(), MAX_ERRORS);
+    let text = error.to_string();
+    assert!(text.len() < 20_000, "{} bytes", text.len());
+    assert!(
+        text.contains("spec.cidrs[0]: invalid network \"éé") && text.contains("é\" (want ADDRESS/PREFIX)"),
+        "{text}"
+    );
+}

@@ -129,6 +129,21 @@ fn exponential_aliases_are_an_error() {
 }
 
 #[test]
+fn many_aliases_of_a_long_text_are_an_error() {
+    let aliases = ["*long"; 1_000].join(", ");
+    let text = named("a", &format!("long: &long {}\nspec:\n  externalIPs: [{aliases}]\n", "x".repeat(100_000)));
+    assert_eq!(summary(&text), ["error: document 1, line 7: aliases expand to more than 100000 values"]);
+}
+
+#[test]
+fn merging_takes_time_in_proportion_to_the_keys() {
+    // Comparing each pair of keys would take minutes.
+    let keys = |prefix: &str| (0..30_000).map(|i| format!("{prefix}{i}: 1")).collect::<Vec<_>>().join(", ");
+    let text = named("a", &format!("from: &from {{{}}}\nto: {{<<: *from, {}}}\n", keys("a"), keys("b")));
+    assert_eq!(service(&text).metadata.name, "a");
+}
+
+#[test]
 fn recursive_alias_is_an_error() {
     assert_eq!(summary("a: &a [b, *a]\n"), ["error: document 1, line 1: alias refers to an anchor that contains it"]);
 }
