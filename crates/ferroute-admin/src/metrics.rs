@@ -27,7 +27,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 
 pub use self::{
     component::ApiRequest,
-    ferroute::Connections,
+    ferroute::{Connections, Draining},
     mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS},
 };
 use self::{
@@ -64,6 +64,8 @@ pub struct Sampled {
     pub sync_silence: Duration,
     /// Number of log messages that were dropped so far.
     pub dropped_log_lines: u64,
+    /// Open connections to terminating endpoints of each family that has some.
+    pub draining: Vec<Draining>,
 }
 
 impl Metrics {
@@ -147,6 +149,7 @@ impl Metrics {
         sampled.progress.iter().for_each(|(family, progress)| self.ferroute.set_progress(*family, progress));
         self.ferroute.set_connections(&sampled.connections);
         self.ferroute.set_process(sampled.sync_silence, sampled.dropped_log_lines);
+        self.ferroute.set_draining(&sampled.draining);
         self.mode.set_packets(&sampled.packets);
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).expect("bug: an invalid metric was registered")

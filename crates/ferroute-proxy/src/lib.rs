@@ -34,6 +34,7 @@
 
 pub mod cleanup;
 mod config_watch;
+mod drain;
 mod events;
 pub mod feed;
 mod health;

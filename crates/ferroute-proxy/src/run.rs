@@ -219,6 +219,7 @@ impl Daemon<'_> {
             Box::new(first_sync),
             Box::new(recording),
             Box::new(status.observer()),
+            Box::new(status.drain_observer(&tasks)),
         ];
         observers.extend(more_observers);
         let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);

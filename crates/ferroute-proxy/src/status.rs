@@ -21,6 +21,7 @@ use ferroute_nftables::{ConnectionReader, ConnectionTotals};
 use tokio::runtime::Handle;
 
 use crate::{
+    drain::{DrainObserver, DrainState},
     logging::{self, chain},
     modes::Mode,
     observer::{FamilySynced, Observer},
@@ -93,6 +94,11 @@ impl Status {
             history: self.history.clone(),
             sync_start: (Instant::now(), true),
         }
+    }
+
+    /// Returns an observer that counts open connections to terminating endpoints.
+    pub(crate) fn drain_observer(&self, tasks: &Tasks) -> DrainObserver {
+        DrainObserver::new(Arc::clone(&self.sampler.draining), tasks.clone())
     }
 
     /// Returns the handler of the metrics address.
@@ -184,6 +190,7 @@ struct Sampler {
     /// Progress of each family's dataplane, once they are open.
     progress: OnceLock<Vec<(IpFamily, Progress)>>,
     connections: ConnectionSampler,
+    draining: Arc<DrainState>,
 }
 
 impl Sampler {
@@ -201,7 +208,8 @@ impl Sampler {
             })
         };
         let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
-        Self { counters, kernel, main, watchdog, progress: OnceLock::new(), connections: ConnectionSampler::default() }
+        let (connections, draining) = (ConnectionSampler::default(), Arc::default());
+        Self { counters, kernel, main, watchdog, progress: OnceLock::new(), connections, draining }
     }
 
     fn sample(&self) -> Sampled {
@@ -214,6 +222,7 @@ impl Sampler {
             connections: self.connections.get(),
             sync_silence: self.watchdog.heartbeat().silence(),
             dropped_log_lines: logging::dropped_lines(),
+            draining: self.draining.counts(),
         }
     }
 

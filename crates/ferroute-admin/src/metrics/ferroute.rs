@@ -24,6 +24,19 @@ pub struct Connections {
     pub other_endpoints: u64,
 }
 
+/// Open connections of one family to terminating endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draining {
+    /// IP family.
+    pub family: IpFamily,
+    /// Terminating endpoints of all service ports.
+    pub endpoints: u64,
+    /// Connections by service port name (`shop/web:http`), for a limited number of service ports.
+    pub services: Vec<(String, u64)>,
+    /// Connections of all other service ports.
+    pub other_services: u64,
+}
+
 pub(super) struct FerrouteMetrics {
     rules: GaugeVec,
     written: IntCounterVec,
@@ -37,6 +50,8 @@ pub(super) struct FerrouteMetrics {
     dropped_log_lines: IntCounterVec,
     services: IntCounterVec,
     endpoints: IntCounterVec,
+    terminating: GaugeVec,
+    draining: GaugeVec,
 }
 
 impl FerrouteMetrics {
@@ -95,6 +110,12 @@ impl FerrouteMetrics {
                 "ferroute_endpoint_connections_total",
                 "New connections by service port and endpoint.",
                 &["service_port", "endpoint", "ip_family"],
+            ),
+            terminating: registrar.gauges("ferroute_terminating_endpoints", "Terminating endpoints.", FAMILY),
+            draining: registrar.gauges(
+                "ferroute_draining_connections",
+                "Open connections to terminating endpoints by service port; the name is empty for those beyond the first 100.",
+                &["service_port", "ip_family"],
             ),
         }
     }
@@ -156,6 +177,22 @@ impl FerrouteMetrics {
                 self.endpoints.with_label_values(&[name, &*endpoint.to_string(), family]).inc_by(*count);
             }
             self.endpoints.with_label_values(&["", "", family]).inc_by(connections.other_endpoints);
+        }
+    }
+
+    /// Replaces all counts, so that service ports without terminating endpoints disappear.
+    pub(super) fn set_draining(&self, draining: &[Draining]) {
+        self.terminating.reset();
+        self.draining.reset();
+        for draining in draining {
+            let family = draining.family.as_str();
+            self.terminating.with_label_values(&[family]).set(draining.endpoints as f64);
+            for (name, count) in &draining.services {
+                self.draining.with_label_values(&[&**name, family]).set(*count as f64);
+            }
+            if draining.other_services > 0 {
+                self.draining.with_label_values(&["", family]).set(draining.other_services as f64);
+            }
         }
     }
 }

@@ -16,7 +16,8 @@ use ferroute_admin::{
     history::{ChangeKind, ChangeOrigin, History, ObjectChange, Synced},
     http::Handler,
     metrics::{
-        ApiRequest, Connections, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS, Sampled,
+        ApiRequest, Connections, Draining, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS,
+        Sampled,
     },
     version,
 };
@@ -107,7 +108,12 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         connections: families.iter().map(|family| connections(*family)).collect(),
         sync_silence: Duration::from_millis(250),
         dropped_log_lines: 13,
+        draining: families.iter().map(|family| draining(*family)).collect(),
     })
+}
+
+fn draining(family: IpFamily) -> Draining {
+    Draining { family, endpoints: 3, services: vec![("shop/web:http".to_owned(), 7)], other_services: 2 }
 }
 
 fn connections(family: IpFamily) -> Connections {
@@ -268,6 +274,23 @@ fn connections_of_deleted_services_are_removed() {
     assert_eq!(both[1], "ferroute_connections_total{ip_family=\"IPv4\",service_port=\"shop/web:http\"} 70");
     let others = shown(vec![Connections { services: Vec::new(), ..connections(IpFamily::V4) }]);
     assert_eq!(others, ["ferroute_connections_total{ip_family=\"IPv4\",service_port=\"\"} 5"]);
+    assert_eq!(shown(Vec::new()), [""; 0]);
+}
+
+#[test]
+fn service_ports_without_terminating_endpoints_have_no_count() {
+    let metrics = Metrics::new(NFTABLES_METRICS);
+    let shown = |draining| {
+        let text = metrics.render(&Sampled { draining, ..Sampled::default() });
+        let is_shown = |line: &&str| line.starts_with("ferroute_draining") || line.starts_with("ferroute_terminating");
+        text.lines().filter(is_shown).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let expected = [
+        "ferroute_draining_connections{ip_family=\"IPv4\",service_port=\"\"} 2",
+        "ferroute_draining_connections{ip_family=\"IPv4\",service_port=\"shop/web:http\"} 7",
+        "ferroute_terminating_endpoints{ip_family=\"IPv4\"} 3",
+    ];
+    assert_eq!(shown(vec![draining(IpFamily::V4)]), expected);
     assert_eq!(shown(Vec::new()), [""; 0]);
 }
 

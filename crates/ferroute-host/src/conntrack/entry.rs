@@ -19,6 +19,9 @@ pub struct Entry {
     pub reply_source: SocketAddr,
     /// The destination of the replies. Differs from `original_source` where the client's address is masqueraded.
     pub reply_destination: SocketAddr,
+    /// Whether packets may still be exchanged: false for a TCP connection that both sides have closed, or one has reset,
+    /// whose entry expires later. Entries of other protocols are open until they expire.
+    pub is_open: bool,
 }
 
 /// An entry with the attributes that identify it to the kernel.
@@ -42,11 +45,13 @@ impl<'a> ListedEntry<'a> {
             return Ok(None);
         }
         let (mut original, mut reply, mut id, mut zone) = (None, None, None, None);
+        let mut is_open = true;
         for attribute in attributes {
             let attribute = attribute?;
             match attribute.kind {
                 CTA_TUPLE_ORIG => original = Some(attribute),
                 CTA_TUPLE_REPLY => reply = Some(attribute),
+                CTA_PROTOINFO => is_open = !is_closed_tcp(attribute)?,
                 CTA_ID => id = Some(attribute.payload),
                 CTA_ZONE => zone = Some(attribute.payload),
                 _ => {}
@@ -62,6 +67,7 @@ impl<'a> ListedEntry<'a> {
             original_destination: original.destination,
             reply_source: reply.source,
             reply_destination: reply.destination,
+            is_open,
         };
         let id = id.ok_or(message.missing(CTA_ID))?;
         Ok(Some(Self { entry, tuple: original_attribute.payload, id, zone }))
@@ -116,6 +122,20 @@ impl Tuple {
     }
 }
 
+/// Reports whether the protocol's state is that of a TCP connection that both sides have closed, or one has reset.
+fn is_closed_tcp(protocol_state: Attribute<'_>) -> Result<bool, Malformed> {
+    for protocol in protocol_state.nested() {
+        let protocol = protocol?;
+        for attribute in protocol.nested() {
+            let attribute = attribute?;
+            if (protocol.kind, attribute.kind) == (CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE) {
+                return Ok(CLOSED_TCP_STATES.contains(&attribute.u8()?));
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// Returns `AF_INET` or `AF_INET6`.
 pub(super) fn address_family(family: IpFamily) -> u8 {
     match family {
@@ -127,18 +147,24 @@ pub(super) fn address_family(family: IpFamily) -> u8 {
 // include/uapi/linux/netfilter/nfnetlink_conntrack.h
 const IPCTNL_MSG_CT_NEW: u8 = 0;
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
-const CTA_TUPLE_REPLY: u16 = 2;
+pub(super) const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
-const CTA_TUPLE_IP: u16 = 1;
+pub(super) const CTA_TUPLE_IP: u16 = 1;
 pub(super) const CTA_TUPLE_PROTO: u16 = 2;
-const CTA_IP_V4_SRC: u16 = 1;
+pub(super) const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V4_DST: u16 = 2;
 const CTA_IP_V6_SRC: u16 = 3;
 const CTA_IP_V6_DST: u16 = 4;
 pub(super) const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+
+/// `TCP_CONNTRACK_LAST_ACK`, `TIME_WAIT` and `CLOSE` of include/uapi/linux/netfilter/nf_conntrack_tcp.h.
+const CLOSED_TCP_STATES: [u8; 3] = [6, 7, 8];
 
 #[cfg(test)]
 mod tests;

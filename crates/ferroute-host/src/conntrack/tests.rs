@@ -50,3 +50,49 @@ fn kernel_filters_the_dump_by_protocol() {
     assert_eq!(count(IpFamily::V4, Some(Protocol::Sctp)), 1);
     assert_eq!(count(IpFamily::V6, Some(Protocol::Udp)), 0);
 }
+
+#[test]
+fn kernel_filters_the_dump_by_endpoint() {
+    let namespace = NetNs::new();
+    for (endpoint, port) in [("10.0.0.1", "5300"), ("10.0.0.1", "5301"), ("10.0.0.2", "5300")] {
+        for protocol in ["udp", "tcp"] {
+            let sport = if endpoint == "10.0.0.1" { port } else { "6000" };
+            let state = if protocol == "tcp" { "--state ESTABLISHED" } else { "" };
+            let entry = format!(
+                "-I --timeout 900 --proto {protocol} --orig-src 10.1.0.9 --orig-dst 10.96.0.10 --sport {sport} --dport 53 \
+                 --reply-src {endpoint} --reply-dst 10.1.0.9 --reply-port-src {port} --reply-port-dst {sport} {state}"
+            );
+            namespace.command("conntrack", &entry.split_whitespace().collect::<Vec<_>>());
+        }
+    }
+    let count = |endpoint: &str, protocol| {
+        let mut socket = namespace.run(|| Socket::open(netlink::Protocol::Netfilter)).unwrap();
+        let mut request = endpoint_request(endpoint.parse().unwrap(), protocol);
+        socket.collect::<_, netlink::Error>(&mut request, |_| Ok(Some(()))).unwrap().len()
+    };
+    assert_eq!([count("10.0.0.1", Protocol::Udp), count("10.0.0.2", Protocol::Tcp)], [2, 1]);
+    assert_eq!([count("10.0.0.3", Protocol::Udp), count("10.0.0.1", Protocol::Sctp)], [0, 0]);
+    let mut ports = Vec::new();
+    namespace
+        .run(|| list_to("10.0.0.1".parse().unwrap(), Protocol::Tcp, |entry| ports.push(entry.reply_source.port())))
+        .unwrap();
+    ports.sort_unstable();
+    assert_eq!(ports, [5300, 5301]);
+}
+
+#[test]
+fn closed_tcp_connections_are_not_open() {
+    let namespace = NetNs::new();
+    let states = ["SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE"];
+    for (port, state) in (1000..).zip(states) {
+        let entry = format!(
+            "-I --timeout 900 --src 192.0.2.1 --dst 192.0.2.2 --proto tcp --sport {port} --dport 80 --state {state}"
+        );
+        namespace.command("conntrack", &entry.split(' ').collect::<Vec<_>>());
+    }
+    let mut open = Vec::new();
+    let each = |entry: &Entry| open.extend(entry.is_open.then(|| entry.original_source.port()));
+    namespace.run(|| list(IpFamily::V4, Protocol::Tcp, each)).unwrap();
+    open.sort_unstable();
+    assert_eq!(open, [1000, 1001, 1002, 1003, 1004]);
+}

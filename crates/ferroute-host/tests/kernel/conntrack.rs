@@ -153,6 +153,7 @@ fn entry_has_the_tuples_of_both_directions() {
         original_destination: address("10.96.0.10:53"),
         reply_source: address("10.0.0.1:5300"),
         reply_destination: address("10.1.0.1:61000"),
+        is_open: true,
     };
     assert_eq!((deleted.unwrap(), listed), (Deleted { seen: 1, deleted: 1 }, vec![expected]));
     assert_eq!(namespace.command("conntrack", &["-L"]), "");

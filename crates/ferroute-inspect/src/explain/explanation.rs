@@ -308,8 +308,12 @@ pub struct ConnectionCount {
     /// The number of conntrack entries.
     #[serde(rename = "flows")]
     pub connections: usize,
+    /// The number of entries whose connection has not been closed yet.
+    pub open: usize,
     /// Whether new connections may use the endpoint.
     pub current: bool,
+    /// Whether the endpoint is terminating, so that its open connections are draining.
+    pub terminating: bool,
 }
 
 // === texts ===

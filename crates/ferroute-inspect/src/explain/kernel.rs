@@ -104,15 +104,24 @@ fn count(
     let is_local = |address: IpAddr| address.is_loopback() || addresses.contains(&address);
     let is_frontend =
         |to: SocketAddr| service.frontends(port.protocol).any(|(_, frontend)| frontend.matches(to, is_local));
-    let mut counts: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<SocketAddr, (usize, usize)> = BTreeMap::new();
     for tracked in tracked.iter().filter(|tracked| is_frontend(tracked.original_destination)) {
-        *counts.entry(tracked.reply_source).or_default() += 1;
+        let (all, open) = counts.entry(tracked.reply_source).or_default();
+        (*all, *open) = (*all + 1, *open + usize::from(tracked.is_open));
     }
     let is_current = |address: SocketAddr| {
         let usages = port.endpoints.iter().filter(|endpoint| endpoint.address == address);
         usages.flat_map(|endpoint| [endpoint.cluster, endpoint.local_only]).flatten().any(|usage| usage.is_used())
     };
-    let count = |(endpoint, connections)| ConnectionCount { endpoint, connections, current: is_current(endpoint) };
+    let is_terminating =
+        |address| entry.endpoints.iter().any(|endpoint| endpoint.terminating && endpoint.socket() == address);
+    let count = |(endpoint, (connections, open))| ConnectionCount {
+        endpoint,
+        connections,
+        open,
+        current: is_current(endpoint),
+        terminating: is_terminating(endpoint),
+    };
     counts.into_iter().map(count).collect()
 }
 

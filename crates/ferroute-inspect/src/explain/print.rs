@@ -5,8 +5,8 @@ use std::{fmt, net::SocketAddr};
 use ferroute_core::{Eligibility, Escaped};
 
 use super::{
-    Answer, Clients, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling, KernelState, Outcome,
-    Policies, Source, UnusedSlice, Usage, explanation::policy_name,
+    Answer, Clients, ConnectionCount, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling,
+    KernelState, Outcome, Policies, Source, UnusedSlice, Usage, explanation::policy_name,
 };
 use crate::plural;
 
@@ -190,7 +190,11 @@ fn write_kernel_state_into(out: &mut impl fmt::Write, kernel: &KernelState) -> f
         Some(counts) => {
             writeln!(out, "  connections")?;
             for count in counts {
-                let note = if count.current { "" } else { " (not used for new connections)" };
+                let note = match count {
+                    ConnectionCount { terminating: true, open, .. } => format!(" (terminating, {open} still open)"),
+                    ConnectionCount { current: true, .. } => String::new(),
+                    ConnectionCount { current: false, .. } => " (not used for new connections)".to_owned(),
+                };
                 writeln!(out, "    {} to {}{note}", count.connections, count.endpoint)?;
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    process::Command,
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -10,14 +11,21 @@ use serde_json::Value;
 
 use crate::{
     Case, Mode,
-    cluster::Cluster,
+    cluster::{Cluster, PORT, pod_addresses},
     http::{Response, get, get_as},
     in_each_mode,
     proxy::{FERROUTE, Files, Proxy, run_command},
-    slices, traffic, wait, web, web_tcp,
+    slices,
+    traffic::{self, Connection},
+    wait, web, web_tcp,
 };
 
-in_each_mode!(metrics_follow_changes, pages_describe_the_proxy, receipts_and_changes_describe_services);
+in_each_mode!(
+    metrics_follow_changes,
+    pages_describe_the_proxy,
+    receipts_and_changes_describe_services,
+    open_connections_to_terminating_endpoints_are_counted,
+);
 
 fn request(case: &Case, path: &str) -> Response {
     request_on(&case.cluster.node, path)
@@ -162,6 +170,58 @@ fn receipts_and_changes_describe_services(mode: Mode) {
 
     case.files.apply(&slices("web", &[1]));
     wait("removal of the receipt", || json(&case, "/services")["services"].as_array()?.is_empty().then_some(()));
+}
+
+fn open_connections_to_terminating_endpoints_are_counted(mode: Mode) {
+    let case = Case::new(mode, &web(&[0, 1]));
+    let [v4, v6] = web_tcp();
+    // Random choice practically always includes both endpoints.
+    let mut connections: Vec<_> = [[v4; 20], [v6; 20]]
+        .concat()
+        .into_iter()
+        .map(|to| (to, Connection::open(&case.cluster.client, to).unwrap()))
+        .collect();
+    assert!(!Metrics::read_from(&case).0.contains("ferroute_draining_connections"));
+
+    let [address_v4, address_v6] = pod_addresses(0);
+    let terminating = [address_v4, address_v6].iter().fold(web(&[0, 1]), |yaml, address| {
+        let endpoint = format!("{{addresses: [\"{address}\"], ");
+        yaml.replace(&endpoint, &format!("{endpoint}conditions: {{ready: false, serving: true, terminating: true}}, "))
+    });
+    case.files.apply(&terminating);
+    let open = |connections: &[(SocketAddr, Connection)], to| {
+        connections.iter().filter(|(frontend, connection)| *frontend == to && connection.pod == 0).count()
+    };
+    let counted = |family: &str| {
+        let labels = format!("{{ip_family=\"{family}\",service_port=\"default/web:tcp\"}}");
+        Metrics::read_from(&case).find(&format!("ferroute_draining_connections{labels}"))
+    };
+    #[track_caller]
+    fn wait_counts(counted: impl Fn(&str) -> Option<f64>, open: [usize; 2]) {
+        let expected = open.map(|count| Some(count as f64));
+        let is_reached = || (["IPv4", "IPv6"].map(&counted) == expected).then_some(());
+        wait(&format!("{open:?} open connections"), is_reached);
+    }
+    wait_counts(counted, [v4, v6].map(|to| open(&connections, to)));
+    assert_eq!(Metrics::read_from(&case).get("ferroute_terminating_endpoints{ip_family=\"IPv4\"}"), 2.0, "TCP and UDP");
+    let explain = || {
+        let mut command = Command::new(FERROUTE);
+        command.args(["explain", "service", "default/web", "--manifests"]).arg(case.files.manifests());
+        String::from_utf8(case.cluster.node.run(|| command.output()).unwrap().stdout).unwrap()
+    };
+    let line = format!("{address_v4}:{PORT} (terminating, {} still open)", open(&connections, v4));
+    assert!(explain().contains(&line), "{line}\n{}", explain());
+
+    let closed = connections.iter().position(|(to, connection)| *to == v4 && connection.pod == 0).unwrap();
+    connections.remove(closed);
+    wait_counts(counted, [v4, v6].map(|to| open(&connections, to)));
+    connections.retain(|(_, connection)| connection.pod != 0);
+    wait_counts(counted, [0, 0]);
+    case.files.apply(&web(&[1]));
+    wait("the end of the drain", || counted("IPv4").or(counted("IPv6")).is_none().then_some(()));
+    for (_, connection) in &mut connections {
+        connection.echo("still here").unwrap();
+    }
 }
 
 #[test]

@@ -1,0 +1,110 @@
+use std::convert::Infallible;
+
+use ferroute_core::testing::{Cluster, pod, port_name, service, slice};
+
+use super::*;
+
+fn shop() -> Cluster {
+    let slices = |port| slice("shop/web-a", "web").port("http", port);
+    Cluster::new("node-1")
+        .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080))
+        .service(service("shop/other").cluster_ip("10.96.0.2").port("http", 80))
+        .slice(slices(8080).pod("10.244.0.2").pod(pod("10.244.0.3").terminating()))
+        .slice(slice("shop/other-a", "other").port("http", 8080).pod(pod("10.244.0.3").terminating()))
+}
+
+fn ports(cluster: &Cluster) -> Vec<DrainingPort> {
+    let shared = Arc::new(DrainState::default());
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0);
+    // No conntrack is read in this test.
+    shared.lock().has_reader = true;
+    let table = cluster.table(IpFamily::V4);
+    for name in table.entries.keys() {
+        observer.update(&table, &name.service);
+    }
+    shared.lock().ports(IpFamily::V4)
+}
+
+/// A TCP connection to a frontend that reached an endpoint.
+fn connection(to: &str, endpoint: &str, is_open: bool) -> Entry {
+    let client = "192.0.2.1:4000".parse().unwrap();
+    Entry {
+        protocol: Protocol::Tcp,
+        original_source: client,
+        original_destination: to.parse().unwrap(),
+        reply_source: endpoint.parse().unwrap(),
+        reply_destination: client,
+        is_open,
+    }
+}
+
+fn count_of(cluster: &Cluster, entries: &[Entry]) -> Option<Draining> {
+    let read = |protocol, _: &BTreeSet<IpAddr>, each: &mut dyn FnMut(&Entry)| {
+        entries.iter().filter(|entry| entry.protocol == protocol).for_each(each);
+        Ok::<(), Infallible>(())
+    };
+    count(IpFamily::V4, &ports(cluster), read).unwrap()
+}
+
+#[test]
+fn open_connections_to_terminating_endpoints_are_counted_by_service_port() {
+    let endpoint = "10.244.0.3:8080";
+    let entries = [
+        connection("10.96.0.1:80", endpoint, true),
+        connection("192.0.2.9:30080", endpoint, true),
+        connection("10.96.0.2:80", endpoint, true),
+        // Closed, to another endpoint, to another port, to the pod itself, and to an address of no Service.
+        connection("10.96.0.1:80", endpoint, false),
+        connection("10.96.0.1:80", "10.244.0.2:8080", true),
+        connection("10.96.0.1:80", "10.244.0.3:9090", true),
+        connection(endpoint, endpoint, true),
+        connection("10.96.0.7:80", endpoint, true),
+    ];
+    let draining = count_of(&shop(), &entries).unwrap();
+    let services = vec![("shop/web:http".to_owned(), 2), ("shop/other:http".to_owned(), 1)];
+    assert_eq!(draining, Draining { family: IpFamily::V4, endpoints: 1, services, other_services: 0 });
+}
+
+#[test]
+fn nothing_is_counted_without_terminating_endpoints() {
+    let cluster = shop()
+        .slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2"))
+        .slice(slice("shop/other-a", "other").port("http", 8080).pod("10.244.0.3"));
+    assert_eq!(count_of(&cluster, &[connection("10.96.0.1:80", "10.244.0.3:8080", true)]), None);
+}
+
+#[test]
+fn service_ports_beyond_the_limit_share_one_count() {
+    let mut cluster = Cluster::new("node-1");
+    let mut entries = Vec::new();
+    for number in 0..MAX_PORTS + 5 {
+        let (name, ip) = (format!("web-{number:03}"), format!("10.96.1.{number}"));
+        let endpoint = format!("10.244.1.{number}");
+        cluster = cluster
+            .service(service(&format!("shop/{name}")).cluster_ip(&ip).port("http", 80))
+            .slice(slice(&format!("shop/{name}-a"), &name).port("http", 8080).pod(pod(&endpoint).terminating()));
+        entries.push(connection(&format!("{ip}:80"), &format!("{endpoint}:8080"), true));
+    }
+    // The one with the most connections has a count of its own.
+    entries.push(*entries.last().unwrap());
+    let draining = count_of(&cluster, &entries).unwrap();
+    assert_eq!((draining.services.len(), draining.other_services), (MAX_PORTS, 5));
+    assert_eq!(draining.services[0], (format!("shop/web-{}:http", MAX_PORTS + 4), 2));
+}
+
+#[test]
+fn service_without_terminating_endpoints_is_removed_with_its_counts() {
+    let shared = Arc::new(DrainState::default());
+    let mut observer = DrainObserver::new(Arc::clone(&shared), Tasks::new().0);
+    shared.lock().has_reader = true;
+    let name = port_name("shop/web:http").service;
+    let mut cluster = shop();
+    observer.update(&cluster.table(IpFamily::V4), &name);
+    assert!(!shared.lock().is_empty());
+    shared.lock().counts =
+        vec![Draining { family: IpFamily::V4, endpoints: 1, services: Vec::new(), other_services: 0 }];
+    cluster = cluster.slice(slice("shop/web-a", "web").port("http", 8080).pod("10.244.0.2"));
+    observer.update(&cluster.table(IpFamily::V4), &name);
+    assert!(shared.lock().is_empty());
+    assert_eq!(shared.counts(), []);
+}
