@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit soak conformance vm fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test build release install uninstall image unit properties soak conformance vm fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -26,14 +26,28 @@ test: deps-test unit conformance
 unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
 
-# Runs the tests of all libraries with other generated inputs: `make soak SEEDS="1 2 3"`. `make soak SEEDS=SEED` repeats
-# a failed seed.
-SEEDS ?= $(shell seq 1000 1009)
-soak: rust
+# Runs the tests of all libraries with other generated inputs: `make properties SEEDS="1 2 3"`. `make properties SEEDS=SEED`
+# repeats a failed seed.
+properties: SEEDS ?= $(shell seq 1000 1009)
+properties: rust
 	@set -e; for seed in $(SEEDS); do \
 	    echo "== seed $$seed"; \
 	    PROPTEST_RNG_SEED=$$seed $(AS_ROOT) $(CARGO) test -q --workspace --exclude ferroute; \
 	done
+
+# Runs the release build in a small cluster in which everything changes and fails (crates/ferroute/tests/churn), all seeds
+# side by side, with files and with an API server as the source: `make soak SEEDS="1 2 3" MINUTES=60`.
+# `make soak SEEDS=SEED` repeats a failed seed. SOURCE=manifests or SOURCE=api selects one source.
+soak: SEEDS ?= 1 2 3
+MINUTES ?= 20
+SOURCE ?=
+soak: deps-test release
+	@$(AS_ROOT) $(CARGO) test -q -p ferroute --test churn --no-run
+	@pids=; for seed in $(SEEDS); do \
+	    SEED=$$seed MINUTES=$(MINUTES) FERROUTE=$(FERROUTE) $(AS_ROOT) nice $(CARGO) test -q -p ferroute --test churn \
+	        -- --nocapture $(SOURCE) & pids="$$pids $$!"; \
+	done; \
+	failed=0; for pid in $$pids; do wait $$pid || failed=1; done; exit $$failed
 
 # Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
 # runs, each as SOURCE-MODE: the objects come from files or from a fake API server.

@@ -1,0 +1,233 @@
+//! How each fault is caused and what must hold meanwhile and afterwards.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    driver::{Driver, Failure, RECOVERY},
+    kernel::{self, NftSession},
+    limits::Limit,
+    objects,
+    process::get,
+    schedule::{ApiFault, Fault, Step},
+    source::Source,
+};
+
+impl Driver {
+    /// Causes a fault, makes changes while it lasts, ends it, and waits until the proxy has recovered.
+    pub(crate) fn execute_fault(&mut self, fault: &Fault, during: &[Step]) -> Result<(), Failure> {
+        match fault {
+            // The proxy must do its work as usual.
+            Fault::Commits => {
+                let _commits = Commits::start(self);
+                self.execute(during)?;
+                return self.settle_in_time();
+            }
+            Fault::InvalidObjects => {
+                self.source.set_invalid_objects(&self.files, true);
+                self.execute(during)?;
+                self.settle_in_time()?;
+                self.source.set_invalid_objects(&self.files, false);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let start = Instant::now();
+        let disturbs_rules = matches!(fault, Fault::Interfere(_) | Fault::OwnTable);
+        self.oracle.fault_starts(disturbs_rules);
+        self.cause(fault, during)?;
+        self.note("the fault has ended");
+        self.settle(if matches!(fault, Fault::Api(_)) { API_RECOVERY } else { RECOVERY })?;
+        if disturbs_rules {
+            self.pause(REPAIR.saturating_sub(start.elapsed()))?;
+        }
+        self.oracle.faults_end();
+        Ok(())
+    }
+
+    fn cause(&mut self, fault: &Fault, during: &[Step]) -> Result<(), Failure> {
+        match fault {
+            Fault::Kill => {
+                self.process().kill();
+                self.proxy = None;
+                self.execute(during)?;
+                self.start_proxy();
+            }
+            Fault::Terminate => {
+                self.process().terminate()?;
+                self.proxy = None;
+                self.execute(during)?;
+                self.start_proxy();
+            }
+            Fault::KillInFirstSync { after } => self.kill_in_first_sync(after, during)?,
+            Fault::Freeze => {
+                use nix::sys::signal::Signal;
+                self.process().signal(Signal::SIGSTOP);
+                let executed = self.execute(during);
+                self.process().signal(Signal::SIGCONT);
+                executed?;
+            }
+            Fault::SwitchMode(mode) => {
+                self.mode.clone_from(mode);
+                self.files.configure(&self.schedule.options, mode);
+                self.execute(during)?;
+                let metrics = "127.0.0.1:10249".parse().expect("an address");
+                let is_active = |driver: &Self| {
+                    get(&driver.network.node, metrics, "/proxyMode").is_ok_and(|(_, name)| name.trim() == driver.mode)
+                };
+                self.wait("the other mode", is_active)?;
+            }
+            Fault::Interfere(how) => {
+                kernel::interfere(&self.network.node, &self.mode, *how);
+                self.execute(during)?;
+            }
+            Fault::OwnTable => {
+                let session = NftSession::owning_tables(&self.network.node);
+                self.execute(during)?;
+                drop(session);
+            }
+            Fault::HoldLock => {
+                let lock = File::options().create(true).append(true).open("/run/xtables.lock").unwrap();
+                lock.lock().unwrap();
+                self.execute(during)?;
+            }
+            Fault::RestoreFails => self.with_file("fail", during)?,
+            Fault::RestoreHangs => self.with_file("hang", during)?,
+            Fault::HalfWritten { services } => {
+                let name = if *services { "services" } else { "slices" };
+                self.with_broken_manifests(during, |directory| {
+                    let file = directory.join(format!("{name}.json"));
+                    let text = fs::read(&file).unwrap();
+                    fs::write(&file, &text[..text.len() * 2 / 3]).unwrap();
+                })?;
+            }
+            Fault::DiskFull => self.with_broken_manifests(during, |directory| {
+                let mut filler = File::create(directory.join("filler")).unwrap();
+                // Writes until the file system is full.
+                _ = std::io::copy(&mut std::io::repeat(0), &mut filler);
+                let file = directory.join("services.json");
+                let text = fs::read(&file).unwrap();
+                fs::write(&file, [text, vec![b' '; 1 << 20]].concat()).expect_err("the file system is full");
+            })?,
+            Fault::Descriptors => {
+                let limit = Limit::descriptors(self.process().id());
+                self.execute(during)?;
+                drop(limit);
+            }
+            Fault::Processes => {
+                let limit = Limit::processes(self.process().id());
+                self.execute(during)?;
+                drop(limit);
+            }
+            Fault::Api(fault) => self.api_fault(fault, during)?,
+            Fault::Commits | Fault::InvalidObjects => unreachable!("not a fault of the proxy"),
+        }
+        Ok(())
+    }
+
+    fn kill_in_first_sync(&mut self, after: &[u64], during: &[Step]) -> Result<(), Failure> {
+        let bulk = objects::bulk(self.setting.bulk);
+        self.process().kill();
+        self.proxy = None;
+        self.source.set_bulk(&self.files, &bulk, true);
+        for (number, time) in after.iter().enumerate() {
+            self.start_proxy();
+            self.pause(Duration::from_millis(*time))?;
+            self.process().kill();
+            self.proxy = None;
+            if number == 0 {
+                self.execute(during)?;
+            }
+        }
+        self.start_proxy();
+        self.settle(RECOVERY)?;
+        self.source.set_bulk(&self.files, &bulk, false);
+        Ok(())
+    }
+
+    fn with_file(&mut self, name: &str, during: &[Step]) -> Result<(), Failure> {
+        let file = self.files.path(name);
+        fs::write(&file, "").unwrap();
+        let executed = self.execute(during);
+        fs::remove_file(&file).unwrap();
+        executed
+    }
+
+    /// Makes manifests invalid. Changes meanwhile are written afterwards.
+    fn with_broken_manifests(&mut self, during: &[Step], break_: impl FnOnce(PathBuf)) -> Result<(), Failure> {
+        break_(self.files.manifests());
+        self.source.suspend(true);
+        self.execute(during)?;
+        // Fails if the directory has no such file.
+        _ = fs::remove_file(self.files.manifests().join("filler"));
+        self.source.suspend(false);
+        self.source.publish_all(&self.files, &self.cluster);
+        Ok(())
+    }
+
+    fn api_fault(&mut self, fault: &ApiFault, during: &[Step]) -> Result<(), Failure> {
+        let start = |driver: &mut Self| match &mut driver.source {
+            Source::Api(api) => api.start_fault(fault),
+            Source::Manifests { .. } => unreachable!("the schedule has no such fault"),
+        };
+        if let Some(earlier) = start(self) {
+            self.replace_objects(earlier);
+        }
+        for step in during {
+            self.execute(std::slice::from_ref(step))?;
+            if *fault == ApiFault::CutWatches {
+                start(self);
+            }
+        }
+        if let Source::Api(api) = &mut self.source {
+            api.end_fault(fault);
+        }
+        Ok(())
+    }
+}
+
+/// Another program that changes its own nftables table all the time.
+struct Commits {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Commits {
+    fn start(driver: &Driver) -> Self {
+        let mut session = NftSession::start(&driver.network.node);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            session.execute("add table inet commits; add set inet commits numbers { type mark; }");
+            while !stopped.load(Ordering::Relaxed) {
+                session.execute("add element inet commits numbers { 1 }");
+                thread::sleep(Duration::from_millis(10));
+                session.execute("delete element inet commits numbers { 1 }");
+                thread::sleep(Duration::from_millis(10));
+            }
+            session.finish("delete table inet commits");
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Commits {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic of the thread has been printed.
+        _ = self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+/// The time in which the proxy repairs rules that another program has changed.
+const REPAIR: Duration = Duration::from_secs(5);
+/// The time in which the proxy recovers from a fault of the API server, with the delays of its retries.
+const API_RECOVERY: Duration = Duration::from_secs(120);

@@ -1,0 +1,263 @@
+//! The rules in a kernel, those of other programs among them, and what other programs do to the proxy's rules.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Write,
+    process::{Child, Command, Stdio},
+};
+
+use ferroute_testing::NetNs;
+
+use crate::schedule::Interference;
+
+/// Adds rules, sets, an address and a connection tracking entry of other programs.
+pub(crate) fn add_canaries(node: &NetNs) {
+    add_canary_rules(node);
+    node.command("ip", &["link", "add", "canary0", "type", "veth", "peer", "name", "canary1"]);
+    node.command("ip", &["address", "add", "192.0.2.77/32", "dev", "canary0"]);
+    let entry = ["-I", "-p", "udp", "-s", "192.0.2.1", "-d", "192.0.2.2", "--sport", "7", "--dport", "9"];
+    node.command("conntrack", &[&entry[..], &["--timeout", "86400"]].concat());
+}
+
+fn add_canary_rules(node: &NetNs) {
+    for family in ["iptables", "ip6tables"] {
+        for (table, chain) in [("nat", "PREROUTING"), ("filter", "FORWARD"), ("mangle", "POSTROUTING")] {
+            let rule = ["-p", "udp", "--dport", "9", "-m", "comment", "--comment", "not KUBE-", "-j", "RETURN"];
+            for arguments in
+                [&["-N", "CANARY"][..], &[&["-A", "CANARY"], &rule[..]].concat(), &["-A", chain, "-j", "CANARY"]]
+            {
+                node.command(family, &[&["-w", "-t", table], arguments].concat());
+            }
+        }
+    }
+    let table = "
+        add table inet canary
+        add set inet canary sources { type ipv4_addr; elements = { 192.0.2.1, 192.0.2.2 }; }
+        add chain inet canary forward { type filter hook forward priority 0; }
+        add rule inet canary forward ip saddr @sources udp dport 9 drop
+        add table ip kube-proxy-of-another-program
+        add chain ip kube-proxy-of-another-program services\n";
+    node.feed("nft", &["-f", "-"], table);
+}
+
+/// Returns everything that rules consist of in both IP families, and addresses and connection tracking entries of other
+/// programs, in a stable order and without what packets change.
+pub(crate) fn state(node: &NetNs) -> Vec<String> {
+    let mut lines = Vec::new();
+    for program in ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"] {
+        let saved = node.command(program, &[]);
+        let mut table = "";
+        let of_program: Vec<String> = saved
+            .lines()
+            .filter_map(|line| {
+                if let Some(name) = line.strip_prefix('*') {
+                    table = name;
+                }
+                let text = line.split('[').next().unwrap_or(line).trim();
+                let is_rule = line.starts_with("-A");
+                let is_own_chain = line.starts_with(':') && text.ends_with('-');
+                // The kubelet uses it as well, so a proxy in another mode leaves it behind.
+                let is_of_kubelet = line.contains("KUBE-FIREWALL");
+                ((is_rule || is_own_chain) && !is_of_kubelet)
+                    .then(|| format!("{program} {table} {}", if is_rule { line } else { text }))
+            })
+            .collect();
+        lines.extend(of_program);
+    }
+    for table in node.command("nft", &["list", "tables"]).lines() {
+        let words: Vec<&str> = table.split(' ').collect();
+        let is_of_iptables = ["filter", "nat", "mangle", "raw", "security"].contains(&words[2]);
+        if !is_of_iptables {
+            let listed = node.command("nft", &["-s", "list", "table", words[1], words[2]]);
+            lines.extend(table_lines(&format!("{} {}", words[1], words[2]), &listed));
+        }
+    }
+    lines.extend(node.command("ip", &["-o", "address", "show", "dev", "canary0"]).lines().filter_map(|line| {
+        let line = line.split("valid_lft").next().unwrap_or(line);
+        // The link-local address is random.
+        (!line.contains("fe80:")).then(|| format!("address {}", line.split_once(' ').map_or(line, |(_, rest)| rest)))
+    }));
+    lines.push(format!("conntrack {}", canary_entry(node)));
+    lines.sort_unstable();
+    lines
+}
+
+/// Splits a listed nftables table into a line per rule and element, each with its chain or set. Chains that no packet can
+/// reach are not included: the proxy keeps some of them for reuse.
+fn table_lines(table: &str, listed: &str) -> Vec<String> {
+    let mut objects: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut object = "";
+    for line in listed.lines().map(str::trim) {
+        match line.strip_suffix(" {").filter(|_| !line.starts_with("elements")) {
+            Some(header) => object = header,
+            None => objects.entry(object).or_default().push(line),
+        }
+    }
+    let is_root = |(header, lines): &(&&str, &Vec<&str>)| {
+        !header.starts_with("chain ") || lines.iter().any(|line| line.starts_with("type ") && line.contains(" hook "))
+    };
+    let mut reachable: BTreeSet<&str> = objects.iter().filter(is_root).map(|(header, _)| *header).collect();
+    let mut unvisited: Vec<&str> = reachable.iter().copied().collect();
+    while let Some(header) = unvisited.pop() {
+        let words = objects[header].iter().flat_map(|line| line.split([' ', ',']));
+        for chain in words.filter_map(|word| objects.get_key_value(format!("chain {word}").as_str())) {
+            if reachable.insert(chain.0) {
+                unvisited.push(chain.0);
+            }
+        }
+    }
+    let lines = reachable.into_iter().flat_map(|header| {
+        let lines = &objects[header];
+        // Packets add elements to dynamic sets.
+        let is_dynamic = lines.iter().any(|line| line.starts_with("flags ") && line.contains("dynamic"));
+        let parts = lines.iter().flat_map(|line| line.split(','));
+        let parts = parts.map(|part| part.trim().trim_start_matches("elements = {").trim_end_matches('}').trim());
+        let is_of_packets = move |part: &&str| is_dynamic && part.contains(" timeout ");
+        let parts = parts.filter(move |part| !part.is_empty() && !is_of_packets(part));
+        parts.map(move |part| format!("{table}, {header}: {}", without_index(header, part)))
+    });
+    lines.collect()
+}
+
+/// Removes the index of an endpoint from an element: the order of endpoints depends on earlier changes.
+fn without_index(object: &str, element: &str) -> String {
+    match (object, element.split_once(" : ")) {
+        ("map endpoints" | "map slots", Some((key, endpoint))) => {
+            let key = key.rsplit_once(':').map_or(key, |(key, _)| key);
+            format!("{key} : {endpoint}")
+        }
+        _ => element.to_owned(),
+    }
+}
+
+/// Returns the connection tracking entries of a UDP flow.
+pub(crate) fn flow(node: &NetNs, port: u16) -> String {
+    let families = ["ipv4", "ipv6"];
+    families
+        .map(|family| node.command("conntrack", &["-L", "-f", family, "-p", "udp", "--sport", &port.to_string()]))
+        .concat()
+}
+
+fn canary_entry(node: &NetNs) -> String {
+    let listed = node.command("conntrack", &["-L", "-p", "udp", "--orig-src", "192.0.2.1"]);
+    let words: Vec<&str> = listed.split_whitespace().filter(|word| word.contains('=')).collect();
+    words.join(" ")
+}
+
+/// Changes rules as another program might.
+pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
+    match (how, mode) {
+        (Interference::FlushAll, _) => {
+            node.command("nft", &["flush", "ruleset"]);
+            for family in ["iptables-legacy", "ip6tables-legacy"] {
+                for table in ["nat", "filter", "mangle"] {
+                    node.command(family, &["-w", "-t", table, "-F"]);
+                    node.command(family, &["-w", "-t", table, "-X"]);
+                }
+            }
+            add_canary_rules(node);
+        }
+        (_, "nftables") => {
+            for family in ["ip", "ip6"] {
+                interfere_with_table(node, family, how);
+            }
+        }
+        _ => {
+            for backend in ["", "-legacy"] {
+                for family in ["iptables", "ip6tables"] {
+                    interfere_with_chains(node, &format!("{family}{backend}"), how);
+                }
+            }
+        }
+    }
+}
+
+fn interfere_with_table(node: &NetNs, family: &str, how: Interference) {
+    let Interference::Thin { offset } = how else {
+        // The proxy may be about to create it.
+        node.try_command("nft", &["delete", "table", family, "ferroute"]);
+        return;
+    };
+    let output = node.try_command("nft", &["list", "table", family, "ferroute"]);
+    let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let objects = listed.lines().filter_map(|line| line.trim().strip_suffix(" {"));
+    let objects = objects.filter(|line| ["map ", "set ", "chain "].iter().any(|kind| line.starts_with(kind)));
+    for object in objects.skip(offset).step_by(3) {
+        let (kind, name) = object.split_once(' ').expect("a kind and a name");
+        // The proxy may repair rules at the same time.
+        node.try_command("nft", &["flush", kind, family, "ferroute", name]);
+    }
+}
+
+fn interfere_with_chains(node: &NetNs, program: &str, how: Interference) {
+    let saved = node.command(&format!("{program}-save"), &[]);
+    let mut input = String::new();
+    let mut rules = 0;
+    for line in saved.lines() {
+        let line = if line.starts_with(":KUBE-") && how == Interference::FlushOwn {
+            // Declares the chain, which removes its rules.
+            line.to_owned()
+        } else if line.starts_with('*') || line == "COMMIT" {
+            line.to_owned()
+        } else if let Some(rule) = line.strip_prefix("-A KUBE-").filter(|_| how != Interference::FlushOwn) {
+            rules += 1;
+            let Interference::Thin { offset } = how else { continue };
+            if rules % 3 != offset {
+                continue;
+            }
+            format!("-D KUBE-{rule}")
+        } else {
+            continue;
+        };
+        input.push_str(&line);
+        input.push('\n');
+    }
+    let restore = format!("{program}-restore");
+    let mut command = Command::new(&restore);
+    command.args(["--noflush"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = node.run(|| command.spawn()).unwrap();
+    // It fails if the proxy has changed these rules since they were read; then the proxy has repaired nothing yet either.
+    _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    _ = child.wait();
+}
+
+/// A process that executes commands of `nft` while it exists, and is killed on drop.
+pub(crate) struct NftSession(Child);
+
+impl NftSession {
+    pub(crate) fn start(node: &NetNs) -> Self {
+        let mut command = Command::new("nft");
+        command.arg("-i").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(node.run(|| command.spawn()).unwrap())
+    }
+
+    /// Starts a process that owns the proxy's tables.
+    pub(crate) fn owning_tables(node: &NetNs) -> Self {
+        let mut session = Self::start(node);
+        for family in ["ip", "ip6"] {
+            let table = format!("{family} ferroute");
+            session.execute(&format!("add table {table}; delete table {table}; add table {table} {{ flags owner; }}"));
+        }
+        session
+    }
+
+    pub(crate) fn execute(&mut self, line: &str) {
+        let stdin = self.0.stdin.as_mut().expect("stdin is piped");
+        // The process exits only at the end of its input.
+        _ = writeln!(stdin, "{line}");
+    }
+
+    /// Executes a last command and waits for the end of the process.
+    pub(crate) fn finish(mut self, line: &str) {
+        self.execute(line);
+        drop(self.0.stdin.take());
+        _ = self.0.wait();
+    }
+}
+
+impl Drop for NftSession {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}

@@ -1,0 +1,461 @@
+//! Decides whether the result of a connection is allowed.
+//!
+//! Versions of four parts of the desired state are recorded: Services, EndpointSlices, the Node, the node's addresses. The
+//! proxy receives each part in order, but the parts independently, so any combination of versions may be active that may
+//! each be active by itself. A superseded version is **retired** when
+//!
+//! - the proxy has shown to have applied a later version of all Services and slices (see `Driver::settle`), or
+//! - it has been superseded for [`PROMISED_DELAY`] without a fault: this is what the proxy promises.
+//!
+//! While a fault is declared, nothing is retired: the rules may be old, but they must be those of one version. Only while
+//! another program has changed the rules, connections may fail in any way; but even then none may reach an endpoint that no
+//! such version permits.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    hash::{Hash, Hasher},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ferroute_api::{EndpointSlice, Node, NodeSpec, Service};
+use ferroute_core::{IpFamily, Protocol, ProxySettings, testing::Cluster};
+
+use crate::{
+    clients::{Outcome, Record},
+    history::History,
+    network::node_addresses,
+    specification::{Expected, Frontend, ports},
+    world::{Client, World},
+};
+
+/// The time within which the proxy applies a change while it runs without a fault: several sync periods of a debug build
+/// on a busy machine. The usual time is some milliseconds.
+pub(crate) const PROMISED_DELAY: Duration = Duration::from_secs(8);
+
+/// The desired state over time, and the periods of faults.
+pub(crate) struct Oracle {
+    settings: ProxySettings,
+    services: History<Vec<Arc<Service>>>,
+    slices: History<Vec<Arc<EndpointSlice>>>,
+    node: History<Node>,
+    host: History<Vec<IpAddr>>,
+    /// Start and end of periods in which nothing is retired.
+    faults: Vec<(Instant, Option<Instant>)>,
+    /// Start and end of periods in which connections may fail.
+    interferences: Vec<(Instant, Option<Instant>)>,
+    /// The results that have been derived so far.
+    derived: HashMap<Case, Arc<Allowed>>,
+    addresses: HashMap<Setup, HashSet<(Protocol, SocketAddr)>>,
+}
+
+/// Shared objects that are compared by their identity, for a key in a map. They exist as long as the key.
+#[derive(Clone, Debug)]
+struct Shared<T>(Arc<T>);
+
+/// Everything that determines the result of a connection.
+#[derive(PartialEq, Eq, Hash)]
+struct Case {
+    service: Shared<Service>,
+    slices: Vec<Shared<EndpointSlice>>,
+    node: Shared<Node>,
+    host: Shared<Vec<IpAddr>>,
+    client: Client,
+    protocol: Protocol,
+    target: SocketAddr,
+}
+
+/// Everything that determines the addresses of a Service.
+#[derive(PartialEq, Eq, Hash)]
+struct Setup {
+    service: Shared<Service>,
+    node: Shared<Node>,
+    host: Shared<Vec<IpAddr>>,
+}
+
+impl Oracle {
+    pub(crate) fn new(settings: ProxySettings, cluster: &Cluster, now: Instant) -> Self {
+        Self {
+            settings,
+            services: History::new(share(&[], &cluster.services), now),
+            slices: History::new(share(&[], &cluster.slices), now),
+            node: History::new(cluster.node.clone(), now),
+            host: History::new(node_addresses(), now),
+            faults: Vec::new(),
+            interferences: Vec::new(),
+            derived: HashMap::new(),
+            addresses: HashMap::new(),
+        }
+    }
+
+    /// Adds a version of all Services.
+    pub(crate) fn publish_services(&mut self, services: &[Service], now: Instant) {
+        self.services.publish(share(self.services.current(), services), now);
+    }
+
+    /// Adds a version of all slices.
+    pub(crate) fn publish_slices(&mut self, slices: &[EndpointSlice], now: Instant) {
+        self.slices.publish(share(self.slices.current(), slices), now);
+    }
+
+    /// Adds a version of the Node.
+    pub(crate) fn publish_node(&mut self, node: &Node, now: Instant) {
+        let mut relevant = node.clone();
+        // Clients use none of the frontends and endpoints that depend on these.
+        relevant.spec = NodeSpec::default();
+        relevant.status.addresses.retain(|address| address.type_ == "InternalIP");
+        self.node.publish_equal(&relevant, now);
+    }
+
+    /// Adds a version of the node's addresses.
+    pub(crate) fn publish_host(&mut self, addresses: &Vec<IpAddr>, now: Instant) {
+        self.host.publish_equal(addresses, now);
+    }
+
+    /// Declares the start of a fault.
+    pub(crate) fn fault_starts(&mut self, interference: bool) {
+        let now = Instant::now();
+        self.faults.push((now, None));
+        if interference {
+            self.interferences.push((now, None));
+        }
+    }
+
+    /// Declares that the effects of all faults are over.
+    pub(crate) fn faults_end(&mut self) {
+        let now = Instant::now();
+        for (_, end) in self.faults.iter_mut().chain(&mut self.interferences) {
+            end.get_or_insert(now);
+        }
+    }
+
+    /// Retires Services and slices that were superseded until `superseded`.
+    pub(crate) fn applied(&mut self, superseded: Instant) {
+        let now = Instant::now();
+        self.services.retire(superseded, now);
+        self.slices.retire(superseded, now);
+    }
+
+    /// Retires versions according to [`PROMISED_DELAY`].
+    pub(crate) fn tick(&mut self) {
+        let now = Instant::now();
+        let healthy_since = match self.faults.last() {
+            Some((_, None)) => return,
+            Some((_, Some(end))) => Some(*end),
+            None => None,
+        };
+        let Some(superseded) = now.checked_sub(PROMISED_DELAY) else { return };
+        if healthy_since.is_none_or(|end| end <= superseded) {
+            self.services.retire(superseded, now);
+            self.slices.retire(superseded, now);
+            self.node.retire(superseded, now);
+            self.host.retire(superseded, now);
+        }
+        self.services.prune(now);
+        self.slices.prune(now);
+        self.node.prune(now);
+        self.host.prune(now);
+    }
+
+    /// Checks the result of a connection.
+    ///
+    /// # Errors
+    /// If it is not allowed, with an explanation.
+    pub(crate) fn check(&mut self, record: &Record) -> Result<(), String> {
+        let overlaps = |(start, end): &(Instant, Option<Instant>)| {
+            *start <= record.end && end.is_none_or(|end| end >= record.start)
+        };
+        let interference = self.interferences.iter().any(overlaps);
+        // Without a chain of type nat, the kernel does not translate packets of established connections either.
+        if interference && !matches!(record.outcome, Outcome::Endpoint(_)) {
+            return Ok(());
+        }
+        if matches!(record.outcome, Outcome::Broken(_)) {
+            return Err(format!("established connections must not break: {record:?}"));
+        }
+        if self.any_allows(record) {
+            return Ok(());
+        }
+        let expected = self.expected(record);
+        // The first packet was not translated, because the Service did not exist yet. Then its repetitions are not translated
+        // either, and rules of the Service that drop other packets drop them, too.
+        let is_older = expected.iter().any(|expected| expected.results.contains(&Class::Unreachable))
+            && expected.iter().any(|expected| expected.drops);
+        // Another program may have removed the rule that restricts sources or endpoints.
+        let is_endpoint = |endpoint: &SocketAddr| expected.iter().any(|expected| expected.reachable.contains(endpoint));
+        match &record.outcome {
+            Outcome::Timeout if is_older => Ok(()),
+            Outcome::Endpoint(endpoint) if interference && is_endpoint(endpoint) => Ok(()),
+            _ => Err(format!("{record:?}\n  allowed: {expected:?}")),
+        }
+    }
+
+    /// Reports whether any combination of versions allows the result of a connection. The latest ones are tried first,
+    /// because they almost always do.
+    fn any_allows(&mut self, record: &Record) -> bool {
+        let Record { start, end, protocol, target, .. } = *record;
+        let hosts: Vec<_> = self.host.between(start, end).cloned().collect();
+        let nodes: Vec<_> = self.node.between(start, end).cloned().collect();
+        let services: Vec<_> = self.services.between(start, end).cloned().collect();
+        let slices: Vec<_> = self.slices.between(start, end).cloned().collect();
+        for services in services.iter().rev() {
+            for (host, node) in hosts.iter().rev().flat_map(|host| nodes.iter().rev().map(move |node| (host, node))) {
+                let Some(service) = self.owner(services, node, host, record) else {
+                    if Allowed::untouched(host.contains(&target.ip()), target).allows(&record.outcome) {
+                        return true;
+                    }
+                    continue;
+                };
+                for slices in slices.iter().rev() {
+                    let (node, host) = (Shared(node.clone()), Shared(host.clone()));
+                    let (client, slices) = (record.client.clone(), slices_of(&service.0, slices));
+                    let case = Case { service: service.clone(), slices, node, host, client, protocol, target };
+                    if self.derive(case).allows(&record.outcome) {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Returns all results that are allowed for a connection.
+    fn expected(&mut self, record: &Record) -> Vec<Arc<Allowed>> {
+        let Record { start, end, .. } = *record;
+        let hosts: HashSet<_> = self.host.between(start, end).cloned().map(Shared).collect();
+        let nodes: HashSet<_> = self.node.between(start, end).cloned().map(Shared).collect();
+        let services: Vec<_> = self.services.between(start, end).cloned().collect();
+        let slices: Vec<_> = self.slices.between(start, end).cloned().collect();
+        let mut all: Vec<Arc<Allowed>> = Vec::new();
+        for (Shared(host), Shared(node)) in hosts.iter().flat_map(|host| nodes.iter().map(move |node| (host, node))) {
+            let owners: HashSet<_> = services.iter().map(|services| self.owner(services, node, host, record)).collect();
+            for owner in owners {
+                let Some(service) = owner else {
+                    let is_own = host.contains(&record.target.ip());
+                    all.push(Arc::new(Allowed::untouched(is_own, record.target)));
+                    continue;
+                };
+                let cases: HashSet<_> = slices.iter().map(|slices| slices_of(&service.0, slices)).collect();
+                for slices in cases {
+                    let (node, host) = (Shared(node.clone()), Shared(host.clone()));
+                    let Record { protocol, target, .. } = *record;
+                    let client = record.client.clone();
+                    all.push(self.derive(Case {
+                        service: service.clone(),
+                        slices,
+                        node,
+                        host,
+                        client,
+                        protocol,
+                        target,
+                    }));
+                }
+            }
+        }
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    fn derive(&mut self, case: Case) -> Arc<Allowed> {
+        if self.derived.len() > MAX_DERIVED {
+            self.derived.clear();
+        }
+        let settings = &self.settings;
+        let allowed = self.derived.entry(case).or_insert_with_key(|case| Arc::new(allowed(case, settings)));
+        allowed.clone()
+    }
+
+    /// Returns the Service that a connection is for.
+    fn owner(
+        &mut self,
+        services: &Arc<Vec<Arc<Service>>>,
+        node: &Arc<Node>,
+        host: &Arc<Vec<IpAddr>>,
+        record: &Record,
+    ) -> Option<Shared<Service>> {
+        if self.addresses.len() > MAX_DERIVED {
+            self.addresses.clear();
+        }
+        let has_address = |service: &&Arc<Service>| {
+            let (node, host) = (Shared(node.clone()), Shared(host.clone()));
+            let setup = Setup { service: Shared(Arc::clone(service)), node, host };
+            let all = self.addresses.entry(setup).or_insert_with_key(|Setup { service, node, host }| {
+                addresses(&self.settings, std::slice::from_ref(&service.0), &node.0, &host.0).into_iter().collect()
+            });
+            all.contains(&(record.protocol, record.target))
+        };
+        services.iter().find(has_address).cloned().map(Shared)
+    }
+
+    /// Returns the addresses of all current Services that clients can connect to.
+    pub(crate) fn targets(&self) -> Vec<(Protocol, SocketAddr)> {
+        addresses(&self.settings, self.services.current(), self.node.current(), self.host.current())
+    }
+
+    /// Returns a description of the versions that may be active now.
+    pub(crate) fn describe(&self) -> String {
+        let now = Instant::now();
+        let (services, slices) = (self.services.between(now, now).count(), self.slices.between(now, now).count());
+        format!("{services} versions of Services and {slices} of slices may be active; {} faults", self.faults.len())
+    }
+}
+
+/// The results that one combination of versions allows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Allowed {
+    results: BTreeSet<Class>,
+    /// The endpoints of the service port, whatever the policies.
+    reachable: BTreeSet<SocketAddr>,
+    /// The rules drop packets that are not translated.
+    drops: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    Endpoint(SocketAddr),
+    Refused,
+    Dropped,
+    /// Not translated.
+    Unreachable,
+}
+
+impl Allowed {
+    /// Returns the results of a packet that no rule translates.
+    fn untouched(is_own: bool, target: SocketAddr) -> Self {
+        let result = if is_own { Class::Refused } else { Class::Unreachable };
+        let mut results = BTreeSet::from([result]);
+        if ["10.96.", "fd00:96::"].iter().any(|prefix| target.ip().to_string().starts_with(prefix)) {
+            // nftables mode rejects packets to unused ports of cluster IPs.
+            results.insert(Class::Refused);
+        }
+        Self { results, reachable: BTreeSet::new(), drops: false }
+    }
+
+    fn allows(&self, outcome: &Outcome) -> bool {
+        let class = match outcome {
+            Outcome::Endpoint(endpoint) => Class::Endpoint(*endpoint),
+            Outcome::Refused => Class::Refused,
+            Outcome::Timeout => Class::Dropped,
+            Outcome::Unreachable => Class::Unreachable,
+            Outcome::Broken(_) => return false,
+        };
+        self.results.contains(&class)
+    }
+}
+
+fn frontend(cluster: &Cluster, world: &World, protocol: Protocol, target: SocketAddr) -> Option<(usize, Frontend)> {
+    let ports = ports(cluster, world, IpFamily::of(target.ip()));
+    ports.iter().enumerate().filter(|(_, port)| port.protocol == protocol).find_map(|(index, port)| {
+        let found = port.frontends().into_iter().find(|(_, address)| *address == target)?;
+        Some((index, found.0))
+    })
+}
+
+/// Returns the addresses of Services that clients can connect to.
+fn addresses(
+    settings: &ProxySettings,
+    services: &[Arc<Service>],
+    node: &Node,
+    host: &[IpAddr],
+) -> Vec<(Protocol, SocketAddr)> {
+    let world = world(settings, &Client::Node, host);
+    let services = services.iter().map(|service| Service::clone(service)).collect();
+    let cluster = Cluster { node: node.clone(), services, slices: Vec::new() };
+    let mut all = Vec::new();
+    for family in IpFamily::BOTH {
+        for port in ports(&cluster, &world, family).iter().filter(|port| port.protocol != Protocol::Sctp) {
+            let addresses = port.frontends().into_iter().map(|(_, address)| address);
+            all.extend(addresses.filter(|to| !to.ip().is_loopback()).map(|to| (port.protocol, to)));
+        }
+    }
+    all
+}
+
+/// Returns the results that a case allows.
+fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
+    let Case { service, slices, node, host, client, protocol, target } = case;
+    let world = &world(settings, client, &host.0);
+    let cluster = Cluster {
+        node: Node::clone(&node.0),
+        services: vec![Service::clone(&service.0)],
+        slices: slices.iter().map(|slice| EndpointSlice::clone(&slice.0)).collect(),
+    };
+    let family = IpFamily::of(target.ip());
+    let ports = ports(&cluster, world, family);
+    let (index, frontend) = frontend(&cluster, world, *protocol, *target).expect("the Service has this frontend");
+    let port = &ports[index];
+    let source = match client {
+        Client::Pod(address) | Client::Elsewhere(address) => *address,
+        Client::Node if world.owns(target.ip()) => target.ip(),
+        Client::Node => NODE_SOURCES[family.index()].parse().expect("an IP address"),
+    };
+    let reachable = [Client::Node, client.clone()].into_iter().flat_map(|client| {
+        [Frontend::ClusterIp, Frontend::NodePort].map(|frontend| port.expected(&client, source, frontend))
+    });
+    let reachable = reachable.filter_map(|expected| match expected {
+        Expected::OneOf(endpoints) => Some(endpoints.into_keys()),
+        _ => None,
+    });
+    let reachable = reachable.flatten().collect();
+    let results = match port.expected(client, source, frontend) {
+        Expected::OneOf(endpoints) => endpoints.into_keys().map(Class::Endpoint).collect(),
+        // nftables mode checks source ranges first.
+        Expected::Refused
+            if frontend == Frontend::LoadBalancer && !service.0.spec.load_balancer_source_ranges.is_empty() =>
+        {
+            BTreeSet::from([Class::Refused, Class::Dropped])
+        }
+        Expected::Refused => BTreeSet::from([Class::Refused]),
+        Expected::Dropped => BTreeSet::from([Class::Dropped]),
+        // Only the rules of iptables mode let these packets pass; those of nftables mode reject them.
+        Expected::Untouched => BTreeSet::from([Class::Unreachable, Class::Refused]),
+    };
+    let Service { spec, .. } = &*service.0;
+    let is_local = |policy: &Option<String>| policy.as_deref() == Some("Local");
+    let drops = is_local(&spec.external_traffic_policy)
+        || is_local(&spec.internal_traffic_policy)
+        || !spec.load_balancer_source_ranges.is_empty();
+    Allowed { results, reachable, drops }
+}
+
+fn world(settings: &ProxySettings, client: &Client, host: &[IpAddr]) -> World {
+    let pods = match client {
+        Client::Pod(address) if address.to_string().ends_with('3') => "veth3",
+        _ => "veth6",
+    };
+    World { settings: settings.clone(), pods, host: host.to_vec() }
+}
+
+/// Returns the slices of a Service.
+fn slices_of(service: &Service, slices: &[Arc<EndpointSlice>]) -> Vec<Shared<EndpointSlice>> {
+    let belongs = |slice: &&Arc<EndpointSlice>| {
+        slice.service_name() == Some(&service.metadata.name) && slice.metadata.namespace == service.metadata.namespace
+    };
+    slices.iter().filter(belongs).cloned().map(Shared).collect()
+}
+
+/// Returns `new` with the objects of `old` that have not changed.
+fn share<T: Clone + PartialEq>(old: &[Arc<T>], new: &[T]) -> Vec<Arc<T>> {
+    let shared = |object: &T| old.iter().find(|old| ***old == *object).cloned();
+    new.iter().map(|object| shared(object).unwrap_or_else(|| Arc::new(object.clone()))).collect()
+}
+
+impl<T> PartialEq for Shared<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T> Eq for Shared<T> {}
+
+impl<T> Hash for Shared<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+const MAX_DERIVED: usize = 10_000;
+/// The node's addresses towards its default gateway, which are the sources of its packets to addresses of Services.
+const NODE_SOURCES: [&str; 2] = ["192.168.7.1", "fd00:7::1"];

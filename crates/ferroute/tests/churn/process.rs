@@ -1,0 +1,241 @@
+//! The proxy's process and its files.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::{SocketAddr, TcpStream},
+    os::unix::{fs::PermissionsExt, fs::symlink, process::ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use ferroute_testing::NetNs;
+
+use crate::schedule::Options;
+
+/// The directory of a run, on file systems of its own that are visible to this run only.
+pub(crate) struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Gives this thread, and threads and processes that it starts later, mounts of their own: a small one for manifests,
+    /// and one for the xtables lock.
+    pub(crate) fn new(directory: &Path) -> Self {
+        use nix::{
+            mount::{MsFlags, mount},
+            sched::{CloneFlags, unshare},
+        };
+        let none = None::<&str>;
+        // `CLONE_FS` is required because threads share their root and working directories.
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS).expect("root may create mount namespaces");
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("root may change mounts");
+        let files = Self { directory: directory.to_owned() };
+        fs::create_dir_all(files.manifests()).unwrap();
+        fs::create_dir_all(files.programs()).unwrap();
+        let manifests = files.manifests();
+        mount(Some("tmpfs"), &manifests, Some("tmpfs"), MsFlags::empty(), Some("size=32m")).unwrap();
+        mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), Some("size=4m")).unwrap();
+        files
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub(crate) fn manifests(&self) -> PathBuf {
+        self.path("manifests")
+    }
+
+    fn programs(&self) -> PathBuf {
+        self.path("programs")
+    }
+
+    /// Writes programs that replace those of iptables: a restore program fails while the file `fail` exists, and does not
+    /// return while the file `hang` exists.
+    pub(crate) fn write_programs(&self, legacy: bool) {
+        for family in ["iptables", "ip6tables"] {
+            let restore = format!("{family}-restore");
+            let real = if legacy { format!("{family}-legacy-restore") } else { restore.clone() };
+            let (fail, hang) = (self.path("fail"), self.path("hang"));
+            let script = format!(
+                "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.1; done\n\
+                 if [ -e {} ]; then echo 'broken by a test' >&2; exit 4; fi\nPATH=${{PATH#*:}} exec {real} \"$@\"\n",
+                hang.display(),
+                fail.display(),
+            );
+            let path = self.programs().join(&restore);
+            fs::write(&path, script).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+            for suffix in ["", "-save"].iter().filter(|_| legacy) {
+                let real = find(&format!("{family}-legacy{suffix}"));
+                symlink(real, self.programs().join(format!("{family}{suffix}"))).unwrap();
+            }
+        }
+    }
+
+    /// Returns `PATH` for the proxy.
+    fn search_path(&self) -> String {
+        format!("{}:{}:/usr/sbin:/sbin", self.programs().display(), std::env::var("PATH").unwrap_or_default())
+    }
+
+    /// Writes the configuration.
+    pub(crate) fn configure(&self, options: &Options, mode: &str) {
+        let detection = if options.detect_by_interface {
+            "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}\n"
+        } else {
+            "detectLocalMode: ClusterCIDR\nclusterCIDR: \"10.244.0.0/16,fd00:244::/32\"\n"
+        };
+        let node_ports =
+            if options.restrict_node_ports { "[192.168.0.0/16, \"fd00:168::/64\"]" } else { "[0.0.0.0/0, \"::/0\"]" };
+        let period = format!("minSyncPeriod: {}ms, syncPeriod: 10s", options.min_sync_period);
+        let text = format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
+             hostnameOverride: {}\nhealthzBindAddress: 127.0.0.1:10256\nmetricsBindAddress: 127.0.0.1:10249\n\
+             {detection}nodePortAddresses: {node_ports}\niptables: {{localhostNodePorts: false, {period}}}\n\
+             nftables: {{{period}}}\nipvs: {{{period}}}\n",
+            ferroute_core::testing::arbitrary::NODE,
+        );
+        let new = self.path("config.new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.config()).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.path("config.yaml")
+    }
+}
+
+fn find(program: &str) -> PathBuf {
+    let directories = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from);
+    let found = directories.into_iter().map(|directory| directory.join(program)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{program} is not installed"))
+}
+
+/// A proxy process, which is killed on drop.
+pub(crate) struct Proxy {
+    child: Child,
+}
+
+impl Proxy {
+    /// Starts the proxy on a node, with its log appended to a file.
+    pub(crate) fn start(node: &NetNs, files: &Files, source: &[String], log: &Path) -> Self {
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut command = Command::new(ferroute());
+        command.arg("run").arg("--config").arg(files.config()).args(source).env("PATH", files.search_path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = node.run(|| command.spawn()).unwrap();
+        Self { child }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Returns the exit status if the process has exited.
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // It may have exited already.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        // The child has not been waited for, so its process ID cannot have been reused.
+        let id = nix::unistd::Pid::from_raw(self.id().cast_signed());
+        nix::sys::signal::kill(id, signal).unwrap();
+    }
+
+    /// Stops the process by SIGTERM.
+    ///
+    /// # Errors
+    /// If it does not exit in time or with an error.
+    pub(crate) fn terminate(&mut self) -> Result<(), String> {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        let start = Instant::now();
+        while start.elapsed() < EXIT_TIMEOUT {
+            match self.exit_status() {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("after SIGTERM: {status} (signal {:?})", status.signal())),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        Err(format!("the proxy has not exited {EXIT_TIMEOUT:?} after SIGTERM"))
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::read(self.id())
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The resources of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Anonymous resident memory in KiB.
+    pub(crate) memory: usize,
+    pub(crate) descriptors: usize,
+    pub(crate) threads: usize,
+    pub(crate) children: usize,
+}
+
+impl Usage {
+    fn read(process: u32) -> Self {
+        let directory = PathBuf::from(format!("/proc/{process}"));
+        let count = |name: &str| fs::read_dir(directory.join(name)).map_or(0, Iterator::count);
+        let status = fs::read_to_string(directory.join("status")).unwrap_or_default();
+        let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap_or_default();
+        let memory = memory.trim().trim_end_matches(" kB").parse().unwrap_or_default();
+        let children = fs::read_to_string(directory.join(format!("task/{process}/children"))).unwrap_or_default();
+        let children = children.split_whitespace().count();
+        Self { memory, descriptors: count("fd"), threads: count("task"), children }
+    }
+}
+
+/// Returns the program under test.
+pub(crate) fn ferroute() -> PathBuf {
+    std::env::var_os("FERROUTE").map_or_else(|| env!("CARGO_BIN_EXE_ferroute").into(), PathBuf::from)
+}
+
+/// Returns the names of the modes that this kernel supports, as the configuration spells them.
+pub(crate) fn modes() -> Vec<String> {
+    use ferroute_config::KubeProxyConfiguration;
+    use ferroute_core::IpFamily;
+    use ferroute_proxy::modes::REGISTRY;
+    let host = NetNs::new();
+    let is_available = |name: &ferroute_config::ModeName| {
+        let config =
+            KubeProxyConfiguration { mode: name.as_str().to_owned(), ..KubeProxyConfiguration::default() }.defaulted();
+        let resolved = REGISTRY.resolve(&config).expect("the configuration is valid");
+        let probe = |family| REGISTRY.active(*name).probe(&resolved, family).is_ok();
+        REGISTRY.substitute(*name).is_none() && host.run(|| IpFamily::BOTH.into_iter().all(probe))
+    };
+    REGISTRY.names().iter().filter(|name| is_available(name)).map(|name| name.as_str().to_owned()).collect()
+}
+
+/// Returns the status and body of a page of the proxy.
+pub(crate) fn get(node: &NetNs, at: SocketAddr, path: &str) -> io::Result<(u16, String)> {
+    use std::io::{Read, Write};
+    let limit = Duration::from_secs(5);
+    let mut stream = node.run(|| TcpStream::connect_timeout(&at, limit))?;
+    stream.set_read_timeout(Some(limit))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((status, body.to_owned()))
+}
+
+/// A second is promised; machines under load are slow.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
