@@ -50,6 +50,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All protocols.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
+
     /// Returns the name in lower case, as in rules and chain hashes.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,6 +60,11 @@ impl Protocol {
             Self::Udp => "udp",
             Self::Sctp => "sctp",
         }
+    }
+
+    /// Returns the protocol with this IANA number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|protocol| protocol.number() == number)
     }
 
     /// Returns the IANA protocol number.

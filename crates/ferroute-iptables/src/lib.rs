@@ -40,7 +40,7 @@ pub use exec::{BackendSnapshot, GenerationTracker, HostAccess, HostExec, Iptable
 pub use plan::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, render};
 pub use rule::{
     AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortList, PortRange, PortSide, Probability,
-    ProtocolMatch, Recent, RecentAction, RejectWith, Rule, Sense, Target,
+    ProtocolMatch, Recent, RecentAction, RejectWith, Rule, Sense, SetMatch, SetSide, Target, VirtualServerMatch,
 };
 pub use ruleset::{Chain, ChainHead, ChainName, Counters, InvalidChainName, Policy, RuleSet, Table, TableName};
 pub use text::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};

@@ -21,6 +21,7 @@
 //! What is *not* here: running programs, and reading the state of the host, which is an argument
 //! ([`HostState`](ferroute_core::HostState)).
 
+mod chain_group;
 mod chain_state;
 mod context;
 mod difference;
@@ -36,15 +37,18 @@ use ferroute_core::ServiceTable;
 use crate::{ChainHead, RuleSet, TableName};
 use fixed::{localnet_rule, node_port_jumps};
 
+pub use chain_group::{ChainGroup, ChainGroupReader, GroupCounts, GroupSummary};
 pub use chain_state::{ChainState, Drift, RuleCounts, RuleStats};
 pub use context::PlanContext;
 pub use difference::Difference;
 pub(crate) use digest::ChainDigest;
 pub use digest::rules_digest;
-pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps};
+pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps, loopback};
 pub(crate) use kernel_chains::ignore_unnameable;
 pub use kernel_chains::{KernelChains, KernelChainsReader};
-pub(crate) use names::{IPVS_NODE_PORT, is_iptables_mode_chain, is_leftover_chain, is_leftover_jump};
+pub(crate) use names::{
+    IPVS_NODE_PORT, is_foreign_jump, is_iptables_mode_chain, is_ipvs_mode_chain, is_leftover_chain,
+};
 pub use names::{chains, is_proxy_chain, is_service_chain};
 pub(crate) use service::ServicePlan;
 pub use write::WriteSummary;

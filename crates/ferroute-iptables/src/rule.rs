@@ -8,6 +8,7 @@ mod target;
 
 pub use matches::{
     AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent, RecentAction,
+    SetMatch, SetSide, VirtualServerMatch,
 };
 pub use target::{RejectWith, Target};
 
@@ -113,6 +114,11 @@ impl Rule {
     pub fn and(mut self, module: Match) -> Self {
         self.matches.push(module);
         self
+    }
+
+    /// Matches packets whose addresses and ports are in the set called `name`.
+    pub fn in_set(self, name: impl Into<Box<str>>, sides: impl Into<Box<[SetSide]>>) -> Self {
+        self.and(Match::Set(Sense::Is(SetMatch { name: name.into(), sides: sides.into() })))
     }
 
     /// Appends a comment.

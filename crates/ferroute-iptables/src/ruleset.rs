@@ -90,8 +90,11 @@ impl ChainName {
         Ok(Self::literal(name))
     }
 
-    /// Creates a name that is known to be valid. In a constant the compiler checks its length.
-    pub(crate) const fn literal(name: &str) -> Self {
+    /// Creates a name that is known to be valid.
+    ///
+    /// # Panics
+    /// If the length is not 1 to 28 bytes, which the compiler checks in a constant.
+    pub const fn literal(name: &str) -> Self {
         assert!(!name.is_empty() && name.len() <= Self::MAX_LEN, "chain names have 1 to 28 bytes");
         let mut bytes = [0; Self::MAX_LEN];
         let (text, _) = bytes.split_at_mut(name.len());

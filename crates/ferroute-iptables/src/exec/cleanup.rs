@@ -17,7 +17,7 @@ use super::{
 use crate::{
     ChainName, Rule, SaveItem, SaveParser, TableName,
     plan::{
-        IPVS_NODE_PORT, chains, ignore_unnameable, is_iptables_mode_chain, is_leftover_chain, is_leftover_jump,
+        IPVS_NODE_PORT, chains, ignore_unnameable, is_foreign_jump, is_ipvs_mode_chain, is_leftover_chain,
         is_proxy_chain,
     },
     text::RestoreWriter,
@@ -28,8 +28,8 @@ use crate::{
 pub enum CleanupScope {
     /// The chains of all modes, including those of kube-proxy and of its earlier versions.
     Everything,
-    /// The chains that iptables mode does not write, for use while iptables mode is active.
-    OtherModes,
+    /// The chains that this mode does not write, for use while it is active.
+    Beside(ChainMode),
 }
 
 /// A proxy mode that writes iptables chains.
@@ -106,9 +106,9 @@ struct Leftovers {
 pub fn clean_up(programs: &IptablesPrograms, exec: Arc<dyn Exec>, scope: CleanupScope) -> CleanupReport {
     let executor = Executor { programs: programs.clone(), exec, heartbeat: Heartbeat::default() };
     let mut report = CleanupReport::default();
-    if scope == CleanupScope::OtherModes {
+    if let CleanupScope::Beside(active) = scope {
         // Reading all tables takes long in a large cluster and is usually in vain.
-        match has_other_modes(&executor) {
+        match has_other_modes(&executor, active) {
             Ok(true) => {}
             Ok(false) => return report,
             Err(error) => {
@@ -180,11 +180,16 @@ impl Leftovers {
     }
 }
 
-/// Reports whether another mode has chains. A chain counts as existing if the check fails because another program holds
-/// the xtables lock.
-fn has_other_modes(executor: &Executor) -> Result<bool, ProgramError> {
-    for table in [TableName::Filter, TableName::Nat] {
-        if executor.has_chain(table, IPVS_NODE_PORT)? != Some(false) {
+/// Reports whether another mode than `active` has chains. A chain counts as existing if the check fails because another
+/// program holds the xtables lock.
+fn has_other_modes(executor: &Executor, active: ChainMode) -> Result<bool, ProgramError> {
+    let others = match active {
+        ChainMode::Iptables => [(TableName::Filter, IPVS_NODE_PORT), (TableName::Nat, IPVS_NODE_PORT)],
+        // Its canary may be missing if another program flushed a table.
+        ChainMode::Ipvs => [(TableName::Mangle, chains::CANARY), (TableName::Nat, chains::NODE_PORTS)],
+    };
+    for (table, chain) in others {
+        if executor.has_chain(table, chain)? != Some(false) {
             return Ok(true);
         }
     }
@@ -196,16 +201,19 @@ fn leftovers(executor: &Executor, table: TableName, scope: CleanupScope) -> Resu
     let mut parser = SaveParser::new(executor.programs.family);
     let is_leftover = |chain: ChainName| match scope {
         CleanupScope::Everything => is_proxy_chain(table, chain),
-        CleanupScope::OtherModes => is_leftover_chain(table, chain),
+        CleanupScope::Beside(ChainMode::Iptables) => is_leftover_chain(table, chain),
+        CleanupScope::Beside(ChainMode::Ipvs) => is_proxy_chain(table, chain) && !is_ipvs_mode_chain(table, chain),
+    };
+    // Jumps of other modes into chains that the active mode has, too.
+    let is_other_jump = |to: ChainName, rule: &Rule| match scope {
+        CleanupScope::Everything => false,
+        CleanupScope::Beside(active) => is_foreign_jump(active, to, rule),
     };
     executor.save(table, &mut |line| {
         match ignore_unnameable(parser.line(line))? {
             Some(SaveItem::Chain(chain, _)) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
             Some(SaveItem::Rule(from, rule)) if !is_leftover(from) => match rule.next_chain() {
-                Some(to)
-                    if from.is_builtin()
-                        && (is_leftover(to) || is_iptables_mode_chain(table, to) && is_leftover_jump(&rule)) =>
-                {
+                Some(to) if from.is_builtin() && (is_leftover(to) || is_other_jump(to, &rule)) => {
                     leftovers.jumps.push((from, rule));
                 }
                 Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),

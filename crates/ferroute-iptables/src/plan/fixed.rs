@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ferroute_core::{IpFamily, NfacctCounters, NodePortMatch};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{PlanContext, chains, context::count_packet};
+use super::{PlanContext, chains, context::count_packet, names::IPTABLES_FIREWALL_COMMENT};
 use crate::{AddressType, ChainName, CtStates, MarkMatch, Match, Rule, Sense, TableName, Target};
 
 /// A jump from a builtin chain into a chain of the proxy.
@@ -110,7 +110,7 @@ pub fn jumps() -> Vec<Jump> {
     };
     let external = "kubernetes externally-visible service portals";
     let portals = "kubernetes service portals";
-    let firewall = "kubernetes load balancer firewall";
+    let firewall = IPTABLES_FIREWALL_COMMENT;
     vec![
         jump(Filter, ChainName::INPUT, true, external, chains::EXTERNAL_SERVICES),
         jump(Filter, ChainName::FORWARD, true, external, chains::EXTERNAL_SERVICES),
@@ -171,7 +171,7 @@ pub(super) fn node_port_jumps(context: &PlanContext) -> Vec<Rule> {
 }
 
 /// The loopback network of an IP family.
-pub(super) fn loopback(family: IpFamily) -> IpNet {
+pub fn loopback(family: IpFamily) -> IpNet {
     match family {
         IpFamily::V4 => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
         IpFamily::V6 => Ipv6Net::new_assert(1.into(), 128).into(),

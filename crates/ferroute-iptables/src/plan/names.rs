@@ -8,7 +8,7 @@ use ferroute_core::ServicePortName;
 use sha2::{Digest, Sha256};
 
 use super::SharedChain;
-use crate::{ChainName, Rule, TableName, address_text};
+use crate::{ChainName, Rule, TableName, address_text, exec::ChainMode};
 
 /// Names of the chains that exist whatever the Services.
 pub mod chains {
@@ -84,7 +84,9 @@ const FILTER_LEFTOVERS: [&str; 5] = [
 /// A chain that ipvs mode always creates, in tables nat and filter. Its presence shows that the mode was active.
 pub(crate) const IPVS_NODE_PORT: ChainName = ChainName::literal("KUBE-NODE-PORT");
 
-/// The comment on ipvs mode's jumps into `KUBE-PROXY-FIREWALL`. Iptables mode has the chain too, and jumps of its own.
+/// The comments on iptables mode's and ipvs mode's jumps into `KUBE-PROXY-FIREWALL`, which both have. All other jumps into
+/// chains of both modes are the same.
+pub(super) const IPTABLES_FIREWALL_COMMENT: &str = "kubernetes load balancer firewall";
 const IPVS_FIREWALL_COMMENT: &str = "kube-proxy firewall rules";
 
 /// Reports whether another mode, or an earlier version of kube-proxy, left the chain behind.
@@ -96,9 +98,29 @@ pub(crate) fn is_leftover_chain(table: TableName, chain: ChainName) -> bool {
     }
 }
 
-/// Reports whether a rule of a builtin chain is ipvs mode's jump into a chain that iptables mode has too.
-pub(crate) fn is_leftover_jump(rule: &Rule) -> bool {
-    rule.first_comment() == Some(IPVS_FIREWALL_COMMENT)
+/// Reports whether ipvs mode writes the chain.
+pub(crate) fn is_ipvs_mode_chain(table: TableName, chain: ChainName) -> bool {
+    let own = match table {
+        TableName::Nat => &["KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"][..],
+        TableName::Filter => {
+            &["KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER"]
+        }
+        TableName::Mangle | TableName::Raw | TableName::Security => return false,
+    };
+    let shared = match table {
+        TableName::Nat => [chains::SERVICES, chains::POSTROUTING, chains::MARK_MASQ],
+        _ => [chains::FORWARD, chains::PROXY_FIREWALL, chains::PROXY_FIREWALL],
+    };
+    own.contains(&chain.as_str()) || shared.contains(&chain)
+}
+
+/// Reports whether a rule of a builtin chain is another mode's jump into a chain that `active` has too.
+pub(crate) fn is_foreign_jump(active: ChainMode, to: ChainName, rule: &Rule) -> bool {
+    let foreign = match active {
+        ChainMode::Iptables => IPVS_FIREWALL_COMMENT,
+        ChainMode::Ipvs => IPTABLES_FIREWALL_COMMENT,
+    };
+    to == chains::PROXY_FIREWALL && rule.first_comment() == Some(foreign)
 }
 
 /// Reports whether a chain belongs exclusively to kube-proxy or Ferroute, in any mode. `KUBE-FIREWALL` in table filter,

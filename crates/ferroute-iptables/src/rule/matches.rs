@@ -44,8 +44,70 @@ pub enum Match {
     Recent(Recent),
     /// Counts the packet in the nfacct counter of this name; matches every packet.
     Nfacct(Box<str>),
+    /// The packet's addresses and ports are in an ipset (`--match-set`).
+    Set(Sense<SetMatch>),
+    /// The packet arrived through a port of a bridge (`--physdev-is-in`).
+    PhysdevIsIn(Sense<()>),
+    /// The packet belongs to a connection of this virtual server (`-m ipvs`).
+    Ipvs(VirtualServerMatch),
     /// An unsupported module, or one with unsupported options, verbatim from `-m` on.
     Other(Box<str>),
+}
+
+/// A match on the members of an ipset.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SetMatch {
+    /// The name of the set.
+    pub name: Box<str>,
+    /// The sides of the packet that each dimension of the set's members is compared with.
+    pub sides: Box<[SetSide]>,
+}
+
+/// The side of a packet that one dimension of an ipset's members is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SetSide {
+    /// The source address or port (`src`).
+    Source,
+    /// The destination address or port (`dst`).
+    Destination,
+}
+
+impl SetMatch {
+    /// Parses the arguments of `--match-set`: the name, and sides such as `dst,dst,src`.
+    pub fn parse(name: &str, sides: &str) -> Option<Self> {
+        let sides = sides.split(',').map(|side| match side {
+            "src" => Some(SetSide::Source),
+            "dst" => Some(SetSide::Destination),
+            _ => None,
+        });
+        Some(Self { name: name.into(), sides: sides.collect::<Option<_>>()? })
+    }
+}
+
+impl fmt::Display for SetMatch {
+    /// `KUBE-CLUSTER-IP dst,dst`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        for (n, side) in self.sides.iter().enumerate() {
+            f.write_str(if n == 0 { " " } else { "," })?;
+            f.write_str(match side {
+                SetSide::Source => "src",
+                SetSide::Destination => "dst",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A match on the virtual server of the packet's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VirtualServerMatch {
+    /// The address.
+    pub address: IpAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
 }
 
 /// The side of a packet whose port `multiport` compares.

@@ -5,7 +5,7 @@ use ferroute_core::{IpFamily, Protocol};
 use super::parse_rule::Word;
 use crate::{
     AddressType, ChainName, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent,
-    RecentAction, RejectWith, Sense, Target,
+    RecentAction, RejectWith, Sense, SetMatch, Target, VirtualServerMatch,
 };
 
 /// An option of a module or target, with its arguments.
@@ -79,6 +79,9 @@ pub(super) fn has_option(module: &str, option: &str) -> bool {
                 | "--rdest"
         ),
         "nfacct" => option == "--nfacct-name",
+        "set" => option == "--match-set",
+        "physdev" => option.starts_with("--physdev-"),
+        "ipvs" => matches!(option, "--vproto" | "--vaddr" | "--vport"),
         _ => false,
     }
 }
@@ -125,8 +128,26 @@ pub(super) fn parse_match(family: IpFamily, module: &str, options: &[Opt<'_>]) -
         }
         ("recent", _) => recent(family, options).map(Match::Recent),
         ("nfacct", [name]) if name.name == "--nfacct-name" => Some(Match::Nfacct(name.text()?.into())),
+        ("set", [set]) if set.name == "--match-set" => match set.args {
+            [name, sides] => Some(Match::Set(Sense::new(set.negated, SetMatch::parse(name.plain()?, sides.plain()?)?))),
+            _ => None,
+        },
+        ("physdev", [Opt { negated, name: "--physdev-is-in", args: [] }]) => {
+            Some(Match::PhysdevIsIn(Sense::new(*negated, ())))
+        }
+        ("ipvs", [_, _, _]) => virtual_server(options).map(Match::Ipvs),
         _ => None,
     }
+}
+
+fn virtual_server(options: &[Opt<'_>]) -> Option<VirtualServerMatch> {
+    let value = |name| options.iter().find(|option| option.name == name)?.plain_arg();
+    let address = value("--vaddr")?;
+    Some(VirtualServerMatch {
+        address: address.trim_end_matches("/32").trim_end_matches("/128").parse().ok()?,
+        protocol: Protocol::from_number(value("--vproto")?.parse().ok()?)?,
+        port: value("--vport")?.parse().ok()?,
+    })
 }
 
 /// Parses a target; `None` if the target or one of its options is unsupported.

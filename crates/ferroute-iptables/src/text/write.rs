@@ -5,7 +5,7 @@ use std::{
 
 use crate::{
     ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, TableName, Target, address_text,
-    rule::{AddressType, PortRange},
+    rule::{AddressType, PortRange, VirtualServerMatch},
 };
 
 /// Writes the declaration of a chain: `:KUBE-SERVICES - [0:0]`.
@@ -143,6 +143,19 @@ fn write_match(out: &mut impl Write, module: &Match) -> fmt::Result {
             // iptables 1.8 writes two blanks here.
             out.write_str(" -m nfacct --nfacct-name  ")?;
             write_quoted(out, name)
+        }
+        Match::Set(set) => {
+            out.write_str(" -m set")?;
+            write_sense(out, " --match-set ", Some(set))
+        }
+        Match::PhysdevIsIn(sense) => out.write_str(if sense.is_negated() {
+            " -m physdev ! --physdev-is-in"
+        } else {
+            " -m physdev --physdev-is-in"
+        }),
+        Match::Ipvs(VirtualServerMatch { address, protocol, port }) => {
+            let (number, address) = (protocol.number(), address_text::address(*address));
+            write!(out, " -m ipvs --vproto {number} --vaddr {address} --vport {port}")
         }
         Match::Other(text) => {
             out.write_char(' ')?;

@@ -125,7 +125,7 @@ impl Record {
     }
 }
 
-fn numbered(stem: &str, step: usize, extension: &str) -> String {
+pub(crate) fn numbered(stem: &str, step: usize, extension: &str) -> String {
     if step == 1 { format!("{stem}.{extension}") } else { format!("{stem}-{step}.{extension}") }
 }
 

@@ -1,0 +1,153 @@
+use std::{
+    error::Error,
+    io::Write,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{DataplaneError, IpFamily, TableReport};
+
+use super::{
+    executor::{Executor, SaveError},
+    generation::GenerationTracker,
+    process::Exec,
+    programs::IptablesPrograms,
+    throttle::Throttle,
+    version::Backend,
+};
+use crate::{
+    TableName,
+    plan::{ChainGroup, ChainGroupReader, GroupSummary},
+};
+
+/// Applies a [`ChainGroup`] of one IP family with `iptables-save` and `iptables-restore`, for modes that need few rules
+/// beside other objects of the kernel.
+#[derive(Debug)]
+pub struct GroupWriter {
+    executor: Executor,
+    generations: GenerationTracker,
+    /// The applied chains; `None` while they are unknown.
+    applied: Option<ChainGroup>,
+    /// [`GenerationTracker::external`] at the last time when the kernel's rules were known to equal `applied`.
+    verified: Option<u32>,
+    /// Limits comparisons of the kernel's rules with `applied` where changes cannot be detected otherwise.
+    comparisons: Throttle,
+}
+
+/// The outcome of a write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupReport {
+    /// The rules written.
+    pub written: GroupSummary,
+    /// Written and active rules by table.
+    pub tables: Vec<TableReport>,
+    /// The time spent in the programs.
+    pub took: Duration,
+}
+
+impl GroupWriter {
+    /// Creates a writer without applied rules. `generations` is shared with all other writers of the network namespace.
+    pub fn new(programs: IptablesPrograms, exec: Arc<dyn Exec>, generations: GenerationTracker) -> Self {
+        Self {
+            executor: Executor { programs, exec },
+            generations,
+            applied: None,
+            verified: None,
+            comparisons: Throttle::default(),
+        }
+    }
+
+    /// The IP family.
+    pub fn family(&self) -> IpFamily {
+        self.executor.programs.family
+    }
+
+    /// The programs that it uses.
+    pub fn programs(&self) -> &IptablesPrograms {
+        &self.executor.programs
+    }
+
+    /// Applies `wanted`. Runs no program if it is applied already; reads the kernel's rules first if they are unknown or
+    /// with `full`.
+    ///
+    /// # Errors
+    /// If the rules cannot be read or written. They are unknown then.
+    pub fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
+        let (kernel, reading) = match self.applied.take().filter(|_| !full) {
+            Some(applied) => (applied, Duration::ZERO),
+            None => {
+                // Read first: a change during the read may be missing from what was read.
+                self.verified = self.generations.external();
+                self.read(wanted).map_err(|error| self.read_error(error))?
+            }
+        };
+        let (written, writing) = self.write(wanted, &kernel)?;
+        self.applied = Some(wanted.clone());
+        let total = wanted.counts();
+        let tables =
+            [(TableName::Filter, written.rules.filter, total.filter), (TableName::Nat, written.rules.nat, total.nat)];
+        Ok(GroupReport {
+            written,
+            tables: tables.map(|(table, written, total)| TableReport { name: table.as_str(), written, total }).into(),
+            took: reading + writing,
+        })
+    }
+
+    /// Reports whether another program has modified the chains.
+    ///
+    /// # Errors
+    /// If the rules cannot be read.
+    pub fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        let Some(applied) = &self.applied else { return Ok(true) };
+        let external = match self.executor.programs.release.backend {
+            Backend::Legacy => None,
+            Backend::NfTables => self.generations.external(),
+        };
+        if external.is_some() && external == self.verified {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        if !self.comparisons.is_due(start) {
+            return Ok(false);
+        }
+        let (kernel, _) = self.read(applied).map_err(|error| self.read_error(error))?;
+        self.comparisons.record(start, Instant::now());
+        let is_same = applied.is_in(&kernel);
+        if is_same {
+            self.verified = external;
+        }
+        Ok(!is_same)
+    }
+
+    fn read(&self, wanted: &ChainGroup) -> Result<(ChainGroup, Duration), SaveError> {
+        let mut reader = ChainGroupReader::new(self.family(), wanted);
+        let mut took = Duration::ZERO;
+        let mut last = TableName::Nat;
+        for table in wanted.tables() {
+            took += self.executor.save(table, &mut |line| reader.line(line))?;
+            last = table;
+        }
+        reader.finish().map(|kernel| (kernel, took)).map_err(|source| self.executor.parse_error(last, source))
+    }
+
+    fn write(&self, wanted: &ChainGroup, kernel: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
+        if wanted.is_in(kernel) {
+            return Ok(Default::default());
+        }
+        let written = self.generations.count_own(|| {
+            let mut written = GroupSummary::default();
+            let took = self.executor.restore(&mut |out: &mut dyn Write| {
+                wanted.write_difference(kernel, out).map(|summary| written = summary)
+            })?;
+            Ok(((written, took), written.tables))
+        });
+        written.map_err(|error: super::executor::RestoreError| DataplaneError::Write {
+            rules: format!("{} rules", self.family()),
+            source: error.into(),
+        })
+    }
+
+    fn read_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {
+        DataplaneError::Read { rules: format!("{} rules", self.family()), source: source.into() }
+    }
+}

@@ -1,0 +1,262 @@
+//! The chains of modes whose rules are few and do not depend on the number of Services.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
+};
+
+use ferroute_core::IpFamily;
+
+use super::{Jump, kernel_chains::ignore_unnameable};
+use crate::{ChainHead, ChainName, ParseError, Rule, RuleSet, SaveItem, SaveParser, TableName, text::RestoreWriter};
+
+/// A group of chains and the jumps into them from builtin chains.
+///
+/// It is written as a whole or chain by chain with [`ChainGroup::write_difference`]; rules of other programs in the same
+/// tables are not affected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainGroup {
+    /// The rules of each chain.
+    pub chains: BTreeMap<(TableName, ChainName), Vec<Rule>>,
+    /// The jumps. A missing jump is inserted at the start of its builtin chain, in this order, so that later jumps precede
+    /// earlier ones.
+    pub jumps: Vec<Jump>,
+}
+
+/// Rules written by [`ChainGroup::write_difference`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupSummary {
+    /// Number of rules written in table filter and in all other tables.
+    pub rules: GroupCounts,
+    /// Number of tables written: of transactions that the kernel commits.
+    pub tables: u32,
+}
+
+/// Numbers of rules by table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// Table filter.
+    pub filter: usize,
+    /// Table nat.
+    pub nat: usize,
+}
+
+impl GroupCounts {
+    fn add(&mut self, table: TableName, rules: usize) {
+        match table {
+            TableName::Filter => self.filter += rules,
+            _ => self.nat += rules,
+        }
+    }
+
+    /// The sum.
+    pub fn total(self) -> usize {
+        self.filter + self.nat
+    }
+}
+
+impl ChainGroup {
+    /// Adds a chain.
+    pub fn add(&mut self, table: TableName, chain: ChainName, rules: Vec<Rule>) {
+        self.chains.insert((table, chain), rules);
+    }
+
+    /// Adds a jump, see [`ChainGroup::jumps`].
+    pub fn add_jump(&mut self, table: TableName, from: ChainName, rule: Rule) {
+        self.jumps.push(Jump { table, from, rule });
+    }
+
+    /// Returns the number of rules, jumps excluded.
+    pub fn counts(&self) -> GroupCounts {
+        let mut counts = GroupCounts::default();
+        self.chains.iter().for_each(|((table, _), rules)| counts.add(*table, rules.len()));
+        counts
+    }
+
+    /// Returns the rules as the kernel would have them without rules of other programs.
+    pub fn to_rule_set(&self, family: IpFamily) -> RuleSet {
+        let mut set = RuleSet::new(family);
+        for Jump { table, from, rule } in &self.jumps {
+            set.table_mut(*table).chains.entry(*from).or_default().rules.insert(0, rule.clone());
+        }
+        for ((table, name), rules) in &self.chains {
+            set.table_mut(*table).declare(*name, ChainHead::default()).rules.clone_from(rules);
+        }
+        set.tables.sort_unstable_by_key(|name, _| *name);
+        for table in set.tables.values_mut() {
+            table.chains.sort_unstable_by_key(|name, _| (!name.is_builtin(), *name));
+        }
+        set
+    }
+
+    /// Reports whether the kernel has all chains and jumps of this group, with exactly these rules.
+    pub fn is_in(&self, kernel: &Self) -> bool {
+        self.changed_chains(kernel).next().is_none() && self.missing_jumps(kernel).next().is_none()
+    }
+
+    /// Writes the input of `iptables-restore --noflush` that changes `kernel` into this group: chains that differ, and
+    /// missing jumps. Chains that only `kernel` has are kept.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_difference(&self, kernel: &Self, out: impl Write) -> io::Result<GroupSummary> {
+        let mut summary = GroupSummary::default();
+        let mut out = RestoreWriter::new(out);
+        for table in self.tables() {
+            let chains: Vec<_> = self.changed_chains(kernel).filter(|((of, _), _)| *of == table).collect();
+            let jumps: Vec<_> = self.missing_jumps(kernel).filter(|jump| jump.table == table).collect();
+            if chains.is_empty() && jumps.is_empty() {
+                continue;
+            }
+            out.begin(table)?;
+            chains.iter().try_for_each(|((_, chain), _)| out.declare(*chain))?;
+            for ((_, chain), rules) in &chains {
+                out.append_all(*chain, rules)?;
+                summary.rules.add(table, rules.len());
+            }
+            jumps.iter().try_for_each(|jump| out.insert(jump.from, &jump.rule))?;
+            out.commit()?;
+            summary.tables += 1;
+        }
+        out.finish().map(|_| summary)
+    }
+
+    /// Returns the tables with chains or jumps, sorted.
+    pub fn tables(&self) -> BTreeSet<TableName> {
+        let jumps = self.jumps.iter().map(|jump| jump.table);
+        self.chains.keys().map(|(table, _)| *table).chain(jumps).collect()
+    }
+
+    fn changed_chains<'a>(
+        &'a self,
+        kernel: &'a Self,
+    ) -> impl Iterator<Item = (&'a (TableName, ChainName), &'a Vec<Rule>)> {
+        self.chains.iter().filter(|(key, rules)| kernel.chains.get(*key) != Some(*rules))
+    }
+
+    fn missing_jumps<'a>(&'a self, kernel: &'a Self) -> impl Iterator<Item = &'a Jump> {
+        self.jumps.iter().filter(|jump| !kernel.jumps.contains(jump))
+    }
+}
+
+/// Reads from the output of `iptables-save` what the kernel has of a [`ChainGroup`].
+#[derive(Debug)]
+pub struct ChainGroupReader<'a> {
+    parser: SaveParser,
+    wanted: &'a ChainGroup,
+    kernel: ChainGroup,
+}
+
+impl<'a> ChainGroupReader<'a> {
+    /// Creates a reader for the text of one IP family.
+    pub fn new(family: IpFamily, wanted: &'a ChainGroup) -> Self {
+        Self { parser: SaveParser::new(family), wanted, kernel: ChainGroup::default() }
+    }
+
+    /// Reads the next line.
+    ///
+    /// # Errors
+    /// If the line is invalid.
+    pub fn line(&mut self, line: &str) -> Result<(), ParseError> {
+        let item = ignore_unnameable(self.parser.line(line))?;
+        let (Some(item), Some(table)) = (item, self.parser.table()) else { return Ok(()) };
+        match item {
+            SaveItem::Chain(chain, _) if self.wanted.chains.contains_key(&(table, chain)) => {
+                self.kernel.chains.entry((table, chain)).or_default();
+            }
+            SaveItem::Rule(chain, rule) if self.wanted.chains.contains_key(&(table, chain)) => {
+                self.kernel.chains.entry((table, chain)).or_default().push(rule);
+            }
+            SaveItem::Rule(from, rule) if from.is_builtin() => {
+                let jump = Jump { table, from, rule };
+                if self.wanted.jumps.contains(&jump) {
+                    self.kernel.jumps.push(jump);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the text.
+    ///
+    /// # Errors
+    /// If the text is truncated.
+    pub fn finish(self) -> Result<ChainGroup, ParseError> {
+        self.parser.finish().map(|()| self.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SetSide, Target, plan::chains};
+
+    fn group() -> ChainGroup {
+        let mut group = ChainGroup::default();
+        let masquerade = Rule::new().in_set("KUBE-CLUSTER-IP", [SetSide::Destination; 2]);
+        group.add(TableName::Nat, chains::SERVICES, vec![masquerade.then(Target::Jump(chains::MARK_MASQ))]);
+        group.add(TableName::Nat, chains::MARK_MASQ, vec![Rule::new().then(Target::or_mark(0x4000))]);
+        group.add(TableName::Filter, chains::FORWARD, Vec::new());
+        for from in [ChainName::OUTPUT, ChainName::PREROUTING] {
+            group.add_jump(TableName::Nat, from, Rule::new().then(Target::Jump(chains::SERVICES)));
+        }
+        group
+    }
+
+    fn read(wanted: &ChainGroup, save: &str) -> ChainGroup {
+        let mut reader = ChainGroupReader::new(IpFamily::V4, wanted);
+        save.lines().for_each(|line| reader.line(line).unwrap());
+        reader.finish().unwrap()
+    }
+
+    fn difference(kernel: &ChainGroup) -> (String, GroupSummary) {
+        let mut text = Vec::new();
+        let summary = group().write_difference(kernel, &mut text).unwrap();
+        (String::from_utf8(text).unwrap(), summary)
+    }
+
+    #[test]
+    fn a_group_is_written_completely_into_a_kernel_without_it() {
+        let (text, summary) = difference(&ChainGroup::default());
+        insta::assert_snapshot!(text, @r"
+        *filter
+        :KUBE-FORWARD - [0:0]
+        COMMIT
+        *nat
+        :KUBE-MARK-MASQ - [0:0]
+        :KUBE-SERVICES - [0:0]
+        -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
+        -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
+        -I OUTPUT -j KUBE-SERVICES
+        -I PREROUTING -j KUBE-SERVICES
+        COMMIT
+        ");
+        assert_eq!((summary.rules.filter, summary.rules.nat, summary.tables), (0, 2, 2));
+    }
+
+    #[test]
+    fn the_saved_rules_of_a_group_equal_it_beside_rules_of_other_programs() {
+        let other =
+            group().to_rule_set(IpFamily::V4).to_string().replace("*nat\n", "*nat\n:OTHER - [0:0]\n-A OTHER -j DROP\n");
+        let kernel = read(&group(), &other);
+        assert!(group().is_in(&kernel));
+        assert_eq!(difference(&kernel), (String::new(), GroupSummary::default()));
+    }
+
+    #[test]
+    fn only_changed_chains_and_missing_jumps_are_written() {
+        let saved = "*filter\n:KUBE-FORWARD - [0:0]\nCOMMIT\n*nat\n:OUTPUT ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n\
+                     :KUBE-MARK-MASQ - [0:0]\n-A OUTPUT -j KUBE-SERVICES\n-A KUBE-SERVICES -j KUBE-MARK-MASQ\n\
+                     -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n";
+        let kernel = read(&group(), saved);
+        assert!(!group().is_in(&kernel));
+        insta::assert_snapshot!(difference(&kernel).0, @r"
+        *nat
+        :KUBE-SERVICES - [0:0]
+        -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
+        -I PREROUTING -j KUBE-SERVICES
+        COMMIT
+        ");
+    }
+}
