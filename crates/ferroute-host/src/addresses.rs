@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ferroute_netlink::{AsyncSubscription, Error, Message, Protocol, Request, Socket};
+use ferroute_netlink::{AsyncSubscription, Drained, Error, Message, Protocol, Request, Socket, Subscription};
 
 /// An error of the host's address list.
 #[derive(Debug, thiserror::Error)]
@@ -18,35 +18,89 @@ pub enum AddressError {
 
 /// Lists the host's addresses.
 pub trait HostAddresses: Send {
-    /// Returns the addresses of all interfaces in both families, sorted and without duplicates.
+    /// Returns the addresses of all interfaces in both families, sorted and without duplicates. Those of [`SERVICE_DEVICE`]
+    /// are not the host's own and are excluded.
     ///
     /// As in kube-proxy, this includes loopback and link-local addresses and those of interfaces that are down;
     /// `nodePortAddresses` selects the ones that accept node port traffic.
     fn list(&mut self) -> Result<Vec<IpAddr>, AddressError>;
 }
 
-/// The kernel's addresses of a network namespace.
+/// The kernel's addresses of a network namespace. They are read again only after a change, because ipvs mode can add
+/// thousands that do not count.
 #[derive(Debug)]
 pub struct KernelAddresses {
     socket: Socket,
+    subscription: Subscription,
+    /// The index of [`SERVICE_DEVICE`] when the addresses were read.
+    service_device: Option<u32>,
+    /// The addresses; `None` if they have to be read.
+    addresses: Option<Vec<IpAddr>>,
 }
 
 impl KernelAddresses {
-    /// Opens a socket in the calling thread's network namespace.
+    /// Opens sockets in the calling thread's network namespace.
     pub fn open() -> Result<Self, AddressError> {
-        Socket::open(Protocol::Route).map(|socket| Self { socket }).map_err(AddressError::Open)
+        // Subscribe before listing, so that no change is lost in between.
+        let subscription = Subscription::open(Protocol::Route, &ADDRESS_GROUPS).map_err(AddressError::Watch)?;
+        let socket = Socket::open(Protocol::Route).map_err(AddressError::Open)?;
+        Ok(Self { socket, subscription, service_device: None, addresses: None })
+    }
+
+    fn read(&mut self) -> Result<Vec<IpAddr>, Error> {
+        self.service_device = device_index(&mut self.socket, SERVICE_DEVICE)?;
+        let ignored = self.service_device;
+        let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; IFADDRMSG_LENGTH]);
+        let mut addresses = self.socket.collect(&mut request, |message: Message<'_>| {
+            let parsed = parse(message)?;
+            Ok::<_, Error>(parsed.filter(|(index, _)| Some(*index) != ignored).map(|(_, address)| address))
+        })?;
+        addresses.sort_unstable();
+        addresses.dedup();
+        Ok(addresses)
     }
 }
 
 impl HostAddresses for KernelAddresses {
     fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; IFADDRMSG_LENGTH]);
-        let parse = |message: Message<'_>| parse(message).map(|address| address.map(|(_, ip)| ip));
-        let mut addresses = self.socket.collect(&mut request, parse).map_err(AddressError::List)?;
-        addresses.sort_unstable();
-        addresses.dedup();
+        let (mut changed, ignored) = (false, self.service_device);
+        let drained = self.subscription.drain(|message| changed |= concerns_host(message, ignored));
+        if changed || drained.map_err(AddressError::Watch)? == Drained::Overrun {
+            self.addresses = None;
+        }
+        if let Some(addresses) = &self.addresses {
+            return Ok(addresses.clone());
+        }
+        let addresses = self.read().map_err(AddressError::List)?;
+        self.addresses = Some(addresses.clone());
         Ok(addresses)
     }
+}
+
+/// Returns the index of the device with this name, if it exists.
+fn device_index(socket: &mut Socket, name: &str) -> Result<Option<u32>, Error> {
+    let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
+    request.attributes().put_str(libc::IFLA_IFNAME, name);
+    let index = socket.get(&mut request, |message: Message<'_>| {
+        let (header, _) = message.split_header::<IFINFOMSG_LENGTH>()?;
+        Ok::<_, Error>(index_at_4(header))
+    });
+    match index {
+        Err(error) if error.refusal().is_some_and(|refusal| refusal.errno == libc::ENODEV) => Ok(None),
+        index => index,
+    }
+}
+
+/// Reports whether a notification is about another device than the one with the index `ignored`.
+fn concerns_host(message: Message<'_>, ignored: Option<u32>) -> bool {
+    message.split_header::<IFADDRMSG_LENGTH>().map_or(true, |(header, _)| Some(index_at_4(header)) != ignored)
+}
+
+/// Reads the interface index, which `struct ifaddrmsg` and `struct ifinfomsg` have at offset 4.
+fn index_at_4(header: &[u8]) -> u32 {
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&header[4..8]);
+    u32::from_ne_bytes(bytes)
 }
 
 /// Returns the interface index and the address of an `RTM_NEWADDR` message, `None` for other messages and families.
@@ -55,7 +109,7 @@ pub(crate) fn parse(message: Message<'_>) -> Result<Option<(u32, IpAddr)>, Error
     if message.kind != libc::RTM_NEWADDR || ![libc::AF_INET, libc::AF_INET6].contains(&header[0].into()) {
         return Ok(None);
     }
-    let index = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
+    let index = index_at_4(header);
     let (mut local, mut address) = (None, None);
     for attribute in attributes {
         let attribute = attribute?;
@@ -87,8 +141,7 @@ impl AddressWatch {
     /// Panics outside a tokio runtime with I/O enabled.
     pub fn open() -> Result<Self, AddressError> {
         // Subscribe before listing, so that no change is lost in between.
-        let groups = [libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
-        let subscription = AsyncSubscription::open(Protocol::Route, &groups).map_err(AddressError::Watch)?;
+        let subscription = AsyncSubscription::open(Protocol::Route, &ADDRESS_GROUPS).map_err(AddressError::Watch)?;
         let mut kernel = KernelAddresses::open()?;
         let addresses = kernel.list()?;
         Ok(Self { subscription, kernel, addresses, is_stale: false })
@@ -107,6 +160,8 @@ impl AddressWatch {
     pub async fn changed(&mut self) -> Result<&[IpAddr], AddressError> {
         loop {
             if self.is_stale {
+                // Its own subscription may receive the notification later.
+                self.kernel.addresses = None;
                 let addresses = self.kernel.list()?;
                 self.is_stale = false;
                 if addresses != self.addresses {
@@ -114,11 +169,22 @@ impl AddressWatch {
                     return Ok(&self.addresses);
                 }
             }
-            self.subscription.wait(|_| ()).await.map_err(AddressError::Watch)?;
-            self.is_stale = true;
+            let (mut changed, ignored) = (false, self.kernel.service_device);
+            let wait = self.subscription.wait(|message| changed |= concerns_host(message, ignored));
+            let drained = wait.await.map_err(AddressError::Watch)?;
+            self.is_stale = changed || drained == Drained::Overrun;
         }
     }
 }
+
+/// The dummy device of ipvs mode. The mode adds the addresses of all Services to it.
+pub const SERVICE_DEVICE: &str = "kube-ipvs0";
+
+/// The notifications of changed addresses.
+const ADDRESS_GROUPS: [u32; 2] = [libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
+
+/// `sizeof(struct ifinfomsg)` (`include/uapi/linux/rtnetlink.h`).
+const IFINFOMSG_LENGTH: usize = 16;
 
 /// `sizeof(struct ifaddrmsg)`: address family at offset 0, interface index at 4 (`include/uapi/linux/if_addr.h`).
 pub(crate) const IFADDRMSG_LENGTH: usize = 8;

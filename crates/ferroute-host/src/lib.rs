@@ -32,7 +32,7 @@ pub mod program;
 mod routes;
 mod sysctl;
 
-pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses};
+pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses, SERVICE_DEVICE};
 pub use blocking::run_blocking;
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};

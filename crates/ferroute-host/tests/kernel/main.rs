@@ -42,6 +42,28 @@ fn addresses_of_all_interfaces_are_listed_sorted_and_without_duplicates() {
 }
 
 #[test]
+fn addresses_of_the_service_device_are_excluded_and_others_are_listed_after_each_change() {
+    let namespace = NetNs::new();
+    let ip = |arguments: &str| namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>());
+    let mut addresses = namespace.run(KernelAddresses::open).unwrap();
+    let mut listed = || addresses.list().unwrap();
+    assert_eq!(listed(), ips(["127.0.0.1", "::1"]));
+    // A bridge, because not every kernel has dummy devices.
+    for _ in 0..2 {
+        ip("link add kube-ipvs0 type bridge");
+        ip("address add 10.96.0.1/32 dev kube-ipvs0");
+        assert_eq!(listed(), ips(["127.0.0.1", "::1"]));
+        ip("address add 10.96.0.1/32 dev lo");
+        ip("address add 10.96.0.2/32 dev kube-ipvs0");
+        assert_eq!(listed(), ips(["10.96.0.1", "127.0.0.1", "::1"]));
+        ip("address delete 10.96.0.1/32 dev lo");
+        assert_eq!(listed(), ips(["127.0.0.1", "::1"]));
+        // Its successor has another index.
+        ip("link delete kube-ipvs0");
+    }
+}
+
+#[test]
 fn peer_address_of_a_point_to_point_link_is_not_listed() {
     let (namespace, peer) = (NetNs::new(), NetNs::new());
     namespace.link("one", &peer, "far");
