@@ -108,6 +108,10 @@ pub trait Dataplane: Send {
     /// The rules could not be read.
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
 
+    /// Does periodic work that no change of the desired state causes, such as the removal of objects that connections
+    /// needed. Called about once per second; must be cheap if there is nothing to do, and reports errors itself.
+    fn maintain(&mut self) {}
+
     /// Returns the progress of syncs, in modes that report it.
     fn progress(&self) -> Option<Progress> {
         None

@@ -141,6 +141,7 @@ impl SyncLoop {
         if !self.synced {
             return;
         }
+        self.families.iter_mut().for_each(FamilySync::maintain);
         let mut modified = false;
         for family in self.families.iter_mut().filter(|family| !family.needs_resync()) {
             if family.was_modified_externally() {

@@ -102,6 +102,11 @@ impl FamilySync {
         self.needs_resync
     }
 
+    /// Does the dataplane's periodic work.
+    pub(crate) fn maintain(&mut self) {
+        self.dataplane.maintain();
+    }
+
     /// Reports whether another program may have modified the rules. If that cannot be determined, the answer is yes: the
     /// resync then returns the error.
     pub(crate) fn was_modified_externally(&mut self) -> bool {
