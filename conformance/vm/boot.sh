@@ -1,18 +1,21 @@
 #!/usr/bin/env bash
 # Runs a script in a virtual machine with a Debian kernel, for features that the host's kernel may lack, such as ipvs:
 #
-#     [KERNEL_PACKAGE=NAME] conformance/vm/boot.sh STATE_DIR SCRIPT [FILE...]
+#     [KERNEL_PACKAGE=NAME] conformance/vm/boot.sh STATE_DIR SCRIPT [FILE|DIRECTORY...]
 #
 # The bash script runs as root in an initramfs with busybox, the tools listed below, the kernel's network modules, and the
-# files in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs in STATE_DIR.
-# KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's own kernel. The
-# machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
+# files and directories in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs
+# in STATE_DIR. KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's
+# own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
+#
+# Other variables: MORE_TOOLS, programs to add; MORE_TREES, directories to add at the same place, such as the library of an
+# interpreter; VM_MEMORY in MiB; VM_TIMEOUT in seconds.
 set -euo pipefail
 
-TOOLS="bash ip ipset ipvsadm nft xtables-nft-multi xtables-legacy-multi"
+TOOLS="bash ip ipset ipvsadm nft xtables-nft-multi xtables-legacy-multi ${MORE_TOOLS:-}"
 KERNEL_PACKAGE=${KERNEL_PACKAGE:-linux-image-cloud-amd64}
 # In seconds. Booting takes three seconds and a script a few minutes, on an idle machine.
-TIMEOUT=1200
+TIMEOUT=${VM_TIMEOUT:-1200}
 
 state=$1 script=$2
 shift 2
@@ -42,9 +45,13 @@ cp "$(command -v busybox)" "$root/bin/busybox"
 ln -s ../bin/busybox "$root/sbin/modprobe"
 cp /etc/protocols /etc/services "$root/etc/"
 cp "$script" "$root/files/script"
-[ $# = 0 ] || cp "$@" "$root/files/"
+[ $# = 0 ] || cp -r "$@" "$root/files/"
 for tool in $TOOLS; do
-    cp "$(command -v "$tool")" "$root/usr/sbin/$tool"
+    cp "$(type -P "$tool")" "$root/usr/sbin/${tool##*/}"
+done
+for tree in ${MORE_TREES:-}; do
+    mkdir -p "$root${tree%/*}"
+    tar -C / -c --exclude=__pycache__ --exclude=test --exclude='config-*' "${tree#/}" | tar -C "$root" -x
 done
 for backend in nft legacy; do
     for name in iptables ip6tables; do
@@ -55,8 +62,8 @@ for backend in nft legacy; do
     done
 done
 extensions=$(ls -d /usr/lib/*/xtables)
-for file in "$root"/bin/busybox "$root"/usr/sbin/* "$root"/files/* "$extensions"/*.so; do
-    [ -h "$file" ] || ldd "$file" 2>/dev/null | grep -o '/[^ ]*' || true
+{ find "$root" -type f ! -name '*.ko' ! -name '*.py'; ls "$extensions"/*.so; } | while read -r file; do
+    ldd "$file" 2>/dev/null | grep -o '/[^ ]*' || true
 done | sort -u | while read -r library; do
     [ -e "$library" ] && cp -L --parents "$library" "$root"
 done
@@ -88,7 +95,7 @@ END
 chmod +x "$root/init"
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$state/initramfs.gz"
 
-timeout "$TIMEOUT" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 1 -m 512 -nodefaults -no-user-config \
+timeout "$TIMEOUT" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 1 -m "${VM_MEMORY:-512}" -nodefaults -no-user-config \
     -display none -no-reboot -serial stdio -monitor none -kernel "$kernel" -initrd "$state/initramfs.gz" \
     -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable" </dev/null |
     sed -u 's/\r//g' | tee "$state/log"
