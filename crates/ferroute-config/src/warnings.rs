@@ -17,19 +17,10 @@ impl KubeProxyConfiguration {
         let logging = &self.logging;
         let default_flush = [GoDuration::ZERO, GoDuration::from_secs(5)];
         let default_resync = [GoDuration::ZERO, GoDuration::from_secs(15 * 60)];
-        let ipvs = &self.ipvs;
         let accepts_none = !client.accept_content_types.is_empty() && client.listed_media_types().is_empty();
         let type_is_other = !client.content_type.is_empty() && MediaType::parse(&client.content_type).is_none();
-        // Sections of other modes are ignored.
-        let ipvs_is = |is_set: bool| self.mode == "ipvs" && is_set;
         let fields = [
             ("configSyncPeriod", !default_resync.contains(&self.config_sync_period), RESYNC),
-            ("ipvs.excludeCIDRs", ipvs_is(!ipvs.exclude_cidrs.is_empty()), IPVS),
-            ("ipvs.scheduler", ipvs_is(!ipvs.scheduler.is_empty()), IPVS),
-            ("ipvs.strictARP", ipvs_is(ipvs.strict_arp), IPVS),
-            ("ipvs.tcpFinTimeout", ipvs_is(!ipvs.tcp_fin_timeout.is_zero()), IPVS),
-            ("ipvs.tcpTimeout", ipvs_is(!ipvs.tcp_timeout.is_zero()), IPVS),
-            ("ipvs.udpTimeout", ipvs_is(!ipvs.udp_timeout.is_zero()), IPVS),
             ("clientConnection.acceptContentTypes", accepts_none, MEDIA_TYPES),
             ("clientConnection.contentType", type_is_other, MEDIA_TYPES),
             ("enableProfiling", self.enable_profiling, "it enables profiles of the Go runtime"),
@@ -64,7 +55,6 @@ impl KubeProxyConfiguration {
 }
 
 const RESYNC: &str = "watches lose no changes, so there is no periodic resync";
-const IPVS: &str = "mode ipvs falls back to iptables, which has no virtual servers";
 const MEDIA_TYPES: &str = "only protobuf and JSON are supported";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines are written to one stream";

@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 
-use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
+use ferroute_netlink::{Batch, Error, Message, Protocol, Refusals, Request, Socket, flags};
+
+use crate::DUMMY_KIND;
 
 /// A failure to read or delete a network device.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,23 @@ pub enum DeviceError {
         /// The cause.
         #[source]
         source: Error,
+    },
+    /// The device cannot be created.
+    #[error("cannot create device {name}")]
+    Create {
+        /// The device.
+        name: String,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// A device of another kind has the name.
+    #[error("cannot use device {name} (got kind {kind}, want dummy)")]
+    OtherKind {
+        /// The device.
+        name: String,
+        /// Its kind.
+        kind: String,
     },
     /// The device cannot be deleted.
     #[error("cannot delete device {name}")]
@@ -68,6 +87,55 @@ impl Devices {
             Err(error) if error.refusal().is_some_and(|refusal| refusal.errno == libc::ENODEV) => Ok(None),
             result => result.map_err(|source| DeviceError::Read { name: name.to_owned(), source }),
         }
+    }
+
+    /// Returns the dummy device with this name, and creates it if necessary. Like kube-proxy's, it stays down: its addresses
+    /// are local nevertheless.
+    pub fn ensure_dummy(&mut self, name: &str) -> Result<Device, DeviceError> {
+        if let Some(device) = self.find(name)? {
+            return match device.kind.as_deref() {
+                Some(DUMMY_KIND) => Ok(device),
+                kind => {
+                    Err(DeviceError::OtherKind { name: name.to_owned(), kind: kind.unwrap_or("hardware").to_owned() })
+                }
+            };
+        }
+        let mut request = Request::new(libc::RTM_NEWLINK, flags::NLM_F_CREATE | flags::NLM_F_EXCL, &[0; LINK_HEADER]);
+        let mut attributes = request.attributes();
+        attributes.put_str(libc::IFLA_IFNAME, name);
+        attributes.nest(libc::IFLA_LINKINFO).put_str(libc::IFLA_INFO_KIND, DUMMY_KIND);
+        drop(attributes);
+        let failed = |source| DeviceError::Create { name: name.to_owned(), source };
+        match self.socket.request_ack(&mut request) {
+            // Another dataplane was faster.
+            Err(error) if error.is_exists() => {}
+            result => result.map_err(failed)?,
+        }
+        let missing = Error::Unanswered { kind: libc::RTM_NEWLINK };
+        self.find(name)?.ok_or_else(|| failed(missing))
+    }
+
+    /// Appends the message that adds an address to a device, or deletes it.
+    pub(crate) fn encode(batch: &mut Batch, added: bool, device: &Device, address: IpAddr) {
+        let (family, length) = if address.is_ipv4() { (libc::AF_INET, 32) } else { (libc::AF_INET6, 128) };
+        let mut header = [0; ADDRESS_HEADER];
+        (header[0], header[1]) = (family as u8, length);
+        header[ADDRESS_DEVICE..].copy_from_slice(&device.index.to_ne_bytes());
+        let mut message = match added {
+            true => batch.message(libc::RTM_NEWADDR, flags::NLM_F_CREATE | flags::NLM_F_EXCL, &header),
+            false => batch.message(libc::RTM_DELADDR, 0, &header),
+        };
+        message.put_ip(libc::IFA_LOCAL, address);
+        message.put_ip(libc::IFA_ADDRESS, address);
+        if added && address.is_ipv6() {
+            // Nobody else has the address, and it must be usable at once.
+            message.put_u32_ne(libc::IFA_FLAGS, libc::IFA_F_NODAD);
+        }
+    }
+
+    /// Sends encoded changes.
+    pub(crate) fn send(&mut self, batch: &mut Batch) -> Result<Refusals, Error> {
+        self.socket.send_batch(batch)
     }
 
     /// Returns the addresses of a device, of both families.

@@ -1,21 +1,21 @@
-//! Access to the kernel objects of kube-proxy's ipvs mode, besides its iptables rules: virtual servers, the dummy device
-//! that has their addresses, and ipsets.
-//!
-//! Ferroute does not implement the mode yet; this crate serves to remove what kube-proxy left behind:
+//! kube-proxy's ipvs mode: the planner of virtual servers, ipsets, addresses and rules, and their way into the kernel.
 //!
 //! ```text
-//!   kube-ipvs0 ──► its addresses ──┐
-//!                                  ├──► delete virtual servers ──► delete the device ──► delete the ipsets,
-//!   KUBE-* ──► addresses and ports ┘                                                     once no rule refers to them
+//!   ServiceTable ──► State ──► Difference ──► Operation ──► Kernel: netlink or memory
+//!   Changes ───────► Delta ──►    ▲                           │
+//!                                 └────── KernelState ◄───────┘
 //! ```
 //!
-//! The dummy device shows that the mode was active. Without it no virtual server is deleted; with it only those whose
-//! addresses the device has and those in the ipsets: node ports, and external addresses that another device of the host
-//! has. kube-proxy deletes all virtual servers, but other programs, such as those that move a virtual address between
-//! machines, have theirs in the same table.
+//! [`plan`] is pure. The dataplane compares plans with each other after a change, and with the kernel's objects after a
+//! start, a failure or a modification by another program.
 //!
-//! All access is by netlink; no program is run. What is *not* here: the iptables chains of the mode, which
-//! `ferroute-iptables` removes.
+//! The dummy device shows that the mode is, or was, active. Only those virtual servers are deleted whose addresses the
+//! device has and those in the ipsets: node ports, and external addresses that another device of the host has. kube-proxy
+//! deletes all virtual servers, but other programs, such as those that move a virtual address between machines, have
+//! theirs in the same table.
+//!
+//! Virtual servers, sets and addresses are accessed by netlink. What is *not* here: writing the iptables rules, which
+//! `ferroute-iptables` does.
 //!
 //! # Examples
 //!
@@ -24,7 +24,7 @@
 //!
 //! // Print the virtual servers of this network namespace and the addresses of the dummy device.
 //! if let Some(mut servers) = VirtualServers::open()? {
-//!     for server in servers.list()? {
+//!     for (server, _) in servers.list()? {
 //!         println!("{server}");
 //!     }
 //! }
@@ -35,12 +35,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod dataplane;
 mod device;
+mod difference;
+pub mod kernel;
+mod objects;
+pub mod plan;
 mod servers;
 mod sets;
+mod termination;
 
+pub use dataplane::{IpvsDataplane, RuleWriter};
 pub use device::{Device, DeviceError, Devices};
-pub use servers::{ServerError, VirtualServer, VirtualServers};
+pub use objects::IpvsObjects;
+pub use servers::{ServerError, Timeouts, VirtualServers};
 pub use sets::{IpSets, SetError, kube_proxy_set_names};
 
 /// The dummy device that has the addresses of all Services in ipvs mode.

@@ -1,9 +1,15 @@
 use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
 };
 
-use ferroute_netlink::{Attributes, Error, Message, Protocol, Request, Socket, Writer};
+use ferroute_core::Protocol;
+use ferroute_netlink::{Attributes, Batch, Error, Message, Refusals, Request, Socket, Writer};
+
+use crate::{
+    kernel::{KernelRealServer, Operation},
+    plan::{FLAG_HASHED, RealServer, ServerConfig, ServerKey, ServerSettings},
+};
 
 /// A failure to read or delete virtual servers.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +24,28 @@ pub enum ServerError {
     #[error("cannot count the connections of virtual server {server}")]
     Count {
         /// The virtual server.
-        server: VirtualServer,
+        server: ServerKey,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The real servers of a virtual server cannot be listed.
+    #[error("cannot list the real servers of virtual server {server}")]
+    RealServers {
+        /// The virtual server.
+        server: ServerKey,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The timeouts of connections cannot be set.
+    #[error("cannot set the timeouts of ipvs connections")]
+    Timeouts(#[source] Error),
+    /// A virtual server with the scheduler cannot be added.
+    #[error("cannot use ipvs scheduler {scheduler:?}")]
+    Scheduler {
+        /// The scheduler.
+        scheduler: String,
         /// The cause.
         #[source]
         source: Error,
@@ -27,31 +54,11 @@ pub enum ServerError {
     #[error("cannot delete virtual server {server}")]
     Delete {
         /// The virtual server.
-        server: VirtualServer,
+        server: ServerKey,
         /// The cause.
         #[source]
         source: Error,
     },
-}
-
-/// A virtual server: a protocol, address and port whose connections ipvs schedules among real servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VirtualServer {
-    /// The transport protocol (`IPPROTO_*`).
-    pub protocol: u16,
-    /// The address and port.
-    pub address: SocketAddr,
-}
-
-impl fmt::Display for VirtualServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match i32::from(self.protocol) {
-            libc::IPPROTO_TCP => write!(f, "{}/tcp", self.address),
-            libc::IPPROTO_UDP => write!(f, "{}/udp", self.address),
-            libc::IPPROTO_SCTP => write!(f, "{}/sctp", self.address),
-            protocol => write!(f, "{}/{protocol}", self.address),
-        }
-    }
 }
 
 /// Access to the virtual servers of a network namespace.
@@ -66,7 +73,7 @@ impl VirtualServers {
     /// Opens a netlink socket in the calling thread's network namespace. Returns `None` if the kernel does not support
     /// ipvs. Loads the kernel module if necessary.
     pub fn open() -> Result<Option<Self>, ServerError> {
-        let mut socket = Socket::open(Protocol::Generic).map_err(ServerError::Open)?;
+        let mut socket = Socket::open(ferroute_netlink::Protocol::Generic).map_err(ServerError::Open)?;
         match socket.get(&mut family_request(), parse_family) {
             Ok(family) => Ok(family.map(|family| Self { socket, family })),
             Err(error) if error.is_not_found() => Ok(None),
@@ -75,22 +82,89 @@ impl VirtualServers {
     }
 
     /// Returns the virtual servers with an address. kube-proxy creates no others (`ipvsadm -f`, by firewall mark).
-    pub fn list(&mut self) -> Result<Vec<VirtualServer>, ServerError> {
+    pub fn list(&mut self) -> Result<Vec<(ServerKey, ServerConfig)>, ServerError> {
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_SERVICE));
         self.socket.collect(&mut request, parse_server).map_err(ServerError::List)
     }
 
-    /// Returns the number of connections to the real servers of a virtual server: established, in setup, half closed, and
-    /// for two minutes closed ones, which the kernel counts with those in setup.
-    pub fn connections(&mut self, server: VirtualServer) -> Result<u64, ServerError> {
+    /// Returns the real servers of a virtual server.
+    pub fn real_servers(&mut self, server: ServerKey) -> Result<Vec<KernelRealServer>, ServerError> {
         let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_GET_DEST));
         write_server(&mut request.attributes(), server);
-        let counted = self.socket.collect(&mut request, parse_connections);
-        counted.map(|counts| counts.iter().sum()).map_err(|source| ServerError::Count { server, source })
+        let parse = |message: Message<'_>| parse_real_server(message, server.address.is_ipv4());
+        self.socket.collect(&mut request, parse).map_err(|source| ServerError::RealServers { server, source })
+    }
+
+    /// Sets the timeouts of connections; `None` keeps the present one. They apply to the whole network namespace.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), ServerError> {
+        let Timeouts { tcp, tcp_fin, udp } = timeouts;
+        let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_SET_CONFIG));
+        let mut attributes = request.attributes();
+        for (kind, timeout) in [(TIMEOUT_TCP, tcp), (TIMEOUT_TCP_FIN, tcp_fin), (TIMEOUT_UDP, udp)] {
+            if let Some(timeout) = timeout {
+                attributes.put_u32_ne(kind, timeout.as_secs().try_into().unwrap_or(u32::MAX));
+            }
+        }
+        drop(attributes);
+        self.socket.request_ack(&mut request).map_err(ServerError::Timeouts)
+    }
+
+    /// Checks that the kernel has a scheduler, which loads its module if necessary. Unless a virtual server uses it, one is
+    /// added for a moment, at an address that is reserved for documentation, as in kube-proxy.
+    pub fn check_scheduler(&mut self, scheduler: &str) -> Result<(), ServerError> {
+        if self.list()?.iter().any(|(_, config)| *config.scheduler == *scheduler) {
+            return Ok(());
+        }
+        let server = ServerKey { address: Ipv4Addr::new(198, 51, 100, 0).into(), port: 20000, protocol: Protocol::Tcp };
+        let mut request = Request::new(self.family, 0, &genl_header(IPVS_CMD_NEW_SERVICE));
+        let settings = ServerSettings { flags: 0, timeout: 0 };
+        write_service(&mut request.attributes(), server, settings, scheduler);
+        match self.socket.request_ack(&mut request) {
+            Ok(()) => self.delete(server),
+            Err(error) if error.is_exists() => Ok(()),
+            Err(source) => Err(ServerError::Scheduler { scheduler: scheduler.to_owned(), source }),
+        }
+    }
+
+    /// Appends the message that makes a change to a virtual server or real server; other changes are ignored.
+    pub(crate) fn encode(&self, batch: &mut Batch, operation: Operation, scheduler: &str) {
+        let command = match operation {
+            Operation::AddServer(..) => IPVS_CMD_NEW_SERVICE,
+            Operation::EditServer(..) => IPVS_CMD_SET_SERVICE,
+            Operation::DeleteServer(_) => IPVS_CMD_DEL_SERVICE,
+            Operation::AddRealServer(..) => IPVS_CMD_NEW_DEST,
+            Operation::SetWeight(..) => IPVS_CMD_SET_DEST,
+            Operation::DeleteRealServer(..) => IPVS_CMD_DEL_DEST,
+            Operation::AddEntry(..) | Operation::DeleteEntry(..) | Operation::Bind(_) | Operation::Unbind(_) => return,
+        };
+        let mut message = batch.message(self.family, 0, &genl_header(command));
+        match operation {
+            Operation::AddServer(key, settings) | Operation::EditServer(key, settings) => {
+                write_service(&mut message, key, settings, scheduler);
+            }
+            Operation::AddRealServer(key, real) => write_real_server(&mut message, key, real, Some(1)),
+            Operation::SetWeight(key, real, weight) => write_real_server(&mut message, key, real, Some(weight)),
+            Operation::DeleteRealServer(key, real) => write_real_server(&mut message, key, real, None),
+            _ => {
+                if let Some(key) = operation.server() {
+                    write_server(&mut message, key);
+                }
+            }
+        }
+    }
+
+    /// Sends encoded changes.
+    pub(crate) fn send(&mut self, batch: &mut Batch) -> Result<Refusals, Error> {
+        self.socket.send_batch(batch)
+    }
+
+    /// Returns the number of connections to the real servers of a virtual server, see [`KernelRealServer::connections`].
+    pub fn connections(&mut self, server: ServerKey) -> Result<u64, ServerError> {
+        Ok(self.real_servers(server)?.iter().map(|real| real.connections).sum())
     }
 
     /// Deletes a virtual server with its real servers.
-    pub fn delete(&mut self, server: VirtualServer) -> Result<(), ServerError> {
+    pub fn delete(&mut self, server: ServerKey) -> Result<(), ServerError> {
         self.socket
             .request_ack(&mut deletion(self.family, server))
             .map_err(|source| ServerError::Delete { server, source })
@@ -114,33 +188,94 @@ fn parse_family(message: Message<'_>) -> Result<u16, Error> {
     Err(message.missing(CTRL_ATTR_FAMILY_ID).into())
 }
 
-fn deletion(family: u16, server: VirtualServer) -> Request {
+fn deletion(family: u16, server: ServerKey) -> Request {
     let mut request = Request::new(family, 0, &genl_header(IPVS_CMD_DEL_SERVICE));
     write_server(&mut request.attributes(), server);
     request
 }
 
+/// The timeouts of connections; `None` keeps the present one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Of established TCP connections.
+    pub tcp: Option<Duration>,
+    /// Of TCP connections after a FIN packet.
+    pub tcp_fin: Option<Duration>,
+    /// Of UDP flows.
+    pub udp: Option<Duration>,
+}
+
+impl Timeouts {
+    /// Reports whether nothing is to be set.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
 /// Writes the attributes that identify a virtual server.
-fn write_server(attributes: &mut Writer<'_>, server: VirtualServer) {
-    let (family, address) = match server.address.ip() {
-        IpAddr::V4(address) => (libc::AF_INET, padded(address)),
-        IpAddr::V6(address) => (libc::AF_INET6, address.octets()),
-    };
-    let mut service = attributes.nest(IPVS_CMD_ATTR_SERVICE);
+fn write_server(attributes: &mut Writer<'_>, server: ServerKey) {
+    write_identity(&mut attributes.nest(IPVS_CMD_ATTR_SERVICE), server);
+}
+
+fn write_identity(service: &mut Writer<'_>, server: ServerKey) {
+    let family = if server.address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     service.put_u16_ne(IPVS_SVC_ATTR_AF, family as u16);
-    service.put_u16_ne(IPVS_SVC_ATTR_PROTOCOL, server.protocol);
-    service.put_bytes(IPVS_SVC_ATTR_ADDR, &address);
-    service.put_u16_be(IPVS_SVC_ATTR_PORT, server.address.port());
+    service.put_u16_ne(IPVS_SVC_ATTR_PROTOCOL, server.protocol.number().into());
+    service.put_bytes(IPVS_SVC_ATTR_ADDR, &padded(server.address));
+    service.put_u16_be(IPVS_SVC_ATTR_PORT, server.port);
 }
 
-/// Pads an IPv4 address to the length of the kernel's `union nf_inet_addr`.
-fn padded(address: Ipv4Addr) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..4].copy_from_slice(&address.octets());
-    bytes
+/// Writes all attributes of a virtual server.
+fn write_service(attributes: &mut Writer<'_>, server: ServerKey, settings: ServerSettings, scheduler: &str) {
+    let mut service = attributes.nest(IPVS_CMD_ATTR_SERVICE);
+    write_identity(&mut service, server);
+    service.put_str(IPVS_SVC_ATTR_SCHED_NAME, scheduler);
+    // `struct ip_vs_flags`: the flags, and a mask of those to set.
+    let mut flags = [0; 8];
+    flags[..4].copy_from_slice(&settings.flags.to_ne_bytes());
+    flags[4..].copy_from_slice(&u32::MAX.to_ne_bytes());
+    service.put_bytes(IPVS_SVC_ATTR_FLAGS, &flags);
+    service.put_u32_ne(IPVS_SVC_ATTR_TIMEOUT, settings.timeout);
+    // Clients with the same bits under the mask count as one: an IPv4 mask or an IPv6 prefix length.
+    service.put_u32_ne(IPVS_SVC_ATTR_NETMASK, if server.address.is_ipv4() { u32::MAX } else { 128 });
 }
 
-fn parse_server(message: Message<'_>) -> Result<Option<VirtualServer>, Error> {
+/// Writes a real server: all attributes with a weight, else those that identify it.
+fn write_real_server(attributes: &mut Writer<'_>, server: ServerKey, real: RealServer, weight: Option<u32>) {
+    write_server(attributes, server);
+    let mut destination = attributes.nest(IPVS_CMD_ATTR_DEST);
+    destination.put_bytes(IPVS_DEST_ATTR_ADDR, &padded(real.address));
+    destination.put_u16_be(IPVS_DEST_ATTR_PORT, real.port);
+    if let Some(weight) = weight {
+        destination.put_u32_ne(IPVS_DEST_ATTR_FWD_METHOD, IP_VS_CONN_F_MASQ);
+        destination.put_u32_ne(IPVS_DEST_ATTR_WEIGHT, weight);
+        // No limits of the number of connections.
+        destination.put_u32_ne(IPVS_DEST_ATTR_U_THRESH, 0);
+        destination.put_u32_ne(IPVS_DEST_ATTR_L_THRESH, 0);
+    }
+}
+
+/// Returns an address as the kernel's `union nf_inet_addr`.
+fn padded(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&address.octets());
+            bytes
+        }
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn unpadded(address: [u8; 16], is_ipv4: bool) -> IpAddr {
+    if is_ipv4 {
+        Ipv4Addr::new(address[0], address[1], address[2], address[3]).into()
+    } else {
+        IpAddr::V6(address.into())
+    }
+}
+
+fn parse_server(message: Message<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
     let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;
@@ -151,9 +286,10 @@ fn parse_server(message: Message<'_>) -> Result<Option<VirtualServer>, Error> {
     Err(message.missing(IPVS_CMD_ATTR_SERVICE).into())
 }
 
-/// Parses a virtual server; `None` if it has no address.
-fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Error> {
+/// Parses a virtual server; `None` if it has no address, or a protocol that Services do not support.
+fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
     let (mut family, mut protocol, mut address, mut port) = (None, None, None, None);
+    let mut config = ServerConfig { scheduler: "".into(), flags: 0, timeout: 0 };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
@@ -161,36 +297,70 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<VirtualServer>, Er
             IPVS_SVC_ATTR_PROTOCOL => protocol = Some(attribute.u16_ne()?),
             IPVS_SVC_ATTR_ADDR => address = Some(attribute.array::<16>()?),
             IPVS_SVC_ATTR_PORT => port = Some(attribute.u16_be()?),
+            IPVS_SVC_ATTR_SCHED_NAME => config.scheduler = attribute.str()?.into(),
+            IPVS_SVC_ATTR_FLAGS => {
+                let [a, b, c, d, ..] = attribute.array::<8>()?;
+                config.flags = u32::from_ne_bytes([a, b, c, d]) & !FLAG_HASHED;
+            }
+            IPVS_SVC_ATTR_TIMEOUT => config.timeout = attribute.u32_ne()?,
             _ => {}
         }
     }
     let (Some(family), Some(protocol), Some(address), Some(port)) = (family, protocol, address, port) else {
         return Ok(None);
     };
-    let ip = match i32::from(family) {
-        libc::AF_INET => IpAddr::V4(Ipv4Addr::new(address[0], address[1], address[2], address[3])),
-        _ => IpAddr::V6(address.into()),
-    };
-    Ok(Some(VirtualServer { protocol, address: SocketAddr::new(ip, port) }))
+    let Some(protocol) = u8::try_from(protocol).ok().and_then(Protocol::from_number) else { return Ok(None) };
+    let address = unpadded(address, i32::from(family) == libc::AF_INET);
+    Ok(Some((ServerKey { address, port, protocol }, config)))
 }
 
-/// Parses the number of connections of a real server.
-fn parse_connections(message: Message<'_>) -> Result<Option<u64>, Error> {
+fn parse_real_server(message: Message<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
     let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
-    let mut connections = 0;
     for attribute in attributes {
         let attribute = attribute?;
-        if attribute.kind != IPVS_CMD_ATTR_DEST {
-            continue;
-        }
-        for field in attribute.nested() {
-            let field = field?;
-            if [IPVS_DEST_ATTR_ACTIVE_CONNS, IPVS_DEST_ATTR_INACT_CONNS].contains(&field.kind) {
-                connections += u64::from(field.u32_ne()?);
-            }
+        if attribute.kind == IPVS_CMD_ATTR_DEST {
+            return parse_destination(attribute.nested(), is_ipv4);
         }
     }
-    Ok(Some(connections))
+    Err(message.missing(IPVS_CMD_ATTR_DEST).into())
+}
+
+fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
+    let (mut address, mut port, mut is_ipv4) = (None, None, is_ipv4);
+    let mut server = KernelRealServer {
+        real: RealServer { address: Ipv4Addr::UNSPECIFIED.into(), port: 0 },
+        weight: 0,
+        is_masqueraded: true,
+        connections: 0,
+        total_connections: 0,
+    };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPVS_DEST_ATTR_ADDR => address = Some(attribute.array::<16>()?),
+            IPVS_DEST_ATTR_PORT => port = Some(attribute.u16_be()?),
+            IPVS_DEST_ATTR_ADDR_FAMILY => is_ipv4 = i32::from(attribute.u16_ne()?) == libc::AF_INET,
+            IPVS_DEST_ATTR_FWD_METHOD => {
+                server.is_masqueraded = attribute.u32_ne()? & IP_VS_CONN_F_FWD_MASK == IP_VS_CONN_F_MASQ;
+            }
+            IPVS_DEST_ATTR_WEIGHT => server.weight = attribute.u32_ne()?,
+            IPVS_DEST_ATTR_ACTIVE_CONNS | IPVS_DEST_ATTR_INACT_CONNS => {
+                server.connections += u64::from(attribute.u32_ne()?);
+            }
+            IPVS_DEST_ATTR_STATS64 => {
+                for statistic in attribute.nested() {
+                    let statistic = statistic?;
+                    if statistic.kind == IPVS_STATS_ATTR_CONNS {
+                        server.total_connections = statistic.u64_ne()?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let (Some(address), Some(port)) = (address, port) else { return Ok(None) };
+    server.real = RealServer { address: unpadded(address, is_ipv4), port };
+    Ok(Some(server))
 }
 
 /// Returns a `struct genlmsghdr` (`include/uapi/linux/genetlink.h`): command, version, and two reserved bytes.
@@ -211,59 +381,95 @@ const CTRL_ATTR_FAMILY_NAME: u16 = libc::CTRL_ATTR_FAMILY_NAME as u16;
 // server (`DEST`).
 const IPVS_GENL_NAME: &str = "IPVS";
 const IPVS_GENL_VERSION: u8 = 1;
+const IPVS_CMD_NEW_SERVICE: u8 = 1;
+const IPVS_CMD_SET_SERVICE: u8 = 2;
 const IPVS_CMD_DEL_SERVICE: u8 = 3;
 const IPVS_CMD_GET_SERVICE: u8 = 4;
+const IPVS_CMD_NEW_DEST: u8 = 5;
+const IPVS_CMD_SET_DEST: u8 = 6;
+const IPVS_CMD_DEL_DEST: u8 = 7;
 const IPVS_CMD_GET_DEST: u8 = 8;
+const IPVS_CMD_SET_CONFIG: u8 = 12;
 const IPVS_CMD_ATTR_SERVICE: u16 = 1;
 const IPVS_CMD_ATTR_DEST: u16 = 2;
+/// `IPVS_CMD_ATTR_TIMEOUT_*`, in seconds.
+const TIMEOUT_TCP: u16 = 4;
+const TIMEOUT_TCP_FIN: u16 = 5;
+const TIMEOUT_UDP: u16 = 6;
 const IPVS_SVC_ATTR_AF: u16 = 1;
 const IPVS_SVC_ATTR_PROTOCOL: u16 = 2;
 const IPVS_SVC_ATTR_ADDR: u16 = 3;
 const IPVS_SVC_ATTR_PORT: u16 = 4;
+const IPVS_SVC_ATTR_SCHED_NAME: u16 = 6;
+const IPVS_SVC_ATTR_FLAGS: u16 = 7;
+const IPVS_SVC_ATTR_TIMEOUT: u16 = 8;
+const IPVS_SVC_ATTR_NETMASK: u16 = 9;
+const IPVS_DEST_ATTR_ADDR: u16 = 1;
+const IPVS_DEST_ATTR_PORT: u16 = 2;
+const IPVS_DEST_ATTR_FWD_METHOD: u16 = 3;
+const IPVS_DEST_ATTR_WEIGHT: u16 = 4;
+const IPVS_DEST_ATTR_U_THRESH: u16 = 5;
+const IPVS_DEST_ATTR_L_THRESH: u16 = 6;
 /// Established connections; none of UDP are.
 const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
 /// Connections in all other states, and all of UDP.
 const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
+const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
+const IPVS_DEST_ATTR_STATS64: u16 = 12;
+/// The number of connections scheduled, in 64 bits.
+const IPVS_STATS_ATTR_CONNS: u16 = 1;
+/// Forwarding by NAT, and the mask of forwarding methods.
+const IP_VS_CONN_F_MASQ: u32 = 0;
+const IP_VS_CONN_F_FWD_MASK: u32 = 7;
 
 #[cfg(test)]
 mod tests {
-    use ferroute_netlink::{Batch, Messages};
+    use ferroute_netlink::Messages;
 
     use super::*;
 
     const IPVS_SVC_ATTR_FWMARK: u16 = 5;
-    const IPVS_DEST_ATTR_PORT: u16 = 2;
 
-    fn server(protocol: i32, address: &str) -> VirtualServer {
-        VirtualServer { protocol: u16::try_from(protocol).unwrap(), address: address.parse().unwrap() }
+    fn server(protocol: Protocol, address: &str) -> ServerKey {
+        let socket: std::net::SocketAddr = address.parse().unwrap();
+        ServerKey { address: socket.ip(), port: socket.port(), protocol }
     }
 
-    /// Parses a reply of the kernel with these attributes.
-    fn parsed(write: impl FnOnce(&mut Writer<'_>)) -> Option<VirtualServer> {
+    /// Calls `parse` with a reply of the kernel with these attributes.
+    fn parsed<T>(write: impl FnOnce(&mut Writer<'_>), parse: impl FnOnce(Message<'_>) -> Result<T, Error>) -> T {
         let mut batch = Batch::new();
         write(&mut batch.message(0x20, 0, &genl_header(IPVS_CMD_GET_SERVICE)));
         let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
-        parse_server(message).unwrap()
+        parse(message).unwrap()
     }
 
     #[test]
     fn a_virtual_server_parses_to_what_was_written() {
-        for (server, text) in [
-            (server(libc::IPPROTO_TCP, "10.96.0.1:443"), "10.96.0.1:443/tcp"),
-            (server(libc::IPPROTO_UDP, "[fd00:96::a]:53"), "[fd00:96::a]:53/udp"),
+        let settings = ServerSettings { flags: 1, timeout: 10800 };
+        for server in [server(Protocol::Tcp, "10.96.0.1:443"), server(Protocol::Udp, "[fd00:96::a]:53")] {
+            let written = parsed(|attributes| write_service(attributes, server, settings, "wlc"), parse_server);
+            assert_eq!(written, Some((server, settings.with_scheduler("wlc"))));
+        }
+    }
+
+    #[test]
+    fn a_real_server_parses_to_what_was_written() {
+        for (server, real) in [
+            (server(Protocol::Tcp, "10.96.0.1:443"), "10.244.0.2:8443"),
+            (server(Protocol::Udp, "[fd00:96::a]:53"), "[fd00:244::2]:5353"),
         ] {
-            assert_eq!(parsed(|attributes| write_server(attributes, server)), Some(server));
-            assert_eq!(server.to_string(), text);
+            let real = RealServer::from(real.parse::<std::net::SocketAddr>().unwrap());
+            let write = |attributes: &mut Writer<'_>| write_real_server(attributes, server, real, Some(7));
+            let parsed = parsed(write, |message| parse_real_server(message, server.address.is_ipv4())).unwrap();
+            assert_eq!((parsed.real, parsed.weight, parsed.is_masqueraded), (real, 7, true));
         }
     }
 
     #[test]
     fn the_bytes_follow_the_kernels_header_file() {
         let mut batch = Batch::new();
-        write_server(
-            &mut batch.message(0x20, 0, &genl_header(IPVS_CMD_DEL_SERVICE)),
-            server(libc::IPPROTO_TCP, "10.96.0.1:443"),
-        );
+        let server = server(Protocol::Tcp, "10.96.0.1:443");
+        write_server(&mut batch.message(0x20, 0, &genl_header(IPVS_CMD_DEL_SERVICE)), server);
         let two = |number: u16| number.to_ne_bytes();
         let attribute = |length: u16, kind: u16| [two(length), two(kind)].concat();
         let wanted = [
@@ -280,25 +486,25 @@ mod tests {
 
     #[test]
     fn the_connections_of_a_real_server_are_added_up() {
-        let mut batch = Batch::new();
-        let mut message = batch.message(0x20, 0, &genl_header(IPVS_CMD_GET_DEST));
-        let mut dest = message.nest(IPVS_CMD_ATTR_DEST);
-        dest.put_u16_be(IPVS_DEST_ATTR_PORT, 8080);
-        dest.put_u32_ne(IPVS_DEST_ATTR_ACTIVE_CONNS, 3);
-        dest.put_u32_ne(IPVS_DEST_ATTR_INACT_CONNS, 70_000);
-        drop(dest);
-        drop(message);
-        let message = Messages::new(batch.as_bytes().unwrap()).next().unwrap().unwrap();
-        assert_eq!(parse_connections(message).unwrap(), Some(70_003));
+        let write = |message: &mut Writer<'_>| {
+            let mut dest = message.nest(IPVS_CMD_ATTR_DEST);
+            dest.put_bytes(IPVS_DEST_ATTR_ADDR, &[0; 16]);
+            dest.put_u16_be(IPVS_DEST_ATTR_PORT, 8080);
+            dest.put_u32_ne(IPVS_DEST_ATTR_ACTIVE_CONNS, 3);
+            dest.put_u32_ne(IPVS_DEST_ATTR_INACT_CONNS, 70_000);
+            dest.nest(IPVS_DEST_ATTR_STATS64).put_u64_ne(IPVS_STATS_ATTR_CONNS, 1 << 40);
+        };
+        let parsed = parsed(write, |message| parse_real_server(message, true)).unwrap();
+        assert_eq!((parsed.connections, parsed.total_connections), (70_003, 1 << 40));
     }
 
     #[test]
     fn a_virtual_server_by_firewall_mark_has_no_address() {
-        let marked = parsed(|attributes| {
+        let write = |attributes: &mut Writer<'_>| {
             let mut service = attributes.nest(IPVS_CMD_ATTR_SERVICE);
             service.put_u16_ne(IPVS_SVC_ATTR_AF, libc::AF_INET as u16);
             service.put_u32_ne(IPVS_SVC_ATTR_FWMARK, 7);
-        });
-        assert_eq!(marked, None);
+        };
+        assert_eq!(parsed(write, parse_server), None);
     }
 }

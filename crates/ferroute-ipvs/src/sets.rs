@@ -1,8 +1,10 @@
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
-use ferroute_netlink::{Error, Protocol, Request, Socket, Writer, flags, nfnetlink};
+use ferroute_core::{IpFamily, Protocol};
+use ferroute_netlink::{Attributes, Batch, Error, Message, Refusals, Request, Socket, Writer, flags, nfnetlink};
+use ipnet::IpNet;
 
-use crate::VirtualServer;
+use crate::plan::{Entry, ServerKey, SetKind, SetType};
 
 /// A failure to test or destroy an ipset.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +24,35 @@ pub enum SetError {
         /// The set.
         name: String,
         /// The virtual server whose member was tested.
-        server: VirtualServer,
+        server: ServerKey,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The set cannot be created.
+    #[error("cannot create ipset {name} of type {set_type}")]
+    Create {
+        /// The set.
+        name: &'static str,
+        /// Its type.
+        set_type: &'static str,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The set exists with another type or other settings.
+    #[error("cannot create ipset {name} of type {set_type}: a set with other settings has this name")]
+    Differs {
+        /// The set.
+        name: &'static str,
+        /// The wanted type.
+        set_type: &'static str,
+    },
+    /// The set's entries cannot be listed.
+    #[error("cannot list ipset {name}")]
+    List {
+        /// The set.
+        name: &'static str,
         /// The cause.
         #[source]
         source: Error,
@@ -47,37 +77,115 @@ pub struct IpSets {
 impl IpSets {
     /// Opens a netlink socket in the calling thread's network namespace.
     pub fn open() -> Result<Self, SetError> {
-        Socket::open(Protocol::Netfilter).map(|socket| Self { socket }).map_err(SetError::Open)
+        Socket::open(ferroute_netlink::Protocol::Netfilter).map(|socket| Self { socket }).map_err(SetError::Open)
     }
 
-    /// Reports whether a set of kube-proxy contains the address and port, as for the virtual servers of each Service.
-    pub fn has_service(&mut self, server: VirtualServer) -> Result<bool, SetError> {
-        self.contains(&SERVICE_SETS, server, write_address_and_port)
+    /// Reports whether a set contains the address and port, as for the virtual servers of each Service.
+    pub fn has_service(&mut self, server: ServerKey) -> Result<bool, SetError> {
+        self.contains(&SetKind::WITH_SERVERS, server, Entry::Service(server))
     }
 
-    /// Reports whether a set of kube-proxy contains the port, independent of the address, as for TCP and UDP node ports.
-    /// For SCTP node ports, sets contain address and port.
-    pub fn has_node_port(&mut self, server: VirtualServer) -> Result<bool, SetError> {
-        let set = match i32::from(server.protocol) {
-            libc::IPPROTO_TCP => NODE_PORT_SET_TCP,
-            libc::IPPROTO_UDP => NODE_PORT_SET_UDP,
-            _ => return Ok(false),
-        };
-        self.contains(&[set], server, write_port)
+    /// Reports whether a set contains the port, independent of the address, as for TCP and UDP node ports. For SCTP node
+    /// ports, sets contain address and port.
+    pub fn has_node_port(&mut self, server: ServerKey) -> Result<bool, SetError> {
+        match server.protocol {
+            Protocol::Sctp => Ok(false),
+            protocol => self.contains(&[SetKind::node_ports(protocol)], server, Entry::Port(server.port)),
+        }
     }
 
-    /// Reports whether one of the sets contains a member. A missing set contains none.
-    fn contains(&mut self, sets: &[&str], server: VirtualServer, write: WriteMember) -> Result<bool, SetError> {
+    /// Reports whether one of the sets contains an entry. A missing set contains none.
+    fn contains(&mut self, sets: &[SetKind], server: ServerKey, entry: Entry) -> Result<bool, SetError> {
         for set in sets {
-            let name = set_name(set, server.address.is_ipv6());
-            match self.socket.request_ack(&mut test(&name, server, write)) {
+            let name = set.name(IpFamily::of(server.address));
+            let mut request = Request::new(command(IPSET_CMD_TEST), 0, &HEADER);
+            write_entry(&mut request.attributes(), name, entry);
+            match self.socket.request_ack(&mut request) {
                 Ok(()) => return Ok(true),
                 Err(error) if error.is_not_found() || nfnetlink::is_subsystem_missing(&error) => {}
-                Err(error) if error.refusal().is_some_and(|refusal| refusal.errno == IPSET_ERR_EXIST) => {}
-                Err(source) => return Err(SetError::Test { name, server, source }),
+                Err(error) if has_errno(&error, IPSET_ERR_EXIST) => {}
+                Err(source) => return Err(SetError::Test { name: name.to_owned(), server, source }),
             }
         }
         Ok(false)
+    }
+
+    /// Creates a set with kube-proxy's settings unless it exists with these.
+    pub fn create(&mut self, kind: SetKind, family: IpFamily) -> Result<(), SetError> {
+        let (name, set_type) = (kind.name(family), kind.set_type());
+        let failed = |source| SetError::Create { name, set_type: set_type.as_str(), source };
+        let revision = self.revision(set_type, family).map_err(failed)?;
+        let mut request = Request::new(command(IPSET_CMD_CREATE), flags::NLM_F_CREATE, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_SETNAME, name);
+        attributes.put_str(IPSET_ATTR_TYPENAME, set_type.as_str());
+        attributes.put_u8(IPSET_ATTR_REVISION, revision);
+        attributes.put_u8(IPSET_ATTR_FAMILY, type_family(set_type, family));
+        let mut data = attributes.nest(IPSET_ATTR_DATA);
+        if set_type == SetType::Port {
+            data.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, 0);
+            data.put_u16_be(IPSET_ATTR_PORT_TO | NET_BYTEORDER, u16::MAX);
+        } else {
+            data.put_u32_be(IPSET_ATTR_HASHSIZE | NET_BYTEORDER, HASH_SIZE);
+            data.put_u32_be(IPSET_ATTR_MAXELEM | NET_BYTEORDER, MAX_ENTRIES);
+        }
+        drop(data);
+        drop(attributes);
+        match self.socket.request_ack(&mut request) {
+            Err(error) if error.is_exists() => Err(SetError::Differs { name, set_type: set_type.as_str() }),
+            result => result.map_err(failed),
+        }
+    }
+
+    /// Returns the revision to create sets with: [`revision`], or the kernel's newest if that is older. Newer ones would be
+    /// unreadable for older releases of `ipset`.
+    fn revision(&mut self, set_type: SetType, family: IpFamily) -> Result<u8, Error> {
+        let mut request = Request::new(command(IPSET_CMD_TYPE), 0, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_TYPENAME, set_type.as_str());
+        attributes.put_u8(IPSET_ATTR_FAMILY, type_family(set_type, family));
+        drop(attributes);
+        let newest = self.socket.get(&mut request, |message: Message<'_>| {
+            let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+            for attribute in attributes {
+                let attribute = attribute?;
+                if attribute.kind == IPSET_ATTR_REVISION {
+                    return Ok::<u8, Error>(attribute.u8()?);
+                }
+            }
+            Err(message.missing(IPSET_ATTR_REVISION).into())
+        })?;
+        Ok(revision(set_type).min(newest.unwrap_or_default()))
+    }
+
+    /// Returns the entries of a set. Entries that no [`Entry`] can describe are ignored; a missing set has none.
+    pub fn entries(&mut self, kind: SetKind, family: IpFamily) -> Result<HashSet<Entry>, SetError> {
+        let name = kind.name(family);
+        let mut request = Request::new(command(IPSET_CMD_LIST), 0, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_SETNAME, name);
+        drop(attributes);
+        let lists =
+            self.socket.collect(&mut request, |message: Message<'_>| parse_entries(message, kind, family).map(Some));
+        match lists {
+            Ok(lists) => Ok(lists.into_iter().flatten().collect()),
+            Err(error) if error.is_not_found() || nfnetlink::is_subsystem_missing(&error) => Ok(HashSet::new()),
+            Err(source) => Err(SetError::List { name, source }),
+        }
+    }
+
+    /// Appends the message that adds or deletes an entry. An existing, or missing, entry is no error.
+    pub(crate) fn encode(batch: &mut Batch, added: bool, kind: SetKind, family: IpFamily, entry: Entry) {
+        let kind_of = command(if added { IPSET_CMD_ADD } else { IPSET_CMD_DEL });
+        write_entry(&mut batch.message(kind_of, 0, &HEADER), kind.name(family), entry);
+    }
+
+    /// Sends encoded changes.
+    pub(crate) fn send(&mut self, batch: &mut Batch) -> Result<Refusals, Error> {
+        self.socket.send_batch(batch)
     }
 
     /// Destroys a set with its members. Returns false if it does not exist or the kernel does not support ipsets.
@@ -93,52 +201,129 @@ impl IpSets {
     }
 }
 
-/// Returns the names of kube-proxy's ipsets, of both families.
-pub fn kube_proxy_set_names() -> impl Iterator<Item = String> {
-    SET_SUFFIXES.into_iter().flat_map(|set| [set_name(set, false), set_name(set, true)])
+/// Returns the names of the ipsets of the mode in kube-proxy 1.36 and earlier, of both families.
+pub fn kube_proxy_set_names() -> impl Iterator<Item = &'static str> {
+    SetKind::ALL.into_iter().flat_map(|kind| IpFamily::BOTH.map(|family| kind.name(family))).chain(FORMER_SETS)
 }
 
-fn set_name(set: &str, is_ipv6: bool) -> String {
-    let mut name = format!("{}{set}", if is_ipv6 { "KUBE-6-" } else { "KUBE-" });
-    // The kernel's limit; kube-proxy truncates longer names, too.
-    name.truncate(MAX_NAME_LEN);
-    name
-}
-
-/// Writes the member that a set contains for a virtual server.
-type WriteMember = fn(&mut Writer<'_>, VirtualServer);
-
-fn test(name: &str, server: VirtualServer, write: WriteMember) -> Request {
-    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, IPSET_CMD_TEST);
-    let mut request = Request::new(kind, 0, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
-    let mut attributes = request.attributes();
+/// Writes the attributes that name a set and describe an entry.
+fn write_entry(attributes: &mut Writer<'_>, name: &str, entry: Entry) {
     attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
     attributes.put_str(IPSET_ATTR_SETNAME, name);
-    write(&mut attributes.nest(IPSET_ATTR_DATA), server);
-    drop(attributes);
-    request
+    let mut data = attributes.nest(IPSET_ATTR_DATA);
+    let service = |data: &mut Writer<'_>, key: ServerKey| {
+        write_address(data, IPSET_ATTR_IP, key.address);
+        data.put_u8(IPSET_ATTR_PROTO, key.protocol.number());
+        data.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, key.port);
+    };
+    match entry {
+        Entry::Address(address) => write_address(&mut data, IPSET_ATTR_IP, address),
+        Entry::Port(port) => data.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, port),
+        Entry::Service(key) => service(&mut data, key),
+        Entry::ServiceAndAddress(key, address) => {
+            service(&mut data, key);
+            write_address(&mut data, IPSET_ATTR_IP2, address);
+        }
+        Entry::ServiceAndNetwork(key, net) => {
+            service(&mut data, key);
+            write_address(&mut data, IPSET_ATTR_IP2, net.addr());
+            data.put_u8(IPSET_ATTR_CIDR2, net.prefix_len());
+        }
+    }
 }
 
-fn write_address_and_port(member: &mut Writer<'_>, server: VirtualServer) {
-    let address = server.address.ip();
+fn write_address(data: &mut Writer<'_>, attribute: u16, address: IpAddr) {
     let kind = match address {
         IpAddr::V4(_) => IPSET_ATTR_IPADDR_IPV4,
         IpAddr::V6(_) => IPSET_ATTR_IPADDR_IPV6,
     };
-    member.nest(IPSET_ATTR_IP).put_ip(kind | NET_BYTEORDER, address);
-    // The protocols of all virtual servers fit into a byte.
-    member.put_u8(IPSET_ATTR_PROTO, server.protocol.try_into().unwrap_or(u8::MAX));
-    write_port(member, server);
+    data.nest(attribute).put_ip(kind | NET_BYTEORDER, address);
 }
 
-fn write_port(member: &mut Writer<'_>, server: VirtualServer) {
-    member.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, server.address.port());
+/// Parses the entries in a message of a list.
+fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Result<Vec<Entry>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut entries = Vec::new();
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == IPSET_ATTR_ADT {
+            for data in attribute.nested() {
+                entries.extend(parse_entry(data?.nested(), kind, family)?);
+            }
+        }
+    }
+    Ok(entries)
+}
+
+fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> Result<Option<Entry>, Error> {
+    let (mut address, mut second, mut port, mut protocol) = (None, None, None, None);
+    let mut length = if family == IpFamily::V4 { 32 } else { 128 };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPSET_ATTR_IP => address = parse_address(attribute.nested())?,
+            IPSET_ATTR_IP2 => second = parse_address(attribute.nested())?,
+            IPSET_ATTR_PORT => port = Some(attribute.u16_be()?),
+            IPSET_ATTR_PROTO => protocol = Protocol::from_number(attribute.u8()?),
+            IPSET_ATTR_CIDR2 => length = attribute.u8()?,
+            _ => {}
+        }
+    }
+    let service = || Some(ServerKey { address: address?, port: port?, protocol: protocol? });
+    Ok(match kind.set_type() {
+        SetType::Address => address.map(Entry::Address),
+        SetType::Port => port.map(Entry::Port),
+        SetType::Service => service().map(Entry::Service),
+        SetType::ServiceAndAddress => {
+            service().zip(second).map(|(key, address)| Entry::ServiceAndAddress(key, address))
+        }
+        SetType::ServiceAndNetwork => service()
+            .zip(second)
+            .and_then(|(key, address)| Some(Entry::ServiceAndNetwork(key, IpNet::new(address, length).ok()?))),
+    })
+}
+
+fn parse_address(attributes: Attributes<'_>) -> Result<Option<IpAddr>, Error> {
+    for attribute in attributes {
+        let attribute = attribute?;
+        if [IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6].contains(&attribute.kind) {
+            return Ok(Some(attribute.ip()?));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the address family that a type is looked up by: that of ports has none.
+fn type_family(set_type: SetType, family: IpFamily) -> u8 {
+    let family = match (set_type, family) {
+        (SetType::Port, _) => libc::AF_UNSPEC,
+        (_, IpFamily::V4) => libc::AF_INET,
+        (_, IpFamily::V6) => libc::AF_INET6,
+    };
+    family as u8
+}
+
+/// Returns the revision of a type that ipset 6.34 of 2017 supports.
+fn revision(set_type: SetType) -> u8 {
+    match set_type {
+        SetType::Address => 4,
+        SetType::Service | SetType::ServiceAndAddress => 5,
+        SetType::ServiceAndNetwork => 7,
+        SetType::Port => 3,
+    }
+}
+
+fn has_errno(error: &Error, errno: i32) -> bool {
+    error.refusal().is_some_and(|refusal| refusal.errno == errno)
+}
+
+const fn command(command: u8) -> u16 {
+    nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, command)
 }
 
 fn destroy(name: &str) -> Request {
-    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, IPSET_CMD_DESTROY);
     // Without the flag newer kernels ignore a missing set.
-    let mut request = Request::new(kind, flags::NLM_F_EXCL, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
+    let mut request = Request::new(command(IPSET_CMD_DESTROY), flags::NLM_F_EXCL, &HEADER);
     let mut attributes = request.attributes();
     attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
     attributes.put_str(IPSET_ATTR_SETNAME, name);
@@ -146,48 +331,46 @@ fn destroy(name: &str) -> Request {
     request
 }
 
-/// Names without prefix of the sets of ipvs mode, in kube-proxy 1.36 and earlier
-/// (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>).
-const SET_SUFFIXES: [&str; 20] = [
-    "LOOP-BACK",
-    "CLUSTER-IP",
-    "EXTERNAL-IP",
-    "EXTERNAL-IP-LOCAL",
-    "LOAD-BALANCER",
-    "LOAD-BALANCER-FW",
-    "LOAD-BALANCER-LOCAL",
-    "LOAD-BALANCER-MASQ",
-    "LOAD-BALANCER-SOURCE-IP",
-    "LOAD-BALANCER-SOURCE-CIDR",
-    "NODE-PORT-TCP",
-    "NODE-PORT-LOCAL-TCP",
-    "NODE-PORT-UDP",
-    "NODE-PORT-LOCAL-UDP",
-    "NODE-PORT-SCTP",
-    "NODE-PORT-LOCAL-SCTP",
-    "NODE-PORT-SCTP-HASH",
-    "NODE-PORT-LOCAL-SCTP-HASH",
-    "HEALTH-CHECK-NODE-PORT",
-    "IPVS-IPS",
+/// Sets of earlier versions of kube-proxy.
+const FORMER_SETS: [&str; 6] = [
+    "KUBE-LOAD-BALANCER-MASQ",
+    "KUBE-6-LOAD-BALANCER-MASQ",
+    "KUBE-NODE-PORT-SCTP",
+    "KUBE-6-NODE-PORT-SCTP",
+    "KUBE-NODE-PORT-LOCAL-SCTP",
+    "KUBE-6-NODE-PORT-LOCAL-SCTP",
 ];
 
-/// The sets of type `hash:ip,port` whose members have a virtual server.
-const SERVICE_SETS: [&str; 5] =
-    ["CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER", "NODE-PORT-SCTP-HASH"];
-/// The sets of type `bitmap:port`, whose members are ports of one protocol.
-const NODE_PORT_SET_TCP: &str = "NODE-PORT-TCP";
-const NODE_PORT_SET_UDP: &str = "NODE-PORT-UDP";
+/// The initial number of hash buckets and the maximum number of entries of a set: ipset's defaults, which kube-proxy uses.
+/// A set with others could not be used by it.
+const HASH_SIZE: u32 = 1024;
+const MAX_ENTRIES: u32 = 65536;
 
 // `include/uapi/linux/netfilter/ipset/ip_set.h`: commands, attributes and errors. The headers of libc do not have them.
+const HEADER: [u8; nfnetlink::HEADER_LENGTH] = nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0);
+const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
+const IPSET_CMD_LIST: u8 = 7;
+const IPSET_CMD_ADD: u8 = 9;
+const IPSET_CMD_DEL: u8 = 10;
 const IPSET_CMD_TEST: u8 = 11;
+const IPSET_CMD_TYPE: u8 = 13;
 const IPSET_ATTR_PROTOCOL: u16 = 1;
 const IPSET_ATTR_SETNAME: u16 = 2;
+const IPSET_ATTR_TYPENAME: u16 = 3;
+const IPSET_ATTR_REVISION: u16 = 4;
+const IPSET_ATTR_FAMILY: u16 = 5;
 const IPSET_ATTR_DATA: u16 = 7;
+const IPSET_ATTR_ADT: u16 = 8;
 // Attributes within `IPSET_ATTR_DATA`.
 const IPSET_ATTR_IP: u16 = 1;
 const IPSET_ATTR_PORT: u16 = 4;
+const IPSET_ATTR_PORT_TO: u16 = 5;
 const IPSET_ATTR_PROTO: u16 = 7;
+const IPSET_ATTR_HASHSIZE: u16 = 18;
+const IPSET_ATTR_MAXELEM: u16 = 19;
+const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_CIDR2: u16 = 21;
 // Attributes within `IPSET_ATTR_IP`.
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
@@ -195,25 +378,5 @@ const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 const IPSET_PROTOCOL_MIN: u8 = 6;
 const IPSET_ERR_BUSY: i32 = 4100;
 const IPSET_ERR_EXIST: i32 = 4103;
-/// Length of `IPSET_MAXNAMELEN` without the terminating zero.
-const MAX_NAME_LEN: usize = 31;
 /// The flag that ipset requires on numbers in attributes.
 const NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn set_names_of_both_families_have_at_most_the_kernels_length() {
-        let names: Vec<String> = kube_proxy_set_names().collect();
-        for known in ["KUBE-CLUSTER-IP", "KUBE-6-CLUSTER-IP", "KUBE-LOAD-BALANCER-SOURCE-CIDR"] {
-            assert!(names.iter().any(|name| name == known), "{known}");
-        }
-        // As kube-proxy logs them.
-        for cut in ["KUBE-6-LOAD-BALANCER-SOURCE-CID", "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"] {
-            assert!(names.iter().any(|name| name == cut), "{cut}");
-        }
-        assert!(names.iter().all(|name| name.len() <= MAX_NAME_LEN && name.starts_with("KUBE-")));
-    }
-}

@@ -1,8 +1,97 @@
 //! Tests against the kernel, in a network namespace per test. Few test machines support ipvs; unit tests cover virtual
 //! servers.
 
-use ferroute_ipvs::{Devices, IpSets, SetError, VirtualServer, VirtualServers, kube_proxy_set_names};
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::{collections::HashSet, net::SocketAddr};
+
+use ferroute_core::{IpFamily, Protocol};
+use ferroute_ipvs::{
+    Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names,
+    plan::{Entry, ServerKey, SetKind},
+};
 use ferroute_testing::NetNs;
+
+fn key(protocol: Protocol, address: &str) -> ServerKey {
+    let socket: SocketAddr = address.parse().unwrap();
+    ServerKey { address: socket.ip(), port: socket.port(), protocol }
+}
+
+#[test]
+fn sets_have_kube_proxys_settings_and_creating_them_again_keeps_their_entries() {
+    let host = NetNs::new();
+    host.run(|| {
+        let mut sets = IpSets::open().unwrap();
+        for family in IpFamily::BOTH {
+            SetKind::ALL.into_iter().for_each(|kind| sets.create(kind, family).unwrap());
+        }
+    });
+    host.command("ipset", &["add", "KUBE-CLUSTER-IP", "10.96.0.1,tcp:443"]);
+    for family in IpFamily::BOTH {
+        for kind in SetKind::ALL {
+            host.run(|| IpSets::open().unwrap().create(kind, family)).unwrap();
+            // kube-proxy creates its sets this way; ipset fails if one exists with other settings.
+            let inet = if family == IpFamily::V4 { "inet" } else { "inet6" };
+            let set_type = kind.set_type().as_str();
+            let settings = match set_type {
+                "bitmap:port" => vec!["range", "0-65535"],
+                _ => vec!["family", inet, "hashsize", "1024", "maxelem", "65536"],
+            };
+            host.command("ipset", &[&["create", kind.name(family), set_type], &settings[..], &["-exist"]].concat());
+        }
+    }
+    assert!(host.command("ipset", &["save"]).contains("add KUBE-CLUSTER-IP 10.96.0.1,tcp:443"));
+    host.command("ipset", &["destroy", "KUBE-IPVS-IPS"]);
+    host.command("ipset", &["create", "KUBE-IPVS-IPS", "hash:net"]);
+    let error = host.run(|| IpSets::open().unwrap().create(SetKind::IpvsIps, IpFamily::V4)).unwrap_err();
+    assert!(matches!(error, SetError::Differs { name: "KUBE-IPVS-IPS", .. }), "{error:?}");
+}
+
+#[test]
+fn entries_of_every_type_are_read_as_ipset_shows_them() {
+    let host = NetNs::new();
+    let service = key(Protocol::Tcp, "198.51.100.1:443");
+    let service6 = key(Protocol::Sctp, "[2001:db8::1]:53");
+    let cases = [
+        (SetKind::IpvsIps, IpFamily::V4, Entry::Address("10.96.0.1".parse().unwrap())),
+        (SetKind::IpvsIps, IpFamily::V6, Entry::Address("fd00:96::1".parse().unwrap())),
+        (SetKind::NodePortTcp, IpFamily::V4, Entry::Port(30080)),
+        (SetKind::ClusterIp, IpFamily::V4, Entry::Service(service)),
+        (SetKind::ClusterIp, IpFamily::V6, Entry::Service(service6)),
+        (SetKind::LoopBack, IpFamily::V6, Entry::ServiceAndAddress(service6, service6.address)),
+        (
+            SetKind::LoadBalancerSourceCidr,
+            IpFamily::V4,
+            Entry::ServiceAndNetwork(service, "192.0.2.0/24".parse().unwrap()),
+        ),
+        (
+            SetKind::LoadBalancerSourceCidr,
+            IpFamily::V4,
+            Entry::ServiceAndNetwork(service, "203.0.113.7/32".parse().unwrap()),
+        ),
+        (
+            SetKind::LoadBalancerSourceCidr,
+            IpFamily::V6,
+            Entry::ServiceAndNetwork(service6, "fd00::/16".parse().unwrap()),
+        ),
+    ];
+    host.run(|| {
+        let mut sets = IpSets::open().unwrap();
+        cases.iter().for_each(|(kind, family, _)| sets.create(*kind, *family).unwrap());
+    });
+    for (kind, family, entry) in cases {
+        let name = kind.name(family);
+        host.command("ipset", &["add", name, &entry.to_string()]);
+        let line = format!("add {name} {entry}\n");
+        assert!(host.command("ipset", &["save", name]).contains(&line), "{line}");
+        let read = host.run(|| IpSets::open().unwrap().entries(kind, family)).unwrap();
+        assert!(read.contains(&entry), "{name}: {read:?}");
+    }
+    assert_eq!(
+        host.run(|| IpSets::open().unwrap().entries(SetKind::ExternalIp, IpFamily::V4)).unwrap(),
+        HashSet::new()
+    );
+}
 
 #[test]
 fn only_sets_of_kube_proxy_are_destroyed() {
@@ -18,7 +107,7 @@ fn only_sets_of_kube_proxy_are_destroyed() {
     }
     host.command("ipset", &["add", "KUBE-CLUSTER-IP", "10.96.0.1,tcp:443"]);
     host.command("ipset", &["add", "theirs", "192.0.2.0/24"]);
-    let removed: Vec<String> = host.run(|| {
+    let removed: Vec<&str> = host.run(|| {
         let mut sets = IpSets::open().unwrap();
         kube_proxy_set_names().filter(|name| sets.destroy(name).unwrap()).collect()
     });
@@ -97,23 +186,23 @@ fn sets_of_kube_proxy_identify_its_virtual_servers() {
         host.command("ipset", &["add", set, element]);
     }
     let cases = [
-        (libc::IPPROTO_TCP, "10.96.0.1:443", true, false),
-        (libc::IPPROTO_UDP, "10.96.0.1:443", false, false),
-        (libc::IPPROTO_TCP, "10.96.0.1:80", false, false),
-        (libc::IPPROTO_TCP, "10.96.0.2:443", false, false),
-        (libc::IPPROTO_UDP, "[2001:db8::1]:53", true, false),
-        (libc::IPPROTO_TCP, "[2001:db8::1]:53", false, false),
-        (libc::IPPROTO_SCTP, "192.0.2.1:30132", true, false),
-        (libc::IPPROTO_TCP, "192.0.2.1:30080", false, true),
-        (libc::IPPROTO_UDP, "192.0.2.1:30080", false, false),
-        (libc::IPPROTO_TCP, "192.0.2.1:30081", false, false),
-        (libc::IPPROTO_TCP, "[2001:db8::1]:30080", false, false),
-        (libc::IPPROTO_UDP, "[2001:db8::1]:30053", false, true),
+        (Protocol::Tcp, "10.96.0.1:443", true, false),
+        (Protocol::Udp, "10.96.0.1:443", false, false),
+        (Protocol::Tcp, "10.96.0.1:80", false, false),
+        (Protocol::Tcp, "10.96.0.2:443", false, false),
+        (Protocol::Udp, "[2001:db8::1]:53", true, false),
+        (Protocol::Tcp, "[2001:db8::1]:53", false, false),
+        (Protocol::Sctp, "192.0.2.1:30132", true, false),
+        (Protocol::Tcp, "192.0.2.1:30080", false, true),
+        (Protocol::Udp, "192.0.2.1:30080", false, false),
+        (Protocol::Tcp, "192.0.2.1:30081", false, false),
+        (Protocol::Tcp, "[2001:db8::1]:30080", false, false),
+        (Protocol::Udp, "[2001:db8::1]:30053", false, true),
     ];
     host.run(|| {
         let mut sets = IpSets::open().unwrap();
         for (protocol, address, is_service, is_node_port) in cases {
-            let server = VirtualServer { protocol: protocol as u16, address: address.parse().unwrap() };
+            let server = key(protocol, address);
             let result = (sets.has_service(server).unwrap(), sets.has_node_port(server).unwrap());
             assert_eq!(result, (is_service, is_node_port), "{server}");
         }

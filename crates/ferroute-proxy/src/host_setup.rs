@@ -9,7 +9,7 @@ use ferroute_config::{Conntrack, Resolved};
 use ferroute_core::IpFamily;
 use ferroute_host::{Ensured, SysctlError, Sysctls};
 
-use crate::logging::chain;
+use crate::{logging::chain, modes::Sysctl};
 
 /// Name and value of a setting.
 type Setting = (&'static str, String);
@@ -42,9 +42,15 @@ impl fmt::Display for AppliedSetting {
     }
 }
 
-/// Applies all settings. Errors are returned in the result, and do not affect other settings.
-pub fn apply(resolved: &Resolved) -> HostSetup {
-    apply_to(&Roots::from_kernel(), resolved)
+/// Applies all settings: those of the configuration, and `of_mode`. Errors are returned in the result, and do not affect
+/// other settings.
+pub fn apply(resolved: &Resolved, of_mode: &[Sysctl]) -> HostSetup {
+    let roots = Roots::from_kernel();
+    let mut setup = apply_to(&roots, resolved);
+    for Sysctl { name, value } in of_mode {
+        setup.ensure(&roots.sysctls, name, (*value).to_owned());
+    }
+    setup
 }
 
 impl HostSetup {

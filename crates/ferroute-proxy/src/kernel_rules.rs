@@ -16,12 +16,15 @@ use ferroute_iptables::{
     RuleSet, TableName,
     exec::{Backend, BackendSnapshot, Exec, SnapshotError, snapshot_rules},
 };
+use ferroute_ipvs::kernel::{KernelError, read_state};
 use ferroute_nftables::{
     TableOwner,
     kernel::{Consistency, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
     model::Name,
 };
 use ferroute_trace::{Ruleset, Traceable};
+
+use crate::modes::KernelIpvs;
 
 /// The rules of one IP family in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub struct KernelRules {
     pub nftables: Vec<TableSnapshot>,
     /// Whether the nf_tables tables were read without a concurrent modification.
     pub reading: Consistency,
+    /// The objects of ipvs mode; `None` without its dummy device.
+    pub ipvs: Option<KernelIpvs>,
     /// The handles of iptables tables in nf_tables, which order them by creation as [`TableSnapshot::handle`] does.
     handles: BTreeMap<TableName, u64>,
 }
@@ -49,6 +54,9 @@ enum Table<'a> {
 
 impl Traceable for KernelRules {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        if let Some(objects) = &self.ipvs {
+            ruleset.add_ipvs(&objects.objects);
+        }
         for table in self.tables() {
             match table {
                 Table::Iptables(rules, table) => ruleset.add_iptables_table(rules, table),
@@ -71,6 +79,15 @@ pub enum ReadError {
         /// The cause.
         #[source]
         source: SnapshotError,
+    },
+    /// The objects of ipvs mode could not be read.
+    #[error("cannot read the {family} objects of ipvs")]
+    Ipvs {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: KernelError,
     },
     /// The nf_tables tables could not be read.
     #[error("cannot read the {family} tables of nf_tables")]
@@ -100,12 +117,16 @@ pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Kerne
         (TableFamily::Ip(_), Some(table)) => !is_saved(table),
         _ => true,
     };
+    let ipvs = read_state(family).map_err(|source| ReadError::Ipvs { family, source })?.map(|objects| KernelIpvs {
+        objects,
+        rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
+    });
     let failed = |source| ReadError::Nftables { family, source };
     let mut kernel = match NetlinkKernel::open() {
         Ok(kernel) => kernel,
         Err(NetlinkError::NotSupported) => {
             let (nftables, handles) = (Vec::new(), BTreeMap::new());
-            return Ok(KernelRules { family, iptables, nftables, reading: Consistency::Consistent, handles });
+            return Ok(KernelRules { family, iptables, nftables, reading: Consistency::Consistent, ipvs, handles });
         }
         Err(source) => return Err(failed(source)),
     };
@@ -125,7 +146,7 @@ pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Kerne
             }
         }
     }
-    Ok(KernelRules { family, iptables, nftables, reading, handles })
+    Ok(KernelRules { family, iptables, nftables, reading, ipvs, handles })
 }
 
 impl KernelRules {

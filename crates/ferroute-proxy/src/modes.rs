@@ -29,12 +29,15 @@ use ferroute_nftables::kernel::MemoryTable;
 use ferroute_trace::Traceable;
 use ipnet::IpNet;
 
-pub use self::select::{CalledAs, Reason};
+pub use self::{
+    ipvs::KernelIpvs,
+    select::{CalledAs, Reason},
+};
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules};
 
 /// The modes of this program, in the order in which their leftovers can be removed: rules before the sets, counters and
 /// virtual servers that they refer to.
-pub static REGISTRY: Registry = Registry::new(&[&iptables::Iptables, &nftables::Nftables], &[&ipvs::Ipvs]);
+pub static REGISTRY: Registry = Registry::new(&[&iptables::Iptables, &nftables::Nftables, &ipvs::Ipvs]);
 
 /// A proxy mode.
 pub trait Mode: RemovableMode {
@@ -73,10 +76,29 @@ pub trait Mode: RemovableMode {
     /// Reports whether the daemon sets the sysctl `route_localnet` with these settings.
     fn sets_route_localnet(&self, settings: &ProxySettings) -> bool;
 
+    /// Returns the sysctls that the daemon sets for this mode, besides those of all modes.
+    fn sysctls(&self, _: &Resolved) -> Vec<Sysctl> {
+        Vec::new()
+    }
+
+    /// Returns the mode that replaces this one where the host does not support it; `None` if that is an error.
+    fn fallback(&self) -> Option<ModeName> {
+        None
+    }
+
     /// Reports whether the mode can count connections by service port and endpoint.
     fn counts_connections(&self) -> bool {
         false
     }
+}
+
+/// A sysctl and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sysctl {
+    /// The path below `/proc/sys`.
+    pub name: &'static str,
+    /// The value.
+    pub value: &'static str,
 }
 
 /// A mode of Ferroute or kube-proxy whose leftovers on a host can be detected and removed.
@@ -97,8 +119,8 @@ pub trait RemovableMode: Send + Sync {
 pub enum Removal {
     /// For `--cleanup`: everything is removed, even if that breaks established connections.
     Cleanup,
-    /// Another mode is active now: objects that established connections need are kept.
-    TakenOver,
+    /// This other mode is active now: its objects, and those that established connections need, are kept.
+    TakenOver(ModeName),
 }
 
 /// An open mode.
@@ -194,16 +216,13 @@ pub struct SimulatedSync {
 /// A table of proxy modes.
 pub struct Registry {
     modes: &'static [&'static dyn Mode],
-    /// Modes of kube-proxy that are not implemented here.
-    unsupported: &'static [&'static dyn RemovableMode],
 }
 
 impl Registry {
-    /// Creates a registry. `unsupported` are modes of kube-proxy that are not implemented: the first of `modes` replaces
-    /// them, and their leftovers are removed.
-    pub const fn new(modes: &'static [&'static dyn Mode], unsupported: &'static [&'static dyn RemovableMode]) -> Self {
+    /// Creates a registry.
+    pub const fn new(modes: &'static [&'static dyn Mode]) -> Self {
         assert!(!modes.is_empty(), "bug: a registry needs at least one mode");
-        Self { modes, unsupported }
+        Self { modes }
     }
 
     /// Resolves a configuration, whose mode must be in this registry.
@@ -214,14 +233,9 @@ impl Registry {
         config.resolve_with(&self.names())
     }
 
-    /// Returns the active mode for the configured one: that mode, or its replacement if it is not implemented.
+    /// Returns the mode with this name, or the first one if there is none.
     pub fn active(&self, configured: ModeName) -> &'static dyn Mode {
         self.find(configured).unwrap_or(self.modes[0])
-    }
-
-    /// Returns the name of the replacement for a mode that is not implemented.
-    pub fn substitute(&self, configured: ModeName) -> Option<ModeName> {
-        self.find(configured).is_none().then(|| self.modes[0].name())
     }
 
     /// Returns the names of all modes, sorted, as kube-proxy's error messages list them.
@@ -236,13 +250,7 @@ impl Registry {
     /// # Errors
     /// If the host cannot run the mode.
     pub fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let configured = resolved.mode;
-        if let Some(substitute) = self.substitute(configured) {
-            tracing::warn!(
-                "mode {configured} is not supported; using {substitute}, which sends traffic to the same endpoints"
-            );
-        }
-        let mode = self.active(configured);
+        let mode = self.active(resolved.mode);
         let OpenMode { dataplanes, leftovers } = mode.open(resolved, node)?;
         Ok(OpenMode { dataplanes, leftovers: self.leftovers_beside(mode.name(), leftovers) })
     }
@@ -252,7 +260,7 @@ impl Registry {
         let mut own = Some(own);
         let leftovers = self.entries().flat_map(|entry| match own.take_if(|_| entry.name() == active) {
             Some(own) => own,
-            None => entry.leftovers(Removal::TakenOver),
+            None => entry.leftovers(Removal::TakenOver(active)),
         });
         leftovers.collect()
     }
@@ -262,11 +270,10 @@ impl Registry {
         self.entries().flat_map(|entry| entry.leftovers(Removal::Cleanup)).collect()
     }
 
-    /// Returns the modes whose rules or other leftovers are in the kernel. Modes that are not implemented come first,
-    /// because some of them use the same chains as others.
+    /// Returns the modes whose rules or other leftovers are in the kernel. The last mode of the registry comes first, because
+    /// later ones use some chains of earlier ones.
     pub fn present(&self) -> impl Iterator<Item = ModeName> {
-        let modes = self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode);
-        self.unsupported.iter().copied().chain(modes).filter(|entry| entry.is_present()).map(RemovableMode::name)
+        self.modes.iter().rev().filter(|mode| mode.is_present()).map(|mode| mode.name())
     }
 
     /// Returns the service proxies whose rules are in the kernel, running or not.
@@ -279,8 +286,7 @@ impl Registry {
     }
 
     fn entries(&self) -> impl Iterator<Item = &'static dyn RemovableMode> {
-        let modes = self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode);
-        modes.chain(self.unsupported.iter().copied())
+        self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode)
     }
 }
 

@@ -41,6 +41,7 @@
 mod event;
 mod host;
 mod iptables;
+mod ipvs;
 pub mod mermaid;
 mod nftables;
 mod packet;

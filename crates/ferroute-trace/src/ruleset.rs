@@ -1,10 +1,11 @@
 use std::borrow::Cow;
 
 use ferroute_iptables::{RuleSet, TableName};
+use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::kernel::MemoryTable;
 
 use crate::{
-    Hook, Host, Leaf, Packet, Trace, iptables, nftables,
+    Hook, Host, Leaf, Packet, Trace, iptables, ipvs, nftables,
     record::Detail,
     walk::{ChainVerdict, Forks, Walk, Walker},
 };
@@ -46,6 +47,8 @@ pub trait BaseChain {
 pub struct Ruleset<'a> {
     /// The base chains of each hook.
     chains: [Vec<Box<dyn BaseChain + 'a>>; HOOKS.len()],
+    /// The objects of ipvs mode, whose sets iptables rules refer to.
+    ipvs: Vec<&'a dyn IpvsObjects>,
 }
 
 impl<'a> Ruleset<'a> {
@@ -86,6 +89,12 @@ impl<'a> Ruleset<'a> {
         iptables::Base::chains(rules, table).for_each(|chain| self.add_chain(chain));
     }
 
+    /// Adds virtual servers, sets and addresses of ipvs mode; its iptables rules are added separately.
+    pub fn add_ipvs(&mut self, objects: &'a dyn IpvsObjects) {
+        self.ipvs.push(objects);
+        ipvs::Scheduler::chains(objects).for_each(|chain| self.add_chain(chain));
+    }
+
     /// Adds an nftables table, whose family must include the packet's; traces show it as `name`.
     pub fn add_nftables_table(&mut self, name: impl Into<Cow<'static, str>>, table: &'a MemoryTable) {
         nftables::Base::chains(name.into(), table).for_each(|chain| self.add_chain(chain));
@@ -120,6 +129,11 @@ impl<'a> Ruleset<'a> {
 
     fn walk<'w>(&'w self, host: &'w Host, packet: &'w Packet, detail: Detail) -> Walk<'w> {
         Walk::new(self, host, packet, detail)
+    }
+
+    /// Returns the objects of ipvs mode.
+    pub(crate) fn ipvs(&self) -> &[&'a dyn IpvsObjects] {
+        &self.ipvs
     }
 
     /// Returns the base chains at a hook, in order.

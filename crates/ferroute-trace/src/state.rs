@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
+use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::ClassId;
 
 use crate::{Effect, Event, Hook, Host, Origin, Packet, Verdict, host::Lookup, record::Record};
@@ -20,6 +21,8 @@ use crate::{Effect, Event, Hook, Host, Origin, Packet, Verdict, host::Lookup, re
 #[derive(Clone, Debug)]
 pub struct PacketState<'a> {
     pub(crate) host: &'a Host,
+    /// The objects of ipvs mode, whose dummy device has addresses of the host.
+    pub(crate) ipvs: &'a [&'a dyn IpvsObjects],
     /// The packet as it was sent or received.
     pub(crate) original: &'a Packet,
     pub(crate) source: SocketAddr,
@@ -42,15 +45,22 @@ pub struct PacketState<'a> {
 
 impl<'a> PacketState<'a> {
     /// The packet before its first hook.
-    pub(crate) fn new(host: &'a Host, original: &'a Packet, explain: bool) -> Self {
+    pub(crate) fn new(host: &'a Host, ipvs: &'a [&'a dyn IpvsObjects], original: &'a Packet, explain: bool) -> Self {
         let in_interface = match &original.origin {
             Origin::Local => None,
             Origin::Interface(name) => Some(name.as_str()),
         };
+        let mut source = original.source;
+        if original.origin == Origin::Local && ipvs.iter().any(|objects| objects.has_address(original.destination.ip()))
+        {
+            // The route to an address of the dummy device has that address as the source.
+            source.set_ip(original.destination.ip());
+        }
         Self {
             host,
+            ipvs,
             original,
-            source: original.source,
+            source,
             destination: original.destination,
             in_interface,
             out_interface: None,
@@ -72,6 +82,16 @@ impl<'a> PacketState<'a> {
     /// Returns the host that the packet is walked through.
     pub fn host(&self) -> &'a Host {
         self.host
+    }
+
+    /// Reports whether `address` is one of the host's, including those of ipvs mode's dummy device.
+    pub fn is_local(&self, address: IpAddr) -> bool {
+        self.host.owns(address) || self.ipvs.iter().any(|objects| objects.has_address(address))
+    }
+
+    /// Looks up the route to `address`; `None` if it is unreachable.
+    fn lookup(&self, address: IpAddr) -> Option<Lookup<'a>> {
+        if self.is_local(address) { Some(Lookup::Local) } else { self.host.lookup(address) }
     }
 
     /// Returns the IP family of the addresses.
@@ -179,7 +199,7 @@ impl<'a> PacketState<'a> {
     /// Returns the hook that follows `hook`, or the verdict after the last one.
     pub(crate) fn next_hook(&mut self, hook: Hook, record: &mut Record) -> Result<Hook, Verdict> {
         self.nat_is_settled = false;
-        let is_local = self.host.owns(self.destination.ip());
+        let is_local = self.is_local(self.destination.ip());
         match hook {
             Hook::Prerouting => {
                 if self.in_interface != Some(LOOPBACK) {
@@ -222,7 +242,7 @@ impl<'a> PacketState<'a> {
     /// Looks up the route.
     fn route(&mut self, hook: Hook, record: &mut Record) -> Result<(), Verdict> {
         let host = self.host;
-        let lookup = host.lookup(self.destination.ip());
+        let lookup = self.lookup(self.destination.ip());
         let is_output = hook == Hook::Output;
         self.out_interface = match lookup {
             None => return Err(Verdict::NoRoute),

@@ -55,8 +55,8 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walker<'a> {
-    fn new(host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
-        let packet = PacketState::new(host, packet, detail == Detail::Events);
+    fn new(rules: &'a Ruleset<'a>, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
+        let packet = PacketState::new(host, rules.ipvs(), packet, detail == Detail::Events);
         Self { packet, position: None, share: 1.0, assumptions: Vec::new(), record: Record::new(detail) }
     }
 
@@ -131,7 +131,7 @@ impl<'a> Forks<'a> {
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(rules: &'a Ruleset<'a>, host: &'a Host, packet: &'a Packet, detail: Detail) -> Self {
-        let first = Fork { walker: Walker::new(host, packet, detail), rest: None };
+        let first = Fork { walker: Walker::new(rules, host, packet, detail), rest: None };
         Self { rules, forks: Forks(vec![first]), weight: 0 }
     }
 }

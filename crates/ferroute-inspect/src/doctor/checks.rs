@@ -20,6 +20,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "ip-families", run: kernel::families },
     Check { name: "kernel-nftables", run: kernel::nftables },
     Check { name: "iptables-tools", run: kernel::iptables },
+    Check { name: "kernel-ipvs", run: kernel::ipvs },
     Check { name: "mode-support", run: kernel::other_mode },
     Check { name: "iptables-backends", run: proxies::backends },
     Check { name: "other-proxies", run: proxies::proxies },

@@ -67,6 +67,8 @@ pub enum Kind {
     OpenConnections,
     /// Service addresses as addresses of the host.
     ServiceAddresses,
+    /// External addresses with traffic policy Local.
+    LocalPolicy,
     /// Ports that a Service does not have.
     UnknownPorts,
     /// Unassigned addresses.
@@ -88,6 +90,7 @@ impl Kind {
             Self::Affinity => "affinity",
             Self::OpenConnections => "openConnections",
             Self::ServiceAddresses => "serviceAddresses",
+            Self::LocalPolicy => "localPolicy",
             Self::UnknownPorts => "unknownPorts",
             Self::UnknownAddresses => "unknownAddresses",
             Self::ForwardedTraffic => "forwardedTraffic",
@@ -213,7 +216,20 @@ impl Switch<'_> {
     }
 
     fn virtual_servers(&self) -> Vec<Difference> {
-        if self.from.mode != ModeName::IPVS {
+        if self.from.mode != ModeName::IPVS && self.to.mode == ModeName::IPVS {
+            let addresses = "Service addresses become addresses of this host: they respond to ping, and connections to \
+                             ports that no Service has are rejected";
+            let mut differences = vec![self.difference(Kind::ServiceAddresses, addresses)];
+            let services =
+                self.services(|entry| entry.service.external_local() && entry.service.externally_accessible());
+            let summary = "connections of pods and of the node to external addresses with traffic policy Local use only \
+                           endpoints on this node, if there are any";
+            if !services.is_empty() {
+                differences.push(Difference { services, ..self.difference(Kind::LocalPolicy, summary) });
+            }
+            return differences;
+        }
+        if self.from.mode != ModeName::IPVS || self.to.mode == ModeName::IPVS {
             return Vec::new();
         }
         let open = "virtual servers remain until their open connections have ended, which is checked every hour; new \

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use ferroute_core::{Escaped, NamespacedName, ServicePortName};
-use ferroute_proxy::modes::REGISTRY;
 use ferroute_trace::{Origin, Packet};
 
 use super::{node::TraceNode, packet::Arrival, rules::Rules};
@@ -48,14 +47,6 @@ pub fn write_outline_into(
             let origin = Escaped(&desired.origin);
             writeln!(out, "\nthrough the rules of {} mode, planned from {origin}", rules.mode())?;
         }
-    }
-    let configured = desired.resolved.mode;
-    if let Some(substitute) = REGISTRY.substitute(configured).filter(|_| !rules.are_in_kernel()) {
-        writeln!(
-            out,
-            "note: mode {configured} is not supported; these are the rules of {substitute} mode, which send traffic to \
-             the same endpoints"
-        )?;
     }
     if let Some(remote) = remote_sender(node, packet).map(Escaped) {
         writeln!(

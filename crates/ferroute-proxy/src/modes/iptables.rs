@@ -131,10 +131,14 @@ impl RemovableMode for Iptables {
         ModeName::IPTABLES
     }
 
-    fn leftovers(&self, _: Removal) -> Vec<Box<dyn Leftovers>> {
+    fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>> {
         let mut leftovers: Vec<Box<dyn Leftovers>> = Vec::new();
         for family in IpFamily::BOTH {
-            leftovers.push(Box::new(Rules { family, active: None }));
+            let active = match removal {
+                Removal::TakenOver(ModeName::IPVS) => active_backend(family).map(|backend| (backend, ChainMode::Ipvs)),
+                Removal::Cleanup | Removal::TakenOver(_) => None,
+            };
+            leftovers.push(Box::new(Rules { family, active }));
         }
         // The kernel removes a counter only after the last rule that refers to it.
         leftovers.push(Box::new(PacketCounters));
@@ -148,7 +152,13 @@ impl RemovableMode for Iptables {
 
 /// Returns the iptables rules to remove while iptables mode is active, with this backend in this IP family.
 pub(super) fn leftovers_beside_own_rules(family: IpFamily, active: Option<Backend>) -> Box<dyn Leftovers> {
-    Box::new(Rules { family, active })
+    Box::new(Rules { family, active: active.map(|backend| (backend, ChainMode::Iptables)) })
+}
+
+/// Returns the backend that a mode with iptables rules uses in an IP family.
+fn active_backend(family: IpFamily) -> Option<Backend> {
+    let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
+    programs.ok().map(|programs| programs.release.backend)
 }
 
 /// Returns the modes of kube-proxy that have chains in the kernel, in either IP family. Chains that cannot be listed are
@@ -164,7 +174,7 @@ pub(super) fn chain_modes() -> Vec<ChainMode> {
 }
 
 /// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.
-fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
+pub(super) fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
     match programs.other_backend(exec, &search_path()) {
         Ok(Some(OtherBackend { backend, rules, has_kubelet })) if rules > 0 || has_kubelet => tracing::warn!(
             family = %programs.family, rules, kubelet = has_kubelet,
@@ -238,12 +248,12 @@ impl Simulation for Simulated {
     }
 }
 
-/// The iptables rules of one IP family, in both backends. With an active dataplane, its rules in the backend `active` are
+/// The iptables rules of one IP family, in both backends. With an active dataplane, the rules of its mode in its backend are
 /// kept.
 #[derive(Debug)]
 struct Rules {
     family: IpFamily,
-    active: Option<Backend>,
+    active: Option<(Backend, ChainMode)>,
 }
 
 impl Leftovers for Rules {
@@ -251,7 +261,9 @@ impl Leftovers for Rules {
         let Self { family, active } = *self;
         let (exec, path) = (Arc::new(HostExec), search_path());
         let (programs, scope) = match active {
-            Some(backend) => (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::OtherModes),
+            Some((backend, mode)) => {
+                (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::Beside(mode))
+            }
             None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
         };
         let programs = match programs {

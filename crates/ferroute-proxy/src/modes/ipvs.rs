@@ -1,18 +1,152 @@
-//! Leftovers of kube-proxy's ipvs mode, which is not implemented: virtual servers, their dummy device and ipsets. Its
-//! iptables rules are removed as leftovers of iptables mode.
+//! ipvs mode in the registry.
 
-use std::{net::IpAddr, thread, time::Duration};
+mod leftovers;
+mod planned;
 
-use ferroute_config::ModeName;
-use ferroute_host::{HostAddresses, KernelAddresses};
-use ferroute_iptables::exec::ChainMode;
-use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
+use std::{net::IpAddr, sync::Arc};
 
-use super::{RemovableMode, Removal, iptables::chain_modes};
-use crate::cleanup::{Leftovers, Report};
+use anyhow::{Context, bail};
+use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
+use ferroute_config::{FamilySupport, ModeName, Resolved};
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport,
+};
+use ferroute_host::{KernelAddresses, Sysctls};
+use ferroute_iptables::{
+    GenerationTracker, HostExec, IptablesPrograms,
+    exec::{ChainMode, GroupReport, GroupWriter, search_path},
+    plan::ChainGroup,
+};
+use ferroute_ipvs::{
+    DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, RuleWriter, Timeouts, VirtualServers,
+    kernel::{MemoryKernel, NetlinkKernel},
+    plan::{IpvsSettings, PlanContext, State},
+};
+
+use self::{leftovers::VirtualServersAndSets, planned::Planned};
+use super::{
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation, Sysctl,
+    iptables::{chain_modes, warn_of_other_backend},
+    kernel_has_ipv6,
+    nftables::FixedAddresses,
+};
+use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
+
+pub use self::planned::KernelIpvs;
 
 /// ipvs mode.
 pub(super) struct Ipvs;
+
+impl Mode for Ipvs {
+    fn probe(&self, resolved: &Resolved, _: IpFamily) -> Result<(), String> {
+        open_servers(resolved).map(|_| ()).map_err(|error| chain(error.as_ref()))
+    }
+
+    fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
+        let exec = Arc::new(HostExec);
+        let path = search_path();
+        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
+        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
+        for reason in [ipv4.as_ref().err(), ipv6.as_ref().err()].into_iter().flatten() {
+            tracing::info!("IP family is disabled: {}", chain(reason));
+        }
+        let families = resolved.families(node, support)?;
+        let mut servers = open_servers(resolved)?;
+        check_sysctls(resolved)?;
+        let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;
+        let timeouts = Timeouts { tcp: tcp_timeout, tcp_fin: tcp_fin_timeout, udp: udp_timeout };
+        if !timeouts.is_empty() {
+            servers.set_timeouts(timeouts)?;
+        }
+        let generations =
+            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
+        let settings = settings(resolved);
+        let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
+            if !families.iter().any(|active| active == family) {
+                continue;
+            }
+            let programs = programs?;
+            tracing::info!(
+                %family, iptables = %programs.iptables.display(), release = %programs.release,
+                scheduler = settings.scheduler(), "using ipvs"
+            );
+            warn_of_other_backend(&programs, &exec);
+            let host = HostState { random_fully: programs.release.has_random_fully(), ..HostState::default() };
+            let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
+            let kernel = NetlinkKernel::open(family, settings.scheduler())?;
+            let addresses = Box::new(KernelAddresses::open()?);
+            let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, addresses, host);
+            dataplanes.push((family, Box::new(dataplane)));
+        }
+        Ok(OpenMode { dataplanes, leftovers: Vec::new() })
+    }
+
+    fn plan(
+        &self,
+        resolved: &Resolved,
+        table: &ServiceTable,
+        addresses: &[IpAddr],
+    ) -> anyhow::Result<Box<dyn PlannedRules>> {
+        let host = HostState { addresses: addresses.to_vec(), random_fully: true, ..HostState::default() };
+        let context = PlanContext::new(&settings(resolved), table, &host);
+        Ok(Box::new(Planned::new(State::new(table, context))))
+    }
+
+    fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
+        let settings = settings(resolved);
+        let kernel = MemoryKernel::new(family, settings.scheduler());
+        let host = HostState { random_fully: true, ..HostState::default() };
+        let addresses = Box::new(FixedAddresses(addresses));
+        let dataplane = IpvsDataplane::new(family, settings, kernel, MemoryRules::default(), addresses, host);
+        Box::new(Simulated(dataplane))
+    }
+
+    fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
+        let unread = kernel.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
+        let unread = unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect();
+        let active = kernel.ipvs.as_ref().map(|objects| ActiveProxy {
+            mode: ModeName::IPVS,
+            description: "kube-proxy or Ferroute in ipvs mode",
+            rules: RulesView::Other(objects),
+            unread,
+        });
+        active.into_iter().collect()
+    }
+
+    fn metrics(&self) -> &'static [ModeMetric] {
+        IPVS_METRICS
+    }
+
+    fn sets_route_localnet(&self, _: &ProxySettings) -> bool {
+        false
+    }
+
+    fn sysctls(&self, resolved: &Resolved) -> Vec<Sysctl> {
+        let mut sysctls = vec![
+            // Connections of virtual servers can be masqueraded.
+            Sysctl { name: VS_CONNTRACK, value: "1" },
+            // The next packet of a connection whose real server was deleted ends the connection.
+            Sysctl { name: "net/ipv4/vs/expire_nodest_conn", value: "1" },
+            // Session affinity to a real server with weight 0 ends.
+            Sysctl { name: "net/ipv4/vs/expire_quiescent_template", value: "1" },
+            Sysctl { name: "net/ipv4/ip_forward", value: "1" },
+        ];
+        // Since Linux 5.9 a reused connection is no longer dropped for a second with the default.
+        if kernel_release(&Sysctls::from_kernel()).is_some_and(|release| ((4, 1)..(5, 9)).contains(&release)) {
+            sysctls.push(Sysctl { name: "net/ipv4/vs/conn_reuse_mode", value: "0" });
+        }
+        if resolved.ipvs.strict_arp {
+            sysctls.push(Sysctl { name: "net/ipv4/conf/all/arp_ignore", value: "1" });
+            sysctls.push(Sysctl { name: "net/ipv4/conf/all/arp_announce", value: "2" });
+        }
+        sysctls
+    }
+
+    fn fallback(&self) -> Option<ModeName> {
+        Some(ModeName::IPTABLES)
+    }
+}
 
 impl RemovableMode for Ipvs {
     fn name(&self) -> ModeName {
@@ -20,7 +154,7 @@ impl RemovableMode for Ipvs {
     }
 
     fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>> {
-        vec![Box::new(VirtualServersAndSets { drain: removal == Removal::TakenOver })]
+        vec![Box::new(VirtualServersAndSets { drain: removal != Removal::Cleanup })]
     }
 
     fn is_present(&self) -> bool {
@@ -30,116 +164,89 @@ impl RemovableMode for Ipvs {
     }
 }
 
-/// All leftovers of ipvs mode except its iptables rules, which must be removed first. With `drain`, objects that open
-/// connections need are kept.
-#[derive(Debug)]
-struct VirtualServersAndSets {
-    drain: bool,
-}
-
-impl Leftovers for VirtualServersAndSets {
-    fn remove(&mut self, report: &mut Report) {
-        remove(self.drain, report);
-    }
-}
-
-/// Removes kube-proxy's virtual servers, its device and its ipsets.
-///
-/// With `drain`, virtual servers that have connections are kept, because the kernel would drop the packets of these
-/// connections. The device and the ipsets are then kept as well: they identify kube-proxy's servers at the next attempt.
-fn remove(drain: bool, report: &mut Report) {
-    let mut sets = match IpSets::open() {
-        Ok(sets) => sets,
-        Err(error) => return report.failed(&error),
+/// Opens the virtual servers and checks the scheduler. Loads kernel modules if necessary.
+fn open_servers(resolved: &Resolved) -> anyhow::Result<VirtualServers> {
+    let Some(mut servers) = VirtualServers::open()? else {
+        bail!("the kernel does not support ipvs, or its module ip_vs cannot be loaded");
     };
-    let all_removed = match remove_servers_and_device(&mut sets, drain, report) {
-        Ok(all_removed) => all_removed,
-        Err(error) => {
-            report.failed(error.as_ref());
-            false
-        }
-    };
-    if all_removed {
-        kube_proxy_set_names().for_each(|name| remove_set(&mut sets, &name, report));
-    }
+    servers.check_scheduler(settings(resolved).scheduler())?;
+    Ok(servers)
 }
 
-/// Removes virtual servers, then the device. Returns false if a virtual server remains.
-fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
-    let mut devices = Devices::open()?;
-    let device = match devices.find(DUMMY_DEVICE)? {
-        Some(device) if device.kind.as_deref() == Some(DUMMY_KIND) => device,
-        Some(device) => {
-            let kind = device.kind.as_deref().unwrap_or("hardware");
-            tracing::warn!(
-                "keeping device {DUMMY_DEVICE}, which is not kube-proxy's (got kind {kind}, want {DUMMY_KIND})"
-            );
-            return Ok(true);
-        }
-        None => return Ok(true),
-    };
-    let addresses = devices.addresses(&device)?;
-    if !remove_servers(&addresses, sets, drain, report)? {
-        return Ok(false);
-    }
-    match devices.delete(&device) {
-        Ok(()) => report.removed(format!("device {DUMMY_DEVICE} with {} addresses", addresses.len())),
-        Err(error) => report.failed(&error),
-    }
-    Ok(true)
-}
-
-/// Removes virtual servers. Returns false if some may remain.
-fn remove_servers(
-    device_addresses: &[IpAddr],
-    sets: &mut IpSets,
-    drain: bool,
-    report: &mut Report,
-) -> anyhow::Result<bool> {
-    let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
-    let host_addresses = KernelAddresses::open()?.list()?;
-    let mut all_removed = true;
-    for server in servers.list()? {
-        let address = server.address.ip();
-        // A node port has a server at each address of the node. The same port at other addresses is not kube-proxy's.
-        let is_kube_proxys = device_addresses.contains(&address)
-            || sets.has_service(server)?
-            || host_addresses.contains(&address) && sets.has_node_port(server)?;
-        if !is_kube_proxys {
-            tracing::debug!("keeping virtual server {server}, which is not kube-proxy's");
-            continue;
-        }
-        let in_use = if drain { servers.connections(server) } else { Ok(0) };
-        match in_use.and_then(|count| if count > 0 { Ok(Some(count)) } else { servers.delete(server).map(|()| None) }) {
-            Ok(Some(count)) => {
-                all_removed = false;
-                report.remains(format!("virtual server {server} has {count} connections"));
+/// Checks the sysctls without which connections fail. They were set at the start, as far as that was permitted.
+fn check_sysctls(resolved: &Resolved) -> anyhow::Result<()> {
+    let sysctls = Sysctls::from_kernel();
+    for Sysctl { name, value } in Ipvs.sysctls(resolved) {
+        // With ipvs loaded only now, the first attempt was in vain.
+        if let Err(error) = sysctls.ensure(name, value) {
+            if name == VS_CONNTRACK {
+                return Err(error).context("ipvs mode requires connection tracking of virtual servers");
             }
-            Ok(None) => report.removed(format!("virtual server {server}")),
-            Err(error) => {
-                all_removed = false;
-                report.failed(&error);
-            }
+            tracing::warn!("{}", chain(&error));
         }
     }
-    Ok(all_removed)
+    Ok(())
 }
 
-/// Removes an ipset, with retries: the kernel releases it some time after the last rule that refers to it was removed.
-fn remove_set(sets: &mut IpSets, name: &str, report: &mut Report) {
-    let mut attempt = 1;
-    loop {
-        match sets.destroy(name) {
-            Ok(true) => return report.removed(format!("ipset {name}")),
-            Ok(false) => return,
-            Err(SetError::InUse { .. }) if attempt < ATTEMPTS => {
-                attempt += 1;
-                thread::sleep(RETRY_DELAY);
-            }
-            Err(error) => return report.failed(&error),
-        }
+/// Returns the major and minor version of the running kernel.
+fn kernel_release(sysctls: &Sysctls) -> Option<(u32, u32)> {
+    let release = sysctls.read("kernel/osrelease").ok()?;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// Returns the settings of this mode.
+fn settings(resolved: &Resolved) -> IpvsSettings {
+    IpvsSettings {
+        proxy: resolved.settings.clone(),
+        scheduler: resolved.ipvs.scheduler.clone(),
+        exclude_cidrs: resolved.ipvs.exclude_cidrs.clone(),
     }
 }
 
-const ATTEMPTS: u32 = 20;
-const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// In-memory iptables rules.
+#[derive(Debug, Default)]
+struct MemoryRules {
+    applied: ChainGroup,
+    /// The input of `iptables-restore` since the last report.
+    text: Vec<u8>,
+}
+
+impl RuleWriter for MemoryRules {
+    fn apply(&mut self, wanted: &ChainGroup, _: bool) -> Result<GroupReport, DataplaneError> {
+        let written = wanted.write_difference(&self.applied, &mut self.text);
+        let written = written.expect("writing to memory cannot fail");
+        self.applied = wanted.clone();
+        Ok(GroupReport { written, ..GroupReport::default() })
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Ok(false)
+    }
+}
+
+/// The dataplane over an in-memory kernel.
+struct Simulated(IpvsDataplane<MemoryKernel, MemoryRules>);
+
+impl Simulated {
+    fn written(&mut self, report: &SyncReport) -> SimulatedSync {
+        let mut text = self.0.kernel_mut().take_text();
+        text.push_str(&String::from_utf8_lossy(&std::mem::take(&mut self.0.rules_mut().text)));
+        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
+    }
+}
+
+impl Simulation for Simulated {
+    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
+        let report = self.0.resync(table)?;
+        Ok(SimulatedSync { rules: self.0.digest(table), ..self.written(&report) })
+    }
+
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
+        let report = self.0.sync(table, changes)?;
+        Ok(self.written(&report))
+    }
+}
+
+/// Connection tracking of virtual servers.
+const VS_CONNTRACK: &str = "net/ipv4/vs/conntrack";

@@ -202,7 +202,7 @@ fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
 }
 
 /// The addresses of another host.
-struct FixedAddresses(Vec<IpAddr>);
+pub(super) struct FixedAddresses(pub(super) Vec<IpAddr>);
 
 impl HostAddresses for FixedAddresses {
     fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {

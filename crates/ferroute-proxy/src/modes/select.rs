@@ -2,7 +2,7 @@
 //!
 //! | configured mode | called as `kube-proxy` | called by any other name |
 //! | --- | --- | --- |
-//! | any | that mode | that mode |
+//! | any | that mode, or its fallback where the host does not support it | the same |
 //! | none | iptables, as in kube-proxy 1.36 | nftables where the kernel supports it, else iptables |
 
 use std::fmt;
@@ -33,6 +33,8 @@ pub enum Reason {
     Supported,
     /// No mode is configured; nftables mode is unavailable for this reason.
     Unavailable(String),
+    /// The configured mode is unavailable for this reason.
+    Fallback(ModeName, String),
 }
 
 impl fmt::Display for Reason {
@@ -42,6 +44,7 @@ impl fmt::Display for Reason {
             Self::KubeProxyDefault => f.write_str("no mode configured; kube-proxy's default"),
             Self::Supported => f.write_str("no mode configured; supported by the kernel"),
             Self::Unavailable(reason) => write!(f, "no mode configured; nftables is unavailable: {reason}"),
+            Self::Fallback(mode, reason) => write!(f, "{mode} is configured, but unavailable: {reason}"),
         }
     }
 }
@@ -66,20 +69,27 @@ impl Registry {
         Ok(reason)
     }
 
-    /// Resolves a configuration. `probe` checks whether nftables mode is supported; it is called only if the selection
-    /// depends on it.
+    /// Resolves a configuration. `probe` checks whether its mode is supported; it is called only if the selection depends on
+    /// it.
     fn select_with(
         &self,
         config: &KubeProxyConfiguration,
         called_as: CalledAs,
         probe: impl FnOnce(&Resolved) -> Result<(), String>,
     ) -> Result<(Resolved, Reason), FieldErrors> {
-        if !config.mode.is_empty() {
-            return Ok((self.resolve(config)?, Reason::Configured));
-        }
         // Defaults of other fields depend on the mode.
         let resolve =
             |mode: ModeName| self.resolve(&KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..config.clone() });
+        if !config.mode.is_empty() {
+            let configured = self.resolve(config)?;
+            let Some(fallback) = self.active(configured.mode).fallback() else {
+                return Ok((configured, Reason::Configured));
+            };
+            return match probe(&configured) {
+                Ok(()) => Ok((configured, Reason::Configured)),
+                Err(reason) => Ok((resolve(fallback)?, Reason::Fallback(configured.mode, reason))),
+            };
+        }
         match called_as {
             CalledAs::KubeProxy => Ok((resolve(ModeName::IPTABLES)?, Reason::KubeProxyDefault)),
             CalledAs::Ferroute => {
@@ -113,12 +123,28 @@ mod tests {
     #[test]
     fn configured_mode_is_selected_without_a_probe() {
         for called_as in [CalledAs::KubeProxy, CalledAs::Ferroute] {
-            for mode in ["iptables", "nftables", "ipvs"] {
+            for mode in ["iptables", "nftables"] {
                 let selected =
                     REGISTRY.select_with(&config(mode), called_as, |_| unreachable!("probe is not needed")).unwrap();
                 assert_eq!((selected.0.mode.as_str(), selected.1), (mode, Reason::Configured));
             }
         }
+    }
+
+    #[test]
+    fn ipvs_falls_back_to_iptables_with_its_defaults_where_unsupported() {
+        for called_as in [CalledAs::KubeProxy, CalledAs::Ferroute] {
+            assert_eq!(selected("ipvs", called_as, Ok(())), ("ipvs", Reason::Configured));
+            let reason = Reason::Fallback(ModeName::IPVS, "no ip_vs".to_owned());
+            assert_eq!(selected("ipvs", called_as, Err("no ip_vs")), ("iptables", reason));
+        }
+        let probe = |resolved: &Resolved| {
+            assert_eq!((resolved.mode, resolved.settings.localhost_node_ports), (ModeName::IPVS, false));
+            Err("no ip_vs".to_owned())
+        };
+        let (resolved, reason) = REGISTRY.select_with(&config("ipvs"), CalledAs::KubeProxy, probe).unwrap();
+        assert!(resolved.settings.localhost_node_ports);
+        assert!(reason.to_string().ends_with("no ip_vs"));
     }
 
     #[test]

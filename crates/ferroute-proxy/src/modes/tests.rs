@@ -15,10 +15,9 @@ const DRAINED_VIRTUAL_SERVERS: &str = "VirtualServersAndSets { drain: true }";
 
 #[test]
 fn each_configured_mode_has_one_active_mode() {
-    let active = |configured| (REGISTRY.active(configured).name(), REGISTRY.substitute(configured));
-    assert_eq!(active(ModeName::IPTABLES), (ModeName::IPTABLES, None));
-    assert_eq!(active(ModeName::NFTABLES), (ModeName::NFTABLES, None));
-    assert_eq!(active(ModeName::IPVS), (ModeName::IPTABLES, Some(ModeName::IPTABLES)));
+    for mode in ModeName::KUBE_PROXY {
+        assert_eq!(REGISTRY.active(mode).name(), mode);
+    }
 }
 
 #[test]
@@ -39,7 +38,18 @@ fn switch_to_iptables_removes_all_modes_except_rules_in_active_backend() {
     let active = [(IpFamily::V4, Some(ferroute_iptables::exec::Backend::Legacy)), (IpFamily::V6, None)];
     let own = active.map(|(family, backend)| iptables::leftovers_beside_own_rules(family, backend));
     let leftovers = REGISTRY.leftovers_beside(ModeName::IPTABLES, own.into());
-    let own = ["Rules { family: V4, active: Some(Legacy) }", "Rules { family: V6, active: None }"];
+    let own = ["Rules { family: V4, active: Some((Legacy, Iptables)) }", "Rules { family: V6, active: None }"];
     let expected = [&own[..], &FERROUTE_TABLES, &KUBE_PROXY_TABLES, &[DRAINED_VIRTUAL_SERVERS]].concat();
     assert_eq!(describe(&leftovers), expected);
+}
+
+#[test]
+fn switch_to_ipvs_keeps_the_chains_that_it_shares_with_iptables_mode() {
+    let leftovers = describe(&REGISTRY.leftovers_beside(ModeName::IPVS, Vec::new()));
+    // The machine's backend is that of the programs found.
+    let rules: Vec<&String> = leftovers.iter().filter(|leftovers| leftovers.starts_with("Rules")).collect();
+    assert!(rules.len() == 2 && rules.iter().all(|rules| rules.ends_with(", Ipvs)) }")), "{rules:?}");
+    assert_eq!(leftovers[3..], [FERROUTE_TABLES, KUBE_PROXY_TABLES].concat());
+    assert!(!leftovers.iter().any(|leftovers| leftovers.starts_with("VirtualServers")));
+    assert!(leftovers.iter().any(|leftovers| leftovers == "PacketCounters"));
 }

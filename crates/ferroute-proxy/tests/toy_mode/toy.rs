@@ -27,7 +27,7 @@ use ferroute_trace::{BaseChain, ChainVerdict, Forks, Hook, Ruleset, Traceable, W
 pub(crate) const TOY: ModeName = ModeName::new("toy");
 
 /// A registry with only this mode.
-pub(crate) static REGISTRY: Registry = Registry::new(&[&Toy], &[]);
+pub(crate) static REGISTRY: Registry = Registry::new(&[&Toy]);
 
 thread_local! {
     /// The rules in the "kernel" of this thread.

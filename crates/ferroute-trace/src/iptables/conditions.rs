@@ -1,8 +1,15 @@
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
-use ferroute_iptables::{AddressType, Match, PortList, PortSide, ProtocolMatch, Recent, RecentAction, Rule, Sense};
+use ferroute_iptables::{
+    AddressType, Match, PortList, PortSide, ProtocolMatch, Recent, RecentAction, Rule, Sense, SetMatch,
+    VirtualServerMatch,
+};
+use ferroute_ipvs::IpvsObjects;
 
-use crate::{Host, PacketState};
+use crate::PacketState;
 
 /// The result of matching a packet against a rule.
 #[derive(Debug, PartialEq)]
@@ -100,18 +107,72 @@ impl PacketState<'_> {
                 mismatch_text("mark", format_args!("{:#x}", self.mark), &wanted, mark.is_negated())
             }),
             Match::AddrType { source, destination } => {
-                let result = matches_type("source", source.as_ref(), self.source.ip(), self.host);
+                let result = self.matches_type("source", source.as_ref(), self.source.ip());
                 if !matches!(result, ExtensionResult::Match) {
                     return result;
                 }
-                return matches_type("destination", destination.as_ref(), self.destination.ip(), self.host);
+                return self.matches_type("destination", destination.as_ref(), self.destination.ip());
             }
             Match::Statistic(Sense::Is(probability)) => return ExtensionResult::Chance(probability.as_f64()),
             Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
             Match::Recent(recent) => self.recent_mismatch(recent),
+            Match::Set(set) => return self.matches_set(set),
+            Match::PhysdevIsIn(bridged) => match self.in_interface {
+                // Only packets from another interface may come from a port of a bridge; the interface does not show it.
+                Some(name) if name != "lo" => {
+                    let is = if bridged.is_negated() { "did not arrive" } else { "arrived" };
+                    return ExtensionResult::Unknown(format!("packet {is} through a port of a bridge"));
+                }
+                _ if bridged.is_negated() => None,
+                _ => Some("packet did not arrive through a port of a bridge".to_owned()),
+            },
+            Match::Ipvs(VirtualServerMatch { address, protocol, port }) => {
+                let (original, wanted) = (self.original.destination, SocketAddr::new(*address, *port));
+                let is_same = self.resent && original == wanted && *protocol == self.protocol();
+                (!is_same).then(|| format!("virtual server is {original}, not {wanted}"))
+            }
             Match::Other(text) => return ExtensionResult::Unknown(format!("`{text}` matches")),
         };
         mismatch.map_or(ExtensionResult::Match, ExtensionResult::Mismatch)
+    }
+
+    fn matches_set(&self, wanted: &Sense<SetMatch>) -> ExtensionResult {
+        let set = wanted.value();
+        let lookup = |objects: &&dyn IpvsObjects| objects.matches(set, self.protocol(), self.source, self.destination);
+        let Some(contains) = self.ipvs.iter().find_map(lookup) else {
+            let is = if wanted.is_negated() { "is not" } else { "is" };
+            return ExtensionResult::Unknown(format!("packet {is} in set {set}"));
+        };
+        if wanted.allows(|_| contains) {
+            return ExtensionResult::Match;
+        }
+        let is = if contains { "is" } else { "is not" };
+        ExtensionResult::Mismatch(format!("packet {is} in set {}", set.name))
+    }
+
+    fn matches_type(&self, subject: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr) -> ExtensionResult {
+        let Some(wanted) = wanted else { return ExtensionResult::Match };
+        let kind = wanted.value();
+        let is = if wanted.is_negated() { "is not" } else { "is" };
+        let is_not = if wanted.is_negated() { "is" } else { "is not" };
+        match self.is_of_type(address, *kind) {
+            None => ExtensionResult::Unknown(format!("{subject} {address} {is} of type {kind}")),
+            Some(holds) if wanted.allows(|_| holds) => ExtensionResult::Match,
+            Some(_) => ExtensionResult::Mismatch(format!("{subject} {address} {is_not} of type {kind}")),
+        }
+    }
+
+    /// Reports whether an address is of a type; `None` where that depends on more of the routing table than [`Host`] has.
+    /// Only LOCAL and its opposite matter to a service proxy.
+    ///
+    /// [`Host`]: crate::Host
+    fn is_of_type(&self, address: IpAddr, wanted: AddressType) -> Option<bool> {
+        match wanted {
+            AddressType::Local => Some(self.is_local(address)),
+            AddressType::Multicast => Some(address.is_multicast()),
+            _ if self.is_local(address) || address.is_multicast() => Some(false),
+            _ => None,
+        }
     }
 
     fn mismatch<T: fmt::Display>(
@@ -141,29 +202,6 @@ impl PacketState<'_> {
             }
             (Some(_), _) => None,
         }
-    }
-}
-
-fn matches_type(subject: &str, wanted: Option<&Sense<AddressType>>, address: IpAddr, host: &Host) -> ExtensionResult {
-    let Some(wanted) = wanted else { return ExtensionResult::Match };
-    let kind = wanted.value();
-    let is = if wanted.is_negated() { "is not" } else { "is" };
-    let is_not = if wanted.is_negated() { "is" } else { "is not" };
-    match is_of_type(address, *kind, host) {
-        None => ExtensionResult::Unknown(format!("{subject} {address} {is} of type {kind}")),
-        Some(holds) if wanted.allows(|_| holds) => ExtensionResult::Match,
-        Some(_) => ExtensionResult::Mismatch(format!("{subject} {address} {is_not} of type {kind}")),
-    }
-}
-
-/// Reports whether an address is of a type; `None` where that depends on more of the routing table than [`Host`] has. Only
-/// LOCAL and its opposite matter to a service proxy.
-fn is_of_type(address: IpAddr, wanted: AddressType, host: &Host) -> Option<bool> {
-    match wanted {
-        AddressType::Local => Some(host.owns(address)),
-        AddressType::Multicast => Some(address.is_multicast()),
-        _ if host.owns(address) || address.is_multicast() => Some(false),
-        _ => None,
     }
 }
 

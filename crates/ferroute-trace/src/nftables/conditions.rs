@@ -75,9 +75,9 @@ impl PacketState<'_> {
                 self.match_if(matches == *eq, || mismatch_text("input interface", interface, &wanted, !*eq))
             }
             Match::FibSaddrLocal => {
-                self.match_if(self.host.owns(source), || format!("source {source} is no address of the host"))
+                self.match_if(self.is_local(source), || format!("source {source} is no address of the host"))
             }
-            Match::FibDaddrLocal => self.match_if(self.host.owns(destination), || {
+            Match::FibDaddrLocal => self.match_if(self.is_local(destination), || {
                 format!("destination {destination} is no address of the host")
             }),
             Match::CtStateNew => self.match_if(self.connection.intersects(CtStates::NEW), || {
@@ -206,7 +206,7 @@ impl PacketState<'_> {
     /// Returns the `RTN_*` type of an address. The other types depend on more of the routing table than
     /// [`Host`](crate::Host) has.
     fn address_type(&self, address: IpAddr) -> Result<Value, String> {
-        if self.host.owns(address) {
+        if self.is_local(address) {
             Ok(LOCAL)
         } else if address.is_multicast() {
             Ok(MULTICAST)

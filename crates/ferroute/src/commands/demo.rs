@@ -16,8 +16,7 @@ use ferroute_trace::{Packet, write_summary_into};
 
 /// Runs `ferroute demo`.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let implemented = |mode: &ModeName| REGISTRY.substitute(*mode).is_none();
-    let modes: Vec<&str> = REGISTRY.names().into_iter().filter(implemented).map(ModeName::as_str).collect();
+    let modes: Vec<&str> = REGISTRY.names().into_iter().map(ModeName::as_str).collect();
     ferroute_demo::run(args.clone(), &modes, &trace_path)
 }
 

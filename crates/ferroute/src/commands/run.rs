@@ -49,7 +49,11 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     }
     let reason = REGISTRY.select(&mut settings, called_as)?;
     log_start(args, &settings, &reason);
-    let setup = host_setup::apply(&settings.resolved);
+    if let Reason::Fallback(..) = reason {
+        tracing::warn!("{reason}; using {} mode instead", settings.resolved.mode);
+    }
+    let setup =
+        host_setup::apply(&settings.resolved, &REGISTRY.active(settings.resolved.mode).sysctls(&settings.resolved));
     tracing::info!("host settings: {}", setup.set.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
     let Some(shutdown) = shutdown else {
         // `--init-only`. Setting them is the only purpose here, so a failure is an error.

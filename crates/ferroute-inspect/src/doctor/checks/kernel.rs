@@ -52,9 +52,22 @@ pub(super) fn iptables(inputs: &Inputs) -> CheckResult {
     )
 }
 
+/// Checks that the kernel supports ipvs mode with the configured scheduler.
+pub(super) fn ipvs(inputs: &Inputs) -> CheckResult {
+    if inputs.mode != ModeName::IPVS {
+        return CheckResult::NotApplicable;
+    }
+    mode_support(
+        inputs,
+        "run as root with CAP_NET_ADMIN; load the modules with `modprobe -a ip_vs ip_vs_rr nf_conntrack ip_set xt_set dummy` \
+         (ip_vs_SCHEDULER for another ipvs.scheduler), and list them in /etc/modules-load.d; until then, the proxy uses \
+         iptables mode",
+    )
+}
+
 /// Checks that the host supports any other mode.
 pub(super) fn other_mode(inputs: &Inputs) -> CheckResult {
-    if [ModeName::NFTABLES, ModeName::IPTABLES].contains(&inputs.mode) {
+    if [ModeName::NFTABLES, ModeName::IPTABLES, ModeName::IPVS].contains(&inputs.mode) {
         return CheckResult::NotApplicable;
     }
     mode_support(inputs, "install or enable the missing feature, or use another --proxy-mode")

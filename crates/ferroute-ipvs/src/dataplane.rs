@@ -1,0 +1,464 @@
+use std::{
+    error::Error,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, RulesDigest, ServiceTable, SyncReport,
+    TableReport, error_chain,
+};
+use ferroute_host::HostAddresses;
+use ferroute_iptables::{
+    exec::{GroupReport, GroupWriter, Throttle},
+    plan::ChainGroup,
+};
+use ipnet::IpNet;
+
+use crate::{
+    difference::{Difference, ServerChange},
+    kernel::{Kernel, KernelRealServer, KernelState, Operation, Refused},
+    plan::{Entry, IpvsSettings, PlanContext, RealServer, ServerKey, SetKind, State},
+    termination::{Terminating, is_graceful},
+};
+
+/// A writer of the mode's iptables rules.
+pub trait RuleWriter: Send {
+    /// Applies `wanted`; compares it with the kernel's rules if those are unknown or with `full`.
+    ///
+    /// # Errors
+    /// If the rules cannot be read or written.
+    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError>;
+
+    /// Reports whether another program has modified the rules.
+    ///
+    /// # Errors
+    /// If the rules cannot be read.
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
+
+    /// Sets the heartbeat of the thread that calls the other methods.
+    fn set_heartbeat(&mut self, _heartbeat: &Heartbeat) {}
+}
+
+impl RuleWriter for GroupWriter {
+    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
+        Self::apply(self, wanted, full)
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Self::was_modified_externally(self)
+    }
+
+    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
+        Self::set_heartbeat(self, heartbeat);
+    }
+}
+
+/// Applies the virtual servers, ipsets, addresses and rules of one IP family.
+pub struct IpvsDataplane<K, R> {
+    family: IpFamily,
+    settings: IpvsSettings,
+    kernel: K,
+    rules: R,
+    addresses: Box<dyn HostAddresses>,
+    /// What the host supports; its addresses are read before each sync.
+    host: HostState,
+    /// The applied objects; `None` while they are unknown.
+    state: Option<State>,
+    terminating: Terminating,
+    /// Limits comparisons of the kernel's objects with `state`: the kernel does not report changes.
+    comparisons: Throttle,
+    /// The rules of the last sync, by table.
+    tables: Vec<TableReport>,
+    heartbeat: Heartbeat,
+}
+
+/// The comparison of rules with the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Only with those last applied.
+    Changes,
+    /// With those in the kernel.
+    Full,
+}
+
+/// The outcome of a write.
+#[derive(Default)]
+struct Written {
+    written: usize,
+    removed: usize,
+    kernel_time: Duration,
+}
+
+impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
+    /// Creates a dataplane without applied objects. `host` says what the host supports.
+    pub fn new(
+        family: IpFamily,
+        settings: IpvsSettings,
+        kernel: K,
+        rules: R,
+        addresses: Box<dyn HostAddresses>,
+        host: HostState,
+    ) -> Self {
+        Self {
+            family,
+            settings,
+            kernel,
+            rules,
+            addresses,
+            host,
+            state: None,
+            terminating: Terminating::default(),
+            comparisons: Throttle::default(),
+            tables: Vec::new(),
+            heartbeat: Heartbeat::default(),
+        }
+    }
+
+    /// Returns the kernel.
+    pub fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Returns the writer of rules.
+    pub fn rules_mut(&mut self) -> &mut R {
+        &mut self.rules
+    }
+
+    /// Returns the applied objects.
+    pub fn state(&self) -> Option<&State> {
+        self.state.as_ref()
+    }
+
+    /// Returns the number of real servers that have left and wait for the end of their connections.
+    pub fn terminating(&self) -> usize {
+        self.terminating.len()
+    }
+
+    fn context(&mut self, table: &ServiceTable) -> PlanContext {
+        match self.addresses.list() {
+            Ok(addresses) => self.host.addresses = addresses,
+            // Outdated addresses are better than no node ports.
+            Err(error) => tracing::warn!(
+                error = error_chain(&error),
+                "cannot read the host's addresses; node ports keep the previous ones"
+            ),
+        }
+        PlanContext::new(&self.settings, table, &self.host)
+    }
+
+    /// Makes all changes, whatever the kernel refuses. Rules are written with `rules` only.
+    fn write(
+        &mut self,
+        difference: &Difference,
+        state: &State,
+        rules: Option<Scope>,
+    ) -> Result<Written, DataplaneError> {
+        let start = Instant::now();
+        let mut refused = Vec::new();
+        let mut written = Written::default();
+        for (kind, entry) in &difference.add_entries {
+            self.push(Operation::AddEntry(*kind, *entry), &mut written)?;
+        }
+        self.flush(&mut refused)?;
+        self.tables.iter_mut().for_each(|table| table.written = 0);
+        if let Some(scope) = rules {
+            let report = self.rules.apply(&state.chains(), scope == Scope::Full)?;
+            written.written += report.written.rules.total();
+            self.tables = report.tables;
+        }
+        for (number, change) in difference.servers.iter().enumerate() {
+            self.write_server(change, state, &mut written)?;
+            if number % SERVERS_PER_BEAT == 0 {
+                self.heartbeat.beat();
+            }
+        }
+        for address in &difference.bind {
+            self.push(Operation::Bind(*address), &mut written)?;
+        }
+        for address in &difference.unbind {
+            self.push(Operation::Unbind(*address), &mut written)?;
+        }
+        for key in &difference.delete_servers {
+            self.terminating.remove_all(*key);
+            self.push(Operation::DeleteServer(*key), &mut written)?;
+        }
+        // Sent only after all virtual servers of these entries are deleted.
+        for (kind, entry) in &difference.delete_entries {
+            self.push(Operation::DeleteEntry(*kind, *entry), &mut written)?;
+        }
+        self.flush(&mut refused)?;
+        written.kernel_time = start.elapsed();
+        match first_refusal(refused, state, self.family) {
+            None => Ok(written),
+            Some(error) => Err(error),
+        }
+    }
+
+    fn write_server(
+        &mut self,
+        change: &ServerChange,
+        state: &State,
+        written: &mut Written,
+    ) -> Result<(), DataplaneError> {
+        let scheduler = &state.context().scheduler;
+        match change {
+            ServerChange::Add(key) => {
+                let Some(server) = state.servers().get(key) else { return Ok(()) };
+                self.push(Operation::AddServer(*key, server.settings(scheduler)), written)?;
+                for real in server.real_servers() {
+                    self.push(Operation::AddRealServer(*key, *real), written)?;
+                }
+            }
+            ServerChange::Edit { key, settings, add, restore, remove } => {
+                if let Some(server) = state.servers().get(key).filter(|_| *settings) {
+                    self.push(Operation::EditServer(*key, server.settings(scheduler)), written)?;
+                }
+                for real in add {
+                    // One that comes back before its connections have ended keeps them.
+                    let operation = match self.terminating.remove(*key, *real) {
+                        true => Operation::SetWeight(*key, *real, 1),
+                        false => Operation::AddRealServer(*key, *real),
+                    };
+                    self.push(operation, written)?;
+                }
+                for real in restore {
+                    self.push(Operation::SetWeight(*key, *real, 1), written)?;
+                }
+                self.remove_real_servers(*key, remove, written)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes real servers without connections; others get weight 0 and are deleted later.
+    fn remove_real_servers(
+        &mut self,
+        key: ServerKey,
+        remove: &[RealServer],
+        written: &mut Written,
+    ) -> Result<(), DataplaneError> {
+        if remove.is_empty() {
+            return Ok(());
+        }
+        if is_graceful(key.protocol) {
+            // First the weight, so that no connection starts between the count and the deletion.
+            let terminating = self.terminating.of(key);
+            for real in remove.iter().filter(|real| !terminating.contains(real)) {
+                self.push(Operation::SetWeight(key, *real, 0), written)?;
+            }
+        }
+        let now = Instant::now();
+        let existing = if is_graceful(key.protocol) { self.read_real_servers(key)? } else { Vec::new() };
+        for real in remove {
+            if existing.iter().any(|existing| existing.real == *real && existing.connections > 0) {
+                self.terminating.add(key, *real, now);
+            } else {
+                self.push(Operation::DeleteRealServer(key, *real), written)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, DataplaneError> {
+        self.kernel.real_servers(key).map_err(|error| self.read_error(error))
+    }
+
+    /// Deletes the real servers whose connections have ended.
+    fn delete_terminated(&mut self, now: Instant) -> Result<(), DataplaneError> {
+        let mut written = Written::default();
+        for key in self.terminating.due(now) {
+            let existing = self.read_real_servers(key)?;
+            for real in self.terminating.of(key) {
+                match existing.iter().find(|existing| existing.real == real) {
+                    Some(existing) if existing.connections > 0 => {}
+                    found => {
+                        if found.is_some() {
+                            tracing::debug!(server = %key, %real, "deleting real server: its connections have ended");
+                            self.push(Operation::DeleteRealServer(key, real), &mut written)?;
+                        }
+                        self.terminating.remove(key, real);
+                    }
+                }
+            }
+        }
+        let mut refused = Vec::new();
+        self.flush(&mut refused)
+    }
+
+    fn push(&mut self, operation: Operation, written: &mut Written) -> Result<(), DataplaneError> {
+        match operation {
+            Operation::DeleteEntry(..)
+            | Operation::DeleteServer(_)
+            | Operation::DeleteRealServer(..)
+            | Operation::Unbind(_) => written.removed += 1,
+            _ => written.written += 1,
+        }
+        self.kernel.write(operation).map_err(|error| self.write_error(error))
+    }
+
+    fn flush(&mut self, refused: &mut Vec<Refused<K::Error>>) -> Result<(), DataplaneError> {
+        refused.extend(self.kernel.flush().map_err(|error| self.write_error(error))?);
+        Ok(())
+    }
+
+    /// Reads the kernel's objects and returns the changes that lead to `state`.
+    fn kernel_difference(&mut self, state: &State) -> Result<Difference, DataplaneError> {
+        let is_planned = |key: &ServerKey| state.servers().contains_key(key);
+        let kernel = self.kernel.read(&is_planned).map_err(|error| self.read_error(error))?;
+        let (host, excluded) = (&self.host, &self.settings.exclude_cidrs);
+        Ok(Difference::from_kernel(kernel, state, |key, kernel| is_ours(key, kernel, host, excluded)))
+    }
+
+    /// Removes from a difference what only waits for the end of connections.
+    fn ignore_terminating(&self, difference: &mut Difference) {
+        difference.servers.retain_mut(|change| match change {
+            ServerChange::Edit { key, settings: false, add, restore, remove } => {
+                let terminating = self.terminating.of(*key);
+                remove.retain(|real| !terminating.contains(real));
+                !(add.is_empty() && restore.is_empty() && remove.is_empty())
+            }
+            _ => true,
+        });
+    }
+
+    fn report(&mut self, state: State, full: bool, written: &Written) -> SyncReport {
+        let (no_local_internal, no_local_external) = state.no_local_endpoints();
+        let rules: usize = self.tables.iter().map(|table| table.total).sum();
+        let total = state.total() + rules;
+        self.state = Some(state);
+        SyncReport {
+            full,
+            written: written.written,
+            removed: written.removed,
+            total,
+            tables: self.tables.clone(),
+            refused_removals: 0,
+            no_local_internal,
+            no_local_external,
+            kernel_time: written.kernel_time,
+        }
+    }
+
+    fn read_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {
+        DataplaneError::Read { rules: objects(self.family), source: source.into() }
+    }
+
+    fn write_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {
+        DataplaneError::Write { rules: objects(self.family), source: source.into() }
+    }
+}
+
+impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let context = self.context(table);
+        // The kernel's objects are unknown until the sync has succeeded.
+        let Some(mut state) = self.state.take() else { return self.resync(table) };
+        let before = state.rules_version();
+        let (delta, rules_differ) = if changes.node || *state.context() != context {
+            let new = State::new(table, context);
+            let delta = new.difference(&state);
+            state = new;
+            (delta, true)
+        } else {
+            let delta = state.update(table, changes);
+            (delta, state.rules_version() != before)
+        };
+        let difference = Difference::from_delta(delta, &state);
+        let written = self.write(&difference, &state, rules_differ.then_some(Scope::Changes))?;
+        Ok(self.report(state, false, &written))
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        self.state = None;
+        self.terminating.clear();
+        let context = self.context(table);
+        let start = Instant::now();
+        self.kernel.prepare().map_err(|error| self.write_error(error))?;
+        let state = State::new(table, context);
+        let difference = self.kernel_difference(&state)?;
+        let read = start.elapsed();
+        let mut written = self.write(&difference, &state, Some(Scope::Full))?;
+        written.kernel_time += read;
+        Ok(self.report(state, true, &written))
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        if self.state.is_none() || self.rules.was_modified_externally()? {
+            return Ok(true);
+        }
+        let start = Instant::now();
+        if !self.comparisons.is_due(start) {
+            return Ok(false);
+        }
+        let Some(state) = self.state.take() else { return Ok(true) };
+        let difference = self.kernel_difference(&state);
+        self.state = Some(state);
+        self.comparisons.record(start, Instant::now());
+        let mut difference = difference?;
+        self.ignore_terminating(&mut difference);
+        Ok(!difference.is_empty())
+    }
+
+    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
+        self.rules.set_heartbeat(heartbeat);
+        self.heartbeat = heartbeat.clone();
+    }
+
+    fn maintain(&mut self) {
+        if let Err(error) = self.delete_terminated(Instant::now()) {
+            tracing::warn!(
+                family = %self.family, error = error_chain(&error),
+                "cannot delete real servers whose connections have ended; retrying in a minute"
+            );
+        }
+    }
+
+    fn digest(&self, _: &ServiceTable) -> Option<RulesDigest> {
+        self.state.as_ref().map(State::digest)
+    }
+}
+
+impl<K, R> fmt::Debug for IpvsDataplane<K, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IpvsDataplane").field("family", &self.family).finish_non_exhaustive()
+    }
+}
+
+/// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy device
+/// or in a set, or it is a node port at an address of the host. Other programs have virtual servers, too.
+fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[IpNet]) -> bool {
+    if excluded.iter().any(|net| net.contains(&key.address)) {
+        return false;
+    }
+    let contains = |kind: SetKind, entry| kernel.entries[kind.index()].contains(&entry);
+    kernel.addresses.contains(&key.address)
+        || SetKind::WITH_SERVERS.into_iter().any(|kind| contains(kind, Entry::Service(*key)))
+        || host.addresses.contains(&key.address) && contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
+}
+
+/// Returns the error for the first refusal, with the service port that it belongs to, if any.
+fn first_refusal<E: Error + Send + Sync + 'static>(
+    refused: Vec<Refused<E>>,
+    state: &State,
+    family: IpFamily,
+) -> Option<DataplaneError> {
+    let count = refused.len();
+    let Refused { operation, error } = refused.into_iter().next()?;
+    if count > 1 {
+        tracing::warn!(%family, count, "the kernel refused several changes; all others were made");
+    }
+    let owner = operation.server().and_then(|key| state.servers().get(&key)).map(|server| server.owner.clone());
+    let rules = objects(family);
+    Some(match owner {
+        Some(service_port) => DataplaneError::Rejected { rules, service_port, source: error.into() },
+        None => DataplaneError::Write { rules, source: error.into() },
+    })
+}
+
+/// Virtual servers that are written between two heartbeats.
+const SERVERS_PER_BEAT: usize = 256;
+
+fn objects(family: IpFamily) -> String {
+    format!("{family} virtual servers, ipsets and addresses")
+}

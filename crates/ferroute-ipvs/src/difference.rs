@@ -1,0 +1,127 @@
+//! The changes that turn the objects in the kernel into the planned ones.
+
+use std::net::IpAddr;
+
+use crate::{
+    kernel::KernelState,
+    plan::{Delta, Entry, RealServer, Server, ServerKey, SetKind, State},
+};
+
+/// Changes by kind, in the order in which they are made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// Set entries to add. Rules and virtual servers may need them.
+    pub(crate) add_entries: Vec<(SetKind, Entry)>,
+    /// Virtual servers to add or change.
+    pub(crate) servers: Vec<ServerChange>,
+    /// Addresses to add to the dummy device, once their virtual servers exist.
+    pub(crate) bind: Vec<IpAddr>,
+    /// Addresses to delete from it.
+    pub(crate) unbind: Vec<IpAddr>,
+    /// Virtual servers to delete.
+    pub(crate) delete_servers: Vec<ServerKey>,
+    /// Set entries to delete. They show that a virtual server is kube-proxy's or Ferroute's, so they outlive it.
+    pub(crate) delete_entries: Vec<(SetKind, Entry)>,
+}
+
+/// A virtual server to add or change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServerChange {
+    /// Add it with all of its real servers.
+    Add(ServerKey),
+    /// Change it.
+    Edit {
+        key: ServerKey,
+        /// Its settings differ.
+        settings: bool,
+        /// Real servers to add.
+        add: Vec<RealServer>,
+        /// Real servers whose weight has to be set.
+        restore: Vec<RealServer>,
+        /// Real servers to remove.
+        remove: Vec<RealServer>,
+    },
+}
+
+impl Difference {
+    /// Returns the changes that `delta` describes.
+    pub(crate) fn from_delta(delta: Delta, state: &State) -> Self {
+        let mut difference = Self::default();
+        for ((kind, entry), added) in delta.entries {
+            let entries = if added { &mut difference.add_entries } else { &mut difference.delete_entries };
+            entries.push((kind, entry));
+        }
+        for (address, added) in delta.addresses {
+            if added { &mut difference.bind } else { &mut difference.unbind }.push(address);
+        }
+        for (key, old) in delta.servers {
+            match (old, state.servers().get(&key)) {
+                (None, Some(_)) => difference.servers.push(ServerChange::Add(key)),
+                (Some(_), None) => difference.delete_servers.push(key),
+                (Some(old), Some(new)) => difference.servers.extend(edit(key, &old, new)),
+                (None, None) => {}
+            }
+        }
+        difference
+    }
+
+    /// Returns the changes to the objects in the kernel. `is_ours` reports whether a virtual server that is not planned may
+    /// be deleted.
+    pub(crate) fn from_kernel(
+        mut kernel: KernelState,
+        state: &State,
+        is_ours: impl Fn(&ServerKey, &KernelState) -> bool,
+    ) -> Self {
+        let mut difference = Self::default();
+        let servers = std::mem::take(&mut kernel.servers);
+        difference.delete_servers =
+            servers.keys().filter(|key| !state.servers().contains_key(key) && is_ours(key, &kernel)).copied().collect();
+        for (key, new) in state.servers() {
+            let Some(old) = servers.get(key) else {
+                difference.servers.push(ServerChange::Add(*key));
+                continue;
+            };
+            let existing = |real: &RealServer| old.real_servers.iter().find(|existing| existing.real == *real);
+            let is_planned = |real: &RealServer| new.real_servers().binary_search(real).is_ok();
+            let scheduler = &state.context().scheduler;
+            let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
+            let add: Vec<RealServer> =
+                new.real_servers().iter().filter(|real| existing(real).is_none()).copied().collect();
+            let differs = |real: &&RealServer| existing(real).is_some_and(|old| old.weight != 1 || !old.is_masqueraded);
+            let restore: Vec<RealServer> = new.real_servers().iter().filter(differs).copied().collect();
+            let others = old.real_servers.iter().map(|old| old.real);
+            let remove: Vec<RealServer> = others.filter(|real| !is_planned(real)).collect();
+            if settings || !(add.is_empty() && restore.is_empty() && remove.is_empty()) {
+                difference.servers.push(ServerChange::Edit { key: *key, settings, add, restore, remove });
+            }
+        }
+        state.for_each_entry(|kind, entry| {
+            if !kernel.entries[kind.index()].remove(&entry) {
+                difference.add_entries.push((kind, entry));
+            }
+        });
+        for kind in SetKind::ALL {
+            difference.delete_entries.extend(kernel.entries[kind.index()].iter().map(|entry| (kind, *entry)));
+        }
+        difference.bind = state.addresses().filter(|address| !kernel.addresses.contains(address)).collect();
+        difference.unbind = kernel.addresses.iter().filter(|address| !state.has_address(**address)).copied().collect();
+        difference
+    }
+
+    /// Reports whether nothing differs.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Returns the change of a virtual server, if its kernel objects differ. Both lists of real servers are sorted.
+fn edit(key: ServerKey, old: &Server, new: &Server) -> Option<ServerChange> {
+    let missing_in = |servers: &[RealServer], in_: &[RealServer]| -> Vec<RealServer> {
+        servers.iter().filter(|real| in_.binary_search(real).is_err()).copied().collect()
+    };
+    let settings = old.affinity() != new.affinity();
+    let add = missing_in(new.real_servers(), old.real_servers());
+    let remove = missing_in(old.real_servers(), new.real_servers());
+    let differs = settings || !add.is_empty() || !remove.is_empty();
+    differs.then_some(ServerChange::Edit { key, settings, add, restore: Vec::new(), remove })
+}

@@ -1,0 +1,177 @@
+//! The interface to the kernel's virtual servers, ipsets and addresses, and its implementations.
+//!
+//! A [`Kernel`] belongs to one IP family. [`NetlinkKernel`] is the kernel of a network namespace; [`MemoryKernel`] is for
+//! tests and replays.
+
+mod memory;
+mod netlink;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    net::IpAddr,
+};
+
+use ferroute_core::IpFamily;
+
+pub use self::{
+    memory::MemoryKernel,
+    netlink::{KernelError, NetlinkKernel, read_state},
+};
+use crate::plan::{
+    Entry, RealServer, ServerConfig, ServerKey, ServerSettings, SetKind,
+    text::{AddressLine, DeletionLine, RealServerLine, ServerLine},
+};
+
+/// A change of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Adds an entry to a set. An existing one is no error.
+    AddEntry(SetKind, Entry),
+    /// Deletes an entry from a set. A missing one is no error.
+    DeleteEntry(SetKind, Entry),
+    /// Adds a virtual server.
+    AddServer(ServerKey, ServerSettings),
+    /// Changes the settings of a virtual server.
+    EditServer(ServerKey, ServerSettings),
+    /// Deletes a virtual server with its real servers. A missing one is no error.
+    DeleteServer(ServerKey),
+    /// Adds a real server with weight 1 to a virtual server.
+    AddRealServer(ServerKey, RealServer),
+    /// Sets the weight of a real server: 1, or 0 for no new connections.
+    SetWeight(ServerKey, RealServer, u32),
+    /// Deletes a real server. A missing one is no error.
+    DeleteRealServer(ServerKey, RealServer),
+    /// Adds an address to the dummy device. An existing one is no error.
+    Bind(IpAddr),
+    /// Deletes an address of the dummy device. A missing one is no error.
+    Unbind(IpAddr),
+}
+
+/// Objects of one IP family in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelState {
+    /// The virtual servers with an address.
+    pub servers: BTreeMap<ServerKey, KernelServer>,
+    /// The entries of each set, by [`SetKind::index`].
+    pub entries: [HashSet<Entry>; SetKind::ALL.len()],
+    /// The addresses of the dummy device.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+/// A virtual server in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelServer {
+    /// Its settings.
+    pub config: ServerConfig,
+    /// Its real servers; empty if they were not requested.
+    pub real_servers: Vec<KernelRealServer>,
+}
+
+/// A real server in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelRealServer {
+    /// Its identity.
+    pub real: RealServer,
+    /// Its weight; 0 for no new connections.
+    pub weight: u32,
+    /// Whether packets are forwarded by NAT, as kube-proxy's are.
+    pub is_masqueraded: bool,
+    /// Number of connections: established, in setup, half closed, and for two minutes closed ones.
+    pub connections: u64,
+    /// Number of connections since it was added.
+    pub total_connections: u64,
+}
+
+/// A change that the kernel refused. It applies the others nevertheless.
+#[derive(Debug)]
+pub struct Refused<E> {
+    /// The change.
+    pub operation: Operation,
+    /// The cause.
+    pub error: E,
+}
+
+/// The virtual servers, ipsets and addresses of one IP family.
+pub trait Kernel: Send {
+    /// An error of the kernel.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Creates the dummy device and the sets, as far as they do not exist.
+    ///
+    /// # Errors
+    /// If the device or a set cannot be created, for example because it exists with another type.
+    fn prepare(&mut self) -> Result<(), Self::Error>;
+
+    /// Reads all objects. Real servers are read only for virtual servers that `is_wanted`.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, Self::Error>;
+
+    /// Reads the real servers of a virtual server.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, Self::Error>;
+
+    /// Makes a change, after all earlier ones, at the latest when [`Kernel::flush`] is called.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached.
+    fn write(&mut self, operation: Operation) -> Result<(), Self::Error>;
+
+    /// Makes all pending changes. Returns all refused ones since the last call.
+    ///
+    /// # Errors
+    /// If the kernel cannot be reached.
+    fn flush(&mut self) -> Result<Vec<Refused<Self::Error>>, Self::Error>;
+}
+
+impl Operation {
+    /// Returns the virtual server that the change is for, if it is for one.
+    pub fn server(&self) -> Option<ServerKey> {
+        match self {
+            Self::AddServer(key, _)
+            | Self::EditServer(key, _)
+            | Self::DeleteServer(key)
+            | Self::AddRealServer(key, _)
+            | Self::SetWeight(key, ..)
+            | Self::DeleteRealServer(key, _) => Some(*key),
+            Self::AddEntry(_, entry) | Self::DeleteEntry(_, entry) => match entry {
+                Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => Some(*key),
+                Entry::Address(_) | Entry::Port(_) => None,
+            },
+            Self::Bind(_) | Self::Unbind(_) => None,
+        }
+    }
+
+    /// Returns a text for people, in the syntax of the tool for this kind of object.
+    pub fn describe(&self, family: IpFamily, scheduler: &str) -> String {
+        let config = |settings: &ServerSettings| settings.with_scheduler(scheduler);
+        let entry = |command, kind: SetKind, entry: &Entry| format!("ipset {command} {} {entry}", kind.name(family));
+        let ipvsadm = |line: &dyn fmt::Display| format!("ipvsadm {line}");
+        match self {
+            Self::AddEntry(kind, member) => entry("add", *kind, member),
+            Self::DeleteEntry(kind, member) => entry("del", *kind, member),
+            Self::AddServer(key, settings) => {
+                ipvsadm(&ServerLine { command: "-A", key: *key, config: &config(settings) })
+            }
+            Self::EditServer(key, settings) => {
+                ipvsadm(&ServerLine { command: "-E", key: *key, config: &config(settings) })
+            }
+            Self::DeleteServer(key) => ipvsadm(&DeletionLine(*key)),
+            Self::AddRealServer(key, real) => {
+                ipvsadm(&RealServerLine { command: "-a", key: *key, real: *real, weight: Some(1) })
+            }
+            Self::SetWeight(key, real, weight) => {
+                ipvsadm(&RealServerLine { command: "-e", key: *key, real: *real, weight: Some(*weight) })
+            }
+            Self::DeleteRealServer(key, real) => {
+                ipvsadm(&RealServerLine { command: "-d", key: *key, real: *real, weight: None })
+            }
+            Self::Bind(address) => format!("ip {}", AddressLine { command: "add", address: *address }),
+            Self::Unbind(address) => format!("ip {}", AddressLine { command: "del", address: *address }),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+use std::{collections::HashSet, fmt::Write};
+
+use ferroute_core::IpFamily;
+
+use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
+use crate::plan::{ServerKey, SetKind};
+
+/// An in-memory kernel. It refuses changes as the real one does and records all that it makes.
+#[derive(Debug)]
+pub struct MemoryKernel {
+    family: IpFamily,
+    scheduler: Box<str>,
+    /// The objects.
+    pub state: KernelState,
+    /// The changes since the last call of [`MemoryKernel::take_text`], one per line.
+    text: String,
+    written: Vec<Operation>,
+    refused: Vec<Refused<MemoryError>>,
+}
+
+/// A refusal of [`MemoryKernel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The object exists already.
+    #[error("the object exists")]
+    Exists,
+    /// The object, or one that it refers to, does not exist.
+    #[error("the object does not exist")]
+    NotFound,
+}
+
+impl MemoryKernel {
+    /// Creates a kernel without objects.
+    pub fn new(family: IpFamily, scheduler: &str) -> Self {
+        Self {
+            family,
+            scheduler: scheduler.into(),
+            state: KernelState::default(),
+            text: String::new(),
+            written: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Returns the changes since the last call.
+    pub fn take_operations(&mut self) -> Vec<Operation> {
+        std::mem::take(&mut self.written)
+    }
+
+    /// Returns the changes since the last call as text, one per line.
+    pub fn take_text(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
+    fn entries(&mut self, kind: SetKind) -> &mut HashSet<crate::plan::Entry> {
+        &mut self.state.entries[kind.index()]
+    }
+
+    fn apply(&mut self, operation: Operation) -> Result<(), MemoryError> {
+        match operation {
+            Operation::AddEntry(kind, entry) => _ = self.entries(kind).insert(entry),
+            Operation::DeleteEntry(kind, entry) => _ = self.entries(kind).remove(&entry),
+            Operation::AddServer(key, settings) => {
+                if self.state.servers.contains_key(&key) {
+                    return Err(MemoryError::Exists);
+                }
+                let config = settings.with_scheduler(&self.scheduler);
+                self.state.servers.insert(key, KernelServer { config, real_servers: Vec::new() });
+            }
+            Operation::EditServer(key, settings) => {
+                let config = settings.with_scheduler(&self.scheduler);
+                self.server(key)?.config = config;
+            }
+            Operation::DeleteServer(key) => _ = self.state.servers.remove(&key),
+            Operation::AddRealServer(key, real) => {
+                let real_servers = &mut self.server(key)?.real_servers;
+                if real_servers.iter().any(|existing| existing.real == real) {
+                    return Err(MemoryError::Exists);
+                }
+                real_servers.push(KernelRealServer {
+                    real,
+                    weight: 1,
+                    is_masqueraded: true,
+                    connections: 0,
+                    total_connections: 0,
+                });
+            }
+            Operation::SetWeight(key, real, weight) => {
+                let mut real_servers = self.server(key)?.real_servers.iter_mut();
+                let existing = real_servers.find(|existing| existing.real == real).ok_or(MemoryError::NotFound)?;
+                (existing.weight, existing.is_masqueraded) = (weight, true);
+            }
+            Operation::DeleteRealServer(key, real) => {
+                self.server(key)?.real_servers.retain(|existing| existing.real != real);
+            }
+            Operation::Bind(address) => _ = self.state.addresses.insert(address),
+            Operation::Unbind(address) => _ = self.state.addresses.remove(&address),
+        }
+        Ok(())
+    }
+
+    fn server(&mut self, key: ServerKey) -> Result<&mut KernelServer, MemoryError> {
+        self.state.servers.get_mut(&key).ok_or(MemoryError::NotFound)
+    }
+}
+
+impl Kernel for MemoryKernel {
+    type Error = MemoryError;
+
+    fn prepare(&mut self) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, MemoryError> {
+        let mut state = self.state.clone();
+        for (key, server) in &mut state.servers {
+            if !is_wanted(key) {
+                server.real_servers.clear();
+            }
+        }
+        Ok(state)
+    }
+
+    fn real_servers(&mut self, key: ServerKey) -> Result<Vec<KernelRealServer>, MemoryError> {
+        self.server(key).map(|server| server.real_servers.clone())
+    }
+
+    fn write(&mut self, operation: Operation) -> Result<(), MemoryError> {
+        match self.apply(operation) {
+            Ok(()) => {
+                self.written.push(operation);
+                let line = operation.describe(self.family, &self.scheduler);
+                writeln!(self.text, "{line}").expect("writing to a String cannot fail");
+            }
+            Err(error) => self.refused.push(Refused { operation, error }),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Vec<Refused<MemoryError>>, MemoryError> {
+        Ok(std::mem::take(&mut self.refused))
+    }
+}

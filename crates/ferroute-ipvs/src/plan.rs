@@ -1,0 +1,25 @@
+//! The planner: a pure function from a service table to kube-proxy 1.36's virtual servers, ipsets and rules.
+//!
+//! ```text
+//!   ServiceTable ──► PortPlan (per service port) ──► State: virtual servers, set entries, addresses, rules
+//!   Changes ───────► PortPlan, old and new ────────►   │
+//!                                                       ▼
+//!                                                     Delta: the objects that differ
+//! ```
+//!
+//! Set entries that only one virtual server can need are not stored, but derived from it. Others, and the addresses of the
+//! dummy device, are counted. What is *not* here: the kernel, and how a [`Delta`] is written to it.
+
+mod chains;
+mod context;
+mod port_plan;
+mod server;
+mod sets;
+mod state;
+pub(crate) mod text;
+
+pub use context::{DEFAULT_SCHEDULER, IpvsSettings, PlanContext};
+pub(crate) use server::FLAG_HASHED;
+pub use server::{FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, Server, ServerConfig, ServerKey, ServerSettings};
+pub use sets::{Entry, SetKind, SetType};
+pub use state::{Delta, State};

@@ -1,0 +1,221 @@
+//! The iptables rules of the mode, in kube-proxy's order.
+
+use ferroute_core::{IpFamily, LocalTraffic, Protocol};
+use ferroute_iptables::{
+    AddressType, ChainName, CtStates, InterfaceMatch, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense,
+    SetSide, TableName, Target, VirtualServerMatch,
+    plan::{
+        ChainGroup,
+        chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
+        loopback,
+    },
+};
+use ipnet::IpNet;
+
+use super::{PlanContext, ServerKey, sets::SetKind};
+
+/// Returns the chains and the jumps into them. `is_used` reports whether a set has entries; `denied` are the virtual servers
+/// that the node itself may not use.
+pub(super) fn chain_group(
+    context: &PlanContext,
+    is_used: impl Fn(SetKind) -> bool,
+    denied: impl Iterator<Item = ServerKey>,
+) -> ChainGroup {
+    use TableName::{Filter, Nat};
+    let mut group = ChainGroup::default();
+    let rules = Rules { context, is_used };
+    group.add(Nat, SERVICES, rules.services());
+    group.add(Nat, POSTROUTING, rules.postrouting());
+    group.add(Nat, NODE_PORT, rules.node_ports());
+    group.add(Nat, LOAD_BALANCER, rules.load_balancers());
+    group.add(Nat, MARK_MASQ, vec![Rule::new().then(Target::or_mark(context.masquerade_mark))]);
+    group.add(Filter, FORWARD, rules.forward());
+    group.add(Filter, NODE_PORT, rules.health_checks());
+    group.add(Filter, PROXY_FIREWALL, rules.firewall());
+    group.add(Filter, SOURCE_RANGES_FIREWALL, rules.source_ranges());
+    group.add(Filter, IPVS_FILTER, rules.ipvs_filter());
+    group.add(Filter, IPVS_OUT_FILTER, denied.map(deny_node).collect());
+    for (table, from, to, comment) in [
+        (Nat, ChainName::OUTPUT, SERVICES, "kubernetes service portals"),
+        (Nat, ChainName::PREROUTING, SERVICES, "kubernetes service portals"),
+        (Nat, ChainName::POSTROUTING, POSTROUTING, "kubernetes postrouting rules"),
+        (Filter, ChainName::FORWARD, FORWARD, "kubernetes forwarding rules"),
+        (Filter, ChainName::INPUT, NODE_PORT, "kubernetes health check rules"),
+        (Filter, ChainName::INPUT, PROXY_FIREWALL, "kube-proxy firewall rules"),
+        (Filter, ChainName::FORWARD, PROXY_FIREWALL, "kube-proxy firewall rules"),
+        (Filter, ChainName::INPUT, IPVS_FILTER, "kubernetes ipvs access filter"),
+        (Filter, ChainName::OUTPUT, IPVS_OUT_FILTER, "kubernetes ipvs access filter"),
+    ] {
+        group.add_jump(table, from, Rule::new().comment(comment).then(Target::Jump(to)));
+    }
+    group
+}
+
+/// The rules of each chain.
+struct Rules<'a, F> {
+    context: &'a PlanContext,
+    is_used: F,
+}
+
+impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
+    /// nat `KUBE-SERVICES`: marks packets to be masqueraded, and exempts packets to virtual servers from other rules.
+    fn services(&self) -> Vec<Rule> {
+        use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer};
+        let mut rules = vec![Rule::new().source(loopback(self.context.family)).then(Target::Return)];
+        rules.extend(self.commented(LoadBalancer, TO).map(|rule| rule.then(Target::Jump(LOAD_BALANCER))));
+        rules.extend(self.masquerade_cluster_ips());
+        let accept_external = |rule: Rule| {
+            // Packets from other machines, not from bridges or local processes; then those to an address of this host.
+            let from_outside = Match::AddrType { source: Some(Sense::Not(AddressType::Local)), destination: None };
+            let not_bridged = rule.clone().and(Match::PhysdevIsIn(Sense::Not(())));
+            [not_bridged.and(from_outside).then(Target::Accept), rule.and(to_host()).then(Target::Accept)]
+        };
+        if let Some(rule) = self.commented(ExternalIp, TO) {
+            rules.push(rule.clone().then(Target::Jump(MARK_MASQ)));
+            rules.extend(accept_external(rule));
+        }
+        rules.extend(self.commented(ExternalIpLocal, TO).into_iter().flat_map(accept_external));
+        rules.push(Rule::new().and(to_host()).then(Target::Jump(NODE_PORT)));
+        // Rules of other programs may not handle these packets.
+        let accepted = [ClusterIp, LoadBalancer].into_iter().filter(|kind| (self.is_used)(*kind));
+        rules.extend(accepted.map(|kind| self.in_set(kind, TO).then(Target::Accept)));
+        rules
+    }
+
+    fn masquerade_cluster_ips(&self) -> Option<Rule> {
+        let kind = SetKind::ClusterIp;
+        if self.context.masquerade_all {
+            return Some(self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ)));
+        }
+        let Some(local) = &self.context.local_traffic else {
+            // A connection of the node to a virtual server has its address, which the dummy device has, as the source.
+            return Some(self.commented(kind, FROM_AND_TO)?.then(Target::Jump(MARK_MASQ)));
+        };
+        let rule = self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ));
+        match local {
+            // `iptables-nft` rejects a rule for sources outside of every network; there are no such packets.
+            LocalTraffic::Source(net) if net.prefix_len() == 0 => None,
+            LocalTraffic::Source(net) => Some(rule.source_not(*net)),
+            LocalTraffic::Interface(name) => {
+                Some(rule.in_interface(Sense::Not(InterfaceMatch::Name(name.as_str().into()))))
+            }
+            LocalTraffic::InterfacePrefix(prefix) => {
+                Some(rule.in_interface(Sense::Not(InterfaceMatch::Prefix(prefix.as_str().into()))))
+            }
+        }
+    }
+
+    /// nat `KUBE-POSTROUTING`: masquerades marked packets, and those of a pod to itself.
+    fn postrouting(&self) -> Vec<Rule> {
+        let PlanContext { masquerade_mark: mark, random_fully, .. } = *self.context;
+        let hairpin = self.commented(SetKind::LoopBack, TO_AND_FROM);
+        let mut rules: Vec<Rule> =
+            hairpin.map(|rule| rule.then(Target::Masquerade { random_fully: false })).into_iter().collect();
+        rules.push(Rule::new().and(Match::Mark(Sense::Not(MarkMatch::has(mark)))).then(Target::Return));
+        // Clears the mark, so that a packet that traverses the network stack again is not masqueraded again.
+        rules.push(Rule::new().then(Target::xor_mark(mark)));
+        let comment = "kubernetes service traffic requiring SNAT";
+        rules.push(Rule::new().comment(comment).then(Target::Masquerade { random_fully }));
+        rules
+    }
+
+    /// nat `KUBE-NODE-PORT`: marks packets to node ports, unless their policy is Local.
+    fn node_ports(&self) -> Vec<Rule> {
+        let each = Protocol::ALL.into_iter().flat_map(|protocol| {
+            let sides = if protocol == Protocol::Sctp { TO } else { TO_PORT };
+            let rule = |kind, target| {
+                let mut rule = self.commented(kind, sides)?.then(target);
+                rule.protocol = Some(Sense::Is(ProtocolMatch::Transport(protocol)));
+                Some(rule)
+            };
+            let local = rule(SetKind::local_node_ports(protocol), Target::Return);
+            local.into_iter().chain(rule(SetKind::node_ports(protocol), Target::Jump(MARK_MASQ)))
+        });
+        each.collect()
+    }
+
+    /// nat `KUBE-LOAD-BALANCER`: marks packets to load balancer IPs, unless their policy is Local.
+    fn load_balancers(&self) -> Vec<Rule> {
+        let local = self.commented(SetKind::LoadBalancerLocal, TO).map(|rule| rule.then(Target::Return));
+        local.into_iter().chain([Rule::new().then(Target::Jump(MARK_MASQ))]).collect()
+    }
+
+    /// filter `KUBE-FORWARD`: accepts marked packets and those of known connections.
+    fn forward(&self) -> Vec<Rule> {
+        let marked = Match::Mark(Sense::Is(MarkMatch::has(self.context.masquerade_mark)));
+        let known = Match::Conntrack(Sense::Is(CtStates::RELATED.or(CtStates::ESTABLISHED)));
+        vec![
+            Rule::new().comment("kubernetes forwarding rules").and(marked).then(Target::Accept),
+            Rule::new().comment("kubernetes forwarding conntrack rule").and(known).then(Target::Accept),
+        ]
+    }
+
+    /// filter `KUBE-NODE-PORT`: accepts health checks.
+    fn health_checks(&self) -> Vec<Rule> {
+        let kind = SetKind::HealthCheckNodePort;
+        let rule = Rule::new().comment(kind.comment()).in_set(kind.name(self.context.family), TO_PORT);
+        vec![rule.then(Target::Accept)]
+    }
+
+    /// filter `KUBE-PROXY-FIREWALL`: restricted load balancer IPs.
+    fn firewall(&self) -> Vec<Rule> {
+        let restricted = self.commented(SetKind::LoadBalancerFirewall, TO);
+        restricted.map(|rule| rule.then(Target::Jump(SOURCE_RANGES_FIREWALL))).into_iter().collect()
+    }
+
+    /// filter `KUBE-SOURCE-RANGES-FIREWALL`: drops packets from outside of the source ranges.
+    fn source_ranges(&self) -> Vec<Rule> {
+        let permitted = [SetKind::LoadBalancerSourceCidr, SetKind::LoadBalancerSourceIp];
+        let permitted = permitted.into_iter().filter_map(|kind| self.commented(kind, TO_AND_FROM));
+        permitted.map(|rule| rule.then(Target::Return)).chain([Rule::new().then(Target::Drop)]).collect()
+    }
+
+    /// filter `KUBE-IPVS-FILTER`: rejects connections to other ports of the dummy device's addresses, which would reach
+    /// processes of the host.
+    fn ipvs_filter(&self) -> Vec<Rule> {
+        use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, HealthCheckNodePort, IpvsIps, LoadBalancer};
+        let served = [LoadBalancer, ClusterIp, ExternalIp, ExternalIpLocal].map(|kind| self.in_set(kind, TO));
+        let served = served.into_iter().chain([self.in_set(HealthCheckNodePort, TO_PORT)]);
+        let mut rules: Vec<Rule> = served.map(|rule| rule.then(Target::Return)).collect();
+        let reject = match self.context.family {
+            IpFamily::V4 => RejectWith::IcmpPortUnreachable,
+            IpFamily::V6 => RejectWith::Icmp6PortUnreachable,
+        };
+        let new = Rule::new().and(Match::Conntrack(Sense::Is(CtStates::NEW)));
+        rules.push(new.in_set(IpvsIps.name(self.context.family), TO_PORT).then(Target::Reject(reject)));
+        rules
+    }
+
+    /// Returns a rule that matches members of the set; `None` if it is empty.
+    fn commented(&self, kind: SetKind, sides: &[SetSide]) -> Option<Rule> {
+        let rule = || Rule::new().comment(kind.comment()).in_set(kind.name(self.context.family), sides);
+        (self.is_used)(kind).then(rule)
+    }
+
+    fn in_set(&self, kind: SetKind, sides: &[SetSide]) -> Rule {
+        Rule::new().in_set(kind.name(self.context.family), sides)
+    }
+}
+
+/// Drops the node's own connections to a virtual server, whose source is the same address.
+fn deny_node(key: ServerKey) -> Rule {
+    let ServerKey { address, port, protocol } = key;
+    let server = Match::Ipvs(VirtualServerMatch { address, protocol, port });
+    Rule::new().source(IpNet::from(address)).and(server).then(Target::Drop)
+}
+
+fn to_host() -> Match {
+    Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) }
+}
+
+const TO: &[SetSide] = &[SetSide::Destination; 2];
+const TO_PORT: &[SetSide] = &[SetSide::Destination];
+const FROM_AND_TO: &[SetSide] = &[SetSide::Source, SetSide::Destination];
+const TO_AND_FROM: &[SetSide] = &[SetSide::Destination, SetSide::Destination, SetSide::Source];
+
+/// nat: node ports; filter: health checks.
+const NODE_PORT: ChainName = ChainName::literal("KUBE-NODE-PORT");
+const LOAD_BALANCER: ChainName = ChainName::literal("KUBE-LOAD-BALANCER");
+const SOURCE_RANGES_FIREWALL: ChainName = ChainName::literal("KUBE-SOURCE-RANGES-FIREWALL");
+const IPVS_FILTER: ChainName = ChainName::literal("KUBE-IPVS-FILTER");
+const IPVS_OUT_FILTER: ChainName = ChainName::literal("KUBE-IPVS-OUT-FILTER");

@@ -1,0 +1,195 @@
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use ferroute_core::{Protocol, ServicePortName};
+use ipnet::IpNet;
+
+use super::sets::{Entry, SetKind};
+
+/// The identity of a virtual server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerKey {
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+/// The settings of a virtual server in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// The scheduler: `rr`.
+    pub scheduler: Box<str>,
+    /// Flags (`IP_VS_SVC_F_*`) without `IP_VS_SVC_F_HASHED`, which the kernel sets itself.
+    pub flags: u32,
+    /// The timeout of persistence in seconds, and 0 without.
+    pub timeout: u32,
+}
+
+/// The settings of a virtual server that differ between servers; see [`ServerConfig`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// The flags.
+    pub flags: u32,
+    /// The timeout of persistence in seconds.
+    pub timeout: u32,
+}
+
+/// A real server of a virtual server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RealServer {
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
+/// A set of [`SetKind`]s.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SetMask(u32);
+
+/// A planned virtual server with the set entries that it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// The service port that it belongs to.
+    pub owner: ServicePortName,
+    /// The sets that contain the frontend.
+    pub(crate) sets: SetMask,
+    /// The frontend is a node port at an address of the node.
+    pub(crate) is_node_port: bool,
+    /// The dummy device has the address.
+    pub(crate) is_bound: bool,
+    /// The node itself may not use the frontend.
+    pub(crate) denies_node: bool,
+    /// The permitted sources; only with [`SetKind::LoadBalancerFirewall`].
+    pub(crate) source_ranges: Box<[IpNet]>,
+    /// The timeout of session affinity in seconds.
+    pub(crate) affinity: Option<u32>,
+    /// The real servers, sorted.
+    pub(crate) real_servers: Box<[RealServer]>,
+}
+
+impl SetMask {
+    pub(crate) fn with(self, kind: SetKind) -> Self {
+        Self(self.0 | 1 << kind.index())
+    }
+
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) fn contains(self, kind: SetKind) -> bool {
+        self.0 & 1 << kind.index() != 0
+    }
+}
+
+impl Server {
+    /// Returns the real servers, sorted.
+    pub fn real_servers(&self) -> &[RealServer] {
+        &self.real_servers
+    }
+
+    /// Returns the timeout of session affinity in seconds.
+    pub fn affinity(&self) -> Option<u32> {
+        self.affinity
+    }
+
+    /// Returns the permitted sources; empty for all.
+    pub fn source_ranges(&self) -> &[IpNet] {
+        &self.source_ranges
+    }
+
+    /// Reports whether this is a node port at an address of the node.
+    pub fn is_node_port(&self) -> bool {
+        self.is_node_port
+    }
+
+    /// Returns the settings in the kernel with a scheduler.
+    pub fn settings(&self, scheduler: &str) -> ServerSettings {
+        let persistent = if self.affinity.is_some() { FLAG_PERSISTENT } else { 0 };
+        // The scheduler mh then hashes the source port as well.
+        let hashed = if scheduler == "mh" { FLAG_SOURCE_HASH } else { 0 };
+        ServerSettings { flags: persistent | hashed, timeout: self.affinity.unwrap_or_default() }
+    }
+
+    /// Calls `each` with the set entries of this server, whose key is `key`. Other servers may need the same ones.
+    pub(crate) fn entries(&self, key: ServerKey, mut each: impl FnMut(SetKind, Entry)) {
+        for kind in SetKind::ALL.into_iter().filter(|kind| self.sets.contains(*kind)) {
+            match kind {
+                SetKind::LoadBalancerSourceCidr => {
+                    self.source_ranges.iter().for_each(|net| each(kind, Entry::ServiceAndNetwork(key, *net)));
+                }
+                SetKind::LoadBalancerSourceIp => each(kind, Entry::ServiceAndAddress(key, key.address)),
+                SetKind::NodePortTcp | SetKind::NodePortLocalTcp | SetKind::NodePortUdp | SetKind::NodePortLocalUdp => {
+                    each(kind, Entry::Port(key.port));
+                }
+                _ => each(kind, Entry::Service(key)),
+            }
+        }
+    }
+}
+
+impl ServerSettings {
+    /// Adds the scheduler.
+    pub fn with_scheduler(self, scheduler: &str) -> ServerConfig {
+        let Self { flags, timeout } = self;
+        ServerConfig { scheduler: scheduler.into(), flags, timeout }
+    }
+}
+
+impl ServerConfig {
+    /// Returns the settings without the scheduler.
+    pub fn settings(&self) -> ServerSettings {
+        ServerSettings { flags: self.flags, timeout: self.timeout }
+    }
+}
+
+impl RealServer {
+    /// Returns the address and port.
+    pub fn socket(self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
+impl ServerKey {
+    /// Returns the address and port.
+    pub fn socket(self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
+impl From<SocketAddr> for RealServer {
+    fn from(socket: SocketAddr) -> Self {
+        Self { address: socket.ip(), port: socket.port() }
+    }
+}
+
+impl fmt::Display for ServerKey {
+    /// Writes `10.96.0.1:80/tcp`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.socket(), self.protocol)
+    }
+}
+
+impl fmt::Display for RealServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.socket().fmt(f)
+    }
+}
+
+impl fmt::Debug for SetMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(SetKind::ALL.into_iter().filter(|kind| self.contains(*kind))).finish()
+    }
+}
+
+/// `IP_VS_SVC_F_PERSISTENT` (`include/uapi/linux/ip_vs.h`): connections of a client go to the same real server.
+pub const FLAG_PERSISTENT: u32 = 1;
+/// `IP_VS_SVC_F_SCHED2`, `mh-port` of the scheduler `mh`.
+pub const FLAG_SOURCE_HASH: u32 = 0x10;
+/// `IP_VS_SVC_F_HASHED`: the kernel's own flag of every virtual server in its table.
+pub(crate) const FLAG_HASHED: u32 = 2;

@@ -1,0 +1,286 @@
+//! The ipsets of the mode.
+
+use std::{fmt, net::IpAddr};
+
+use ferroute_core::{IpFamily, Protocol};
+use ipnet::IpNet;
+
+use super::ServerKey;
+
+/// An ipset of kube-proxy 1.36
+/// (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SetKind {
+    /// `KUBE-LOOP-BACK`: endpoints on this node with their own address as the source, to be masqueraded.
+    LoopBack,
+    /// `KUBE-CLUSTER-IP`
+    ClusterIp,
+    /// `KUBE-EXTERNAL-IP`: external IPs with policy Cluster.
+    ExternalIp,
+    /// `KUBE-EXTERNAL-IP-LOCAL`: external IPs with policy Local.
+    ExternalIpLocal,
+    /// `KUBE-LOAD-BALANCER`: load balancer IPs.
+    LoadBalancer,
+    /// `KUBE-LOAD-BALANCER-FW`: those with source ranges.
+    LoadBalancerFirewall,
+    /// `KUBE-LOAD-BALANCER-LOCAL`: those with policy Local.
+    LoadBalancerLocal,
+    /// `KUBE-LOAD-BALANCER-SOURCE-IP`: the address itself as a permitted source, for connections of the node.
+    LoadBalancerSourceIp,
+    /// `KUBE-LOAD-BALANCER-SOURCE-CIDR`: permitted source ranges.
+    LoadBalancerSourceCidr,
+    /// `KUBE-NODE-PORT-TCP`
+    NodePortTcp,
+    /// `KUBE-NODE-PORT-LOCAL-TCP`: those with policy Local.
+    NodePortLocalTcp,
+    /// `KUBE-NODE-PORT-UDP`
+    NodePortUdp,
+    /// `KUBE-NODE-PORT-LOCAL-UDP`: those with policy Local.
+    NodePortLocalUdp,
+    /// `KUBE-NODE-PORT-SCTP-HASH`: with the addresses of the node.
+    NodePortSctp,
+    /// `KUBE-NODE-PORT-LOCAL-SCTP-HASH`: those with policy Local.
+    NodePortLocalSctp,
+    /// `KUBE-HEALTH-CHECK-NODE-PORT`
+    HealthCheckNodePort,
+    /// `KUBE-IPVS-IPS`: the addresses of the dummy device.
+    IpvsIps,
+}
+
+/// The type of an ipset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetType {
+    /// `hash:ip`
+    Address,
+    /// `hash:ip,port`
+    Service,
+    /// `hash:ip,port,ip`
+    ServiceAndAddress,
+    /// `hash:ip,port,net`
+    ServiceAndNetwork,
+    /// `bitmap:port`
+    Port,
+}
+
+/// A member of an ipset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Entry {
+    /// Of a set of type `hash:ip`.
+    Address(IpAddr),
+    /// Of a set of type `hash:ip,port`.
+    Service(ServerKey),
+    /// Of a set of type `hash:ip,port,ip`.
+    ServiceAndAddress(ServerKey, IpAddr),
+    /// Of a set of type `hash:ip,port,net`. The network has at least one bit: ipset cannot store others.
+    ServiceAndNetwork(ServerKey, IpNet),
+    /// Of a set of type `bitmap:port`.
+    Port(u16),
+}
+
+impl SetKind {
+    /// All sets.
+    pub const ALL: [Self; 17] = [
+        Self::LoopBack,
+        Self::ClusterIp,
+        Self::ExternalIp,
+        Self::ExternalIpLocal,
+        Self::LoadBalancer,
+        Self::LoadBalancerFirewall,
+        Self::LoadBalancerLocal,
+        Self::LoadBalancerSourceIp,
+        Self::LoadBalancerSourceCidr,
+        Self::NodePortTcp,
+        Self::NodePortLocalTcp,
+        Self::NodePortUdp,
+        Self::NodePortLocalUdp,
+        Self::NodePortSctp,
+        Self::NodePortLocalSctp,
+        Self::HealthCheckNodePort,
+        Self::IpvsIps,
+    ];
+
+    /// The sets of type `hash:ip,port` whose members have a virtual server each.
+    pub(crate) const WITH_SERVERS: [Self; 6] = [
+        Self::ClusterIp,
+        Self::ExternalIp,
+        Self::ExternalIpLocal,
+        Self::LoadBalancer,
+        Self::NodePortSctp,
+        Self::NodePortLocalSctp,
+    ];
+
+    /// Returns the set of the ports of node ports, or of their addresses and ports for SCTP.
+    pub fn node_ports(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::NodePortTcp,
+            Protocol::Udp => Self::NodePortUdp,
+            Protocol::Sctp => Self::NodePortSctp,
+        }
+    }
+
+    /// Returns the same for node ports with policy Local.
+    pub fn local_node_ports(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::NodePortLocalTcp,
+            Protocol::Udp => Self::NodePortLocalUdp,
+            Protocol::Sctp => Self::NodePortLocalSctp,
+        }
+    }
+
+    /// The position in [`SetKind::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The type.
+    pub fn set_type(self) -> SetType {
+        match self {
+            Self::LoopBack | Self::LoadBalancerSourceIp => SetType::ServiceAndAddress,
+            Self::LoadBalancerSourceCidr => SetType::ServiceAndNetwork,
+            Self::NodePortTcp
+            | Self::NodePortLocalTcp
+            | Self::NodePortUdp
+            | Self::NodePortLocalUdp
+            | Self::HealthCheckNodePort => SetType::Port,
+            Self::IpvsIps => SetType::Address,
+            Self::ClusterIp
+            | Self::ExternalIp
+            | Self::ExternalIpLocal
+            | Self::LoadBalancer
+            | Self::LoadBalancerFirewall
+            | Self::LoadBalancerLocal
+            | Self::NodePortSctp
+            | Self::NodePortLocalSctp => SetType::Service,
+        }
+    }
+
+    /// The name of the set in an IP family.
+    pub fn name(self, family: IpFamily) -> &'static str {
+        let [ipv4, ipv6] = self.names();
+        match family {
+            IpFamily::V4 => ipv4,
+            IpFamily::V6 => ipv6,
+        }
+    }
+
+    /// The names in IPv4 and IPv6. The kernel's limit is 31 bytes; kube-proxy truncates longer names.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Self::LoopBack => ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK"],
+            Self::ClusterIp => ["KUBE-CLUSTER-IP", "KUBE-6-CLUSTER-IP"],
+            Self::ExternalIp => ["KUBE-EXTERNAL-IP", "KUBE-6-EXTERNAL-IP"],
+            Self::ExternalIpLocal => ["KUBE-EXTERNAL-IP-LOCAL", "KUBE-6-EXTERNAL-IP-LOCAL"],
+            Self::LoadBalancer => ["KUBE-LOAD-BALANCER", "KUBE-6-LOAD-BALANCER"],
+            Self::LoadBalancerFirewall => ["KUBE-LOAD-BALANCER-FW", "KUBE-6-LOAD-BALANCER-FW"],
+            Self::LoadBalancerLocal => ["KUBE-LOAD-BALANCER-LOCAL", "KUBE-6-LOAD-BALANCER-LOCAL"],
+            Self::LoadBalancerSourceIp => ["KUBE-LOAD-BALANCER-SOURCE-IP", "KUBE-6-LOAD-BALANCER-SOURCE-IP"],
+            Self::LoadBalancerSourceCidr => ["KUBE-LOAD-BALANCER-SOURCE-CIDR", "KUBE-6-LOAD-BALANCER-SOURCE-CID"],
+            Self::NodePortTcp => ["KUBE-NODE-PORT-TCP", "KUBE-6-NODE-PORT-TCP"],
+            Self::NodePortLocalTcp => ["KUBE-NODE-PORT-LOCAL-TCP", "KUBE-6-NODE-PORT-LOCAL-TCP"],
+            Self::NodePortUdp => ["KUBE-NODE-PORT-UDP", "KUBE-6-NODE-PORT-UDP"],
+            Self::NodePortLocalUdp => ["KUBE-NODE-PORT-LOCAL-UDP", "KUBE-6-NODE-PORT-LOCAL-UDP"],
+            Self::NodePortSctp => ["KUBE-NODE-PORT-SCTP-HASH", "KUBE-6-NODE-PORT-SCTP-HASH"],
+            Self::NodePortLocalSctp => ["KUBE-NODE-PORT-LOCAL-SCTP-HASH", "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"],
+            Self::HealthCheckNodePort => ["KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-6-HEALTH-CHECK-NODE-PORT"],
+            Self::IpvsIps => ["KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"],
+        }
+    }
+
+    /// Returns the set with this name, and its IP family.
+    pub fn from_name(name: &str) -> Option<(Self, IpFamily)> {
+        let in_family =
+            |family| Self::ALL.into_iter().find(|kind| kind.name(family) == name).map(|kind| (kind, family));
+        in_family(IpFamily::V4).or_else(|| in_family(IpFamily::V6))
+    }
+
+    /// The comment of kube-proxy's rules that use the set.
+    pub(super) fn comment(self) -> &'static str {
+        match self {
+            Self::LoopBack => "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose",
+            Self::ClusterIp => "Kubernetes service cluster ip + port for masquerade purpose",
+            Self::ExternalIp => "Kubernetes service external ip + port for masquerade and filter purpose",
+            Self::ExternalIpLocal => "Kubernetes service external ip + port with externalTrafficPolicy=local",
+            Self::LoadBalancer => "Kubernetes service lb portal",
+            Self::LoadBalancerFirewall => {
+                "Kubernetes service load balancer ip + port for load balancer with sourceRange"
+            }
+            Self::LoadBalancerLocal => "Kubernetes service load balancer ip + port with externalTrafficPolicy=local",
+            Self::LoadBalancerSourceIp => {
+                "Kubernetes service load balancer ip + port + source IP for packet filter purpose"
+            }
+            Self::LoadBalancerSourceCidr => {
+                "Kubernetes service load balancer ip + port + source cidr for packet filter purpose"
+            }
+            Self::NodePortTcp => "Kubernetes nodeport TCP port for masquerade purpose",
+            Self::NodePortLocalTcp => "Kubernetes nodeport TCP port with externalTrafficPolicy=local",
+            Self::NodePortUdp => "Kubernetes nodeport UDP port for masquerade purpose",
+            Self::NodePortLocalUdp => "Kubernetes nodeport UDP port with externalTrafficPolicy=local",
+            Self::NodePortSctp => "Kubernetes nodeport SCTP port for masquerade purpose with type 'hash ip:port'",
+            Self::NodePortLocalSctp => {
+                "Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type 'hash ip:port'"
+            }
+            Self::HealthCheckNodePort => "Kubernetes health check node port",
+            Self::IpvsIps => "Addresses on the ipvs interface",
+        }
+    }
+}
+
+impl SetType {
+    /// The name of the type.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "hash:ip",
+            Self::Service => "hash:ip,port",
+            Self::ServiceAndAddress => "hash:ip,port,ip",
+            Self::ServiceAndNetwork => "hash:ip,port,net",
+            Self::Port => "bitmap:port",
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    /// Writes the member as `ipset save` prints it: `10.96.0.1,tcp:80`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let service =
+            |f: &mut fmt::Formatter<'_>, key: &ServerKey| write!(f, "{},{}:{}", key.address, key.protocol, key.port);
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Port(port) => write!(f, "{port}"),
+            Self::Service(key) => service(f, key),
+            Self::ServiceAndAddress(key, address) => {
+                service(f, key)?;
+                write!(f, ",{address}")
+            }
+            Self::ServiceAndNetwork(key, net) => {
+                service(f, key)?;
+                // ipset omits the length of a single address.
+                if net.prefix_len() == net.max_prefix_len() {
+                    write!(f, ",{}", net.addr())
+                } else {
+                    write!(f, ",{net}")
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_the_kernels_limit_and_are_distinct() {
+        for family in IpFamily::BOTH {
+            for kind in SetKind::ALL {
+                let name = kind.name(family);
+                assert!(name.len() <= 31, "{name}");
+                assert_eq!(SetKind::from_name(name), Some((kind, family)));
+                assert_eq!(SetKind::ALL[kind.index()], kind);
+            }
+        }
+        // As kube-proxy logs them.
+        assert_eq!(SetKind::LoadBalancerSourceCidr.name(IpFamily::V6), "KUBE-6-LOAD-BALANCER-SOURCE-CID");
+        assert_eq!(SetKind::NodePortLocalSctp.name(IpFamily::V6), "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS");
+        assert_eq!(SetKind::from_name("KUBE-OTHER"), None);
+    }
+}

@@ -1,0 +1,358 @@
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+};
+
+use ferroute_core::{Changes, IpFamily, RulesDigest, ServicePortName, ServiceTable};
+use ferroute_iptables::plan::ChainGroup;
+
+use super::{
+    PlanContext, Server, ServerKey, chains,
+    port_plan::PortPlan,
+    sets::{Entry, SetKind, SetType},
+};
+
+/// The planned objects of one IP family.
+#[derive(Clone, Debug)]
+pub struct State {
+    context: PlanContext,
+    servers: BTreeMap<ServerKey, Server>,
+    /// Service ports that claim a frontend of another one, which precedes them by name.
+    rivals: BTreeMap<ServerKey, BTreeSet<ServicePortName>>,
+    /// Set entries that several servers or service ports may need, with the number of their users.
+    shared: HashMap<(SetKind, Entry), u32>,
+    /// The addresses of the dummy device, with the number of servers.
+    bound: BTreeMap<IpAddr, u32>,
+    /// The number of entries in each set.
+    sizes: [usize; SetKind::ALL.len()],
+    /// The servers that the node itself may not use.
+    denied: BTreeSet<ServerKey>,
+    /// Number of changes of `denied`.
+    denied_version: u64,
+    no_local_internal: usize,
+    no_local_external: usize,
+}
+
+/// The objects that differ from an earlier [`State`].
+#[derive(Clone, Debug, Default)]
+pub struct Delta {
+    /// The previous servers; `None` for new ones.
+    pub(crate) servers: BTreeMap<ServerKey, Option<Server>>,
+    /// The set entries: true if added, false if deleted.
+    pub(crate) entries: BTreeMap<(SetKind, Entry), bool>,
+    /// The addresses of the dummy device: true if added, false if deleted.
+    pub(crate) addresses: BTreeMap<IpAddr, bool>,
+}
+
+impl State {
+    /// Plans all service ports.
+    pub fn new(table: &ServiceTable, context: PlanContext) -> Self {
+        let mut state = Self {
+            context,
+            servers: BTreeMap::new(),
+            rivals: BTreeMap::new(),
+            shared: HashMap::new(),
+            bound: BTreeMap::new(),
+            sizes: Default::default(),
+            denied: BTreeSet::new(),
+            denied_version: 0,
+            no_local_internal: 0,
+            no_local_external: 0,
+        };
+        for (name, entry) in &table.entries {
+            let plan = PortPlan::new(name, entry, table, &state.context);
+            state.replace(table, name, &PortPlan::default(), plan, &mut None);
+        }
+        state
+    }
+
+    /// Plans changed service ports again; the context must be the same as before.
+    pub fn update(&mut self, table: &ServiceTable, changes: &Changes) -> Delta {
+        let mut delta = Some(Delta::default());
+        for (name, previous) in &changes.previous {
+            let plan = |entry| PortPlan::new(name, entry, table, &self.context);
+            let old = previous.as_ref().map(plan).unwrap_or_default();
+            let new = table.entries.get(name).map(plan).unwrap_or_default();
+            self.replace(table, name, &old, new, &mut delta);
+        }
+        delta.unwrap_or_default()
+    }
+
+    /// Returns the objects that differ from `old`.
+    pub fn difference(&self, old: &Self) -> Delta {
+        let mut delta = Delta::default();
+        for (key, server) in &old.servers {
+            if self.servers.get(key) != Some(server) {
+                delta.servers.insert(*key, Some(server.clone()));
+            }
+        }
+        delta.servers.extend(self.servers.keys().filter(|key| !old.servers.contains_key(key)).map(|key| (*key, None)));
+        let mut entries = BTreeMap::new();
+        old.for_each_entry(|kind, entry| _ = entries.insert((kind, entry), false));
+        self.for_each_entry(|kind, entry| {
+            if entries.remove(&(kind, entry)).is_none() {
+                entries.insert((kind, entry), true);
+            }
+        });
+        delta.entries = entries;
+        let removed =
+            old.bound.keys().filter(|address| !self.bound.contains_key(address)).map(|address| (*address, false));
+        let added =
+            self.bound.keys().filter(|address| !old.bound.contains_key(address)).map(|address| (*address, true));
+        delta.addresses = removed.chain(added).collect();
+        delta
+    }
+
+    /// Returns the inputs of the plan.
+    pub fn context(&self) -> &PlanContext {
+        &self.context
+    }
+
+    /// Returns the IP family.
+    pub fn family(&self) -> IpFamily {
+        self.context.family
+    }
+
+    /// Returns the virtual servers.
+    pub fn servers(&self) -> &BTreeMap<ServerKey, Server> {
+        &self.servers
+    }
+
+    /// Returns the addresses of the dummy device.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.bound.keys().copied()
+    }
+
+    /// Reports whether the dummy device has an address.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.bound.contains_key(&address)
+    }
+
+    /// Calls `each` with all set entries, each once, in no particular order.
+    pub fn for_each_entry(&self, mut each: impl FnMut(SetKind, Entry)) {
+        for (key, server) in &self.servers {
+            server.entries(*key, |kind, entry| {
+                if !is_shared(kind) {
+                    each(kind, entry);
+                }
+            });
+        }
+        self.shared.keys().for_each(|(kind, entry)| each(*kind, *entry));
+        self.bound.keys().for_each(|address| each(SetKind::IpvsIps, Entry::Address(*address)));
+    }
+
+    /// Reports whether a set contains an entry.
+    pub fn has_entry(&self, kind: SetKind, entry: Entry) -> bool {
+        if is_shared(kind) {
+            return self.shared.contains_key(&(kind, entry));
+        }
+        let key = match entry {
+            Entry::Address(address) => return self.bound.contains_key(&address),
+            Entry::Port(_) => return false,
+            Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => key,
+        };
+        let mut found = false;
+        if let Some(server) = self.servers.get(&key) {
+            server.entries(key, |of, candidate| found |= (of, candidate) == (kind, entry));
+        }
+        found
+    }
+
+    /// Returns the number of entries in a set.
+    pub fn set_size(&self, kind: SetKind) -> usize {
+        self.sizes[kind.index()]
+    }
+
+    /// Returns the number of objects: virtual servers, real servers, set entries and addresses.
+    pub fn total(&self) -> usize {
+        let real: usize = self.servers.values().map(|server| server.real_servers.len()).sum();
+        self.servers.len() + real + self.sizes.iter().sum::<usize>() + self.bound.len()
+    }
+
+    /// Returns a digest of virtual servers, set entries and addresses. The rules do not depend on single Services.
+    pub fn digest(&self) -> RulesDigest {
+        RulesDigest::compute(|mut out| self.write_objects(&mut out))
+    }
+
+    /// Returns a value that is the same for two states with the same context only if their rules are.
+    pub(crate) fn rules_version(&self) -> (u32, u64) {
+        let used = SetKind::ALL.into_iter().filter(|kind| self.set_size(*kind) > 0);
+        (used.fold(0, |mask, kind| mask | 1 << kind.index()), self.denied_version)
+    }
+
+    /// Returns the iptables rules.
+    pub fn chains(&self) -> ChainGroup {
+        chains::chain_group(&self.context, |kind| self.set_size(kind) > 0, self.denied.iter().copied())
+    }
+
+    /// Returns the number of service ports with internal, and with external, traffic policy Local and no usable endpoint on
+    /// this node.
+    pub fn no_local_endpoints(&self) -> (usize, usize) {
+        (self.no_local_internal, self.no_local_external)
+    }
+
+    fn replace(
+        &mut self,
+        table: &ServiceTable,
+        name: &ServicePortName,
+        old: &PortPlan,
+        new: PortPlan,
+        delta: &mut Option<Delta>,
+    ) {
+        self.no_local_internal += usize::from(new.no_local_internal);
+        self.no_local_internal -= usize::from(old.no_local_internal);
+        self.no_local_external += usize::from(new.no_local_external);
+        self.no_local_external -= usize::from(old.no_local_external);
+        // Entries in both keep their other users' counts above zero in between, and a delta holds net changes only.
+        new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
+        old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));
+        for (key, _) in &old.servers {
+            if !new.servers.iter().any(|(kept, _)| kept == key) {
+                self.give_up(table, *key, name, delta);
+            }
+        }
+        for (key, server) in new.servers {
+            self.claim(key, server, delta);
+        }
+    }
+
+    /// Adds a server unless a service port that precedes its owner has the same frontend.
+    fn claim(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
+        if let Some(existing) = self.servers.get(&key) {
+            if *existing == server {
+                return;
+            }
+            if existing.owner < server.owner {
+                self.rivals.entry(key).or_default().insert(server.owner);
+                return;
+            }
+            if existing.owner != server.owner {
+                let loser = existing.owner.clone();
+                self.rivals.entry(key).or_default().insert(loser);
+            }
+            self.remove(key, delta);
+        }
+        self.insert(key, server, delta);
+    }
+
+    /// Removes the claim of a service port. The next claimant gets the frontend.
+    fn give_up(&mut self, table: &ServiceTable, key: ServerKey, name: &ServicePortName, delta: &mut Option<Delta>) {
+        if self.servers.get(&key).is_some_and(|server| server.owner == *name) {
+            self.remove(key, delta);
+            while let Some(next) = self.rivals.get_mut(&key).and_then(BTreeSet::pop_first) {
+                // The claim of a changed service port may be gone, too.
+                let Some(entry) = table.entries.get(&next) else { continue };
+                let plan = PortPlan::new(&next, entry, table, &self.context);
+                if let Some((_, server)) = plan.servers.into_iter().find(|(claimed, _)| *claimed == key) {
+                    self.insert(key, server, delta);
+                    break;
+                }
+            }
+        } else if let Some(rivals) = self.rivals.get_mut(&key) {
+            rivals.remove(name);
+        }
+        if self.rivals.get(&key).is_some_and(BTreeSet::is_empty) {
+            self.rivals.remove(&key);
+        }
+    }
+
+    fn insert(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
+        server.entries(key, |kind, entry| self.acquire(kind, entry, delta));
+        if server.is_bound && acquire(&mut self.bound, key.address) {
+            self.sizes[SetKind::IpvsIps.index()] += 1;
+            record(delta, |delta| &mut delta.addresses, key.address, true);
+            record(delta, |delta| &mut delta.entries, (SetKind::IpvsIps, Entry::Address(key.address)), true);
+        }
+        if server.denies_node {
+            self.denied.insert(key);
+            self.denied_version += 1;
+        }
+        if let Some(delta) = delta {
+            delta.servers.entry(key).or_insert(None);
+        }
+        self.servers.insert(key, server);
+    }
+
+    fn remove(&mut self, key: ServerKey, delta: &mut Option<Delta>) {
+        let Some(server) = self.servers.remove(&key) else { return };
+        server.entries(key, |kind, entry| self.release(kind, entry, delta));
+        if server.is_bound && release(&mut self.bound, key.address) {
+            self.sizes[SetKind::IpvsIps.index()] -= 1;
+            record(delta, |delta| &mut delta.addresses, key.address, false);
+            record(delta, |delta| &mut delta.entries, (SetKind::IpvsIps, Entry::Address(key.address)), false);
+        }
+        if self.denied.remove(&key) {
+            self.denied_version += 1;
+        }
+        if let Some(delta) = delta {
+            delta.servers.entry(key).or_insert(Some(server));
+        }
+    }
+
+    fn acquire(&mut self, kind: SetKind, entry: Entry, delta: &mut Option<Delta>) {
+        if is_shared(kind) {
+            let users = self.shared.entry((kind, entry)).or_default();
+            *users += 1;
+            if *users > 1 {
+                return;
+            }
+        }
+        self.sizes[kind.index()] += 1;
+        record(delta, |delta| &mut delta.entries, (kind, entry), true);
+    }
+
+    fn release(&mut self, kind: SetKind, entry: Entry, delta: &mut Option<Delta>) {
+        if is_shared(kind) {
+            let Some(users) = self.shared.get_mut(&(kind, entry)) else { return };
+            *users -= 1;
+            if *users > 0 {
+                return;
+            }
+            self.shared.remove(&(kind, entry));
+        }
+        self.sizes[kind.index()] -= 1;
+        record(delta, |delta| &mut delta.entries, (kind, entry), false);
+    }
+}
+
+/// Reports whether several servers or service ports may need the same entry of this set.
+fn is_shared(kind: SetKind) -> bool {
+    kind == SetKind::LoopBack || kind.set_type() == SetType::Port
+}
+
+/// Adds a user. Returns true for the first one.
+fn acquire(users: &mut BTreeMap<IpAddr, u32>, address: IpAddr) -> bool {
+    let users = users.entry(address).or_default();
+    *users += 1;
+    *users == 1
+}
+
+/// Removes a user. Returns true for the last one.
+fn release(users: &mut BTreeMap<IpAddr, u32>, address: IpAddr) -> bool {
+    let Some(count) = users.get_mut(&address) else { return false };
+    *count -= 1;
+    let is_last = *count == 0;
+    if is_last {
+        users.remove(&address);
+    }
+    is_last
+}
+
+/// Records that an object was added or deleted; both together are no change.
+fn record<K: Ord>(
+    delta: &mut Option<Delta>,
+    part: impl FnOnce(&mut Delta) -> &mut BTreeMap<K, bool>,
+    key: K,
+    added: bool,
+) {
+    let Some(delta) = delta else { return };
+    let part = part(delta);
+    if part.get(&key) == Some(&!added) {
+        part.remove(&key);
+    } else {
+        part.insert(key, added);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! What the dataplane writes to the kernel, and when.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod common;
+
+use common::{Host, Rules, dataplane};
+use ferroute_core::{
+    Dataplane, IpFamily, Tracker,
+    testing::{Cluster, Edit, SliceBuilder, pod, service, slice},
+};
+use ferroute_ipvs::{
+    IpvsDataplane,
+    kernel::{Kernel, KernelServer, MemoryKernel, Operation},
+    plan::{Entry, IpvsSettings, ServerConfig, ServerKey, SetKind},
+};
+
+type TestDataplane = IpvsDataplane<MemoryKernel, Rules>;
+
+/// A Service with endpoints on another node, and the dataplane that serves it.
+struct Lab {
+    tracker: Tracker,
+    dataplane: TestDataplane,
+}
+
+impl Lab {
+    fn new(settings: &IpvsSettings, pods: &[&str]) -> Self {
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53);
+        let tracker = Cluster::new("node-1").service(web).slice(endpoints(pods)).tracker();
+        let mut dataplane = dataplane(IpFamily::V4, settings, &Host::new());
+        dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
+        dataplane.kernel_mut().take_text();
+        Self { tracker, dataplane }
+    }
+
+    /// Replaces the endpoints. Returns the changes that the dataplane makes.
+    fn set_endpoints(&mut self, pods: &[&str]) -> String {
+        Edit::SetSlice(endpoints(pods).build()).apply_to(&mut self.tracker);
+        let changes = self.tracker.update(IpFamily::V4);
+        self.dataplane.sync(self.tracker.table(IpFamily::V4), &changes).unwrap();
+        self.dataplane.kernel_mut().take_text()
+    }
+
+    fn resync(&mut self) -> String {
+        self.dataplane.resync(self.tracker.table(IpFamily::V4)).unwrap();
+        self.dataplane.kernel_mut().take_text()
+    }
+
+    fn server(&mut self) -> &mut KernelServer {
+        self.dataplane.kernel_mut().state.servers.get_mut(&key("10.96.0.1:80")).unwrap()
+    }
+}
+
+fn endpoints(pods: &[&str]) -> SliceBuilder {
+    let slice = slice("shop/web-1", "web").port("http", 8080).udp("dns", 5353);
+    pods.iter().fold(slice, |slice, address| slice.pod(pod(address).on("node-2")))
+}
+
+fn key(socket: &str) -> ServerKey {
+    let socket: std::net::SocketAddr = socket.parse().unwrap();
+    ServerKey { address: socket.ip(), port: socket.port(), protocol: ferroute_core::Protocol::Tcp }
+}
+
+#[test]
+fn one_endpoint_costs_one_change_for_each_virtual_server() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    insta::assert_snapshot!(lab.set_endpoints(&["10.244.2.1", "10.244.2.2"]), @r"
+    ipvsadm -a -u 10.96.0.1:53 -r 10.244.2.2:5353 -m -w 1
+    ipvsadm -a -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 1
+    ");
+}
+
+#[test]
+fn tcp_endpoint_with_connections_stays_with_weight_0_and_udp_endpoint_does_not() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1", "10.244.2.2"]);
+    lab.server().real_servers[1].connections = 3;
+    insta::assert_snapshot!(lab.set_endpoints(&["10.244.2.1"]), @r"
+    ipvsadm -d -u 10.96.0.1:53 -r 10.244.2.2:5353
+    ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 0
+    ");
+    assert_eq!(lab.dataplane.terminating(), 1);
+    // It is not taken for a modification by another program, and a restart goes on waiting.
+    assert!(!lab.dataplane.was_modified_externally().unwrap());
+    lab.resync();
+    assert_eq!((lab.server().real_servers[1].weight, lab.dataplane.terminating()), (0, 1));
+    // Back again, it keeps its connections.
+    insta::assert_snapshot!(lab.set_endpoints(&["10.244.2.1", "10.244.2.2"]), @r"
+    ipvsadm -a -u 10.96.0.1:53 -r 10.244.2.2:5353 -m -w 1
+    ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 1
+    ");
+    assert_eq!(lab.dataplane.terminating(), 0);
+}
+
+#[test]
+fn tcp_endpoint_without_connections_gets_no_new_one_before_its_removal() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1", "10.244.2.2"]);
+    insta::assert_snapshot!(lab.set_endpoints(&["10.244.2.1"]), @r"
+    ipvsadm -d -u 10.96.0.1:53 -r 10.244.2.2:5353
+    ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 0
+    ipvsadm -d -t 10.96.0.1:80 -r 10.244.2.2:8080
+    ");
+}
+
+#[test]
+fn a_resync_repairs_what_other_programs_changed() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1", "10.244.2.2"]);
+    assert!(!lab.dataplane.was_modified_externally().unwrap());
+    lab.server().config.scheduler = "wlc".into();
+    lab.server().real_servers[0].weight = 7;
+    lab.server().real_servers.remove(1);
+    let state = &mut lab.dataplane.kernel_mut().state;
+    state.addresses.clear();
+    state.entries[SetKind::ClusterIp.index()].insert(Entry::Service(key("10.96.0.9:80")));
+    insta::assert_snapshot!(lab.resync(), @r"
+    ipvsadm -E -t 10.96.0.1:80 -s rr
+    ipvsadm -a -t 10.96.0.1:80 -r 10.244.2.2:8080 -m -w 1
+    ipvsadm -e -t 10.96.0.1:80 -r 10.244.2.1:8080 -m -w 1
+    ip address add 10.96.0.1/32 dev kube-ipvs0
+    ipset del KUBE-CLUSTER-IP 10.96.0.9,tcp:80
+    ");
+}
+
+#[test]
+fn a_changed_virtual_server_is_detected() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    lab.server().real_servers.clear();
+    assert!(lab.dataplane.was_modified_externally().unwrap());
+}
+
+#[test]
+fn virtual_servers_of_other_programs_and_in_excluded_networks_are_kept() {
+    let settings = IpvsSettings { exclude_cidrs: vec!["203.0.113.0/24".parse().unwrap()], ..IpvsSettings::default() };
+    let mut lab = Lab::new(&settings, &["10.244.2.1"]);
+    let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0 };
+    let state = &mut lab.dataplane.kernel_mut().state;
+    for theirs in ["192.168.0.1:8080", "198.51.100.1:30080", "203.0.113.1:80"] {
+        state.servers.insert(key(theirs), KernelServer { config: config.clone(), real_servers: Vec::new() });
+    }
+    for ours in ["10.96.0.7:80", "198.51.100.2:443", "192.168.0.1:30080"] {
+        state.servers.insert(key(ours), KernelServer { config: config.clone(), real_servers: Vec::new() });
+    }
+    state.addresses.extend([key("10.96.0.7:80").address, key("203.0.113.1:80").address]);
+    state.entries[SetKind::LoadBalancer.index()].insert(Entry::Service(key("198.51.100.2:443")));
+    state.entries[SetKind::NodePortTcp.index()].insert(Entry::Port(30080));
+    let text = lab.resync();
+    let deleted: Vec<&str> = text.lines().filter(|line| line.starts_with("ipvsadm")).collect();
+    assert_eq!(
+        deleted,
+        ["ipvsadm -D -t 10.96.0.7:80", "ipvsadm -D -t 192.168.0.1:30080", "ipvsadm -D -t 198.51.100.2:443"]
+    );
+}
+
+#[test]
+fn a_refused_change_names_its_service_port_and_does_not_stop_the_others() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    // The real server exists already when it is to be added.
+    let kernel = lab.dataplane.kernel_mut();
+    let real = "10.244.2.2:8080".parse::<std::net::SocketAddr>().unwrap().into();
+    kernel.write(Operation::AddRealServer(key("10.96.0.1:80"), real)).unwrap();
+    kernel.take_text();
+    Edit::SetSlice(endpoints(&["10.244.2.1", "10.244.2.2"]).build()).apply_to(&mut lab.tracker);
+    let changes = lab.tracker.update(IpFamily::V4);
+    let error = lab.dataplane.sync(lab.tracker.table(IpFamily::V4), &changes).unwrap_err();
+    let ferroute_core::DataplaneError::Rejected { service_port, .. } = error else { panic!("{error:?}") };
+    assert_eq!(service_port.to_string(), "shop/web:http");
+    assert!(lab.dataplane.kernel_mut().take_text().contains("-u 10.96.0.1:53 -r 10.244.2.2:5353"));
+    assert_eq!(lab.resync(), "");
+}

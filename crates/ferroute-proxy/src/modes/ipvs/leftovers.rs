@@ -1,0 +1,123 @@
+//! What ipvs mode, of kube-proxy or Ferroute, leaves behind: virtual servers, their dummy device and ipsets. Its iptables
+//! rules are removed as leftovers of iptables mode.
+
+use std::{net::IpAddr, thread, time::Duration};
+
+use ferroute_host::{HostAddresses, KernelAddresses};
+use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
+
+use crate::cleanup::{Leftovers, Report};
+
+/// All leftovers of ipvs mode except its iptables rules, which must be removed first. With `drain`, objects that open
+/// connections need are kept.
+#[derive(Debug)]
+pub(super) struct VirtualServersAndSets {
+    pub(super) drain: bool,
+}
+
+impl Leftovers for VirtualServersAndSets {
+    fn remove(&mut self, report: &mut Report) {
+        remove(self.drain, report);
+    }
+}
+
+/// Removes kube-proxy's virtual servers, its device and its ipsets.
+///
+/// With `drain`, virtual servers that have connections are kept, because the kernel would drop the packets of these
+/// connections. The device and the ipsets are then kept as well: they identify kube-proxy's servers at the next attempt.
+fn remove(drain: bool, report: &mut Report) {
+    let mut sets = match IpSets::open() {
+        Ok(sets) => sets,
+        Err(error) => return report.failed(&error),
+    };
+    let all_removed = match remove_servers_and_device(&mut sets, drain, report) {
+        Ok(all_removed) => all_removed,
+        Err(error) => {
+            report.failed(error.as_ref());
+            false
+        }
+    };
+    if all_removed {
+        kube_proxy_set_names().for_each(|name| remove_set(&mut sets, name, report));
+    }
+}
+
+/// Removes virtual servers, then the device. Returns false if a virtual server remains.
+fn remove_servers_and_device(sets: &mut IpSets, drain: bool, report: &mut Report) -> anyhow::Result<bool> {
+    let mut devices = Devices::open()?;
+    let device = match devices.find(DUMMY_DEVICE)? {
+        Some(device) if device.kind.as_deref() == Some(DUMMY_KIND) => device,
+        Some(device) => {
+            let kind = device.kind.as_deref().unwrap_or("hardware");
+            tracing::warn!(
+                "keeping device {DUMMY_DEVICE}, which is not kube-proxy's (got kind {kind}, want {DUMMY_KIND})"
+            );
+            return Ok(true);
+        }
+        None => return Ok(true),
+    };
+    let addresses = devices.addresses(&device)?;
+    if !remove_servers(&addresses, sets, drain, report)? {
+        return Ok(false);
+    }
+    match devices.delete(&device) {
+        Ok(()) => report.removed(format!("device {DUMMY_DEVICE} with {} addresses", addresses.len())),
+        Err(error) => report.failed(&error),
+    }
+    Ok(true)
+}
+
+/// Removes virtual servers. Returns false if some may remain.
+fn remove_servers(
+    device_addresses: &[IpAddr],
+    sets: &mut IpSets,
+    drain: bool,
+    report: &mut Report,
+) -> anyhow::Result<bool> {
+    let Some(mut servers) = VirtualServers::open()? else { return Ok(true) };
+    let host_addresses = KernelAddresses::open()?.list()?;
+    let mut all_removed = true;
+    for (server, _) in servers.list()? {
+        let address = server.address;
+        // A node port has a server at each address of the node. The same port at other addresses is not kube-proxy's.
+        let is_kube_proxys = device_addresses.contains(&address)
+            || sets.has_service(server)?
+            || host_addresses.contains(&address) && sets.has_node_port(server)?;
+        if !is_kube_proxys {
+            tracing::debug!("keeping virtual server {server}, which is not kube-proxy's");
+            continue;
+        }
+        let in_use = if drain { servers.connections(server) } else { Ok(0) };
+        match in_use.and_then(|count| if count > 0 { Ok(Some(count)) } else { servers.delete(server).map(|()| None) }) {
+            Ok(Some(count)) => {
+                all_removed = false;
+                report.remains(format!("virtual server {server} has {count} connections"));
+            }
+            Ok(None) => report.removed(format!("virtual server {server}")),
+            Err(error) => {
+                all_removed = false;
+                report.failed(&error);
+            }
+        }
+    }
+    Ok(all_removed)
+}
+
+/// Removes an ipset, with retries: the kernel releases it some time after the last rule that refers to it was removed.
+fn remove_set(sets: &mut IpSets, name: &str, report: &mut Report) {
+    let mut attempt = 1;
+    loop {
+        match sets.destroy(name) {
+            Ok(true) => return report.removed(format!("ipset {name}")),
+            Ok(false) => return,
+            Err(SetError::InUse { .. }) if attempt < ATTEMPTS => {
+                attempt += 1;
+                thread::sleep(RETRY_DELAY);
+            }
+            Err(error) => return report.failed(&error),
+        }
+    }
+}
+
+const ATTEMPTS: u32 = 20;
+const RETRY_DELAY: Duration = Duration::from_millis(50);
