@@ -16,17 +16,16 @@ mod totals;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::SocketAddr,
     num::NonZeroUsize,
 };
 
-use ferroute_core::{Frontend, IpFamily};
+use ferroute_core::{IpFamily, Protocol};
 
 pub use self::totals::ConnectionTotals;
 use crate::{
     kernel::{Consistency, Counter, Kernel, NetlinkError, NetlinkKernel},
-    model::{ClassId, Data, Element, Key, Set, TableId},
-    plan::{EndpointOrder, SetId, TABLE, frontend_from_key, frontend_key},
+    model::{Data, Key, Set, TableId, Value},
+    plan::{ExistingLists, ListNumber, SetId, TABLE, frontend_from_key},
 };
 
 /// Reads the counters of one IP family's elements.
@@ -60,56 +59,48 @@ impl<K: Kernel> ConnectionReader<K> {
     pub fn read(&mut self) -> Result<&ConnectionTotals, K::Error> {
         let Some(sets) = self.counting_sets()? else { return Ok(&self.totals) };
         let mut services = HashMap::new();
-        let consistency = self.kernel.dump_elements(&self.table, &sets.services, &mut |element, counter| {
-            let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
-            let (frontend, class) = (frontend_from_key(&element.key), class_id(&element));
-            if let Some(((frontend, class), name)) = frontend.zip(class).zip(element.comment) {
-                services.insert(frontend, (name.as_str().into(), class, packets));
+        let mut lists = ExistingLists::default();
+        for (id, set) in [(SetId::Services, &sets.services), (SetId::NodePorts, &sets.node_ports)] {
+            let consistency = self.kernel.dump_elements(&self.table, set, &mut |element, counter| {
+                let Some((element, Counter { packets, .. })) = element.zip(counter) else { return };
+                let frontend = frontend_from_key(&element.key);
+                let name = element.comment.as_ref().map(|comment| Box::from(comment.as_str()));
+                lists.insert(id, element);
+                let number = frontend.and_then(|frontend| lists.number_at(frontend));
+                if let Some(((frontend, number), name)) = frontend.zip(number).zip(name) {
+                    services.insert(frontend, (name, number, packets));
+                }
+            })?;
+            if consistency == Consistency::Interrupted {
+                // Missing elements would be taken for removed ones. Two interruptions in a row are rare.
+                return Ok(&self.totals);
             }
-        })?;
-        if consistency == Consistency::Interrupted {
-            // Missing elements would be taken for removed ones. Two interruptions in a row are rare.
-            return Ok(&self.totals);
         }
         self.totals.add_services(services.iter().map(|(frontend, (name, _, packets))| (*frontend, name, *packets)));
         services.retain(|_, (name, ..)| self.totals.has_total(name));
-        let classes: Vec<(Frontend, ClassId)> = services.iter().map(|(at, (_, class, _))| (*at, *class)).collect();
-        let endpoints = self.endpoints(&sets, &classes)?;
-        self.totals.add_endpoints(endpoints.into_iter().filter_map(|(key, (socket, packets))| {
-            let (name, ..) = services.get(&frontend_from_key(&key)?)?;
-            Some((key, name, socket, packets))
-        }));
-        Ok(&self.totals)
-    }
-
-    /// Returns the counters of the endpoints of these frontends, each once, although several lists can contain an
-    /// endpoint.
-    fn endpoints(
-        &mut self,
-        sets: &Sets,
-        classes: &[(Frontend, ClassId)],
-    ) -> Result<BTreeMap<Key, (SocketAddr, u64)>, K::Error> {
-        let mut local = Vec::new();
-        let mut keys =
-            classes.iter().map(|(frontend, _)| frontend_key(*frontend, self.table.family).into_iter().collect());
-        self.kernel.get_elements(&self.table, &sets.local_services, &mut keys, &mut |element, _| {
-            local.extend(element.and_then(|element| Some((frontend_from_key(&element.key)?, class_id(&element)?))));
-        })?;
-        let mut order = EndpointOrder::new(self.table.family);
+        let names: HashMap<ListNumber, (&Box<str>, Protocol)> =
+            services.iter().map(|(frontend, (name, number, _))| (*number, (name, frontend.protocol))).collect();
+        let ports: Vec<(ListNumber, Protocol)> =
+            names.iter().map(|(number, (_, protocol))| (*number, *protocol)).collect();
         let mut counters = BTreeMap::new();
-        for (id, set) in [(SetId::Slots, &sets.slots), (SetId::Endpoints, &sets.endpoints)] {
+        for (id, set) in &sets.lists {
             let mut elements = Vec::new();
-            let mut keys = classes.iter().chain(&local).flat_map(|(at, class)| order.keys(id, *at, *class));
+            let mut keys = ports.iter().flat_map(|port| lists.keys(*id, *port));
             self.kernel.get_elements(&self.table, set, &mut keys, &mut |element, counter| {
                 elements.extend(element.map(|element| (element, counter.unwrap_or_default().packets)));
             })?;
             for (element, packets) in elements {
                 let socket = element.data.as_ref().and_then(Data::socket_addr);
                 counters.extend(socket.map(|socket| (element.key.clone(), (socket, packets))));
-                order.insert(id, element);
+                lists.insert(*id, element);
             }
         }
-        Ok(counters)
+        self.totals.add_endpoints(counters.into_iter().filter_map(|(key, (socket, packets)): (Key, _)| {
+            let Some(Value::ClassId(list)) = key.first() else { return None };
+            let (name, _) = names.get(&ListNumber::from_class_id(*list)?.0)?;
+            Some((key, *name, socket, packets))
+        }));
+        Ok(&self.totals)
     }
 
     fn counting_sets(&mut self) -> Result<Option<Sets>, K::Error> {
@@ -118,32 +109,28 @@ impl<K: Kernel> ConnectionReader<K> {
             let listed = listing.sets.iter().find(|listed| listed.name == id.name())?;
             Some((listed.set.clone()?, listed.element_count))
         };
-        let ids = [SetId::Services, SetId::LocalServices, SetId::Slots, SetId::Endpoints];
-        let [Some((services, count)), Some((local_services, _)), Some((slots, _)), Some((endpoints, _))] =
-            ids.map(find)
-        else {
+        let (Some((services, count)), Some((node_ports, _))) = (find(SetId::Services), find(SetId::NodePorts)) else {
             return Ok(None);
         };
+        let endpoints = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(SetId::Endpoints);
+        let ids = [SetId::Lists, SetId::Slots].into_iter().chain(endpoints);
+        let Some(lists) = ids.map(|id| Some((id, find(id)?.0))).collect() else { return Ok(None) };
         if count.is_some_and(|count| count > MAX_DUMPED_ELEMENTS) {
             if !std::mem::replace(&mut self.warned, true) {
                 tracing::warn!(table = %self.table, "too many frontends; connections are not counted");
             }
             return Ok(None);
         }
-        Ok(services.counter.then_some(Sets { services, local_services, slots, endpoints }))
+        Ok(services.counter.then_some(Sets { services, node_ports, lists }))
     }
 }
 
 /// The declarations of the sets with counters, and of those that lead to them.
 struct Sets {
     services: Set,
-    local_services: Set,
-    slots: Set,
-    endpoints: Set,
-}
-
-fn class_id(element: &Element) -> Option<ClassId> {
-    element.data.as_ref()?.class_id()
+    node_ports: Set,
+    /// Lists, slots and endpoints, in this order.
+    lists: Vec<(SetId, Set)>,
 }
 
 /// A dump takes quadratic time: 0.3 s for this number of elements, during which no sync has to wait.

@@ -152,15 +152,19 @@ impl<K: Kernel> NftablesDataplane<K> {
     /// Deletes unused chains once there are many. The kernel takes some milliseconds to create a chain after another was
     /// deleted, and the number of endpoints of a Service often changes back and forth.
     fn delete_unused_chains(&mut self, planner: &mut Planner, run: &mut Run) -> Result<(), Failure<K::Error>> {
-        let unused = planner.unused_chains();
-        if unused.len() <= MAX_UNUSED_CHAINS {
+        let chains = planner.unused_chains();
+        if chains.len() <= MAX_UNUSED_CHAINS {
             return Ok(());
         }
+        // First the elements, because kernels before 6.2 still count the references of elements that the same
+        // transaction deletes.
+        self.commit(&Transaction { table: self.table.clone(), changes: planner.unused_elements() }, run)?;
+        planner.unused_elements_deleted();
         // They may jump to each other.
-        let flush = unused.iter().cloned().map(Change::FlushChain);
-        let changes = flush.chain(unused.iter().cloned().map(Change::DeleteChain)).collect();
+        let flush = chains.iter().cloned().map(Change::FlushChain);
+        let changes = flush.chain(chains.iter().cloned().map(Change::DeleteChain)).collect();
         if self.delete_unused(changes, run)? {
-            planner.unused_chains_deleted();
+            planner.unused_deleted();
         }
         Ok(())
     }

@@ -17,7 +17,11 @@
 //! A rule cannot pass a register to the next rule, but it can store a number in the packet's metadata. The priority
 //! (`skb->priority`) is available for this: nat chains see only the first packet of a connection, and the next chain clears
 //! it, before routing, queueing or other programs' rules read it. `nft` calls its type `classid` and prints it as two
-//! hexadecimal numbers, here `kind:count`, see [`ClassId`].
+//! hexadecimal numbers, see [`ClassId`]. Here the upper 12 bits are the kind of forwarding, with or without the number of
+//! endpoints (the *class*), and the lower 20 bits are a list of endpoints.
+//!
+//! All frontends of a service port lead to the same lists, so a Service costs frontends plus endpoints, not their product,
+//! and a changed endpoint costs the same for one frontend as for thousands.
 //!
 //! # The table `ip ferroute` (and `ip6 ferroute`)
 //!
@@ -25,69 +29,73 @@
 //!   hook         priority  chain                       effect on the first packet of a connection
 //!   prerouting   -110      filter-prerouting-pre-dnat  source ranges of load balancers: drop        ─► firewall
 //!   output       -110      filter-output-pre-dnat      the same for the node's own packets          ─► firewall
-//!   prerouting   -100      nat-prerouting              chooses an endpoint                          ─► services
+//!   prerouting   -100      nat-prerouting              chooses an endpoint, or rejects without any  ─► services
 //!   output       -100      nat-output                  the same for the node's own packets          ─► services
 //!   prerouting   -99       filter-prerouting-post-dnat clears the priority
 //!   output       -99       filter-output-post-dnat     the same for the node's own packets
-//!   input        0         filter-input                no endpoints: reject or drop     ─► node-ports, frontends
-//!   forward      0         filter-forward              the same; other ports of cluster IPs: reject ─► frontends
-//!   output       0         filter-output               the same                                     ─► frontends
+//!   input        0         filter-input                localhost for others: drop; only with node ports on localhost
+//!   forward      0         filter-forward              other ports of cluster IPs: reject           ─► cluster-ips
+//!   output       0         filter-output               the same                                     ─► cluster-ips
 //!   postrouting  100       nat-postrouting             masquerades marked packets and hairpins
 //! ```
 //!
 //! Hooks and priorities are those of kube-proxy's nftables mode, so other tables see its decisions at the same points:
-//! before -100 a packet has the Service's address, after it the endpoint's; before 100 it has its original source.
+//! before -100 a packet has the Service's address, after it the endpoint's; before 100 it has its original source. Only
+//! the rejection of packets without an endpoint is earlier, where kube-proxy decides at priority 0: the number of endpoints
+//! is known here anyway, so established and served connections need not be checked for it again.
 //!
-//! A *frontend* is `address . protocol . port`. Node ports are frontends with address `0.0.0.0` (`::`); their rules look
-//! them up by `ip daddr & 0.0.0.0`, so that all frontends share the same maps:
+//! A *frontend* is `address . protocol . port`, or `protocol . port` for a node port. A *list* has the endpoints of a
+//! service port for one traffic policy. A *request* is a kind of forwarding and a list.
 //!
 //! | map or set | key | contents |
 //! | --- | --- | --- |
-//! | `services` | frontend | kind and number of endpoints |
-//! | `local-services` | frontend | the same for this node's endpoints, for external traffic with policy Local |
-//! | `dispatch`, `local-dispatch` | kind:count | goto the chain for it |
-//! | `endpoints` | frontend . list:index | address and port; list 1 is the cluster's, list 2 this node's, indexes from 1 |
-//! | `refused`, `dropped` | frontend | frontends without endpoints: rejected, or dropped if the policy is Local |
-//! | `restricted`, `source-ranges` | frontend (. source) | frontends with source ranges; the ranges |
+//! | `services`, `node-ports` | frontend | request |
+//! | `lists` | request | class and list: how many endpoints there are |
+//! | `dispatch`, `local-dispatch` | class | goto the chain for it |
+//! | `tcp-endpoints`, `udp-endpoints`, `sctp-endpoints` | list . index | address and port; indexes from 1 |
+//! | `restricted` | frontend | frontends with source ranges, to a list |
+//! | `source-ranges-N` | source network . list | the ranges with prefix length N |
 //! | `hairpin` | address . address . protocol . port | connections of this node's endpoints to themselves |
 //! | `cluster-ips` | address | cluster IPs, to masquerade external clients and to reject unknown ports |
 //! | `node-port-addresses` | address | addresses that serve node ports, unless all local ones do |
-//! | `slots` | frontend . list:index | slot of an endpoint, owner:number, for Services with session affinity |
-//! | `sticky-N` | frontend | frontends with an affinity timeout of N seconds |
-//! | `affinity` | owner . client | slot of the client's last endpoint; added by rules |
+//! | `slots` | list . index | slot of an endpoint, number:list, for Services with session affinity |
+//! | `sticky-N` | list | lists with an affinity timeout of N seconds |
+//! | `affinity` | list . client | slot of the client's last endpoint; added by rules |
 //!
 //! # A packet's path
 //!
 //! ```text
-//!   10.244.0.9 ─► 10.96.0.10:80/tcp, a Service with 3 endpoints
+//!   10.244.0.9 ─► 10.96.0.10:80/tcp, a Service with 3 endpoints and list 1:5
 //!
 //!   nat-prerouting ─► services
-//!       ip daddr . meta l4proto . th dport map @services        10.96.0.10 . tcp . 80 : 1:3
-//!       meta priority vmap @dispatch                            1:3 : goto pick-3
+//!       ip daddr . meta l4proto . th dport map @services        10.96.0.10 . tcp . 80 : 11:5
+//!       meta priority map @lists                                11:5 : 191:5
+//!       meta priority & fff0:1 vmap @dispatch                   190:1 : goto pick-3
 //!     ─► pick-3
-//!       numgen random mod 3                                     1:1, 1:2 or 1:3
-//!       dnat to … map @endpoints                                10.96.0.10 . tcp . 80 . 1:2 : 10.244.1.7 . 8080
-//!   filter-forward ─► frontends, cluster-ips                    no match: the destination is an endpoint now
+//!       dnat to meta priority & f:ffff . numgen random mod 3 map @tcp-endpoints
+//!                                                               1:5 . 2 : 10.244.1.7 . 8080
+//!   filter-forward ─► cluster-ips                               no match: the destination is an endpoint now
 //!   nat-postrouting                                             no mark, no hairpin: the source is kept
 //! ```
 //!
-//! There is one chain per kind and number of endpoints in use, shared by all frontends with this number. The prefix
-//! `node-port-` is for node ports, the suffix `-sticky` for Services with session affinity:
+//! There is one chain per kind and number of endpoints in use, shared by all lists with this number; above 64 endpoints,
+//! the number is rounded up by a 32nd at most, and a choice that hits nothing is repeated. The suffix `-sticky` is for
+//! Services with session affinity:
 //!
-//! * `pick-N` chooses among the cluster's endpoints, `pick-local-N` among this node's.
+//! * `pick-N` chooses one of the list's endpoints.
 //! * `external-N` marks packets for masquerading, and goes to `pick-N`.
 //! * `external-local-N` is for external traffic policy Local: pods and the node itself are served as if through a load
-//!   balancer (`pick-N`); other clients go to `pick-local-N`, if there is one.
+//!   balancer (`pick-N`); other clients go to the service port's other list, this node's endpoints.
+//! * `refuse` rejects, if there are no endpoints. Where only this node has none, `dispatch` drops.
 //!
 //! # Session affinity
 //!
 //! An endpoint of a Service with session affinity has a *slot*: a number that does not change during the endpoint's
-//! lifetime, and by which map `endpoints` has a second element for it. One half of it is the *owner*, which all slots of
-//! one list of a service port share. The `-sticky` chains load the slot of any endpoint, mask all but its owner, and look
-//! up owner and client in `affinity`, which holds the slot of the client's last endpoint. So a client reaches the same
-//! endpoint through all frontends of a service port, as in kube-proxy. A removed endpoint has no element for its slot, so
-//! its clients are removed from `affinity` and get another endpoint; changes of other endpoints have no effect. Chain
-//! `remember` updates the client's element before the packet's destination is translated.
+//! lifetime, with its list in the lower 20 bits. It takes the place of list and index in the maps of endpoints. The
+//! `-sticky` chains look up list and client in `affinity`, which holds the slot of the client's last endpoint. So a client
+//! reaches the same endpoint through all frontends of a service port, as in kube-proxy. A removed endpoint has no element
+//! for its slot, so its clients are removed from `affinity` and get another endpoint; changes of other endpoints have no
+//! effect. Chain `remember` updates the client's element before the packet's destination is translated.
 //!
 //! # Changes
 //!
@@ -95,10 +103,15 @@
 //! and the rest in transactions of about 30 ms. On start, and when the kernel's generation shows that another program has
 //! committed a transaction that modified the table, the table is read and only the difference is written.
 //!
-//! A removed endpoint is replaced by the last one of its list, so indexes stay dense and a change touches three elements
-//! per frontend. The order of endpoints in a list has no meaning; a restarted proxy keeps the kernel's. Some unused chains
-//! are kept for reuse; others are deleted in a second transaction, because kernels before 6.2 still count the references
-//! of elements that the same transaction deletes.
+//! A removed endpoint is replaced by the last one of its list, so indexes stay dense and a change touches a few elements.
+//! The order of endpoints in a list has no meaning; a restarted proxy keeps the kernel's, and the numbers of lists. A table
+//! with another layout, of an earlier version, is replaced in one transaction.
+//!
+//! A packet can be between two rules when a transaction takes effect. A service port keeps its number, and a removed one's
+//! is not used again for long, so the packet finds its own list, or none. A list that became shorter still has its first
+//! endpoint. Chains and elements of classes that are not used any more are kept for a while, for such packets and for
+//! reuse; they are deleted in further transactions, because kernels before 6.2 still count the references of elements that
+//! the same transaction deletes.
 //!
 //! What is *not* here: Kubernetes objects, when to sync, stale conntrack entries, sysctls (`route_localnet` for node ports
 //! on localhost).

@@ -16,8 +16,8 @@ pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdi
 pub use name::{Comment, Name};
 pub use rule::{CmpOp, Expression, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;
-pub use set::{Data, Element, Set, SetData, SetKind};
-pub use text::family_name;
+pub use set::{Data, Element, KeyText, Set, SetData, SetKind};
 pub(crate) use text::join;
+pub use text::{family_name, netmask};
 pub use transaction::{Change, SetOrMap, TableId, Transaction};
 pub use value::{ClassId, DataType, IfName, Key, Value, Values};

@@ -1,18 +1,20 @@
 //! The planner: computes the contents of the table, and the changes that lead to it. A pure function of its input.
 //!
 //! ```text
-//!   ServicePortEntry ──► PortPlan ──► elements of each frontend ──► difference ──► Transaction
-//!                       (compact,     (services, endpoints, …)         ▲
-//!                        kept)                                         └── previous PortPlan
+//!   ServicePortEntry ──► PortPlan ──► elements of its lists and frontends ──► difference ──► Transaction
+//!                       (compact,     (endpoints, lists, services, …)            ▲
+//!                        kept)                                                   └── previous PortPlan
 //! ```
 
+mod capacity;
 mod context;
 mod digest;
 mod elements;
+mod existing;
 mod fixed;
 mod frontend;
 mod kind;
-mod order;
+mod list;
 mod planner;
 mod port_plan;
 mod sets;
@@ -28,11 +30,9 @@ use crate::model::{Name, TableId, Transaction};
 
 pub(crate) use context::Context;
 pub use context::NftablesSettings;
-use frontend::frontend_fields;
-pub use frontend::{frontend_from_key, frontend_key};
-pub(crate) use kind::Kind;
-pub use kind::ListId;
-pub(crate) use order::EndpointOrder;
+pub(crate) use existing::ExistingLists;
+pub use frontend::{frontend_from_key, frontend_key, frontend_map};
+pub use list::{List, ListNumber};
 pub(crate) use planner::Planner;
 use sets::MapName;
 pub use sets::SetId;

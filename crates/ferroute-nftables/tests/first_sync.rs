@@ -53,8 +53,12 @@ fn api_server_and_dns_are_written_first_and_the_rest_in_several_transactions() {
     assert_eq!(transactions.iter().map(|changes| services(changes)).sum::<usize>(), 5_002);
     // A Service is written in one transaction: every number of endpoints comes with as many endpoints.
     for changes in transactions.iter() {
-        let endpoints = changes.iter().filter(|line| line.starts_with("add element ip ferroute endpoints")).count();
-        let singles = changes.iter().filter(|line| line.ends_with(": 1:1 }")).count();
+        let endpoints =
+            changes.iter().filter(|line| line.starts_with("add element") && line.contains("-endpoints {")).count();
+        let singles = changes
+            .iter()
+            .filter(|line| line.starts_with("add element ip ferroute lists") && line.contains(" : 91:"))
+            .count();
         assert_eq!(endpoints, 10 * (services(changes) - singles) + singles);
     }
     drop(transactions);

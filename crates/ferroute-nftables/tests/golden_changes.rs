@@ -59,24 +59,28 @@ fn removed_endpoint_is_replaced_by_the_last_one() {
     let edits = [set_slice(pods(&[2, 4, 5]))];
     assert_snapshot!(written(&cluster(web(), pods(&[2, 3, 4, 5])), edits), @r#"
     add chain ip ferroute pick-3
-    add rule ip ferroute pick-3 meta priority set numgen random mod 3 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add rule ip ferroute pick-3 meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints comment "the list has just become shorter"
-    add element ip ferroute dispatch { 1:3 : goto pick-3 }
-    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 1:4 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.3 . 8080 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:4 : 10.244.0.5 . 8080 }
-    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:3 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.5 . 8080 }
-    delete element ip ferroute dispatch { 1:4 : goto pick-4 }
+    add rule ip ferroute pick-3 meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 3 offset 1 map @tcp-endpoints
+    add rule ip ferroute pick-3 meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @tcp-endpoints comment "the list has just become shorter"
+    add rule ip ferroute pick-3 meta l4proto udp dnat ip to meta priority & f:ffff . numgen random mod 3 offset 1 map @udp-endpoints
+    add rule ip ferroute pick-3 meta l4proto udp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @udp-endpoints comment "the list has just become shorter"
+    add rule ip ferroute pick-3 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 3 offset 1 map @sctp-endpoints
+    add rule ip ferroute pick-3 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @sctp-endpoints comment "the list has just become shorter"
+    add element ip ferroute dispatch { 190:1 : goto pick-3 }
+    add element ip ferroute local-dispatch { 190:1 : goto pick-3 }
+    delete element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.3 . 8080 }
+    add element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.5 . 8080 }
+    delete element ip ferroute lists { 11:1 : 211:1 }
+    add element ip ferroute lists { 11:1 : 191:1 }
+    delete element ip ferroute tcp-endpoints { 1:1 . 4 : 10.244.0.5 . 8080 }
     "#);
 }
 
 #[test]
 fn replaced_endpoint_changes_one_element() {
-    assert_snapshot!(written(&cluster(web(), pods(&[2, 3])), [set_slice(pods(&[2, 9]))]), @r#"
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.3 . 8080 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:2 : 10.244.0.9 . 8080 }
-    "#);
+    assert_snapshot!(written(&cluster(web(), pods(&[2, 3])), [set_slice(pods(&[2, 9]))]), @"
+    delete element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.3 . 8080 }
+    add element ip ferroute tcp-endpoints { 1:1 . 2 : 10.244.0.9 . 8080 }
+    ");
 }
 
 #[test]
@@ -84,51 +88,57 @@ fn endpoint_of_a_service_with_affinity_is_added_and_another_removed() {
     let edits = [set_slice(pods(&[2, 3])), set_slice(pods(&[3]))];
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-sticky-2
-    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots meta priority set meta priority & ffff:1 . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
-    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 2 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember
-    add rule ip ferroute pick-sticky-2 meta priority set numgen random mod 1 offset 65537 meta priority set ip daddr . meta l4proto . th dport . meta priority map @slots jump remember comment "the list has just become shorter"
-    add element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
-    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
-    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:2 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:9843 : 10.244.0.3 . 8080 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : 8367:9843 }
-    delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
-    add element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
-    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:2 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:53ed }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:2 : 8367:9843 }
-    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 5:1 }
-    add element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:9843 }
-    delete element ip ferroute dispatch { 5:2 : goto pick-sticky-2 }
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump remember
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump remember comment "the list has just become shorter"
+    add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
+    add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
+    add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
+    add element ip ferroute slots { 1:1 . 2 : 7321:1 }
+    delete element ip ferroute lists { 41:1 : c1:1 }
+    add element ip ferroute lists { 41:1 : 141:1 }
+    delete element ip ferroute slots { 1:1 . 1 : e931:1 }
+    add element ip ferroute slots { 1:1 . 1 : 7321:1 }
+    delete element ip ferroute lists { 41:1 : 141:1 }
+    add element ip ferroute lists { 41:1 : c1:1 }
+    delete element ip ferroute tcp-endpoints { e931:1 . 0 : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 1:1 . 2 : 7321:1 }
     "#);
 }
 
 #[test]
 fn service_loses_its_endpoints_and_gets_them_back() {
     let edits = [set_slice(pods(&[])), set_slice(pods(&[2]))];
-    assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @r#"
-    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 1:1 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
-    add element ip ferroute refused { 10.96.0.1 . tcp . 80 comment "shop/web:http" }
-    delete element ip ferroute dispatch { 1:1 : goto pick-1 }
-    add element ip ferroute dispatch { 1:1 : goto pick-1 }
-    delete element ip ferroute refused { 10.96.0.1 . tcp . 80 }
-    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:1 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
-    "#);
+    assert_snapshot!(written(&cluster(web(), pods(&[2])), edits), @"
+    delete element ip ferroute lists { 11:1 : 91:1 }
+    add element ip ferroute lists { 11:1 : 71:1 }
+    delete element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
+    add element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
+    delete element ip ferroute lists { 11:1 : 71:1 }
+    add element ip ferroute lists { 11:1 : 91:1 }
+    ");
 }
 
 #[test]
 fn source_ranges_are_widened() {
     let service = |range: &str| web().load_balancer("198.51.100.1").source_range(range);
     let edits = [set_service(service("10.1.0.0/16")), set_service(service("10.0.0.0/8"))];
-    assert_snapshot!(written(&cluster(service("10.1.2.0/24"), pods(&[2])), edits), @r#"
-    delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.2.0/24 }
-    add element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.0.0/16 }
-    delete element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.1.0.0/16 }
-    add element ip ferroute source-ranges { 198.51.100.1 . tcp . 80 . 10.0.0.0/8 }
-    "#);
+    assert_snapshot!(written(&cluster(service("10.1.2.0/24"), pods(&[2])), edits), @"
+    add set ip ferroute source-ranges-16 { type ipv4_addr . classid ; }
+    add element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
+    delete element ip ferroute source-ranges-24 { 10.1.2.0 . 1:1 }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.255.0.0 . meta priority @source-ranges-16 meta priority set none return
+    add rule ip ferroute source-ranges drop
+    delete set ip ferroute source-ranges-24
+    add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    delete element ip ferroute source-ranges-16 { 10.1.0.0 . 1:1 }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges drop
+    delete set ip ferroute source-ranges-16
+    ");
 }
 
 #[test]
@@ -136,17 +146,20 @@ fn last_affinity_is_removed_with_its_rules() {
     let edits = [set_service(web())];
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-1
-    add rule ip ferroute pick-1 meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
-    add element ip ferroute dispatch { 1:1 : goto pick-1 }
-    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 5:1 }
-    delete element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 8367:53ed : 10.244.0.2 . 8080 }
-    delete element ip ferroute slots { 10.96.0.1 . tcp . 80 . 1:1 : 8367:53ed }
-    delete element ip ferroute sticky-300 { 10.96.0.1 . tcp . 80 }
-    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:1 }
-    add element ip ferroute endpoints { 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080 }
-    delete element ip ferroute dispatch { 5:1 : goto pick-sticky-1 }
+    add rule ip ferroute pick-1 meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @tcp-endpoints
+    add rule ip ferroute pick-1 meta l4proto udp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @udp-endpoints
+    add rule ip ferroute pick-1 meta l4proto sctp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @sctp-endpoints
+    add element ip ferroute dispatch { 90:1 : goto pick-1 }
+    add element ip ferroute local-dispatch { 90:1 : goto pick-1 }
+    add element ip ferroute tcp-endpoints { 1:1 . 1 : 10.244.0.2 . 8080 }
+    add element ip ferroute lists { 11:1 : 91:1 }
+    delete element ip ferroute services { 10.96.0.1 . tcp . 80 : 41:1 }
+    add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 11:1 }
+    delete element ip ferroute lists { 41:1 : c1:1 }
+    delete element ip ferroute tcp-endpoints { e931:1 . 0 : 10.244.0.2 . 8080 }
+    delete element ip ferroute slots { 1:1 . 1 : e931:1 }
+    delete element ip ferroute sticky-300 { 1:1 }
     flush chain ip ferroute remember
-    flush chain ip ferroute node-port-remember
     delete set ip ferroute sticky-300
     "#);
 }

@@ -69,7 +69,7 @@ impl Host {
     }
 
     /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians: it is the host's own.
-    pub(crate) fn is_martian_source(&self, address: IpAddr) -> bool {
+    pub fn is_martian_source(&self, address: IpAddr) -> bool {
         let localhost = IpAddr::from([127, 0, 0, 1]);
         address == localhost || self.addresses.contains(&address) || (address.is_loopback() && !self.route_localnet)
     }

@@ -22,7 +22,7 @@ use ferroute_nftables::{
     ClassId, Value,
     kernel::{Kernel, MemoryKernel, MemoryTable},
     model::{Change, Data, Element, Name, TableId, Transaction},
-    plan::{NftablesSettings, TABLE},
+    plan::{ListNumber, NftablesSettings, SetId, TABLE},
 };
 use ferroute_trace::{Host, Leaf, Packet, Ruleset};
 use ipnet::IpNet;
@@ -177,7 +177,9 @@ impl<'a> Modes<'a> {
             let &[end] = &ends_there[..] else { continue };
             let mut transaction = Transaction::new(self.id());
             for slot in &slots {
-                let element = Element::new([slot.owner().into(), packet.source.ip().into()]).values([(*slot).into()]);
+                let (number, list) = ListNumber::from_class_id(*slot).unwrap();
+                let element =
+                    Element::new([number.list(list).into(), packet.source.ip().into()]).values([(*slot).into()]);
                 transaction.push(Change::AddElement(Name::fixed("affinity"), element));
             }
             let mut kernel = self.nftables.clone();
@@ -191,13 +193,17 @@ impl<'a> Modes<'a> {
 
     /// Returns the slots of an endpoint, one for each endpoint list of the frontend that contains it.
     fn slots(&self, frontend: &[Value], endpoint: SocketAddr) -> Vec<ClassId> {
-        let (map, data) = (Name::fixed("endpoints"), [endpoint.ip().into(), Value::Port(endpoint.port())]);
-        let of_it = self.table().elements(&map).filter(|element| {
-            element.key.starts_with(frontend)
-                && matches!(&element.data, Some(Data::Values(fields)) if fields.as_slice() == data)
-        });
-        let slot = |element: &Element| match element.key.last() {
-            Some(Value::ClassId(class)) => Some(*class),
+        let number = |id: ClassId| ListNumber::from_class_id(id).map(|(number, _)| number);
+        let services = self.table().elements(&SetId::Services.name()).find(|element| element.key[..] == *frontend);
+        let of_service = services.and_then(|element| number(element.data.as_ref()?.class_id()?));
+        let data = [endpoint.ip().into(), Value::Port(endpoint.port())];
+        let maps = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| SetId::Endpoints(protocol).name());
+        let of_it = maps
+            .iter()
+            .flat_map(|map| self.table().elements(map))
+            .filter(|element| matches!(&element.data, Some(Data::Values(fields)) if fields.as_slice() == data));
+        let slot = |element: &Element| match element.key[..] {
+            [Value::ClassId(slot), Value::Integer(0)] if number(slot) == of_service => Some(slot),
             _ => None,
         };
         of_it.filter_map(slot).collect()
@@ -271,6 +277,7 @@ fn every_mode_difference_occurs() {
         UnassignedClusterIp,
         NodeToExternalAddressWithoutEndpoints,
         SourceRangesWithoutEndpoints,
+        SpoofedAddressWithoutEndpoints,
         SourceRangesOnExternalIp,
         NodePortOnExcludedAddress,
         HairpinFromOtherNode,

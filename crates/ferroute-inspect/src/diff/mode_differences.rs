@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::{Outcomes, PacketOutcome};
 
-/// An intended difference between iptables mode and nftables mode, which kube-proxy has as well.
+/// An intended difference between iptables mode and nftables mode, which kube-proxy has as well if nothing else is stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ModeDifference {
@@ -30,6 +30,9 @@ pub enum ModeDifference {
     /// Clients outside of the source ranges of a Service without endpoints: nftables mode drops their packets, iptables
     /// mode rejects them.
     SourceRangesWithoutEndpoints,
+    /// Packets from outside that claim to come from the node, or to be for its localhost, to a Service without endpoints:
+    /// Ferroute's nftables mode rejects them before the kernel would drop them.
+    SpoofedAddressWithoutEndpoints,
     /// A load balancer address that is also an external IP of the same Service: nftables mode applies the source ranges,
     /// in iptables mode the rule of the external IP comes first.
     SourceRangesOnExternalIp,
@@ -132,6 +135,10 @@ impl<'a> ModeDifferences<'a> {
         if by_node && is(PacketOutcome::Untouched) && external_services().next().is_some() {
             return Some((NodeToExternalAddressWithoutEndpoints, only(PacketOutcome::Rejected)));
         }
+        let spoofed = !by_node && (self.host.is_martian_source(from) || to.ip().is_loopback());
+        if spoofed && is(PacketOutcome::Dropped) && self.is_rejected(packet) && !load_balanced().any(excluded) {
+            return Some((SpoofedAddressWithoutEndpoints, only(PacketOutcome::Rejected)));
+        }
         let ports = self.cluster_ips.get(&to.ip());
         if is(PacketOutcome::Untouched) && ports.is_some_and(|ports| !ports.contains(&(packet.protocol, to.port()))) {
             return Some((UnknownPortOfClusterIp, only(PacketOutcome::Rejected)));
@@ -147,6 +154,17 @@ impl<'a> ModeDifferences<'a> {
             return rejected_or_dropped.then(|| (NodePortOnExcludedAddress, only(PacketOutcome::Untouched)));
         }
         self.hairpin(packet, iptables, trace).map(|outcomes| (HairpinFromOtherNode, outcomes))
+    }
+
+    /// Reports whether a packet's destination is a frontend of a service port without endpoints.
+    fn is_rejected(&self, packet: &Packet) -> bool {
+        let serves = |address| self.serves_node_ports_on(address) && self.host.owns(address);
+        let owner = self.services.entries.iter().find(|(name, entry)| {
+            let mut frontends = entry.service.frontends(name.protocol);
+            name.protocol == packet.protocol
+                && frontends.any(|(_, frontend)| frontend.matches(packet.destination, serves))
+        });
+        owner.is_some_and(|(_, entry)| !self.services.endpoint_sets(entry).has_any_endpoints)
     }
 
     /// Returns the outcomes in nftables mode if the sender is an endpoint on another node that reaches itself through this
@@ -216,6 +234,9 @@ impl ModeDifference {
             }
             Self::SourceRangesWithoutEndpoints => {
                 "without endpoints, nftables mode drops clients outside of the source ranges; iptables mode rejects all clients"
+            }
+            Self::SpoofedAddressWithoutEndpoints => {
+                "without endpoints, nftables mode rejects clients with an address of the node; in iptables mode the kernel drops them first"
             }
             Self::SourceRangesOnExternalIp => {
                 "only nftables mode applies source ranges to a load balancer address that is also an external IP"

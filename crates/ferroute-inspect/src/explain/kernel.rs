@@ -13,10 +13,10 @@ use ferroute_iptables::{
     plan::is_service_chain,
 };
 use ferroute_nftables::{
-    Value,
+    ClassId, Value,
     kernel::Counter,
-    model::{Element, Name},
-    plan::{SetId, frontend_key},
+    model::{Comment, Element, Key, Name},
+    plan::{ListNumber, SetId, frontend_key},
 };
 use ferroute_proxy::{
     kernel_rules::{self, KernelRules},
@@ -45,7 +45,7 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
                 port.family == family && port.protocol == name.protocol && *port.name == *name.port
             };
             let Some(port) = ports.iter_mut().find(is_same) else { continue };
-            let rules = rules.as_ref().map(|rules| rules.service_port(family, name, entry));
+            let rules = rules.as_ref().map(|rules| rules.service_port(name, entry));
             let connections = tracked.as_ref().map(|tracked| count(tracked, port, entry, addresses));
             if rules.is_some() || connections.is_some() {
                 port.kernel = Some(KernelState { rules, connections });
@@ -76,9 +76,9 @@ impl FamilyRules {
         Ok(Self { elements: elements.collect(), kernel })
     }
 
-    fn service_port(&self, family: IpFamily, name: &ServicePortName, entry: &ServicePortEntry) -> Vec<ServiceRule> {
+    fn service_port(&self, name: &ServicePortName, entry: &ServicePortEntry) -> Vec<ServiceRule> {
         let iptables = self.kernel.iptables.iter().flat_map(|snapshot| iptables_rules(&snapshot.saved, name));
-        iptables.chain(nftables_elements(&self.elements, family, name, entry)).collect()
+        iptables.chain(nftables_elements(&self.elements, name, entry)).collect()
     }
 }
 
@@ -189,25 +189,45 @@ fn service_rule(saved: &SavedRules, table: TableName, chain: ChainName, position
 /// Returns those of the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of
 /// their sets.
 fn nftables_elements<'a>(
-    elements: impl IntoIterator<Item = &'a (Name, Element, Option<Counter>)>,
-    family: IpFamily,
+    elements: &'a [(Name, Element, Option<Counter>)],
     port: &ServicePortName,
     entry: &ServicePortEntry,
 ) -> Vec<ServiceRule> {
-    let frontends: Vec<[Value; 3]> =
-        entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend, family)).collect();
-    let belongs = |set: SetId, key: &[Value]| match set {
-        SetId::ClusterIps => entry.service.cluster_ip.is_some_and(|address| key == [address.into()]),
+    let frontends: Vec<Key> =
+        entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend)).collect();
+    let owns = |set: SetId, key: &Key| {
+        matches!(set, SetId::Services | SetId::NodePorts | SetId::Restricted) && frontends.contains(key)
+    };
+    let number = |id: ClassId| ListNumber::from_class_id(id).map(|(number, _)| number);
+    let numbers: BTreeSet<ListNumber> = elements
+        .iter()
+        .filter(|(set, element, _)| {
+            // Another service port may own a frontend.
+            SetId::from_name(set).is_some_and(|set| owns(set, &element.key))
+                && element.comment.as_ref().is_some_and(|comment| *comment == Comment::new(&port.to_string()))
+        })
+        .filter_map(|(_, element, _)| number(element.data.as_ref()?.class_id()?))
+        .collect();
+    let belongs = |set: SetId, key: &Key| match set {
+        SetId::ClusterIps => entry.service.cluster_ip.is_some_and(|address| key[..] == [address.into()]),
         SetId::Hairpin => entry.endpoints.iter().any(|endpoint| {
             let address = endpoint.address.into();
-            key == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
+            key[..] == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
         }),
         SetId::Dispatch | SetId::LocalDispatch | SetId::NodePortAddresses => false,
-        _ => frontends.iter().any(|frontend| key.starts_with(frontend)),
+        SetId::Services | SetId::NodePorts | SetId::Restricted => owns(set, key),
+        SetId::Lists
+        | SetId::Endpoints(_)
+        | SetId::Slots
+        | SetId::Affinity
+        | SetId::SourceRanges(_)
+        | SetId::Sticky(_) => key.iter().any(|value| match value {
+            Value::ClassId(id) => number(*id).is_some_and(|number| numbers.contains(&number)),
+            _ => false,
+        }),
     };
-    let selected = elements
-        .into_iter()
-        .filter(|(set, element, _)| SetId::from_name(set).is_some_and(|set| belongs(set, &element.key)));
+    let selected =
+        elements.iter().filter(|(set, element, _)| SetId::from_name(set).is_some_and(|set| belongs(set, &element.key)));
     selected
         .map(|(set, element, counter)| ServiceRule {
             location: format!("@{set}"),

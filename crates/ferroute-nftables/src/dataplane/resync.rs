@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ferroute_core::{Frontend, ServicePortName, ServiceTable, SyncReport};
+use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
 
 use super::{
     Failure, NftablesDataplane, has_rules,
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     kernel::{Consistency, Kernel, ListedChain, Listing},
-    model::{Change, ClassId, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
-    plan::{EndpointOrder, Planner, SetId, frontend_from_key},
+    model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
+    plan::{ExistingLists, Planner, SetId},
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
@@ -33,8 +33,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
             ReadResult::KeptChanging(set) => return Err(Failure::ChangedWhileReading { set }),
         };
-        let order = std::mem::replace(&mut contents.order, EndpointOrder::new(table.family));
-        let mut planner = Planner::with_order(planner.context().clone(), order);
+        let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
         let mut transaction = self.transaction();
         for name in table.entries.keys() {
             planner.update(name, table, &mut transaction);
@@ -43,8 +42,8 @@ impl<K: Kernel> NftablesDataplane<K> {
         planner.finish_transaction(&mut transaction);
         transaction.changes.clear();
         // Chains that became unused while planning were never written.
-        planner.unused_chains_deleted();
-        contents.order = planner.take_order();
+        planner.unused_deleted();
+        contents.lists = planner.take_existing();
         let mut elements: HashMap<Name, usize> = HashMap::new();
         planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
         let unused = contents.repair(&planner, &mut transaction);
@@ -104,10 +103,10 @@ fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
 #[derive(Debug)]
 struct Contents {
     listing: Listing,
-    /// The elements of all sets except those in `order`.
+    /// The elements of all sets except slots and endpoints.
     elements: HashMap<SetId, Elements>,
-    /// The elements of maps `endpoints` and `slots`.
-    order: EndpointOrder,
+    /// Slots and endpoints.
+    lists: ExistingLists,
 }
 
 /// The elements of a set by key.
@@ -133,7 +132,7 @@ fn read<K: Kernel>(
     if !is_compatible(&listing, planner) {
         return Ok(ReadResult::Incompatible);
     }
-    let mut contents = Contents { listing, elements: HashMap::new(), order: EndpointOrder::new(table.family) };
+    let mut contents = Contents { listing, elements: HashMap::new(), lists: ExistingLists::default() };
     let mut sets: Vec<(SetId, Set, Option<usize>)> = contents
         .listing
         .sets
@@ -141,8 +140,8 @@ fn read<K: Kernel>(
         .filter_map(|listed| Some((SetId::from_name(&listed.name)?, listed.set.clone()?, listed.element_count)))
         .filter(|(id, ..)| !id.is_dynamic())
         .collect();
-    // The keys of slots follow from services, and those of endpoints from slots.
-    sets.sort_by_key(|(id, ..)| (*id == SetId::Endpoints, *id == SetId::Slots));
+    // The keys of slots follow from services and lists, and those of endpoints from slots.
+    sets.sort_by_key(|(id, ..)| (matches!(id, SetId::Endpoints(_)), *id == SetId::Slots));
     for (id, set, count) in sets {
         let mut reader = SetReader { kernel: &mut *kernel, table, id, set: &set, count };
         match reader.read(&mut contents)? {
@@ -175,9 +174,9 @@ enum SetState {
 
 impl<K: Kernel> SetReader<'_, K> {
     fn read(&mut self, contents: &mut Contents) -> Result<SetState, K::Error> {
-        let has_order = [SetId::Endpoints, SetId::Slots].contains(&self.id);
-        if has_order && self.count.is_some_and(|count| count > MAX_DUMPED_ELEMENTS) {
-            // This misses elements of frontends that map `services` does not contain.
+        let has_lists = matches!(self.id, SetId::Endpoints(_) | SetId::Slots);
+        if has_lists && self.count.is_some_and(|count| count > MAX_DUMPED_ELEMENTS) {
+            // This misses elements of lists that no frontend uses.
             let state = self.get(contents)?;
             if state == SetState::Complete {
                 return Ok(state);
@@ -208,15 +207,11 @@ impl<K: Kernel> SetReader<'_, K> {
     /// Gets the elements whose keys follow from the sets read before.
     fn get(&mut self, contents: &mut Contents) -> Result<SetState, K::Error> {
         let id = self.id;
-        let services = [SetId::Services, SetId::LocalServices].into_iter().filter_map(|id| contents.elements.get(&id));
-        let frontends: Vec<(Frontend, ClassId)> = services
-            .flatten()
-            .filter_map(|(key, (data, _))| frontend_from_key(key).zip(data.as_ref().and_then(Data::class_id)))
-            .collect();
+        let service_ports: Vec<_> = contents.lists.service_ports().into_iter().collect();
         let mut is_undecodable = false;
-        for frontends in frontends.chunks(FRONTENDS_PER_REQUEST) {
+        for service_ports in service_ports.chunks(SERVICE_PORTS_PER_REQUEST) {
             let mut elements = Vec::new();
-            let mut keys = frontends.iter().flat_map(|(frontend, class)| contents.order.keys(id, *frontend, *class));
+            let mut keys = service_ports.iter().flat_map(|port| contents.lists.keys(id, *port));
             self.kernel.get_elements(self.table, self.set, &mut keys, &mut |element, _| match element {
                 Some(element) => elements.push(element),
                 None => is_undecodable = true,
@@ -230,17 +225,17 @@ impl<K: Kernel> SetReader<'_, K> {
 
 impl Contents {
     fn insert(&mut self, set: SetId, element: Element) {
-        if let Some(Element { key, data, comment }) = self.order.insert(set, element) {
+        if let Some(Element { key, data, comment }) = self.lists.insert(set, element) {
             self.elements.entry(set).or_default().insert(key, (data, comment));
         }
     }
 
     fn count(&self, set: SetId) -> usize {
-        self.order.count(set) + self.elements.get(&set).map_or(0, HashMap::len)
+        self.lists.count(set) + self.elements.get(&set).map_or(0, HashMap::len)
     }
 
     fn clear(&mut self, set: SetId) {
-        self.order.clear(set);
+        self.lists.clear(set);
         self.elements.remove(&set);
     }
 
@@ -266,7 +261,7 @@ impl Contents {
         let unordered = self.elements.into_iter().flat_map(|(set, elements)| {
             elements.into_iter().map(move |(key, (data, comment))| (set, Element { key, data, comment }))
         });
-        let surplus = self.order.into_elements().chain(unordered);
+        let surplus = self.lists.into_elements().chain(unordered);
         transaction.changes.extend(surplus.map(|(set, element)| Change::DeleteElement(set.name(), element)));
         // After all deletions, because the kernel rejects overlapping ranges.
         transaction.changes.append(&mut additions);
@@ -284,7 +279,7 @@ impl Contents {
     fn remove(&mut self, set: SetId, planned: &Element) -> Option<Element> {
         let (data, comment) = match self.elements.get_mut(&set).and_then(|elements| elements.remove(&planned.key)) {
             Some(content) => content,
-            None => (Some(self.order.remove(set, planned)?), None),
+            None => (Some(self.lists.remove(set, planned)?), None),
         };
         Some(Element { key: planned.key.clone(), data, comment })
     }
@@ -336,6 +331,6 @@ const DNS_PORT: u16 = 53;
 /// Elements of larger maps are requested by key, because a dump takes quadratic time: 0.3 s for 100,000 elements, 30 s
 /// for a million.
 const MAX_DUMPED_ELEMENTS: usize = 100_000;
-/// The number of frontends whose endpoints are requested together.
-const FRONTENDS_PER_REQUEST: usize = 1_000;
+/// The number of service ports whose endpoints are requested together.
+const SERVICE_PORTS_PER_REQUEST: usize = 1_000;
 const MAX_ATTEMPTS: usize = 5;

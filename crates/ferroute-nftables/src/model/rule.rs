@@ -21,18 +21,18 @@ pub struct Rule {
 pub enum Field {
     /// `ip saddr` or `ip6 saddr`.
     Saddr,
+    /// `ip saddr & mask` or `ip6 saddr & mask`: the network of the source with this prefix length.
+    SaddrNetwork(u8),
     /// `ip daddr` or `ip6 daddr`.
     Daddr,
-    /// `ip daddr & 0.0.0.0` or `ip6 daddr & ::`: the same value for every packet.
-    ZeroDaddr,
     /// `meta l4proto`.
     L4proto,
     /// `th dport`.
     Dport,
     /// `meta priority`.
     MetaPriority,
-    /// `meta priority & ffff:1`: the owner of the slot in the priority, see [`ClassId::owner`].
-    SlotOwner,
+    /// `meta priority & mask`.
+    PriorityBits(ClassId),
     /// `th sport`. The planner writes neither this field nor those below.
     Sport,
     /// `meta mark`.
@@ -70,12 +70,12 @@ pub enum Statement {
         /// A map of such keys to class ids.
         map: Name,
     },
-    /// `meta priority set numgen random mod count offset first`.
-    MetaPriorityNumgen {
-        /// How many class ids there are; at least 1.
-        count: u32,
-        /// The smallest class id.
-        first: ClassId,
+    /// `meta priority set meta priority & mask | bits`.
+    MetaPriorityBits {
+        /// The bits to keep, without those to set.
+        mask: ClassId,
+        /// The bits to set.
+        bits: ClassId,
     },
     /// `meta priority set none`.
     MetaPriorityNone,
@@ -304,10 +304,10 @@ impl Field {
     /// Returns the type of the field's value in packets of an IP family.
     pub fn data_type(self, family: IpFamily) -> DataType {
         match self {
-            Self::Saddr | Self::Daddr | Self::ZeroDaddr => DataType::address(family),
+            Self::Saddr | Self::SaddrNetwork(_) | Self::Daddr => DataType::address(family),
             Self::L4proto => DataType::InetProto,
             Self::Dport | Self::Sport => DataType::InetService,
-            Self::MetaPriority | Self::SlotOwner => DataType::ClassId,
+            Self::MetaPriority | Self::PriorityBits(_) => DataType::ClassId,
             Self::Iifname | Self::Oifname => DataType::IfName,
             Self::MetaMark
             | Self::CtState

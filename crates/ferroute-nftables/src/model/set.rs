@@ -1,6 +1,7 @@
 use std::{fmt, net::SocketAddr};
 
 use arrayvec::ArrayVec;
+use ferroute_core::Protocol;
 
 use super::{ClassId, Comment, DataType, Key, Name, Value, Values, Verdict, join};
 
@@ -17,6 +18,8 @@ pub struct Set {
     pub kind: SetKind,
     /// Whether every element has a counter of the packets that matched it.
     pub counter: bool,
+    /// The protocol of the ports in the data of a declaration with `typeof`.
+    pub protocol: Option<Protocol>,
     /// The set's comment.
     pub comment: Option<Comment>,
 }
@@ -69,7 +72,15 @@ pub enum Data {
 impl Set {
     /// Returns a set without flags.
     pub fn new(name: Name, key: impl Into<Vec<DataType>>) -> Self {
-        Self { name, key: key.into(), data: SetData::None, kind: SetKind::Exact, counter: false, comment: None }
+        Self {
+            name,
+            key: key.into(),
+            data: SetData::None,
+            kind: SetKind::Exact,
+            counter: false,
+            protocol: None,
+            comment: None,
+        }
     }
 
     /// Makes it a map to values of these types.
@@ -92,6 +103,11 @@ impl Set {
         Self { counter, ..self }
     }
 
+    /// Sets the protocol of the ports in the data.
+    pub fn protocol(self, protocol: Protocol) -> Self {
+        Self { protocol: Some(protocol), ..self }
+    }
+
     /// Sets the comment.
     pub fn comment(self, comment: &'static str) -> Self {
         Self { comment: Some(Comment::fixed(comment)), ..self }
@@ -102,6 +118,20 @@ impl Set {
         if self.data == SetData::None { "set" } else { "map" }
     }
 
+    /// Reports whether `nft` needs an example of each field, because integers have no fixed length: `typeof`.
+    pub(crate) fn has_typeof(&self) -> bool {
+        self.key.len() > 1 && self.key.contains(&DataType::Integer)
+    }
+
+    fn types_text(&self, types: &[DataType]) -> String {
+        if self.has_typeof() {
+            let examples: Vec<&str> = types.iter().map(|data_type| data_type.example(self.protocol)).collect();
+            join(&examples, " . ")
+        } else {
+            join(types, " . ")
+        }
+    }
+
     /// Returns the length of a key in bytes.
     pub fn key_length(&self) -> usize {
         length(&self.key)
@@ -109,11 +139,12 @@ impl Set {
 
     /// Returns the set's properties, each in `nft` syntax.
     pub fn properties(&self) -> Vec<String> {
-        let key = join(&self.key, " . ");
+        let keyword = if self.has_typeof() { "typeof" } else { "type" };
+        let key = self.types_text(&self.key);
         let mut properties = vec![match &self.data {
-            SetData::None => format!("type {key}"),
-            SetData::Values(types) => format!("type {key} : {}", join(types, " . ")),
-            SetData::Verdict => format!("type {key} : verdict"),
+            SetData::None => format!("{keyword} {key}"),
+            SetData::Values(types) => format!("{keyword} {key} : {}", self.types_text(types)),
+            SetData::Verdict => format!("{keyword} {key} : verdict"),
         }];
         match self.kind {
             SetKind::Exact => {}
@@ -166,7 +197,12 @@ impl Data {
 impl Element {
     /// Returns an element without data.
     pub fn new<const N: usize>(key: [Value; N]) -> Self {
-        Self { key: key.into_iter().collect(), data: None, comment: None }
+        Self::with_key(key.into_iter().collect())
+    }
+
+    /// Returns an element without data.
+    pub fn with_key(key: Key) -> Self {
+        Self { key, data: None, comment: None }
     }
 
     /// Sets the data to values.
@@ -185,9 +221,27 @@ impl Element {
     }
 }
 
+/// A key in `nft` syntax.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyText<'a>(pub &'a [Value]);
+
+impl fmt::Display for KeyText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, value) in self.0.iter().enumerate() {
+            f.write_str(if i > 0 { " . " } else { "" })?;
+            match value {
+                // Next to other fields it is an index, and alone it is a mark.
+                Value::Integer(number) if self.0.len() > 1 => number.fmt(f)?,
+                value => value.fmt(f)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&join(&self.key, " . "))?;
+        KeyText(&self.key).fmt(f)?;
         if let Some(comment) = &self.comment {
             write!(f, " {comment}")?;
         }

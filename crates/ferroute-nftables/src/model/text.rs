@@ -2,11 +2,12 @@
 
 use std::{
     fmt::{self, Write},
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use ferroute_core::IpFamily;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{ClassId, CmpOp, Field, InterfacePattern, Match, RejectWith, Rule, Statement, Value, name::Printable};
 
@@ -21,6 +22,18 @@ pub fn family_name(family: IpFamily) -> &'static str {
     match family {
         IpFamily::V4 => "ip",
         IpFamily::V6 => "ip6",
+    }
+}
+
+/// Returns the netmask of a prefix length.
+///
+/// # Panics
+///
+/// The length exceeds the addresses of the family.
+pub fn netmask(family: IpFamily, length: u8) -> IpAddr {
+    match family {
+        IpFamily::V4 => IpNet::V4(Ipv4Net::new_assert([0; 4].into(), length)).netmask(),
+        IpFamily::V6 => IpNet::V6(Ipv6Net::new_assert([0; 16].into(), length)).netmask(),
     }
 }
 
@@ -57,8 +70,9 @@ impl RuleText<'_> {
         match statement {
             Statement::Match(condition) => self.condition(f, condition),
             Statement::MetaPriorityMap { key, map } => write!(f, "meta priority set {} map @{map}", self.key(key)),
-            Statement::MetaPriorityNumgen { count, first } => {
-                write!(f, "meta priority set numgen random mod {count} offset {}", first.0)
+            // As `nft` prints it: with the bits that are set anyway.
+            Statement::MetaPriorityBits { mask, bits } => {
+                write!(f, "meta priority set meta priority & {} | {bits}", ClassId(mask.0 | bits.0))
             }
             Statement::MetaPriorityNone => f.write_str("meta priority set none"),
             Statement::MetaMarkOr(bits) => write!(f, "meta mark set meta mark | {bits:#010x}"),
@@ -146,15 +160,12 @@ impl RuleText<'_> {
         match field {
             Field::Saddr => write!(f, "{ip} saddr"),
             Field::Daddr => write!(f, "{ip} daddr"),
-            Field::ZeroDaddr => match self.family {
-                IpFamily::V4 => write!(f, "{ip} daddr & {}", Ipv4Addr::UNSPECIFIED),
-                IpFamily::V6 => write!(f, "{ip} daddr & {}", Ipv6Addr::UNSPECIFIED),
-            },
+            Field::SaddrNetwork(length) => write!(f, "{ip} saddr & {}", netmask(self.family, length)),
             Field::L4proto => f.write_str("meta l4proto"),
             Field::Dport => f.write_str("th dport"),
             Field::Sport => f.write_str("th sport"),
             Field::MetaPriority => f.write_str("meta priority"),
-            Field::SlotOwner => write!(f, "meta priority & {}", ClassId::OWNER),
+            Field::PriorityBits(mask) => write!(f, "meta priority & {mask}"),
             Field::MetaMark => f.write_str("meta mark"),
             Field::Iifname => f.write_str("iifname"),
             Field::Oifname => f.write_str("oifname"),

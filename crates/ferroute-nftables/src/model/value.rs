@@ -19,9 +19,9 @@ pub enum DataType {
     InetService,
     /// `classid`, see [`ClassId`].
     ClassId,
-    /// A 32-bit `integer`, such as a mark. Like the types below, it occurs in other programs' sets only.
+    /// A 32-bit `integer`: a random number, or a mark in other programs' sets.
     Integer,
-    /// `ifname`: the name of an interface.
+    /// `ifname`: the name of an interface; in other programs' sets only.
     IfName,
 }
 
@@ -84,6 +84,25 @@ impl DataType {
             Self::ClassId => "classid",
             Self::Integer => "integer",
             Self::IfName => "ifname",
+        }
+    }
+
+    /// Returns an expression of this type, for declarations with `typeof`. Ports have a protocol: `nft` 1.0.6 does not
+    /// load `th dport` here from its own listing.
+    pub(crate) fn example(self, protocol: Option<Protocol>) -> &'static str {
+        match self {
+            Self::Ipv4Addr => "ip daddr",
+            Self::Ipv6Addr => "ip6 daddr",
+            Self::InetProto => "meta l4proto",
+            Self::InetService => match protocol {
+                Some(Protocol::Tcp) => "tcp dport",
+                Some(Protocol::Udp) => "udp dport",
+                Some(Protocol::Sctp) => "sctp dport",
+                None => "th dport",
+            },
+            Self::ClassId => "meta priority",
+            Self::Integer => "numgen random mod 65536",
+            Self::IfName => "iifname",
         }
     }
 
@@ -194,14 +213,10 @@ impl ClassId {
         self.0 as u16
     }
 
-    /// Returns the part that all slots of one endpoint list share, see [`ClassId::OWNER`].
-    pub const fn owner(self) -> Self {
-        Self(self.0 & Self::OWNER.0)
+    /// Returns the bits of a mask.
+    pub const fn masked(self, mask: Self) -> Self {
+        Self(self.0 & mask.0)
     }
-
-    /// The mask of a slot's owner. The lowest bit is set in every slot, because `nft` does not parse a class id with a
-    /// zero half.
-    pub const OWNER: Self = Self::new(0xffff, 1);
 }
 
 impl From<IpAddr> for Value {

@@ -3,9 +3,9 @@ use std::fmt::{self, Write};
 use ferroute_core::RulesDigest;
 
 use super::{
-    Planner,
-    kind::ListId,
-    port_plan::{Action, FrontendPlan, PortPlan},
+    List, Planner,
+    kind::Selection,
+    port_plan::{FrontendPlan, PortPlan, Request},
 };
 
 impl Planner {
@@ -19,10 +19,10 @@ impl Planner {
         RulesDigest::compute(|mut out| {
             ports.iter().try_for_each(|(name, port)| {
                 write!(out, "{name} {} at ", name.protocol)?;
-                port.cluster_ip.iter().try_for_each(|address| write!(out, "{address}"))?;
+                port.exposure.service.cluster_ip.iter().try_for_each(|address| write!(out, "{address}"))?;
                 out.write_char('\n')?;
                 write_port(&mut out, port)?;
-                port.frontends.iter().try_for_each(|plan| {
+                port.exposure.frontends.iter().try_for_each(|plan| {
                     let owned = self.owner(plan.frontend) == Some(*name);
                     write_plan(&mut out, port, plan, owned)
                 })
@@ -39,24 +39,17 @@ fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
         sockets.iter().try_for_each(|socket| write!(out, " {socket}"))?;
         out.write_char('\n')?;
     }
-    if let Some(affinity) = &port.affinity {
-        writeln!(out, "affinity {}", affinity.seconds)?;
+    if let Some(seconds) = port.affinity() {
+        writeln!(out, "affinity {seconds}")?;
     }
-    port.source_ranges.iter().try_for_each(|net| writeln!(out, "source {net}"))
+    port.exposure.source_ranges.iter().try_for_each(|net| writeln!(out, "source {net}"))
 }
 
 fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan, owned: bool) -> fmt::Result {
-    write!(out, "{}", plan.frontend)?;
-    match plan.action {
-        Action::Reject => out.write_str(" refuse")?,
-        Action::Drop => out.write_str(" drop")?,
-        Action::Forward(selection) => {
-            let kind = port.kind(plan, selection);
-            write!(out, " {}", kind.chain_name(port.list(kind.list()).len()))?;
-            if plan.uses(ListId::Local) {
-                write!(out, " local {}", port.local.len())?;
-            }
-        }
+    write!(out, "{} {}", plan.frontend, port.class(plan.request).text())?;
+    if plan.request.selection == Selection::ExternalLocal {
+        let local = Request { selection: Selection::Pick, list: List::Local };
+        write!(out, " {}", port.class(local).text())?;
     }
     let (restricted, other_owner) =
         (if plan.restricted { " restricted" } else { "" }, if owned { "" } else { " of another" });

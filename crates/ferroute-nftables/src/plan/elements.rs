@@ -1,13 +1,14 @@
-//! The elements of a frontend.
+//! The elements of service ports and their frontends.
 
 use std::{cmp::Ordering, net::SocketAddr};
 
-use ferroute_core::{IpFamily, ServicePortName};
+use ferroute_core::{Protocol, ServicePortName};
 
 use super::{
-    SetId, frontend_key,
-    kind::{ListId, Selection},
-    port_plan::{Action, FrontendPlan, PortPlan},
+    List, SetId,
+    existing::list_key,
+    frontend_key, frontend_map,
+    port_plan::{FrontendPlan, PortPlan},
 };
 use crate::model::{Change, ClassId, Comment, Element, Transaction, Value};
 
@@ -23,94 +24,103 @@ pub(super) struct FrontendView<'a> {
 }
 
 impl FrontendView<'_> {
-    /// Returns the class ids of the frontend in `services` and `local-services`.
-    pub(super) fn classes(&self) -> (Option<ClassId>, Option<ClassId>) {
-        let Self { port, plan, .. } = self;
-        let Action::Forward(selection) = plan.action else { return (None, None) };
-        let class = |selection| {
-            let kind = port.kind(plan, selection);
-            kind.class(port.list(kind.list()).len())
-        };
-        let has_local = selection == Selection::ExternalLocal && !port.local.is_empty();
-        (Some(class(selection)), has_local.then(|| class(Selection::PickLocal)))
-    }
-
-    /// Returns the session affinity timeout in seconds, if the frontend forwards traffic and has one.
-    pub(super) fn affinity(&self) -> Option<u32> {
-        let affinity = self.port.affinity.as_ref().filter(|_| matches!(self.plan.action, Action::Forward(_)));
-        affinity.map(|affinity| affinity.seconds)
-    }
-
-    /// Returns all elements of the frontend, in the order of sets and keys.
-    pub(super) fn elements(&self, family: IpFamily) -> Vec<SetElement> {
+    /// Returns the elements of the frontend, in the order of sets.
+    pub(super) fn elements(&self) -> Vec<SetElement> {
         let Self { name, port, plan } = self;
-        let key = frontend_key(plan.frontend, family);
-        let comment = || Comment::new(&name.to_string());
-        let mut elements = Vec::with_capacity(2 + port.cluster.len());
-        let (class, local_class) = self.classes();
-        elements
-            .extend(class.map(|class| (SetId::Services, Element::new(key).values([class.into()]).comment(comment()))));
-        elements.extend(local_class.map(|class| (SetId::LocalServices, Element::new(key).values([class.into()]))));
-        self.endpoints(key, &mut elements);
-        let unserved = match plan.action {
-            Action::Reject => Some(SetId::Refused),
-            Action::Drop => Some(SetId::Dropped),
-            Action::Forward(Selection::ExternalLocal) if port.local.is_empty() => Some(SetId::Dropped),
-            Action::Forward(_) => None,
+        let element = |set, id: ClassId| {
+            let comment = Some(Comment::new(&name.to_string()));
+            (set, Element { comment, ..Element::with_key(frontend_key(plan.frontend)).values([id.into()]) })
         };
-        elements.extend(unserved.map(|set| (set, Element::new(key).comment(comment()))));
+        let mut elements = vec![element(frontend_map(plan.frontend), port.request_id(plan.request))];
         if plan.restricted {
-            elements.push((SetId::Restricted, Element::new(key).comment(comment())));
-            let [address, protocol, dport] = key;
-            let ranges = port.source_ranges.iter().map(|net| Value::Network(*net));
-            elements.extend(ranges.map(|range| (SetId::SourceRanges, Element::new([address, protocol, dport, range]))));
+            elements.push(element(SetId::Restricted, port.number.list(List::Cluster)));
         }
-        elements.extend(self.affinity().map(|seconds| (SetId::Sticky(seconds), Element::new(key))));
+        elements
+    }
+}
+
+impl PortPlan {
+    /// Returns the contents of the lists and what belongs to them, in the order of sets and keys.
+    pub(super) fn list_elements(&self, protocol: Protocol) -> Vec<SetElement> {
+        let mut elements = Vec::with_capacity(self.cluster.len() + self.local.len());
+        for list in List::ALL.into_iter().filter(|list| self.exposure.uses(*list)) {
+            let id = self.number.list(list);
+            let target = |key, socket: SocketAddr| {
+                let target = [socket.ip().into(), Value::Port(socket.port())];
+                (SetId::Endpoints(protocol), Element::with_key(key).values(target))
+            };
+            let Some(slots) = self.slots(list) else {
+                let sockets = (1..).zip(self.list(list).iter());
+                elements.extend(sockets.map(|(index, socket)| target(list_key(id, index), socket)));
+                continue;
+            };
+            for (index, (socket, slot)) in (1..).zip(slots) {
+                elements.push((SetId::Slots, Element::with_key(list_key(id, index)).values([slot.into()])));
+                elements.push(target(list_key(slot, 0), socket));
+            }
+            let timeout = self.affinity().filter(|_| !self.list(list).is_empty());
+            elements.extend(timeout.map(|seconds| (SetId::Sticky(seconds), Element::new([id.into()]))));
+        }
+        let restricted: Value = self.number.list(List::Cluster).into();
+        elements.extend(
+            self.exposure
+                .source_ranges
+                .iter()
+                .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), restricted]))),
+        );
         elements.sort_unstable_by(compare);
         elements
     }
 
-    fn endpoints(&self, [address, protocol, port]: [Value; 3], elements: &mut Vec<SetElement>) {
-        let target = |class: ClassId, socket: SocketAddr| {
-            let element = Element::new([address, protocol, port, class.into()]);
-            (SetId::Endpoints, element.values([socket.ip().into(), Value::Port(socket.port())]))
+    /// Returns the elements of map `lists`, in the order of keys.
+    pub(super) fn class_elements(&self) -> Vec<SetElement> {
+        let element = |request: &super::port_plan::Request| {
+            let class = self.class(*request).of_list(self.number.list(request.list));
+            (SetId::Lists, Element::new([self.request_id(*request).into()]).values([class.into()]))
         };
-        for list in ListId::ALL.into_iter().filter(|list| self.plan.uses(*list)) {
-            if self.port.affinity.is_none() {
-                let sockets = self.port.list(list).iter().enumerate();
-                elements.extend(sockets.map(|(i, socket)| target(list.index(i), socket)));
-                continue;
-            }
-            for (i, (socket, slot)) in self.port.slots(list).enumerate() {
-                let index = Element::new([address, protocol, port, list.index(i).into()]);
-                elements.push((SetId::Slots, index.values([slot.into()])));
-                elements.push(target(slot, socket));
-            }
-        }
+        let mut elements: Vec<SetElement> = self.exposure.requests.iter().map(element).collect();
+        elements.sort_unstable_by(compare);
+        elements
     }
 }
 
-/// Writes the changes from `old` to `new`, both in the order of sets and keys.
-pub(super) fn difference(old: Vec<SetElement>, new: Vec<SetElement>, transaction: &mut Transaction) {
-    let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
-    let mut additions = Vec::new();
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => break,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(old), Some(new)) => compare(old, new),
-        };
-        let deleted = if order.is_le() { old.next() } else { None };
-        let added = if order.is_ge() { new.next() } else { None };
-        if deleted == added {
-            continue;
+/// The changes from some elements to others.
+#[derive(Default)]
+pub(super) struct Difference {
+    /// Added and replaced elements.
+    pub(super) additions: Vec<Change>,
+    /// Removed elements.
+    pub(super) removals: Vec<Change>,
+}
+
+impl Difference {
+    /// Returns the changes from `old` to `new`, both in the order of sets and keys.
+    pub(super) fn new(old: Vec<SetElement>, new: Vec<SetElement>) -> Self {
+        let (mut old, mut new) = (old.into_iter().peekable(), new.into_iter().peekable());
+        let mut difference = Self::default();
+        loop {
+            let order = match (old.peek(), new.peek()) {
+                (None, None) => return difference,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(old), Some(new)) => compare(old, new),
+            };
+            let deleted = if order.is_le() { old.next() } else { None };
+            let added = if order.is_ge() { new.next() } else { None };
+            if deleted == added {
+                continue;
+            }
+            // nf_tables cannot replace an element in one step.
+            let changes = if added.is_some() { &mut difference.additions } else { &mut difference.removals };
+            changes.extend(deleted.map(|(set, element)| Change::DeleteElement(set.name(), element)));
+            changes.extend(added.map(|(set, element)| Change::AddElement(set.name(), element)));
         }
-        // Deletions come first: nf_tables cannot replace an element, and rejects overlapping ranges.
-        transaction.changes.extend(deleted.map(|(set, element)| Change::DeleteElement(set.name(), element)));
-        additions.extend(added.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
-    transaction.changes.append(&mut additions);
+
+    /// Writes additions and removals.
+    pub(super) fn write(self, transaction: &mut Transaction) {
+        transaction.changes.extend(self.additions.into_iter().chain(self.removals));
+    }
 }
 
 fn compare((a_set, a): &SetElement, (b_set, b): &SetElement) -> Ordering {

@@ -9,28 +9,26 @@ use ferroute_core::{IpFamily, NodePortMatch};
 use ipnet::IpNet;
 
 use super::{
-    Context, MapName, SetId, frontend_fields,
-    kind::{CLIENT, index_key, remember_chain},
+    Context, MapName, SetId,
+    elements::SetElement,
+    frontend::{FRONTEND, NODE_PORT, PROTOCOLS},
+    kind::{CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
+    list::LIST,
 };
-use crate::model::{Chain, ChainType, ChainWithRules, Field, Hook, Match, Name, Rule, Statement, Verdict};
+use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match, Name, Rule, Statement, Verdict};
 
-/// Returns these chains, targets of jumps first. `timeouts` are the affinity timeouts in seconds.
-pub(super) fn fixed_chains(context: &Context, timeouts: impl Iterator<Item = u32> + Clone) -> Vec<ChainWithRules> {
+/// Returns these chains, targets of jumps first. `sets` are the sets of timeouts and source ranges that exist.
+pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> + Clone) -> Vec<ChainWithRules> {
     let mut chains = vec![
-        rein_set(false, timeouts.clone()),
-        rein_set(true, timeouts),
+        Chain::new(REFUSE).comment("services without endpoints").rules([Rule::new([Statement::REJECT])]),
+        remember(sets.clone()),
         Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context)),
-        Chain::new(FIREWALL).comment("source ranges of load balancers").rules([Rule::new([
-            in_set(&frontend_fields(false), SetId::Restricted, true),
-            in_set(&[&frontend_fields(false)[..], &[Field::Saddr]].concat(), SetId::SourceRanges, false),
-            Verdict::Drop.into(),
-        ])]),
-        Chain::new(FRONTENDS)
-            .comment("services with nothing to send packets to")
-            .rules(unserved(&frontend_fields(false), None)),
-        Chain::new(NODE_PORTS)
-            .comment("the same for node ports")
-            .rules(unserved(&frontend_fields(true), Some(context))),
+        Chain::new(SOURCE_RANGES)
+            .comment("the priority is the list of a load balancer with source ranges")
+            .rules(source_ranges(context.family, sets)),
+        Chain::new(FIREWALL)
+            .comment("source ranges of load balancers")
+            .rules([Rule::new([restricted(), Verdict::Goto(SOURCE_RANGES).into()])]),
         Chain::new(CLUSTER_IPS)
             .comment("what no service has answered although it has the address")
             .rules(cluster_ips(context)),
@@ -40,6 +38,14 @@ pub(super) fn fixed_chains(context: &Context, timeouts: impl Iterator<Item = u32
     chains
 }
 
+/// Returns the elements of verdict maps that exist without any Service.
+pub(super) fn fixed_elements() -> impl Iterator<Item = SetElement> {
+    let maps = [SetId::Dispatch, SetId::LocalDispatch];
+    maps.into_iter().flat_map(|map| {
+        [Class::Reject, Class::Drop].map(|class| (map, Element::new([class.key().into()]).verdict(class.verdict())))
+    })
+}
+
 fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     use ChainType::{Filter, Nat};
     let base = |name, kind, hook, priority, rules: Vec<Rule>| {
@@ -47,21 +53,23 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     };
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
     let new = |chain: Name| Rule::new([Match::CtStateNew.into(), Verdict::Jump(chain).into()]);
-    let checks = || vec![new(FRONTENDS), new(CLUSTER_IPS)];
-    let input = context.localhost_node_ports.then(|| protect_localhost(context.family));
-    let input = input.into_iter().chain([new(NODE_PORTS), new(FRONTENDS)]).collect();
-    vec![
+    let mut chains = vec![
         base("filter-prerouting-pre-dnat", Filter, Hook::Prerouting, DNAT - 10, vec![new(FIREWALL)]),
         base("filter-output-pre-dnat", Filter, Hook::Output, DNAT - 10, vec![new(FIREWALL)]),
         base("nat-prerouting", Nat, Hook::Prerouting, DNAT, vec![jump(SERVICES)]),
         base("nat-output", Nat, Hook::Output, DNAT, vec![jump(SERVICES)]),
         base("filter-prerouting-post-dnat", Filter, Hook::Prerouting, DNAT + 1, vec![clear_priority()]),
         base("filter-output-post-dnat", Filter, Hook::Output, DNAT + 1, vec![clear_priority()]),
-        base("filter-input", Filter, Hook::Input, FILTER, input),
-        base("filter-forward", Filter, Hook::Forward, FILTER, checks()),
-        base("filter-output", Filter, Hook::Output, FILTER, checks()),
+    ];
+    if context.localhost_node_ports {
+        chains.push(base("filter-input", Filter, Hook::Input, FILTER, vec![protect_localhost(context.family)]));
+    }
+    chains.extend([
+        base("filter-forward", Filter, Hook::Forward, FILTER, vec![new(CLUSTER_IPS)]),
+        base("filter-output", Filter, Hook::Output, FILTER, vec![new(CLUSTER_IPS)]),
         base("nat-postrouting", Nat, Hook::Postrouting, SNAT, vec![jump(MASQUERADING)]),
-    ]
+    ]);
+    chains
 }
 
 fn services(context: &Context) -> Vec<Rule> {
@@ -76,37 +84,36 @@ fn services(context: &Context) -> Vec<Rule> {
                 .comment("endpoints may not know the way to others than pods")
         })
     };
-    let dispatch = |conditions: Vec<Statement>, node_port| {
-        let key = frontend_fields(node_port).to_vec();
-        let lookup = [
-            Statement::MetaPriorityMap { key, map: MapName::SERVICES },
-            Statement::Vmap { key: vec![Field::MetaPriority], map: MapName::DISPATCH },
-        ];
-        Rule::new(conditions.into_iter().chain(lookup).collect::<Vec<_>>())
-    };
-    let node_ports = dispatch(serves_node_ports(context, true), true);
-    masqueraded.into_iter().chain([dispatch(Vec::new(), false), node_ports.comment("node ports")]).collect()
+    let frontends = Rule::new(dispatch_frontend(&FRONTEND, MapName::SERVICES));
+    let node_ports = [serves_node_ports(context), dispatch_frontend(&NODE_PORT, MapName::NODE_PORTS)].concat();
+    masqueraded.into_iter().chain([frontends, Rule::new(node_ports).comment("node ports")]).collect()
 }
 
-/// Returns the conditions for packets to addresses that serve node ports. In the input hook every destination is local.
-fn serves_node_ports(context: &Context, check_local: bool) -> Vec<Statement> {
+/// Returns the conditions for packets to addresses that serve node ports.
+fn serves_node_ports(context: &Context) -> Vec<Statement> {
     match &context.node_ports {
         NodePortMatch::Addresses(_) => vec![in_set(&[Field::Daddr], SetId::NodePortAddresses, true)],
         NodePortMatch::AnyLocal => {
-            let local = check_local.then_some(Match::FibDaddrLocal);
             let loopback = Match::Daddr { net: loopback(context.family), eq: false };
             let not_loopback = (!context.localhost_node_ports).then_some(loopback);
-            local.into_iter().chain(not_loopback).map(Statement::from).collect()
+            [Match::FibDaddrLocal].into_iter().chain(not_loopback).map(Statement::from).collect()
         }
     }
 }
 
-fn unserved(key: &[Field], node_ports: Option<&Context>) -> Vec<Rule> {
-    let condition = || node_ports.map(|context| serves_node_ports(context, false)).unwrap_or_default();
-    let rule = |set, end: Statement| {
-        Rule::new(condition().into_iter().chain([in_set(key, set, true), end]).collect::<Vec<_>>())
-    };
-    vec![rule(SetId::Refused, Statement::REJECT), rule(SetId::Dropped, Verdict::Drop.into())]
+/// One lookup per prefix length, because hash tables of any size are changed at once; a set of intervals is copied at
+/// each change.
+fn source_ranges(family: IpFamily, sets: impl Iterator<Item = SetId>) -> Vec<Rule> {
+    let full = if family == IpFamily::V4 { 32 } else { 128 };
+    let allowed = sets.filter_map(|set| match set {
+        SetId::SourceRanges(length) => {
+            let source = if length == full { Field::Saddr } else { Field::SaddrNetwork(length) };
+            let contains = in_set(&[source, Field::MetaPriority], set, true);
+            Some(Rule::new([contains, Statement::MetaPriorityNone, Verdict::Return.into()]))
+        }
+        _ => None,
+    });
+    allowed.chain([Rule::new([Verdict::Drop.into()])]).collect()
 }
 
 fn cluster_ips(context: &Context) -> Vec<Rule> {
@@ -130,23 +137,25 @@ fn masquerading(context: &Context) -> Vec<Rule> {
 
 /// Has no rules while no Service has session affinity: versions of `nft` before 1.0.9, given these rules as text, load
 /// a client's IPv6 address and its slot into the same register.
-fn rein_set(node_port: bool, timeouts: impl Iterator<Item = u32>) -> ChainWithRules {
-    let (client, frontend) = (CLIENT.to_vec(), frontend_fields(node_port));
-    let mut rules: Vec<Rule> = timeouts
-        .map(|seconds| {
-            let timeout = Duration::from_secs(seconds.into());
-            Rule::new([
-                in_set(&frontend, SetId::Sticky(seconds), true),
-                Statement::UpdateMap { key: client.clone(), map: MapName::AFFINITY, timeout },
-            ])
+fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
+    let client = CLIENT.to_vec();
+    let mut rules: Vec<Rule> = sets
+        .filter_map(|set| match set {
+            SetId::Sticky(seconds) => {
+                let timeout = Duration::from_secs(seconds.into());
+                let update = Statement::UpdateMap { key: client.clone(), map: MapName::AFFINITY, timeout };
+                Some(Rule::new([in_set(&[Field::PriorityBits(LIST)], set, true), update]))
+            }
+            _ => None,
         })
         .collect();
     if !rules.is_empty() {
-        rules.push(Rule::new([Statement::DnatMap { key: index_key(node_port), map: MapName::ENDPOINTS }]));
+        let slot = vec![Field::MetaPriority, Field::NumgenRandom { count: 1, first: 0 }];
+        rules.extend(PROTOCOLS.map(|protocol| send(protocol, slot.clone())));
         let delete = Rule::new([Statement::DeleteFromMap { key: client, map: MapName::AFFINITY }]);
         rules.push(delete.comment("the endpoint is gone"));
     }
-    Chain::new(remember_chain(node_port)).comment("the endpoint whose slot is the priority").rules(rules)
+    Chain::new(REMEMBER).comment("the endpoint whose slot is the priority").rules(rules)
 }
 
 /// Drops packets from other hosts to localhost. Node ports on localhost require `route_localnet`, which would give
@@ -162,7 +171,7 @@ fn protect_localhost(family: IpFamily) -> Rule {
 /// Clears the priority after the endpoint was chosen, before anything else interprets it.
 fn clear_priority() -> Rule {
     Rule::new([Match::CtStateNew.into(), Match::CtStatusDnat.into(), Statement::MetaPriorityNone])
-        .comment("it has carried kind:endpoints")
+        .comment("it has carried class:list")
 }
 
 fn in_set(key: &[Field], set: SetId, eq: bool) -> Statement {
@@ -178,8 +187,7 @@ fn loopback(family: IpFamily) -> IpNet {
 
 const SERVICES: Name = Name::fixed("services");
 const FIREWALL: Name = Name::fixed("firewall");
-const FRONTENDS: Name = Name::fixed("frontends");
-const NODE_PORTS: Name = Name::fixed("node-ports");
+const SOURCE_RANGES: Name = Name::fixed("source-ranges");
 const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const MASQUERADING: Name = Name::fixed("masquerading");
 

@@ -1,30 +1,36 @@
-//! Frontends as keys of sets and maps: `daddr . l4proto . dport`. The address of a node port is unspecified (`0.0.0.0`,
-//! `::`).
+//! Frontends as keys of maps: `daddr . l4proto . dport` in map `services`, `l4proto . dport` in map `node-ports`.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use ferroute_core::{Frontend, Protocol};
 
-use ferroute_core::{Frontend, IpFamily, Protocol};
+use super::SetId;
+use crate::model::{Field, Key, Value};
 
-use crate::model::{Field, Value};
-
-/// Returns the key of a frontend.
-pub fn frontend_key(frontend: Frontend, family: IpFamily) -> [Value; 3] {
-    let address = frontend.address.unwrap_or(match family {
-        IpFamily::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        IpFamily::V6 => Ipv6Addr::UNSPECIFIED.into(),
-    });
-    [address.into(), Value::protocol(frontend.protocol), Value::Port(frontend.port)]
+/// Returns the map that contains a frontend.
+pub fn frontend_map(frontend: Frontend) -> SetId {
+    if frontend.address.is_some() { SetId::Services } else { SetId::NodePorts }
 }
 
-/// Returns the frontend that a key starts with; `None` for a key of another shape. The inverse of [`frontend_key`].
+/// Returns the key of a frontend in [`frontend_map`].
+pub fn frontend_key(frontend: Frontend) -> Key {
+    let address = frontend.address.map(Value::Address);
+    address.into_iter().chain([Value::protocol(frontend.protocol), Value::Port(frontend.port)]).collect()
+}
+
+/// Returns the frontend of a key; `None` for a key of another shape. The inverse of [`frontend_key`].
 pub fn frontend_from_key(key: &[Value]) -> Option<Frontend> {
-    let &[Value::Address(address), Value::Protocol(number), Value::Port(port), ..] = key else { return None };
-    let protocol = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|p| p.number() == number)?;
-    Some(Frontend { address: Some(address).filter(|address| !address.is_unspecified()), protocol, port })
+    let (address, number, port) = match *key {
+        [Value::Address(address), Value::Protocol(number), Value::Port(port)] => (Some(address), number, port),
+        [Value::Protocol(number), Value::Port(port)] => (None, number, port),
+        _ => return None,
+    };
+    let protocol = PROTOCOLS.into_iter().find(|protocol| protocol.number() == number)?;
+    Some(Frontend { address, protocol, port })
 }
 
-/// Returns the packet fields that are looked up by frontend.
-pub(super) fn frontend_fields(node_port: bool) -> [Field; 3] {
-    let address = if node_port { Field::ZeroDaddr } else { Field::Daddr };
-    [address, Field::L4proto, Field::Dport]
-}
+/// The protocols of service ports, the most frequent one first.
+pub(super) const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+/// The packet fields that map `services` is looked up by.
+pub(super) const FRONTEND: [Field; 3] = [Field::Daddr, Field::L4proto, Field::Dport];
+/// The packet fields that map `node-ports` is looked up by.
+pub(super) const NODE_PORT: [Field; 2] = [Field::L4proto, Field::Dport];

@@ -1,243 +1,294 @@
-use crate::model::{Chain, ChainWithRules, ClassId, Field, Match, Name, Rule, Statement, Verdict};
+use ferroute_core::Protocol;
 
-use super::{Context, MapName, frontend_fields};
+use super::{
+    Context, List, MapName,
+    capacity::Capacity,
+    frontend::{FRONTEND, PROTOCOLS},
+    list::{CLASS_SHIFT, LIST, LOCAL, NUMBER},
+};
+use crate::model::{Chain, ChainWithRules, ClassId, CmpOp, Field, Match, Name, Rule, Statement, Value, Verdict};
 
-/// How a frontend's traffic is forwarded. With the number of endpoints it determines a [`ClassId`] and a chain name.
+/// How a frontend's traffic is forwarded to a list of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Kind {
-    /// Whether the frontend is a node port.
-    pub(crate) node_port: bool,
     /// Whether the Service has session affinity.
     pub(crate) sticky: bool,
-    /// The endpoints and the source address.
+    /// Whether traffic is masqueraded, and whether it may go to another list.
     pub(crate) selection: Selection,
 }
 
-/// The endpoints that receive a frontend's traffic, and whether it is masqueraded.
+/// Whether traffic is masqueraded, and whether it may go to another list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Selection {
-    /// The cluster's endpoints, without masquerading.
+    /// No masquerading.
     Pick,
-    /// This node's endpoints, without masquerading.
-    PickLocal,
-    /// The cluster's endpoints, masqueraded.
+    /// Masquerading.
     External,
-    /// For pods the cluster's endpoints; for the node itself the cluster's endpoints, masqueraded; for other clients
-    /// this node's endpoints, without masquerading.
+    /// For pods no masquerading; for the node itself masquerading; other clients go to this node's endpoints, without
+    /// masquerading.
     ExternalLocal,
 }
 
-/// A list of a frontend's endpoints.
+/// What is done with the traffic of a list now: the upper 12 bits of a class id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ListId {
-    /// The endpoints for traffic policy Cluster.
-    Cluster,
-    /// The endpoints for traffic policy Local.
-    Local,
+pub(crate) enum Class {
+    /// It goes to one of this many endpoints.
+    Forward(Kind, Capacity),
+    /// There are no endpoints anywhere: it is rejected.
+    Reject,
+    /// The traffic policy is Local, and only other nodes have endpoints: it is dropped.
+    Drop,
 }
 
-impl ListId {
-    /// Both lists.
-    pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
-
-    /// Returns the class id of the endpoint at `position` (from 0) in keys of map `endpoints` or `slots`.
-    pub fn index(self, position: usize) -> ClassId {
-        let minor = u16::try_from(position + 1).expect("bug: lists hold at most 65,535 endpoints");
-        ClassId::new(self.major(), minor)
-    }
-
-    /// Returns the list and position of a class id; `None` if it is not an index. The inverse of [`ListId::index`].
-    pub fn from_index(index: ClassId) -> Option<(Self, usize)> {
-        let list = Self::ALL.into_iter().find(|list| list.major() == index.major())?;
-        Some((list, usize::from(index.minor()).checked_sub(1)?))
-    }
-
-    fn major(self) -> u16 {
+impl Selection {
+    /// Returns the name of its chains.
+    fn name(self) -> &'static str {
         match self {
-            Self::Cluster => 1,
-            Self::Local => 2,
+            Self::Pick => "pick",
+            Self::External => "external",
+            Self::ExternalLocal => "external-local",
         }
     }
 }
 
 impl Kind {
-    /// Returns the class id of this kind for a number of endpoints.
-    pub(crate) fn class(self, endpoints: usize) -> ClassId {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 6] = {
+        use Selection::{External, ExternalLocal, Pick};
+        [
+            Self { sticky: false, selection: Pick },
+            Self { sticky: false, selection: External },
+            Self { sticky: false, selection: ExternalLocal },
+            Self { sticky: true, selection: Pick },
+            Self { sticky: true, selection: External },
+            Self { sticky: true, selection: ExternalLocal },
+        ]
+    };
+
+    /// Returns the class id of a request for this kind of forwarding to a list, the key of map `lists`.
+    pub(crate) fn request(self, list: ClassId) -> ClassId {
+        with_class(self.number(), list)
+    }
+
+    fn number(self) -> u32 {
         let selection = match self.selection {
             Selection::Pick => 1,
-            Selection::PickLocal => 2,
-            Selection::External => 3,
-            Selection::ExternalLocal => 4,
+            Selection::External => 2,
+            Selection::ExternalLocal => 3,
         };
-        let endpoints = u16::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
-        ClassId::new(selection + STICKY * u16::from(self.sticky) + NODE_PORT * u16::from(self.node_port), endpoints)
+        selection + if self.sticky { STICKY } else { 0 }
     }
 
-    /// Returns the kind and the number of endpoints of a class id; `None` if it is not one of [`Kind::class`], whose
-    /// inverse this is.
-    pub(crate) fn from_class_id(class: ClassId) -> Option<(Self, usize)> {
-        let (node_port, rest) = (class.major() & NODE_PORT != 0, class.major() & !NODE_PORT);
-        let (sticky, rest) = (rest > STICKY, if rest > STICKY { rest - STICKY } else { rest });
-        let selection = match rest {
+    fn from_number(number: u32) -> Option<Self> {
+        let sticky = number > STICKY;
+        let selection = match number - if sticky { STICKY } else { 0 } {
             1 => Selection::Pick,
-            2 => Selection::PickLocal,
-            3 => Selection::External,
-            4 => Selection::ExternalLocal,
+            2 => Selection::External,
+            3 => Selection::ExternalLocal,
             _ => return None,
         };
-        Some((Self { node_port, sticky, selection }, class.minor().into()))
+        Some(Self { sticky, selection })
     }
 
-    /// Returns the name of the chain for a number of endpoints.
-    pub(crate) fn chain_name(self, endpoints: usize) -> Name {
-        let selection = match self.selection {
-            Selection::Pick => "pick",
-            Selection::PickLocal => "pick-local",
-            Selection::External => "external",
-            Selection::ExternalLocal => "external-local",
-        };
-        let node_port = if self.node_port { "node-port-" } else { "" };
-        let sticky = if self.sticky { "-sticky" } else { "" };
-        format!("{node_port}{selection}{sticky}-{endpoints}").into()
+    /// Returns the class whose chain the chain of this kind goes to.
+    pub(crate) fn goto_target(self, capacity: Capacity) -> Option<Class> {
+        let pick = Class::Forward(Self { selection: Selection::Pick, ..self }, capacity);
+        (self.selection != Selection::Pick).then_some(pick)
+    }
+}
+
+impl Class {
+    /// Returns the class id that says what is done with the traffic of a list, the value of map `lists`.
+    pub(crate) fn of_list(self, list: ClassId) -> ClassId {
+        with_class(self.number(), list)
     }
 
-    /// Returns the list whose endpoints are counted.
-    pub(crate) fn list(self) -> ListId {
-        match self.selection {
-            Selection::Pick | Selection::External | Selection::ExternalLocal => ListId::Cluster,
-            Selection::PickLocal => ListId::Local,
+    /// Returns the key of maps `dispatch` and `local-dispatch`.
+    pub(crate) fn key(self) -> ClassId {
+        with_class(self.number(), ClassId(1))
+    }
+
+    /// Returns the class of a value of map `lists`; `None` for other class ids. The inverse of [`Class::of_list`].
+    pub(crate) fn from_class_id(id: ClassId) -> Option<Self> {
+        let number = id.0 >> CLASS_SHIFT;
+        match number {
+            REJECT => Some(Self::Reject),
+            DROP => Some(Self::Drop),
+            _ => Some(Self::Forward(Kind::from_number(number % KINDS)?, Capacity::from_step(number / KINDS)?)),
         }
     }
 
-    /// Returns the kind whose chain this kind's chain goes to, with the same number of endpoints.
-    pub(crate) fn goto_target(self) -> Option<Self> {
-        match self.selection {
-            Selection::Pick | Selection::PickLocal => None,
-            Selection::External | Selection::ExternalLocal => Some(Self { selection: Selection::Pick, ..self }),
+    fn number(self) -> u32 {
+        match self {
+            Self::Forward(kind, capacity) => kind.number() + KINDS * capacity.step(),
+            Self::Reject => REJECT,
+            Self::Drop => DROP,
         }
     }
 
-    /// Returns the chain for a number of endpoints.
-    pub(super) fn chain(self, endpoints: usize, context: &Context) -> ChainWithRules {
-        let chain = Chain::new(self.chain_name(endpoints));
-        match self.selection {
-            Selection::Pick | Selection::PickLocal => chain.rules(self.pick(endpoints)),
-            Selection::External => {
-                chain.rules([Rule::new([Statement::MetaMarkOr(context.masquerade_mark), self.goto_pick(endpoints)])])
+    /// Returns a description.
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Forward(..) => self.chain_name().to_string(),
+            Self::Reject => "refuse".to_owned(),
+            Self::Drop => "drop".to_owned(),
+        }
+    }
+
+    /// Returns the verdict of maps `dispatch` and `local-dispatch`.
+    pub(crate) fn verdict(self) -> Verdict {
+        match self {
+            Self::Drop => Verdict::Drop,
+            _ => Verdict::Goto(self.chain_name()),
+        }
+    }
+
+    /// Returns the name of the chain.
+    pub(crate) fn chain_name(self) -> Name {
+        match self {
+            Self::Forward(Kind { sticky, selection }, capacity) => {
+                format!("{}{}-{capacity}", selection.name(), if sticky { "-sticky" } else { "" }).into()
             }
-            Selection::ExternalLocal => chain.rules(self.external_local(endpoints, context)),
+            Self::Reject | Self::Drop => REFUSE,
         }
     }
 
-    fn pick(self, endpoints: usize) -> Vec<Rule> {
-        let count = u32::try_from(endpoints).expect("bug: lists hold at most 65,535 endpoints");
-        let any = self.send_to_one_of(count);
-        // A packet can see a transaction take effect between two lookups, and then request an endpoint past the end of
-        // a list that has become shorter. The first endpoint exists as long as there is any.
-        let first = (count > 1).then(|| self.send_to_one_of(1).comment("the list has just become shorter"));
-        let affinity = self.sticky.then(|| {
-            // All slots of the list have the same owner.
-            let slot = self.slot_of_one_of(1);
-            let previous = Statement::MetaPriorityMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
-            let remember = Verdict::Jump(remember_chain(self.node_port));
-            Rule::new(slot.into_iter().chain([previous, remember.into()]).collect::<Vec<_>>())
-                .comment("the endpoint that the client had last, if it is still there")
-        });
-        affinity.into_iter().chain([any]).chain(first).collect()
+    /// Returns the chain; `None` if it exists without any list.
+    pub(super) fn chain(self, context: &Context) -> Option<ChainWithRules> {
+        let Self::Forward(kind, capacity) = self else { return None };
+        let chain = Chain::new(self.chain_name());
+        let goto_pick =
+            || Verdict::Goto(Self::Forward(Kind { selection: Selection::Pick, ..kind }, capacity).chain_name()).into();
+        Some(match kind.selection {
+            Selection::Pick => chain.rules(pick(kind.sticky, capacity)),
+            Selection::External => {
+                chain.rules([Rule::new([Statement::MetaMarkOr(context.masquerade_mark), goto_pick()])])
+            }
+            Selection::ExternalLocal => chain.rules(external_local(kind, &goto_pick, context)),
+        })
     }
+}
 
-    fn send_to_one_of(self, count: u32) -> Rule {
-        if self.sticky {
-            let remember = Verdict::Jump(remember_chain(self.node_port));
-            Rule::new(self.slot_of_one_of(count).into_iter().chain([remember.into()]).collect::<Vec<_>>())
-        } else {
-            Rule::new([
-                self.one_of(count),
-                Statement::DnatMap { key: index_key(self.node_port), map: MapName::ENDPOINTS },
-            ])
-        }
+fn with_class(class: u32, list: ClassId) -> ClassId {
+    ClassId(class << CLASS_SHIFT | list.0)
+}
+
+fn pick(sticky: bool, capacity: Capacity) -> Vec<Rule> {
+    let (tries, count) = (capacity.tries(), capacity.get());
+    if !sticky {
+        return PROTOCOLS.into_iter().flat_map(|protocol| pick_of_protocol(protocol, tries, count)).collect();
     }
+    let previous = Statement::MetaPriorityMap { key: CLIENT.to_vec(), map: MapName::AFFINITY };
+    let affinity = Rule::new([previous, Verdict::Jump(REMEMBER).into()])
+        .comment("the endpoint that the client had last, if it is still there");
+    [affinity].into_iter().chain(with_first(send_by_slot, tries, count)).collect()
+}
 
-    fn one_of(self, count: u32) -> Statement {
-        Statement::MetaPriorityNumgen { count, first: self.list().index(0) }
-    }
+fn pick_of_protocol(protocol: Protocol, tries: usize, count: u32) -> impl Iterator<Item = Rule> {
+    let key = |count| vec![Field::PriorityBits(LIST), Field::NumgenRandom { count, first: 1 }];
+    with_first(move |count| send(protocol, key(count)), tries, count)
+}
 
-    fn slot_of_one_of(self, count: u32) -> [Statement; 2] {
-        let slot = Statement::MetaPriorityMap { key: index_key(self.node_port), map: MapName::SLOTS };
-        [self.one_of(count), slot]
-    }
+/// Returns the rules that try to send a packet to one of `count` endpoints, and then to the first one.
+///
+/// A packet can see a transaction take effect between two lookups, and then request an endpoint past the end of a list
+/// that has become shorter. The first endpoint exists as long as there is any.
+fn with_first(rule: impl Fn(u32) -> Rule, tries: usize, count: u32) -> impl Iterator<Item = Rule> {
+    let first = (count > 1).then(|| rule(1).comment("the list has just become shorter"));
+    std::iter::repeat_n(rule(count), tries).chain(first)
+}
 
-    fn external_local(self, endpoints: usize, context: &Context) -> Vec<Rule> {
-        let pods = context.match_local_pods(true).map(|pods| {
-            Rule::new([pods.into(), self.goto_pick(endpoints)]).comment("pods are served as by a load balancer")
-        });
-        let node = Rule::new([
-            Match::FibSaddrLocal.into(),
-            Statement::MetaMarkOr(context.masquerade_mark),
-            self.goto_pick(endpoints),
-        ])
+/// Returns the rule that sends packets to the endpoint with this key. `nft` accepts no port without a protocol.
+pub(super) fn send(protocol: Protocol, key: Vec<Field>) -> Rule {
+    let value = Value::protocol(protocol);
+    let protocol_matches = Match::Cmp { field: Field::L4proto, mask: u32::MAX, op: CmpOp::Eq, value };
+    Rule::new([protocol_matches.into(), Statement::DnatMap { key, map: MapName::endpoints(protocol) }])
+}
+
+fn send_by_slot(count: u32) -> Rule {
+    let random = Field::NumgenRandom { count, first: 1 };
+    let slot = Statement::MetaPriorityMap { key: vec![Field::PriorityBits(LIST), random], map: MapName::SLOTS };
+    Rule::new([slot, Verdict::Jump(REMEMBER).into()])
+}
+
+fn external_local(kind: Kind, goto_pick: &dyn Fn() -> Statement, context: &Context) -> Vec<Rule> {
+    let pods = context
+        .match_local_pods(true)
+        .map(|pods| Rule::new([pods.into(), goto_pick()]).comment("pods are served as by a load balancer"));
+    let node = Rule::new([Match::FibSaddrLocal.into(), Statement::MetaMarkOr(context.masquerade_mark), goto_pick()])
         .comment("so is the node itself");
-        let key = frontend_fields(self.node_port).to_vec();
-        let local = Rule::new([
-            Statement::MetaPriorityMap { key, map: MapName::LOCAL_SERVICES },
-            Statement::Vmap { key: vec![Field::MetaPriority], map: MapName::LOCAL_DISPATCH },
-        ])
+    let pick = Kind { selection: Selection::Pick, ..kind };
+    let this_node = Statement::MetaPriorityBits { mask: NUMBER, bits: pick.request(LOCAL) };
+    let local = Rule::new([vec![this_node], dispatch(MapName::LOCAL_DISPATCH).to_vec()].concat())
         .comment("others stay on this node");
-        pods.into_iter().chain([node, local]).collect()
+    let lost = Rule::new([Verdict::Drop.into()]).comment("the service has just been changed");
+    pods.into_iter().chain([node, local, lost]).collect()
+}
+
+/// Returns the statements that look up a request and go to the chain for it.
+pub(super) fn dispatch(map: Name) -> [Statement; 2] {
+    [
+        Statement::MetaPriorityMap { key: vec![Field::MetaPriority], map: MapName::LISTS },
+        Statement::Vmap { key: vec![Field::PriorityBits(CLASS)], map },
+    ]
+}
+
+/// Returns the statements that look up a frontend and go to the chain for it.
+pub(super) fn dispatch_frontend(key: &[Field], map: Name) -> Vec<Statement> {
+    let request = Statement::MetaPriorityMap { key: key.to_vec(), map };
+    [request].into_iter().chain(dispatch(MapName::DISPATCH)).collect()
+}
+
+/// Returns the statement that looks up whether source ranges apply to a frontend.
+pub(super) fn restricted() -> Statement {
+    Statement::MetaPriorityMap { key: FRONTEND.to_vec(), map: MapName::RESTRICTED }
+}
+
+impl List {
+    /// Returns the class of the empty list if some node has endpoints, or not.
+    pub(crate) fn empty_class(self, has_any_endpoints: bool) -> Class {
+        if has_any_endpoints && self == Self::Local { Class::Drop } else { Class::Reject }
     }
-
-    fn goto_pick(self, endpoints: usize) -> Statement {
-        Verdict::Goto(Self { selection: Selection::Pick, ..self }.chain_name(endpoints)).into()
-    }
 }
 
-/// Returns the chain that forwards a client to the endpoint whose slot is the priority, and updates the affinity map.
-pub(super) fn remember_chain(node_port: bool) -> Name {
-    Name::fixed(if node_port { "node-port-remember" } else { "remember" })
-}
-
-/// Returns the key of an index or slot of a frontend.
-pub(super) fn index_key(node_port: bool) -> Vec<Field> {
-    frontend_fields(node_port).into_iter().chain([Field::MetaPriority]).collect()
-}
-
-/// The key of the affinity map, while the priority is one of the client's possible slots. `nft` parses a masked field
-/// only at the first position of a key.
-pub(super) const CLIENT: [Field; 2] = [Field::SlotOwner, Field::Saddr];
-
-/// The difference of the class ids with and without session affinity.
-const STICKY: u16 = 4;
-/// The bit that distinguishes node ports: the first hexadecimal digit.
-const NODE_PORT: u16 = 0x10;
+/// The chain that rejects.
+pub(super) const REFUSE: Name = Name::fixed("refuse");
+/// The chain that forwards a client to the endpoint whose slot is the priority, and updates the affinity map.
+pub(super) const REMEMBER: Name = Name::fixed("remember");
+/// The key of the affinity map: the list and the client. `nft` parses a masked field only at the first position of a key.
+pub(super) const CLIENT: [Field; 2] = [Field::PriorityBits(LIST), Field::Saddr];
+/// The bits of the class, and the one that every list has.
+const CLASS: ClassId = ClassId::new(0xfff0, 1);
+/// The difference of the numbers of kinds with and without session affinity.
+const STICKY: u32 = 3;
+/// The classes have a kind, from 1 to 6, in their lowest three bits.
+const KINDS: u32 = 8;
+const REJECT: u32 = 7;
+const DROP: u32 = KINDS + 7;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn every_kind_has_a_unique_class_id_and_chain() {
-        let (mut classes, mut names) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
-        for node_port in [false, true] {
-            for sticky in [false, true] {
-                for selection in [Selection::Pick, Selection::PickLocal, Selection::External, Selection::ExternalLocal]
-                {
-                    let kind = Kind { node_port, sticky, selection };
-                    assert_eq!(Kind::from_class_id(kind.class(300)), Some((kind, 300)));
-                    assert!(classes.insert(kind.class(300)) && names.insert(kind.chain_name(300)));
-                }
+    fn every_class_has_a_unique_number_and_chain() {
+        let list = ClassId::new(1, 5);
+        let (mut ids, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for kind in Kind::ALL {
+            assert!(ids.insert(kind.request(list)));
+            for capacity in [1, 64, 65, 65_535].map(Capacity::fitting) {
+                let class = Class::Forward(kind, capacity);
+                assert_eq!(Class::from_class_id(class.of_list(list)), Some(class));
+                assert!(ids.insert(class.of_list(list)) && names.insert(class.chain_name()));
+                assert_eq!(class.of_list(list).masked(CLASS), class.key());
             }
         }
-        assert_eq!(Kind::from_class_id(ClassId::new(9, 1)), None);
-        assert_eq!(Kind::from_class_id(ClassId::new(0x10, 1)), None);
-    }
-
-    #[test]
-    fn index_encodes_list_and_position() {
-        for list in ListId::ALL {
-            assert_eq!(ListId::from_index(list.index(0)), Some((list, 0)));
-            assert_eq!(ListId::from_index(list.index(65_534)), Some((list, 65_534)));
+        for class in [Class::Reject, Class::Drop] {
+            assert_eq!(Class::from_class_id(class.of_list(list)), Some(class));
+            assert!(ids.insert(class.of_list(list)));
         }
-        assert_eq!(ListId::from_index(ClassId::new(1, 0)), None);
-        assert_eq!(ListId::from_index(ClassId::new(0x8a3f, 1)), None);
+        assert_eq!(Class::from_class_id(list), None);
     }
 }

@@ -1,16 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use ferroute_core::{Affinity, NodePortMatch, ServicePortName, ServiceTable};
+use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
     Context, Frontend, SetId,
-    elements::{FrontendView, SetElement, difference},
-    fixed::fixed_chains,
-    kind::ListId,
-    order::EndpointOrder,
-    port_plan::{FrontendPlan, PortPlan},
-    shared::SharedObjects,
-    slots::SlotOwners,
+    elements::{Difference, FrontendView, SetElement},
+    existing::ExistingLists,
+    fixed::{fixed_chains, fixed_elements},
+    list::ListNumbers,
+    port_plan::{Exposure, PortPlan},
+    shared::{SharedObjects, delete},
 };
 use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transaction};
 
@@ -30,9 +29,9 @@ pub(crate) struct Planner {
     /// Frontends without an owner that service ports wait for.
     vacant: BTreeSet<Frontend>,
     shared: SharedObjects,
-    slot_owners: SlotOwners,
-    /// The order of endpoints in the kernel, for service ports that were not planned yet.
-    order: EndpointOrder,
+    numbers: ListNumbers,
+    /// The lists in the kernel, for service ports that were not planned yet.
+    existing: ExistingLists,
     no_local_endpoints: NoLocalEndpoints,
 }
 
@@ -49,12 +48,11 @@ pub(crate) struct NoLocalEndpoints {
 impl Planner {
     /// Returns a planner for an empty table.
     pub(crate) fn new(context: Context) -> Self {
-        let order = EndpointOrder::new(context.family);
-        Self::with_order(context, order)
+        Self::with_lists(context, ExistingLists::default())
     }
 
-    /// Returns a planner for an empty table that keeps endpoints in the order in which they were read from the kernel.
-    pub(crate) fn with_order(context: Context, order: EndpointOrder) -> Self {
+    /// Returns a planner for an empty table that keeps lists as they were read from the kernel.
+    pub(crate) fn with_lists(context: Context, existing: ExistingLists) -> Self {
         Self {
             context,
             ports: HashMap::new(),
@@ -62,8 +60,8 @@ impl Planner {
             waiting: BTreeMap::new(),
             vacant: BTreeSet::new(),
             shared: SharedObjects::default(),
-            slot_owners: SlotOwners::new(order.slot_owners()),
-            order,
+            numbers: ListNumbers::new(existing.numbers()),
+            existing,
             no_local_endpoints: NoLocalEndpoints::default(),
         }
     }
@@ -77,34 +75,47 @@ impl Planner {
     pub(crate) fn create_table(&self, transaction: &mut Transaction) {
         transaction.push(Change::AddTable(Some(TABLE_COMMENT)));
         transaction.changes.extend(self.sets().into_iter().map(Change::AddSet));
-        for chain in fixed_chains(&self.context, self.shared.timeouts()) {
+        for chain in fixed_chains(&self.context, self.shared.sets()) {
             transaction.add_chain(chain);
         }
-        let addresses = node_port_addresses(&self.context);
-        transaction.changes.extend(addresses.map(|(set, element)| Change::AddElement(set.name(), element)));
+        let elements = fixed_elements().chain(node_port_addresses(&self.context));
+        transaction.changes.extend(elements.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
 
     /// Writes the changes of a service port: to its entry in `table`, or its removal.
     pub(crate) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, transaction: &mut Transaction) {
         let old = self.ports.remove(name);
-        let order = |frontends: &[FrontendPlan], list: ListId| match &old {
-            Some(old) => old.list(list).iter().map(Some).collect(),
-            None => {
-                self.order.endpoints_of(frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend), list)
-            }
-        };
-        let entry = table.entries.get(name);
-        let mut new = entry.map(|entry| Box::new(PortPlan::new(name, entry, table, &self.context, order)));
-        old.iter().for_each(|old| old.release_slots(&mut self.slot_owners));
-        if let Some((new, affinity)) = new.as_mut().zip(entry.and_then(|entry| entry.service.affinity)) {
-            self.assign_slots(name, new, affinity, old.as_deref());
-        }
+        let new = self.plan(name, old.as_deref(), table);
         if old != new {
             self.replace(name, old.as_deref(), new.as_deref(), transaction);
         }
         if let Some(new) = new {
             self.ports.insert(name.clone(), new);
         }
+    }
+
+    fn plan(&mut self, name: &ServicePortName, old: Option<&PortPlan>, table: &ServiceTable) -> Option<Box<PortPlan>> {
+        let entry = table.entries.get(name)?;
+        let exposure = Exposure::new(name, &entry.service, &self.context, old.map(|old| &old.exposure));
+        let number = match old {
+            Some(old) => old.number,
+            None => {
+                let frontends = exposure.frontends.iter().map(|plan| plan.frontend);
+                self.numbers.choose(self.existing.number_of(frontends))?
+            }
+        };
+        let protocol = name.protocol;
+        let mut plan = PortPlan::new(number, exposure, entry, table, |list| match old {
+            Some(old) => old.list(list).iter().map(Some).collect(),
+            None => self.existing.endpoints_of(number.list(list), protocol),
+        });
+        if plan.affinity().is_some() {
+            plan.assign_slots(|list| match old {
+                Some(old) => old.slots(list).into_iter().flatten().collect(),
+                None => self.existing.slots_of(number.list(list), protocol),
+            });
+        }
+        Some(Box::new(plan))
     }
 
     /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
@@ -120,10 +131,10 @@ impl Planner {
             }
             let view =
                 view(&self.ports, &name, frontend).expect("bug: waiting service port has no plan for the frontend");
-            change(&mut self.shared, &self.context, None, Some(view), transaction);
+            change(None, Some(view), transaction);
             self.owners.insert(frontend, name);
         }
-        self.shared.finish_transaction(&self.context, transaction);
+        self.shared.write_rules(&self.context, transaction);
     }
 
     /// Changes the context, for example after a change of the Node. All service ports have to be updated afterwards.
@@ -132,22 +143,33 @@ impl Planner {
             return;
         }
         let old = std::mem::replace(&mut self.context, context);
-        let chains =
-            |context| [fixed_chains(context, self.shared.timeouts()), self.shared.all_chains(context)].concat();
+        let chains = |context| [fixed_chains(context, self.shared.sets()), self.shared.all_chains(context)].concat();
         for (old, new) in chains(&old).into_iter().zip(chains(&self.context)).filter(|(old, new)| old != new) {
             transaction.replace_rules(&old.chain.name, new.rules);
         }
-        difference(node_port_addresses(&old).collect(), node_port_addresses(&self.context).collect(), transaction);
+        let addresses = |context| node_port_addresses(context).collect();
+        Difference::new(addresses(&old), addresses(&self.context)).write(transaction);
     }
 
-    /// Returns the chains that can be deleted once all transactions so far have been committed.
+    /// Returns the changes that delete elements which only lead to unused chains. They can be deleted once all
+    /// transactions so far have been committed.
+    pub(crate) fn unused_elements(&self) -> Vec<Change> {
+        self.shared.unused_elements().map(delete).collect()
+    }
+
+    /// Marks these elements as deleted.
+    pub(crate) fn unused_elements_deleted(&mut self) {
+        self.shared.unused_elements_deleted();
+    }
+
+    /// Returns the unused chains, which can be deleted after these elements.
     pub(crate) fn unused_chains(&self) -> Vec<Name> {
         self.shared.unused_chains().collect()
     }
 
     /// Forgets the unused chains, after they were deleted.
-    pub(crate) fn unused_chains_deleted(&mut self) {
-        self.shared.unused_chains_deleted();
+    pub(crate) fn unused_deleted(&mut self) {
+        self.shared.unused_deleted();
     }
 
     /// Returns the names of all service ports, in no particular order.
@@ -167,20 +189,23 @@ impl Planner {
 
     /// Returns all sets and maps.
     pub(crate) fn sets(&self) -> Vec<Set> {
-        let sticky = self.shared.timeouts().map(SetId::Sticky);
-        SetId::FIXED.into_iter().chain(sticky).map(|id| id.declaration(&self.context)).collect()
+        SetId::FIXED.into_iter().chain(self.shared.sets()).map(|id| id.declaration(&self.context)).collect()
     }
 
     /// Returns all chains; the targets of jumps and gotos come first.
     pub(crate) fn chains(&self) -> Vec<ChainWithRules> {
-        [self.shared.chains(&self.context), fixed_chains(&self.context, self.shared.timeouts())].concat()
+        [self.shared.chains(&self.context), fixed_chains(&self.context, self.shared.sets())].concat()
     }
 
     /// Calls `each` with every element, in no particular order.
     pub(crate) fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
         for (frontend, owner) in &self.owners {
             let view = view(&self.ports, owner, *frontend).expect("bug: owner has no plan for its frontend");
-            view.elements(self.context.family).into_iter().for_each(|(set, element)| each(set, element));
+            view.elements().into_iter().for_each(|(set, element)| each(set, element));
+        }
+        for (name, port) in &self.ports {
+            let elements = port.list_elements(name.protocol).into_iter().chain(port.class_elements());
+            elements.for_each(|(set, element)| each(set, element));
         }
         let shared = self.shared.elements().chain(node_port_addresses(&self.context));
         shared.for_each(|(set, element)| each(set, element));
@@ -191,23 +216,10 @@ impl Planner {
         self.no_local_endpoints
     }
 
-    /// Returns the order that the planner was created with. The planner does not need it once everything was updated.
-    pub(crate) fn take_order(&mut self) -> EndpointOrder {
-        self.slot_owners.clear_reserved();
-        std::mem::replace(&mut self.order, EndpointOrder::new(self.context.family))
-    }
-
-    /// Assigns slots to the endpoints of a service port with session affinity.
-    fn assign_slots(&mut self, name: &ServicePortName, new: &mut PortPlan, affinity: Affinity, old: Option<&PortPlan>) {
-        let frontends: Vec<FrontendPlan> = new.frontends.to_vec();
-        let previous = |list: ListId| match old.filter(|old| old.affinity.is_some()) {
-            Some(old) => old.slots(list).collect(),
-            None => {
-                let frontends = frontends.iter().filter(|plan| plan.uses(list)).map(|plan| plan.frontend);
-                self.order.slots_of(frontends, list)
-            }
-        };
-        new.assign_slots(name, affinity.timeout_seconds, previous, &mut self.slot_owners);
+    /// Returns the lists that the planner was created with. The planner does not need them once everything was updated.
+    pub(crate) fn take_existing(&mut self) -> ExistingLists {
+        self.numbers.clear_reserved();
+        std::mem::take(&mut self.existing)
     }
 
     fn replace(
@@ -218,20 +230,44 @@ impl Planner {
         transaction: &mut Transaction,
     ) {
         if let Some(new) = new {
-            self.shared.acquire_port(new, name.protocol, transaction);
+            self.numbers.take(new.number);
+            self.shared.acquire(new, name.protocol, &self.context, transaction);
             self.no_local_endpoints.internal += usize::from(new.no_local_internal);
             self.no_local_endpoints.external += usize::from(new.no_local_external);
-            for plan in &new.frontends {
-                self.claim(FrontendView { name, port: new, plan }, old, transaction);
-            }
         }
+        let lists = |port: Option<&PortPlan>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
+        let classes = |port: Option<&PortPlan>| port.map(PortPlan::class_elements).unwrap_or_default();
+        let (lists, classes) = (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
+        // What a frontend leads to is there before it and after it, because a long transaction is split.
+        transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
+        if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
+            self.replace_frontends(name, old, new, transaction);
+        }
+        transaction.changes.extend(classes.removals.into_iter().chain(lists.removals));
         let Some(old) = old else { return };
-        for plan in old.frontends.iter().filter(|plan| !has(new, plan.frontend)) {
-            self.release(FrontendView { name, port: old, plan }, transaction);
+        self.shared.release(old, name.protocol, transaction);
+        if new.is_none_or(|new| new.number != old.number) {
+            self.numbers.release(old.number);
         }
-        self.shared.release_port(old, name.protocol, transaction);
         self.no_local_endpoints.internal -= usize::from(old.no_local_internal);
         self.no_local_endpoints.external -= usize::from(old.no_local_external);
+    }
+
+    fn replace_frontends(
+        &mut self,
+        name: &ServicePortName,
+        old: Option<&PortPlan>,
+        new: Option<&PortPlan>,
+        transaction: &mut Transaction,
+    ) {
+        let views = |port| move |plan| FrontendView { name, port, plan };
+        for view in new.into_iter().flat_map(|new| new.exposure.frontends.iter().map(views(new))) {
+            self.claim(view, old, transaction);
+        }
+        let is_removed = |view: &FrontendView<'_>| new.is_none_or(|new| new.frontend(view.plan.frontend).is_none());
+        for view in old.into_iter().flat_map(|old| old.exposure.frontends.iter().map(views(old))).filter(is_removed) {
+            self.release(view, transaction);
+        }
     }
 
     /// A service port claims a frontend that it may have had before.
@@ -246,7 +282,7 @@ impl Planner {
             }
             None => None,
             Some(owner) if owner == new.name => {
-                old.and_then(|port| Some(FrontendView { name: new.name, port, plan: plan_of(port, frontend)? }))
+                old.and_then(|port| Some(FrontendView { name: new.name, port, plan: port.frontend(frontend)? }))
             }
             Some(owner) if owner < new.name => {
                 self.waiting.entry(frontend).or_default().insert(new.name.clone());
@@ -258,7 +294,7 @@ impl Planner {
                 waiting.remove(new.name);
                 waiting.insert(loser.clone());
                 let view = view(&self.ports, &loser, frontend);
-                change(&mut self.shared, &self.context, view, Some(new), transaction);
+                change(view, Some(new), transaction);
                 self.owners.insert(frontend, new.name.clone());
                 return;
             }
@@ -266,14 +302,14 @@ impl Planner {
         if old_view.is_none() {
             self.owners.insert(frontend, new.name.clone());
         }
-        change(&mut self.shared, &self.context, old_view, Some(new), transaction);
+        change(old_view, Some(new), transaction);
     }
 
     /// A service port releases a frontend.
     fn release(&mut self, old: FrontendView<'_>, transaction: &mut Transaction) {
         let frontend = old.plan.frontend;
         if self.owners.get(&frontend) == Some(old.name) {
-            change(&mut self.shared, &self.context, Some(old), None, transaction);
+            change(Some(old), None, transaction);
             self.owners.remove(&frontend);
             if self.waiting.contains_key(&frontend) {
                 self.vacant.insert(frontend);
@@ -288,21 +324,9 @@ impl Planner {
 }
 
 /// Writes the changes of a frontend.
-fn change(
-    shared: &mut SharedObjects,
-    context: &Context,
-    old: Option<FrontendView<'_>>,
-    new: Option<FrontendView<'_>>,
-    transaction: &mut Transaction,
-) {
-    let elements = |view: Option<FrontendView<'_>>| view.map(|view| view.elements(context.family)).unwrap_or_default();
-    if let Some(new) = new {
-        shared.acquire(new, context, transaction);
-    }
-    difference(elements(old), elements(new), transaction);
-    if let Some(old) = old {
-        shared.release(old, transaction);
-    }
+fn change(old: Option<FrontendView<'_>>, new: Option<FrontendView<'_>>, transaction: &mut Transaction) {
+    let elements = |view: Option<FrontendView<'_>>| view.map(|view| view.elements()).unwrap_or_default();
+    Difference::new(elements(old), elements(new)).write(transaction);
 }
 
 fn view<'a>(
@@ -311,16 +335,7 @@ fn view<'a>(
     frontend: Frontend,
 ) -> Option<FrontendView<'a>> {
     let (name, port) = ports.get_key_value(name)?;
-    Some(FrontendView { name, port, plan: plan_of(port, frontend)? })
-}
-
-fn plan_of(port: &PortPlan, frontend: Frontend) -> Option<&FrontendPlan> {
-    // A service port has few frontends.
-    port.frontends.iter().find(|plan| plan.frontend == frontend)
-}
-
-fn has(port: Option<&PortPlan>, frontend: Frontend) -> bool {
-    port.is_some_and(|port| plan_of(port, frontend).is_some())
+    Some(FrontendView { name, port, plan: port.frontend(frontend)? })
 }
 
 fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {

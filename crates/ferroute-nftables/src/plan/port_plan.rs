@@ -1,13 +1,18 @@
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
-use ferroute_core::{EndpointSets, FrontendKind, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable};
 use ipnet::IpNet;
 
 use super::{
-    Context, Frontend,
-    kind::{Kind, ListId, Selection},
-    order::Positions,
-    slots::{NUMBERS, SlotOwners, Slots},
+    Context, Frontend, List, ListNumber,
+    capacity::Capacity,
+    existing::Positions,
+    kind::{Class, Kind, Selection},
+    slots::{MAX_SLOTS, Slots},
     socket_list::{SocketList, arrange},
 };
 use crate::model::ClassId;
@@ -15,187 +20,229 @@ use crate::model::ClassId;
 /// The plan of a service port: all that is needed to compute the changes to another plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortPlan {
-    /// The frontends, without duplicates.
-    pub(super) frontends: Box<[FrontendPlan]>,
-    /// The cluster IP, if the service port owns it.
-    pub(super) cluster_ip: Option<std::net::IpAddr>,
+    /// The number that its lists are named after.
+    pub(super) number: ListNumber,
+    /// What does not depend on endpoints.
+    pub(super) exposure: Arc<Exposure>,
     /// Endpoints for policy Cluster, by index.
     pub(super) cluster: SocketList,
     /// Endpoints for policy Local, by index.
     pub(super) local: SocketList,
     /// The endpoints in either list that are on this node.
     pub(super) on_node: SocketList,
-    /// The session affinity.
-    pub(super) affinity: Option<Box<Affinity>>,
-    /// The aggregated source ranges of restricted frontends.
-    pub(super) source_ranges: Box<[IpNet]>,
+    /// The slots, with session affinity.
+    slots: Option<Box<[Slots; 2]>>,
+    /// Whether any node has endpoints.
+    pub(super) has_any_endpoints: bool,
     /// Whether `internalTrafficPolicy` is Local and only other nodes have endpoints.
     pub(super) no_local_internal: bool,
     /// The same for `externalTrafficPolicy`.
     pub(super) no_local_external: bool,
 }
 
-/// Session affinity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Affinity {
-    /// The timeout in seconds.
-    pub(super) seconds: u32,
-    /// Slots of [`PortPlan::cluster`].
-    cluster: Slots,
-    /// Slots of [`PortPlan::local`].
-    local: Slots,
+/// The part of a plan that depends on the Service alone. It is computed once, because a Service can have thousands of
+/// frontends whose endpoints change every second.
+#[derive(Debug)]
+pub(super) struct Exposure {
+    /// The service port.
+    pub(super) service: Arc<ServicePort>,
+    /// [`Context::node_ip`], on which the source ranges depend.
+    node_ip: Option<IpAddr>,
+    /// The frontends, sorted and without duplicates.
+    pub(super) frontends: Box<[FrontendPlan]>,
+    /// The lists that frontends use, with the kinds of forwarding.
+    pub(super) requests: Box<[Request]>,
+    /// The aggregated source ranges of restricted frontends.
+    pub(super) source_ranges: Box<[IpNet]>,
+    /// Their prefix lengths, each once.
+    prefix_lengths: Box<[u8]>,
 }
 
 /// The plan of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrontendPlan {
     pub(super) frontend: Frontend,
-    pub(super) action: Action,
+    pub(super) request: Request,
     /// Whether source ranges apply.
     pub(super) restricted: bool,
 }
 
-/// What happens to a frontend's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// Reject: there are no endpoints anywhere.
-    Reject,
-    /// Drop: the traffic policy is Local, and only other nodes have endpoints.
-    Drop,
-    /// Forward to an endpoint.
-    Forward(Selection),
+/// A kind of forwarding to a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Request {
+    pub(super) selection: Selection,
+    pub(super) list: List,
 }
 
 impl PortPlan {
     /// Plans a service port, without slots. Endpoints that `old` contains keep their index.
     pub(super) fn new(
-        name: &ServicePortName,
+        number: ListNumber,
+        exposure: Arc<Exposure>,
         entry: &ServicePortEntry,
         table: &ServiceTable,
-        context: &Context,
-        old: impl Fn(&[FrontendPlan], ListId) -> Positions<SocketAddr>,
+        old: impl Fn(List) -> Positions<SocketAddr>,
     ) -> Self {
         let service = &entry.service;
         let sets = table.endpoint_sets(entry);
-        let frontends = frontends(name, entry, &sets);
-        let max_endpoints = if service.affinity.is_some() { NUMBERS.into() } else { MAX_ENDPOINTS };
+        let max_endpoints = max_endpoints(service);
         let list = |list, endpoints: &[&ferroute_core::Endpoint]| {
             let desired: Vec<SocketAddr> = endpoints.iter().take(max_endpoints).map(|e| e.socket()).collect();
-            SocketList::new(context.family, arrange(&old(&frontends, list), &desired).into_iter())
+            SocketList::new(table.family, arrange(&old(list), &desired).into_iter())
         };
         let on_node = sets.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
         let no_local = sets.has_any_endpoints && sets.local.is_empty();
         Self {
-            cluster_ip: service.cluster_ip,
-            cluster: list(ListId::Cluster, &sets.cluster),
-            local: list(ListId::Local, &sets.local),
-            on_node: SocketList::new(context.family, on_node),
-            affinity: None,
-            source_ranges: source_ranges(entry, context),
+            number,
+            cluster: list(List::Cluster, &sets.cluster),
+            local: list(List::Local, &sets.local),
+            on_node: SocketList::new(table.family, on_node),
+            slots: None,
+            has_any_endpoints: sets.has_any_endpoints,
             no_local_internal: no_local && service.internal_local(),
             no_local_external: no_local && service.external_local() && service.externally_accessible(),
-            frontends,
+            exposure,
         }
     }
 
     /// Assigns slots to the endpoints. `previous` returns the slots that endpoints had.
-    pub(super) fn assign_slots(
-        &mut self,
-        name: &ServicePortName,
-        seconds: u32,
-        previous: impl Fn(ListId) -> Vec<(SocketAddr, ClassId)>,
-        owners: &mut SlotOwners,
-    ) {
-        let mut slots = |list: ListId| Slots::new((name, list), self.list(list), &previous(list), owners);
-        let (cluster, local) = (slots(ListId::Cluster), slots(ListId::Local));
-        self.affinity = Some(Box::new(Affinity { seconds, cluster, local }));
+    pub(super) fn assign_slots(&mut self, previous: impl Fn(List) -> Vec<(SocketAddr, ClassId)>) {
+        let slots = List::ALL.map(|list| Slots::new(self.list(list), &previous(list)));
+        self.slots = Some(Box::new(slots));
     }
 
-    /// Returns the endpoints of a list with their slots, in the list's order; nothing without session affinity.
-    pub(super) fn slots(&self, list: ListId) -> impl Iterator<Item = (SocketAddr, ClassId)> + '_ {
-        let slots = self.affinity.iter().flat_map(move |affinity| affinity.slots(list).iter());
-        self.list(list).iter().zip(slots)
-    }
-
-    /// Releases the owner numbers of the slots.
-    pub(super) fn release_slots(&self, owners: &mut SlotOwners) {
-        if let Some(affinity) = &self.affinity {
-            ListId::ALL.into_iter().for_each(|list| affinity.slots(list).release(owners));
-        }
+    /// Returns the endpoints of a list with their slots, in the list's order; `None` without session affinity.
+    pub(super) fn slots(&self, list: List) -> Option<impl Iterator<Item = (SocketAddr, ClassId)> + '_> {
+        let [cluster, local] = &**self.slots.as_ref()?;
+        let slots = match list {
+            List::Cluster => cluster,
+            List::Local => local,
+        };
+        Some(self.list(list).iter().zip(slots.iter(self.number.list(list))))
     }
 
     /// Returns the endpoints of a list.
-    pub(super) fn list(&self, list: ListId) -> &SocketList {
+    pub(super) fn list(&self, list: List) -> &SocketList {
         match list {
-            ListId::Cluster => &self.cluster,
-            ListId::Local => &self.local,
+            List::Cluster => &self.cluster,
+            List::Local => &self.local,
         }
     }
 
-    /// Returns the kind of a frontend.
-    pub(super) fn kind(&self, plan: &FrontendPlan, selection: Selection) -> Kind {
-        Kind { node_port: plan.frontend.address.is_none(), sticky: self.affinity.is_some(), selection }
+    /// Returns the session affinity timeout in seconds.
+    pub(super) fn affinity(&self) -> Option<u32> {
+        self.exposure.service.affinity.map(|affinity| affinity.timeout_seconds)
+    }
+
+    /// Returns what is done with the traffic of a request now.
+    pub(super) fn class(&self, request: Request) -> Class {
+        match self.list(request.list).len() {
+            0 => request.list.empty_class(self.has_any_endpoints),
+            endpoints => Class::Forward(self.kind(request), Capacity::fitting(endpoints)),
+        }
+    }
+
+    /// Returns the class id of a request, the key of map `lists`.
+    pub(super) fn request_id(&self, request: Request) -> ClassId {
+        self.kind(request).request(self.number.list(request.list))
+    }
+
+    fn kind(&self, request: Request) -> Kind {
+        Kind { sticky: self.affinity().is_some(), selection: request.selection }
+    }
+
+    /// Returns the plan of a frontend.
+    pub(super) fn frontend(&self, frontend: Frontend) -> Option<&FrontendPlan> {
+        let frontends = &self.exposure.frontends;
+        frontends.binary_search_by_key(&frontend, |plan| plan.frontend).ok().map(|i| &frontends[i])
     }
 }
 
-impl Affinity {
-    fn slots(&self, list: ListId) -> &Slots {
-        match list {
-            ListId::Cluster => &self.cluster,
-            ListId::Local => &self.local,
+/// Returns how many endpoints a list can have.
+fn max_endpoints(service: &ServicePort) -> usize {
+    if service.affinity.is_some() { MAX_SLOTS.into() } else { Capacity::MAX as usize }
+}
+
+impl Exposure {
+    /// Plans a service port's frontends. They are taken from `old` if they are the same.
+    pub(super) fn new(
+        name: &ServicePortName,
+        service: &Arc<ServicePort>,
+        context: &Context,
+        old: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        let is_same = |old: &&Arc<Self>| {
+            (Arc::ptr_eq(&old.service, service) || old.service == *service) && old.node_ip == context.node_ip
+        };
+        if let Some(old) = old.filter(is_same) {
+            return Arc::clone(old);
         }
+        let frontends = frontends(name, service);
+        let mut requests: Vec<Request> = frontends.iter().map(|plan| plan.request).collect();
+        requests.sort_unstable();
+        requests.dedup();
+        if requests.iter().any(|request| request.selection == Selection::ExternalLocal) {
+            requests.push(Request { selection: Selection::Pick, list: List::Local });
+            requests.sort_unstable();
+            requests.dedup();
+        }
+        let source_ranges = source_ranges(service, context);
+        let prefix_lengths: BTreeSet<u8> = source_ranges.iter().map(IpNet::prefix_len).collect();
+        Arc::new(Self {
+            prefix_lengths: prefix_lengths.into_iter().collect(),
+            source_ranges,
+            service: Arc::clone(service),
+            node_ip: context.node_ip,
+            frontends,
+            requests: requests.into(),
+        })
+    }
+
+    /// Returns the prefix lengths of the source ranges, each once.
+    pub(super) fn prefix_lengths(&self) -> impl Iterator<Item = u8> + '_ {
+        self.prefix_lengths.iter().copied()
+    }
+
+    /// Reports whether a frontend uses a list.
+    pub(super) fn uses(&self, list: List) -> bool {
+        self.requests.iter().any(|request| request.list == list)
     }
 }
 
-impl FrontendPlan {
-    /// Reports whether the frontend's packets can go to endpoints of a list.
-    pub(super) fn uses(&self, list: ListId) -> bool {
-        match (self.action, list) {
-            (Action::Reject | Action::Drop, _) => false,
-            (Action::Forward(Selection::Pick | Selection::External), list) => list == ListId::Cluster,
-            (Action::Forward(Selection::PickLocal), list) => list == ListId::Local,
-            (Action::Forward(Selection::ExternalLocal), _) => true,
-        }
+impl PartialEq for Exposure {
+    fn eq(&self, other: &Self) -> bool {
+        self.service == other.service && self.node_ip == other.node_ip
     }
 }
+
+impl Eq for Exposure {}
 
 /// Returns all frontends, sorted. If two kinds have the same address, the first kind wins, as in kube-proxy.
-fn frontends(name: &ServicePortName, entry: &ServicePortEntry, sets: &EndpointSets<'_>) -> Box<[FrontendPlan]> {
-    let service = &entry.service;
+fn frontends(name: &ServicePortName, service: &ServicePort) -> Box<[FrontendPlan]> {
     let has_source_ranges = !service.load_balancer_source_ranges.is_empty();
-    let (internal, external) = actions(entry, sets);
+    let (internal, external) = requests(service);
     let mut plans: BTreeMap<Frontend, FrontendPlan> = BTreeMap::new();
     for (kind, frontend) in service.frontends(name.protocol) {
-        let action = if kind == FrontendKind::ClusterIp { internal } else { external };
+        let request = if kind == FrontendKind::ClusterIp { internal } else { external };
         let restricted = has_source_ranges && kind == FrontendKind::LoadBalancer;
-        let plan = plans.entry(frontend).or_insert(FrontendPlan { frontend, action, restricted });
+        let plan = plans.entry(frontend).or_insert(FrontendPlan { frontend, request, restricted });
         plan.restricted |= restricted;
     }
     plans.into_values().collect()
 }
 
-/// Returns the actions for internal and external traffic.
-fn actions(entry: &ServicePortEntry, sets: &EndpointSets<'_>) -> (Action, Action) {
-    if !sets.has_any_endpoints {
-        return (Action::Reject, Action::Reject);
-    }
-    let service = &entry.service;
-    // If there are endpoints anywhere, the cluster list is not empty.
-    let internal = match service.internal_local() {
-        false => Action::Forward(Selection::Pick),
-        true if sets.local.is_empty() => Action::Drop,
-        true => Action::Forward(Selection::PickLocal),
-    };
+/// Returns the requests of internal and external traffic.
+fn requests(service: &ServicePort) -> (Request, Request) {
+    let internal = if service.internal_local() { List::Local } else { List::Cluster };
     let external = if service.external_local() { Selection::ExternalLocal } else { Selection::External };
-    (internal, Action::Forward(external))
+    (Request { selection: Selection::Pick, list: internal }, Request { selection: external, list: List::Cluster })
 }
 
 /// Returns the source ranges of a service port.
 ///
 /// As in kube-proxy, the load balancer's own addresses are allowed if the node's is: where they are assigned to the
 /// node, its own packets have them as source.
-fn source_ranges(entry: &ServicePortEntry, context: &Context) -> Box<[IpNet]> {
-    let service = &entry.service;
+fn source_ranges(service: &ServicePort, context: &Context) -> Box<[IpNet]> {
     let mut nets = service.load_balancer_source_ranges.clone();
     if nets.is_empty() || service.load_balancer_vips.is_empty() {
         return Box::default();
@@ -203,9 +250,5 @@ fn source_ranges(entry: &ServicePortEntry, context: &Context) -> Box<[IpNet]> {
     if context.node_ip.is_some_and(|ip| nets.iter().any(|net| net.contains(&ip))) {
         nets.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
     }
-    // The kernel rejects overlapping ranges.
     IpNet::aggregate(&nets).into()
 }
-
-/// An index has 16 bits and starts at 1.
-const MAX_ENDPOINTS: usize = u16::MAX as usize;

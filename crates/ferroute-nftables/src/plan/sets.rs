@@ -1,3 +1,5 @@
+use ferroute_core::Protocol;
+
 use crate::model::{DataType, Name, Set, SetKind};
 
 use super::Context;
@@ -5,36 +7,35 @@ use super::Context;
 /// A set or map of the table. The variants are in the order of declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetId {
-    /// Frontend to kind and number of endpoints.
+    /// Frontend to the request: a kind of forwarding and a list.
     Services,
-    /// Frontend to kind and number of endpoints on this node, for external traffic with policy Local.
-    LocalServices,
+    /// The same for node ports.
+    NodePorts,
+    /// Request to what is done with the list's traffic now.
+    Lists,
     /// Kind and number of endpoints to the chain.
     Dispatch,
-    /// The same for `local-services`. A separate map, because the kernel refuses a verdict map that can go back to a
-    /// chain that looks it up.
+    /// The same for requests of rules of these chains. A separate map, because the kernel refuses a verdict map that can
+    /// go back to a chain that looks it up.
     LocalDispatch,
-    /// Frontend and index or slot to the endpoint's address and port.
-    Endpoints,
-    /// Frontend and index to the endpoint's slot.
+    /// List and index, or slot and 0, to the endpoint's address and port. A map per protocol, because `nft` accepts no port
+    /// without one.
+    Endpoints(Protocol),
+    /// List and index to the endpoint's slot.
     Slots,
-    /// Slot owner and client to the slot; written by rules.
+    /// List and client to the slot; written by rules.
     Affinity,
-    /// Frontends without endpoints anywhere: rejected.
-    Refused,
-    /// Frontends with traffic policy Local and without endpoints on this node: dropped.
-    Dropped,
-    /// Frontends with source ranges.
+    /// Frontends with source ranges to the list of their service port.
     Restricted,
-    /// Sources that these ranges allow.
-    SourceRanges,
     /// Connections of this node's endpoints to themselves.
     Hairpin,
     /// Cluster IPs.
     ClusterIps,
     /// Addresses that serve node ports.
     NodePortAddresses,
-    /// Frontends with an affinity timeout of this many seconds.
+    /// Allowed sources with this prefix length, each with the list of the service port that allows it.
+    SourceRanges(u8),
+    /// Lists with an affinity timeout of this many seconds.
     Sticky(u32),
 }
 
@@ -43,28 +44,37 @@ pub(super) struct MapName;
 
 impl MapName {
     pub(super) const SERVICES: Name = Name::fixed("services");
-    pub(super) const LOCAL_SERVICES: Name = Name::fixed("local-services");
+    pub(super) const NODE_PORTS: Name = Name::fixed("node-ports");
+    pub(super) const LISTS: Name = Name::fixed("lists");
     pub(super) const DISPATCH: Name = Name::fixed("dispatch");
     pub(super) const LOCAL_DISPATCH: Name = Name::fixed("local-dispatch");
-    pub(super) const ENDPOINTS: Name = Name::fixed("endpoints");
     pub(super) const SLOTS: Name = Name::fixed("slots");
     pub(super) const AFFINITY: Name = Name::fixed("affinity");
+    pub(super) const RESTRICTED: Name = Name::fixed("restricted");
+
+    pub(super) fn endpoints(protocol: Protocol) -> Name {
+        Name::fixed(match protocol {
+            Protocol::Tcp => "tcp-endpoints",
+            Protocol::Udp => "udp-endpoints",
+            Protocol::Sctp => "sctp-endpoints",
+        })
+    }
 }
 
 impl SetId {
     /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
         Self::Services,
-        Self::LocalServices,
+        Self::NodePorts,
+        Self::Lists,
         Self::Dispatch,
         Self::LocalDispatch,
-        Self::Endpoints,
+        Self::Endpoints(Protocol::Tcp),
+        Self::Endpoints(Protocol::Udp),
+        Self::Endpoints(Protocol::Sctp),
         Self::Slots,
         Self::Affinity,
-        Self::Refused,
-        Self::Dropped,
         Self::Restricted,
-        Self::SourceRanges,
         Self::Hairpin,
         Self::ClusterIps,
         Self::NodePortAddresses,
@@ -74,19 +84,18 @@ impl SetId {
     pub fn name(self) -> Name {
         match self {
             Self::Services => MapName::SERVICES,
-            Self::LocalServices => MapName::LOCAL_SERVICES,
+            Self::NodePorts => MapName::NODE_PORTS,
+            Self::Lists => MapName::LISTS,
             Self::Dispatch => MapName::DISPATCH,
             Self::LocalDispatch => MapName::LOCAL_DISPATCH,
-            Self::Endpoints => MapName::ENDPOINTS,
+            Self::Endpoints(protocol) => MapName::endpoints(protocol),
             Self::Slots => MapName::SLOTS,
             Self::Affinity => MapName::AFFINITY,
-            Self::Refused => Name::fixed("refused"),
-            Self::Dropped => Name::fixed("dropped"),
-            Self::Restricted => Name::fixed("restricted"),
-            Self::SourceRanges => Name::fixed("source-ranges"),
+            Self::Restricted => MapName::RESTRICTED,
             Self::Hairpin => Name::fixed("hairpin"),
             Self::ClusterIps => Name::fixed("cluster-ips"),
             Self::NodePortAddresses => Name::fixed("node-port-addresses"),
+            Self::SourceRanges(length) => format!("{SOURCE_RANGES}{length}").into(),
             Self::Sticky(seconds) => format!("{STICKY}{seconds}").into(),
         }
     }
@@ -98,11 +107,10 @@ impl SetId {
 
     /// Returns the set with this name; `None` if it is not one of this table's.
     pub fn from_name(name: &Name) -> Option<Self> {
-        let sticky = || {
-            let id = Self::Sticky(name.as_str().strip_prefix(STICKY)?.parse().ok()?);
-            (id.name() == *name).then_some(id)
-        };
-        Self::FIXED.into_iter().find(|id| id.name() == *name).or_else(sticky)
+        let text = name.as_str();
+        let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
+        let sticky = text.strip_prefix(STICKY).and_then(|seconds| seconds.parse().ok()).map(Self::Sticky);
+        Self::FIXED.into_iter().chain(ranges).chain(sticky).find(|id| id.name() == *name)
     }
 
     /// Returns the declaration.
@@ -110,48 +118,50 @@ impl SetId {
         let address = DataType::address(context.family);
         let frontend = [address, DataType::InetProto, DataType::InetService];
         let set = |key: &[DataType]| Set::new(self.name(), key);
-        let with = |last: DataType| [&frontend[..], &[last]].concat();
         match self {
-            Self::Services => set(&frontend).map_to([DataType::ClassId]).counter(context.counters).comment(
-                "what to do for an address and port, kind:endpoints in hexadecimal; 0.0.0.0 or :: for node ports",
-            ),
-            Self::LocalServices => set(&frontend)
+            Self::Services => set(&frontend)
                 .map_to([DataType::ClassId])
-                .comment("the same for outside traffic that must stay on this node, kind:endpoints of this node"),
-            Self::Dispatch => set(&[DataType::ClassId])
+                .counter(context.counters)
+                .comment("address and port to kind:list, hexadecimal"),
+            Self::NodePorts => set(&[DataType::InetProto, DataType::InetService])
+                .map_to([DataType::ClassId])
+                .counter(context.counters)
+                .comment("the same for node ports"),
+            Self::Lists => set(&[DataType::ClassId])
+                .map_to([DataType::ClassId])
+                .comment("kind:list to class:list; the class says how many endpoints there are"),
+            Self::Dispatch => set(&[DataType::ClassId]).verdict_map().comment("what to do for a class"),
+            Self::LocalDispatch => set(&[DataType::ClassId])
                 .verdict_map()
-                .comment("1 pick, 2 pick-local, 3 external, 4 external-local; +4 with affinity, +10 for node ports"),
-            Self::LocalDispatch => {
-                set(&[DataType::ClassId]).verdict_map().comment("the same for classes of local-services")
-            }
-            Self::Endpoints => set(&with(DataType::ClassId))
+                .comment("the same for outside traffic that must stay on this node"),
+            Self::Endpoints(protocol) => set(&[DataType::ClassId, DataType::Integer])
+                .protocol(protocol)
                 .map_to([address, DataType::InetService])
                 .counter(context.counters)
-                .comment("list:index, list 1 the cluster's, 2 this node's; from 100:1 slots for affinity"),
-            Self::Slots => set(&with(DataType::ClassId))
+                .comment("list and index from 1, or slot and 0, to an endpoint"),
+            Self::Slots => set(&[DataType::ClassId, DataType::Integer])
                 .map_to([DataType::ClassId])
-                .comment("list:index of an endpoint to its slot, for services with affinity"),
+                .comment("list and index to the endpoint's slot, for services with affinity"),
             Self::Affinity => set(&[DataType::ClassId, address])
                 .map_to([DataType::ClassId])
                 .kind(SetKind::Dynamic { size: AFFINITY_CAPACITY })
-                .comment("slots of a service's list and client to the slot of the endpoint that the client had last"),
-            Self::Refused => set(&frontend).comment("services without any endpoint"),
-            Self::Dropped => {
-                set(&frontend).comment("services without an endpoint on this node, where policy asks for one")
+                .comment("list and client to the slot of the endpoint that the client had last"),
+            Self::Restricted => {
+                set(&frontend).map_to([DataType::ClassId]).comment("load balancers with source ranges, to their list")
             }
-            Self::Restricted => set(&frontend).comment("load balancers with source ranges"),
-            Self::SourceRanges => set(&with(address)).kind(SetKind::Interval).comment("sources that may use them"),
             Self::Hairpin => set(&[&[address], &frontend[..]].concat())
                 .comment("endpoints of this node that reach themselves through a service"),
             Self::ClusterIps => set(&[address]).comment("addresses of services within the cluster"),
             Self::NodePortAddresses => {
                 set(&[address]).comment("addresses that answer on node ports, unless all local ones do")
             }
-            Self::Sticky(_) => set(&frontend),
+            Self::SourceRanges(_) => set(&[address, DataType::ClassId]),
+            Self::Sticky(_) => set(&[DataType::ClassId]),
         }
     }
 }
 
+const SOURCE_RANGES: &str = "source-ranges-";
 const STICKY: &str = "sticky-";
 /// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;

@@ -1,7 +1,7 @@
-//! Objects that frontends or service ports share: chains, affinity timeouts, addresses.
+//! Objects that service ports share: chains, sets of timeouts and source ranges, addresses.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
     net::{IpAddr, SocketAddr},
 };
@@ -9,78 +9,67 @@ use std::{
 use ferroute_core::Protocol;
 
 use super::{
-    Context, SetId,
-    elements::{FrontendView, SetElement},
-    fixed::fixed_chains,
-    kind::Kind,
+    Context, List, SetId,
+    elements::SetElement,
+    fixed::{fixed_chains, fixed_elements},
+    kind::{Class, Selection},
     port_plan::PortPlan,
 };
-use crate::model::{ChainWithRules, Change, ClassId, Element, Name, SetOrMap, Transaction, Value, Verdict};
+use crate::model::{ChainWithRules, Change, Element, Name, SetOrMap, Transaction, Value};
 
 /// Shared objects with reference counts: the first user adds an object, the last one deletes it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedObjects {
-    /// Class ids with the verdict map that dispatches them.
-    classes: RefCounts<(SetId, ClassId)>,
-    /// Chains by the class id that they are named after. Some are only targets of other chains.
-    chains: RefCounts<ClassId>,
-    timeouts: RefCounts<u32>,
+    /// Classes in use. Some are only targets of other chains.
+    classes: RefCounts<Class>,
+    /// Sets of timeouts and source ranges.
+    sets: RefCounts<SetId>,
     cluster_ips: RefCounts<IpAddr>,
     hairpins: RefCounts<(SocketAddr, Protocol)>,
-    /// Affinity timeouts whose sets and rules were written.
-    declared: BTreeSet<u32>,
-    /// Chains that are not referenced any more but may still exist.
-    unused_chains: BTreeSet<ClassId>,
+    written: Written,
+}
+
+/// What the kernel has been sent besides elements that are counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Sets that were written with the rules that refer to them.
+    sets: BTreeSet<SetId>,
+    /// Classes that are not in use any more, whose chains still exist, and whether their elements do. A packet may still
+    /// request them while the transaction that ends their use takes effect.
+    unused: BTreeMap<Class, bool>,
 }
 
 impl SharedObjects {
-    /// Adds the objects that a frontend needs.
-    pub(super) fn acquire(&mut self, view: FrontendView<'_>, context: &Context, transaction: &mut Transaction) {
-        for (map, class) in dispatch_entries(view) {
-            if !self.classes.acquire((map, class)) {
-                continue;
-            }
-            for chain in required_chains(class) {
-                // An unused chain that was not deleted yet is reused.
-                if self.chains.acquire(chain) && !self.unused_chains.remove(&chain) {
-                    transaction.add_chain(chain_for(chain, context));
-                }
-            }
-            transaction.push(add((map, dispatch(class))));
-        }
-        if let Some(seconds) = view.affinity()
-            && self.timeouts.acquire(seconds)
-            && !self.declared.contains(&seconds)
-        {
-            // Its elements follow in the same transaction, and rules that refer to it at the end.
-            transaction.push(Change::AddSet(SetId::Sticky(seconds).declaration(context)));
-        }
-    }
-
-    /// Deletes the objects of [`SharedObjects::acquire`] that have no other user.
-    pub(super) fn release(&mut self, view: FrontendView<'_>, transaction: &mut Transaction) {
-        for (map, class) in dispatch_entries(view) {
-            if !self.classes.release(&(map, class)) {
-                continue;
-            }
-            transaction.push(delete((map, dispatch(class))));
-            for chain in required_chains(class) {
-                if self.chains.release(&chain) {
-                    self.unused_chains.insert(chain);
-                }
-            }
-        }
-        if let Some(seconds) = view.affinity()
-            && self.timeouts.release(&seconds)
-            && !self.declared.contains(&seconds)
-        {
-            transaction.push(Change::DeleteSet(SetId::Sticky(seconds).name(), SetOrMap::Set));
-        }
-    }
-
     /// Adds the objects that a service port needs.
-    pub(super) fn acquire_port(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
-        if let Some(address) = port.cluster_ip
+    pub(super) fn acquire(
+        &mut self,
+        port: &PortPlan,
+        protocol: Protocol,
+        context: &Context,
+        transaction: &mut Transaction,
+    ) {
+        for class in classes(port) {
+            if !self.classes.acquire(class) {
+                continue;
+            }
+            // An unused class that was not deleted yet is reused.
+            let (has_chain, has_elements) = match self.written.unused.remove(&class) {
+                Some(has_elements) => (true, has_elements),
+                None => (false, false),
+            };
+            let missing = class.chain(context).filter(|_| !has_chain);
+            missing.into_iter().for_each(|chain| transaction.add_chain(chain));
+            if !has_elements {
+                transaction.changes.extend(dispatch(class).map(add));
+            }
+        }
+        for set in sets(port) {
+            if self.sets.acquire(set) && !self.written.sets.contains(&set) {
+                // Its elements follow in the same transaction, and rules that refer to it at the end.
+                transaction.push(Change::AddSet(set.declaration(context)));
+            }
+        }
+        if let Some(address) = port.exposure.service.cluster_ip
             && self.cluster_ips.acquire(address)
         {
             transaction.push(add(cluster_ip(address)));
@@ -92,9 +81,19 @@ impl SharedObjects {
         }
     }
 
-    /// Deletes the objects of [`SharedObjects::acquire_port`] that have no other user.
-    pub(super) fn release_port(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
-        if let Some(address) = port.cluster_ip
+    /// Deletes the objects of [`SharedObjects::acquire`] that have no other user.
+    pub(super) fn release(&mut self, port: &PortPlan, protocol: Protocol, transaction: &mut Transaction) {
+        for class in classes(port) {
+            if self.classes.release(&class) {
+                self.written.unused.insert(class, true);
+            }
+        }
+        for set in sets(port) {
+            if self.sets.release(&set) && !self.written.sets.contains(&set) {
+                transaction.push(Change::DeleteSet(set.name(), SetOrMap::Set));
+            }
+        }
+        if let Some(address) = port.exposure.service.cluster_ip
             && self.cluster_ips.release(&address)
         {
             transaction.push(delete(cluster_ip(address)));
@@ -106,55 +105,63 @@ impl SharedObjects {
         }
     }
 
-    /// Updates the affinity rules to the timeouts in use. To be called at the end of each transaction.
-    pub(super) fn finish_transaction(&mut self, context: &Context, transaction: &mut Transaction) {
-        let timeouts: BTreeSet<u32> = self.timeouts.iter().copied().collect();
-        if timeouts == self.declared {
+    /// Updates the rules to the sets in use. To be called at the end of each transaction.
+    pub(super) fn write_rules(&mut self, context: &Context, transaction: &mut Transaction) {
+        if self.sets.len() == self.written.sets.len() && self.sets.iter().all(|set| self.written.sets.contains(set)) {
             return;
         }
-        let removed: Vec<u32> = self.declared.difference(&timeouts).copied().collect();
-        let old = fixed_chains(context, self.declared.iter().copied());
-        self.declared = timeouts;
-        let new = fixed_chains(context, self.declared.iter().copied());
+        let sets: BTreeSet<SetId> = self.sets.iter().copied().collect();
+        let removed: Vec<SetId> = self.written.sets.difference(&sets).copied().collect();
+        let old = fixed_chains(context, self.sets());
+        self.written.sets = sets;
+        let new = fixed_chains(context, self.sets());
         for (old, new) in old.into_iter().zip(new).filter(|(old, new)| old != new) {
             transaction.replace_rules(&old.chain.name, new.rules);
         }
-        transaction
-            .changes
-            .extend(removed.into_iter().map(|seconds| Change::DeleteSet(SetId::Sticky(seconds).name(), SetOrMap::Set)));
+        transaction.changes.extend(removed.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
     }
 
-    /// Returns the chains that can be deleted once all transactions so far have been committed.
+    /// Returns the elements of unused classes.
+    pub(super) fn unused_elements(&self) -> impl Iterator<Item = SetElement> {
+        self.written.unused.iter().filter(|(_, has_elements)| **has_elements).flat_map(|(class, _)| dispatch(*class))
+    }
+
+    /// Marks the elements of unused classes as deleted.
+    pub(super) fn unused_elements_deleted(&mut self) {
+        self.written.unused.values_mut().for_each(|has_elements| *has_elements = false);
+    }
+
+    /// Returns the chains of unused classes, which can be deleted after their elements.
     pub(super) fn unused_chains(&self) -> impl Iterator<Item = Name> {
-        self.unused_chains.iter().map(|class| chain_name(*class))
+        self.written.unused.keys().map(|class| class.chain_name())
     }
 
-    /// Forgets the unused chains, after they were deleted.
-    pub(super) fn unused_chains_deleted(&mut self) {
-        self.unused_chains.clear();
+    /// Forgets the unused classes, after they were deleted.
+    pub(super) fn unused_deleted(&mut self) {
+        self.written.unused.clear();
     }
 
-    /// Returns the affinity timeouts whose sets and rules were written, in seconds.
-    pub(super) fn timeouts(&self) -> impl Iterator<Item = u32> + Clone {
-        self.declared.iter().copied()
+    /// Returns the sets that were written with their rules.
+    pub(super) fn sets(&self) -> impl Iterator<Item = SetId> + Clone {
+        self.written.sets.iter().copied()
     }
 
     /// Returns the chains in use; targets of gotos come first.
     pub(super) fn chains(&self, context: &Context) -> Vec<ChainWithRules> {
-        ordered_chains(self.chains.iter().copied(), context)
+        ordered_chains(self.classes.iter().copied(), context)
     }
 
     /// Returns the chains in use and the unused ones, which may be reused.
     pub(super) fn all_chains(&self, context: &Context) -> Vec<ChainWithRules> {
-        ordered_chains(self.chains.iter().chain(&self.unused_chains).copied(), context)
+        ordered_chains(self.classes.iter().chain(self.written.unused.keys()).copied(), context)
     }
 
-    /// Returns all shared elements.
+    /// Returns all shared elements in use.
     pub(super) fn elements(&self) -> impl Iterator<Item = SetElement> {
-        let dispatch = self.classes.iter().map(|(map, class)| (*map, dispatch(*class)));
+        let dispatch = self.classes.iter().flat_map(|class| dispatch(*class));
         let cluster_ips = self.cluster_ips.iter().map(|address| cluster_ip(*address));
         let hairpins = self.hairpins.iter().map(|(socket, protocol)| hairpin(*socket, *protocol));
-        dispatch.chain(cluster_ips).chain(hairpins)
+        fixed_elements().chain(dispatch).chain(cluster_ips).chain(hairpins)
     }
 }
 
@@ -191,57 +198,46 @@ impl<T: Eq + Hash> RefCounts<T> {
         last
     }
 
-    /// Reports whether the item is referenced.
-    pub(super) fn contains(&self, item: &T) -> bool {
-        self.counts.contains_key(item)
-    }
-
     /// Returns all referenced items.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.counts.keys()
     }
+
+    /// Returns the number of referenced items.
+    pub(super) fn len(&self) -> usize {
+        self.counts.len()
+    }
 }
 
-/// Returns the class ids of a frontend, each with the verdict map that dispatches it.
-fn dispatch_entries(view: FrontendView<'_>) -> impl Iterator<Item = (SetId, ClassId)> {
-    let (main, local) = view.classes();
-    let main = main.map(|class| (SetId::Dispatch, class));
-    main.into_iter().chain(local.map(|class| (SetId::LocalDispatch, class)))
+/// Returns the classes that a service port needs, targets of gotos first. Empty lists have classes that always exist.
+fn classes(port: &PortPlan) -> BTreeSet<Class> {
+    let used = port.exposure.requests.iter().map(|request| port.class(*request));
+    let with_target = used.flat_map(|class| match class {
+        Class::Forward(kind, capacity) => kind.goto_target(capacity).into_iter().chain([class]).collect(),
+        Class::Reject | Class::Drop => Vec::new(),
+    });
+    with_target.collect()
 }
 
-fn ordered_chains(classes: impl Iterator<Item = ClassId>, context: &Context) -> Vec<ChainWithRules> {
-    let mut classes: Vec<ClassId> = classes.collect();
-    classes.sort_unstable_by_key(|class| (goto_target(*class).is_some(), *class));
-    classes.into_iter().map(|class| chain_for(class, context)).collect()
+/// Returns the sets of timeouts and source ranges that a service port needs.
+fn sets(port: &PortPlan) -> BTreeSet<SetId> {
+    let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
+    let sticky = lists.filter_map(|_| port.affinity()).map(SetId::Sticky);
+    sticky.chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).collect()
 }
 
-fn kind_from_class_id(class: ClassId) -> (Kind, usize) {
-    Kind::from_class_id(class).expect("bug: class id without a kind")
+fn ordered_chains(classes: impl Iterator<Item = Class>, context: &Context) -> Vec<ChainWithRules> {
+    let mut classes: Vec<Class> = classes.collect();
+    let is_target = |class: &Class| matches!(class, Class::Forward(kind, _) if kind.selection == Selection::Pick);
+    classes.sort_unstable_by_key(|class| (!is_target(class), *class));
+    classes.into_iter().filter_map(|class| class.chain(context)).collect()
 }
 
-/// Returns the class id of the chain that a class id's chain goes to.
-fn goto_target(class: ClassId) -> Option<ClassId> {
-    let (kind, endpoints) = kind_from_class_id(class);
-    kind.goto_target().map(|kind| kind.class(endpoints))
-}
-
-/// Returns the chains that a class id needs, targets first.
-fn required_chains(class: ClassId) -> impl Iterator<Item = ClassId> {
-    goto_target(class).into_iter().chain([class])
-}
-
-fn chain_for(class: ClassId, context: &Context) -> ChainWithRules {
-    let (kind, endpoints) = kind_from_class_id(class);
-    kind.chain(endpoints, context)
-}
-
-fn chain_name(class: ClassId) -> Name {
-    let (kind, endpoints) = kind_from_class_id(class);
-    kind.chain_name(endpoints)
-}
-
-fn dispatch(class: ClassId) -> Element {
-    Element::new([class.into()]).verdict(Verdict::Goto(chain_name(class)))
+/// Returns the elements that go to the chain of a class. Rules of other chains go only to those that choose an endpoint.
+fn dispatch(class: Class) -> impl Iterator<Item = SetElement> {
+    let is_local = matches!(class, Class::Forward(kind, _) if kind.selection == Selection::Pick);
+    let maps = [Some(SetId::Dispatch), is_local.then_some(SetId::LocalDispatch)];
+    maps.into_iter().flatten().map(move |map| (map, Element::new([class.key().into()]).verdict(class.verdict())))
 }
 
 fn cluster_ip(address: IpAddr) -> SetElement {
@@ -257,6 +253,7 @@ fn add((set, element): SetElement) -> Change {
     Change::AddElement(set.name(), element)
 }
 
-fn delete((set, element): SetElement) -> Change {
+/// Returns the change that deletes an element.
+pub(super) fn delete((set, element): SetElement) -> Change {
     Change::DeleteElement(set.name(), element)
 }

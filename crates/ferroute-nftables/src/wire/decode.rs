@@ -266,7 +266,7 @@ impl<'a> Decoder<'a, '_> {
         let mut register = from;
         let mut key = Vec::with_capacity(set.key.len());
         for data_type in &set.key {
-            let Loaded::Field(field) = self.registers.at(register) else { return None };
+            let field = self.registers.at(register).field()?;
             if field.data_type(self.family).padded_length() != data_type.padded_length() {
                 return None;
             }

@@ -11,7 +11,7 @@ use super::{
     element,
     layout::{Register, cmp_op, destination_offset, source_offset},
 };
-use crate::model::{ClassId, CmpOp, Field, InterfacePattern, Match, Name, RejectWith, Statement, Value};
+use crate::model::{CmpOp, Field, InterfacePattern, Match, Name, RejectWith, Statement, Value, netmask};
 
 /// Writes the expressions of a rule into their list.
 pub(super) struct Expressions<'a, 'b> {
@@ -28,13 +28,10 @@ impl Expressions<'_, '_> {
                 self.lookup(map, Some(Register::FIRST), false);
                 self.set_meta(NFT_META_PRIORITY);
             }
-            Statement::MetaPriorityNumgen { count, first } => {
-                self.expression("numgen", |data| {
-                    data.put_u32_be(NFTA_NG_DREG, Register::FIRST.number());
-                    data.put_u32_be(NFTA_NG_MODULUS, *count);
-                    data.put_u32_be(NFTA_NG_TYPE, NFT_NG_RANDOM);
-                    data.put_u32_be(NFTA_NG_OFFSET, first.0);
-                });
+            Statement::MetaPriorityBits { mask, bits } => {
+                self.load_meta(NFT_META_PRIORITY, Register::FIRST);
+                // To set a bit is to clear it and then to flip it.
+                self.bitwise(Register::FIRST, &(mask.0 & !bits.0).to_ne_bytes(), &bits.0.to_ne_bytes());
                 self.set_meta(NFT_META_PRIORITY);
             }
             Statement::MetaPriorityNone => {
@@ -183,16 +180,16 @@ impl Expressions<'_, '_> {
         match field {
             Field::Saddr => self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, source_offset(self.family), address, to),
             Field::Daddr => self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, destination_offset(self.family), address, to),
-            Field::ZeroDaddr => {
-                self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, destination_offset(self.family), address, to);
-                self.bitwise(to, &vec![0; address], &vec![0; address]);
+            Field::SaddrNetwork(length) => {
+                self.load_payload(NFT_PAYLOAD_NETWORK_HEADER, source_offset(self.family), address, to);
+                self.bitwise(to, &octets(netmask(self.family, length)), &vec![0; address]);
             }
             Field::L4proto => self.load_meta(NFT_META_L4PROTO, to),
             Field::Dport => self.load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, DESTINATION_PORT_OFFSET, 2, to),
             Field::MetaPriority => self.load_meta(NFT_META_PRIORITY, to),
-            Field::SlotOwner => {
+            Field::PriorityBits(mask) => {
                 self.load_meta(NFT_META_PRIORITY, to);
-                self.bitwise(to, &ClassId::OWNER.0.to_ne_bytes(), &[0; 4]);
+                self.bitwise(to, &mask.0.to_ne_bytes(), &[0; 4]);
             }
             Field::Sport => self.load_payload(NFT_PAYLOAD_TRANSPORT_HEADER, SOURCE_PORT_OFFSET, 2, to),
             Field::MetaMark => self.load_meta(NFT_META_MARK, to),

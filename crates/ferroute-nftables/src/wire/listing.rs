@@ -1,5 +1,6 @@
 //! Parsing the kernel's listings of tables, chains, rules and sets.
 
+use ferroute_core::Protocol;
 use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetlink};
 
 use super::{
@@ -150,8 +151,15 @@ impl SetParts {
             Some(number) => SetData::Values(any_types_of(number, self.data_length)?),
         };
         let key = any_types_of(self.key, self.key_length)?;
-        let comment = userdata::read_set_comment(&self.userdata);
-        Some(Set { name: name.clone(), key, data, kind, counter: self.counter, comment })
+        let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
+        Some(Set { name: name.clone(), key, data, kind, counter: self.counter, protocol, comment })
+    }
+
+    fn protocol(&self, data: &SetData) -> Option<Protocol> {
+        match data {
+            SetData::Values(types) => userdata::read_protocol(&self.userdata, types),
+            SetData::None | SetData::Verdict => None,
+        }
     }
 
     /// Returns the set's declaration, if the model can represent it exactly.
@@ -166,8 +174,9 @@ impl SetParts {
             Some(NFT_DATA_VERDICT) => SetData::Verdict,
             Some(number) => SetData::Values(types_of(number)?),
         };
-        let comment = userdata::read_set_comment(&self.userdata);
-        let declared = Set { name: name.clone(), key: types_of(self.key)?, data, kind, counter: self.counter, comment };
+        let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
+        let key = types_of(self.key)?;
+        let declared = Set { name: name.clone(), key, data, kind, counter: self.counter, protocol, comment };
         (set_flags(&declared) == self.flags).then_some(declared)
     }
 }

@@ -5,6 +5,9 @@
 
 use std::iter;
 
+use ferroute_core::Protocol;
+
+use super::constants::{NFT_META_IIFNAME, NFT_META_L4PROTO, NFT_META_PRIORITY, NFT_NG_RANDOM};
 use crate::model::{Comment, DataType, Set, SetData};
 
 /// Returns the userdata of a table, chain, rule or element with a comment.
@@ -24,9 +27,26 @@ pub(super) fn set(set: &Set) -> Vec<u8> {
             .chain(entry(NFTNL_UDATA_SET_DATA_INTERVAL, &0_u32.to_ne_bytes()))
             .collect::<Vec<u8>>()
     });
+    let types = if set.has_typeof() {
+        let data = match &set.data {
+            SetData::Values(types) => &types[..],
+            SetData::None | SetData::Verdict => &[],
+        };
+        let mut types: Vec<u8> = entry(NFTNL_UDATA_SET_KEY_TYPEOF, &examples(&set.key, set.protocol)).collect();
+        if !data.is_empty() {
+            types.extend(entry(NFTNL_UDATA_SET_DATA_TYPEOF, &examples(data, set.protocol)));
+        }
+        types
+    } else {
+        Vec::new()
+    };
     let comment =
         set.comment.iter().flat_map(|comment| entry(NFTNL_UDATA_SET_COMMENT, &text(comment)).collect::<Vec<u8>>());
-    entry(NFTNL_UDATA_SET_KEYBYTEORDER, &byte_order(&set.key).to_ne_bytes()).chain(map).chain(comment).collect()
+    entry(NFTNL_UDATA_SET_KEYBYTEORDER, &byte_order(&set.key).to_ne_bytes())
+        .chain(map)
+        .chain(types)
+        .chain(comment)
+        .collect()
 }
 
 /// Returns the comment in the userdata of a table, chain, rule or element.
@@ -39,12 +59,24 @@ pub(super) fn read_set_comment(userdata: &[u8]) -> Option<Comment> {
     read(userdata, NFTNL_UDATA_SET_COMMENT)
 }
 
-fn read(mut userdata: &[u8], entry_type: u8) -> Option<Comment> {
+/// Returns the protocol of the ports in a set's data of these types, see [`Set::protocol`].
+pub(super) fn read_protocol(userdata: &[u8], types: &[DataType]) -> Option<Protocol> {
+    let stored = find(userdata, NFTNL_UDATA_SET_DATA_TYPEOF).filter(|_| types.contains(&DataType::InetService))?;
+    let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+    protocols.into_iter().find(|protocol| stored == examples(types, Some(*protocol)))
+}
+
+fn read(userdata: &[u8], entry_type: u8) -> Option<Comment> {
+    let value = find(userdata, entry_type)?;
+    let text = value.strip_suffix(&[0]).unwrap_or(value);
+    Some(Comment::new(&String::from_utf8_lossy(text)))
+}
+
+fn find(mut userdata: &[u8], entry_type: u8) -> Option<&[u8]> {
     while let [kind, length, rest @ ..] = userdata {
         let (value, rest) = rest.split_at_checked((*length).into())?;
         if *kind == entry_type {
-            let text = value.strip_suffix(&[0]).unwrap_or(value);
-            return Some(Comment::new(&String::from_utf8_lossy(text)));
+            return Some(value);
         }
         userdata = rest;
     }
@@ -52,7 +84,7 @@ fn read(mut userdata: &[u8], entry_type: u8) -> Option<Comment> {
 }
 
 fn entry(kind: u8, value: &[u8]) -> impl Iterator<Item = u8> {
-    let length = u8::try_from(value.len()).expect("bug: comment exceeds 128 bytes");
+    let length = u8::try_from(value.len()).expect("bug: more than 255 bytes of userdata");
     [kind, length].into_iter().chain(value.iter().copied())
 }
 
@@ -69,12 +101,73 @@ fn byte_order(types: &[DataType]) -> u32 {
     }
 }
 
+/// Returns the expressions of [`DataType::example`], as `nft` stores them for `typeof`.
+fn examples(types: &[DataType], protocol: Option<Protocol>) -> Vec<u8> {
+    match types {
+        [single] => example(*single, protocol),
+        several => {
+            let fields = several.iter().zip(0..);
+            let fields =
+                fields.flat_map(|(data_type, i)| entry(i, &example(*data_type, protocol)).collect::<Vec<u8>>());
+            expression(EXPR_CONCAT, &fields.collect::<Vec<u8>>())
+        }
+    }
+}
+
+fn example(data_type: DataType, protocol: Option<Protocol>) -> Vec<u8> {
+    let numbers = |numbers: &[u32]| -> Vec<u8> {
+        numbers.iter().zip(0..).flat_map(|(number, i)| entry(i, &number.to_ne_bytes()).collect::<Vec<u8>>()).collect()
+    };
+    let payload = |protocol, field| expression(EXPR_PAYLOAD, &numbers(&[protocol, field]));
+    let meta = |key| expression(EXPR_META, &numbers(&[key]));
+    match data_type {
+        DataType::Ipv4Addr => payload(PROTO_DESC_IP, IPHDR_DADDR),
+        DataType::Ipv6Addr => payload(PROTO_DESC_IP6, IP6HDR_DADDR),
+        DataType::InetProto => meta(NFT_META_L4PROTO),
+        DataType::InetService => match protocol {
+            Some(Protocol::Tcp) => payload(PROTO_DESC_TCP, DPORT),
+            Some(Protocol::Udp) => payload(PROTO_DESC_UDP, DPORT),
+            Some(Protocol::Sctp) => payload(PROTO_DESC_SCTP, DPORT),
+            None => payload(PROTO_DESC_TH, DPORT),
+        },
+        DataType::ClassId => meta(NFT_META_PRIORITY),
+        DataType::Integer => expression(EXPR_NUMGEN, &numbers(&[NFT_NG_RANDOM, 65_536, 0])),
+        DataType::IfName => meta(NFT_META_IIFNAME),
+    }
+}
+
+fn expression(kind: u32, body: &[u8]) -> Vec<u8> {
+    entry(NFTNL_UDATA_SET_TYPEOF_EXPR, &kind.to_ne_bytes()).chain(entry(NFTNL_UDATA_SET_TYPEOF_DATA, body)).collect()
+}
+
 /// The same number as for tables, chains and elements.
 const NFTNL_UDATA_RULE_COMMENT: u8 = 0;
 const NFTNL_UDATA_SET_KEYBYTEORDER: u8 = 0;
 const NFTNL_UDATA_SET_DATABYTEORDER: u8 = 1;
+const NFTNL_UDATA_SET_KEY_TYPEOF: u8 = 3;
+const NFTNL_UDATA_SET_DATA_TYPEOF: u8 = 4;
+const NFTNL_UDATA_SET_TYPEOF_EXPR: u8 = 0;
+const NFTNL_UDATA_SET_TYPEOF_DATA: u8 = 1;
 const NFTNL_UDATA_SET_DATA_INTERVAL: u8 = 6;
 const NFTNL_UDATA_SET_COMMENT: u8 = 7;
+
+// enum expr_types of nft's include/expression.h
+const EXPR_PAYLOAD: u32 = 7;
+const EXPR_META: u32 = 9;
+const EXPR_CONCAT: u32 = 13;
+const EXPR_NUMGEN: u32 = 23;
+
+// enum proto_desc_id and the fields of each protocol, of nft's include/proto.h
+const PROTO_DESC_UDP: u32 = 6;
+const PROTO_DESC_TCP: u32 = 8;
+const PROTO_DESC_SCTP: u32 = 10;
+const PROTO_DESC_TH: u32 = 11;
+const PROTO_DESC_IP: u32 = 12;
+const PROTO_DESC_IP6: u32 = 13;
+/// `TCPHDR_DPORT`, and the same for the other protocols.
+const DPORT: u32 = 2;
+const IPHDR_DADDR: u32 = 12;
+const IP6HDR_DADDR: u32 = 9;
 
 // enum byteorder of nft's include/datatype.h
 const BYTEORDER_INVALID: u32 = 0;

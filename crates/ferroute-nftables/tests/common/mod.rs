@@ -21,7 +21,7 @@ use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     kernel::{Consistency, ErrorKind, Kernel, Listing, MemoryError, MemoryKernel, MemoryTable, OnElement},
     model::{ChainWithRules, Data, Element, Key, Name, Set, Statement, TableId, Transaction, Value, Verdict},
-    plan::{ListId, NftablesSettings, SetId, TABLE},
+    plan::{ListNumber, NftablesSettings, SetId, TABLE},
 };
 
 /// A host with fixed addresses.
@@ -115,7 +115,8 @@ pub fn table_id(family: IpFamily) -> TableId {
     TableId { family, name: TABLE }
 }
 
-/// The contents of a table, without the order of endpoints in their lists, which has no contents.
+/// The contents of a table, without what depends on earlier states: the numbers of lists, the order of endpoints, and what
+/// unused classes have left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     chains: Vec<String>,
@@ -123,7 +124,7 @@ pub struct Contents {
     /// The elements by set, sorted, without the index of endpoints.
     elements: BTreeMap<Name, Vec<String>>,
     /// The indexes of each list.
-    indexes: BTreeMap<(Name, Key, u16), BTreeSet<u16>>,
+    indexes: BTreeMap<(Name, String), BTreeSet<u32>>,
 }
 
 impl Contents {
@@ -136,55 +137,92 @@ impl Contents {
 /// Returns the normalized contents of a table.
 pub fn contents(table: &MemoryTable, family: IpFamily) -> Contents {
     let mut contents = Contents::default();
-    // Unreferenced chains have no effect.
-    for chain in reachable(table) {
+    let used = used_classes(table);
+    for chain in reachable(table, &used) {
         contents.chains.push(format!("{:?}", chain.chain));
         contents.chains.extend(chain.rules.iter().map(|rule| rule.text(family).to_string()));
     }
-    let owners = owners(table);
+    let names = names(table);
     for set in table.sets() {
         let name = &set.name;
         contents.sets.push(format!("{name} {:?}", set.properties()));
-        let has_lists = [SetId::Endpoints.name(), SetId::Slots.name()].contains(name);
         let elements = contents.elements.entry(name.clone()).or_default();
-        for element in table.elements(name) {
-            let mut element = element.clone();
-            if has_lists
-                && let Some(&Value::ClassId(class)) = element.key.last()
-                && ListId::from_index(class).is_some()
+        for element in table.elements(name).filter(|element| is_used(name, element, &used)) {
+            let mut key: Vec<String> = element.key.iter().map(|value| value_text(*value, name, &names)).collect();
+            if let Some(Value::Integer(index)) = element.key.last()
+                && *index > 0
             {
-                element.key.pop();
-                let list = (name.clone(), element.key.clone(), class.major());
-                contents.indexes.entry(list).or_default().insert(class.minor());
+                key.pop();
+                contents.indexes.entry((name.clone(), key.join(" . "))).or_default().insert(*index);
             }
-            let mut text = element.to_string();
-            // If two lists have the same preferred owner number, the first one gets it.
-            for (owner, position) in &owners {
-                text = text.replace(&format!("{owner:x}:"), &format!("owner-{position}:"));
-            }
-            elements.push(text);
+            let data = match &element.data {
+                Some(Data::Values(values)) => {
+                    values.iter().map(|value| value_text(*value, name, &names)).collect::<Vec<_>>().join(" . ")
+                }
+                data => format!("{data:?}"),
+            };
+            elements.push(format!("{} {:?} : {data}", key.join(" . "), element.comment));
         }
         elements.sort_unstable();
     }
     contents
 }
 
-/// Returns the owners of slots by position among the lists, which does not depend on earlier states.
-fn owners(table: &MemoryTable) -> BTreeMap<u16, usize> {
-    let mut owners = BTreeMap::new();
-    for element in table.elements(&SetId::Slots.name()) {
-        if let Some(Data::Values(fields)) = &element.data
-            && let Some(Value::ClassId(slot)) = fields.last()
-        {
-            let position = owners.len();
-            owners.entry(slot.major()).or_insert(position);
-        }
+/// Returns the names of the service ports with these numbers.
+fn names(table: &MemoryTable) -> BTreeMap<ListNumber, String> {
+    let maps = [SetId::Services, SetId::NodePorts].map(SetId::name);
+    let elements = maps.iter().flat_map(|map| table.elements(map));
+    elements
+        .filter_map(|element| {
+            let (number, _) = ListNumber::from_class_id(element.data.as_ref()?.class_id()?)?;
+            Some((number, element.comment.as_ref()?.as_str().to_owned()))
+        })
+        .collect()
+}
+
+fn value_text(value: Value, set: &Name, names: &BTreeMap<ListNumber, String>) -> String {
+    let Value::ClassId(id) = value else { return value.to_string() };
+    if is_dispatch(set) {
+        return id.to_string();
     }
-    owners
+    match ListNumber::from_class_id(id) {
+        Some((number, list)) => {
+            let name = names.get(&number).map_or("no frontend", String::as_str);
+            format!("{:x} of {name} {list:?}", id.0 >> 20)
+        }
+        None => id.to_string(),
+    }
+}
+
+/// Returns the class ids that the contents of map `lists` lead to, without their lists.
+fn used_classes(table: &MemoryTable) -> BTreeSet<u32> {
+    let mut used = BTreeSet::new();
+    for class in table.elements(&SetId::Lists.name()).filter_map(|element| element.data.as_ref()?.class_id()) {
+        let class = class.0 >> 20;
+        used.insert(class);
+        // Chains of other kinds go to the chain that chooses an endpoint.
+        used.insert(match class % 8 {
+            1..=3 => class - class % 8 + 1,
+            4..=6 => class - class % 8 + 4,
+            _ => class,
+        });
+    }
+    used
+}
+
+fn is_dispatch(set: &Name) -> bool {
+    [SetId::Dispatch, SetId::LocalDispatch].map(SetId::name).contains(set)
+}
+
+fn is_used(set: &Name, element: &Element, used: &BTreeSet<u32>) -> bool {
+    match element.key[..] {
+        [Value::ClassId(class)] if is_dispatch(set) => class.0 >> 20 & 7 == 7 || used.contains(&(class.0 >> 20)),
+        _ => true,
+    }
 }
 
 /// Returns the chains that are reachable from hooks, sorted by name.
-fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
+fn reachable<'a>(table: &'a MemoryTable, used: &BTreeSet<u32>) -> Vec<&'a ChainWithRules> {
     let mut reachable: BTreeMap<&Name, &ChainWithRules> = BTreeMap::new();
     let mut open: Vec<&ChainWithRules> = table.chains().filter(|chain| chain.chain.base.is_some()).collect();
     while let Some(chain) = open.pop() {
@@ -194,7 +232,9 @@ fn reachable(table: &MemoryTable) -> Vec<&ChainWithRules> {
         for statement in chain.rules.iter().flat_map(|rule| &rule.statements) {
             let verdicts: Vec<&Verdict> = match statement {
                 Statement::Verdict(verdict) => vec![verdict],
-                Statement::Vmap { map, .. } => table.elements(map).filter_map(verdict_of).collect(),
+                Statement::Vmap { map, .. } => {
+                    table.elements(map).filter(|element| is_used(map, element, used)).filter_map(verdict_of).collect()
+                }
                 _ => Vec::new(),
             };
             open.extend(verdicts.into_iter().filter_map(|verdict| match verdict {

@@ -1,14 +1,12 @@
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::{fmt, net::IpAddr};
 
 use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{CmpOp, Element, Field, IfName, InterfacePattern, Key, Match, Name, Opaque, Outcome, Statement},
+    model::{CmpOp, Element, Field, IfName, InterfacePattern, Key, KeyText, Match, Name, Opaque, Outcome, Statement},
 };
+use ipnet::IpNet;
 
 use crate::PacketState;
 
@@ -150,6 +148,15 @@ impl PacketState<'_> {
         })
     }
 
+    /// Reports whether a statement is a lookup that fails with this random number.
+    pub(super) fn misses(&self, statement: &Statement, table: &MemoryTable, random: u32) -> bool {
+        let (Statement::MetaPriorityMap { key, map } | Statement::DnatMap { key, map }) = statement else {
+            return false;
+        };
+        let Ok(key) = self.key(key, Some(random)) else { return false };
+        table.undecoded(map) == 0 && table.find(map, &key).is_none()
+    }
+
     /// Reports whether a condition that cannot be evaluated matters, given the `rest` of its rule.
     pub(super) fn relevance(&self, rest: &[Statement], table: &MemoryTable) -> Relevance {
         for statement in rest {
@@ -182,15 +189,15 @@ impl PacketState<'_> {
         Ok(match field {
             Field::Saddr => self.source.ip().into(),
             Field::Daddr => self.destination.ip().into(),
-            Field::ZeroDaddr => Value::Address(match self.destination.ip() {
-                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            }),
+            Field::SaddrNetwork(length) => {
+                let net = IpNet::new(self.source.ip(), length).map_err(|_| "the source's network".to_owned())?;
+                net.network().into()
+            }
             Field::L4proto => Value::protocol(self.protocol()),
             Field::Dport => Value::Port(self.destination.port()),
             Field::Sport => Value::Port(self.source.port()),
             Field::MetaPriority => self.priority.into(),
-            Field::SlotOwner => self.priority.owner().into(),
+            Field::PriorityBits(mask) => self.priority.masked(mask).into(),
             Field::MetaMark => Value::Integer(self.mark),
             Field::Iifname => interface(self.in_interface),
             Field::Oifname => interface(self.out_interface),
@@ -237,7 +244,6 @@ pub(super) fn random_range(statement: &Statement) -> Option<(u32, u32)> {
         _ => None,
     };
     match statement {
-        Statement::MetaPriorityNumgen { count, first } => Some((first.0, *count)),
         Statement::Match(Match::Cmp { field, .. } | Match::Range { field, .. }) => range(field),
         Statement::Match(Match::InSet { key, .. })
         | Statement::MetaPriorityMap { key, .. }
@@ -261,12 +267,12 @@ fn mismatch_text(subject: &str, actual: impl fmt::Display, wanted: &impl fmt::Di
 
 fn field_name(field: Field) -> &'static str {
     match field {
-        Field::Saddr => "source",
-        Field::Daddr | Field::ZeroDaddr => "destination",
+        Field::Saddr | Field::SaddrNetwork(_) => "source",
+        Field::Daddr => "destination",
         Field::L4proto => "protocol",
         Field::Dport => "destination port",
         Field::Sport => "source port",
-        Field::MetaPriority | Field::SlotOwner => "priority",
+        Field::MetaPriority | Field::PriorityBits(_) => "priority",
         Field::MetaMark => "mark",
         Field::Iifname => "input interface",
         Field::Oifname => "output interface",
@@ -275,19 +281,6 @@ fn field_name(field: Field) -> &'static str {
         Field::FibSaddrType => "type of the source",
         Field::FibDaddrType => "type of the destination",
         Field::NumgenRandom { .. } => "the random number",
-    }
-}
-
-/// A key in `nft` syntax.
-struct KeyText<'a>(&'a Key);
-
-impl fmt::Display for KeyText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, value) in self.0.iter().enumerate() {
-            f.write_str(if n > 0 { " . " } else { "" })?;
-            value.fmt(f)?;
-        }
-        Ok(())
     }
 }
 

@@ -1,14 +1,14 @@
 mod nginx;
 
 use ferroute_core::{
-    IpFamily, Protocol,
+    IpFamily,
     testing::{Cluster, pod, service, slice},
 };
 use ferroute_nftables::{
     ClassId, Value,
     kernel::{Kernel, MemoryKernel},
     model::{Change, Data, Element, Name, TableId, Transaction},
-    plan::{NftablesSettings, TABLE, render},
+    plan::{ListNumber, NftablesSettings, TABLE, render},
 };
 
 use crate::{
@@ -61,9 +61,9 @@ fn walk_has_one_leaf_for_each_of_many_endpoints() {
 fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
     let mut kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
     let packet = from_pod("10.111.175.78:80");
-    let frontend = || [ip("10.111.175.78").into(), Value::protocol(Protocol::Tcp), Value::Port(80)];
     let remember = |kernel: &mut MemoryKernel, slot: ClassId| {
-        let element = Element::new([slot.owner().into(), packet.source.ip().into()]).values([slot.into()]);
+        let (number, list) = ListNumber::from_class_id(slot).unwrap();
+        let element = Element::new([number.list(list).into(), packet.source.ip().into()]).values([slot.into()]);
         let mut transaction = Transaction::new(id());
         transaction.push(Change::AddElement(Name::fixed("affinity"), element));
         kernel.commit(&transaction).unwrap();
@@ -71,12 +71,11 @@ fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
     let table = kernel.table(&id()).unwrap();
     let leaves = |kernel: &MemoryKernel| ruleset(kernel).verdicts(&host(), &packet);
     assert_eq!(leaves(&kernel).len(), 3);
-    let (endpoints, frontend_key) = (Name::fixed("endpoints"), frontend());
-    let element = table.elements(&endpoints).find(|element| {
-        element.key.starts_with(&frontend_key)
-            && matches!(&element.data, Some(Data::Values(fields)) if fields.starts_with(&[ip("172.17.0.5").into()]))
-    });
-    let Some(Value::ClassId(slot)) = element.and_then(|element| element.key.last()).copied() else {
+    let endpoints = Name::fixed("tcp-endpoints");
+    let element = table.elements(&endpoints).find(
+        |element| matches!(&element.data, Some(Data::Values(fields)) if fields.starts_with(&[ip("172.17.0.5").into()])),
+    );
+    let Some(Value::ClassId(slot)) = element.and_then(|element| element.key.first()).copied() else {
         panic!("172.17.0.5 has no slot")
     };
     let mut other = kernel.clone();
@@ -86,6 +85,6 @@ fn client_with_affinity_keeps_its_endpoint_until_it_is_removed() {
         [Leaf { verdict: Verdict::Delivered { to, .. }, share: 1.0, .. }] if *to == socket("172.17.0.5:80")
     ));
     // A slot of the same list, but of no current endpoint.
-    remember(&mut other, ClassId(slot.0 ^ 2));
+    remember(&mut other, ClassId(slot.0 ^ 1 << 20));
     assert_eq!(leaves(&other).len(), 3);
 }

@@ -4,7 +4,7 @@ use ferroute_core::IpFamily;
 use ferroute_nftables::{
     ClassId, Value,
     model::{
-        ChainWithRules, Data, Element, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
+        ChainWithRules, Data, Element, KeyText, Name, Opaque, Outcome, Policy, RejectWith, Rule, Statement,
         Verdict as RuleVerdict,
     },
 };
@@ -110,17 +110,20 @@ impl<'a> ChainWalker<'a> {
                     current.next += 1;
                 }
                 StatementResult::Random { first, count } => {
-                    if count > 1 {
-                        let chance = 1.0 / f64::from(count);
+                    let mut choices = self.choices(&current, first, count, walker);
+                    let Some((random, chance)) = choices.pop() else { continue };
+                    for (random, chance) in choices {
+                        let (mut rest, mut other) = (self.clone(), walker.clone());
+                        other.multiply_share(chance);
+                        rest.current =
+                            Some(CurrentRule { random: Some(random), chance: Some(chance), ..current.clone() });
+                        forks.push(other, move |walker, forks| rest.run(walker, forks));
+                    }
+                    if chance < 1.0 {
                         walker.multiply_share(chance);
                         current.chance = Some(chance);
                     }
-                    for n in (1..count).rev() {
-                        let mut rest = self.clone();
-                        rest.current = Some(CurrentRule { random: Some(first.wrapping_add(n)), ..current.clone() });
-                        forks.push(walker.clone(), move |walker, forks| rest.run(walker, forks));
-                    }
-                    current.random = Some(first);
+                    current.random = Some(random);
                 }
                 StatementResult::Unknown(condition) => {
                     let rest = &current.rule.statements[current.next + 1..];
@@ -163,6 +166,21 @@ impl<'a> ChainWalker<'a> {
         Next::Rule
     }
 
+    /// Returns the random numbers to try for the next statement, each with its probability. One stands for all whose lookup
+    /// fails; none, if the next rule is the same and draws again.
+    fn choices(&self, current: &CurrentRule<'_>, first: u32, count: u32, walker: &Walker<'a>) -> Vec<(u32, f64)> {
+        let numbers = (0..count).rev().map(|n| first.wrapping_add(n));
+        let Some(statement) = current.rule.statements.get(current.next) else { return Vec::new() };
+        let (missing, found): (Vec<u32>, Vec<u32>) =
+            numbers.partition(|number| walker.packet.misses(statement, self.base.table, *number));
+        let next = self.stack.last().and_then(|frame| frame.chain.rules.get(frame.next));
+        let draws_again = !found.is_empty() && next.is_some_and(|next| next.statements == current.rule.statements);
+        let drawn = if draws_again { found.len() } else { found.len() + missing.len() };
+        let chance = |numbers: usize| numbers as f64 / drawn as f64;
+        let missing = missing.last().filter(|_| !draws_again).map(|number| (*number, chance(missing.len())));
+        missing.into_iter().chain(found.into_iter().map(|number| (number, chance(1)))).collect()
+    }
+
     fn execute(
         &self,
         statement: &Statement,
@@ -191,8 +209,8 @@ impl<'a> ChainWalker<'a> {
                 },
                 Err(error) => error.into_result(map),
             },
-            Statement::MetaPriorityNumgen { first, .. } => {
-                packet.priority = ClassId(random.unwrap_or(first.0));
+            Statement::MetaPriorityBits { mask, bits } => {
+                packet.priority = ClassId(packet.priority.masked(*mask).0 | bits.0);
                 StatementResult::Continue
             }
             Statement::MetaPriorityNone => {
@@ -362,7 +380,7 @@ fn dnat_to_element(
         [Value::Address(address)] => SocketAddr::new(address, packet.destination.port()),
         _ => return invalid_element(map),
     };
-    let element = element.key.last().map(|last| format!("@{map} {last}"));
+    let element = Some(format!("@{map} {}", KeyText(&element.key)));
     effects.push((packet.dnat(after), element));
     StatementResult::Verdict(RuleVerdict::Accept)
 }

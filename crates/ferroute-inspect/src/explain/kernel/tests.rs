@@ -66,18 +66,21 @@ fn elements_of_service_port_are_those_of_its_frontends_and_endpoints() {
         .collect();
     let own = |name: ServicePortName| {
         let entry = &table.entries[&name];
-        lines(&nftables_elements(&elements, IpFamily::V4, &name, entry))
+        lines(&nftables_elements(&elements, &name, entry))
     };
     assert_snapshot!(own(port_name("shop/web:http")), @r#"
     - @cluster-ips 10.96.0.1
-    7 @endpoints 10.96.0.1 . tcp . 80 . 1:1 : 10.244.0.2 . 8080
-    7 @endpoints 10.96.0.1 . tcp . 80 . 1:2 : 10.244.1.2 . 8080
     - @hairpin 10.244.0.2 . 10.244.0.2 . tcp . 8080
-    7 @services 10.96.0.1 . tcp . 80 comment "shop/web:http" : 1:2
+    - @lists 11:1 : 111:1
+    7 @services 10.96.0.1 . tcp . 80 comment "shop/web:http" : 11:1
+    7 @tcp-endpoints 1:1 . 1 : 10.244.0.2 . 8080
+    7 @tcp-endpoints 1:1 . 2 : 10.244.1.2 . 8080
     "#);
     assert_snapshot!(own(udp_port_name("shop/web:http2")), @r#"
     - @cluster-ips 10.96.0.1
-    - @refused 0.0.0.0 . udp . 30080 comment "shop/web:http2"
-    - @refused 10.96.0.1 . udp . 80 comment "shop/web:http2"
+    - @lists 11:5 : 71:5
+    - @lists 21:5 : 71:5
+    7 @node-ports udp . 30080 comment "shop/web:http2" : 21:5
+    7 @services 10.96.0.1 . udp . 80 comment "shop/web:http2" : 11:5
     "#);
 }

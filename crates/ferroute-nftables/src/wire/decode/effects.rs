@@ -13,8 +13,8 @@ impl Decoder<'_, '_> {
             (NFT_META_PRIORITY, Loaded::MapData { key, map, offset: 0 }) => {
                 Some(Statement::MetaPriorityMap { key: key.clone(), map: map.clone() })
             }
-            (NFT_META_PRIORITY, Loaded::Field(Field::NumgenRandom { count, first })) => {
-                Some(Statement::MetaPriorityNumgen { count: *count, first: ClassId(*first) })
+            (NFT_META_PRIORITY, Loaded::Bitwise { field: Field::MetaPriority, mask, xor }) if mask & xor == 0 => {
+                Some(Statement::MetaPriorityBits { mask: ClassId(*mask), bits: ClassId(*xor) })
             }
             (NFT_META_PRIORITY, Loaded::Constant(bytes)) if bytes.iter().all(|byte| *byte == 0) => {
                 Some(Statement::MetaPriorityNone)

@@ -92,18 +92,25 @@ impl Loaded {
                     4 => (IpFamily::V4, IpAddr::from(<[u8; 4]>::try_from(mask).ok()?)),
                     _ => (IpFamily::V6, IpAddr::from(<[u8; 16]>::try_from(mask).ok()?)),
                 };
-                match ipnet::ip_mask_to_prefix(mask).ok()? {
-                    0 if side == Side::Destination => Some(Self::Field(Field::ZeroDaddr)),
-                    prefix => Some(Self::Network { side, family, prefix }),
-                }
+                let prefix = ipnet::ip_mask_to_prefix(mask).ok()?;
+                Some(Self::Network { side, family, prefix })
             }
-            Self::Field(field @ (Field::MetaMark | Field::CtState | Field::CtStatus)) => {
+            Self::Field(Field::MetaPriority) if !flips => {
+                Some(Self::Field(Field::PriorityBits(ClassId(u32::from_ne_bytes(mask.try_into().ok()?)))))
+            }
+            Self::Field(field @ (Field::MetaMark | Field::MetaPriority | Field::CtState | Field::CtStatus)) => {
                 let number = |bytes: &[u8]| Some(u32::from_ne_bytes(bytes.try_into().ok()?));
                 Some(Self::Bitwise { field: *field, mask: number(mask)?, xor: number(xor)? })
             }
-            Self::Field(Field::MetaPriority) if !flips && mask == ClassId::OWNER.0.to_ne_bytes() => {
-                Some(Self::Field(Field::SlotOwner))
-            }
+            _ => None,
+        }
+    }
+
+    /// Returns the field of a key.
+    pub(super) fn field(&self) -> Option<Field> {
+        match self {
+            Self::Field(field) => Some(*field),
+            Self::Network { side: Side::Source, prefix, .. } => Some(Field::SaddrNetwork(*prefix)),
             _ => None,
         }
     }

@@ -181,7 +181,7 @@ fn rules_of_other_programs_survive_a_round_trip() {
                     value: Value::IfNamePrefix(IfName::new("eth")),
                 }
                 .into(),
-                Statement::MetaPriorityNumgen { count: 2, first: ClassId::new(1, 1) },
+                Statement::MetaPriorityBits { mask: ClassId::new(0xf, 0xfffd), bits: ClassId::new(0x10, 2) },
             ],
         ];
         for statements in rules {

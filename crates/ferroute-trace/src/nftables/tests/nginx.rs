@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn pod_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @"
     ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 3
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:2: 172.17.0.5:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     => delivered through cni0, with source 172.17.0.14
     ");
 }
@@ -17,13 +17,13 @@ fn pod_connects_to_cluster_ip() {
 #[test]
 fn node_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_node("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_node("10.111.175.78:80")), @"
     ip ferroute nat-output → services
         mark 0x0 becomes 0x4000
         pick-3: DNAT 10.111.175.78:80 to one of 3
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:2: 172.17.0.5:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 192.168.49.2 as 172.17.0.1
     => delivered through cni0, with source 172.17.0.1
     ");
@@ -33,14 +33,14 @@ fn node_connects_to_cluster_ip() {
 fn endpoint_connects_to_cluster_ip() {
     let kernel = kernel(&nginx(|it| it), &[]);
     let packet = Packet { source: socket("172.17.0.5:40000"), ..from_pod("10.111.175.78:80") };
-    insta::assert_snapshot!(summary(&kernel, &packet), @r"
+    insta::assert_snapshot!(summary(&kernel, &packet), @"
     in 66.7 % of all cases:
     ip ferroute nat-prerouting → services → pick-3: DNAT 10.111.175.78:80 to one of 2
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     => delivered through cni0, with source 172.17.0.5
     in 33.3 % of all cases:
-    ip ferroute nat-prerouting → services → pick-3 → @endpoints 1:2: DNAT 10.111.175.78:80 to 172.17.0.5:80
+    ip ferroute nat-prerouting → services → pick-3 → @tcp-endpoints 1:1 . 2: DNAT 10.111.175.78:80 to 172.17.0.5:80
     ip ferroute nat-postrouting → masquerading: masquerade 172.17.0.5 as 172.17.0.1
     => delivered to 172.17.0.5:80 through cni0, with source 172.17.0.1
     ");
@@ -49,13 +49,13 @@ fn endpoint_connects_to_cluster_ip() {
 #[test]
 fn external_client_connects_to_node_port() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
-    ip ferroute nat-prerouting → services → node-port-external-3
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @"
+    ip ferroute nat-prerouting → services → external-3
         mark 0x0 becomes 0x4000
-        node-port-pick-3: DNAT 192.168.49.2:31628 to one of 3
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:2: 172.17.0.5:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+        pick-3: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
     => delivered through cni0, with source 172.17.0.1
     ");
@@ -64,13 +64,13 @@ fn external_client_connects_to_node_port() {
 #[test]
 fn node_connects_to_node_port_on_localhost() {
     let kernel = kernel(&nginx(|it| it), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_node("127.0.0.1:31628")), @r"
-    ip ferroute nat-output → services → node-port-external-3
+    insta::assert_snapshot!(summary(&kernel, &from_node("127.0.0.1:31628")), @"
+    ip ferroute nat-output → services → external-3
         mark 0x0 becomes 0x4000
-        node-port-pick-3: DNAT 127.0.0.1:31628 to one of 3
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:2: 172.17.0.5:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+        pick-3: DNAT 127.0.0.1:31628 to one of 3
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 127.0.0.1 as 172.17.0.1
     => delivered through cni0, with source 172.17.0.1
     ");
@@ -79,12 +79,11 @@ fn node_connects_to_node_port_on_localhost() {
 #[test]
 fn external_client_connects_to_node_port_with_policy_local() {
     let kernel = kernel(&nginx(|it| it.external_local()), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
-    ip ferroute nat-prerouting → services → node-port-external-local-3
-                → node-port-pick-local-3: DNAT 192.168.49.2:31628 to one of 3
-          33.3 %  @endpoints 2:1: 172.17.0.4:80
-          33.3 %  @endpoints 2:2: 172.17.0.5:80
-          33.3 %  @endpoints 2:3: 172.17.0.6:80
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @"
+    ip ferroute nat-prerouting → services → external-local-3 → pick-3: DNAT 192.168.49.2:31628 to one of 3
+          33.3 %  @tcp-endpoints 1:3 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:3 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:3 . 3: 172.17.0.6:80
     => delivered through cni0, with source 203.0.113.7
     ");
 }
@@ -92,11 +91,11 @@ fn external_client_connects_to_node_port_with_policy_local() {
 #[test]
 fn pod_connects_to_service_with_session_affinity() {
     let kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @"
     ip ferroute nat-prerouting → services → pick-sticky-3 → remember: DNAT 10.111.175.78:80 to one of 3
-          33.3 %  @endpoints 27aa:cf15: 172.17.0.4:80
-          33.3 %  @endpoints 27aa:862b: 172.17.0.5:80
-          33.3 %  @endpoints 27aa:8e29: 172.17.0.6:80
+          33.3 %  @tcp-endpoints 5d61:1 . 0: 172.17.0.4:80
+          33.3 %  @tcp-endpoints a351:1 . 0: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1981:1 . 0: 172.17.0.6:80
     => delivered through cni0, with source 172.17.0.14
     ");
 }
@@ -113,18 +112,18 @@ fn unknown_port_of_cluster_ip_is_rejected() {
 #[test]
 fn source_ranges_restrict_load_balancer_ip() {
     let kernel = kernel(&nginx(|it| it.load_balancer("198.51.100.1").source_range("203.0.113.0/24")), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_outside("198.51.100.1:80")), @r"
+    insta::assert_snapshot!(summary(&kernel, &from_outside("198.51.100.1:80")), @"
     ip ferroute nat-prerouting → services → external-3
         mark 0x0 becomes 0x4000
         pick-3: DNAT 198.51.100.1:80 to one of 3
-          33.3 %  @endpoints 1:1: 172.17.0.4:80
-          33.3 %  @endpoints 1:2: 172.17.0.5:80
-          33.3 %  @endpoints 1:3: 172.17.0.6:80
+          33.3 %  @tcp-endpoints 1:1 . 1: 172.17.0.4:80
+          33.3 %  @tcp-endpoints 1:1 . 2: 172.17.0.5:80
+          33.3 %  @tcp-endpoints 1:1 . 3: 172.17.0.6:80
     ip ferroute nat-postrouting → masquerading: mark 0x4000 becomes 0x0, masquerade 203.0.113.7 as 172.17.0.1
     => delivered through cni0, with source 172.17.0.1
     ");
-    insta::assert_snapshot!(summary(&kernel, &from_pod("198.51.100.1:80")), @r"
-    ip ferroute filter-prerouting-pre-dnat → firewall: drop
+    insta::assert_snapshot!(summary(&kernel, &from_pod("198.51.100.1:80")), @"
+    ip ferroute filter-prerouting-pre-dnat → firewall → source-ranges: drop
     => dropped
     ");
 }
@@ -133,12 +132,12 @@ fn source_ranges_restrict_load_balancer_ip() {
 fn service_without_endpoints_rejects() {
     let empty = service("default/nginx-service").cluster_ip("10.111.175.78").port("", 80).node_port(31628);
     let kernel = kernel(&Cluster::new("node").service(empty), &[]);
-    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @r"
-    ip ferroute filter-forward → frontends: reject with icmp port-unreachable
+    insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @"
+    ip ferroute nat-prerouting → services → refuse: reject with icmp port-unreachable
     => rejected with icmp port-unreachable
     ");
-    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @r"
-    ip ferroute filter-input → node-ports: reject with icmp port-unreachable
+    insta::assert_snapshot!(summary(&kernel, &from_outside("192.168.49.2:31628")), @"
+    ip ferroute nat-prerouting → services → refuse: reject with icmp port-unreachable
     => rejected with icmp port-unreachable
     ");
 }
@@ -177,7 +176,7 @@ fn leaf_shows_why_each_rule_matches_or_not() {
     ip ferroute filter-prerouting-pre-dnat
       filter-prerouting-pre-dnat 1: ct state new jump firewall
         yes
-        firewall 1: ip daddr . meta l4proto . th dport @restricted ip daddr . meta l4proto . th dport . ip saddr != @source-ranges drop
+        firewall 1: meta priority set ip daddr . meta l4proto . th dport map @restricted goto source-ranges
           no: 10.111.175.78 . tcp . 80 is not in @restricted
       end of filter-prerouting-pre-dnat: policy accept
     ip ferroute nat-prerouting
@@ -185,24 +184,18 @@ fn leaf_shows_why_each_rule_matches_or_not() {
         yes
         services 1: ip daddr @cluster-ips ip saddr != 172.17.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
           no: source is 172.17.0.14, and 172.17.0.0/16 is excluded
-        services 2: meta priority set ip daddr . meta l4proto . th dport map @services meta priority vmap @dispatch
+        services 2: meta priority set ip daddr . meta l4proto . th dport map @services meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch
           yes
-          pick-1 1: meta priority set numgen random mod 1 offset 65537 dnat ip to ip daddr . meta l4proto . th dport . meta priority map @endpoints
+          pick-1 1: meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @tcp-endpoints
             yes
               => DNAT 10.111.175.78:80 to 172.17.0.14:80
     ip ferroute filter-prerouting-post-dnat
-      filter-prerouting-post-dnat 1: ct state new ct status dnat meta priority set none comment "it has carried kind:endpoints"
+      filter-prerouting-post-dnat 1: ct state new ct status dnat meta priority set none comment "it has carried class:list"
         yes
       end of filter-prerouting-post-dnat: policy accept
     routed through cni0
     ip ferroute filter-forward
-      filter-forward 1: ct state new jump frontends
-        yes
-        frontends 1: ip daddr . meta l4proto . th dport @refused reject
-          no: 172.17.0.14 . tcp . 80 is not in @refused
-        frontends 2: ip daddr . meta l4proto . th dport @dropped drop
-          no: 172.17.0.14 . tcp . 80 is not in @dropped
-      filter-forward 2: ct state new jump cluster-ips
+      filter-forward 1: ct state new jump cluster-ips
         yes
         cluster-ips 1: ip daddr @cluster-ips reject comment "a port that the service has not"
           no: 172.17.0.14 is not in @cluster-ips
