@@ -113,6 +113,19 @@
 //! reuse; they are deleted in further transactions, because kernels before 6.2 still count the references of elements that
 //! the same transaction deletes.
 //!
+//! # Required kernel
+//!
+//! Linux 5.10, with the modules `nf_tables`, `nft_chain_nat`, `nft_ct`, `nft_fib` of both families, `nft_masq`, `nft_nat`,
+//! `nft_numgen` and `nft_reject`; [`probe`] tries them.
+//!
+//! | needed | since Linux |
+//! | --- | --- |
+//! | ranges in concatenations: `source-ranges` | 5.6 |
+//! | counters of the elements of a map: connection counters | 5.7 |
+//! | comments of chains, by which a restarted proxy recognises its own chains | 5.10 |
+//!
+//! Neither newer messages, such as those that delete an object if it exists (6.3), nor newer attributes are used.
+//!
 //! What is *not* here: Kubernetes objects, when to sync, stale conntrack entries, sysctls (`route_localnet` for node ports
 //! on localhost).
 //!
@@ -165,5 +178,5 @@ mod wire;
 pub use connections::{ConnectionReader, ConnectionTotals};
 pub use dataplane::NftablesDataplane;
 pub use model::{ClassId, DataType, Value};
-pub use probe::probe;
+pub use probe::{MINIMUM_KERNEL, ProbeError, probe};
 pub use remove::{TableOwner, delete_table};

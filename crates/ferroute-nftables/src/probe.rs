@@ -1,7 +1,8 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     num::NonZeroU16,
+    slice::Iter,
     sync::Arc,
 };
 
@@ -12,22 +13,90 @@ use ferroute_core::{
 use ipnet::IpNet;
 
 use crate::{
-    kernel::Kernel,
-    model::{Change, Name, TableId},
+    kernel::{ErrorKind, Kernel, KernelError, ListedRule, Listing},
+    model::{Change, Name, TableId, Transaction},
     plan::{NftablesSettings, render},
 };
 
-/// Checks whether a kernel supports everything that the mode needs, by creating and deleting a table with all kinds of
-/// objects in one transaction. No packet ever sees the table.
+/// The first kernel with everything that the mode needs, see [the crate's documentation](crate#required-kernel). It is for
+/// messages; [`probe`] tries the kernel instead of comparing versions, because distributions add features to older kernels.
+pub const MINIMUM_KERNEL: &str = "5.10";
+
+/// Why a kernel does not support the mode.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError<E: KernelError> {
+    /// The kernel refused a request. The error names the first object that it does not support.
+    #[error(transparent)]
+    Kernel(#[from] E),
+    /// The kernel accepted an object, but without some of its attributes.
+    #[error("the kernel ignored a part of «{object}»")]
+    Incomplete {
+        /// The object in `nft` syntax.
+        object: String,
+    },
+}
+
+/// Checks whether a kernel supports everything that the mode needs, by creating a table with all kinds of objects. No packet
+/// ever sees the table.
 ///
 /// # Errors
 ///
-/// The kernel refused the transaction. The error names the first unsupported object.
-pub fn probe<K: Kernel>(kernel: &mut K, family: IpFamily, settings: &NftablesSettings) -> Result<(), K::Error> {
+/// The kernel refuses an object, or ignores a part of it.
+pub fn probe<K: Kernel>(
+    kernel: &mut K,
+    family: IpFamily,
+    settings: &NftablesSettings,
+) -> Result<(), ProbeError<K::Error>> {
+    let table = TableId { family, name: TABLE };
     let mut transaction = render(&sample(family), settings, &[]);
-    transaction.table = TableId { family, name: TABLE };
+    transaction.table = table.clone();
+    // Base chains are created and deleted in one transaction, so that they are never active.
     transaction.push(Change::DeleteTable);
-    kernel.commit(&transaction)
+    kernel.commit(&transaction)?;
+    transaction.changes.pop();
+    // Everything else is read back, in a table that no hook leads to.
+    for change in &mut transaction.changes {
+        if let Change::AddChain(chain) = change {
+            chain.base = None;
+        }
+    }
+    // A table that an interrupted probe has left is replaced.
+    transaction.changes.splice(0..0, [Change::AddTable(None), Change::DeleteTable]);
+    kernel.commit(&transaction)?;
+    let generation = kernel.generation()?;
+    let listing = kernel.list_table(&table);
+    // Another probe at the same time would delete or replace the table.
+    let is_unchanged = kernel.generation()? == generation;
+    match kernel.commit(&Transaction { table, changes: vec![Change::DeleteTable] }) {
+        Err(error) if error.kind() != Some(ErrorKind::NotFound) => return Err(error.into()),
+        _ => {}
+    }
+    match listing? {
+        Some(listing) if is_unchanged => compare(&transaction, &listing),
+        _ => Ok(()),
+    }
+}
+
+/// Compares the objects that a transaction created with those in the kernel.
+fn compare<E: KernelError>(transaction: &Transaction, listing: &Listing) -> Result<(), ProbeError<E>> {
+    let family = transaction.table.family;
+    let mut rules: HashMap<&Name, Iter<'_, ListedRule>> =
+        listing.chains.iter().map(|chain| (&chain.name, chain.rules.iter())).collect();
+    for change in &transaction.changes {
+        let is_complete = match change {
+            Change::AddSet(set) => listing.sets.iter().any(|listed| listed.set.as_ref() == Some(set)),
+            Change::AddChain(chain) => listing.chains.iter().any(|listed| listed.chain.as_ref() == Some(chain)),
+            Change::AddRule(chain, rule) => rules
+                .get_mut(chain)
+                .and_then(Iterator::next)
+                .is_some_and(|listed: &ListedRule| listed.matches(rule, family)),
+            _ => true,
+        };
+        if !is_complete {
+            return Err(ProbeError::Incomplete { object: change.text(&transaction.table) });
+        }
+    }
+    Ok(())
 }
 
 /// Returns a Service that uses all features.

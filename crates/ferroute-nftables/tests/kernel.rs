@@ -12,8 +12,10 @@ use ferroute_core::{
     testing::{arbitrary, *},
 };
 use ferroute_nftables::{
-    NftablesDataplane, delete_table,
-    kernel::{Consistency, ErrorKind, Kernel, KernelError, MemoryKernel, NetlinkKernel},
+    NftablesDataplane, ProbeError, delete_table,
+    kernel::{
+        Consistency, ErrorKind, InterceptedKernel, Kernel, KernelError, MemoryError, MemoryKernel, NetlinkKernel,
+    },
     model::{Change, DataType, Element, Name, Set, SetOrMap, Transaction, Value, family_name},
     plan::{NftablesSettings, render},
     probe,
@@ -230,11 +232,35 @@ fn probe_leaves_nothing_behind() {
     let ns = NetNs::new();
     let mut kernel = ns.run(|| NetlinkKernel::open().unwrap());
     for family in IpFamily::BOTH {
+        // As an interrupted probe leaves it.
+        let table = format!("{} ferroute-probe", family_name(family));
+        ns.command(
+            "nft",
+            &[format!("add table {table}; add chain {table} services; add rule {table} services drop").as_str()],
+        );
         let counting = NftablesSettings { counters: true, ..settings() };
         probe(&mut kernel, family, &counting).unwrap();
         probe(&mut MemoryKernel::new(), family, &counting).unwrap();
     }
     assert_eq!(ns.command("nft", &["list", "ruleset"]), "");
+}
+
+/// Older kernels ignore attributes that they do not know, such as the comments of chains.
+#[test]
+fn probe_detects_that_a_kernel_ignores_attributes() {
+    let old: fn(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> = |kernel, transaction| {
+        let mut transaction = transaction.clone();
+        for change in &mut transaction.changes {
+            if let Change::AddChain(chain) = change {
+                chain.comment = None;
+            }
+        }
+        kernel.commit(&transaction)
+    };
+    let mut kernel = InterceptedKernel::new(MemoryKernel::new(), old);
+    let error = probe(&mut kernel, IpFamily::V4, &settings()).unwrap_err();
+    let ProbeError::Incomplete { object } = &error else { panic!("{error:?}") };
+    assert!(object.starts_with("add chain ip ferroute-probe ") && object.contains("comment"), "{object}");
 }
 
 /// Large enough that elements are requested by key instead of dumped.

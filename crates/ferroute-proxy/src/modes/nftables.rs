@@ -1,7 +1,7 @@
 //! nftables mode in the registry.
 
 use std::{
-    fmt,
+    fmt, fs,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -12,7 +12,7 @@ use ferroute_config::{FamilySupport, ModeName, Resolved};
 use ferroute_core::{Changes, Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
 use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
 use ferroute_nftables::{
-    NftablesDataplane, TableOwner, delete_table,
+    MINIMUM_KERNEL, NftablesDataplane, ProbeError, TableOwner, delete_table,
     kernel::{InterceptedKernel, Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel},
     model::Transaction,
     plan::NftablesSettings,
@@ -34,9 +34,10 @@ pub(super) struct Nftables;
 
 impl Mode for Nftables {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
-        NetlinkKernel::open()
-            .and_then(|mut kernel| ferroute_nftables::probe(&mut kernel, family, &settings(resolved)))
-            .map_err(|error| chain(&error))
+        let probe = || -> Result<(), ProbeError<NetlinkError>> {
+            ferroute_nftables::probe(&mut NetlinkKernel::open()?, family, &settings(resolved))
+        };
+        probe().map_err(|error| unsupported(&chain(&error), kernel_release().as_deref()))
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
@@ -127,6 +128,18 @@ impl RemovableMode for Nftables {
 /// Returns the tables to remove while nftables mode is active.
 pub(super) fn leftovers_beside_own_table() -> Vec<Box<dyn Leftovers>> {
     tables(TableOwner::KubeProxy)
+}
+
+/// Explains why the mode is unavailable.
+fn unsupported(reason: &str, release: Option<&str>) -> String {
+    let this = release.map(|release| format!("; this is {release}")).unwrap_or_default();
+    format!("{reason} (nftables mode requires Linux {MINIMUM_KERNEL} or newer with its nft_* modules{this})")
+}
+
+/// Returns the release of the kernel, such as `6.1.0-56-cloud-amd64`.
+fn kernel_release() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(text.trim_end().to_owned())
 }
 
 /// Returns the settings of this mode.
