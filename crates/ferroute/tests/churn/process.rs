@@ -218,7 +218,7 @@ pub(crate) fn modes() -> Vec<String> {
             KubeProxyConfiguration { mode: name.as_str().to_owned(), ..KubeProxyConfiguration::default() }.defaulted();
         let resolved = REGISTRY.resolve(&config).expect("the configuration is valid");
         let probe = |family| REGISTRY.active(*name).probe(&resolved, family).is_ok();
-        REGISTRY.substitute(*name).is_none() && host.run(|| IpFamily::BOTH.into_iter().all(probe))
+        host.run(|| IpFamily::BOTH.into_iter().all(probe))
     };
     REGISTRY.names().iter().filter(|name| is_available(name)).map(|name| name.as_str().to_owned()).collect()
 }
