@@ -1,5 +1,7 @@
 use std::{collections::BTreeSet, fmt};
 
+use crate::GoDuration;
+
 /// A validation error of one field.
 ///
 /// Messages and paths are those of kube-proxy, including capitalization: the paths follow its internal types, as users
@@ -86,6 +88,11 @@ impl FieldErrors {
     /// Adds an error about a string.
     pub(crate) fn invalid_text(&mut self, field: &str, value: &str, detail: &str) {
         self.invalid(field, format_args!("{value:?}"), detail);
+    }
+
+    /// Adds an error about a duration, which Kubernetes quotes like a string.
+    pub(crate) fn invalid_duration(&mut self, field: &str, value: GoDuration, detail: &str) {
+        self.invalid(field, format_args!("\"{value}\""), detail);
     }
 
     /// Adds an error about a list of strings.

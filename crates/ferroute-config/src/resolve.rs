@@ -53,6 +53,8 @@ pub struct Resolved {
     pub config_sync_period: Duration,
     /// Log level and format.
     pub logging: Logging,
+    /// Serve `externalIPs`: false if the feature gate `AllowServiceExternalIPs` is disabled.
+    pub allow_external_ips: bool,
     /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none. Set
     /// by a flag of Ferroute, not by a field of the configuration.
     pub connection_counters: Option<NonZeroUsize>,
@@ -146,7 +148,7 @@ impl KubeProxyConfiguration {
     /// # Errors
     ///
     /// Returns all validation errors, in kube-proxy's order. Unlike there, unknown feature gates are no errors (see
-    /// [`KubeProxyConfiguration::warnings`]): they change with each release, and Ferroute has none.
+    /// [`KubeProxyConfiguration::warnings`]), because they change with each release, unless they are disabled.
     pub fn resolve(&self) -> Result<Resolved, FieldErrors> {
         self.resolve_with(&ModeName::KUBE_PROXY)
     }
@@ -203,6 +205,7 @@ impl KubeProxyConfiguration {
         let detector = self.local_traffic_detector(errors);
         let logging = sections::logging(errors, &self.logging, &self.feature_gates);
         let node_name = self.node_name(errors);
+        self.check_feature_gates(errors);
 
         let (masquerade_all, masquerade_bit) = match mode {
             ModeName::NFTABLES => (self.nftables.masquerade_all, nftables_bit),
@@ -233,8 +236,17 @@ impl KubeProxyConfiguration {
             oom_score_adj: self.oom_score_adj,
             config_sync_period,
             logging,
+            allow_external_ips: self.feature_gates.get(EXTERNAL_IPS_GATE).copied().unwrap_or(true),
             connection_counters: None,
         })
+    }
+
+    /// A gate that is off and has no effect here would leave a feature on that the administrator turned off.
+    fn check_feature_gates(&self, errors: &mut FieldErrors) {
+        let disabled = self.feature_gates.iter().filter(|(_, enabled)| !**enabled).map(|(name, _)| name);
+        for name in disabled.filter(|name| !CAN_BE_DISABLED.contains(&name.as_str())) {
+            errors.invalid(&format!("featureGates.{name}"), false, "disabling this feature is not supported");
+        }
     }
 
     fn resolve_mode(&self, errors: &mut FieldErrors, modes: &[ModeName]) -> ModeName {
@@ -262,7 +274,7 @@ impl KubeProxyConfiguration {
         };
         if min_period > period {
             let detail = format!("must be greater than or equal to {}", path("MinSyncPeriod"));
-            errors.invalid(&path("SyncPeriod"), min_period, &detail);
+            errors.invalid_duration(&path("SyncPeriod"), min_period, &detail);
         }
         sync
     }
@@ -351,7 +363,7 @@ fn positive(errors: &mut FieldErrors, field: &str, duration: GoDuration) -> Dura
     match duration.to_std().filter(|duration| !duration.is_zero()) {
         Some(duration) => duration,
         None => {
-            errors.invalid(&path(field), duration, "must be greater than 0");
+            errors.invalid_duration(&path(field), duration, "must be greater than 0");
             Duration::ZERO
         }
     }
@@ -359,10 +371,19 @@ fn positive(errors: &mut FieldErrors, field: &str, duration: GoDuration) -> Dura
 
 fn not_negative(errors: &mut FieldErrors, path: &str, duration: GoDuration) -> Duration {
     duration.to_std().unwrap_or_else(|| {
-        errors.invalid(path, duration, "must be greater than or equal to 0");
+        errors.invalid_duration(path, duration, "must be greater than or equal to 0");
         Duration::ZERO
     })
 }
+
+/// The gate of Services' `externalIPs`.
+pub(crate) const EXTERNAL_IPS_GATE: &str = "AllowServiceExternalIPs";
+
+/// The gate of alpha fields of the logging configuration.
+pub(crate) const LOGGING_ALPHA_GATE: &str = "LoggingAlphaOptions";
+
+/// Gates that can be disabled. `AllAlpha` is off by default, and the last two only concern Windows.
+const CAN_BE_DISABLED: [&str; 5] = [EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE, "AllAlpha", "WinDSR", "WinOverlay"];
 
 /// Returns `None` for an empty address, which disables the server.
 fn host_port(errors: &mut FieldErrors, field: &str, text: &str) -> Option<SocketAddr> {

@@ -1,3 +1,4 @@
+use crate::resolve::{EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE};
 use crate::{GoDuration, KubeProxyConfiguration, MediaType};
 
 /// A configured field without effect in Ferroute.
@@ -39,10 +40,9 @@ impl KubeProxyConfiguration {
             ("winkernel.rootHnsEndpointName", !self.winkernel.root_hns_endpoint_name.is_empty(), WINDOWS),
             ("winkernel.sourceVip", !self.winkernel.source_vip.is_empty(), WINDOWS),
         ];
-        let gates = self
-            .feature_gates
-            .keys()
-            .map(|name| Warning { field: format!("featureGates.{name}"), reason: "Ferroute has no feature gates" });
+        // Those that are off and have no effect are errors.
+        let unused = self.feature_gates.iter().filter(|(name, on)| **on && !USED_GATES.contains(&name.as_str()));
+        let gates = unused.map(|(name, _)| Warning { field: format!("featureGates.{name}"), reason: GATE });
         let mut warnings: Vec<Warning> = fields
             .into_iter()
             .filter(|(_, is_set, _)| *is_set)
@@ -58,4 +58,6 @@ const RESYNC: &str = "watches lose no changes, so there is no periodic resync";
 const MEDIA_TYPES: &str = "only protobuf and JSON are supported";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines are written to one stream";
+const GATE: &str = "Ferroute does not have this feature gate";
+const USED_GATES: [&str; 2] = [EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE];
 const WINDOWS: &str = "it applies to Windows only";

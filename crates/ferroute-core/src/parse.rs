@@ -16,11 +16,11 @@ use std::{fmt, num::NonZeroU16};
 use ferroute_api::{Object, ObjectMeta, ServiceCidr, mirror};
 use ipnet::IpNet;
 
-pub use address::{parse_ip, parse_network};
+pub use address::{check_destination, parse_ip, parse_network};
 pub use metadata::{ObjectVersion, trigger_time, write_time};
 pub use name::{check_dns_label, check_dns_subdomain};
 pub use node::parse_node;
-pub use service::{SkipReason, parse_service};
+pub use service::{EXTERNAL_IPS, SkipReason, parse_service};
 pub use slice::parse_slice;
 
 use crate::{NamespacedName, Protocol, UnknownProtocol};
@@ -80,13 +80,26 @@ pub fn parse_service_cidr(cidr: &ServiceCidr) -> Result<Vec<IpNet>, InvalidObjec
 
 /// The errors of an object that is being parsed.
 #[derive(Default)]
-struct Errors(Vec<FieldError>);
+struct Errors {
+    /// Errors for which the object is rejected.
+    errors: Vec<FieldError>,
+    /// Values that are ignored, while the rest of the object is used.
+    ignored: Vec<FieldError>,
+}
 
 impl Errors {
     fn add(&mut self, field: impl Into<String>, problem: impl fmt::Display) {
-        if self.0.len() < MAX_ERRORS {
-            self.0.push(FieldError { field: field.into(), problem: abbreviated(problem.to_string()) });
-        }
+        push(&mut self.errors, field, problem);
+    }
+
+    /// Returns the valid value of a field, or records that it is ignored.
+    fn keep_or_ignore<T, E: fmt::Display>(&mut self, field: impl Into<String>, value: Result<T, E>) -> Option<T> {
+        value.map_err(|problem| self.ignore(field, problem)).ok()
+    }
+
+    /// Records that a value is ignored.
+    fn ignore(&mut self, field: impl Into<String>, problem: impl fmt::Display) {
+        push(&mut self.ignored, field, problem);
     }
 
     /// Returns the parsed value of a field, or adds its error.
@@ -102,7 +115,7 @@ impl Errors {
 
     /// Returns `value` if there are no errors.
     fn finish<T>(self, kind: &'static str, metadata: &ObjectMeta, value: T) -> Result<T, InvalidObject> {
-        match self.0 {
+        match self.errors {
             errors if errors.is_empty() => Ok(value),
             errors => Err(InvalidObject { kind, name: NamespacedName::from_metadata(metadata), errors }),
         }
@@ -124,6 +137,13 @@ pub const MAX_ERRORS: usize = 20;
 
 /// Characters at the start and at the end of a long [`FieldError::problem`] that are kept.
 const KEPT_OF_PROBLEM: usize = 100;
+
+/// Adds an error to a list, which may be full.
+fn push(errors: &mut Vec<FieldError>, field: impl Into<String>, problem: impl fmt::Display) {
+    if errors.len() < MAX_ERRORS {
+        errors.push(FieldError { field: field.into(), problem: abbreviated(problem.to_string()) });
+    }
+}
 
 /// Parses a port number that is not zero.
 fn parse_port(number: i32) -> Result<NonZeroU16, String> {

@@ -164,7 +164,7 @@ fn check_errors<T>(result: Result<T, InvalidObject>, kind: &str) -> Result<(), T
 /// A field of an object, with its setter.
 type Field<T> = (&'static str, fn(&mut T, String));
 
-const SERVICE_FIELDS: [Field<Service>; 14] = [
+const SERVICE_FIELDS: [Field<Service>; 13] = [
     ("metadata.name", |service, text| service.metadata.name = text),
     ("metadata.namespace", |service, text| service.metadata.namespace = text),
     ("spec.type", |service, text| service.spec.type_ = Some(text)),
@@ -176,7 +176,6 @@ const SERVICE_FIELDS: [Field<Service>; 14] = [
         service.spec.cluster_ip = Some(text);
         service.spec.cluster_ips.clear();
     }),
-    ("spec.externalIPs[0]", |service, text| service.spec.external_ips.insert(0, text)),
     ("spec.ports[0].name", |service, text| service.spec.ports[0].name = text),
     ("spec.ports[0].protocol", |service, text| service.spec.ports[0].protocol = Some(text)),
     ("spec.sessionAffinity", |service, text| service.spec.session_affinity = Some(text)),

@@ -93,6 +93,18 @@ impl EventRecorder {
         self.ignored(regarding, &errors.join("; "));
     }
 
+    /// Records that some fields of an object are ignored.
+    pub(crate) fn ignored_fields(&self, kind: &'static str, name: &NamespacedName, fields: &str) {
+        let note = format!("node {} ignores fields of the object: {fields}", self.node);
+        self.write(KubeEvent {
+            regarding: ObjectReference::new(kind, name.namespace(), name.name()),
+            event_type: EventType::Warning,
+            reason: "IgnoredField",
+            action: "Parse",
+            note,
+        });
+    }
+
     /// Records a problem of the source, if it is about an object.
     pub(crate) fn problem(&self, problem: &Problem) {
         if let Problem::InvalidObject { kind, name, error } = problem {

@@ -7,11 +7,14 @@ use std::{
 };
 
 use ferroute_admin::history::ChangeOrigin;
-use ferroute_api::ObjectMeta;
+use ferroute_api::{ObjectMeta, Service};
 use ferroute_config::Resolved;
 use ferroute_core::{
     LocalTrafficDetector, NamespacedName, NodeView,
-    parse::{InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time, write_time},
+    parse::{
+        EXTERNAL_IPS, FieldError, InvalidObject, ObjectVersion, parse_node, parse_service_cidr, trigger_time,
+        write_time,
+    },
     tracker::TrackerEvent,
 };
 use ferroute_source::{Event, Problem, Resource};
@@ -34,6 +37,8 @@ pub struct Feed<'a> {
     /// Resources whose initial list has not been received yet.
     unsynced: BTreeSet<Resource>,
     events: EventRecorder,
+    /// The ignored fields of objects that were reported.
+    ignored: BTreeMap<(&'static str, NamespacedName), Vec<FieldError>>,
 }
 
 impl<'a> Feed<'a> {
@@ -47,6 +52,7 @@ impl<'a> Feed<'a> {
             service_cidrs: BTreeMap::new(),
             unsynced: Resource::ALL.into(),
             events: EventRecorder::none(),
+            ignored: BTreeMap::new(),
         }
     }
 
@@ -89,20 +95,35 @@ impl<'a> Feed<'a> {
         let origin =
             |metadata: &ObjectMeta| ChangeOrigin { version: ObjectVersion::from_metadata(metadata), ..unversioned };
         match event {
-            Event::ServiceApplied(service) => match self.valid(TrackerEvent::from_service(&service))? {
-                event @ TrackerEvent::ServiceApplied(_) => Some(Change::Desired(event, origin(&service.metadata))),
-                event => Some(Change::Desired(event, unversioned)),
-            },
-            Event::ServiceDeleted(service) => Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned)),
+            Event::ServiceApplied(mut service) => {
+                let disabled = self.remove_disabled(&mut service);
+                match self.valid(TrackerEvent::from_service(&service))? {
+                    TrackerEvent::ServiceApplied(mut view) => {
+                        view.ignored.extend(disabled);
+                        self.report_ignored(SERVICE, &view.name, &view.ignored);
+                        Some(Change::Desired(TrackerEvent::ServiceApplied(view), origin(&service.metadata)))
+                    }
+                    event => Some(Change::Desired(event, unversioned)),
+                }
+            }
+            Event::ServiceDeleted(service) => {
+                self.report_ignored(SERVICE, &service, &[]);
+                Some(Change::Desired(TrackerEvent::ServiceDeleted(service), unversioned))
+            }
             Event::SliceApplied(slice) => match self.valid(TrackerEvent::from_slice(&slice, &self.node.name))? {
-                event @ TrackerEvent::SliceApplied(_) => {
+                TrackerEvent::SliceApplied(view) => {
+                    self.report_ignored(SLICE, &view.name, &view.ignored);
+                    let event = TrackerEvent::SliceApplied(view);
                     let trigger = trigger_time(&slice.metadata);
                     let written = write_time(&slice.metadata);
                     Some(Change::Desired(event, ChangeOrigin { trigger, written, ..origin(&slice.metadata) }))
                 }
                 event => Some(Change::Desired(event, unversioned)),
             },
-            Event::SliceDeleted(slice) => Some(Change::Desired(TrackerEvent::SliceDeleted(slice), unversioned)),
+            Event::SliceDeleted(slice) => {
+                self.report_ignored(SLICE, &slice, &[]);
+                Some(Change::Desired(TrackerEvent::SliceDeleted(slice), unversioned))
+            }
             Event::NodeApplied(node) if node.metadata.name == self.node.name => {
                 let mut view = self.valid(parse_node(&node))?;
                 self.has_node_addresses |= !view.addresses.is_empty();
@@ -155,17 +176,60 @@ impl<'a> Feed<'a> {
         parsed.inspect_err(report).ok()
     }
 
+    /// Removes the fields of a Service whose feature is disabled. Returns them with the reason.
+    fn remove_disabled(&self, service: &mut Service) -> Option<FieldError> {
+        let is_disabled = !self.resolved.allow_external_ips && !service.spec.external_ips.is_empty();
+        is_disabled.then(|| {
+            service.spec.external_ips.clear();
+            FieldError { field: EXTERNAL_IPS.to_owned(), problem: EXTERNAL_IPS_DISABLED.to_owned() }
+        })
+    }
+
+    /// Reports the ignored fields of an object, unless they are the same as before.
+    fn report_ignored(&mut self, kind: &'static str, name: &NamespacedName, ignored: &[FieldError]) {
+        if ignored.is_empty() && self.ignored.is_empty() {
+            return;
+        }
+        let key = (kind, name.clone());
+        let ignored = &ignored[..ignored.len().min(MAX_IGNORED)];
+        if self.ignored.get(&key).map(Vec::as_slice).unwrap_or_default() == ignored {
+            return;
+        }
+        if ignored.is_empty() {
+            self.ignored.remove(&key);
+            return;
+        }
+        let fields = ignored.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        tracing::warn!("ignoring fields of {kind} {name}: {fields}");
+        self.events.ignored_fields(kind, name, &fields);
+        if self.ignored.len() < MAX_REMEMBERED {
+            self.ignored.insert(key, ignored.to_vec());
+        }
+    }
+
     fn service_cidrs(&self, origin: ChangeOrigin) -> Change {
         let cidrs = self.service_cidrs.values().flatten().copied().collect();
         Change::Desired(TrackerEvent::ServiceCidrsApplied(cidrs), origin)
     }
 }
 
+const SERVICE: &str = "Service";
+const SLICE: &str = "EndpointSlice";
+
+/// The reason why external IPs are ignored.
+pub const EXTERNAL_IPS_DISABLED: &str = "the feature gate AllowServiceExternalIPs is disabled";
+
+/// Maximum number of ignored fields of an object that are reported.
+const MAX_IGNORED: usize = 10;
+
+/// Maximum number of objects whose reported fields are kept. Those of others are reported with each of their versions.
+const MAX_REMEMBERED: usize = 10_000;
+
 #[cfg(test)]
 mod tests {
     use ferroute_api::Node;
     use ferroute_config::KubeProxyConfiguration;
-    use ferroute_core::testing::Cluster;
+    use ferroute_core::testing::{Cluster, service};
 
     use super::*;
 
@@ -230,5 +294,38 @@ mod tests {
         assert_eq!(networks_after(cidr("a", "10.100.0.0/16")), ["10.100.0.0/16", "10.112.0.0/16"]);
         let deleted = NamespacedName::new("", "b");
         assert_eq!(networks_after(Event::ServiceCidrDeleted(deleted)), ["10.100.0.0/16"]);
+    }
+
+    #[test]
+    fn external_ips_are_ignored_if_their_gate_is_disabled() {
+        let mut config = KubeProxyConfiguration::default().defaulted();
+        config.feature_gates.insert("AllowServiceExternalIPs".into(), false);
+        let resolved = config.resolve().unwrap();
+        let mut feed = feed(&resolved);
+        let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).node_port(30080);
+        let web = web.external_ip("203.0.113.1").load_balancer("198.51.100.1");
+        let changes = feed.translate(vec![Event::ServiceApplied(Box::new(web.build()))]);
+        let [Change::Desired(TrackerEvent::ServiceApplied(view), _)] = &changes[..] else { panic!("{changes:?}") };
+        let port = &view.ports[0][0].port;
+        assert!(port.external_ips.is_empty() && port.node_port.is_some() && port.load_balancer_vips.len() == 1);
+        let expected = "spec.externalIPs: the feature gate AllowServiceExternalIPs is disabled";
+        assert_eq!(view.ignored.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+    }
+
+    #[test]
+    fn ignored_fields_are_reported_once_until_they_change() {
+        let resolved = resolve("ClusterCIDR");
+        let mut feed = feed(&resolved);
+        let web = |address: &str| service("shop/web").cluster_ip("10.96.0.1").port("http", 80).load_balancer(address);
+        let mut reported_after = |event| {
+            feed.translate(vec![event]);
+            feed.ignored.values().flatten().map(|field| field.problem.clone()).collect::<Vec<_>>()
+        };
+        let apply = |address: &str| Event::ServiceApplied(Box::new(web(address).build()));
+        assert_eq!(reported_after(apply("0.0.0.0")), ["0.0.0.0 is the unspecified address"]);
+        assert_eq!(reported_after(apply("127.0.0.1")), ["127.0.0.1 is a loopback address"]);
+        assert_eq!(reported_after(apply("198.51.100.1")), [""; 0]);
+        reported_after(apply("0.0.0.0"));
+        assert_eq!(reported_after(Event::ServiceDeleted(NamespacedName::new("shop", "web"))), [""; 0]);
     }
 }

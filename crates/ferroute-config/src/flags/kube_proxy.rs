@@ -37,7 +37,7 @@ pub struct GeneralFlags {
     /// Name of the node, if it differs from the host name
     #[arg(long, value_name = "NAME", default_value = "")]
     pub hostname_override: String,
-    /// Ignored; Ferroute has no feature gates (NAME=true|false,...)
+    /// Kubernetes feature gates, most without effect (NAME=true|false,...)
     #[arg(long, value_name = "GATES")]
     feature_gates: Vec<Gates>,
     /// oom_score_adj of the process, from -1000 (never killed) to 1000

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 use ferroute_core::{IpFamily, LocalTrafficDetector};
 use ipnet::IpNet;
 
-use super::{Conntrack, ConntrackLimit, IpvsSettings, LogFormat, Logging, not_negative, path};
+use super::{Conntrack, ConntrackLimit, IpvsSettings, LOGGING_ALPHA_GATE, LogFormat, Logging, not_negative, path};
 use crate::{
     ConntrackConfiguration, FieldError, FieldErrors, GoDuration, IpvsConfiguration, KubeProxyConfiguration,
     LoggingConfiguration, OutputRoutingOptions, address,
@@ -138,7 +138,7 @@ pub(super) fn logging(
             errors.invalid(&field, module.verbosity, TOO_VERBOSE);
         }
     }
-    if !feature_gates.get("LoggingAlphaOptions").copied().unwrap_or_default() {
+    if !feature_gates.get(LOGGING_ALPHA_GATE).copied().unwrap_or_default() {
         routing(errors, &format!("{section}.options.text"), &config.options.text);
         routing(errors, &format!("{section}.options.json"), &config.options.json);
     }

@@ -47,6 +47,7 @@ fn default_mode_is_iptables_with_its_defaults() {
         oom_score_adj: Some(-999),
         config_sync_period: Duration::from_secs(900),
         logging: Logging { format: LogFormat::Text, verbosity: 0 },
+        allow_external_ips: true,
         connection_counters: None,
     };
     assert_eq!(defaults().resolve(), Ok(expected));
@@ -235,7 +236,8 @@ fn fields_without_effect_are_reported_unless_default() {
     config.winkernel.enable_dsr = true;
     config.winkernel.source_vip = "10.0.0.1".into();
     config.windows_run_as_service = true;
-    config.feature_gates.insert("TopologyAwareHints".into(), false);
+    config.feature_gates.insert("TopologyAwareHints".into(), true);
+    config.feature_gates.insert("AllowServiceExternalIPs".into(), true);
     config.enable_profiling = true;
     config.port_range = "1-2".into();
     config.show_hidden_metrics_for_version = "1.35".into();
@@ -302,4 +304,25 @@ fn localhost_node_ports_in_nftables_mode_require_a_loopback_network() {
         assert_eq!(on_localhost("nftables", addresses), expected, "{addresses:?}");
         assert!(on_localhost("iptables", addresses), "{addresses:?}");
     }
+}
+
+#[test]
+fn disabled_feature_gates_are_honoured_or_rejected() {
+    let with = |name: &str, enabled: bool| {
+        let mut config = defaults();
+        config.feature_gates.insert(name.into(), enabled);
+        (config.resolve(), config.warnings().len())
+    };
+    assert!(defaults().resolve().unwrap().allow_external_ips);
+    for (enabled, warnings) in [(true, 0), (false, 0)] {
+        let (resolved, count) = with("AllowServiceExternalIPs", enabled);
+        assert_eq!((resolved.unwrap().allow_external_ips, count), (enabled, warnings));
+    }
+    assert_eq!(
+        with("PreferSameTrafficDistribution", false).0.unwrap_err().to_string(),
+        "featureGates.PreferSameTrafficDistribution: Invalid value: false: disabling this feature is not supported"
+    );
+    let (resolved, warnings) = with("PreferSameTrafficDistribution", true);
+    assert!(resolved.is_ok() && warnings == 1);
+    assert!(with("AllAlpha", false).0.is_ok() && with("AllBeta", false).0.is_err());
 }

@@ -12,6 +12,30 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
         .ok_or_else(|| format!("invalid IP address {text:?}"))
 }
 
+/// Checks that packets from other hosts can have an address as their destination.
+///
+/// The API server rejects most other addresses in `externalIPs` and in endpoints, but not in the status of a Service,
+/// and none in objects that are older than the check.
+///
+/// # Errors
+///
+/// The reason why no host can have the address, or only the host itself can use it.
+pub fn check_destination(address: IpAddr) -> Result<IpAddr, String> {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    let kind = match address {
+        _ if address.is_unspecified() => "the unspecified address",
+        _ if address.is_loopback() => "a loopback address",
+        _ if is_link_local => "a link-local address",
+        _ if address.is_multicast() => "a multicast address",
+        IpAddr::V4(Ipv4Addr::BROADCAST) => "the broadcast address",
+        _ => return Ok(address),
+    };
+    Err(format!("{address} is {kind}"))
+}
+
 /// Parses a network such as `10.0.0.0/8` like Kubernetes: surrounding white space is ignored, host bits are cleared.
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
     let invalid = || format!("invalid network {text:?} (want ADDRESS/PREFIX)");

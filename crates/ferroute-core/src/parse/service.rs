@@ -4,7 +4,7 @@ use ferroute_api::{self as api, labels};
 use ipnet::IpNet;
 
 use super::{
-    Errors, InvalidObject,
+    Errors, InvalidObject, check_destination,
     name::{check_dns_label, parse_name},
     parse_ip, parse_network, parse_port, parse_protocol,
 };
@@ -84,11 +84,13 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     }
     let common = Common::parse(&mut errors, service, type_);
     let ports = parse_ports(&mut errors, &service.spec.ports, type_);
-    let mut view = ServiceView { name, ports: Default::default() };
+    let ignored = std::mem::take(&mut errors.ignored);
+    let mut view = ServiceView { name, ports: Default::default(), ignored };
     for family in IpFamily::BOTH {
         let Some(cluster_ip) = common.cluster_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family) else {
             continue;
         };
+        let cluster_ip = check_destination(cluster_ip).ok();
         view.ports[family.index()] =
             ports.iter().map(|port| port.named(common.service_port(family, cluster_ip, port))).collect();
     }
@@ -145,7 +147,7 @@ impl Type {
 impl Common {
     fn parse(errors: &mut Errors, service: &api::Service, type_: Type) -> Self {
         let spec = &service.spec;
-        let external_ips = errors.parse_list("spec.externalIPs", &spec.external_ips, parse_ip);
+        let external_ips = external_ips(errors, spec);
         // As in kube-proxy, the external policy applies only if the type accepts external traffic.
         let accepts_external = type_.has_node_ports() || !external_ips.is_empty();
         let external_policy =
@@ -156,7 +158,7 @@ impl Common {
         Self {
             cluster_ips: cluster_ips(errors, spec),
             external_ips,
-            load_balancer_vips: load_balancer_vips(errors, &service.status, type_),
+            load_balancer_vips: load_balancer_vips(errors, &service.status),
             source_ranges: errors.parse_list(
                 "spec.loadBalancerSourceRanges",
                 &spec.load_balancer_source_ranges,
@@ -172,10 +174,10 @@ impl Common {
         }
     }
 
-    fn service_port(&self, family: IpFamily, cluster_ip: IpAddr, port: &PortFields) -> ServicePort {
+    fn service_port(&self, family: IpFamily, cluster_ip: Option<IpAddr>, port: &PortFields) -> ServicePort {
         let in_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
         ServicePort {
-            cluster_ip: Some(cluster_ip),
+            cluster_ip,
             port: port.port,
             node_port: port.node_port,
             external_ips: in_family(&self.external_ips),
@@ -218,6 +220,9 @@ fn cluster_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
             errors.parse_list("spec.clusterIPs", all, parse_ip)
         }
     };
+    for (i, ip) in ips.iter().enumerate() {
+        errors.keep_or_ignore(format!("spec.clusterIPs[{i}]"), check_destination(*ip));
+    }
     if let [a, b, ..] = ips.as_slice()
         && (ips.len() > 2 || IpFamily::of(*a) == IpFamily::of(*b))
     {
@@ -226,10 +231,18 @@ fn cluster_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
     ips
 }
 
-fn load_balancer_vips(errors: &mut Errors, status: &api::ServiceStatus, type_: Type) -> Vec<IpAddr> {
-    if type_ != Type::LoadBalancer {
-        return Vec::new();
-    }
+/// As in kube-proxy, an invalid address is ignored: old API servers did not validate the field.
+fn external_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {
+    let texts = spec.external_ips.iter().enumerate().filter(|(_, text)| !text.trim().is_empty());
+    let parse = |(i, text): (usize, &String)| {
+        let address = parse_ip(text).and_then(check_destination);
+        errors.keep_or_ignore(format!("{EXTERNAL_IPS}[{i}]"), address)
+    };
+    texts.filter_map(parse).collect()
+}
+
+/// As in kube-proxy, the type of the Service does not matter.
+fn load_balancer_vips(errors: &mut Errors, status: &api::ServiceStatus) -> Vec<IpAddr> {
     let ingress = status.load_balancer.ingress.iter().enumerate();
     ingress
         .filter(|(_, point)| !point.ip.is_empty())
@@ -237,7 +250,7 @@ fn load_balancer_vips(errors: &mut Errors, status: &api::ServiceStatus, type_: T
             let field = format!("status.loadBalancer.ingress[{i}]");
             let ip = errors.keep(format!("{field}.ip"), parse_ip(&point.ip));
             match point.ip_mode.as_deref() {
-                None | Some("VIP") => ip,
+                None | Some("VIP") => errors.keep_or_ignore(format!("{field}.ip"), check_destination(ip?)),
                 Some("Proxy") => None,
                 Some(other) => {
                     errors.add(format!("{field}.ipMode"), format!("unsupported value {other:?} (want VIP or Proxy)"));
@@ -316,6 +329,9 @@ fn optional_port(errors: &mut Errors, field: impl Into<String>, number: Option<i
     let number = number.filter(|number| *number != 0)?;
     errors.keep(field, parse_port(number))
 }
+
+/// The field of external IPs.
+pub const EXTERNAL_IPS: &str = "spec.externalIPs";
 
 /// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;

@@ -3,7 +3,7 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 use ferroute_api::{self as api, labels};
 
 use super::{
-    Errors, InvalidObject,
+    Errors, InvalidObject, check_destination,
     name::{check_dns_subdomain, parse_name},
     parse_ip, parse_port, parse_protocol,
 };
@@ -42,6 +42,10 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
         let Some(address) = errors.keep(format!("endpoints[{i}].addresses[0]"), parse_endpoint_ip(text, family)) else {
             continue;
         };
+        if let Err(problem) = check_destination(address) {
+            errors.ignore(format!("endpoints[{i}].addresses[0]"), problem);
+            continue;
+        }
         endpoints.push(EndpointView {
             address,
             ready: endpoint.conditions.ready.unwrap_or(true),
@@ -52,7 +56,8 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
         });
     }
     let service = NamespacedName::new(&metadata.namespace, service);
-    errors.finish("EndpointSlice", metadata, Some(SliceView { service, name, family, ports, endpoints }))
+    let ignored = std::mem::take(&mut errors.ignored);
+    errors.finish("EndpointSlice", metadata, Some(SliceView { service, name, family, ports, endpoints, ignored }))
 }
 
 fn parse_ports(errors: &mut Errors, ports: &[api::EndpointPort]) -> Vec<SlicePort> {

@@ -81,6 +81,7 @@ impl Slices {
             family: slice.family(),
             ports: slice.ports.to_vec(),
             endpoints: slice.endpoints().collect(),
+            ignored: Vec::new(),
         })
     }
 
@@ -92,7 +93,7 @@ impl Slices {
 
 impl Slice {
     fn new(slice: SliceView) -> Self {
-        let SliceView { service: _, name, family, ports, endpoints } = slice;
+        let SliceView { service: _, name, family, ports, endpoints, ignored: _ } = slice;
         let addresses = Addresses::new(family, &endpoints);
         let hinted = endpoints.iter().any(|endpoint| endpoint.hints.is_some());
         let hints =

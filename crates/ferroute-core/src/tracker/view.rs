@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use crate::{Endpoint, Hints, IpFamily, NamespacedName, Protocol, ServicePort, ServicePortName};
+use crate::{Endpoint, Hints, IpFamily, NamespacedName, Protocol, ServicePort, ServicePortName, parse::FieldError};
 
 /// A validated Service: its ports in each IP family in which it has a cluster IP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct ServiceView {
     pub name: NamespacedName,
     /// Ports by [`IpFamily::index`].
     pub ports: [Vec<NamedPort>; 2],
+    /// Addresses that are ignored, and the reasons. The tracker does not keep them.
+    pub ignored: Vec<FieldError>,
 }
 
 /// A port of a [`ServiceView`].
@@ -37,6 +39,8 @@ pub struct SliceView {
     pub ports: Vec<SlicePort>,
     /// Endpoints.
     pub endpoints: Vec<EndpointView>,
+    /// Endpoints that are ignored, and the reasons. The tracker does not keep them.
+    pub ignored: Vec<FieldError>,
 }
 
 /// A port of a [`SliceView`].

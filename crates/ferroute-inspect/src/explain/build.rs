@@ -18,7 +18,10 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
     let handling = match (SkipReason::for_service(service), parse_service(service)) {
         (_, Err(invalid)) => Handling::Invalid { errors: invalid.errors.iter().map(ToString::to_string).collect() },
         (Some(reason), Ok(_)) => Handling::Skipped { reason: reason.to_string() },
-        (None, Ok(_)) => served(service, &name, inputs),
+        (None, Ok(view)) => {
+            let ignored = view.map(|view| view.ignored).unwrap_or_default();
+            served(service, &name, ignored.iter().map(ToString::to_string).collect(), inputs)
+        }
     };
     Explanation {
         service: name.to_string(),
@@ -30,7 +33,7 @@ pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explan
     }
 }
 
-fn served(service: &api::Service, name: &NamespacedName, inputs: &Inputs<'_>) -> Handling {
+fn served(service: &api::Service, name: &NamespacedName, ignored: Vec<String>, inputs: &Inputs<'_>) -> Handling {
     let tables = IpFamily::BOTH.map(|family| inputs.tracker.table(family));
     let ports: Vec<(&ServiceTable, &ServicePortName, &ServicePortEntry)> = tables
         .into_iter()
@@ -40,6 +43,7 @@ fn served(service: &api::Service, name: &NamespacedName, inputs: &Inputs<'_>) ->
     let unserved = slices.iter().filter(|slice| ports.iter().all(|(table, _, _)| table.family != slice.family));
     Handling::Served {
         policies: policies(service, &ports, inputs),
+        ignored,
         unused_slices: unserved.map(slice_of_unserved_family).collect(),
         ports: ports.iter().map(|(table, name, entry)| port(table, name, entry, &slices, inputs)).collect(),
     }

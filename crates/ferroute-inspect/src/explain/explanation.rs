@@ -36,6 +36,9 @@ pub enum Handling {
     Served {
         /// The policies of all its ports.
         policies: Policies,
+        /// Its ignored fields, with the reasons.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        ignored: Vec<String>,
         /// Its ports, those of IPv4 first.
         ports: Vec<ExplainedPort>,
         /// Slices of an IP family in which the Service has no cluster IP.

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{IpFamily, NamespacedName};
+use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
 use ferroute_host::{HostAddresses, KernelAddresses};
+use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
 
-use super::{Explanation, Inputs, explain, kernel};
+use super::{Explanation, Handling, Inputs, explain, kernel};
 use crate::desired::{AddressOwner, Desired};
 
 /// Explains how the proxy handles a Service, including its state in the kernel if that can be read.
@@ -30,6 +31,12 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
         pod: &pod,
     };
     let mut explanation = explain(object, &inputs);
+    if let Handling::Served { ignored, .. } = &mut explanation.handling
+        && !desired.resolved.allow_external_ips
+        && !object.spec.external_ips.is_empty()
+    {
+        ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
+    }
     kernel::add_state(&mut explanation, desired, &name, &addresses);
     Ok(explanation)
 }

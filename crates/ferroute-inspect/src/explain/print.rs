@@ -27,8 +27,12 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
             writeln!(out, "\ninvalid, so the proxy ignores it:")?;
             errors.iter().try_for_each(|error| writeln!(out, "  {}", Escaped(error)))
         }
-        Handling::Served { policies, ports, unused_slices } => {
+        Handling::Served { policies, ignored, ports, unused_slices } => {
             write_policies_into(out, policies)?;
+            if !ignored.is_empty() {
+                writeln!(out, "\nignored")?;
+                ignored.iter().try_for_each(|field| writeln!(out, "  {field}"))?;
+            }
             ports.iter().try_for_each(|port| write_port_into(out, port))?;
             if !unused_slices.is_empty() {
                 out.write_char('\n')?;

@@ -20,9 +20,12 @@ use ipnet::IpNet;
 pub fn service(name: &NamespacedName, ports: [&[NamedPort]; 2]) -> Service {
     let mut service = Service { metadata: metadata(name), ..Service::default() };
     let spec = &mut service.spec;
-    for port in ports.iter().filter_map(|ports| ports.first()) {
+    for (family, ports) in IpFamily::BOTH.into_iter().zip(ports) {
+        let Some(port) = ports.first() else { continue };
         let common = &port.port;
-        spec.cluster_ips.extend(common.cluster_ip.map(|address| address.to_string()));
+        // An ignored address is replaced by another one that is ignored.
+        let unspecified = ["0.0.0.0", "::"][family.index()];
+        spec.cluster_ips.push(common.cluster_ip.map_or(unspecified.to_owned(), |address| address.to_string()));
         spec.external_ips.extend(common.external_ips.iter().map(ToString::to_string));
         spec.load_balancer_source_ranges.extend(common.load_balancer_source_ranges.iter().map(ToString::to_string));
         let vips = common.load_balancer_vips.iter();

@@ -45,24 +45,24 @@ fn all_errors_are_reported_in_kube_proxys_order() {
         "KubeProxyConfiguration.KubeProxyIPTablesConfiguration.MasqueradeBit: Invalid value: 32: must be within the \
          range [0, 31]"
             .to_owned(),
-        format!("{ipvs}.TCPTimeout: Invalid value: -1s: {least}"),
-        format!("{ipvs}.TCPFinTimeout: Invalid value: -1s: {least}"),
-        format!("{ipvs}.UDPTimeout: Invalid value: -1s: {least}"),
+        format!("{ipvs}.TCPTimeout: Invalid value: \"-1s\": {least}"),
+        format!("{ipvs}.TCPFinTimeout: Invalid value: \"-1s\": {least}"),
+        format!("{ipvs}.UDPTimeout: Invalid value: \"-1s\": {least}"),
         format!("{ipvs}.ExcludeCidrs[1]: Invalid value: \"x\": must be a valid CIDR"),
         format!("{conntrack}.MaxPerCore: Invalid value: -1: {least}"),
         format!("{conntrack}.Min: Invalid value: -2: {least}"),
-        format!("{conntrack}.TCPEstablishedTimeout: Invalid value: -1s: {least}"),
-        format!("{conntrack}.TCPCloseWaitTimeout: Invalid value: -1s: {least}"),
-        format!("{conntrack}.UDPTimeout: Invalid value: -1s: {least}"),
-        format!("{conntrack}.UDPStreamTimeout: Invalid value: -1s: {least}"),
+        format!("{conntrack}.TCPEstablishedTimeout: Invalid value: \"-1s\": {least}"),
+        format!("{conntrack}.TCPCloseWaitTimeout: Invalid value: \"-1s\": {least}"),
+        format!("{conntrack}.UDPTimeout: Invalid value: \"-1s\": {least}"),
+        format!("{conntrack}.UDPStreamTimeout: Invalid value: \"-1s\": {least}"),
         "KubeProxyConfiguration.KubeProxyLinuxConfiguration.OOMScoreAdj: Invalid value: 1001: must be within the range \
          [-1000, 1000]"
             .to_owned(),
         format!("KubeProxyConfiguration.ClientConnection.Burst: Invalid value: -3: {least}"),
-        "KubeProxyConfiguration.ConfigSyncPeriod: Invalid value: 0s: must be greater than 0".to_owned(),
-        "KubeProxyConfiguration.SyncPeriod: Invalid value: -1s: must be greater than 0".to_owned(),
-        format!("KubeProxyConfiguration.MinSyncPeriod: Invalid value: -1ns: {least}"),
-        "KubeProxyConfiguration.SyncPeriod: Invalid value: -1ns: must be greater than or equal to \
+        "KubeProxyConfiguration.ConfigSyncPeriod: Invalid value: \"0s\": must be greater than 0".to_owned(),
+        "KubeProxyConfiguration.SyncPeriod: Invalid value: \"-1s\": must be greater than 0".to_owned(),
+        format!("KubeProxyConfiguration.MinSyncPeriod: Invalid value: \"-1ns\": {least}"),
+        "KubeProxyConfiguration.SyncPeriod: Invalid value: \"-1ns\": must be greater than or equal to \
          KubeProxyConfiguration.MinSyncPeriod"
             .to_owned(),
         "KubeProxyConfiguration.BindAddress: Invalid value: \"10.0.0.1:80\": not a valid textual representation of an \
@@ -113,7 +113,7 @@ fn nftables_masquerade_bit_is_validated_in_nftables_mode_only() {
 #[test]
 fn sync_period_below_the_minimum_is_an_error() {
     let found = errors(|config| config.iptables.min_sync_period = seconds(31));
-    let expected = "KubeProxyConfiguration.SyncPeriod: Invalid value: 31s: must be greater than or equal to \
+    let expected = "KubeProxyConfiguration.SyncPeriod: Invalid value: \"31s\": must be greater than or equal to \
                     KubeProxyConfiguration.MinSyncPeriod";
     assert_eq!(found, [expected]);
 }

@@ -47,7 +47,7 @@ fn missing_fields_get_the_defaults_of_the_api() {
         service.spec.ports[0].protocol = None;
     });
     let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80").into() };
-    let expected = ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]] };
+    let expected = ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]], ignored: vec![] };
     assert_eq!(view(bare), expected);
     let explicit = web().with(|service| {
         service.spec.type_ = Some("ClusterIP".into());
@@ -247,9 +247,10 @@ fn load_balancer_addresses_in_proxy_mode_are_ignored() {
     assert_eq!(vips(explicit), ips(&["198.51.100.1"]));
     // The ingress has a host name instead of an address.
     assert_eq!(vips(web().load_balancer("")), ips(&[]));
+    // As in kube-proxy, the type does not matter.
     let former_load_balancer =
         web().load_balancer("198.51.100.1").with(|service| service.spec.type_ = Some("NodePort".into()));
-    assert_eq!(vips(former_load_balancer), ips(&[]));
+    assert_eq!(vips(former_load_balancer), ips(&["198.51.100.1"]));
 }
 
 #[test]
@@ -269,6 +270,53 @@ fn source_range_of_all_addresses_is_no_restriction() {
     assert_eq!(ranges(IpFamily::V4, &[" 10.0.0.0/8\t"]), ["10.0.0.0/8".parse().unwrap()]);
 }
 
+/// Returns the ignored fields of a Service.
+fn ignored(service: ServiceBuilder) -> Vec<String> {
+    view(service).ignored.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn special_addresses_are_ignored_and_others_served() {
+    for (special, reason) in [
+        ("0.0.0.0", "0.0.0.0 is the unspecified address"),
+        ("127.0.0.53", "127.0.0.53 is a loopback address"),
+        ("169.254.169.254", "169.254.169.254 is a link-local address"),
+        ("224.0.0.1", "224.0.0.1 is a multicast address"),
+        ("239.1.2.3", "239.1.2.3 is a multicast address"),
+        ("255.255.255.255", "255.255.255.255 is the broadcast address"),
+        ("::ffff:127.0.0.1", "127.0.0.1 is a loopback address"),
+        ("::", ":: is the unspecified address"),
+        ("::1", "::1 is a loopback address"),
+        ("fe80::1", "fe80::1 is a link-local address"),
+        ("ff02::1", "ff02::1 is a multicast address"),
+    ] {
+        let service = web().external_ip(special).external_ip("203.0.113.1");
+        let service = service.load_balancer(special).load_balancer("198.51.100.1");
+        let expected = ["spec.externalIPs[0]", "status.loadBalancer.ingress[0].ip"];
+        assert_eq!(ignored(service.clone()), expected.map(|field| format!("{field}: {reason}")));
+        let port = port(service);
+        assert_eq!(port.external_ips, ips(&["203.0.113.1"]));
+        assert_eq!(port.load_balancer_vips, ips(&["198.51.100.1"]));
+    }
+}
+
+#[test]
+fn invalid_external_ips_are_ignored_as_in_kube_proxy() {
+    let service = web().external_ip("Nonsense").external_ip("").external_ip(" ").external_ip("203.0.113.1");
+    assert_eq!(ignored(service.clone()), ["spec.externalIPs[0]: invalid IP address \"Nonsense\""]);
+    assert_eq!(port(service).external_ips, ips(&["203.0.113.1"]));
+}
+
+#[test]
+fn special_cluster_ip_is_ignored_and_other_addresses_are_served() {
+    let service =
+        service("shop/web").cluster_ip("127.0.0.1").cluster_ip("fd00:96::1").port("http", 80).node_port(30080);
+    assert_eq!(ignored(service.clone()), ["spec.clusterIPs[0]: 127.0.0.1 is a loopback address"]);
+    let port = port_in(IpFamily::V4, service.clone());
+    assert_eq!((port.cluster_ip, port.node_port), (None, NonZeroU16::new(30080)));
+    assert_eq!(port_in(IpFamily::V6, service).cluster_ip, "fd00:96::1".parse().ok());
+}
+
 #[test]
 fn errors_name_the_invalid_field() {
     let spec = |field: &'static str, change: fn(&mut Service, String)| {
@@ -278,7 +326,6 @@ fn errors_name_the_invalid_field() {
     spec("spec.sessionAffinity", |service, value| service.spec.session_affinity = Some(value));
     spec("spec.internalTrafficPolicy", |service, value| service.spec.internal_traffic_policy = Some(value));
     spec("spec.externalTrafficPolicy", |service, value| service.spec.external_traffic_policy = Some(value));
-    spec("spec.externalIPs[0]", |service, value| service.spec.external_ips.push(value));
     spec("spec.loadBalancerSourceRanges[0]", |service, value| service.spec.load_balancer_source_ranges.push(value));
     spec("spec.ports[0].protocol", |service, value| service.spec.ports[0].protocol = Some(value));
     let balanced = |change: fn(&mut Service)| {

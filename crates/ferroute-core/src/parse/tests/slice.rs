@@ -59,6 +59,7 @@ fn all_fields_are_parsed() {
                 SlicePort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 },
             ],
             endpoints: vec![endpoint("10.244.0.2", true), endpoint("10.244.1.2", false)],
+            ignored: vec![],
         }
     );
 }
@@ -183,4 +184,22 @@ fn all_errors_are_returned_at_once() {
             ("endpoints[1].addresses[0]", ""),
         ],
     );
+}
+
+#[test]
+fn endpoints_with_special_addresses_are_ignored() {
+    let slice = web().pod("127.0.0.1").pod("10.244.0.2").pod("0.0.0.0").pod("169.254.169.254").pod("224.0.0.1");
+    let view = view(slice);
+    let ignored: Vec<String> = view.ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        ignored,
+        [
+            "endpoints[0].addresses[0]: 127.0.0.1 is a loopback address",
+            "endpoints[2].addresses[0]: 0.0.0.0 is the unspecified address",
+            "endpoints[3].addresses[0]: 169.254.169.254 is a link-local address",
+            "endpoints[4].addresses[0]: 224.0.0.1 is a multicast address",
+        ]
+    );
+    let [endpoint] = &view.endpoints[..] else { panic!("{view:?}") };
+    assert_eq!(endpoint.address.to_string(), "10.244.0.2");
 }
