@@ -99,7 +99,7 @@ impl<'a> Feed<'a> {
                 let disabled = self.remove_disabled(&mut service);
                 match self.valid(TrackerEvent::from_service(&service))? {
                     TrackerEvent::ServiceApplied(mut view) => {
-                        view.ignored.extend(disabled);
+                        view.ignored = view.ignored.into_iter().chain(disabled).collect();
                         self.report_ignored(SERVICE, &view.name, &view.ignored);
                         Some(Change::Desired(TrackerEvent::ServiceApplied(view), origin(&service.metadata)))
                     }

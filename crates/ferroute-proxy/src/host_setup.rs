@@ -6,10 +6,12 @@
 use std::{fmt, fs, time::Duration};
 
 use ferroute_config::{Conntrack, Resolved};
-use ferroute_core::IpFamily;
 use ferroute_host::{Ensured, SysctlError, Sysctls};
 
-use crate::{logging::chain, modes::Sysctl};
+use crate::{
+    logging::chain,
+    modes::{REGISTRY, Sysctl},
+};
 
 /// Name and value of a setting.
 type Setting = (&'static str, String);
@@ -150,7 +152,7 @@ fn sysctls(resolved: &Resolved) -> Vec<Setting> {
     if tcp_be_liberal {
         settings.push(("net/netfilter/nf_conntrack_tcp_be_liberal", "1".to_owned()));
     }
-    if resolved.settings.localhost_node_ports(IpFamily::V4) {
+    if REGISTRY.active(resolved.mode).sets_route_localnet(&resolved.settings) {
         settings.push(("net/ipv4/conf/all/route_localnet", "1".to_owned()));
     }
     settings

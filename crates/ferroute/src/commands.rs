@@ -19,11 +19,17 @@ use std::{
     process::{ExitCode, Termination},
 };
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use ferroute_admin::version;
-use ferroute_config::flags::{KubeProxy, RawArgs, RunArgs};
+use ferroute_config::{
+    ModeName,
+    flags::{KubeProxy, RawArgs, RunArgs},
+};
 use ferroute_core::EscapedLines;
-use ferroute_proxy::{logging, modes::CalledAs};
+use ferroute_proxy::{
+    logging,
+    modes::{CalledAs, REGISTRY},
+};
 use serde::Serialize;
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
@@ -111,6 +117,22 @@ impl Output {
     }
 }
 
+/// Returns the definition of the command line, where commands that inspect accept the modes of the registry.
+///
+/// `run` reports an invalid mode as kube-proxy does, with all other errors of the configuration.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommands(|command| match command.get_name() {
+        "run" => command,
+        _ => with_modes(command),
+    })
+}
+
+fn with_modes(command: clap::Command) -> clap::Command {
+    let modes = || PossibleValuesParser::new(REGISTRY.names().into_iter().map(ModeName::as_str));
+    let is_mode = |flag: &clap::Arg| flag.get_id() == "proxy_mode";
+    command.mut_args(|flag| if is_mode(&flag) { flag.value_parser(modes()) } else { flag }).mut_subcommands(with_modes)
+}
+
 /// Executes the command line of a program with the name `kube-proxy`.
 pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
     run::run(&KubeProxy::parse().run, CalledAs::KubeProxy)
@@ -118,7 +140,9 @@ pub(crate) fn run_kube_proxy() -> anyhow::Result<ExitCode> {
 
 /// Executes the command line of `ferroute`.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let Cli { command, verbosity } = Cli::parse();
+    let mut cli = self::command();
+    let parsed = Cli::from_arg_matches_mut(&mut cli.get_matches_mut());
+    let Cli { command, verbosity } = parsed.unwrap_or_else(|error| error.format(&mut cli).exit());
     match &command {
         Command::Run(args) => run::run(args, CalledAs::Ferroute),
         Command::Render(args) => to_stdout(|out| render::run(args, verbosity, out)),
@@ -172,14 +196,13 @@ mod deploy_tests;
 mod reliability_tests;
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
     use ferroute_config::KubeProxyConfiguration;
 
     use super::*;
 
     #[test]
     fn names_of_commands_and_flags_are_unique() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -197,7 +220,33 @@ mod tests {
                 check_command(subcommand);
             }
         }
-        check_command(&Cli::command());
+        check_command(&command());
+    }
+
+    #[test]
+    fn commands_that_inspect_accept_the_modes_of_the_registry() {
+        let parse = |arguments: &[&str], mode| {
+            command().try_get_matches_from([&["ferroute"], arguments, &["--proxy-mode", mode]].concat())
+        };
+        let commands: [&[&str]; 8] = [
+            &["render"],
+            &["explain", "service", "shop/web"],
+            &["trace", "--from", "a", "--to", "b"],
+            &["diff"],
+            &["preflight"],
+            &["doctor"],
+            &["demo"],
+            &["demo", "up"],
+        ];
+        for arguments in commands {
+            for mode in REGISTRY.names() {
+                parse(arguments, mode.as_str()).unwrap_or_else(|error| panic!("{arguments:?}: {error}"));
+            }
+            let error = parse(arguments, "no-such-mode").expect_err("an unknown mode");
+            assert_eq!((error.kind(), error.exit_code()), (clap::error::ErrorKind::InvalidValue, 2), "{arguments:?}");
+        }
+        // It is an error of the configuration there.
+        assert!(parse(&["run"], "no-such-mode").is_ok());
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct SettingsArgs {
     /// By default, kube-proxy's defaults apply.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Proxy mode (iptables, ipvs, nftables), instead of the configured one
+    /// Proxy mode, instead of the configured one
     #[arg(long, visible_alias = "mode", value_name = "MODE")]
     pub proxy_mode: Option<String>,
     /// Name of the node, instead of the configured name or the host name

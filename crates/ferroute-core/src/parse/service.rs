@@ -84,7 +84,7 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     }
     let common = Common::parse(&mut errors, service, type_);
     let ports = parse_ports(&mut errors, &service.spec.ports, type_);
-    let ignored = std::mem::take(&mut errors.ignored);
+    let ignored = std::mem::take(&mut errors.ignored).into();
     let mut view = ServiceView { name, ports: Default::default(), ignored };
     for family in IpFamily::BOTH {
         let Some(cluster_ip) = common.cluster_ips.iter().copied().find(|ip| IpFamily::of(*ip) == family) else {

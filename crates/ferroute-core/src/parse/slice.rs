@@ -56,7 +56,7 @@ pub fn parse_slice(slice: &api::EndpointSlice, node: &str) -> Result<Option<Slic
         });
     }
     let service = NamespacedName::new(&metadata.namespace, service);
-    let ignored = std::mem::take(&mut errors.ignored);
+    let ignored = std::mem::take(&mut errors.ignored).into();
     errors.finish("EndpointSlice", metadata, Some(SliceView { service, name, family, ports, endpoints, ignored }))
 }
 

@@ -81,7 +81,7 @@ impl Slices {
             family: slice.family(),
             ports: slice.ports.to_vec(),
             endpoints: slice.endpoints().collect(),
-            ignored: Vec::new(),
+            ignored: Box::default(),
         })
     }
 

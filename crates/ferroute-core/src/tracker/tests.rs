@@ -152,7 +152,7 @@ fn slices_are_returned_as_applied() {
         family: IpFamily::V4,
         ports: ports.clone(),
         endpoints: endpoints.to_vec(),
-        ignored: Vec::new(),
+        ignored: Box::default(),
     };
     let (first, second) = (view("shop/web-a", &endpoints), view("shop/web-b", &endpoints[1..2]));
     let mut tracker = tracker();

@@ -12,7 +12,7 @@ pub struct ServiceView {
     /// Ports by [`IpFamily::index`].
     pub ports: [Vec<NamedPort>; 2],
     /// Addresses that are ignored, and the reasons. The tracker does not keep them.
-    pub ignored: Vec<FieldError>,
+    pub ignored: Box<[FieldError]>,
 }
 
 /// A port of a [`ServiceView`].
@@ -40,7 +40,7 @@ pub struct SliceView {
     /// Endpoints.
     pub endpoints: Vec<EndpointView>,
     /// Endpoints that are ignored, and the reasons. The tracker does not keep them.
-    pub ignored: Vec<FieldError>,
+    pub ignored: Box<[FieldError]>,
 }
 
 /// A port of a [`SliceView`].

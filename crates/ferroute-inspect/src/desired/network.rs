@@ -1,6 +1,6 @@
 //! The addresses and routes of a node, derived from objects.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferroute_config::Resolved;
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodeView};
@@ -19,7 +19,7 @@ pub fn demo_host(node: NodeId, resolved: &Resolved) -> Host {
         source: *address,
     });
     let routes = own.iter().map(|address| default_route(*address)).chain(pods).collect();
-    Host { routes, route_localnet: route_localnet(resolved), addresses: [own, bridge].concat() }
+    Host { routes, route_localnet: route_localnet(resolved), addresses: [own, bridge, LOOPBACK.into()].concat() }
 }
 
 /// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and everything else is behind one
@@ -40,7 +40,8 @@ pub(super) fn node_host(node: &NodeView, resolved: &Resolved) -> Host {
         Some(Route { to: *to, interface: bridge.clone(), source })
     });
     let routes = defaults.chain(pods).collect();
-    Host { addresses: node.addresses.clone(), routes, route_localnet: route_localnet(resolved) }
+    let addresses = [&node.addresses[..], &LOOPBACK].concat();
+    Host { addresses, routes, route_localnet: route_localnet(resolved) }
 }
 
 fn route_localnet(resolved: &Resolved) -> bool {
@@ -55,6 +56,9 @@ fn default_route(source: IpAddr) -> Route {
 fn network(text: &str) -> IpNet {
     text.parse().expect("the networks here and in the demo's layout are valid")
 }
+
+/// The addresses of every node's loopback interface. Last, because the kernel prefers others as sources.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// The interface of the default route, on the demo's nodes and most others.
 const DEFAULT_INTERFACE: &str = "eth0";

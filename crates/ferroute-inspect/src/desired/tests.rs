@@ -107,3 +107,21 @@ fn invalid_demo_manifests_are_reported_with_object_and_field() {
         assert!(error.contains(part), "no {part} in {error}");
     }
 }
+
+#[test]
+fn node_ports_on_localhost_are_served_as_by_the_daemon() {
+    for mode in ["iptables", "nftables"] {
+        let mut config = ferroute_config::KubeProxyConfiguration::default().defaulted();
+        config.mode = mode.to_owned();
+        config.node_port_addresses = vec!["127.0.0.0/8".to_owned()];
+        let resolved = config.resolve().unwrap();
+        let node = ferroute_core::NodeView { addresses: vec![ip("192.168.0.1")], ..Default::default() };
+        let hosts =
+            [super::network::node_host(&node, &resolved), demo_host(ferroute_demo::layout::NodeId::ALL[0], &resolved)];
+        for host in hosts {
+            let served = resolved.settings.node_ports(IpFamily::V4, &node, &host.addresses);
+            assert_eq!(served, ferroute_core::NodePortMatch::Addresses(vec![ip("127.0.0.1")]), "{mode}");
+            assert!(host.route_localnet, "{mode}");
+        }
+    }
+}

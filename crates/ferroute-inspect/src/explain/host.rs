@@ -49,7 +49,7 @@ fn not_found(name: &str, desired: &Desired) -> String {
 
 /// Returns the addresses on which node ports may be served: those of the Node, or if it has none, those of this host.
 fn addresses(desired: &Desired) -> Vec<IpAddr> {
-    if !desired.host.addresses.is_empty() {
+    if !desired.node().addresses.is_empty() {
         return desired.host.addresses.clone();
     }
     KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default()

@@ -31,8 +31,7 @@ pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Re
     }
     let desired = &node.desired;
     let table = desired.table(family);
-    let addresses = if node.here { &node.host.addresses } else { &table.node.addresses };
-    Rules::planned(&desired.resolved, table, addresses)
+    Rules::planned(&desired.resolved, table, &node.host.addresses)
 }
 
 fn from_kernel(family: IpFamily) -> anyhow::Result<Rules> {

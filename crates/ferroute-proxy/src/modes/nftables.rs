@@ -100,8 +100,8 @@ impl Mode for Nftables {
         NFTABLES_METRICS
     }
 
-    fn sets_route_localnet(&self, _: &ProxySettings) -> bool {
-        false
+    fn sets_route_localnet(&self, settings: &ProxySettings) -> bool {
+        settings.localhost_node_ports(IpFamily::V4)
     }
 
     fn counts_connections(&self) -> bool {

@@ -31,7 +31,7 @@ fn trace_path(connection: &Connection) -> anyhow::Result<Vec<String>> {
     let tracker = track(&settings.resolved, view, events);
     let table = tracker.table(IpFamily::of(source));
     let host = demo_host(node, &settings.resolved);
-    let rules = Rules::planned(&settings.resolved, table, &table.node.addresses)?;
+    let rules = Rules::planned(&settings.resolved, table, &host.addresses)?;
     // Not an ephemeral port, so no real connection uses it.
     let source = SocketAddr::new(source, 65535);
     let packet = match connection.input {

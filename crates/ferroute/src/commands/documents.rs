@@ -13,8 +13,6 @@ use clap_mangen::Man;
 
 use ferroute_config::flags::KubeProxy;
 
-use super::Cli;
-
 /// Arguments of `ferroute completions`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
@@ -36,7 +34,7 @@ pub(crate) struct ManArgs {
 
 /// Prints a shell's completion script.
 pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut command = if args.kube_proxy { KubeProxy::command() } else { Cli::command() };
+    let mut command = if args.kube_proxy { KubeProxy::command() } else { super::command() };
     let name = command.get_name().to_owned();
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut text);
@@ -45,13 +43,15 @@ pub(crate) fn completions(args: &CompletionsArgs, out: &mut impl Write) -> anyho
 
 /// Prints the main page, or writes the pages of all commands.
 pub(crate) fn man(args: &ManArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let Some(directory) = &args.directory else { return Ok(Man::new(with_hidden_flags(Cli::command())).render(out)?) };
+    let Some(directory) = &args.directory else {
+        return Ok(Man::new(with_hidden_flags(super::command())).render(out)?);
+    };
     write_pages(directory).with_context(|| format!("cannot write man pages to {}", directory.display()))
 }
 
 fn write_pages(directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
-    for command in [Cli::command(), KubeProxy::command()] {
+    for command in [super::command(), KubeProxy::command()] {
         clap_mangen::generate_to(with_hidden_flags(command), directory)?;
     }
     Ok(())
@@ -66,7 +66,7 @@ fn with_hidden_flags(command: Command) -> Command {
 mod tests {
     use clap::ValueEnum;
 
-    use super::*;
+    use super::{super::Cli, *};
 
     /// Returns the long names of a command's flags.
     fn flags(command: &Command) -> Vec<String> {

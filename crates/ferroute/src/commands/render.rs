@@ -39,7 +39,7 @@ impl From<Family> for IpFamily {
     }
 }
 
-/// Prints the rules. The host's addresses are those of the Node; programs and kernel are assumed to support all features.
+/// Prints the rules. The host's addresses are those of the Node and its loopback interface; programs and kernel are assumed to support all features.
 pub(crate) fn run(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let mode = REGISTRY.active(desired.resolved.mode);
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Writ
             Some(_) => {}
             None => writeln!(out, "# {family} rules of node {}", table.node.name)?,
         }
-        write!(out, "{}", mode.plan(&desired.resolved, table, &table.node.addresses)?)?;
+        write!(out, "{}", mode.plan(&desired.resolved, table, &desired.host.addresses)?)?;
     }
     Ok(())
 }

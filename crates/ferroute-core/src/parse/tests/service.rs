@@ -47,7 +47,8 @@ fn missing_fields_get_the_defaults_of_the_api() {
         service.spec.ports[0].protocol = None;
     });
     let http = NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: service_port("10.96.0.1:80").into() };
-    let expected = ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]], ignored: vec![] };
+    let expected =
+        ServiceView { name: namespaced_name("shop/web"), ports: [vec![http], vec![]], ignored: Box::default() };
     assert_eq!(view(bare), expected);
     let explicit = web().with(|service| {
         service.spec.type_ = Some("ClusterIP".into());

@@ -59,7 +59,7 @@ fn all_fields_are_parsed() {
                 SlicePort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 },
             ],
             endpoints: vec![endpoint("10.244.0.2", true), endpoint("10.244.1.2", false)],
-            ignored: vec![],
+            ignored: Box::default(),
         }
     );
 }
