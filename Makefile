@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit properties soak conformance vm fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test build release install uninstall image unit properties soak conformance vm vm-ipvs vm-nftables fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -106,11 +106,28 @@ image:
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
-# Tests that require a kernel with ipvs, in an emulated machine; about six minutes, x86_64 only.
+# Tests that require another kernel, in an emulated machine; x86_64 only.
 VM_DIR := $(abspath $(TARGET_DIR))/vm
-vm: deps-vm release
+vm: vm-ipvs vm-nftables
+
+# A kernel with ipvs; about six minutes.
+vm-ipvs: deps-vm release
 	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) \
 	    conformance/vm/kube-proxy-rules.txt conformance/vm/kube-proxy-sets.txt conformance/vm/web.yaml
+
+# nftables mode on older kernels, with the tests of its crate that need a kernel; about five minutes for each kernel.
+VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64
+vm-nftables: deps-vm release
+	@set -e; mkdir -p $(VM_DIR); \
+	for test in kernel packets; do \
+	    program=$$($(CARGO) test -q -p ferroute-nftables --test $$test --no-run --message-format json | \
+	        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); \
+	    cp "$$program" $(VM_DIR)/test-$$test; \
+	done; \
+	for kernel in $(VM_KERNELS); do \
+	    KERNEL_PACKAGE=$$kernel conformance/vm/boot.sh $(VM_DIR) conformance/vm/nftables.sh $(FERROUTE) \
+	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
+	done
 
 build: rust
 	$(CARGO) build --workspace --all-targets

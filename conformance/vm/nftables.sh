@@ -1,0 +1,257 @@
+# Runs in a virtual machine (boot.sh) and tests nftables mode on another kernel than the host's: the tests of the crates with
+# this kernel and its packets, and the program from its first sync to its cleanup.
+#
+# Test programs are the files named test-*. The machine is a node with three pods and a client.
+set -eu # No pipefail: grep -q exits before reading all input.
+
+POD_NET=10.244.0. POD_NET6=fd00:10:244::
+failures=0
+
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+inside() { ip netns exec "$@"; }
+# wait_for DESCRIPTION COMMAND...: waits until the command succeeds.
+wait_for() {
+    local description=$1 tries=600
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        if [ $tries = 0 ]; then
+            fail "timed out waiting for $description"
+            tail -n 20 proxy.log
+            nft list ruleset
+            return
+        fi
+        sleep 0.1
+    done
+}
+
+join() {
+    ip netns add "$1"
+    ip link add "$2" type veth peer name eth0 netns "$1"
+    ip link set "$2" up
+    inside "$1" ip link set lo up
+    inside "$1" ip link set eth0 up
+}
+
+make_network() {
+    sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+    # Without limits, each rejected connection is refused at once.
+    sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0
+    for pod in 2 3 4; do
+        join pod-$pod pod$pod
+        ip address add ${POD_NET}1/32 dev pod$pod
+        ip address add ${POD_NET6}1/128 dev pod$pod nodad
+        ip route add $POD_NET$pod/32 dev pod$pod
+        ip route add $POD_NET6$pod/128 dev pod$pod
+        inside pod-$pod ip address add $POD_NET$pod/24 dev eth0
+        inside pod-$pod ip address add $POD_NET6$pod/64 dev eth0 nodad
+        inside pod-$pod ip route add ${POD_NET}1/32 dev eth0
+        inside pod-$pod ip route add default via ${POD_NET}1
+        inside pod-$pod ip route add default via ${POD_NET6}1
+        inside pod-$pod busybox nc -ll -p 8080 -e busybox echo pod-$pod 2>/dev/null &
+    done
+    join client lan
+    # A connection without an answer fails after three seconds; a rejected one after one, because the rejection arrives while the
+    # client's kernel still holds the socket.
+    inside client sysctl -qw net.ipv4.tcp_syn_retries=1
+    ip address add 192.0.2.1/24 dev lan
+    ip address add 2001:db8::1/64 dev lan nodad
+    ip route add default via 192.0.2.2
+    ip route add default via 2001:db8::2
+    inside client ip address add 192.0.2.2/24 dev eth0
+    inside client ip address add 192.0.2.3/24 dev eth0
+    inside client ip address add 2001:db8::2/64 dev eth0 nodad
+    inside client ip route add default via 192.0.2.1
+    inside client ip route add default via 2001:db8::1
+}
+
+# slices SERVICE POD...: prints the EndpointSlices of a Service.
+slices() {
+    local service=$1 pod endpoints= endpoints6=
+    shift
+    for pod in "$@"; do
+        endpoints="$endpoints{addresses: [$POD_NET$pod]}, "
+        endpoints6="$endpoints6{addresses: [\"$POD_NET6$pod\"]}, "
+    done
+    for slice in "4|IPv4|$endpoints" "6|IPv6|$endpoints6"; do
+        IFS='|' read -r suffix family endpoints <<<"$slice"
+        cat <<YAML
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: $service-$suffix, labels: {kubernetes.io/service-name: $service}}
+addressType: $family
+ports: [{port: 8080}]
+endpoints: [$endpoints]
+YAML
+    done
+}
+
+# services POD...: replaces the manifest by Services with these endpoints.
+services() {
+    {
+        cat <<'YAML'
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  clusterIPs: [10.96.0.1, "fd00:96::1"]
+  ipFamilies: [IPv4, IPv6]
+  externalIPs: [203.0.113.1, "2001:db8:1::1"]
+  ports: [{port: 80, targetPort: 8080, nodePort: 30080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sticky}
+spec:
+  clusterIPs: [10.96.0.2, "fd00:96::2"]
+  ipFamilies: [IPv4, IPv6]
+  sessionAffinity: ClientIP
+  ports: [{port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: restricted}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.3
+  loadBalancerSourceRanges: [192.0.2.2/32]
+  ports: [{port: 80, targetPort: 8080, nodePort: 30083}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.1}]}}
+YAML
+        for service in web sticky restricted; do slices $service "$@"; done
+    } >services.new
+    mv services.new manifests/services.yaml
+}
+
+# request ADDRESS:PORT: prints the name of the pod that answers. Starts no process, since that is slow in this machine.
+request() {
+    local answer=none
+    { read -r -t 10 answer <&3 || true; } 2>/dev/null 3<>"/dev/tcp/${1%:*}/${1##*:}"
+    echo "$answer"
+}
+export -f request
+
+# answers COUNT ADDRESS:PORT: prints the distinct answers to requests of the client, and `none` for those without an answer.
+answers() {
+    inside client bash -c "for i in {1..$1}; do request $2; done" 2>/dev/null | sort -u | xargs
+}
+
+# expect DESCRIPTION ANSWERS COUNT ADDRESS:PORT
+expect() {
+    local got
+    got=$(answers "$3" "$4")
+    [ "$got" = "$2" ] || fail "$1: $4 answers '$got' instead of '$2'"
+}
+
+# check_flows DESCRIPTION ANSWERS [COUNT]: checks that every address is answered by these pods. With 30 connections, one of three
+# pods is missed once in 60,000 runs.
+FLOWS="10.96.0.1:80 fd00:96::1:80 203.0.113.1:80 2001:db8:1::1:80 192.0.2.1:30080 2001:db8::1:30080"
+check_flows() {
+    for flow in $FLOWS; do expect "$1" "$2" "${3:-30}" $flow; done
+}
+serves() { [ "$(answers 1 10.96.0.1:80)" = "$1" ] && [ "$(answers 1 fd00:96::1:80)" = "$1" ]; }
+
+start_proxy() {
+    # No mode is configured: this one is selected if the kernel supports everything that it needs.
+    /files/ferroute run --manifests manifests --hostname-override node-1 --cluster-cidr 10.244.0.0/16,fd00:10:244::/64 \
+        >>proxy.log 2>&1 &
+    proxy=$!
+}
+
+end_proxy() {
+    kill "$1" $proxy
+    wait $proxy || [ "$1" = -KILL ] || fail "exit status of the proxy"
+}
+
+count_chains() { nft list chains | grep -c 'chain pick-' || true; }
+
+check_program() {
+    echo "== first sync"
+    services 2 3 4
+    start_proxy
+    wait_for "the first sync" nft list chain ip6 ferroute services
+    grep -q 'supported by the kernel' proxy.log || fail "nftables mode is not selected: $(cat proxy.log)"
+    check_flows "first sync" "pod-2 pod-3 pod-4"
+    /files/ferroute doctor --manifests manifests --hostname-override node-1 >doctor.log 2>&1 || fail "doctor: $(cat doctor.log)"
+
+    echo "== affinity"
+    sticky=$(answers 1 10.96.0.2:80) sticky6=$(answers 1 fd00:96::2:80)
+    expect affinity "$sticky" 20 10.96.0.2:80
+    expect affinity "$sticky6" 20 fd00:96::2:80
+
+    echo "== source ranges"
+    expect "source ranges" "pod-2 pod-3 pod-4" 30 198.51.100.1:80
+    inside client ip route replace default via 192.0.2.1 src 192.0.2.3
+    expect "source ranges of another client" none 1 198.51.100.1:80
+    inside client ip route replace default via 192.0.2.1
+
+    echo "== trace of the kernel's rules"
+    /files/ferroute trace --kernel --from 192.0.2.2 --to 192.0.2.1:30080 >trace.log 2>&1 || fail "trace: $(cat trace.log)"
+    for pod in 2 3 4; do grep -q "$POD_NET$pod:8080" trace.log || fail "trace: no pod-$pod: $(cat trace.log)"; done
+
+    echo "== change"
+    services 4
+    wait_for "the change" serves pod-4
+    check_flows "change" pod-4 5
+    expect "affinity after the change" pod-4 5 10.96.0.2:80
+
+    echo "== no endpoints"
+    services
+    wait_for "the removal of endpoints" serves none
+    check_flows "no endpoints" none 1
+
+    echo "== restart"
+    services 3
+    wait_for "new endpoints" serves pod-3
+    end_proxy -KILL
+    check_flows "after the end of the proxy" pod-3 5
+    services 2 4
+    start_proxy
+    wait_for "changes while the proxy was not running" serves_only_pods_2_and_4
+    check_flows "restart" "pod-2 pod-4"
+
+    echo "== modification by another program"
+    nft flush chain ip ferroute services
+    nft delete element ip6 ferroute cluster-ips { fd00:96::1 }
+    wait_for "the repair of a chain" eval "nft list chain ip ferroute services | grep -q dport"
+    wait_for "the repair of a set" nft get element ip6 ferroute cluster-ips { fd00:96::1 }
+    check_flows "repair" "pod-2 pod-4"
+
+    echo "== chains of many numbers of endpoints"
+    for count in {5..30}; do
+        services $(seq 2 $count)
+        wait_for "$count endpoints" nft list chain ip6 ferroute pick-$((count - 1))
+    done
+    services 3
+    wait_for "one endpoint" serves pod-3
+    chains=$(count_chains)
+    # More than 100 if unused ones were never deleted.
+    [ "$chains" -lt 60 ] || fail "$chains chains are left"
+
+    echo "== removal"
+    echo >manifests/services.yaml
+    for family in ip ip6; do
+        wait_for "the removal of all Services" eval "! nft list map $family ferroute services | grep -q elements"
+    done
+    end_proxy -TERM
+    if grep -E ' (WARN|ERROR) ' proxy.log | grep -v 'modified by another program'; then fail "the proxy reports problems"; fi
+    nft list table ip ferroute >/dev/null || fail "the table is removed at the end of the proxy"
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "cleanup: $(cat cleanup.log)"
+    [ -z "$(nft list ruleset)" ] || fail "rules are left: $(nft list ruleset)"
+}
+serves_only_pods_2_and_4() { case $(answers 5 10.96.0.1:80) in pod-2 | pod-4 | "pod-2 pod-4") ;; *) return 1 ;; esac; }
+
+echo "Linux $(uname -r)"
+mkdir manifests
+make_network
+check_program
+for tests in /files/test-*; do
+    [ -e "$tests" ] || continue
+    echo "== ${tests##*/test-}"
+    # These two are about large tables and take minutes in this machine.
+    "$tests" --skip large_table_is_read --skip refused_transaction_names || fail "${tests##*/test-}"
+done
+echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
+[ $failures = 0 ]
