@@ -188,8 +188,8 @@ fn service_rule(saved: &SavedRules, table: TableName, chain: ChainName, position
 
 /// Returns those of the elements of Ferroute's nftables table that belong to a service port. `elements` have the names of
 /// their sets.
-fn nftables_elements<'a>(
-    elements: &'a [(Name, Element, Option<Counter>)],
+fn nftables_elements(
+    elements: &[(Name, Element, Option<Counter>)],
     port: &ServicePortName,
     entry: &ServicePortEntry,
 ) -> Vec<ServiceRule> {
