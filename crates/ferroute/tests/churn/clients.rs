@@ -279,8 +279,8 @@ const PAUSE: std::ops::Range<u64> = 50..230;
 /// Open connections per machine.
 const HELD: usize = 3;
 const HOLD_PAUSE: Duration = Duration::from_millis(400);
-/// Long enough for three repetitions of the first packet. A process on the node is not told that its first packet is
-/// rejected, because the kernel handles the ICMP error while it still sends the packet; only the next ones tell it.
+/// Long enough for three repetitions of the first packet. The kernel may ignore the ICMP error of a first packet,
+/// because it handles the error while it still sends the packet.
 const TCP_TIMEOUT: Duration = Duration::from_millis(3_600);
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const EPERM: i32 = 1;

@@ -101,6 +101,7 @@ impl Driver {
             cluster,
             directory,
         };
+        driver.oracle.select_mode(&driver.mode);
         driver.start_proxy();
         driver.settle(RECOVERY)?;
         driver.update_targets();
@@ -196,7 +197,7 @@ impl Driver {
         self.network.set_extra_addresses(present);
     }
 
-    /// Tells clients about new addresses. They keep using old ones for a while.
+    /// Gives clients the new addresses. They keep using old ones for a while.
     fn update_targets(&mut self) {
         let current = self.oracle.targets();
         self.targets.retain(|target| !current.contains(target));

@@ -76,7 +76,8 @@ impl Driver {
                 executed?;
             }
             Fault::SwitchMode(mode) => {
-                self.mode.clone_from(mode);
+                let old = std::mem::replace(&mut self.mode, mode.clone());
+                self.oracle.select_mode(mode);
                 self.files.configure(&self.schedule.options, mode);
                 self.execute(during)?;
                 let metrics = "127.0.0.1:10249".parse().expect("an address");
@@ -84,6 +85,10 @@ impl Driver {
                     get(&driver.network.node, metrics, "/proxyMode").is_ok_and(|(_, name)| name.trim() == driver.mode)
                 };
                 self.wait("the other mode", is_active)?;
+                // Until then, they apply as well.
+                self.wait("the rules of the old mode are removed", |driver| {
+                    !kernel::has_rules(&driver.network.node, &old)
+                })?;
             }
             Fault::Interfere(how) => {
                 kernel::interfere(&self.network.node, &self.mode, *how);

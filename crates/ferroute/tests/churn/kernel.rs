@@ -144,6 +144,15 @@ fn canary_entry(node: &NetNs) -> String {
     words.join(" ")
 }
 
+/// Reports whether rules of a mode exist.
+pub(crate) fn has_rules(node: &NetNs, mode: &str) -> bool {
+    if mode == "nftables" {
+        return node.command("nft", &["list", "tables"]).lines().any(|table| table.ends_with(" ferroute"));
+    }
+    let programs = ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"];
+    programs.iter().any(|program| node.command(program, &[]).contains(":KUBE-SERVICES "))
+}
+
 /// Changes rules as another program might.
 pub(crate) fn interfere(node: &NetNs, mode: &str, how: Interference) {
     match (how, mode) {

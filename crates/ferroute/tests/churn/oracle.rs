@@ -7,6 +7,9 @@
 //! - the proxy has shown to have applied a later version of all Services and slices (see `Driver::settle`), or
 //! - it has been superseded for [`PROMISED_DELAY`] without a fault: this is what the proxy promises.
 //!
+//! Packets are accounted for as the kernel handles them: rules of nftables mode change at once, tables of iptables mode one
+//! after the other, and a packet that is sent again is translated as the first one was.
+//!
 //! While a fault is declared, nothing is retired: the rules may be old, but they must be those of one version. Only while
 //! another program has changed the rules, connections may fail in any way; but even then none may reach an endpoint that no
 //! such version permits.
@@ -45,6 +48,8 @@ pub(crate) struct Oracle {
     faults: Vec<(Instant, Option<Instant>)>,
     /// Start and end of periods in which connections may fail.
     interferences: Vec<(Instant, Option<Instant>)>,
+    /// The modes in the order of their selection.
+    modes: Vec<(Instant, String)>,
     /// The results that have been derived so far.
     derived: HashMap<Case, Arc<Allowed>>,
     addresses: HashMap<Setup, HashSet<(Protocol, SocketAddr)>>,
@@ -84,9 +89,22 @@ impl Oracle {
             host: History::new(node_addresses(), now),
             faults: Vec::new(),
             interferences: Vec::new(),
+            modes: Vec::new(),
             derived: HashMap::new(),
             addresses: HashMap::new(),
         }
+    }
+
+    /// Records the selection of a mode.
+    pub(crate) fn select_mode(&mut self, mode: &str) {
+        self.modes.push((Instant::now(), mode.to_owned()));
+    }
+
+    /// Reports whether iptables mode may have been active between two points in time.
+    fn uses_iptables(&self, start: Instant, end: Instant) -> bool {
+        let next = self.modes.iter().skip(1).map(|(selected, _)| *selected + PROMISED_DELAY).chain([end]);
+        let mut periods = self.modes.iter().zip(next);
+        periods.any(|((selected, mode), until)| mode == "iptables" && *selected <= end && until >= start)
     }
 
     /// Adds a version of all Services.
@@ -182,9 +200,19 @@ impl Oracle {
         // either, and rules of the Service that drop other packets drop them, too.
         let is_older = expected.iter().any(|expected| expected.results.contains(&Class::Unreachable))
             && expected.iter().any(|expected| expected.drops);
+        // Each iptables table is replaced by itself: a packet may find that of one version, which does not reject any more,
+        // and that of another, which does not translate yet.
+        let translates =
+            |expected: &Arc<Allowed>| expected.results.iter().any(|class| matches!(class, Class::Endpoint(_)));
+        let is_own = self.host.between(record.start, record.end).any(|host| host.contains(&record.target.ip()));
+        let passes = self.uses_iptables(record.start, record.end)
+            && expected.iter().any(translates)
+            && !expected.iter().all(translates)
+            && Allowed::untouched(is_own, record.target).allows(&record.outcome);
         // Another program may have removed the rule that restricts sources or endpoints.
         let is_endpoint = |endpoint: &SocketAddr| expected.iter().any(|expected| expected.reachable.contains(endpoint));
         match &record.outcome {
+            _ if passes => Ok(()),
             Outcome::Timeout if is_older => Ok(()),
             Outcome::Endpoint(endpoint) if interference && is_endpoint(endpoint) => Ok(()),
             _ => Err(format!("{record:?}\n  allowed: {expected:?}")),

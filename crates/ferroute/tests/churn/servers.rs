@@ -1,4 +1,4 @@
-//! The servers of all pods. Each of their sockets answers with its own address, so that clients can tell which endpoint
+//! The servers of all pods. Each of their sockets answers with its own address, which identifies the endpoint that
 //! accepted a connection. Servers never stop: a connection to an endpoint that was removed is answered, too, and noticed.
 
 use std::{net::SocketAddr, thread::JoinHandle};
