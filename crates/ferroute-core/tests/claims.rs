@@ -7,43 +7,11 @@ use std::{
     net::IpAddr,
 };
 
-use ferroute_api::{LoadBalancerIngress, Service};
 use ferroute_core::{
     Frontend, FrontendKind, IpFamily, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
-    testing::{Cluster, Edit, namespaced_name, node, service},
+    testing::{Cluster, Edit, arbitrary, namespaced_name, node},
 };
-use proptest::{collection::vec, option, prelude::*, sample::select};
-
-/// Generates a Service that claims some of the same few addresses and ports as all others.
-fn contested() -> impl Strategy<Value = Service> {
-    let addresses = || vec(select(ADDRESSES.to_vec()), 0..4);
-    let ports = vec((select(vec![80_u16, 81, 30_080]), option::of(select(vec![30_080_u16, 30_081]))), 1..3);
-    let created = option::of(select(vec!["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]));
-    (0..NAMES, select(ADDRESSES.to_vec()), addresses(), addresses(), ports, created).prop_map(
-        |(number, cluster_ip, external, balancers, ports, created)| {
-            let mut built = service(&name(number)).cluster_ip(cluster_ip);
-            let (mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new());
-            for (i, (port, node_port)) in ports.into_iter().enumerate() {
-                if !numbers.insert(port) {
-                    continue;
-                }
-                built = built.port(&format!("p{i}"), port);
-                if let Some(node_port) = node_port.filter(|port| node_ports.insert(*port)) {
-                    built = built.node_port(node_port);
-                }
-            }
-            built
-                .with(|service| {
-                    service.spec.type_ = Some("LoadBalancer".to_owned());
-                    service.metadata.creation_timestamp = created.map(str::to_owned);
-                    service.spec.external_ips = external.into_iter().map(str::to_owned).collect();
-                    let point = |ip: &str| LoadBalancerIngress { ip: ip.to_owned(), ip_mode: None };
-                    service.status.load_balancer.ingress = balancers.into_iter().map(point).collect();
-                })
-                .build()
-        },
-    )
-}
+use proptest::{collection::vec, prelude::*, sample::select};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -53,10 +21,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let host = vec(select(ADDRESSES.to_vec()), 0..3);
+    let host = vec(select(arbitrary::CONTESTED_ADDRESSES.to_vec()), 0..3);
     prop_oneof![
-        5 => contested().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
-        2 => (0..NAMES).prop_map(|number| Step::Edit(Box::new(Edit::RemoveService(namespaced_name(&name(number)))))),
+        5 => arbitrary::contested_service().prop_map(|service| Step::Edit(Box::new(Edit::SetService(Box::new(service))))),
+        2 => (0..arbitrary::CONTESTED).prop_map(|number| Step::Edit(Box::new(Edit::RemoveService(namespaced_name(&arbitrary::contested_name(number)))))),
         1 => host.prop_map(|host| Step::Host(host.into_iter().map(|text| text.parse().unwrap()).collect())),
         2 => Just(Step::Update),
     ]
@@ -141,10 +109,3 @@ proptest! {
         }
     }
 }
-
-fn name(number: usize) -> String {
-    format!("shop/web-{number}")
-}
-
-const NAMES: usize = 5;
-const ADDRESSES: [&str; 3] = ["203.0.113.1", "203.0.113.2", "192.168.0.1"];

@@ -10,8 +10,11 @@
 //! that one Service can take over the addresses of another. Services do share node port numbers of different protocols,
 //! port numbers, pods, and one external IP with different ports.
 //!
+//! [`contested_service`] and [`contested_cluster`] are the opposite: all Services claim the same few addresses.
+//!
 //! The address of an endpoint determines its node. The proxy's node is always called [`NODE`].
 
+mod contested;
 mod service;
 mod settings;
 mod slice;
@@ -21,7 +24,10 @@ use std::ops::Range;
 use ferroute_api::{EndpointSlice, Node, NodeAddress, Service, Taint, labels};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
-pub use self::settings::settings;
+pub use self::{
+    contested::{CONTESTED, CONTESTED_ADDRESSES, contested_cluster, contested_name, contested_service},
+    settings::settings,
+};
 use super::{Cluster, Edit, namespaced_name};
 use crate::Protocol;
 
