@@ -5,11 +5,13 @@
 
 use std::{
     fs, io,
+    net::{SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
 };
 
+use ferroute_host::run_blocking;
 use http::{HeaderValue, Uri};
 use hyper::rt::{Read, Write};
 use hyper_util::{
@@ -18,6 +20,7 @@ use hyper_util::{
             self,
             connect::{
                 Connection, HttpConnector,
+                dns::Name,
                 proxy::{SocksV5, Tunnel},
             },
         },
@@ -47,7 +50,7 @@ pub(crate) enum BuildError {
 
 /// Builds a client. It reads certificates from files. Needs tokio's context.
 pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, BuildError> {
-    let mut http = HttpConnector::new();
+    let mut http = HttpConnector::new_with_resolver(tower::service_fn(resolve));
     // TLS comes on top, so the scheme may be `https`.
     http.enforce_http(false);
     http.set_nodelay(true);
@@ -74,6 +77,11 @@ pub(crate) fn build(config: &Config, keepalive: Duration) -> Result<Client, Buil
         }
         _ => Err(BuildError::UnsupportedProxy(uri)),
     }
+}
+
+/// Resolves a host name. The library's resolver uses tokio's blocking pool, which panics where no thread can be started.
+async fn resolve(name: Name) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+    run_blocking("resolver", move || (name.as_str(), 0).to_socket_addrs()).await?
 }
 
 /// Replaces the library's own stack, which also retries and logs each failure as an error; both depend on what the

@@ -145,6 +145,15 @@ async fn credentials_are_not_sent_without_tls() {
 }
 
 #[tokio::test]
+async fn host_name_of_the_server_is_resolved() {
+    let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("s3cret").await);
+    let cluster = format!("server: 'https://localhost:{}', insecure-skip-tls-verify: true", fake.address.port());
+    let mut consumer = start(&kubeconfig_at(&directory, &cluster, "{token: s3cret}")).await;
+    consumer.until_synced().await;
+    assert_eq!(consumer.take_log(), [""; 0]);
+}
+
+#[tokio::test]
 async fn token_file_takes_precedence_and_is_read_again() {
     let (directory, fake) = (tempfile::tempdir().unwrap(), fake_requiring("first").await);
     let file = write(&directory.path().join("token"), "first\n");
