@@ -1,6 +1,6 @@
 use std::{error::Error, time::Duration};
 
-use crate::{Changes, Heartbeat, Progress, RulesDigest, ServicePortName, ServiceTable};
+use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
 
 /// A failure of a [`Dataplane`] to read or write its rules.
 ///
@@ -83,7 +83,8 @@ pub struct TableReport {
 /// Programs the rules of one IP family into the kernel. Each proxy mode implements it.
 ///
 /// This trait separates the Kubernetes side of the proxy, which has no rules, from the kernel side, which has no
-/// Kubernetes objects. A call that fails leaves the rules applied before active.
+/// Kubernetes objects. A call that fails leaves the rules applied before active. A call that takes long beats
+/// ([`Heartbeat::beat_thread`](crate::Heartbeat::beat_thread)) whenever a part of it is done.
 pub trait Dataplane: Send {
     /// Applies `changes` since the last successful call; `table` is the state to reach.
     ///
@@ -116,10 +117,6 @@ pub trait Dataplane: Send {
     fn progress(&self) -> Option<Progress> {
         None
     }
-
-    /// Sets the heartbeat of the thread that calls the other methods. A dataplane whose syncs take long beats whenever a part
-    /// of a sync is done, so that a slow sync differs from one that hangs.
-    fn set_heartbeat(&mut self, _heartbeat: &Heartbeat) {}
 
     /// Returns a digest of the rules that the Services of `table`, which must be applied, result in.
     ///

@@ -1,4 +1,5 @@
 use std::{
+    cell::RefCell,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,11 +8,18 @@ use std::{
 };
 
 /// The time of the last progress of a thread, for watchers on other threads. Clones share it.
+///
+/// Code that takes long, such as a sync in parts, calls [`Heartbeat::beat_thread`], and need not know whether and by whom its
+/// thread is watched.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     start: Instant,
     /// Time of the last beat, in milliseconds after `start`.
     last: Arc<AtomicU64>,
+}
+
+thread_local! {
+    static OF_THREAD: RefCell<Option<Heartbeat>> = const { RefCell::new(None) };
 }
 
 impl Default for Heartbeat {
@@ -21,6 +29,16 @@ impl Default for Heartbeat {
 }
 
 impl Heartbeat {
+    /// Makes this the heartbeat of the calling thread.
+    pub fn attach_to_thread(&self) {
+        OF_THREAD.set(Some(self.clone()));
+    }
+
+    /// Records progress of the calling thread, if it has a heartbeat.
+    pub fn beat_thread() {
+        OF_THREAD.with_borrow(|heartbeat| heartbeat.iter().for_each(Self::beat));
+    }
+
     /// Records progress.
     pub fn beat(&self) {
         self.last.store(self.milliseconds(), Relaxed);

@@ -107,6 +107,12 @@ impl ProcFile {
     }
 }
 
+/// Returns the CPU time that a process has used, in user and kernel mode, if it is running.
+pub(crate) fn cpu_time(process: u32) -> Option<Duration> {
+    let stat = ProcFile::read(PathBuf::from(format!("/proc/{process}/stat"))).ok()?;
+    Some(ticks(stat.stat_field(14, "utime").ok()? + stat.stat_field(15, "stime").ok()?))
+}
+
 /// Converts clock ticks. `USER_HZ` is 100 on every architecture that Rust supports.
 fn ticks(count: u64) -> Duration {
     Duration::from_millis(count.saturating_mul(10))

@@ -35,9 +35,6 @@ pub trait RuleWriter: Send {
     /// # Errors
     /// If the rules cannot be read.
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
-
-    /// Sets the heartbeat of the thread that calls the other methods.
-    fn set_heartbeat(&mut self, _heartbeat: &Heartbeat) {}
 }
 
 impl RuleWriter for GroupWriter {
@@ -47,10 +44,6 @@ impl RuleWriter for GroupWriter {
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         Self::was_modified_externally(self)
-    }
-
-    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
-        Self::set_heartbeat(self, heartbeat);
     }
 }
 
@@ -70,7 +63,6 @@ pub struct IpvsDataplane<K, R> {
     comparisons: Throttle,
     /// The rules of the last sync, by table.
     tables: Vec<TableReport>,
-    heartbeat: Heartbeat,
 }
 
 /// The comparison of rules with the kernel's.
@@ -111,7 +103,6 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             terminating: Terminating::default(),
             comparisons: Throttle::default(),
             tables: Vec::new(),
-            heartbeat: Heartbeat::default(),
         }
     }
 
@@ -170,7 +161,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         for (number, change) in difference.servers.iter().enumerate() {
             self.write_server(change, state, &mut written)?;
             if number % SERVERS_PER_BEAT == 0 {
-                self.heartbeat.beat();
+                Heartbeat::beat_thread();
             }
         }
         for address in &difference.bind {
@@ -398,11 +389,6 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         let mut difference = difference?;
         self.ignore_terminating(&mut difference);
         Ok(!difference.is_empty())
-    }
-
-    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
-        self.rules.set_heartbeat(heartbeat);
-        self.heartbeat = heartbeat.clone();
     }
 
     fn maintain(&mut self) {

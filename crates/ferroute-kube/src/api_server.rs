@@ -57,7 +57,7 @@ pub struct Timing {
     /// Idle time of a connection before the first TCP keepalive. After twice that time without an answer the connection
     /// counts as dead.
     pub keepalive: Duration,
-    /// How long the credential plugin may be silent until it is killed.
+    /// How long the credential plugin may do nothing until it is killed.
     pub plugin_patience: Duration,
 }
 

@@ -66,7 +66,7 @@ impl Plugin {
         user.exec.take().map(Self)
     }
 
-    /// Runs the plugin on the calling thread. It may be silent for `patience`.
+    /// Runs the plugin on the calling thread. It may do nothing for `patience`.
     ///
     /// # Errors
     /// If it fails, hangs or prints no credentials.

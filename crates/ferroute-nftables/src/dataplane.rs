@@ -34,7 +34,6 @@ pub struct NftablesDataplane<K = NetlinkKernel> {
     applied: Option<Applied>,
     transaction_size: TransactionSize,
     progress: Progress,
-    heartbeat: Heartbeat,
 }
 
 struct Applied {
@@ -90,7 +89,6 @@ impl<K: Kernel> NftablesDataplane<K> {
             applied: None,
             transaction_size: TransactionSize::default(),
             progress: Progress::default(),
-            heartbeat: Heartbeat::default(),
         }
     }
 
@@ -129,7 +127,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.transaction_size.adapt(changes.max(1), took);
         pending.transaction.changes.clear();
         self.progress.advance(pending.service_ports);
-        self.heartbeat.beat();
+        Heartbeat::beat_thread();
         if run.is_log_due() {
             let (done, total) = self.progress.get();
             tracing::info!(table = %self.table, done, total, "writing services");
@@ -302,10 +300,6 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
 
     fn progress(&self) -> Option<Progress> {
         Some(self.progress.clone())
-    }
-
-    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
-        self.heartbeat = heartbeat.clone();
     }
 
     fn digest(&self, _table: &ServiceTable) -> Option<RulesDigest> {

@@ -57,10 +57,7 @@ impl SyncThread {
         // Opening can hang as well.
         watchdog.heartbeat().beat();
         health.sent();
-        let OpenMode { mut dataplanes, leftovers } = registry.open(resolved, node)?;
-        for (_, dataplane) in &mut dataplanes {
-            dataplane.set_heartbeat(watchdog.heartbeat());
-        }
+        let OpenMode { dataplanes, leftovers } = registry.open(resolved, node)?;
         status.dataplanes_open(registry.active(resolved.mode), &dataplanes, resolved, tasks);
         let mut kernel = KernelAddresses::open()?;
         let mut last = kernel.list()?;
@@ -90,7 +87,9 @@ impl SyncThread {
             Box::new(host_addresses),
             limits,
         );
+        let heartbeat = watchdog.heartbeat().clone();
         let run = move || {
+            heartbeat.attach_to_thread();
             // Dropped when the loop ends or panics.
             let _end = end;
             // Built here, because dropping it on the main thread, if this thread cannot be started, panics.

@@ -62,11 +62,24 @@ fn silence_is_limited_and_not_the_duration() {
     assert!(exit.took >= SHORT);
 }
 
+/// Computes for about the number of seconds in the argument.
+const COMPUTE: &str = "end=$(($(date +%s) + $0)); while [ $(date +%s) -lt $end ]; do i=0; while [ $i -lt 100000 ]; do \
+                       i=$((i + 1)); done; done";
+
 #[test]
-fn more_input_earns_more_patience() {
-    // A MiB of input allows five more seconds.
-    let exit = feed("cat >/dev/null; sleep 3", &vec![b'x'; 1 << 20], SHORT).unwrap();
-    assert!(exit.status.success());
+fn a_program_that_computes_is_not_killed_before_it_has_had_much_more_time() {
+    let compute = |seconds: &str, patience| {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", COMPUTE, seconds]);
+        let mut program = Program::start_with(command, Stream::Output, patience).unwrap();
+        let read = program.read(&mut [0]).map(|_| ());
+        program.finish(read)
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| assert!(compute("6", SHORT).unwrap().status.success()));
+        let endless = compute("100000", Duration::from_millis(300));
+        assert!(matches!(endless, Err(ProgramError::Hung { .. })), "{endless:?}");
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{Heartbeat, NfacctCounters};
+use ferroute_core::NfacctCounters;
 use ferroute_host::{CounterError, PacketCounters};
 
 use super::{
@@ -104,7 +104,7 @@ struct Leftovers {
 /// `KUBE-FIREWALL` and its jumps stay, because the kubelet uses them as well. So does the sysctl `route_localnet`, which
 /// other programs may rely on and which that chain protects.
 pub fn clean_up(programs: &IptablesPrograms, exec: Arc<dyn Exec>, scope: CleanupScope) -> CleanupReport {
-    let executor = Executor { programs: programs.clone(), exec, heartbeat: Heartbeat::default() };
+    let executor = Executor { programs: programs.clone(), exec };
     let mut report = CleanupReport::default();
     if let CleanupScope::Beside(active) = scope {
         // Reading all tables takes long in a large cluster and is usually in vain.
@@ -145,7 +145,7 @@ pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>,
 /// # Errors
 /// If a program cannot be run.
 pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<Vec<ChainMode>, ProgramError> {
-    let executor = Executor { programs: programs.clone(), exec, heartbeat: Heartbeat::default() };
+    let executor = Executor { programs: programs.clone(), exec };
     let mut modes = Vec::new();
     // Mangle is the smallest of the tables with a canary chain; ipvs mode has none.
     if executor.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {

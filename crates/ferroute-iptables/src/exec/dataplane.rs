@@ -1,7 +1,7 @@
 use std::{error::Error, io::Write, sync::Arc, time::Duration};
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Heartbeat, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
+    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
     SyncReport, TableReport,
 };
 
@@ -47,7 +47,7 @@ impl IptablesDataplane {
     ) -> Self {
         let environment = Environment::new(settings, programs.release.has_random_fully());
         Self {
-            executor: Executor { programs, exec, heartbeat: Heartbeat::default() },
+            executor: Executor { programs, exec },
             environment,
             host,
             generations,
@@ -217,10 +217,6 @@ impl Dataplane for IptablesDataplane {
             return Ok(missing);
         }
         Ok(false)
-    }
-
-    fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
-        self.executor.heartbeat = heartbeat.clone();
     }
 
     fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {

@@ -9,8 +9,6 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::Heartbeat;
-
 use super::{
     lock::{LockError, LockLocation, XtablesLock},
     process::{Exec, Invocation, ProgramError, for_each_line},
@@ -106,8 +104,6 @@ impl RestoreError {
 pub(super) struct Executor {
     pub(super) programs: IptablesPrograms,
     pub(super) exec: Arc<dyn Exec>,
-    /// Beats while data is exchanged with a program.
-    pub(super) heartbeat: Heartbeat,
 }
 
 impl Executor {
@@ -126,8 +122,7 @@ impl Executor {
         };
         let arguments = [wait, &["--noflush", "--counters"]].concat();
         let invocation = Invocation { program: &self.programs.restore, arguments: &arguments };
-        let exit = self.exec.feed(invocation, &mut |stdin| write(&mut Beating::new(stdin, &self.heartbeat)))?;
-        self.heartbeat.beat();
+        let exit = self.exec.feed(invocation, &mut |stdin| write(stdin))?;
         if exit.status.success() {
             if !exit.stderr.is_empty() {
                 tracing::debug!(program = %invocation.program.display(), stderr = exit.stderr, "iptables-restore warns");
@@ -156,10 +151,8 @@ impl Executor {
         let invocation = Invocation { program: &self.programs.save, arguments: &arguments };
         let mut parsed = Ok(());
         let mut in_table = false;
-        let mut beats = Beats::new(&self.heartbeat);
         let exit = self.exec.read(invocation, &mut |stdout| {
             for_each_line(stdout, |line| {
-                beats.count(line.len());
                 in_table = (in_table || line.starts_with(b"*")) && line.trim_ascii_end() != b"COMMIT";
                 // After an error the rest is read and ignored, so that the program can exit.
                 if parsed.is_ok() {
@@ -208,50 +201,6 @@ fn nth_line(number: usize, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<(
     write(&mut finder).ok()?;
     let line = String::from_utf8_lossy(&finder.line).into_owned();
     (finder.complete || !line.is_empty()).then_some(line)
-}
-
-/// Beats once per [`BEAT_BYTES`], because reading the clock for each of a million pieces of text would take a while.
-struct Beats<'a> {
-    heartbeat: &'a Heartbeat,
-    bytes: usize,
-}
-
-impl<'a> Beats<'a> {
-    fn new(heartbeat: &'a Heartbeat) -> Self {
-        Self { heartbeat, bytes: 0 }
-    }
-
-    fn count(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        if self.bytes >= BEAT_BYTES {
-            self.bytes = 0;
-            self.heartbeat.beat();
-        }
-    }
-}
-
-/// A writer that beats.
-struct Beating<'a> {
-    out: &'a mut dyn Write,
-    beats: Beats<'a>,
-}
-
-impl<'a> Beating<'a> {
-    fn new(out: &'a mut dyn Write, heartbeat: &'a Heartbeat) -> Self {
-        Self { out, beats: Beats::new(heartbeat) }
-    }
-}
-
-impl Write for Beating<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.out.write(bytes)?;
-        self.beats.count(written);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
 }
 
 /// A writer that stores one line of the text.
@@ -315,8 +264,6 @@ fn on_one_line(message: &str) -> String {
 
 /// Timeout for acquiring the xtables lock, the same as for the programs.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes exchanged with a program between two beats: the capacity of a pipe.
-const BEAT_BYTES: usize = 64 * 1024;
 /// The programs' exit status `RESOURCE_PROBLEM`, above all if another program holds the lock.
 const RESOURCE_PROBLEM: i32 = 4;
 

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::{DataplaneError, Heartbeat, IpFamily, TableReport};
+use ferroute_core::{DataplaneError, IpFamily, TableReport};
 
 use super::{
     executor::{Executor, SaveError},
@@ -49,17 +49,12 @@ impl GroupWriter {
     /// Creates a writer without applied rules. `generations` is shared with all other writers of the network namespace.
     pub fn new(programs: IptablesPrograms, exec: Arc<dyn Exec>, generations: GenerationTracker) -> Self {
         Self {
-            executor: Executor { programs, exec, heartbeat: Heartbeat::default() },
+            executor: Executor { programs, exec },
             generations,
             applied: None,
             verified: None,
             comparisons: Throttle::default(),
         }
-    }
-
-    /// Sets the heartbeat of the thread that calls the other methods.
-    pub fn set_heartbeat(&mut self, heartbeat: &Heartbeat) {
-        self.executor.heartbeat = heartbeat.clone();
     }
 
     /// The IP family.
