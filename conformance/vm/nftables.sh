@@ -250,8 +250,9 @@ check_program
 for tests in /files/test-*; do
     [ -e "$tests" ] || continue
     echo "== ${tests##*/test-}"
-    # These two are about large tables and take minutes in this machine.
-    "$tests" --skip large_table_is_read --skip refused_transaction_names || fail "${tests##*/test-}"
+    # The first two are about large tables and take minutes in this machine. The others load tables by nft, of which Debian 12's
+    # version writes an expression that newer kernels of the series 6.12 reject; the proxy does not use nft.
+    "$tests" --skip large_table_is_read --skip refused_transaction_names --skip loaded_by_nft --skip written_and_loaded || fail "${tests##*/test-}"
 done
 echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
 [ $failures = 0 ]
