@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit properties soak conformance vm vm-ipvs vm-nftables fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -156,6 +156,24 @@ deny: rust
 	else \
 	    echo "advisories not checked: cannot reach $(ADVISORY_DB)"; \
 	fi
+
+# Runs each fuzz target for FUZZ_SECONDS: `make fuzz TARGETS="bundle flags" FUZZ_SECONDS=300`. A failure leaves its input in
+# fuzz/artifacts; once fixed, it is kept in fuzz/regressions. Without a sanitizer, stable Rust suffices.
+CARGO_FUZZ := cargo-fuzz@0.13.2
+TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_SECONDS ?= 60
+FUZZ := cargo fuzz run --fuzz-dir fuzz --sanitizer none --target-dir $(abspath $(TARGET_DIR))/fuzz
+fuzz: rust
+	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
+	command -v cargo-fuzz >/dev/null || \
+	    $(CARGO) install -q --locked --debug --root $(TOOLS) --target-dir $(TOOLS)/build $(CARGO_FUZZ); \
+	rm -rf fuzz/seeds; $(CARGO) run -q -p ferroute --example fuzz_seeds -- fuzz/seeds; \
+	for target in $(TARGETS); do \
+	    echo "== $$target, $(FUZZ_SECONDS) s"; \
+	    mkdir -p fuzz/corpus/$$target fuzz/regressions/$$target; \
+	    $(FUZZ) $$target fuzz/corpus/$$target fuzz/seeds/$$target fuzz/regressions/$$target -- \
+	        -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
+	done
 
 # Builds each crate on its own, without the features that other crates enable.
 crates: rust

@@ -179,6 +179,21 @@ fn header(family: IpFamily) -> [u8; nfnetlink::HEADER_LENGTH] {
     nfnetlink::header(address_family(family), 0, 0)
 }
 
+/// Parses a message as an entry, and checks the request that would delete it.
+#[cfg(feature = "testing")]
+pub(crate) fn check_deletion(message: netlink::Message<'_>, family: IpFamily, protocol: Protocol) {
+    let Ok(Some(listed)) = ListedEntry::parse(message, family, protocol) else { return };
+    assert_eq!(listed.entry.protocol, protocol);
+    let mut batch = Batch::new();
+    listed.write_key(&mut batch.message(0, 0, &header(family)));
+    let Ok(bytes) = batch.as_bytes() else { return };
+    let request = netlink::Messages::new(bytes).next().and_then(Result::ok).expect("a request that was just written");
+    let (_, mut attributes) = request.split_header::<{ nfnetlink::HEADER_LENGTH }>().expect("it has this header");
+    let tuple = attributes.next().and_then(Result::ok).expect("attributes that were just written");
+    assert_eq!(tuple.kind, CTA_TUPLE_ORIG);
+    assert!(!tuple.payload.is_empty(), "a request without a tuple flushes the table");
+}
+
 enum Failure {
     List(netlink::Error),
     Delete(netlink::Error),

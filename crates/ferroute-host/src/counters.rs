@@ -110,7 +110,7 @@ fn request(command: u8, flags: u16, name: &str) -> Request {
     request
 }
 
-fn parse(message: Message<'_>) -> Result<Counter, Error> {
+pub(crate) fn parse(message: Message<'_>) -> Result<Counter, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let (mut packets, mut bytes) = (None, None);
     for attribute in attributes {

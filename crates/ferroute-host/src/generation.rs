@@ -42,7 +42,7 @@ impl RuleGeneration for KernelGeneration {
     }
 }
 
-fn parse(message: Message<'_>) -> Result<u32, Error> {
+pub(crate) fn parse(message: Message<'_>) -> Result<u32, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     for attribute in attributes {
         let attribute = attribute?;

@@ -31,6 +31,8 @@ mod process;
 pub mod program;
 mod routes;
 mod sysctl;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses, SERVICE_DEVICE};
 pub use blocking::run_blocking;

@@ -60,7 +60,7 @@ fn list(protocol: Protocol, family: libc::c_int) -> Result<Vec<Listener>, Error>
     Socket::open(netlink::Protocol::SocketDiagnosis)?.collect(&mut request, parse)
 }
 
-fn parse(message: Message<'_>) -> Result<Option<Listener>, Error> {
+pub(crate) fn parse(message: Message<'_>) -> Result<Option<Listener>, Error> {
     let (header, _) = message.split_header::<INET_DIAG_MSG_LENGTH>()?;
     let port = u16::from_be_bytes([header[4], header[5]]);
     let mut bytes = [0; 16];

@@ -73,7 +73,7 @@ pub fn routes() -> Result<Vec<HostRoute>, RouteError> {
 }
 
 /// A route as listed by the kernel.
-struct RawRoute {
+pub(crate) struct RawRoute {
     destination: IpAddr,
     prefix_len: u8,
     link: u32,
@@ -81,7 +81,7 @@ struct RawRoute {
     metric: u32,
 }
 
-fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
+pub(crate) fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
     let (header, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
     if message.kind != libc::RTM_NEWLINK {
         return Ok(None);
@@ -96,7 +96,7 @@ fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
     Ok(None)
 }
 
-fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Error> {
+pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Error> {
     let (header, attributes) = message.split_header::<RTMSG_LENGTH>()?;
     let [family, prefix_len, _, _, table, _, _, kind, ..] = *header;
     if message.kind != libc::RTM_NEWROUTE || table != libc::RT_TABLE_MAIN || kind != libc::RTN_UNICAST {

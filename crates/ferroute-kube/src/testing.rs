@@ -6,6 +6,7 @@
 mod behaviour;
 mod body;
 pub(crate) mod encode;
+pub mod fuzz;
 mod serve;
 mod store;
 mod write;

@@ -50,6 +50,8 @@ mod reply;
 mod socket;
 mod subscription;
 mod sys;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod write;
 
 #[cfg(feature = "tokio")]

@@ -173,6 +173,8 @@ pub mod model;
 pub mod plan;
 mod probe;
 mod remove;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod wire;
 
 pub use connections::{ConnectionReader, ConnectionTotals};

@@ -13,6 +13,7 @@ mod transaction;
 mod value;
 
 pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdict};
+pub(crate) use name::Printable;
 pub use name::{Comment, Name};
 pub use rule::{CmpOp, Expression, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;

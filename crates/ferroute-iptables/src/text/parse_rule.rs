@@ -135,11 +135,7 @@ impl<'a> RuleParser<'a> {
         }
         if let Some(target) = self.target.take() {
             let parsed = parse_target(family, target.name, &target.options);
-            let verbatim = || {
-                let text = self.text(&target);
-                Target::Other(text.split_once(' ').map_or("", |(_, rest)| rest).into())
-            };
-            self.rule.target = Some(parsed.unwrap_or_else(verbatim));
+            self.rule.target = Some(parsed.unwrap_or_else(|| Target::Other(self.text(&target))));
         }
         Some(())
     }
@@ -168,7 +164,8 @@ impl<'a> RuleParser<'a> {
                 self.modules.push(module);
             }
             "-j" | "--jump" if !negated && self.target.is_none() => {
-                self.target = Some(Module { name: arg()?, options: Vec::new(), pieces: vec![(at, at + 2)] });
+                // Its text does not include the `-j`.
+                self.target = Some(Module { name: arg()?, options: Vec::new(), pieces: vec![(at + 1, at + 2)] });
             }
             "-g" | "--goto" if !negated && self.target.is_none() && rule.target.is_none() => {
                 rule.target = Some(Target::Goto(ChainName::new(arg()?).ok()?));
@@ -215,8 +212,9 @@ impl<'a> RuleParser<'a> {
     fn text(&self, module: &Module<'_>) -> Box<str> {
         let piece = |&(first, end): &(usize, usize)| {
             let start = self.words[first].start;
-            // The blank before the next word is printed with that word.
-            let end = self.words.get(end).map_or(self.line.len(), |next| next.start - 1);
+            // The blank before the next word is printed with that word. There is none after a quote.
+            let blank = |next: &Word<'_>| usize::from(is_blank(self.line.as_bytes()[next.start - 1]));
+            let end = self.words.get(end).map_or(self.line.len(), |next| next.start - blank(next));
             &self.line[start..end.max(start)]
         };
         match &*module.pieces {

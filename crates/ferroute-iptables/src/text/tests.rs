@@ -333,3 +333,11 @@ fn a_module_with_an_unsupported_option_is_kept_verbatim() {
     let (_, rule) = read(IpFamily::V4, "-A X -m conntrack --ctproto 6 --ctstate NEW -j Y");
     assert_eq!(rule.matches, [Match::Other("-m conntrack --ctproto 6 --ctstate NEW".into())]);
 }
+
+#[test]
+fn unsupported_parts_are_kept_whatever_separates_the_words() {
+    let (_, rule) = read(IpFamily::V4, "-A X\t-j\tTPROXY --on-port\t80");
+    assert_eq!(rule.target, Some(Target::Other("TPROXY --on-port\t80".into())));
+    let (_, rule) = read(IpFamily::V4, "-A X -m strange --x \"a\"-m comment --comment b -j Y");
+    assert_eq!(rule.matches, [Match::Other("-m strange --x \"a\"".into()), Match::Comment("b".into())]);
+}

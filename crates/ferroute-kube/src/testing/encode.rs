@@ -82,7 +82,6 @@ pub(super) fn status(media_type: MediaType, status: &Value) -> Vec<u8> {
 }
 
 /// Encodes an object in protobuf without an envelope.
-#[cfg(test)]
 pub(crate) fn object(resource: Resource, object: &Value) -> Vec<u8> {
     message(schema::fields(resource), object)
 }

@@ -73,7 +73,7 @@ impl fmt::Display for Name {
 
 /// Text from the kernel, which accepts any bytes: quotes and control characters are printed as question marks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Printable<'a>(pub(super) &'a str);
+pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

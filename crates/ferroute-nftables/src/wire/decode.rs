@@ -20,8 +20,8 @@ use super::{
     object::nfproto,
 };
 use crate::model::{
-    CmpOp, DataType, Expression, Field, IfName, InterfacePattern, Match, Name, Opaque, Outcome, Rule, Set, SetData,
-    Statement, Value,
+    CmpOp, DataType, Expression, Field, IfName, InterfacePattern, Match, Name, Opaque, Outcome, Printable, Rule, Set,
+    SetData, Statement, Value,
 };
 
 impl EncodedRule {
@@ -35,7 +35,7 @@ impl EncodedRule {
         for expression in self.expressions() {
             decoder.pending.push(expression);
             if decoder.decode(expression).is_none() {
-                decoder.opaque(expression.name.clone(), outcome_of(&expression.name));
+                decoder.opaque(Printable(&expression.name).to_string(), outcome_of(&expression.name));
                 decoder.registers.clear();
             }
         }
@@ -118,7 +118,8 @@ impl<'a> Decoder<'a, '_> {
         // The destination register is attribute 1 of all expressions that load a value.
         let to = parts.register(NFTA_PAYLOAD_DREG)?;
         // An unknown value matters only if it is used.
-        let (loaded, bytes) = value(self).unwrap_or_else(|| (Loaded::Unknown(parts.expression.name.clone()), 4));
+        let unknown = || Loaded::Unknown(Printable(&parts.expression.name).to_string());
+        let (loaded, bytes) = value(self).unwrap_or_else(|| (unknown(), 4));
         self.registers.put(to, loaded, bytes);
         Some(())
     }

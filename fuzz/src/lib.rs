@@ -1,0 +1,37 @@
+//! The bodies of the fuzz targets: each takes arbitrary bytes and panics if a property does not hold.
+//!
+//! `fuzz_targets` calls them under libFuzzer, and the test `fuzz_cases` of the crate `ferroute`, which includes this file,
+//! with every file below `regressions`. Bodies that need private items are in the features `testing` of their crates.
+
+mod bundle;
+mod configuration;
+mod iptables_save;
+mod manifests;
+
+pub use self::{
+    bundle::bundle,
+    configuration::{configuration, flags},
+    iptables_save::iptables_save,
+    manifests::manifests,
+};
+pub use ferroute_host::testing::parse_messages as host_messages;
+pub use ferroute_kube::testing::fuzz::{decode_both_encodings as object_encodings, split_and_decode as watch_stream};
+pub use ferroute_netlink::testing::read_datagram as netlink;
+pub use ferroute_nftables::testing::decode_listing as nftables_listing;
+
+/// A target.
+pub type Target = fn(&[u8]);
+
+/// All targets by name.
+pub const TARGETS: [(&str, Target); 10] = [
+    ("bundle", bundle),
+    ("configuration", configuration),
+    ("flags", flags),
+    ("host_messages", host_messages),
+    ("iptables_save", iptables_save),
+    ("manifests", manifests),
+    ("netlink", netlink),
+    ("nftables_listing", nftables_listing),
+    ("object_encodings", object_encodings),
+    ("watch_stream", watch_stream),
+];
