@@ -82,8 +82,14 @@ fn compare<E: KernelError>(transaction: &Transaction, listing: &Listing) -> Resu
     let family = transaction.table.family;
     let mut rules: HashMap<&Name, Iter<'_, ListedRule>> =
         listing.chains.iter().map(|chain| (&chain.name, chain.rules.iter())).collect();
-    for change in &transaction.changes {
+    for (index, change) in transaction.changes.iter().enumerate() {
+        let is_flushed_later = |chain: &Name| {
+            transaction.changes[index..]
+                .iter()
+                .any(|later| matches!(later, Change::FlushChain(flushed) if flushed == chain))
+        };
         let is_complete = match change {
+            Change::AddRule(chain, _) if is_flushed_later(chain) => true,
             Change::AddSet(set) => listing.sets.iter().any(|listed| listed.set.as_ref() == Some(set)),
             Change::AddChain(chain) => listing.chains.iter().any(|listed| listed.chain.as_ref() == Some(chain)),
             Change::AddRule(chain, rule) => rules

@@ -197,7 +197,7 @@ fn tour_shows_shares_sources_and_chains() {
 fn tour_runs_in_nftables_mode() {
     let text = tour(&["--proxy-mode", "nftables", "--connections", "20"]);
     let flow = text.split("outside to node port 192.168.49.2:31628/tcp").nth(1).unwrap();
-    for part in ["ip ferroute nat-prerouting → services → node-port-external-3", "@endpoints 1:3: 172.17.0.6:80"] {
+    for part in ["ip ferroute nat-prerouting → services → external-3", "@tcp-endpoints 1:1 . 3: 172.17.0.6:80"] {
         assert!(flow.contains(part), "{part:?} is missing in {text}");
     }
     assert!(!text.contains("KUBE-"), "{text}");

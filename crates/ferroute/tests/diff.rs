@@ -162,7 +162,7 @@ fn rules_of_another_mode_have_only_intended_differences() {
 #[test]
 fn deleted_element_is_reported_with_its_service() {
     let node = TestNode::new("nftables");
-    let element = "delete element ip ferroute services { 0.0.0.0 . tcp . 30080 }";
+    let element = "delete element ip ferroute node-ports { tcp . 30080 }";
     node.host.command("nft", &[element]);
     node.assert_differs(&[
         "  shop/web:http\n    node port 30080/tcp: not handled by any rule (expected: served by 2 endpoints)",

@@ -131,7 +131,9 @@ fn explain_with_kernel(mode: &'static str) -> Value {
 fn assert_kernel_state(explanation: &Value, expected: (&str, &str)) {
     assert_eq!(explanation.get("unread"), None, "{explanation:#}");
     let state = &explanation["ports"][0]["inForce"];
-    let flow = serde_json::json!([{"endpoint": "10.244.0.2:8080", "flows": 1, "current": true}]);
+    let flow = serde_json::json!([
+        {"endpoint": "10.244.0.2:8080", "flows": 1, "open": 1, "current": true, "terminating": false}
+    ]);
     assert_eq!(state["flows"], flow, "{state:#}");
     let rules = state["rules"].as_array().unwrap();
     let (place, text) = expected;
@@ -156,7 +158,7 @@ fn iptables_rules_are_listed_with_counters_and_connections() {
 #[test]
 fn nftables_elements_are_listed_with_connections() {
     let explanation = explain_with_kernel("nftables");
-    assert_kernel_state(&explanation, ("@endpoints", "10.96.0.10 . tcp . 80 . 1:1 : 10.244.0.2 . 8080"));
+    assert_kernel_state(&explanation, ("@tcp-endpoints", "1:1 . 1 : 10.244.0.2 . 8080"));
 }
 
 #[test]

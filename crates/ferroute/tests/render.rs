@@ -49,7 +49,7 @@ fn nft_loads_the_rendered_nftables_rules() {
     let text = stdout(&output);
     for line in [
         r#"add element ip ferroute services { 198.51.100.7 . tcp . 80 comment "shop/web:http" : "#,
-        r#"add element ip ferroute refused { 10.96.0.82 . tcp . 9200 comment "shop/search" }"#,
+        r#"add element ip ferroute services { 10.96.0.82 . tcp . 9200 comment "shop/search" : "#,
         "add table ip6 ferroute ",
     ] {
         assert!(text.contains(line), "{line}\nis missing in\n{text}");

@@ -17,7 +17,7 @@ use crate::{
 impl<K: Kernel> NftablesDataplane<K> {
     /// Makes the kernel's table match `table`. If there is none yet, the most important Services are written first.
     pub(super) fn reconcile(&mut self, table: &ServiceTable) -> Result<SyncReport, Failure<K::Error>> {
-        self.applied = None;
+        let numbers = self.applied.take().map(|applied| applied.planner.numbers()).unwrap_or_default();
         let planner = Planner::new(self.context(table)?);
         let mut run = Run::new(HashMap::new(), Some(self.kernel.generation()?));
         let Some(listing) = self.kernel.list_table(&self.table)? else {
@@ -33,6 +33,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
             ReadResult::KeptChanging(set) => return Err(Failure::ChangedWhileReading { set }),
         };
+        contents.lists.restore_numbers(numbers);
         let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
         let mut transaction = self.transaction();
         for name in table.entries.keys() {

@@ -101,6 +101,14 @@ impl ExistingLists {
         }
     }
 
+    /// Inserts the numbers that the proxy itself wrote, for frontends that another program has deleted from the table. The
+    /// lists then stay as they are.
+    pub(crate) fn restore_numbers(&mut self, written: Vec<(Frontend, ListNumber)>) {
+        for (frontend, number) in written {
+            self.numbers.entry(frontend).or_insert(number);
+        }
+    }
+
     /// Returns the number of the service port that owns a frontend.
     pub(crate) fn number_at(&self, frontend: Frontend) -> Option<ListNumber> {
         self.numbers.get(&frontend).copied()

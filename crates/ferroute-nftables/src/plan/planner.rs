@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
-    Context, Frontend, SetId,
+    Context, Frontend, ListNumber, SetId,
     elements::{Difference, FrontendView, SetElement},
     existing::ExistingLists,
     fixed::{fixed_chains, fixed_elements},
@@ -69,6 +69,12 @@ impl Planner {
     /// Returns the context.
     pub(crate) fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// Returns the numbers of the service ports that own frontends.
+    pub(crate) fn numbers(&self) -> Vec<(Frontend, ListNumber)> {
+        let numbers = self.owners.iter();
+        numbers.filter_map(|(frontend, owner)| Some((*frontend, self.ports.get(owner)?.number))).collect()
     }
 
     /// Writes the objects that exist without any Service.

@@ -117,15 +117,11 @@ impl PacketState<'_> {
             Match::Statistic(Sense::Not(probability)) => return ExtensionResult::Chance(1.0 - probability.as_f64()),
             Match::Recent(recent) => self.recent_mismatch(recent),
             Match::Set(set) => return self.matches_set(set),
-            Match::PhysdevIsIn(bridged) => match self.in_interface {
-                // Only packets from another interface may come from a port of a bridge; the interface does not show it.
-                Some(name) if name != "lo" => {
-                    let is = if bridged.is_negated() { "did not arrive" } else { "arrived" };
-                    return ExtensionResult::Unknown(format!("packet {is} through a port of a bridge"));
-                }
-                _ if bridged.is_negated() => None,
-                _ => Some("packet did not arrive through a port of a bridge".to_owned()),
-            },
+            // Ports of bridges are not modelled: packets are taken for routed ones. The rules of ipvs mode, the only ones known
+            // to match on them, have the same result for both.
+            Match::PhysdevIsIn(bridged) => {
+                (!bridged.is_negated()).then(|| "packet did not arrive through a port of a bridge".to_owned())
+            }
             Match::Ipvs(VirtualServerMatch { address, protocol, port }) => {
                 let (original, wanted) = (self.original.destination, SocketAddr::new(*address, *port));
                 let is_same = self.resent && original == wanted && *protocol == self.protocol();

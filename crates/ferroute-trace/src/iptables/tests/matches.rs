@@ -165,11 +165,11 @@ fn unknown_condition_forks_only_if_it_matters() {
     assert_eq!(
         verdicts(text, &from_pod("172.17.0.1:80")),
         [
-            "0.250 dropped (`-m set --match-set friends src` matches)",
-            "0.750 not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 \
-             (`-m set --match-set friends src` matches)",
-            "not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 \
-             (not: `-m set --match-set friends src` matches)",
+            "0.250 dropped (packet is in set friends src)",
+            "0.750 not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 (packet is in set \
+             friends src)",
+            "not translated, delivered to 172.17.0.1:80 on this host, with source 172.17.0.14 (not: packet is in set \
+             friends src)",
         ]
     );
     // The rule has no effect, or another condition does not match.
