@@ -114,20 +114,27 @@ fn table_lines(table: &str, listed: &str) -> Vec<String> {
         let parts = parts.map(|part| part.trim().trim_start_matches("elements = {").trim_end_matches('}').trim());
         let is_of_packets = move |part: &&str| is_dynamic && part.contains(" timeout ");
         let parts = parts.filter(move |part| !part.is_empty() && !is_of_packets(part));
-        parts.map(move |part| format!("{table}, {header}: {}", without_index(header, part)))
+        parts.filter_map(move |part| Some(format!("{table}, {header}: {}", without_numbers(header, part)?)))
     });
     lines.collect()
 }
 
-/// Removes the index of an endpoint from an element: the order of endpoints depends on earlier changes.
-fn without_index(object: &str, element: &str) -> String {
-    match (object, element.split_once(" : ")) {
-        ("map endpoints" | "map slots", Some((key, endpoint))) => {
-            let key = key.rsplit_once(':').map_or(key, |(key, _)| key);
-            format!("{key} : {endpoint}")
-        }
-        _ => element.to_owned(),
-    }
+/// Returns a rule or element without what depends on earlier changes: the numbers of endpoint lists and the order within
+/// them. `None` for chains and maps that consist of nothing else.
+fn without_numbers(object: &str, element: &str) -> Option<String> {
+    let (kind, name) = object.split_once(' ')?;
+    let is_numbered = name.rsplit_once('-').is_some_and(|(_, end)| end.parse::<u32>().is_ok());
+    let text = match (kind, name) {
+        // Only chains that are kept for reuse may lead to it.
+        ("chain", "remember") => return None,
+        ("chain", _) if is_numbered => return None,
+        ("map", "lists" | "dispatch" | "local-dispatch" | "slots" | "affinity") => return None,
+        ("map", "services" | "node-ports" | "restricted") => element.rsplit_once(" : ").map(|(frontend, _)| frontend),
+        ("map", _) if name.ends_with("-endpoints") => element.split_once(" : ").map(|(_, endpoint)| endpoint),
+        ("set", _) if name.starts_with("source-ranges-") => element.rsplit_once(" . ").map(|(source, _)| source),
+        _ => None,
+    };
+    Some(text.unwrap_or(element).to_owned())
 }
 
 /// Returns the connection tracking entries of a UDP flow.
