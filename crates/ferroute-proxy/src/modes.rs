@@ -19,7 +19,7 @@ mod ipvs;
 mod nftables;
 mod select;
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, path::Path};
+use std::{collections::BTreeMap, fmt, fs, net::IpAddr, path::Path};
 
 use ferroute_admin::metrics::ModeMetric;
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
@@ -288,6 +288,12 @@ impl Registry {
     fn entries(&self) -> impl Iterator<Item = &'static dyn RemovableMode> {
         self.modes.iter().map(|mode| *mode as &'static dyn RemovableMode)
     }
+}
+
+/// Returns the release of the kernel, such as `6.1.0-56-cloud-amd64`.
+fn kernel_release() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(text.trim_end().to_owned())
 }
 
 /// Reports whether the kernel supports IPv6.

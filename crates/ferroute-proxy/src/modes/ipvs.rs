@@ -27,7 +27,7 @@ use self::{leftovers::VirtualServersAndSets, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation, Sysctl,
     iptables::{chain_modes, warn_of_other_backend},
-    kernel_has_ipv6,
+    kernel_has_ipv6, kernel_release,
     nftables::FixedAddresses,
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
@@ -133,7 +133,7 @@ impl Mode for Ipvs {
             Sysctl { name: "net/ipv4/ip_forward", value: "1" },
         ];
         // Since Linux 5.9 a reused connection is no longer dropped for a second with the default.
-        if kernel_release(&Sysctls::from_kernel()).is_some_and(|release| ((4, 1)..(5, 9)).contains(&release)) {
+        if kernel_version().is_some_and(|release| ((4, 1)..(5, 9)).contains(&release)) {
             sysctls.push(Sysctl { name: "net/ipv4/vs/conn_reuse_mode", value: "0" });
         }
         if resolved.ipvs.strict_arp {
@@ -189,8 +189,8 @@ fn check_sysctls(resolved: &Resolved) -> anyhow::Result<()> {
 }
 
 /// Returns the major and minor version of the running kernel.
-fn kernel_release(sysctls: &Sysctls) -> Option<(u32, u32)> {
-    let release = sysctls.read("kernel/osrelease").ok()?;
+fn kernel_version() -> Option<(u32, u32)> {
+    let release = kernel_release()?;
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
     Some((numbers.next()?, numbers.next()?))
 }

@@ -1,7 +1,7 @@
 //! nftables mode in the registry.
 
 use std::{
-    fmt, fs,
+    fmt,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -21,7 +21,7 @@ use ferroute_trace::{Ruleset, Traceable};
 
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    kernel_has_ipv6,
+    kernel_has_ipv6, kernel_release,
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -134,12 +134,6 @@ pub(super) fn leftovers_beside_own_table() -> Vec<Box<dyn Leftovers>> {
 fn unsupported(reason: &str, release: Option<&str>) -> String {
     let this = release.map(|release| format!("; this is {release}")).unwrap_or_default();
     format!("{reason} (nftables mode requires Linux {MINIMUM_KERNEL} or newer with its nft_* modules{this})")
-}
-
-/// Returns the release of the kernel, such as `6.1.0-56-cloud-amd64`.
-fn kernel_release() -> Option<String> {
-    let text = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    Some(text.trim_end().to_owned())
 }
 
 /// Returns the settings of this mode.
