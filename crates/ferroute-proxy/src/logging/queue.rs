@@ -169,16 +169,19 @@ mod tests {
         let (queue, permit, output) = blocked();
         let line = |number: usize| format!("{number:0>1023}\n").into_bytes();
         let count = 2 * CAPACITY / 1024;
-        (0..count).for_each(|number| queue.push(&line(number)));
+        queue.push(&line(0));
+        // The thread takes the first line at a time of its own. Later it would take others with it, and leave space for lines
+        // after the gap.
+        while !queue.state().is_writing {
+            thread::yield_now();
+        }
+        (1..count).for_each(|number| queue.push(&line(number)));
         queue.flush(Duration::from_millis(10));
         assert!(queue.dropped() > 0);
         permit.send(()).unwrap();
         permit.send(()).unwrap();
         let mut written = output.recv().unwrap();
-        if written.len() < CAPACITY {
-            // The first lines were taken before the others came.
-            written.extend(output.recv().unwrap());
-        }
+        written.extend(output.recv().unwrap());
         let expected: Vec<u8> = (0..written.len() / 1024).flat_map(line).collect();
         assert!(written == expected, "in order and without a gap");
         assert_eq!(written.len() / 1024 + usize::try_from(queue.dropped()).unwrap(), count);
