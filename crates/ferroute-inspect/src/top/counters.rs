@@ -9,6 +9,7 @@ use ferroute_iptables::{
     exec::{search_path, snapshot_rules},
     plan::chains,
 };
+use ferroute_ipvs::kernel::read_state;
 use ferroute_nftables::{
     ConnectionReader,
     kernel::{Kernel, Listing, NetlinkError, NetlinkKernel},
@@ -24,6 +25,8 @@ pub(super) struct Counters {
     nftables: Vec<ConnectionReader>,
     /// The IP families with a proxy's `iptables` rules, which always have counters.
     iptables: Vec<IpFamily>,
+    /// The IP families with virtual servers, which always have counters.
+    ipvs: Vec<IpFamily>,
 }
 
 impl Counters {
@@ -32,7 +35,7 @@ impl Counters {
     /// # Errors
     /// If there are none.
     pub(super) fn open() -> anyhow::Result<Self> {
-        let mut counters = Self { nftables: Vec::new(), iptables: Vec::new() };
+        let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new() };
         let mut has_uncounted_rules = false;
         for family in IpFamily::BOTH {
             match has_counters(family)? {
@@ -44,8 +47,11 @@ impl Counters {
             if backends.iter().any(|backend| backend.saved.rules.chain(TableName::Nat, chains::SERVICES).is_some()) {
                 counters.iptables.push(family);
             }
+            if read_state(family)?.is_some() {
+                counters.ipvs.push(family);
+            }
         }
-        if counters.nftables.is_empty() && counters.iptables.is_empty() {
+        if counters.nftables.is_empty() && counters.iptables.is_empty() && counters.ipvs.is_empty() {
             if has_uncounted_rules {
                 bail!(
                     "the nftables rules do not count connections: run the proxy with --nftables-connection-counters COUNT"
@@ -67,6 +73,14 @@ impl Counters {
         for family in &self.iptables {
             for backend in snapshot_rules(*family, &HostExec, &search_path())? {
                 sample.add_iptables(&backend.saved);
+            }
+        }
+        for family in &self.ipvs {
+            // ipvs does not know service ports; their virtual servers take their place.
+            for (key, server) in read_state(*family)?.into_iter().flat_map(|state| state.servers) {
+                for real in server.real_servers {
+                    sample.add(&key.to_string(), real.real.socket(), real.total_connections);
+                }
             }
         }
         Ok(sample)
