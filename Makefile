@@ -110,10 +110,15 @@ image:
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables
 
-# A kernel with ipvs; about six minutes.
+# A kernel with ipvs; about ten minutes. VM_CASES are the scenarios that are played in ipvs mode.
+VM_CASES ?= clusterip-basic dual-stack etp-local-mixed external-ips hairpin loadbalancer-source-ranges
 vm-ipvs: deps-vm release
 	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) \
 	    conformance/vm/kube-proxy-rules.txt conformance/vm/kube-proxy-sets.txt conformance/vm/web.yaml
+	echo $(VM_CASES) >$(VM_DIR)/cases
+	MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
+	    MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 \
+	    conformance/vm/boot.sh $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
 
 # nftables mode on older kernels, with the tests of its crate that need a kernel; about five minutes for each kernel.
 VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64
