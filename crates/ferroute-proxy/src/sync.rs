@@ -55,6 +55,7 @@ pub(crate) struct SyncLoop {
     conntrack: Box<dyn ConntrackTable>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
     schedule: Schedule,
+    last_sync_took: Duration,
     synced: bool,
 }
 
@@ -72,7 +73,17 @@ impl SyncLoop {
         let schedule = Schedule::new(limits);
         let served: Vec<IpFamily> = families.iter().map(FamilySync::family).collect();
         state.notify(|observer| observer.on_start(&served));
-        Self { state, families, leftovers, leftovers_due: true, conntrack, host_addresses, schedule, synced: false }
+        Self {
+            state,
+            families,
+            leftovers,
+            leftovers_due: true,
+            conntrack,
+            host_addresses,
+            schedule,
+            last_sync_took: Duration::ZERO,
+            synced: false,
+        }
     }
 
     /// Handles changes until all their senders are dropped.
@@ -84,12 +95,7 @@ impl SyncLoop {
                 batch = changes.recv() => {
                     let Some(batch) = batch else { return };
                     self.apply(batch);
-                    let mut batches = 1;
-                    // One sync covers everything that has been received.
-                    while let Ok(batch) = changes.try_recv() {
-                        self.apply(batch);
-                        batches += 1;
-                    }
+                    let batches = 1 + self.apply_queued(&mut changes).await;
                     self.state.notify(|observer| observer.on_received(batches));
                 }
                 () = self.schedule.ready() => self.sync(),
@@ -103,6 +109,31 @@ impl SyncLoop {
                     full_sync_at = Instant::now() + FULL_SYNC_INTERVAL;
                 }
             }
+        }
+    }
+
+    /// Applies everything that has been sent, so that one sync covers it. Returns the number of batches.
+    ///
+    /// The queue is short, so after a long sync the senders wait with more: thousands of changes would otherwise take a
+    /// sync for every few of them. The loop receives them for as long as the last sync took, which at most doubles the
+    /// delay of a change.
+    async fn apply_queued(&mut self, changes: &mut mpsc::Receiver<Vec<Change>>) -> usize {
+        let deadline = Instant::now() + self.last_sync_took;
+        let mut batches = 0;
+        loop {
+            while let Ok(batch) = changes.try_recv() {
+                self.apply(batch);
+                batches += 1;
+            }
+            let now = Instant::now();
+            if batches < changes.max_capacity() || now >= deadline {
+                return batches;
+            }
+            match tokio::time::timeout_at(deadline.min(now + SENDER_DELAY), changes.recv()).await {
+                Ok(Some(batch)) => self.apply(batch),
+                Ok(None) | Err(_) => return batches,
+            }
+            batches += 1;
         }
     }
 
@@ -163,6 +194,7 @@ impl SyncLoop {
 
     fn sync(&mut self) {
         self.schedule.begin();
+        let start = Instant::now();
         let host_addresses = (self.host_addresses)();
         let mut failed = false;
         let ObservedTracker { tracker, observers } = &mut self.state;
@@ -183,6 +215,7 @@ impl SyncLoop {
                 }
             }
         }
+        self.last_sync_took = start.elapsed();
         if failed {
             let delay = self.schedule.failed();
             tracing::info!(?delay, "retrying the sync");
@@ -211,6 +244,9 @@ impl SyncLoop {
         });
     }
 }
+
+/// The time in which a sender that waited for the queue sends its next batch, also on a busy machine.
+const SENDER_DELAY: Duration = Duration::from_millis(5);
 
 /// Interval of the check for external modifications, which is one small message where the kernel counts changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

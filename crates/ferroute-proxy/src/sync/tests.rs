@@ -34,6 +34,8 @@ struct FakeDataplane {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
+    /// The time that a sync takes, during which it blocks.
+    duration: Duration,
 }
 
 impl FakeDataplane {
@@ -47,6 +49,7 @@ impl FakeDataplane {
 
 impl Dataplane for FakeDataplane {
     fn sync(&mut self, _: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        std::thread::sleep(self.duration);
         let names: Vec<String> = changes.services.iter().map(ToString::to_string).collect();
         self.journal.write(format!("sync {}", names.join(" ")));
         self.result()
@@ -135,11 +138,25 @@ impl Rig {
 
     /// Starts with leftovers of another mode, whose first `failures_left` removals fail.
     fn with_leftovers(conntrack: &[(&str, &str)], failures_left: usize) -> Self {
+        Self::with_limit(conntrack, failures_left, Duration::from_secs(1), Duration::ZERO)
+    }
+
+    /// Like `with_leftovers`, with this time between syncs, each of which takes `duration`.
+    fn with_limit(
+        conntrack: &[(&str, &str)],
+        failures_left: usize,
+        min_interval: Duration,
+        duration: Duration,
+    ) -> Self {
         let journal = Journal::default();
         let failures = Arc::new(Mutex::new(VecDeque::new()));
         let modified = Arc::new(Mutex::new(false));
-        let dataplane =
-            FakeDataplane { journal: journal.clone(), failures: failures.clone(), modified: modified.clone() };
+        let dataplane = FakeDataplane {
+            journal: journal.clone(),
+            failures: failures.clone(),
+            modified: modified.clone(),
+            duration,
+        };
         let leftovers = FakeLeftovers { journal: journal.clone(), failures_left };
         let parse = |(destination, source): &(&str, &str)| (destination.parse().unwrap(), source.parse().unwrap());
         let entries = conntrack.iter().map(parse).collect();
@@ -150,7 +167,7 @@ impl Rig {
             Box::new(FakeConntrack { journal: journal.clone(), entries }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Limits {
-                min_interval: Duration::from_secs(1),
+                min_interval,
                 burst: 2,
                 first_retry: Duration::from_millis(100),
                 longest_retry: Duration::from_secs(30),
@@ -210,6 +227,32 @@ async fn no_rule_is_written_before_initial_lists() {
     assert_eq!(rig.after(vec![web()]).await, [""; 0]);
     assert_eq!(rig.after(vec![Change::Synced]).await, ["resync of 1 ports", "synced 1 ports", "clean up"]);
 }
+
+/// A sender that waits for the queue while a sync takes long has many more changes.
+#[tokio::test]
+async fn changes_that_wait_for_the_queue_during_long_syncs_are_covered_by_few_syncs() {
+    let rig = Rig::with_limit(&[], 0, Duration::ZERO, Duration::from_millis(20));
+    rig.changes.send(vec![web(), Change::Synced]).await.unwrap();
+    let changes = rig.changes.clone();
+    let sent = tokio::task::spawn_blocking(move || {
+        for number in 0..BATCHES {
+            let service = service(&format!("many/{number}")).cluster_ip("10.96.1.1").port("http", 80);
+            let event = TrackerEvent::from_service(&service.build()).unwrap();
+            changes.blocking_send(vec![Change::Desired(event, origin())]).unwrap();
+        }
+    });
+    sent.await.unwrap();
+    let mut journal = Vec::new();
+    while !journal.iter().any(|line| *line == format!("synced {} ports", BATCHES + 1)) {
+        journal.extend(rig.within(Duration::from_millis(10)).await);
+    }
+    let syncs = journal.iter().filter(|line| line.starts_with("sync ")).count();
+    // Otherwise there is one for each length of the queue.
+    assert!(syncs < BATCHES / 16 / 4, "{syncs}");
+}
+
+/// The number of batches is a multiple of the length of the queue.
+const BATCHES: usize = 1_600;
 
 #[tokio::test(start_paused = true)]
 async fn leftovers_are_removed_after_first_successful_sync() {
