@@ -48,6 +48,8 @@ pub(crate) struct Oracle {
     faults: Vec<(Instant, Option<Instant>)>,
     /// Start and end of periods in which connections may fail.
     interferences: Vec<(Instant, Option<Instant>)>,
+    /// Combinations of versions that connections have followed.
+    recent: Vec<Combination>,
     /// The modes in the order of their selection.
     modes: Vec<(Instant, String)>,
     /// The results that have been derived so far.
@@ -56,8 +58,17 @@ pub(crate) struct Oracle {
 }
 
 /// Shared objects that are compared by their identity, for a key in a map. They exist as long as the key.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Shared<T>(Arc<T>);
+
+/// Versions that may be active at the same time.
+#[derive(Clone)]
+struct Combination {
+    services: Shared<Vec<Arc<Service>>>,
+    slices: Shared<Vec<Arc<EndpointSlice>>>,
+    node: Shared<Node>,
+    host: Shared<Vec<IpAddr>>,
+}
 
 /// Everything that determines the result of a connection.
 #[derive(PartialEq, Eq, Hash)]
@@ -89,6 +100,7 @@ impl Oracle {
             host: History::new(node_addresses(), now),
             faults: Vec::new(),
             interferences: Vec::new(),
+            recent: Vec::new(),
             modes: Vec::new(),
             derived: HashMap::new(),
             addresses: HashMap::new(),
@@ -219,33 +231,55 @@ impl Oracle {
         }
     }
 
-    /// Reports whether any combination of versions allows the result of a connection. The latest ones are tried first,
-    /// because they almost always do.
+    /// Reports whether any combination of versions allows the result of a connection. The combinations that others
+    /// followed are tried first, then later before earlier ones.
     fn any_allows(&mut self, record: &Record) -> bool {
-        let Record { start, end, protocol, target, .. } = *record;
-        let hosts: Vec<_> = self.host.between(start, end).cloned().collect();
-        let nodes: Vec<_> = self.node.between(start, end).cloned().collect();
-        let services: Vec<_> = self.services.between(start, end).cloned().collect();
-        let slices: Vec<_> = self.slices.between(start, end).cloned().collect();
-        for services in services.iter().rev() {
-            for (host, node) in hosts.iter().rev().flat_map(|host| nodes.iter().rev().map(move |node| (host, node))) {
-                let Some(service) = self.owner(services, node, host, record) else {
-                    if Allowed::untouched(host.contains(&target.ip()), target).allows(&record.outcome) {
-                        return true;
-                    }
-                    continue;
-                };
-                for slices in slices.iter().rev() {
-                    let (node, host) = (Shared(node.clone()), Shared(host.clone()));
-                    let (client, slices) = (record.client.clone(), slices_of(&service.0, slices));
-                    let case = Case { service: service.clone(), slices, node, host, client, protocol, target };
-                    if self.derive(case).allows(&record.outcome) {
-                        return true;
-                    }
+        let Record { start, end, .. } = *record;
+        let hosts: Vec<_> = self.host.between(start, end).cloned().map(Shared).collect();
+        let nodes: Vec<_> = self.node.between(start, end).cloned().map(Shared).collect();
+        let services: Vec<_> = self.services.between(start, end).cloned().map(Shared).collect();
+        let slices: Vec<_> = self.slices.between(start, end).cloned().map(Shared).collect();
+        let is_active = |combination: &Combination| {
+            services.contains(&combination.services)
+                && slices.contains(&combination.slices)
+                && nodes.contains(&combination.node)
+                && hosts.contains(&combination.host)
+        };
+        for index in 0..self.recent.len() {
+            let combination = self.recent[index].clone();
+            if is_active(&combination) && self.allows(&combination, record) {
+                // The most recent ones come first.
+                self.recent[..=index].rotate_right(1);
+                return true;
+            }
+        }
+        for (services, host) in
+            services.iter().rev().flat_map(|services| hosts.iter().rev().map(move |host| (services, host)))
+        {
+            for (slices, node) in
+                slices.iter().rev().flat_map(|slices| nodes.iter().rev().map(move |node| (slices, node)))
+            {
+                let (services, slices) = (services.clone(), slices.clone());
+                let combination = Combination { services, slices, node: node.clone(), host: host.clone() };
+                if self.allows(&combination, record) {
+                    self.recent.insert(0, combination);
+                    self.recent.truncate(MAX_RECENT);
+                    return true;
                 }
             }
         }
         false
+    }
+
+    /// Reports whether these versions allow the result of a connection.
+    fn allows(&mut self, versions: &Combination, record: &Record) -> bool {
+        let Combination { services, slices, node, host } = versions.clone();
+        let Record { protocol, target, .. } = *record;
+        let Some(service) = self.owner(&services.0, &node.0, &host.0, record) else {
+            return Allowed::untouched(host.0.contains(&target.ip()), target).allows(&record.outcome);
+        };
+        let (client, slices) = (record.client.clone(), slices_of(&service.0, &slices.0));
+        self.derive(Case { service, slices, node, host, client, protocol, target }).allows(&record.outcome)
     }
 
     /// Returns all results that are allowed for a connection.
@@ -476,6 +510,12 @@ impl<T> PartialEq for Shared<T> {
     }
 }
 
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
 impl<T> Eq for Shared<T> {}
 
 impl<T> Hash for Shared<T> {
@@ -485,5 +525,6 @@ impl<T> Hash for Shared<T> {
 }
 
 const MAX_DERIVED: usize = 10_000;
+const MAX_RECENT: usize = 8;
 /// The node's addresses towards its default gateway, which are the sources of its packets to addresses of Services.
 const NODE_SOURCES: [&str; 2] = ["192.168.7.1", "fd00:7::1"];

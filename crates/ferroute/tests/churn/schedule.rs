@@ -164,10 +164,16 @@ pub(crate) enum ApiFault {
     Statuses(Vec<u16>),
     /// The next requests are answered with status 429 and `retry-after`.
     TooManyRequests { seconds: u64 },
-    /// The next requests are answered with garbage.
-    Garbage,
+    /// The next requests are answered with garbage: an HTML page, then arbitrary bytes.
+    Garbage { seed: u64 },
     /// The next requests are not answered.
     NoResponse,
+    /// No request is answered, although connections are accepted.
+    Hung,
+    /// Watches and the next lists stop in the middle, with their connections open.
+    Stall { bytes: usize },
+    /// The next responses have an object of a gigabyte.
+    Endless,
     /// The history is lost while watches are interrupted: 410.
     Compacted,
     /// Data arrives in small pieces.
@@ -340,7 +346,7 @@ impl<'a> Generator<'a> {
     }
 
     fn api_fault(&mut self) -> Fault {
-        Fault::Api(match self.random.u8(0..11) {
+        Fault::Api(match self.random.u8(0..14) {
             0 => ApiFault::Down,
             1 => ApiFault::CutWatches,
             2 => ApiFault::WatchErrors(*self.random.choice(&[410, 429, 500]).expect("not empty")),
@@ -351,11 +357,14 @@ impl<'a> Generator<'a> {
                 )
             }
             4 => ApiFault::TooManyRequests { seconds: self.random.u64(1..4) },
-            5 => ApiFault::Garbage,
+            5 => ApiFault::Garbage { seed: self.random.u64(..) },
             6 => ApiFault::NoResponse,
             7 => ApiFault::Compacted,
             8 => ApiFault::Slow,
             9 => ApiFault::Repeats,
+            10 => ApiFault::Hung,
+            11 => ApiFault::Stall { bytes: self.random.usize(0..2_000) },
+            12 => ApiFault::Endless,
             _ => ApiFault::BackInTime,
         })
     }
@@ -389,6 +398,6 @@ mod tests {
                 names.insert(name.split([' ', '(', ')']).next().unwrap().to_owned());
             }
         }
-        assert_eq!(names.len(), 15 + 3 + 11, "{names:?}");
+        assert_eq!(names.len(), 15 + 3 + 14, "{names:?}");
     }
 }

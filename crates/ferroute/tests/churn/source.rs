@@ -178,7 +178,17 @@ impl Api {
             }
             ApiFault::Statuses(codes) => codes.iter().for_each(|code| inject(RequestFault::Status(*code))),
             ApiFault::TooManyRequests { seconds } => inject(RequestFault::RetryAfter(*seconds)),
-            ApiFault::Garbage => (0..3).for_each(|_| inject(RequestFault::Html)),
+            ApiFault::Garbage { seed } => {
+                inject(RequestFault::Html);
+                inject(RequestFault::Garbage { bytes: 10_000, seed: *seed });
+            }
+            ApiFault::Hung => self.server.behave(|behaviour| behaviour.hung = true),
+            ApiFault::Stall { bytes } => {
+                inject(RequestFault::Stall(*bytes));
+                self.server.stall_watches();
+                return None;
+            }
+            ApiFault::Endless => (0..2).for_each(|_| inject(RequestFault::Endless(1 << 30))),
             ApiFault::NoResponse => inject(RequestFault::NoResponse),
             ApiFault::Compacted => self.server.behave(|behaviour| behaviour.down = true),
             ApiFault::Slow => self.server.behave(|behaviour| {
@@ -202,6 +212,8 @@ impl Api {
         }
         self.server.clear_faults();
         self.server.behave(|behaviour| *behaviour = Behaviour::default());
+        // A connection on which nothing arrives is replaced after minutes only, so the fault ends with it.
+        self.server.cut_watches();
     }
 }
 
