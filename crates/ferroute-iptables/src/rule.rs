@@ -121,9 +121,14 @@ impl Rule {
         self.and(Match::Set(Sense::Is(SetMatch { name: name.into(), sides: sides.into() })))
     }
 
-    /// Appends a comment.
+    /// Appends a comment. Control characters become question marks: `iptables-restore` reads lines, and the text after a
+    /// line break would be another command.
     pub fn comment(self, text: impl Into<Arc<str>>) -> Self {
-        self.and(Match::Comment(text.into()))
+        let mut text = text.into();
+        if text.contains(char::is_control) {
+            text = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>().into();
+        }
+        self.and(Match::Comment(text))
     }
 
     /// Matches a protocol, and loads its match module as kube-proxy does.

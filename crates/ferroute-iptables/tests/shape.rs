@@ -8,8 +8,11 @@ use common::{
     arbitrary::{environment, family},
     fake_kernel::chains_of,
 };
-use ferroute_core::testing::arbitrary;
-use ferroute_iptables::{ChainName, RuleSet, TableName, render};
+use ferroute_core::{
+    HostState, IpFamily, ProxySettings,
+    testing::{arbitrary, endpoint, entry, node, port_name, service_port, table},
+};
+use ferroute_iptables::{ChainName, PlanContext, RuleSet, TableName, render};
 use proptest::prelude::*;
 
 proptest! {
@@ -72,4 +75,29 @@ fn ends(chain: ChainName, next: &BTreeMap<ChainName, Vec<ChainName>>, done: &mut
     let all = next.get(&chain).is_some_and(|targets| targets.iter().all(|target| ends(*target, next, done)));
     done.insert(chain, all);
     all
+}
+
+/// Names are validated, but rules must not depend on it: `iptables-restore` executes each line as root.
+#[test]
+fn name_with_line_breaks_adds_no_line() {
+    let lines = |name: &str| {
+        let mut service = service_port("10.96.0.1:80");
+        service.node_port = std::num::NonZeroU16::new(30080);
+        service.load_balancer_vips = vec!["203.0.113.1".parse().unwrap()];
+        service.load_balancer_source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
+        let served = entry(service.clone(), [endpoint("10.244.0.2:8080")]);
+        let unserved = entry(service, []);
+        let entries = [(port_name(name), served), (port_name(&format!("{name}-2")), unserved)];
+        let table = table(IpFamily::V4, node("node-1"), entries);
+        let context = PlanContext::new(&ProxySettings::default(), &table, &HostState::default());
+        render(&table, &context).to_string().lines().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    let sorted = |mut lines: Vec<String>| {
+        // Chains are named after hashes of names.
+        lines.iter_mut().filter(|line| line.starts_with(":KUBE")).for_each(|line| line.truncate(8));
+        lines.sort_unstable();
+        lines
+    };
+    let hostile = "shop/web:http\" -j ACCEPT\n-F KUBE-SERVICES\r\nCOMMIT\u{b}\u{85}\n*raw";
+    assert_eq!(sorted(lines(hostile)), sorted(lines("shop/web:http")));
 }

@@ -153,7 +153,7 @@ fn a_comment_may_contain_a_newline() {
     let rules = RuleSet::parse_save(IpFamily::V4, text).unwrap();
     assert_eq!(
         rules.rules(TableName::Filter, ChainName::INPUT),
-        [Rule::new().comment("two\n-A INPUT lines").then(Target::Drop)]
+        [Rule::new().and(Match::Comment("two\n-A INPUT lines".into())).then(Target::Drop)]
     );
     assert_eq!(rules.to_string(), text);
 }
@@ -272,7 +272,7 @@ proptest! {
 
     #[test]
     fn any_comment_survives_printing_and_parsing(text in "[^\u{0}]{0,60}") {
-        let rule = Rule::new().comment(text);
+        let rule = Rule::new().and(Match::Comment(text.into()));
         let mut printed = String::from("*filter\n");
         write_rule(&mut printed, "-A", ChainName::INPUT, &rule).unwrap();
         printed.push_str("COMMIT\n");
