@@ -59,6 +59,12 @@ pub struct SyncReport {
     pub total: usize,
     /// The same numbers by kernel table, in modes whose tables are shared with other programs; empty in other modes.
     pub tables: Vec<TableReport>,
+    /// Service ports whose rules the kernel refused. Their previous rules stay if there are any, and all other changes are
+    /// applied.
+    pub rejected: Vec<Rejection>,
+    /// Number of service ports that are not up to date because the kernel refused their rules, in this sync or before. The
+    /// sync loop counts them.
+    pub isolated: usize,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
     /// Number of service ports with internal traffic policy Local and no usable endpoint on this node.
@@ -67,6 +73,42 @@ pub struct SyncReport {
     pub no_local_external: usize,
     /// Time spent in the kernel, or in the programs that write rules to it.
     pub kernel_time: Duration,
+}
+
+impl SyncReport {
+    /// Adds the outcome of another sync that followed this one.
+    pub fn add(&mut self, later: Self) {
+        let Self {
+            full,
+            written,
+            removed,
+            total,
+            tables,
+            mut rejected,
+            isolated,
+            refused_removals,
+            no_local_internal,
+            no_local_external,
+            kernel_time,
+        } = later;
+        self.full |= full;
+        self.written += written;
+        self.removed += removed;
+        self.refused_removals += refused_removals;
+        self.kernel_time += kernel_time;
+        self.rejected.append(&mut rejected);
+        (self.total, self.tables, self.isolated) = (total, tables, isolated);
+        (self.no_local_internal, self.no_local_external) = (no_local_internal, no_local_external);
+    }
+}
+
+/// The rules of a service port that the kernel refused because of their contents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// The service port.
+    pub service_port: ServicePortName,
+    /// The kernel's error.
+    pub error: String,
 }
 
 /// The outcome of a sync for one kernel table.

@@ -71,7 +71,7 @@ pub mod tracker;
 
 pub use backoff::Backoff;
 pub use claim::{Claim, CreationTime, LostFrontend, LostFrontends};
-pub use dataplane::{Dataplane, DataplaneError, SyncReport, TableReport};
+pub use dataplane::{Dataplane, DataplaneError, Rejection, SyncReport, TableReport};
 pub use digest::{InvalidDigest, RulesDigest};
 pub use eligibility::Eligibility;
 pub use endpoint::{Endpoint, Hints};

@@ -324,6 +324,8 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             removed: written.removed,
             total,
             tables: self.tables.clone(),
+            rejected: Vec::new(),
+            isolated: 0,
             refused_removals: 0,
             no_local_internal,
             no_local_external,

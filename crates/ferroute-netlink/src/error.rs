@@ -138,6 +138,23 @@ impl Refusal {
     pub fn is_busy(&self) -> bool {
         self.errno == libc::EBUSY
     }
+
+    /// Reports whether the kernel lacks memory, or the process a right, or another transaction came between: then the
+    /// contents of the message are not at fault.
+    pub fn is_circumstantial(&self) -> bool {
+        [
+            libc::ENOMEM,
+            libc::ENOBUFS,
+            libc::EPERM,
+            libc::EACCES,
+            libc::EINTR,
+            libc::EAGAIN,
+            libc::ERESTART,
+            libc::EMFILE,
+            libc::ENFILE,
+        ]
+        .contains(&self.errno)
+    }
 }
 
 impl Error {

@@ -3,17 +3,14 @@
 //! Syncs write the difference that the [`Planner`] computes, without reading. The kernel's generation shows whether another
 //! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
 
+mod commit;
 mod resync;
 mod run;
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::collections::HashMap;
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Heartbeat, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable,
-    SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
 };
 use ferroute_host::{AddressError, HostAddresses};
 
@@ -52,6 +49,9 @@ enum Failure<E: KernelError> {
     Kernel(#[from] E),
     #[error(transparent)]
     Addresses(#[from] AddressError),
+    /// The kernel refused a transaction because of this service port.
+    #[error("kernel refused the rules of {service_port}")]
+    Rejected { service_port: ServicePortName, source: E },
     /// Every attempt to read the set was interrupted by a transaction. Worth a retry.
     #[error("another program keeps changing set {set}")]
     ChangedWhileReading { set: Name },
@@ -112,39 +112,12 @@ impl<K: Kernel> NftablesDataplane<K> {
         for name in names {
             pending.update(name, table);
             if self.transaction_size.is_reached(pending.transaction.len()) {
-                self.commit_pending(&mut pending, &mut run)?;
+                self.commit_pending(table, &mut pending, &mut run)?;
             }
         }
-        self.commit_pending(&mut pending, &mut run)?;
+        self.commit_pending(table, &mut pending, &mut run)?;
         self.delete_unused_chains(&mut pending.planner, &mut run)?;
         Ok(self.finish(pending.planner, run))
-    }
-
-    fn commit_pending(&mut self, pending: &mut Pending, run: &mut Run) -> Result<(), Failure<K::Error>> {
-        pending.planner.finish_transaction(&mut pending.transaction);
-        let changes = pending.transaction.len();
-        let took = self.commit(&pending.transaction, run)?;
-        self.transaction_size.adapt(changes.max(1), took);
-        pending.transaction.changes.clear();
-        self.progress.advance(pending.service_ports);
-        Heartbeat::beat_thread();
-        if run.is_log_due() {
-            let (done, total) = self.progress.get();
-            tracing::info!(table = %self.table, done, total, "writing services");
-        }
-        Ok(())
-    }
-
-    fn commit(&mut self, transaction: &Transaction, run: &mut Run) -> Result<Duration, Failure<K::Error>> {
-        if transaction.is_empty() {
-            return Ok(Duration::ZERO);
-        }
-        let start = Instant::now();
-        self.kernel.commit(transaction)?;
-        let took = start.elapsed();
-        tracing::debug!(table = %self.table, changes = transaction.len(), ?took, "committed transaction");
-        run.count(transaction, took);
-        Ok(took)
     }
 
     /// Deletes unused chains once there are many. The kernel takes some milliseconds to create a chain after another was
@@ -257,6 +230,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         match failure {
             Failure::ChangedWhileReading { set } => {
                 DataplaneError::ChangedWhileReading { rules, object: format!("set {set}") }
+            }
+            Failure::Rejected { service_port, source } => {
+                DataplaneError::Rejected { rules, service_port, source: source.into() }
             }
             failure => DataplaneError::Write { rules, source: failure.into() },
         }

@@ -13,7 +13,7 @@ pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
 pub use snapshot::{TableFamily, TableSnapshot};
 
-use crate::model::{Chain, Element, Key, Name, Rule, Set, TableId, Transaction};
+use crate::model::{Chain, Change, Element, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;
 
 /// An nf_tables implementation.
@@ -68,6 +68,9 @@ pub struct Counter {
 pub trait KernelError: std::error::Error + Send + Sync + 'static {
     /// Returns why the kernel refused the request; `None` if it did not get to answer it.
     fn kind(&self) -> Option<ErrorKind>;
+
+    /// Returns the change at fault, if the kernel named one.
+    fn refused(&self) -> Option<&Change>;
 }
 
 /// Why the kernel refused a request.
@@ -79,8 +82,17 @@ pub enum ErrorKind {
     Exists,
     /// `EBUSY`: an object to delete is in use.
     Busy,
+    /// The contents of the request are not at fault: memory, rights, interruptions.
+    Circumstances,
     /// Any other error.
     Other,
+}
+
+impl ErrorKind {
+    /// Reports whether the contents of the request are at fault.
+    pub fn is_about_contents(self) -> bool {
+        self != Self::Circumstances
+    }
 }
 
 /// The contents of a table, without elements.

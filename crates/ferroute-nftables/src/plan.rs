@@ -33,9 +33,10 @@ pub use context::NftablesSettings;
 pub(crate) use existing::ExistingLists;
 pub use frontend::{frontend_from_key, frontend_key, frontend_map};
 pub use list::{List, ListNumber};
-pub(crate) use planner::Planner;
+pub(crate) use planner::{Planner, Undo};
 use sets::MapName;
 pub use sets::SetId;
+pub(crate) use shared::Written;
 
 /// Returns the whole table for a table of Services as one transaction, starting from an empty ruleset; `host` are the
 /// addresses of the host's interfaces. Printed, it is input for `nft -f`.

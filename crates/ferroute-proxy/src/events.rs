@@ -10,6 +10,7 @@
 mod correlator;
 mod lost_frontends;
 mod node_ports;
+mod rejected_rules;
 
 use std::{
     sync::Arc,
@@ -122,6 +123,20 @@ impl EventRecorder {
             event_type: EventType::Warning,
             reason: "AddressConflict",
             action: "AssignAddress",
+            note,
+        });
+    }
+
+    /// Records that the kernel refused the rules of a Service.
+    pub(crate) fn rules_rejected(&self, service: &NamespacedName, error: &str) {
+        let regarding = ObjectReference::service(service.namespace(), service.name());
+        let note =
+            format!("node {} keeps the last rules of the Service that the kernel accepted, if any: {error}", self.node);
+        self.write(KubeEvent {
+            regarding,
+            event_type: EventType::Warning,
+            reason: "RulesRejected",
+            action: "Sync",
             note,
         });
     }

@@ -12,6 +12,7 @@
 //! and endpoints were received, and leaves the rules in the kernel when it ends.
 
 mod family;
+mod isolation;
 mod schedule;
 
 use std::{net::IpAddr, time::Duration};
@@ -181,7 +182,7 @@ impl SyncLoop {
                 modified = true;
             }
         }
-        if modified {
+        if modified || self.families.iter().any(FamilySync::is_retry_due) {
             self.request();
         }
     }

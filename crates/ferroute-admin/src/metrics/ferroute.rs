@@ -41,6 +41,7 @@ pub(super) struct FerrouteMetrics {
     rules: GaugeVec,
     written: IntCounterVec,
     removed: IntCounterVec,
+    isolated: GaugeVec,
     kernel: HistogramVec,
     stages: HistogramVec,
     progress: GaugeVec,
@@ -64,6 +65,11 @@ impl FerrouteMetrics {
             rules: registrar.gauges("ferroute_rules", "Active rules, or elements of nftables sets and maps.", FAMILY),
             written: registrar.counters("ferroute_rules_written_total", "Written rules or elements.", FAMILY),
             removed: registrar.counters("ferroute_rules_removed_total", "Removed chains or elements.", FAMILY),
+            isolated: registrar.gauges(
+                "ferroute_rejected_service_ports",
+                "Service ports that are not up to date because the kernel refused their rules.",
+                FAMILY,
+            ),
             kernel: registrar.histograms(
                 "ferroute_kernel_duration_seconds",
                 "Time of a sync spent in the kernel, or in programs that write rules to it.",
@@ -133,6 +139,7 @@ impl FerrouteMetrics {
         self.has_synced.with_label_values(label).set(1.0);
         let Some(report) = report else { return };
         self.rules.with_label_values(label).set(number(report.total));
+        self.isolated.with_label_values(label).set(number(report.isolated));
         self.written.with_label_values(label).inc_by(report.written as u64);
         self.removed.with_label_values(label).inc_by(report.removed as u64);
         self.kernel.with_label_values(label).observe(report.kernel_time.as_secs_f64());

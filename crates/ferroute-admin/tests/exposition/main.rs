@@ -42,6 +42,8 @@ fn report(full: bool, written: usize) -> SyncReport {
             TableReport { name: "filter", written: 1, total: 20 },
             TableReport { name: "nat", written: written - 1, total: 100 },
         ],
+        rejected: Vec::new(),
+        isolated: 2,
         refused_removals: 1,
         no_local_internal: 3,
         no_local_external: 4,

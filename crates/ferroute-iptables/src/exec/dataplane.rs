@@ -133,6 +133,8 @@ impl IptablesDataplane {
                 },
                 TableReport { name: TableName::Nat.as_str(), written: written.rules.nat, total: stats.rules.nat },
             ],
+            rejected: Vec::new(),
+            isolated: 0,
             refused_removals: 0,
             no_local_internal: stats.no_local_internal,
             no_local_external: stats.no_local_external,

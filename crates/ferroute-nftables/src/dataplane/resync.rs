@@ -48,7 +48,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         let mut elements: HashMap<Name, usize> = HashMap::new();
         planner.for_each_element(|set, _| *elements.entry(set.name()).or_default() += 1);
         let unused = contents.repair(&planner, &mut transaction);
-        self.commit(&transaction, &mut run)?;
+        self.commit_all(&transaction, &planner, &mut run)?;
         // The planner's numbers: elements that the repair added were missing before.
         run.elements = elements;
         self.delete_unused(unused, &mut run)?;
@@ -70,7 +70,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         }
         planner.finish_transaction(&mut transaction);
         run.report.full = true;
-        self.commit(&transaction, &mut run)?;
+        self.commit_all(&transaction, &planner, &mut run)?;
         Ok(self.finish(planner, run))
     }
 
@@ -87,7 +87,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         self.progress.start(table.entries.len());
         let mut pending = Pending::new(planner, transaction);
         urgent.into_iter().for_each(|name| pending.update(name, table));
-        self.commit_pending(&mut pending, &mut run)?;
+        self.commit_pending(table, &mut pending, &mut run)?;
         self.update_all(rest.into_iter(), table, pending, run)
     }
 }

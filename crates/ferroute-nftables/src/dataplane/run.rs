@@ -9,13 +9,19 @@ use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
 
 use crate::{
     model::{Change, Name, Transaction},
-    plan::Planner,
+    plan::{Planner, Undo, Written},
 };
 
 /// The planner with the changes that are not committed yet.
 pub(super) struct Pending {
     pub(super) planner: Planner,
     pub(super) transaction: Transaction,
+    /// How many changes at the start of the transaction belong to no service port.
+    base: usize,
+    /// The updates in the transaction.
+    updates: Vec<Undo>,
+    /// What was written before the transaction.
+    written: Written,
     /// The number of service ports that were planned in this sync.
     pub(super) service_ports: usize,
 }
@@ -38,13 +44,30 @@ pub(super) struct TransactionSize(usize);
 
 impl Pending {
     pub(super) fn new(planner: Planner, transaction: Transaction) -> Self {
-        Self { planner, transaction, service_ports: 0 }
+        let (base, written) = (transaction.len(), planner.written());
+        Self { planner, transaction, base, updates: Vec::new(), written, service_ports: 0 }
     }
 
     /// Adds the changes of a service port.
     pub(super) fn update(&mut self, name: &ServicePortName, table: &ServiceTable) {
-        self.planner.update(name, table, &mut self.transaction);
+        self.updates.extend(self.planner.update(name, table, &mut self.transaction));
         self.service_ports += 1;
+    }
+
+    /// Starts the next transaction, after this one was committed.
+    pub(super) fn next(&mut self) {
+        self.transaction.changes.clear();
+        self.updates.clear();
+        (self.base, self.written) = (0, self.planner.written());
+    }
+
+    /// Takes back all updates of the transaction, and returns their service ports. Changes that belong to none remain.
+    pub(super) fn roll_back(&mut self) -> Vec<ServicePortName> {
+        self.transaction.changes.truncate(self.base);
+        let updates = std::mem::take(&mut self.updates);
+        let names = updates.iter().map(|update| update.name.clone()).collect();
+        self.planner.roll_back(updates, self.written.clone());
+        names
     }
 }
 
@@ -96,6 +119,11 @@ impl Default for TransactionSize {
 }
 
 impl TransactionSize {
+    /// Returns the number of changes.
+    pub(super) fn get(self) -> usize {
+        self.0
+    }
+
     /// Reports whether a transaction with this number of changes is to be committed.
     pub(super) fn is_reached(self, changes: usize) -> bool {
         changes >= self.0

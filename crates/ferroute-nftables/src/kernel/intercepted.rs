@@ -22,6 +22,12 @@ where
     }
 }
 
+impl<K, C> AsRef<K> for InterceptedKernel<K, C> {
+    fn as_ref(&self) -> &K {
+        &self.kernel
+    }
+}
+
 impl<K, C> Kernel for InterceptedKernel<K, C>
 where
     K: Kernel,

@@ -42,6 +42,7 @@ struct MemorySet {
     ErrorKind::NotFound => "no such object",
     ErrorKind::Exists => "exists and is different",
     ErrorKind::Busy => "in use",
+    ErrorKind::Circumstances => "not possible now",
     ErrorKind::Other => "not possible",
 })]
 pub struct MemoryError {
@@ -49,11 +50,17 @@ pub struct MemoryError {
     pub change: String,
     /// The kind of error.
     pub kind: ErrorKind,
+    /// The refused change.
+    pub refused: Option<Box<Change>>,
 }
 
 impl KernelError for MemoryError {
     fn kind(&self) -> Option<ErrorKind> {
         Some(self.kind)
+    }
+
+    fn refused(&self) -> Option<&Change> {
+        self.refused.as_deref()
     }
 }
 
@@ -81,7 +88,8 @@ impl Kernel for MemoryKernel {
         let id = &transaction.table;
         let mut table = self.tables.get(id).cloned();
         for change in &transaction.changes {
-            let error = |kind| MemoryError { change: change.text(id), kind };
+            let refused = || Some(Box::new(change.clone()));
+            let error = |kind| MemoryError { change: change.text(id), kind, refused: refused() };
             match (change, &mut table) {
                 (Change::AddTable(comment), None) => {
                     table = Some(MemoryTable { comment: comment.clone(), ..MemoryTable::default() });
@@ -93,7 +101,7 @@ impl Kernel for MemoryKernel {
             }
         }
         if table.as_ref().is_some_and(|table| table.has_loop()) {
-            return Err(MemoryError { change: "transaction".to_owned(), kind: ErrorKind::Other });
+            return Err(MemoryError { change: "transaction".to_owned(), kind: ErrorKind::Other, refused: None });
         }
         match table {
             Some(table) => _ = self.tables.insert(id.clone(), table),

@@ -3,7 +3,7 @@ use ferroute_netlink::{Error, Protocol, Socket};
 
 use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
-    model::{Key, Set, TableId, Transaction},
+    model::{Change, Key, Set, TableId, Transaction},
     wire::{
         self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set, table_request,
     },
@@ -30,12 +30,14 @@ pub enum NetlinkError {
     #[error(transparent)]
     Generation(#[from] GenerationError),
     /// The kernel refused a transaction because of one of its changes.
-    #[error("kernel refused a transaction of {changes} changes at «{change}»")]
+    #[error("kernel refused a transaction of {changes} changes at «{text}»")]
     Refused {
         /// The number of changes in the transaction.
         changes: usize,
         /// The refused change in `nft` syntax.
-        change: String,
+        text: String,
+        /// The refused change.
+        change: Box<Change>,
         /// The kernel's error.
         #[source]
         source: Error,
@@ -62,7 +64,9 @@ pub enum NetlinkError {
 
 impl KernelError for NetlinkError {
     fn kind(&self) -> Option<ErrorKind> {
-        let (Self::Refused { source, .. } | Self::Read { source, .. }) = self else { return None };
+        let (Self::Refused { source, .. } | Self::Commit { source, .. } | Self::Read { source, .. }) = self else {
+            return None;
+        };
         let refusal = source.refusal()?;
         Some(if refusal.is_not_found() {
             ErrorKind::NotFound
@@ -70,9 +74,18 @@ impl KernelError for NetlinkError {
             ErrorKind::Exists
         } else if refusal.is_busy() {
             ErrorKind::Busy
+        } else if refusal.is_circumstantial() {
+            ErrorKind::Circumstances
         } else {
             ErrorKind::Other
         })
+    }
+
+    fn refused(&self) -> Option<&Change> {
+        match self {
+            Self::Refused { change, .. } => Some(change),
+            _ => None,
+        }
     }
 }
 
@@ -97,7 +110,12 @@ impl Kernel for NetlinkKernel {
         refusals.into_result().map_err(|source| {
             let change = first.and_then(|refusal| encoded.refused(&refusal, transaction));
             match change {
-                Some(change) => NetlinkError::Refused { changes, change: change.text(&transaction.table), source },
+                Some(change) => NetlinkError::Refused {
+                    changes,
+                    text: change.text(&transaction.table),
+                    change: Box::new(change.clone()),
+                    source,
+                },
                 None => NetlinkError::Commit { changes, source },
             }
         })

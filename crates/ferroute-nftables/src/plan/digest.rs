@@ -82,7 +82,9 @@ mod tests {
         let mut planner = Planner::new(Context::new(&tables[0], settings, host));
         let mut transaction = Transaction::new(TableId { family: IpFamily::V4, name: TABLE });
         for table in tables {
-            table.entries.keys().for_each(|name| planner.update(name, table, &mut transaction));
+            table.entries.keys().for_each(|name| {
+                planner.update(name, table, &mut transaction);
+            });
             planner.finish_transaction(&mut transaction);
         }
         planner.digest()

@@ -3,15 +3,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
-    Context, Frontend, ListNumber, SetId,
+    Context, Frontend, ListNumber, SetId, TABLE,
     elements::{Difference, FrontendView, SetElement},
     existing::ExistingLists,
     fixed::{fixed_chains, fixed_elements},
+    frontend_from_key,
     list::ListNumbers,
     port_plan::{Exposure, PortPlan},
-    shared::{SharedObjects, delete},
+    shared::{SharedObjects, Written, delete},
 };
-use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, Transaction};
+use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, TableId, Transaction, Value};
 
 /// Computes the changes that bring a table from its current to its desired state.
 ///
@@ -33,6 +34,14 @@ pub(crate) struct Planner {
     /// The lists in the kernel, for service ports that were not planned yet.
     existing: ExistingLists,
     no_local_endpoints: NoLocalEndpoints,
+}
+
+/// The plan of a service port before an update.
+#[derive(Debug)]
+pub(crate) struct Undo {
+    /// The service port.
+    pub(crate) name: ServicePortName,
+    old: Option<Box<PortPlan>>,
 }
 
 /// Numbers of service ports without endpoints on this node although their traffic policy is Local, and with endpoints
@@ -88,15 +97,72 @@ impl Planner {
         transaction.changes.extend(elements.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
 
-    /// Writes the changes of a service port: to its entry in `table`, or its removal.
-    pub(crate) fn update(&mut self, name: &ServicePortName, table: &ServiceTable, transaction: &mut Transaction) {
+    /// Writes the changes of a service port: to its entry in `table`, or its removal. Returns what [`Planner::roll_back`]
+    /// needs, unless nothing changes.
+    pub(crate) fn update(
+        &mut self,
+        name: &ServicePortName,
+        table: &ServiceTable,
+        transaction: &mut Transaction,
+    ) -> Option<Undo> {
         let old = self.ports.remove(name);
         let new = self.plan(name, old.as_deref(), table);
-        if old != new {
+        let is_changed = old != new;
+        if is_changed {
             self.replace(name, old.as_deref(), new.as_deref(), transaction);
         }
         if let Some(new) = new {
             self.ports.insert(name.clone(), new);
+        }
+        is_changed.then(|| Undo { name: name.clone(), old })
+    }
+
+    /// Returns what has been written besides elements, to be kept for [`Planner::roll_back`] before a transaction begins.
+    pub(crate) fn written(&self) -> Written {
+        self.shared.written()
+    }
+
+    /// Takes back the updates of a transaction that was not committed.
+    pub(crate) fn roll_back(&mut self, updates: Vec<Undo>, written: Written) {
+        // The table is as it was before.
+        let mut unwritten = Transaction::new(TableId { family: self.context.family, name: TABLE });
+        for Undo { name, old } in updates.into_iter().rev() {
+            let new = self.ports.remove(&name);
+            self.replace(&name, new.as_deref(), old.as_deref(), &mut unwritten);
+            if let Some(old) = old {
+                self.ports.insert(name, old);
+            }
+            unwritten.changes.clear();
+        }
+        self.finish_transaction(&mut unwritten);
+        self.shared.restore(written);
+    }
+
+    /// Returns the service port that an element of a refused change belongs to.
+    pub(crate) fn owner_of(&self, change: &Change) -> Option<ServicePortName> {
+        let (Change::AddElement(set, element) | Change::DeleteElement(set, element)) = change else { return None };
+        match SetId::from_name(set)? {
+            SetId::Services | SetId::NodePorts | SetId::Restricted => {
+                self.owners.get(&frontend_from_key(&element.key)?).cloned()
+            }
+            SetId::Lists | SetId::Endpoints(_) | SetId::Slots | SetId::SourceRanges(_) | SetId::Sticky(_) => {
+                let list = element.key.iter().find_map(|value| match value {
+                    Value::ClassId(id) => ListNumber::from_class_id(*id),
+                    _ => None,
+                });
+                let (number, _) = list?;
+                self.ports.iter().find(|(_, port)| port.number == number).map(|(name, _)| name.clone())
+            }
+            SetId::ClusterIps => {
+                let address = element.key.first();
+                let mut ports = self.ports.iter();
+                let owner =
+                    ports.find(|(_, port)| port.exposure.service.cluster_ip.map(Value::Address).as_ref() == address);
+                owner.map(|(name, _)| name.clone())
+            }
+            SetId::Dispatch | SetId::LocalDispatch | SetId::Affinity | SetId::Hairpin | SetId::NodePortAddresses => {
+                None
+            }
         }
     }
 
@@ -247,6 +313,10 @@ impl Planner {
         // What a frontend leads to is there before it and after it, because a long transaction is split.
         transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
+            if new.is_some_and(|new| new.exposure.frontends.len() > MANY_FRONTENDS) {
+                // The transaction will be split, and its end comes too late.
+                self.shared.write_rules(&self.context, transaction);
+            }
             self.replace_frontends(name, old, new, transaction);
         }
         transaction.changes.extend(classes.removals.into_iter().chain(lists.removals));
@@ -352,4 +422,6 @@ fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
     addresses.iter().map(|address| (SetId::NodePortAddresses, Element::new([(*address).into()])))
 }
 
+/// Service ports with more frontends may be written in several transactions.
+const MANY_FRONTENDS: usize = 100;
 const TABLE_COMMENT: Comment = Comment::fixed("services, written by ferroute");

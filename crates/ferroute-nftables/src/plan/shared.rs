@@ -31,7 +31,7 @@ pub(super) struct SharedObjects {
 
 /// What the kernel has been sent besides elements that are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
+pub(crate) struct Written {
     /// Sets that were written with the rules that refer to them.
     sets: BTreeSet<SetId>,
     /// Classes that are not in use any more, whose chains still exist, and whether their elements do. A packet may still
@@ -139,6 +139,16 @@ impl SharedObjects {
     /// Forgets the unused classes, after they were deleted.
     pub(super) fn unused_deleted(&mut self) {
         self.written.unused.clear();
+    }
+
+    /// Returns what was written, for [`SharedObjects::restore`].
+    pub(super) fn written(&self) -> Written {
+        self.written.clone()
+    }
+
+    /// Restores the state before transactions that were not committed.
+    pub(super) fn restore(&mut self, written: Written) {
+        self.written = written;
     }
 
     /// Returns the sets that were written with their rules.

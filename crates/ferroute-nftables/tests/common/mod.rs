@@ -64,7 +64,8 @@ impl Kernel for SharedKernel {
 
     fn commit(&mut self, transaction: &Transaction) -> Result<(), MemoryError> {
         if *self.refuses.lock().unwrap() {
-            return Err(MemoryError { change: transaction.to_string(), kind: ErrorKind::Other });
+            let change = transaction.to_string();
+            return Err(MemoryError { change, kind: ErrorKind::Circumstances, refused: None });
         }
         self.lock().commit(transaction)
     }

@@ -11,7 +11,7 @@ use ferroute_core::{DataplaneError, IpFamily, Protocol, ServicePortEntry, Servic
 use ferroute_host::{Listener, ListenerError, listeners};
 use ferroute_kube::EventType;
 
-use super::{EventRecorder, Job, lost_frontends::report_lost_frontends};
+use super::{EventRecorder, Job, lost_frontends::report_lost_frontends, rejected_rules::report_rejected_rules};
 use crate::{
     logging::chain,
     observer::{FamilySynced, Observer},
@@ -111,6 +111,7 @@ impl EventsObserver {
 impl Observer for EventsObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         report_lost_frontends(&self.events, sync);
+        report_rejected_rules(&self.events, sync);
         let new = self.update(sync);
         if !new.is_empty() {
             self.events.queue(Job::CheckListeners(new));

@@ -7,10 +7,12 @@ use std::{
 
 use anyhow::Context;
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, StaleConntrackEntries, SyncReport, Tracker,
+    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, Rejection, ServicePortEntry,
+    ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
 };
 use ferroute_host::conntrack;
 
+use super::isolation::Isolation;
 use crate::logging::chain;
 
 /// The kernel's connection tracking table.
@@ -54,6 +56,8 @@ pub(crate) struct FamilySync {
     /// The kernel's rules may differ from the last ones written: at the start, after a failure, and after modification by
     /// another program.
     needs_resync: bool,
+    /// Service ports whose rules the kernel refuses.
+    isolation: Isolation,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
 }
@@ -79,7 +83,14 @@ pub struct FamilyOutcome {
 impl FamilySync {
     /// Creates the state of a family whose rules have not been written yet.
     pub(crate) fn new(family: IpFamily, dataplane: Box<dyn Dataplane>, settings: ProxySettings) -> Self {
-        Self { family, dataplane, settings, needs_resync: true, stale: StaleConntrackEntries::default() }
+        Self {
+            family,
+            dataplane,
+            settings,
+            needs_resync: true,
+            isolation: Isolation::default(),
+            stale: StaleConntrackEntries::default(),
+        }
     }
 
     /// Returns the IP family.
@@ -100,6 +111,11 @@ impl FamilySync {
     /// Reports whether the next sync is a full one.
     pub(crate) fn needs_resync(&self) -> bool {
         self.needs_resync
+    }
+
+    /// Reports whether a service port whose rules the kernel refused is to be retried.
+    pub(crate) fn is_retry_due(&self) -> bool {
+        self.isolation.is_retry_due(tokio::time::Instant::now())
     }
 
     /// Does the dataplane's periodic work.
@@ -137,11 +153,7 @@ impl FamilySync {
         self.stale.merge(StaleConntrackEntries::from_changes(table, &changes));
         // After a failure, the rules in the kernel are unknown.
         self.needs_resync = true;
-        let report = match (full, changes.is_empty()) {
-            (true, _) => Some(self.dataplane.resync(table)?),
-            (false, true) => None,
-            (false, false) => Some(self.dataplane.sync(table, &changes)?),
-        };
+        let report = self.write(full, table, &changes)?;
         self.needs_resync = false;
         let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
         let (conntrack_deleted, conntrack_error) = match self.delete_stale(conntrack, host_addresses) {
@@ -151,6 +163,132 @@ impl FamilySync {
         let conntrack_took = conntrack_start.map(|start| start.elapsed());
         let took = start.elapsed();
         Ok(FamilyOutcome { report, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
+    }
+
+    /// Writes the changes, except those of service ports that the kernel rejects, and retries these alone when it is time.
+    fn write(
+        &mut self,
+        full: bool,
+        table: &ServiceTable,
+        changes: &Changes,
+    ) -> Result<Option<SyncReport>, DataplaneError> {
+        let mut allowed = changes.clone();
+        self.isolation.filter(table, &mut allowed);
+        // What belongs to service ports that are set aside is no reason for a sync.
+        let is_empty = allowed.previous.is_empty() && !allowed.node && !allowed.service_cidrs;
+        let mut report = match (full, is_empty) {
+            (true, _) => Some(self.resync(table, changes)?),
+            (false, true) => None,
+            (false, false) => Some(self.sync_changes(table, &allowed)?),
+        };
+        for (name, accepted) in self.isolation.due(tokio::time::Instant::now()) {
+            let retried = self.retry(table, &name, accepted)?;
+            match &mut report {
+                Some(report) => report.add(retried),
+                None => report = Some(retried),
+            }
+        }
+        if let Some(report) = &mut report {
+            report.isolated = self.isolation.len();
+        }
+        Ok(report)
+    }
+
+    fn sync_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let applied = self.isolation.apply(table, None);
+        match self.dataplane.sync(&applied, changes) {
+            Ok(report) => {
+                for Rejection { service_port, .. } in &report.rejected {
+                    let accepted = changes.previous.get(service_port).cloned().flatten();
+                    self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
+                }
+                Ok(report)
+            }
+            Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn resync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let applied = self.isolation.apply(table, None);
+        match self.dataplane.resync(&applied) {
+            Ok(report) => {
+                // It compares all rules, so that none of a rejected service port are left.
+                for Rejection { service_port, .. } in &report.rejected {
+                    self.isolation.reject(service_port, None, tokio::time::Instant::now());
+                }
+                Ok(report)
+            }
+            Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes all rules without those of the service port that an error names, and of others that are rejected then.
+    fn resync_without(
+        &mut self,
+        mut error: DataplaneError,
+        table: &ServiceTable,
+        changes: &Changes,
+    ) -> Result<SyncReport, DataplaneError> {
+        let mut rejected = Vec::new();
+        for _ in 0..MAX_REJECTIONS {
+            let DataplaneError::Rejected { service_port, .. } = &error else { return Err(error) };
+            let accepted = match self.isolation.has_accepted_rules(service_port) {
+                // Not even without it.
+                Some(false) => return Err(error),
+                // Its last accepted rules are rejected now.
+                Some(true) => None,
+                None => changes.previous.get(service_port).cloned().flatten(),
+            };
+            rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
+            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
+            match self.dataplane.resync(&self.isolation.apply(table, None)) {
+                Ok(mut report) => {
+                    for Rejection { service_port, .. } in &report.rejected {
+                        self.isolation.reject(service_port, None, tokio::time::Instant::now());
+                    }
+                    report.rejected.append(&mut rejected);
+                    return Ok(report);
+                }
+                Err(next) => error = next,
+            }
+        }
+        // The service ports that were found stay set aside, and the next sync finds more.
+        Err(error)
+    }
+
+    /// Writes the rules of a service port that was rejected.
+    fn retry(
+        &mut self,
+        table: &ServiceTable,
+        name: &ServicePortName,
+        accepted: Option<ServicePortEntry>,
+    ) -> Result<SyncReport, DataplaneError> {
+        let changes = Changes {
+            services: [name.service.clone()].into(),
+            previous: [(name.clone(), accepted.clone())].into(),
+            ..Changes::default()
+        };
+        let with_it = self.isolation.apply(table, Some(name));
+        match self.dataplane.sync(&with_it, &changes) {
+            Ok(report) => {
+                if report.rejected.is_empty() {
+                    tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
+                    self.isolation.accept(name);
+                } else {
+                    self.isolation.reject(name, accepted, tokio::time::Instant::now());
+                }
+                Ok(report)
+            }
+            Err(error @ DataplaneError::Rejected { .. }) => {
+                self.isolation.reject(name, accepted, tokio::time::Instant::now());
+                let mut report = self.dataplane.resync(&self.isolation.apply(table, None))?;
+                report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&error) });
+                Ok(report)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn delete_stale(&mut self, conntrack: &mut dyn ConntrackTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
@@ -166,3 +304,6 @@ impl FamilySync {
         Ok(deleted)
     }
 }
+
+/// How many service ports one sync may set aside where each costs a full sync. The next one continues.
+const MAX_REJECTIONS: usize = 16;

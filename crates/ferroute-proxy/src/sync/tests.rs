@@ -1,3 +1,5 @@
+mod isolation;
+
 use std::{
     collections::VecDeque,
     net::SocketAddr,

@@ -1,0 +1,151 @@
+//! Service ports whose rules are refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ferroute_core::{Rejection, ServicePortName};
+
+use super::*;
+
+/// How a mode reports a service port whose rules are refused.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Style {
+    /// It applies all others and reports it.
+    Reports,
+    /// It applies nothing and names it.
+    Fails,
+}
+
+/// A dataplane that refuses endpoints with one address.
+#[derive(Clone)]
+struct PickyDataplane {
+    style: Style,
+    refused: Arc<Mutex<&'static str>>,
+    /// The endpoints of all service ports that have rules.
+    applied: Arc<Mutex<BTreeMap<ServicePortName, Vec<String>>>>,
+    attempts: Arc<Mutex<usize>>,
+}
+
+impl PickyDataplane {
+    fn write(&self, table: &ServiceTable, names: &BTreeSet<ServicePortName>) -> Result<SyncReport, DataplaneError> {
+        let mut applied = self.applied.lock().unwrap().clone();
+        let mut report = SyncReport::default();
+        for name in names {
+            let Some(entry) = table.entries.get(name) else {
+                applied.remove(name);
+                continue;
+            };
+            let endpoints: Vec<String> = entry.endpoints.iter().map(|it| it.address.to_string()).collect();
+            if !endpoints.contains(&(*self.refused.lock().unwrap()).to_owned()) {
+                applied.insert(name.clone(), endpoints);
+                continue;
+            }
+            *self.attempts.lock().unwrap() += 1;
+            if self.style == Style::Fails {
+                let (rules, service_port) = ("rules".to_owned(), name.clone());
+                return Err(DataplaneError::Rejected { rules, service_port, source: "refused".into() });
+            }
+            report.rejected.push(Rejection { service_port: name.clone(), error: "refused".to_owned() });
+        }
+        *self.applied.lock().unwrap() = applied;
+        Ok(report)
+    }
+}
+
+impl Dataplane for PickyDataplane {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        self.write(table, &changes.previous.keys().cloned().collect())
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        let known: BTreeSet<ServicePortName> = self.applied.lock().unwrap().keys().cloned().collect();
+        self.write(table, &known.into_iter().chain(table.entries.keys().cloned()).collect())
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Ok(false)
+    }
+}
+
+fn slice_of(name: &str, addresses: &[&str]) -> Change {
+    let slice = slice(&format!("shop/{name}-a"), name).port("http", 8080);
+    let slice = addresses.iter().fold(slice, |slice, address| slice.pod(pod(address)));
+    Change::Desired(TrackerEvent::from_slice(&slice.build(), "node-1").unwrap(), origin())
+}
+
+fn service_of(name: &str, address: &str) -> Change {
+    let service = service(&format!("shop/{name}")).cluster_ip(address).port("http", 80);
+    Change::Desired(TrackerEvent::from_service(&service.build()).unwrap(), origin())
+}
+
+async fn check(style: Style) {
+    let dataplane = PickyDataplane {
+        style,
+        refused: Arc::new(Mutex::new("10.0.0.66")),
+        applied: Arc::default(),
+        attempts: Arc::default(),
+    };
+    let PickyDataplane { refused, applied, attempts, .. } = dataplane.clone();
+    let sync = SyncLoop::new(
+        ObservedTracker::new(Tracker::new(node("node-1")), Vec::new()),
+        vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
+        Vec::new(),
+        Box::new(FakeConntrack { journal: Journal::default(), entries: Vec::new() }),
+        Box::new(Vec::new),
+        Limits {
+            min_interval: Duration::from_secs(1),
+            burst: 2,
+            first_retry: Duration::from_millis(100),
+            longest_retry: Duration::from_secs(30),
+        },
+    );
+    let (changes, receiver) = mpsc::channel(16);
+    tokio::spawn(sync.run(receiver));
+    let after = async |time: u64, batch: Vec<Change>| {
+        changes.send(batch).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(time)).await;
+        let applied = applied.lock().unwrap();
+        applied
+            .iter()
+            .map(|(name, endpoints)| (name.service.name().to_owned(), endpoints.join(" ")))
+            .collect::<Vec<_>>()
+    };
+    let rules = |rules: &[(&str, &str)]| {
+        rules.iter().map(|(name, endpoints)| ((*name).to_owned(), (*endpoints).to_owned())).collect::<Vec<_>>()
+    };
+
+    // One is refused from the start, and others are applied.
+    let mut first =
+        vec![slice_of("evil", &["10.0.0.66"]), slice_of("web", &["10.0.0.1"]), slice_of("cart", &["10.0.0.2"])];
+    first.extend([service_of("evil", "10.96.0.1"), service_of("web", "10.96.0.2"), service_of("cart", "10.96.0.3")]);
+    first.push(Change::Synced);
+    assert_eq!(after(3, first).await, rules(&[("cart", "10.0.0.2"), ("web", "10.0.0.1")]), "{style:?}");
+    // Another one is refused after a change: its last rules stay, and others are still updated.
+    let changed = vec![slice_of("web", &["10.0.0.66"]), slice_of("cart", &["10.0.0.3"])];
+    assert_eq!(after(3, changed).await, rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.1")]), "{style:?}");
+    // It is retried soon after it was changed.
+    let expected = rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.4")]);
+    assert_eq!(after(3, vec![slice_of("web", &["10.0.0.4"])]).await, expected, "{style:?}");
+    // The other one is retried now and then, until it is accepted.
+    *attempts.lock().unwrap() = 0;
+    assert_eq!(after(3600, vec![]).await, expected, "{style:?}");
+    assert!((5..20).contains(&*attempts.lock().unwrap()), "{style:?}: {attempts:?}");
+    *refused.lock().unwrap() = "";
+    let all = rules(&[("cart", "10.0.0.3"), ("evil", "10.0.0.66"), ("web", "10.0.0.4")]);
+    assert_eq!(after(1200, vec![]).await, all, "{style:?}");
+    // A removed service port is removed.
+    *refused.lock().unwrap() = "10.0.0.66";
+    after(3, vec![slice_of("web", &["10.0.0.66"])]).await;
+    let deleted = TrackerEvent::ServiceDeleted(namespaced_name("shop/web"));
+    let left = after(3, vec![Change::Desired(deleted, origin())]).await;
+    assert!(!left.iter().any(|(name, _)| name == "web"), "{style:?}: {left:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_service_port_does_not_delay_others_where_the_mode_reports_it() {
+    check(Style::Reports).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_service_port_does_not_delay_others_where_the_mode_fails() {
+    check(Style::Fails).await;
+}
