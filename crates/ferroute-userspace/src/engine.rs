@@ -1,0 +1,122 @@
+//! The set of open listeners.
+
+use std::{collections::HashMap, hash::Hash, io, sync::Arc, time::Duration};
+
+use ferroute_core::Protocol;
+use tokio::task::AbortHandle;
+
+use crate::{
+    listener::{Limits, Listener, ListenerSpec, ListenerStats, Shared},
+    ports::PortRange,
+    tcp, udp,
+};
+
+/// Listeners by a key of the caller's choice. All methods must be called within a tokio runtime.
+#[derive(Debug)]
+pub struct Engine<K> {
+    shared: Arc<Shared>,
+    ports: PortRange,
+    listeners: HashMap<K, Open>,
+    /// Number of listeners that were opened, to spread them over the range of ports.
+    opened: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    port: u16,
+    spec: ListenerSpec,
+    listener: Arc<Listener>,
+    task: AbortHandle,
+}
+
+/// A listener could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The protocol cannot be relayed.
+    #[error("protocol {0} is not supported in userspace mode")]
+    UnsupportedProtocol(Protocol),
+    /// No socket could be opened.
+    #[error("cannot listen")]
+    Listen(#[from] io::Error),
+}
+
+impl<K: Clone + Eq + Hash> Engine<K> {
+    /// Returns an engine without listeners.
+    pub fn new(limits: Limits, ports: PortRange) -> Self {
+        Self { shared: Shared::new(limits), ports, listeners: HashMap::new(), opened: 0 }
+    }
+
+    /// Opens a listener or changes what an open one serves, and returns its port. The port of a listener changes only with
+    /// its family or protocol.
+    ///
+    /// # Errors
+    /// If the listener cannot be opened. An open one of this key is kept.
+    pub fn set(&mut self, key: K, spec: ListenerSpec) -> Result<u16, OpenError> {
+        if let Some(open) = self.listeners.get_mut(&key)
+            && (open.spec.family, open.spec.protocol) == (spec.family, spec.protocol)
+        {
+            if open.spec != spec {
+                open.listener.balancer().update(&spec.endpoints, spec.affinity);
+                open.spec = spec;
+            }
+            return Ok(open.port);
+        }
+        let listener = Listener::new(self.shared.clone(), &spec);
+        let start = self.opened;
+        let (port, task) = match spec.protocol {
+            Protocol::Tcp => {
+                let socket = self.ports.bind(start, |port| tcp::listen(spec.family, port))?;
+                (socket.local_addr()?.port(), tokio::spawn(tcp::serve(listener.clone(), socket)))
+            }
+            Protocol::Udp => {
+                let socket = self.ports.bind(start, |port| udp::listen(spec.family, port))?;
+                (socket.local_addr()?.port(), tokio::spawn(udp::serve(listener.clone(), socket)))
+            }
+            Protocol::Sctp => return Err(OpenError::UnsupportedProtocol(spec.protocol)),
+        };
+        self.opened = self.opened.wrapping_add(1);
+        let open = Open { port, spec, listener, task: task.abort_handle() };
+        if let Some(old) = self.listeners.insert(key, open) {
+            old.task.abort();
+        }
+        Ok(port)
+    }
+
+    /// Closes a listener. Its established connections continue.
+    pub fn close(&mut self, key: &K) {
+        if let Some(open) = self.listeners.remove(key) {
+            open.task.abort();
+        }
+    }
+
+    /// Returns the keys of all open listeners.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.listeners.keys()
+    }
+
+    /// Returns the port of an open listener.
+    pub fn port(&self, key: &K) -> Option<u16> {
+        self.listeners.get(key).map(|open| open.port)
+    }
+
+    /// Returns what an open listener did.
+    pub fn stats(&self, key: &K) -> Option<ListenerStats> {
+        self.listeners.get(key).map(|open| open.listener.stats())
+    }
+
+    /// Closes all listeners and waits until the last TCP connection has ended or `deadline` has passed. Returns the number
+    /// of connections that remain; they end with the runtime.
+    pub async fn drain(mut self, deadline: Duration) -> usize {
+        for (_, open) in self.listeners.drain() {
+            open.task.abort();
+        }
+        let limits = self.shared.limits;
+        // More permits than 32 bits can count would need as many connections.
+        let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+        let ended = tokio::time::timeout(deadline, self.shared.connections.acquire_many(all)).await.is_ok();
+        if ended { 0 } else { limits.connections - self.shared.connections.available_permits() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

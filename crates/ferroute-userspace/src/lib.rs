@@ -1,0 +1,26 @@
+//! kube-proxy's historical userspace mode: a process accepts the connections of clients and relays them to endpoints.
+//!
+//! ```text
+//!   client ──► 10.96.0.10:80 ──(redirected by a rule)──► listener of the service port ──► endpoint
+//!                                                         │ accepts      │ connects
+//!                                                         └── splice(2) ─┘
+//! ```
+//!
+//! A client's connection is accepted before an endpoint is chosen. If that endpoint refuses or does not answer, another
+//! one is tried, so a client never sees a refused connection while any endpoint lives. The price is that the endpoint sees
+//! the node's address instead of the client's, and that each byte passes through a process.
+//!
+//! [`Engine`] holds the listeners; it knows neither Services nor rules.
+
+mod balancer;
+mod engine;
+mod listener;
+mod ports;
+mod relay;
+mod tcp;
+mod udp;
+
+pub use engine::{Engine, OpenError};
+pub use listener::{Limits, ListenerSpec, ListenerStats};
+pub use ports::{NoFreePort, PortRange};
+pub use relay::Relayed;

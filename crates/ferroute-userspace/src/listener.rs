@@ -1,0 +1,182 @@
+//! What a listener serves, its state shared by the tasks of its connections, and its counters.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ferroute_core::{IpFamily, Protocol};
+use socket2::{Domain, Socket, Type};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{balancer::Balancer, relay::PipePool};
+
+/// What a listener serves. Traffic of different policies uses different endpoints, and therefore different listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSpec {
+    /// The family of the listener's address and of all endpoints.
+    pub family: IpFamily,
+    /// The protocol: TCP or UDP.
+    pub protocol: Protocol,
+    /// The endpoints for new connections. Established ones stay where they are.
+    pub endpoints: Vec<SocketAddr>,
+    /// The timeout of session affinity, if enabled.
+    pub affinity: Option<Duration>,
+}
+
+/// Limits on what all listeners of a process use together. A single listener gets at most half of each, so that the clients
+/// of one Service cannot take everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections (TCP). While all are in use, further ones wait in the kernel's queue of their listener.
+    pub connections: usize,
+    /// Flows (UDP): clients whose last datagram is not older than [`Limits::udp_timeout`]. Datagrams of further clients are
+    /// dropped.
+    pub flows: usize,
+    /// How long a flow without datagrams is kept.
+    pub udp_timeout: Duration,
+}
+
+impl Default for Limits {
+    /// Returns 65,536 connections and flows, and the idle timeout that kube-proxy's userspace mode had: 250 ms.
+    fn default() -> Self {
+        Self { connections: 65_536, flows: 65_536, udp_timeout: Duration::from_millis(250) }
+    }
+}
+
+/// What a listener did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerStats {
+    /// Connections or flows that reached an endpoint.
+    pub connections: u64,
+    /// Those that are open now.
+    pub active: u64,
+    /// Attempts to reach an endpoint that failed; each was followed by an attempt to reach another one, if there was one.
+    pub failed_attempts: u64,
+    /// Connections that reached no endpoint, and datagrams that were dropped.
+    pub refused: u64,
+    /// Bytes from clients to endpoints, of connections that have ended.
+    pub bytes_to_endpoints: u64,
+    /// Bytes from endpoints to clients, of connections that have ended.
+    pub bytes_to_clients: u64,
+}
+
+/// What all listeners of a process share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) limits: Limits,
+    pub(crate) pipes: PipePool,
+    pub(crate) connections: Arc<Semaphore>,
+    pub(crate) flows: Arc<Semaphore>,
+}
+
+/// What the tasks of one listener share.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) shared: Arc<Shared>,
+    balancer: Mutex<Balancer>,
+    pub(crate) counters: Counters,
+    /// The part of the shared limit that this listener may use.
+    quota: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) connections: AtomicU64,
+    pub(crate) ended: AtomicU64,
+    pub(crate) failed_attempts: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) bytes_to_endpoints: AtomicU64,
+    pub(crate) bytes_to_clients: AtomicU64,
+}
+
+/// The right to one connection or flow, within the quota of its listener and the limit of the process.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    _quota: OwnedSemaphorePermit,
+    _shared: OwnedSemaphorePermit,
+}
+
+impl Shared {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            pipes: PipePool::default(),
+            connections: Arc::new(Semaphore::new(limits.connections)),
+            flows: Arc::new(Semaphore::new(limits.flows)),
+        })
+    }
+}
+
+impl Listener {
+    pub(crate) fn new(shared: Arc<Shared>, spec: &ListenerSpec) -> Arc<Self> {
+        let limit = match spec.protocol {
+            Protocol::Udp => shared.limits.flows,
+            _ => shared.limits.connections,
+        };
+        let quota = Arc::new(Semaphore::new(limit.div_ceil(2)));
+        let listener = Self { shared, balancer: Mutex::default(), counters: Counters::default(), quota };
+        listener.balancer().update(&spec.endpoints, spec.affinity);
+        Arc::new(listener)
+    }
+
+    /// Returns the balancer. It is locked for short computations only, never across an await.
+    pub(crate) fn balancer(&self) -> MutexGuard<'_, Balancer> {
+        // Its methods leave it valid at every point at which they could panic.
+        self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the right to a connection.
+    pub(crate) async fn connection_permit(&self) -> Permit {
+        let quota = acquire(&self.quota).await;
+        Permit { _quota: quota, _shared: acquire(&self.shared.connections).await }
+    }
+
+    /// Returns the right to a flow, if one is free.
+    pub(crate) fn flow_permit(&self) -> Option<Permit> {
+        let quota = self.quota.clone().try_acquire_owned().ok()?;
+        let shared = self.shared.flows.clone().try_acquire_owned().ok()?;
+        Some(Permit { _quota: quota, _shared: shared })
+    }
+
+    pub(crate) fn stats(&self) -> ListenerStats {
+        let counters = &self.counters;
+        // The end of a connection is counted after its begin, so that the difference is never negative in this order.
+        let ended = counters.ended.load(Relaxed);
+        let connections = counters.connections.load(Relaxed);
+        ListenerStats {
+            connections,
+            active: connections.saturating_sub(ended),
+            failed_attempts: counters.failed_attempts.load(Relaxed),
+            refused: counters.refused.load(Relaxed),
+            bytes_to_endpoints: counters.bytes_to_endpoints.load(Relaxed),
+            bytes_to_clients: counters.bytes_to_clients.load(Relaxed),
+        }
+    }
+}
+
+async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    match semaphore.clone().acquire_owned().await {
+        Ok(permit) => permit,
+        // It is never closed.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Creates a non-blocking socket that is bound to a port on all addresses of a family.
+pub(crate) fn bind(family: IpFamily, kind: Type, port: u16) -> std::io::Result<Socket> {
+    let (domain, any) = match family {
+        IpFamily::V4 => (Domain::IPV4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        IpFamily::V6 => (Domain::IPV6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+    };
+    let socket = Socket::new(domain, kind.nonblocking().cloexec(), None)?;
+    if family == IpFamily::V6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&SocketAddr::new(any, port).into())?;
+    Ok(socket)
+}

@@ -1,0 +1,117 @@
+//! TCP listeners: each connection is accepted first, then an endpoint is found for it.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use ferroute_core::{IpFamily, error_chain};
+use socket2::{SockRef, TcpKeepalive, Type};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    listener::{Listener, bind},
+    relay::relay,
+};
+
+/// Opens a listening socket on a port.
+pub(crate) fn listen(family: IpFamily, port: u16) -> io::Result<TcpListener> {
+    let socket = bind(family, Type::STREAM, port)?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Accepts connections until the task is aborted. Connections go on without it.
+pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
+    loop {
+        let permit = listener.connection_permit().await;
+        let (client, address) = match socket.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => {
+                tracing::warn!("cannot accept connections; retrying: {}", error_chain(&error));
+                sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let listener = listener.clone();
+        tokio::spawn(async move {
+            serve_connection(&listener, client, address).await;
+            drop(permit);
+        });
+    }
+}
+
+/// Reports whether the error of an accept is that of a client that has gone, and not that of this host.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
+}
+
+async fn serve_connection(listener: &Listener, client: TcpStream, address: SocketAddr) {
+    let counters = &listener.counters;
+    let Some(endpoint) = connect(listener, address).await else {
+        counters.refused.fetch_add(1, Relaxed);
+        // The client must not take the end for an empty response. A socket that is closed already needs no reset.
+        let _ = client.set_zero_linger();
+        return;
+    };
+    counters.connections.fetch_add(1, Relaxed);
+    for stream in [&client, &endpoint] {
+        // Without these options the connection works, but more slowly, or longer than its peer.
+        let _ = stream.set_nodelay(true);
+        let _ = SockRef::from(stream).set_tcp_keepalive(&KEEPALIVE);
+    }
+    match relay(&client, &endpoint, &listener.shared.pipes).await {
+        Ok(relayed) => {
+            counters.bytes_to_endpoints.fetch_add(relayed.to_endpoint, Relaxed);
+            counters.bytes_to_clients.fetch_add(relayed.to_client, Relaxed);
+        }
+        Err(error) => tracing::trace!(%address, "connection ended: {}", error_chain(&error)),
+    }
+    counters.ended.fetch_add(1, Relaxed);
+}
+
+/// Connects to an endpoint for a client; `None` if none can be reached.
+///
+/// All endpoints are tried in several rounds, each with a longer timeout. The endpoints may change meanwhile.
+async fn connect(listener: &Listener, client: SocketAddr) -> Option<TcpStream> {
+    let start = Instant::now();
+    for attempt in ATTEMPT_TIMEOUTS {
+        let candidates = listener.balancer().candidates(client.ip(), Instant::now());
+        for endpoint in candidates {
+            if let Ok(Ok(stream)) = timeout(attempt, TcpStream::connect(endpoint)).await {
+                listener.balancer().connected(client.ip(), endpoint, Instant::now());
+                return Some(stream);
+            }
+            listener.counters.failed_attempts.fetch_add(1, Relaxed);
+            listener.balancer().failed(endpoint, Instant::now());
+            if start.elapsed() > CONNECT_DEADLINE {
+                return None;
+            }
+        }
+    }
+    None
+}
+
+/// Timeouts of the rounds, as kube-proxy's userspace mode had them.
+const ATTEMPT_TIMEOUTS: [Duration; 4] =
+    [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+
+/// When the search for an endpoint ends. Many endpoints that do not answer would otherwise hold a client for minutes.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Connections that wait to be accepted; the kernel limits the number to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+
+/// Delay after a failed accept, which most likely has no descriptor left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Detects peers that have gone without a word in about two minutes, so that they do not hold a connection forever.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15)).with_retries(4);
