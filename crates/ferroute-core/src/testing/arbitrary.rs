@@ -11,9 +11,11 @@
 //! port numbers, pods, and one external IP with different ports.
 //!
 //! [`contested_service`] and [`contested_cluster`] are the opposite: all Services claim the same few addresses.
+//! [`adversarial_cluster`] has the most unusual values that the API server accepts.
 //!
 //! The address of an endpoint determines its node. The proxy's node is always called [`NODE`].
 
+mod adversarial;
 mod contested;
 mod service;
 mod settings;
@@ -25,6 +27,7 @@ use ferroute_api::{EndpointSlice, Node, NodeAddress, Service, Taint, labels};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 
 pub use self::{
+    adversarial::adversarial_cluster,
     contested::{CONTESTED, CONTESTED_ADDRESSES, contested_cluster, contested_name, contested_service},
     settings::settings,
 };
