@@ -1,4 +1,8 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    collections::HashSet,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use ferroute_core::Protocol;
 use ferroute_netlink::{self as netlink, Error, Message, Request, Socket};
@@ -23,6 +27,22 @@ pub struct Listener {
     pub user: u32,
     /// The socket's inode, as shown in `/proc/PID/fd`.
     pub inode: u32,
+}
+
+/// Returns the inodes of this process's own sockets, comparable with [`Listener::inode`].
+///
+/// # Errors
+///
+/// `/proc/self/fd` cannot be read.
+pub fn own_sockets() -> io::Result<HashSet<u32>> {
+    let mut inodes = HashSet::new();
+    for entry in fs::read_dir("/proc/self/fd")? {
+        // The descriptor of the directory itself is closed meanwhile, and others may be.
+        let Ok(target) = fs::read_link(entry?.path()) else { continue };
+        let inode = target.to_str().and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
+        inodes.extend(inode.and_then(|inode| inode.parse::<u32>().ok()));
+    }
+    Ok(inodes)
 }
 
 /// Returns the listening sockets of a protocol in the calling thread's network namespace, sorted: TCP and SCTP sockets in

@@ -23,10 +23,10 @@ use ferroute_kube::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReferenc
 use ferroute_source::Problem;
 use tokio::{sync::mpsc, time::Instant};
 
-pub(crate) use self::node_ports::EventsObserver;
+pub(crate) use self::node_ports::{ChangedNodePorts, Check, EventsObserver, NodePort, NodePorts};
 use self::{
     correlator::{Action, EventCorrelator},
-    node_ports::{Conflict, NodePort, conflicts},
+    node_ports::{Conflict, conflicts},
 };
 use crate::{
     host_setup::{CONNTRACK_BUCKETS, HostSetup, OOM_SCORE},
@@ -47,8 +47,8 @@ pub(crate) struct EventRecorder {
 enum Job {
     /// Write an Event.
     Write(KubeEvent),
-    /// Check whether processes of the host listen on these new node ports.
-    CheckListeners(Vec<NodePort>),
+    /// Check whether processes of the host use these node ports.
+    CheckNodePorts(Vec<NodePort>, Check),
 }
 
 impl EventRecorder {
@@ -154,6 +154,16 @@ impl EventRecorder {
         });
     }
 
+    /// Records that node ports cannot be held.
+    pub(crate) fn node_ports_not_held(&self, error: &str) {
+        self.on_node(EventType::Warning, "FailedToHoldNodePorts", "Listen", error.to_owned());
+    }
+
+    /// Checks node ports for processes of the host that use them, and records each as an Event of the Service.
+    pub(crate) fn check_node_ports(&self, ports: Vec<NodePort>, check: Check) {
+        self.queue(Job::CheckNodePorts(ports, check));
+    }
+
     fn ignored(&self, regarding: ObjectReference, errors: &str) {
         let note = format!("node {} ignores it and keeps its last valid version: {errors}", self.node);
         self.write(KubeEvent {
@@ -198,13 +208,13 @@ impl EventWriter {
         while let Some(job) = jobs.recv().await {
             match job {
                 Job::Write(event) => self.record(&event).await,
-                Job::CheckListeners(ports) => self.check_listeners(ports).await,
+                Job::CheckNodePorts(ports, check) => self.check_node_ports(ports, check).await,
             }
         }
     }
 
-    async fn check_listeners(&mut self, ports: Vec<NodePort>) {
-        let conflicts = match run_blocking("listeners", || conflicts(ports)).await {
+    async fn check_node_ports(&mut self, ports: Vec<NodePort>, check: Check) {
+        let conflicts = match run_blocking("listeners", move || conflicts(ports, check)).await {
             Ok(Ok(conflicts)) => conflicts,
             Ok(Err(error)) => return tracing::debug!("cannot check for listeners on node ports: {}", chain(&error)),
             Err(error) => return tracing::warn!("cannot check for listeners on node ports: {error}"),

@@ -38,6 +38,7 @@ mod drain;
 mod events;
 pub mod feed;
 mod health;
+mod held_node_ports;
 pub mod host_setup;
 pub mod kernel_rules;
 pub mod logging;

@@ -49,6 +49,7 @@ use crate::{
     events::{EventRecorder, EventsObserver},
     feed::Feed,
     health::HealthObserver,
+    held_node_ports::HeldNodePorts,
     host_setup::HostSetup,
     logging::{self, SyncLog, chain},
     modes::Registry,
@@ -167,6 +168,7 @@ impl Daemon<'_> {
     async fn run(self, more_observers: Vec<Box<dyn Observer>>, mut lost: LostTasks) -> anyhow::Result<End> {
         let Self { registry, args, settings, setup, status, watchdog, tasks, shutdown } = self;
         let resolved = &settings.resolved;
+        let hold_node_ports = args.args.hold_node_ports.0;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
         let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
         let config = ConfigWatch::new(registry, args, settings);
@@ -214,13 +216,16 @@ impl Daemon<'_> {
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
-            Box::new(HealthObserver::new(http, health.clone(), resolved.settings.clone(), events.clone())),
-            Box::new(EventsObserver::new(events)),
+            Box::new(HealthObserver::new(http.clone(), health.clone(), resolved.settings.clone(), events.clone())),
+            Box::new(EventsObserver::new(events.clone(), !hold_node_ports)),
             Box::new(first_sync),
             Box::new(recording),
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks)),
         ];
+        if hold_node_ports {
+            observers.push(Box::new(HeldNodePorts::new(resolved.settings.clone(), events, http)));
+        }
         observers.extend(more_observers);
         let mut state = ObservedTracker::new(Tracker::new(feed.node().clone()), observers);
         // The IP families depend on the node, so dataplanes are opened only after the initial lists.

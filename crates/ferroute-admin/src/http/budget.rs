@@ -67,6 +67,8 @@ pub(super) struct OpenSockets {
 #[derive(Debug, Default)]
 struct State {
     ports: usize,
+    /// Those of [`Self::ports`] that are only held.
+    held: usize,
     /// By number, in the order of arrival.
     connections: HashMap<u64, Entry>,
     by_peer: HashMap<IpAddr, usize>,
@@ -95,7 +97,10 @@ pub(super) struct ConnectionPermit {
 
 /// The place of a port in the budget, until it is dropped.
 #[derive(Debug)]
-pub struct PortPermit(Arc<OpenSockets>);
+pub struct PortPermit {
+    sockets: Arc<OpenSockets>,
+    is_held: bool,
+}
 
 /// The budget has no place for another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -120,7 +125,20 @@ impl OpenSockets {
         state.ports += 1;
         let most = self.budget.connections_beside(state.ports);
         state.evict_down_to(most);
-        Ok(PortPermit(Arc::clone(self)))
+        Ok(PortPermit { sockets: Arc::clone(self), is_held: false })
+    }
+
+    /// Takes a place for a port that is not served but only held. Held ports get half of the budget at most, so that there
+    /// always are places for those that are served.
+    pub(super) fn hold_port(self: &Arc<Self>) -> Result<PortPermit, TooManyPorts> {
+        let held = self.state().held;
+        if held >= self.budget.descriptors / 2 {
+            return Err(TooManyPorts { open: held });
+        }
+        let mut permit = self.open_port()?;
+        permit.is_held = true;
+        self.state().held += 1;
+        Ok(permit)
     }
 
     /// Takes a place for a connection. If there is none, another connection is closed: of the same peer if that has more
@@ -240,7 +258,9 @@ impl Drop for ConnectionPermit {
 
 impl Drop for PortPermit {
     fn drop(&mut self) {
-        self.0.state().ports -= 1;
+        let mut state = self.sockets.state();
+        state.ports -= 1;
+        state.held -= usize::from(self.is_held);
     }
 }
 

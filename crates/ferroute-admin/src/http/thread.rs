@@ -118,6 +118,15 @@ impl HttpThread {
         self.sockets.open_port()
     }
 
+    /// Takes a place in the budget for a port that is held, so that no other program can open it, but not served.
+    ///
+    /// # Errors
+    ///
+    /// Held ports use half of the budget already, or the budget has no place for another port.
+    pub fn hold_port(&self) -> Result<PortPermit, TooManyPorts> {
+        self.sockets.hold_port()
+    }
+
     /// Serves on an open port, for example one from [`listen`](crate::http::listen()).
     pub fn serve(&self, listener: TcpListener, handler: Arc<dyn Handler>, limits: Limits) -> io::Result<Server> {
         let listener = {

@@ -40,6 +40,11 @@ pub struct RunArgs {
     /// can read the names of all Services there.
     #[arg(long, default_value = "false")]
     pub enable_service_status: Switch,
+    /// Bind a socket to each node port, so that no other program takes it
+    ///
+    /// TCP, UDP and SCTP, at the addresses in nodePortAddresses. Each socket is a file descriptor of the proxy.
+    #[arg(long, default_value = "false")]
+    pub hold_node_ports: Switch,
     /// Remove the taint with this key from the Node after the first sync
     ///
     /// With this taint on new nodes, no pod starts before Services work.

@@ -4,13 +4,14 @@ mod conntrack;
 
 use std::{
     fs,
-    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
 };
 
 use ferroute_core::Protocol;
 use ferroute_host::{
-    AddressWatch, Counter, Ensured, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration, PacketCounters,
-    RuleGeneration, SysctlError, Sysctls, listeners, routes,
+    AddressWatch, Counter, Ensured, HeldPort, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration,
+    PacketCounters, RuleGeneration, SysctlError, Sysctls, listeners, routes,
 };
 use ferroute_testing::NetNs;
 
@@ -250,6 +251,34 @@ fn generation_changes_with_rules_of_its_namespace_only() {
     assert_eq!(generation.current().unwrap(), start + 3);
     namespace.command("iptables-nft-save", &[]);
     assert_eq!(generation.current().unwrap(), start + 3);
+}
+
+#[test]
+fn held_ports_exclude_other_sockets_and_receive_nothing() {
+    NetNs::new().run(|| {
+        for address in ["0.0.0.0:30080", "[::]:30080", "127.0.0.1:30081"].map(|address| address.parse().unwrap()) {
+            let held = [Protocol::Tcp, Protocol::Udp].map(|protocol| HeldPort::bind(protocol, address).unwrap());
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                assert!(HeldPort::bind(protocol, address).unwrap_err().is_in_use());
+            }
+            // The standard library sets SO_REUSEADDR.
+            assert_eq!(TcpListener::bind(address).unwrap_err().kind(), ErrorKind::AddrInUse);
+            let local =
+                SocketAddr::new(if address.is_ipv4() { "127.0.0.1" } else { "::1" }.parse().unwrap(), address.port());
+            assert_eq!(TcpStream::connect(local).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+            let sender = UdpSocket::bind(SocketAddr::new(local.ip(), 0)).unwrap();
+            sender.send_to(b"datagram", local).unwrap();
+            let udp = format!(":{:04X} ", address.port());
+            let table = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"]
+                .map(|path| fs::read_to_string(path).unwrap());
+            let socket = table.iter().flat_map(|table| table.lines()).find(|line| line.contains(&udp)).unwrap();
+            // `tx_queue:rx_queue`
+            assert_eq!(socket.split_whitespace().nth(4), Some("00000000:00000000"), "{socket}");
+            drop(held);
+            TcpListener::bind(address).unwrap();
+            UdpSocket::bind(address).unwrap();
+        }
+    });
 }
 
 #[test]

@@ -280,6 +280,27 @@ fn events_report_start_invalid_objects_and_used_node_ports() {
 }
 
 #[test]
+fn node_port_that_another_process_has_is_reported_and_held_once_it_is_free() {
+    let bind = |case: &Case, address: &str| case.cluster.node.run(|| std::net::UdpSocket::bind(address));
+    let case = Case::launch(Mode::Iptables, &["--hold-node-ports"], |server| {
+        apply(server, &Files::node_manifest(""));
+    });
+    let other = bind(&case, "192.168.0.1:30053").unwrap();
+    case.apply(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: dns}\nspec: {type: NodePort, ipFamilies: [IPv4, IPv6], \
+         clusterIP: 10.96.0.7, clusterIPs: [10.96.0.7, 'fd00:96::7'], \
+         ports: [{port: 53, nodePort: 30053, protocol: UDP}]}\n",
+    );
+    let event = case.wait_event("NodePortInUse");
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("dns")));
+    // The proxy's own socket of the other family is not reported.
+    assert!(event["note"].as_str().unwrap().contains("192.168.0.1:30053"), "{event}");
+    wait("the port of the other family", || bind(&case, "[::]:30053").is_err().then_some(()));
+    drop(other);
+    wait("the free port", || bind(&case, "192.168.0.1:30053").is_err().then_some(()));
+}
+
+#[test]
 fn forbidden_events_do_not_stop_the_proxy() {
     let mut case = Case::launch(Mode::Nftables, &[], |server| {
         server.behave(|behaviour| behaviour.failed_writes = vec![403; 100]);

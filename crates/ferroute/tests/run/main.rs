@@ -19,6 +19,7 @@ mod families;
 mod firewalld;
 mod hangs;
 mod health;
+mod held_ports;
 mod manifests;
 mod modes;
 mod nftables;

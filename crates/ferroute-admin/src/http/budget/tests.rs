@@ -105,3 +105,16 @@ async fn ports_displace_connections_except_the_last_ones() {
     drop(ports);
     assert!(sockets.open_port().is_ok());
 }
+
+#[test]
+fn held_ports_leave_places_to_served_ones() {
+    let sockets = sockets(8, 2);
+    let held: Vec<_> = (0..4).map(|_| sockets.hold_port().expect("a place")).collect();
+    assert_eq!(sockets.hold_port().map(drop), Err(TooManyPorts { open: 4 }));
+    let served: Vec<_> = (0..2).map(|_| sockets.open_port().expect("a place")).collect();
+    assert_eq!(sockets.open_port().map(drop), Err(TooManyPorts { open: 6 }));
+    drop(held);
+    assert!(sockets.hold_port().is_ok());
+    drop(served);
+    assert_eq!(sockets.state().ports, 0);
+}

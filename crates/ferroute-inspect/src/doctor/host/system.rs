@@ -27,12 +27,13 @@ pub(super) struct System {
 
 /// Reads the inputs.
 pub(super) fn read() -> System {
+    let proxies = proxies().map_err(|error| error.to_string());
     System {
         sysctls: sysctls(),
         bridges: interfaces().map(|all| all.into_iter().filter(|name| is_bridge(name)).collect()),
         conntrack: conntrack(),
-        listeners: listeners().map_err(|error| chain(&error)),
-        proxies: proxies().map_err(|error| error.to_string()),
+        listeners: listeners(proxies.as_deref().unwrap_or_default()).map_err(|error| chain(&error)),
+        proxies,
     }
 }
 
@@ -113,8 +114,8 @@ fn dropped(text: &str) -> u64 {
     lines.map(sum).sum()
 }
 
-/// Returns the listening sockets with their owners.
-fn listeners() -> Result<Vec<Listener>, ListenerError> {
+/// Returns the listening sockets with their owners. A proxy has UDP sockets only to hold node ports; they are not listed.
+fn listeners(proxies: &[Process]) -> Result<Vec<Listener>, ListenerError> {
     let owners = owners();
     let mut listeners = Vec::new();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
@@ -124,6 +125,10 @@ fn listeners() -> Result<Vec<Listener>, ListenerError> {
             process: owners.get(&u64::from(socket.inode)).cloned(),
         }));
     }
+    let is_proxy = |listener: &Listener| {
+        listener.process.as_ref().is_some_and(|process| proxies.iter().any(|proxy| proxy.pid == process.pid))
+    };
+    listeners.retain(|listener| listener.protocol != Protocol::Udp || !is_proxy(listener));
     Ok(listeners)
 }
 
