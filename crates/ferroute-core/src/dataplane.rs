@@ -1,4 +1,4 @@
-use std::{error::Error, time::Duration};
+use std::{collections::BTreeSet, error::Error, time::Duration};
 
 use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
 
@@ -65,6 +65,12 @@ pub struct SyncReport {
     /// Number of service ports that are not up to date because the kernel refused their rules, in this sync or before. The
     /// sync loop counts them.
     pub isolated: usize,
+    /// Service ports that are not served, because there are more than the mode has numbers for. They are tried again when
+    /// they change and with each full sync.
+    pub unserved: BTreeSet<ServicePortName>,
+    /// Number of service ports that are not served, or not with all of their endpoints, because a limit was exceeded. The
+    /// sync loop counts them.
+    pub limited: usize,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
     /// Number of service ports with internal traffic policy Local and no usable endpoint on this node.
@@ -86,6 +92,8 @@ impl SyncReport {
             tables,
             mut rejected,
             isolated,
+            unserved,
+            limited,
             refused_removals,
             no_local_internal,
             no_local_external,
@@ -98,6 +106,7 @@ impl SyncReport {
         self.kernel_time += kernel_time;
         self.rejected.append(&mut rejected);
         (self.total, self.tables, self.isolated) = (total, tables, isolated);
+        (self.unserved, self.limited) = (unserved, limited);
         (self.no_local_internal, self.no_local_external) = (no_local_internal, no_local_external);
     }
 }

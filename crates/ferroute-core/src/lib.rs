@@ -52,6 +52,7 @@ mod family;
 mod frontend;
 mod heartbeat;
 mod host_state;
+pub mod limits;
 mod local_traffic;
 mod name;
 mod node;

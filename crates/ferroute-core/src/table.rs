@@ -30,6 +30,9 @@ pub struct ServiceTable {
     pub entries: BTreeMap<ServicePortName, ServicePortEntry>,
     /// The frontends that service ports claim and others own.
     pub lost: BTreeMap<ServicePortName, LostFrontends>,
+    /// The number of endpoints that are left out of [`ServicePortEntry::endpoints`] because there are too many, see
+    /// [`limits`](crate::limits).
+    pub excess: BTreeMap<ServicePortName, usize>,
 }
 
 /// The difference between a table as it was last applied and its current state.
@@ -45,6 +48,8 @@ pub struct Changes {
     pub service_cidrs: bool,
     /// Service ports whose entry in [`ServiceTable::lost`] changed. Rules do not depend on it.
     pub lost: BTreeSet<ServicePortName>,
+    /// Service ports whose entry in [`ServiceTable::excess`] changed. Rules do not depend on it.
+    pub excess: BTreeSet<ServicePortName>,
 }
 
 impl Changes {
@@ -57,7 +62,14 @@ impl Changes {
 impl ServiceTable {
     /// Returns a table without service ports.
     pub fn new(family: IpFamily, node: Arc<NodeView>) -> Self {
-        Self { family, node, service_cidrs: Vec::new(), entries: BTreeMap::new(), lost: BTreeMap::new() }
+        Self {
+            family,
+            node,
+            service_cidrs: Vec::new(),
+            entries: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            excess: BTreeMap::new(),
+        }
     }
 
     /// Returns a service port with all the frontends that it claims, whichever service ports own them.
@@ -71,8 +83,32 @@ impl ServiceTable {
         &'a self,
         service: &NamespacedName,
     ) -> impl Iterator<Item = (&'a ServicePortName, &'a ServicePortEntry)> + use<'a> {
-        let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: Protocol::Tcp };
-        let service = service.clone();
-        self.entries.range(first..).take_while(move |(name, _)| name.service == service)
+        range_of(&self.entries, service)
     }
+
+    /// Sets the numbers of endpoints beyond the limit of a Service, and records which changed.
+    pub(crate) fn set_excess(
+        &mut self,
+        service: &NamespacedName,
+        excess: BTreeMap<ServicePortName, usize>,
+        changed: &mut BTreeSet<ServicePortName>,
+    ) {
+        let is_new = |(name, count): &(&ServicePortName, &usize)| self.excess.get(*name) != Some(*count);
+        changed.extend(excess.iter().filter(is_new).map(|(name, _)| name.clone()));
+        let old = range_of(&self.excess, service).map(|(name, _)| name.clone());
+        let removed: Vec<ServicePortName> = old.filter(|name| !excess.contains_key(name)).collect();
+        self.excess.retain(|name, _| !removed.contains(name));
+        changed.extend(removed);
+        self.excess.extend(excess);
+    }
+}
+
+/// Returns the part of a map that belongs to one Service.
+fn range_of<'a, V>(
+    map: &'a BTreeMap<ServicePortName, V>,
+    service: &NamespacedName,
+) -> impl Iterator<Item = (&'a ServicePortName, &'a V)> + use<'a, V> {
+    let first = ServicePortName { service: service.clone(), port: Arc::from(""), protocol: Protocol::Tcp };
+    let service = service.clone();
+    map.range(first..).take_while(move |(name, _)| name.service == service)
 }

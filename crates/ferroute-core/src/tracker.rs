@@ -25,7 +25,7 @@ pub use self::{
 };
 use crate::{
     Changes, IpFamily, NamespacedName, NodePortMatch, NodeView, ProxySettings, ServicePortEntry, ServicePortName,
-    ServiceTable,
+    ServiceTable, limits,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -227,7 +227,10 @@ impl Tracker {
         let was_empty = table.entries.is_empty();
         let mut first_entries = Vec::new();
         for service in pending {
-            let mut desired = self.entries(family, &service);
+            let (mut desired, excess) = self.entries(family, &service);
+            if !(excess.is_empty() && self.tables[family.index()].excess.is_empty()) {
+                self.tables[family.index()].set_excess(&service, excess, &mut changes.excess);
+            }
             let (table, claims) = (&mut self.tables[family.index()], &self.claims[family.index()]);
             for (name, entry) in &mut desired {
                 // Most changes are of endpoints.
@@ -315,18 +318,26 @@ impl Tracker {
         claims.collect(ports)
     }
 
-    /// Returns the desired entries of a Service, with all the frontends that it claims.
-    fn entries(&self, family: IpFamily, service: &NamespacedName) -> BTreeMap<ServicePortName, ServicePortEntry> {
-        let Some((service, state)) = self.services.get_key_value(service) else { return BTreeMap::new() };
-        let ports = state.ports.iter().flat_map(|ports| &ports[family.index()]);
-        ports
-            .map(|port| {
-                let name =
-                    ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
-                let endpoints = state.slices.endpoints(family, &name);
-                (name, ServicePortEntry { service: port.port.clone(), endpoints })
-            })
-            .collect()
+    /// Returns the desired entries of a Service, with all the frontends that it claims, and the numbers of endpoints that
+    /// are left out because there are too many.
+    fn entries(
+        &self,
+        family: IpFamily,
+        service: &NamespacedName,
+    ) -> (BTreeMap<ServicePortName, ServicePortEntry>, BTreeMap<ServicePortName, usize>) {
+        let (mut entries, mut all_excess) = (BTreeMap::new(), BTreeMap::new());
+        let Some((service, state)) = self.services.get_key_value(service) else { return (entries, all_excess) };
+        let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
+        for port in ports {
+            let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
+            let limit = limits::max_endpoints(port.port.affinity.is_some(), ports.len());
+            let (endpoints, excess) = state.slices.endpoints(family, &name, limit);
+            if excess > 0 {
+                all_excess.insert(name.clone(), excess);
+            }
+            entries.insert(name, ServicePortEntry { service: port.port.clone(), endpoints });
+        }
+        (entries, all_excess)
     }
 
     /// Returns an equal name that shares the allocation of an existing key, if there is one.

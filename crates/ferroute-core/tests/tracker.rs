@@ -36,6 +36,12 @@ fn replay(old: &ServiceTable, changes: &Changes, new: &ServiceTable) -> ServiceT
             None => replayed.lost.remove(name),
         };
     }
+    for name in &changes.excess {
+        match new.excess.get(name) {
+            Some(excess) => replayed.excess.insert(name.clone(), *excess),
+            None => replayed.excess.remove(name),
+        };
+    }
     if changes.node {
         replayed.node = new.node.clone();
     }

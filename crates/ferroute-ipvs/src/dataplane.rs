@@ -326,6 +326,8 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             tables: self.tables.clone(),
             rejected: Vec::new(),
             isolated: 0,
+            unserved: Default::default(),
+            limited: 0,
             refused_removals: 0,
             no_local_internal,
             no_local_external,

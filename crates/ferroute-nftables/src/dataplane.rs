@@ -160,6 +160,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         report.no_local_internal = no_local_endpoints.internal;
         report.no_local_external = no_local_endpoints.external;
         report.total = elements.values().sum();
+        report.unserved = planner.unnumbered().clone();
         // Without a generation the next check compares the table.
         let generation =
             expected_generation.filter(|expected| self.kernel.generation().is_ok_and(|now| now == *expected));

@@ -8,6 +8,7 @@
 //! Recording an Event never blocks. If the queue is full, Events are dropped: everything is logged as well.
 
 mod correlator;
+mod limited;
 mod lost_frontends;
 mod node_ports;
 mod rejected_rules;
@@ -136,6 +137,19 @@ impl EventRecorder {
             regarding,
             event_type: EventType::Warning,
             reason: "RulesRejected",
+            action: "Sync",
+            note,
+        });
+    }
+
+    /// Records that a Service is not served completely, because it exceeds a limit.
+    pub(crate) fn limit_exceeded(&self, service: &NamespacedName, excess: &str) {
+        let regarding = ObjectReference::service(service.namespace(), service.name());
+        let note = format!("node {} does not serve the Service completely: {excess}", self.node);
+        self.write(KubeEvent {
+            regarding,
+            event_type: EventType::Warning,
+            reason: "LimitExceeded",
             action: "Sync",
             note,
         });

@@ -42,6 +42,7 @@ pub(super) struct FerrouteMetrics {
     written: IntCounterVec,
     removed: IntCounterVec,
     isolated: GaugeVec,
+    limited: GaugeVec,
     kernel: HistogramVec,
     stages: HistogramVec,
     progress: GaugeVec,
@@ -68,6 +69,11 @@ impl FerrouteMetrics {
             isolated: registrar.gauges(
                 "ferroute_rejected_service_ports",
                 "Service ports that are not up to date because the kernel refused their rules.",
+                FAMILY,
+            ),
+            limited: registrar.gauges(
+                "ferroute_limited_service_ports",
+                "Service ports that are not served, or not with all of their endpoints, because a limit was exceeded.",
                 FAMILY,
             ),
             kernel: registrar.histograms(
@@ -140,6 +146,7 @@ impl FerrouteMetrics {
         let Some(report) = report else { return };
         self.rules.with_label_values(label).set(number(report.total));
         self.isolated.with_label_values(label).set(number(report.isolated));
+        self.limited.with_label_values(label).set(number(report.limited));
         self.written.with_label_values(label).inc_by(report.written as u64);
         self.removed.with_label_values(label).inc_by(report.removed as u64);
         self.kernel.with_label_values(label).observe(report.kernel_time.as_secs_f64());

@@ -44,6 +44,8 @@ fn report(full: bool, written: usize) -> SyncReport {
         ],
         rejected: Vec::new(),
         isolated: 2,
+        unserved: Default::default(),
+        limited: 1,
         refused_removals: 1,
         no_local_internal: 3,
         no_local_external: 4,

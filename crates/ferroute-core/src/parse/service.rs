@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Affinity, CreationTime, IpFamily, Protocol, ServicePort, TrafficPolicy,
+    limits::{MAX_FRONTENDS, MAX_SOURCE_RANGES},
     tracker::{NamedPort, ServiceView},
 };
 
@@ -82,8 +83,9 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
     if skip_reason.is_some() {
         return errors.finish("Service", metadata, None);
     }
-    let common = Common::parse(&mut errors, service, type_);
+    let mut common = Common::parse(&mut errors, service, type_);
     let ports = parse_ports(&mut errors, &service.spec.ports, type_);
+    common.limit(&mut errors, ports.len());
     let ignored = std::mem::take(&mut errors.ignored).into();
     let mut view = ServiceView { name, ports: Default::default(), ignored };
     for family in IpFamily::BOTH {
@@ -174,6 +176,35 @@ impl Common {
         }
     }
 
+    /// Removes addresses and source ranges beyond the [`limits`] of a Service with this number of ports.
+    fn limit(&mut self, errors: &mut Errors, ports: usize) {
+        let ports = ports.max(1);
+        // The cluster IP and the node port of each port are not counted: they are as many as the ports.
+        let mut left = [(MAX_FRONTENDS / ports).saturating_sub(2); 2];
+        let mut limit = |field: &str, addresses: &mut Vec<IpAddr>| {
+            let ignored = keep_first(addresses, |address| IpFamily::of(*address), &mut left);
+            if ignored > 0 {
+                let problem = format!(
+                    "{ignored} of {} addresses are ignored: addresses times ports of a Service may be {MAX_FRONTENDS}",
+                    addresses.len() + ignored
+                );
+                errors.ignore(field, problem);
+            }
+        };
+        limit("status.loadBalancer.ingress", &mut self.load_balancer_vips);
+        limit(EXTERNAL_IPS, &mut self.external_ips);
+        // One is kept, because none at all would mean that all clients have access.
+        let mut left = [(MAX_SOURCE_RANGES / ports).max(1); 2];
+        let ignored = keep_first(&mut self.source_ranges, |net| IpFamily::of(net.addr()), &mut left);
+        if ignored > 0 {
+            let problem = format!(
+                "{ignored} of {} ranges have no access: ranges times ports of a Service may be {MAX_SOURCE_RANGES}",
+                self.source_ranges.len() + ignored
+            );
+            errors.ignore("spec.loadBalancerSourceRanges", problem);
+        }
+    }
+
     fn service_port(&self, family: IpFamily, cluster_ip: Option<IpAddr>, port: &PortFields) -> ServicePort {
         let in_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
         ServicePort {
@@ -203,6 +234,19 @@ impl PortFields {
     fn named(&self, port: ServicePort) -> NamedPort {
         NamedPort { name: self.name.clone(), protocol: self.protocol, port: Arc::new(port) }
     }
+}
+
+/// Keeps the first values of each IP family, as many as `left` says, and subtracts their number from it. Returns the number
+/// of removed values.
+fn keep_first<T>(values: &mut Vec<T>, family: impl Fn(&T) -> IpFamily, left: &mut [usize; 2]) -> usize {
+    let before = values.len();
+    values.retain(|value| {
+        let left = &mut left[family(value).index()];
+        let is_kept = *left > 0;
+        *left = left.saturating_sub(1);
+        is_kept
+    });
+    before - values.len()
 }
 
 fn cluster_ips(errors: &mut Errors, spec: &api::ServiceSpec) -> Vec<IpAddr> {

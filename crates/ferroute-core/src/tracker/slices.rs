@@ -58,10 +58,10 @@ impl Slices {
     }
 
     /// Returns the endpoints of a service port, in the order and without duplicates, as [`ServicePortEntry::endpoints`]
-    /// documents.
+    /// documents, and the number of those beyond `limit`, which are left out.
     ///
     /// [`ServicePortEntry::endpoints`]: crate::ServicePortEntry::endpoints
-    pub(super) fn endpoints(&self, family: IpFamily, name: &ServicePortName) -> Box<[Endpoint]> {
+    pub(super) fn endpoints(&self, family: IpFamily, name: &ServicePortName, limit: usize) -> (Box<[Endpoint]>, usize) {
         let mut endpoints = Vec::new();
         for slice in self.0.iter().filter(|slice| slice.family() == family) {
             for port in slice.ports.iter().filter(|port| port.matches(name)) {
@@ -70,7 +70,11 @@ impl Slices {
         }
         endpoints.sort_by_cached_key(|endpoint: &Endpoint| (endpoint.to_string(), preference(endpoint)));
         endpoints.dedup_by_key(|endpoint| endpoint.socket());
-        endpoints.into_boxed_slice()
+        let excess = endpoints.len().saturating_sub(limit);
+        if excess > 0 {
+            keep_preferred(&mut endpoints, limit);
+        }
+        (endpoints.into_boxed_slice(), excess)
     }
 
     /// Returns all slices, as slices of `service`.
@@ -158,6 +162,16 @@ impl Conditions {
         let (ready, serving, terminating, local) = (has(READY), has(SERVING), has(TERMINATING), has(LOCAL));
         EndpointView { address, ready, serving, terminating, local, hints }
     }
+}
+
+/// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.
+fn keep_preferred(endpoints: &mut Vec<Endpoint>, limit: usize) {
+    let mut order: Vec<usize> = (0..endpoints.len()).collect();
+    order.sort_by_key(|i| preference(&endpoints[*i]));
+    let mut is_kept = vec![false; endpoints.len()];
+    order[..limit].iter().for_each(|i| is_kept[*i] = true);
+    let mut is_kept = is_kept.into_iter();
+    endpoints.retain(|_| is_kept.next() == Some(true));
 }
 
 /// Sort key of endpoints with the same address and port, of which the first is used. A pod that moves between slices is

@@ -1,5 +1,6 @@
 mod claims;
 mod endpoints;
+mod too_many;
 
 use super::*;
 use crate::{

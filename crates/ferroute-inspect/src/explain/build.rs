@@ -90,6 +90,7 @@ fn port(
         protocol: name.protocol,
         frontends: frontends(table, name, entry, inputs),
         endpoints: endpoints.map(|(i, endpoint)| explained(endpoint, i, &eligibility, inputs)).collect(),
+        excess_endpoints: table.excess.get(name).copied().unwrap_or_default(),
         unused_slices: slices.iter().filter_map(|slice| slice_without_port(slice, table.family, name)).collect(),
         kernel: None,
     }

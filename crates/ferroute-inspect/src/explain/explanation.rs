@@ -108,6 +108,9 @@ pub struct ExplainedPort {
     pub frontends: Vec<ExplainedFrontend>,
     /// All endpoints that the slices have for it.
     pub endpoints: Vec<ExplainedEndpoint>,
+    /// The number of further endpoints, which are not used because there are too many.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub excess_endpoints: usize,
     /// Slices of the Service without this port.
     #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
     pub unused_slices: Vec<UnusedSlice>,
@@ -394,4 +397,9 @@ fn health_check<S: Serializer>(check: &Option<HealthCheck>, serializer: S) -> Re
     fields.serialize_field("port", port)?;
     fields.serialize_field("localEndpoints", local_endpoints)?;
     fields.end()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }

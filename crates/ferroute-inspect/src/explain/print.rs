@@ -70,7 +70,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
 }
 
 fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Result {
-    let ExplainedPort { name, family, protocol, frontends, endpoints, unused_slices, kernel } = port;
+    let ExplainedPort { name, family, protocol, frontends, endpoints, excess_endpoints, unused_slices, kernel } = port;
     // The first frontend is the cluster IP, with the Service's port number.
     let number = frontends.first().map(|frontend| frontend.port).unwrap_or_default();
     let name = if name.is_empty() { String::new() } else { format!("{name} ") };
@@ -84,6 +84,10 @@ fn write_port_into(out: &mut impl fmt::Write, port: &ExplainedPort) -> fmt::Resu
         writeln!(out, "  endpoints")?;
         let rows = endpoints.iter().flat_map(endpoint_rows).collect::<Vec<_>>();
         write_columns_into(out, &rows)?;
+    }
+    if *excess_endpoints > 0 {
+        let limit = plural(endpoints.len(), "endpoint");
+        writeln!(out, "  {} more not used: the limit is {limit}", plural(*excess_endpoints, "endpoint"))?;
     }
     unused_slices.iter().try_for_each(|slice| write_unused_slice_into(out, "  ", slice))?;
     kernel.iter().try_for_each(|kernel| write_kernel_state_into(out, kernel))

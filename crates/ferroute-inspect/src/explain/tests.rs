@@ -56,6 +56,19 @@ fn frontends_and_endpoints_are_explained() {
 }
 
 #[test]
+fn endpoints_beyond_the_limit_are_explained() {
+    let pods = |first: usize| (first..first + 1_000).map(|i| format!("10.244.{}.{}", i / 250, 1 + i % 250));
+    let slices = (0..5).map(|k| {
+        let start = slice(&format!("shop/web-{k}"), "web").port("", 8080);
+        pods(k * 1_000).fold(start, |slice, address| slice.pod(&*address))
+    });
+    let web = service("shop/web").cluster_ip("10.96.0.1").port("", 80).affinity(60);
+    let cluster = slices.fold(Cluster::new("node-1").service(web), Cluster::slice);
+    let text = text(&cluster, &ProxySettings::default());
+    assert!(text.contains("905 endpoints more not used: the limit is 4095 endpoints"), "{}", &text[text.len() - 500..]);
+}
+
+#[test]
 fn names_in_objects_and_rules_control_no_terminal() {
     let mut cluster = Cluster::new("node-1")
         .zone(HOSTILE)

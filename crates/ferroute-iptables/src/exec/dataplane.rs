@@ -135,6 +135,8 @@ impl IptablesDataplane {
             ],
             rejected: Vec::new(),
             isolated: 0,
+            unserved: Default::default(),
+            limited: 0,
             refused_removals: 0,
             no_local_internal: stats.no_local_internal,
             no_local_external: stats.no_local_external,

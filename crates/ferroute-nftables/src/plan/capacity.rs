@@ -1,5 +1,7 @@
 use std::fmt;
 
+use ferroute_core::limits;
+
 /// The number of endpoints of a list, rounded up so that there are at most 384 different numbers.
 ///
 /// Up to 64 it is exact. Above, at most every 33rd choice is an endpoint that does not exist, and is repeated. So a list
@@ -61,6 +63,8 @@ impl Capacity {
     /// The largest capacity.
     pub(crate) const MAX: u32 = 1 << 16;
 }
+
+const _: () = assert!(limits::MAX_ENDPOINTS <= Capacity::MAX as usize);
 
 impl fmt::Display for Capacity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,6 +31,8 @@ pub(crate) struct Planner {
     vacant: BTreeSet<Frontend>,
     shared: SharedObjects,
     numbers: ListNumbers,
+    /// Service ports without a plan, because all numbers are in use. They are planned when they change.
+    unnumbered: BTreeSet<ServicePortName>,
     /// The lists in the kernel, for service ports that were not planned yet.
     existing: ExistingLists,
     no_local_endpoints: NoLocalEndpoints,
@@ -70,6 +72,7 @@ impl Planner {
             vacant: BTreeSet::new(),
             shared: SharedObjects::default(),
             numbers: ListNumbers::new(existing.numbers()),
+            unnumbered: BTreeSet::new(),
             existing,
             no_local_endpoints: NoLocalEndpoints::default(),
         }
@@ -107,6 +110,11 @@ impl Planner {
     ) -> Option<Undo> {
         let old = self.ports.remove(name);
         let new = self.plan(name, old.as_deref(), table);
+        if new.is_none() && table.entries.contains_key(name) {
+            self.unnumbered.insert(name.clone());
+        } else if !self.unnumbered.is_empty() {
+            self.unnumbered.remove(name);
+        }
         let is_changed = old != new;
         if is_changed {
             self.replace(name, old.as_deref(), new.as_deref(), transaction);
@@ -115,6 +123,11 @@ impl Planner {
             self.ports.insert(name.clone(), new);
         }
         is_changed.then(|| Undo { name: name.clone(), old })
+    }
+
+    /// Returns the service ports that are not served, because the table has no number left for their lists.
+    pub(crate) fn unnumbered(&self) -> &BTreeSet<ServicePortName> {
+        &self.unnumbered
     }
 
     /// Returns what has been written besides elements, to be kept for [`Planner::roll_back`] before a transaction begins.
@@ -425,3 +438,6 @@ fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
 /// Service ports with more frontends may be written in several transactions.
 const MANY_FRONTENDS: usize = 100;
 const TABLE_COMMENT: Comment = Comment::fixed("services, written by ferroute");
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits};
 use ipnet::IpNet;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     capacity::Capacity,
     existing::Positions,
     kind::{Class, Kind, Selection},
-    slots::{MAX_SLOTS, Slots},
+    slots::Slots,
     socket_list::{SocketList, arrange},
 };
 use crate::model::ClassId;
@@ -85,7 +85,8 @@ impl PortPlan {
     ) -> Self {
         let service = &entry.service;
         let sets = table.endpoint_sets(entry);
-        let max_endpoints = max_endpoints(service);
+        // The tracker keeps them; tables may also come from elsewhere.
+        let max_endpoints = limits::max_endpoints(service.affinity.is_some(), 1);
         let list = |list, endpoints: &[&ferroute_core::Endpoint]| {
             let desired: Vec<SocketAddr> = endpoints.iter().take(max_endpoints).map(|e| e.socket()).collect();
             SocketList::new(table.family, arrange(&old(list), &desired).into_iter())
@@ -156,11 +157,6 @@ impl PortPlan {
         let frontends = &self.exposure.frontends;
         frontends.binary_search_by_key(&frontend, |plan| plan.frontend).ok().map(|i| &frontends[i])
     }
-}
-
-/// Returns how many endpoints a list can have.
-fn max_endpoints(service: &ServicePort) -> usize {
-    if service.affinity.is_some() { MAX_SLOTS.into() } else { Capacity::MAX as usize }
 }
 
 impl Exposure {

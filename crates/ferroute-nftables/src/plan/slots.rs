@@ -15,6 +15,8 @@ use std::{
     net::SocketAddr,
 };
 
+use ferroute_core::limits;
+
 use super::{
     list::{CLASS_SHIFT, LIST},
     socket_list::SocketList,
@@ -77,6 +79,8 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 /// The maximum number of endpoints in a list with slots: a slot has 12 bits and is not zero.
 pub(super) const MAX_SLOTS: u16 = 0xfff;
+
+const _: () = assert!(limits::MAX_STICKY_ENDPOINTS <= MAX_SLOTS as usize);
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,9 @@ use ferroute_core::{DataplaneError, IpFamily, Protocol, ServicePortEntry, Servic
 use ferroute_host::{Listener, ListenerError, listeners, own_sockets};
 use ferroute_kube::EventType;
 
-use super::{EventRecorder, lost_frontends::report_lost_frontends, rejected_rules::report_rejected_rules};
+use super::{
+    EventRecorder, limited::LimitReports, lost_frontends::report_lost_frontends, rejected_rules::report_rejected_rules,
+};
 use crate::{
     logging::chain,
     observer::{FamilySynced, Observer},
@@ -107,6 +109,7 @@ pub(crate) struct EventsObserver {
     events: EventRecorder,
     /// `None` if node ports are not checked.
     node_ports: Option<NodePorts>,
+    limits: LimitReports,
 }
 
 /// The node ports that changed with a sync.
@@ -162,7 +165,7 @@ impl NodePorts {
 impl EventsObserver {
     /// Creates an observer; `check_node_ports` is false if another observer checks them.
     pub(crate) fn new(events: EventRecorder, check_node_ports: bool) -> Self {
-        Self { events, node_ports: check_node_ports.then(NodePorts::default) }
+        Self { events, node_ports: check_node_ports.then(NodePorts::default), limits: LimitReports::default() }
     }
 }
 
@@ -170,6 +173,7 @@ impl Observer for EventsObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         report_lost_frontends(&self.events, sync);
         report_rejected_rules(&self.events, sync);
+        self.limits.report(&self.events, sync);
         let Some(node_ports) = &mut self.node_ports else { return };
         let ChangedNodePorts { new, .. } = node_ports.update(sync);
         if !new.is_empty() {

@@ -190,6 +190,7 @@ impl FamilySync {
         }
         if let Some(report) = &mut report {
             report.isolated = self.isolation.len();
+            report.limited = report.unserved.len() + table.excess.len();
         }
         Ok(report)
     }

@@ -367,3 +367,41 @@ fn all_errors_are_returned_at_once() {
         ],
     );
 }
+
+#[test]
+fn addresses_beyond_the_limit_are_ignored_and_reported() {
+    let address = |i: usize| std::net::Ipv4Addr::from(0xcb00_0000 + u32::try_from(i).unwrap()).to_string();
+    let parsed = |ports: u16, addresses: usize| {
+        let ports = (1..ports).fold(web(), |service, i| service.port(&format!("p{i}"), 1000 + i));
+        view(ports.load_balancer("192.0.2.1").external_ip("2001:db8::1").with(|service| {
+            service.spec.cluster_ips.push("fd00:96::1".to_owned());
+            service.spec.external_ips.extend((0..addresses).map(address));
+        }))
+    };
+    let many = parsed(2, 40_000);
+    // Cluster IP and node port of each port have a place.
+    let [v4, v6] = &many.ports;
+    assert!(
+        v4.iter().all(|port| port.port.external_ips.len() == 32_768 - 3 && port.port.load_balancer_vips.len() == 1)
+    );
+    assert!(v6.iter().all(|port| port.port.external_ips == ips(&["2001:db8::1"])), "families are counted separately");
+    let [ignored] = &many.ignored[..] else { panic!("{:?}", many.ignored) };
+    assert_eq!(
+        ignored.to_string(),
+        "spec.externalIPs: 7235 of 40001 addresses are ignored: addresses times ports of a Service may be 65536"
+    );
+    assert!(parsed(2, 32_765).ignored.is_empty());
+    assert!(parsed(300, 1_000).ports[0].iter().all(|port| port.port.external_ips.len() == 65_536 / 300 - 3));
+}
+
+#[test]
+fn clients_in_source_ranges_beyond_the_limit_have_no_access() {
+    let range = |i: u32| format!("{}/32", std::net::Ipv4Addr::from(0x0a00_0000 + 2 * i));
+    let many = web().load_balancer("192.0.2.1").port("https", 443).with(|service| {
+        service.spec.load_balancer_source_ranges = (0..70_000).map(range).collect();
+    });
+    let many = view(many);
+    assert!(many.ports[0].iter().all(|port| port.port.load_balancer_source_ranges.len() == 65_536));
+    let [ignored] = &many.ignored[..] else { panic!("{:?}", many.ignored) };
+    assert_eq!(ignored.field, "spec.loadBalancerSourceRanges");
+}
