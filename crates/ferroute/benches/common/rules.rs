@@ -45,5 +45,5 @@ fn elements() -> (usize, usize) {
         let set = listing.sets.iter().find(|listed| listed.name.as_str() == set).expect("the map");
         set.element_count.expect("the number of elements")
     };
-    (count("services"), count("endpoints"))
+    (count("services"), count("tcp-endpoints"))
 }
