@@ -1,14 +1,13 @@
 //! The rules in a kernel, those of other programs among them, and what other programs do to the proxy's rules.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
     io::Write,
     process::{Child, Command, Stdio},
 };
 
 use ferroute_testing::NetNs;
 
-use crate::schedule::Interference;
+use crate::{listing, schedule::Interference};
 
 /// Adds rules, sets, an address and a connection tracking entry of other programs.
 pub(crate) fn add_canaries(node: &NetNs) {
@@ -69,7 +68,7 @@ pub(crate) fn state(node: &NetNs) -> Vec<String> {
         let is_of_iptables = ["filter", "nat", "mangle", "raw", "security"].contains(&words[2]);
         if !is_of_iptables {
             let listed = node.command("nft", &["-s", "list", "table", words[1], words[2]]);
-            lines.extend(table_lines(&format!("{} {}", words[1], words[2]), &listed));
+            lines.extend(listing::lines(&format!("{} {}", words[1], words[2]), &listed));
         }
     }
     lines.extend(node.command("ip", &["-o", "address", "show", "dev", "canary0"]).lines().filter_map(|line| {
@@ -80,61 +79,6 @@ pub(crate) fn state(node: &NetNs) -> Vec<String> {
     lines.push(format!("conntrack {}", canary_entry(node)));
     lines.sort_unstable();
     lines
-}
-
-/// Splits a listed nftables table into a line per rule and element, each with its chain or set. Chains that no packet can
-/// reach are not included: the proxy keeps some of them for reuse.
-fn table_lines(table: &str, listed: &str) -> Vec<String> {
-    let mut objects: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let mut object = "";
-    for line in listed.lines().map(str::trim) {
-        match line.strip_suffix(" {").filter(|_| !line.starts_with("elements")) {
-            Some(header) => object = header,
-            None => objects.entry(object).or_default().push(line),
-        }
-    }
-    let is_root = |(header, lines): &(&&str, &Vec<&str>)| {
-        !header.starts_with("chain ") || lines.iter().any(|line| line.starts_with("type ") && line.contains(" hook "))
-    };
-    let mut reachable: BTreeSet<&str> = objects.iter().filter(is_root).map(|(header, _)| *header).collect();
-    let mut unvisited: Vec<&str> = reachable.iter().copied().collect();
-    while let Some(header) = unvisited.pop() {
-        let words = objects[header].iter().flat_map(|line| line.split([' ', ',']));
-        for chain in words.filter_map(|word| objects.get_key_value(format!("chain {word}").as_str())) {
-            if reachable.insert(chain.0) {
-                unvisited.push(chain.0);
-            }
-        }
-    }
-    let lines = reachable.into_iter().flat_map(|header| {
-        let lines = &objects[header];
-        // Packets add elements to dynamic sets.
-        let is_dynamic = lines.iter().any(|line| line.starts_with("flags ") && line.contains("dynamic"));
-        let parts = lines.iter().flat_map(|line| line.split(','));
-        let parts = parts.map(|part| part.trim().trim_start_matches("elements = {").trim_end_matches('}').trim());
-        let is_of_packets = move |part: &&str| is_dynamic && part.contains(" timeout ");
-        let parts = parts.filter(move |part| !part.is_empty() && !is_of_packets(part));
-        parts.filter_map(move |part| Some(format!("{table}, {header}: {}", without_numbers(header, part)?)))
-    });
-    lines.collect()
-}
-
-/// Returns a rule or element without what depends on earlier changes: the numbers of endpoint lists and the order within
-/// them. `None` for chains and maps that consist of nothing else.
-fn without_numbers(object: &str, element: &str) -> Option<String> {
-    let (kind, name) = object.split_once(' ')?;
-    let is_numbered = name.rsplit_once('-').is_some_and(|(_, end)| end.parse::<u32>().is_ok());
-    let text = match (kind, name) {
-        // Only chains that are kept for reuse may lead to it.
-        ("chain", "remember") => return None,
-        ("chain", _) if is_numbered => return None,
-        ("map", "lists" | "dispatch" | "local-dispatch" | "slots" | "affinity") => return None,
-        ("map", "services" | "node-ports" | "restricted") => element.rsplit_once(" : ").map(|(frontend, _)| frontend),
-        ("map", _) if name.ends_with("-endpoints") => element.split_once(" : ").map(|(_, endpoint)| endpoint),
-        ("set", _) if name.starts_with("source-ranges-") => element.rsplit_once(" . ").map(|(source, _)| source),
-        _ => None,
-    };
-    Some(text.unwrap_or(element).to_owned())
 }
 
 /// Returns the connection tracking entries of a UDP flow.

@@ -17,6 +17,7 @@ mod final_state;
 mod history;
 mod kernel;
 mod limits;
+mod listing;
 mod network;
 mod objects;
 mod oracle;
