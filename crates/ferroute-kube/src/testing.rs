@@ -149,7 +149,7 @@ impl FakeApiServer {
         self.shared.state().faults.clear();
     }
 
-    /// Breaks the connections of all watches in the middle of an object.
+    /// Breaks the connections of all watches, and of all responses that have stalled, in the middle of an object.
     pub fn cut_watches(&self) {
         self.shared.signals.send_modify(|signals| signals.cuts += 1);
     }

@@ -12,8 +12,9 @@ use std::{
 use ferroute_config::MediaType;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::{Bytes, Frame};
+use tokio::sync::watch;
 
-use super::{Behaviour, Fault, encode};
+use super::{Behaviour, Fault, Signals, encode};
 
 /// A writer of a response body, in chunks.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(super) struct Writer {
     limit: Option<(usize, Interruption)>,
     /// Counts the bytes of all bodies of the server.
     sent: Arc<AtomicU64>,
+    signals: watch::Receiver<Signals>,
 }
 
 /// How a body ends before it is complete.
@@ -47,6 +49,7 @@ impl Writer {
         behaviour: &Behaviour,
         fault: Option<&Fault>,
         sent: &Arc<AtomicU64>,
+        signals: watch::Receiver<Signals>,
     ) -> (Self, Channel<Bytes, io::Error>) {
         let (sender, body) = Channel::new(1);
         let limit = match fault {
@@ -55,7 +58,7 @@ impl Writer {
             _ => None,
         };
         let (chunk, pause, sent) = (behaviour.chunk.max(1), behaviour.pause, Arc::clone(sent));
-        (Self { sender: Some(sender), chunk, pause, limit, sent }, body)
+        (Self { sender: Some(sender), chunk, pause, limit, sent, signals }, body)
     }
 
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Disconnected> {
@@ -86,10 +89,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends nothing more until the client closes the connection.
+    /// Sends nothing more until the client closes the connection or all connections are cut.
     pub(super) async fn stall(&mut self) {
+        let cuts = self.signals.borrow().cuts;
         // hyper polls the body while it waits, so an empty frame arrives without a byte on the wire.
         while self.send(&[]).await.is_ok() {
+            if self.signals.borrow().cuts > cuts {
+                return self.cut().await;
+            }
             tokio::time::sleep(STALL_CHECK).await;
         }
     }

@@ -75,7 +75,7 @@ impl CollectionRequest {
 
     /// Returns a writer and its body.
     fn writer(&self, shared: &Shared) -> (Writer, Channel<Bytes, io::Error>) {
-        Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent)
+        Writer::new(&self.behaviour, self.fault.as_ref(), &shared.sent, shared.signals.subscribe())
     }
 }
 
@@ -356,7 +356,8 @@ pub(super) fn status(code: u16, media_type: MediaType, retry_after: Option<u64>)
 }
 
 pub(super) fn whole(code: StatusCode, content_type: &str, bytes: Vec<u8>) -> FakeResponse {
-    let (mut writer, body) = Writer::new(&Behaviour::default(), None, &Arc::default());
+    let (mut writer, body) =
+        Writer::new(&Behaviour::default(), None, &Arc::default(), watch::channel(Signals::default()).1);
     tokio::spawn(async move { writer.write(&bytes).await });
     respond_with(code, content_type, body)
 }
