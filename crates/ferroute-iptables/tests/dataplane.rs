@@ -256,6 +256,18 @@ fn between_comparisons_only_canary_chains_are_checked() {
 }
 
 #[test]
+fn rules_that_have_become_few_are_compared_without_the_pause_of_many() {
+    let mut fixture = Fixture::synced(LEGACY, &Cluster::uniform(100, 2).table(IpFamily::V4));
+    let compares = |fixture: &mut Fixture| fixture.modified().1.iter().any(|call| call.contains("-save"));
+    assert!(compares(&mut fixture));
+    assert!(!compares(&mut fixture), "it has just been done");
+    fixture.dataplane.resync(&Cluster::uniform(1, 1).table(IpFamily::V4)).unwrap();
+    fixture.programs.calls();
+    assert!(compares(&mut fixture));
+    assert!(!compares(&mut fixture));
+}
+
+#[test]
 fn the_legacy_backend_is_compared_periodically() {
     let mut fixture = Fixture::synced(LEGACY, &Cluster::uniform(3, 2).table(IpFamily::V4));
     let mut calls = Vec::new();

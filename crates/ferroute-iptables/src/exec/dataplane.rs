@@ -32,6 +32,8 @@ pub struct IptablesDataplane {
     verified: Option<u32>,
     /// Limits full comparisons of the kernel's rules with `state`.
     comparisons: Throttle,
+    /// The number of rules at the last comparison.
+    compared: usize,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
 }
@@ -54,6 +56,7 @@ impl IptablesDataplane {
             state: None,
             verified: None,
             comparisons: Throttle::default(),
+            compared: 0,
             canary_checks: Throttle::default(),
         }
     }
@@ -119,6 +122,10 @@ impl IptablesDataplane {
         took: Duration,
     ) -> SyncReport {
         let stats = state.stats();
+        if stats.rules.total() < self.compared / 2 {
+            // Comparisons take less time now, so the pause that the last one requires is too long.
+            (self.comparisons, self.compared) = (Throttle::default(), 0);
+        }
         self.state = Some(state);
         SyncReport {
             full,
@@ -210,6 +217,7 @@ impl Dataplane for IptablesDataplane {
         if self.comparisons.is_due(start) {
             let drifted = self.has_drifted(state)?;
             self.comparisons.record(start, (self.host.now)());
+            self.compared = state.stats().rules.total();
             if !drifted {
                 self.verified = external;
             }

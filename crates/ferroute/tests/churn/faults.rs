@@ -232,7 +232,7 @@ impl Drop for Commits {
     }
 }
 
-/// The time in which the proxy repairs rules that another program has changed.
-const REPAIR: Duration = Duration::from_secs(5);
+/// The time in which the proxy repairs rules that another program has changed: comparisons are 5 s apart.
+const REPAIR: Duration = Duration::from_secs(8);
 /// The time in which the proxy recovers from a fault of the API server, with the delays of its retries.
 const API_RECOVERY: Duration = Duration::from_secs(120);
