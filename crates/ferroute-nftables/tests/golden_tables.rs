@@ -168,12 +168,12 @@ fn service_with_all_features() {
     add element ip ferroute slots { 1:1 . 1 : e931:1 }
     add element ip ferroute slots { 1:1 . 2 : 7321:1 }
     add element ip ferroute slots { 1:3 . 1 : 7321:3 }
-    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     add element ip ferroute sticky-10800 { 1:1 }
     add element ip ferroute sticky-10800 { 1:3 }
     add element ip ferroute lists { 41:1 : 141:1 }
     add element ip ferroute lists { 41:3 : c1:3 }
     add element ip ferroute lists { 61:1 : 161:1 }
+    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
     add element ip ferroute node-ports { tcp . 30080 comment "shop/web:http" : 61:1 }
     add element ip ferroute services { 10.96.0.1 . tcp . 80 comment "shop/web:http" : 41:1 }
     add element ip ferroute services { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 61:1 }

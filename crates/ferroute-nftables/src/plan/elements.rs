@@ -40,7 +40,7 @@ impl FrontendView<'_> {
 }
 
 impl PortPlan {
-    /// Returns the contents of the lists and what belongs to them, in the order of sets and keys.
+    /// Returns the contents of the lists and the lists' timeouts of session affinity, in the order of sets and keys.
     pub(super) fn list_elements(&self, protocol: Protocol) -> Vec<SetElement> {
         let mut elements = Vec::with_capacity(self.cluster.len() + self.local.len());
         for list in List::ALL.into_iter().filter(|list| self.exposure.uses(*list)) {
@@ -61,13 +61,17 @@ impl PortPlan {
             let timeout = self.affinity().filter(|_| !self.list(list).is_empty());
             elements.extend(timeout.map(|seconds| (SetId::Sticky(seconds), Element::new([id.into()]))));
         }
-        let restricted: Value = self.number.list(List::Cluster).into();
-        elements.extend(
-            self.exposure
-                .source_ranges
-                .iter()
-                .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), restricted]))),
-        );
+        elements.sort_unstable_by(compare);
+        elements
+    }
+
+    /// Returns the elements of source ranges, in the order of sets and keys. They depend on the Service alone.
+    pub(super) fn source_range_elements(&self) -> Vec<SetElement> {
+        let list: Value = self.number.list(List::Cluster).into();
+        let ranges = self.exposure.source_ranges.iter();
+        let mut elements: Vec<SetElement> = ranges
+            .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), list])))
+            .collect();
         elements.sort_unstable_by(compare);
         elements
     }

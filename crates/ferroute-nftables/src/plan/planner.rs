@@ -289,8 +289,8 @@ impl Planner {
             view.elements().into_iter().for_each(|(set, element)| each(set, element));
         }
         for (name, port) in &self.ports {
-            let elements = port.list_elements(name.protocol).into_iter().chain(port.class_elements());
-            elements.for_each(|(set, element)| each(set, element));
+            let elements = [port.list_elements(name.protocol), port.source_range_elements(), port.class_elements()];
+            elements.into_iter().flatten().for_each(|(set, element)| each(set, element));
         }
         let shared = self.shared.elements().chain(node_port_addresses(&self.context));
         shared.for_each(|(set, element)| each(set, element));
@@ -325,14 +325,18 @@ impl Planner {
         let (lists, classes) = (Difference::new(lists(old), lists(new)), Difference::new(classes(old), classes(new)));
         // What a frontend leads to is there before it and after it, because a long transaction is split.
         transaction.changes.extend(lists.additions.into_iter().chain(classes.additions));
+        let mut ranges = Difference::default();
         if !old.zip(new).is_some_and(|(old, new)| old.number == new.number && old.exposure == new.exposure) {
+            let elements = |port: Option<&PortPlan>| port.map(PortPlan::source_range_elements).unwrap_or_default();
+            ranges = Difference::new(elements(old), elements(new));
+            transaction.changes.append(&mut ranges.additions);
             if new.is_some_and(|new| new.exposure.frontends.len() > MANY_FRONTENDS) {
                 // The transaction will be split, and its end comes too late.
                 self.shared.write_rules(&self.context, transaction);
             }
             self.replace_frontends(name, old, new, transaction);
         }
-        transaction.changes.extend(classes.removals.into_iter().chain(lists.removals));
+        transaction.changes.extend(classes.removals.into_iter().chain(lists.removals).chain(ranges.removals));
         let Some(old) = old else { return };
         self.shared.release(old, name.protocol, transaction);
         if new.is_none_or(|new| new.number != old.number) {
