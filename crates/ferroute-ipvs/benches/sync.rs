@@ -27,7 +27,7 @@ use ferroute_iptables::{
 use ferroute_ipvs::{
     IpvsDataplane, VirtualServers,
     kernel::{Kernel, KernelError, KernelRealServer, KernelState, NetlinkKernel, Operation, Refused},
-    plan::{IpvsSettings, ServerKey},
+    plan::{IpvsSettings, ServerKey, SetKind},
 };
 use ferroute_testing::NetNs;
 
@@ -42,6 +42,10 @@ impl Kernel for Counted {
 
     fn prepare(&mut self) -> Result<(), KernelError> {
         self.kernel.prepare()
+    }
+
+    fn reserve(&mut self, kind: SetKind, entries: usize) -> Result<(), KernelError> {
+        self.kernel.reserve(kind, entries)
     }
 
     fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, KernelError> {

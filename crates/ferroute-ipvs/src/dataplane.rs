@@ -18,7 +18,8 @@ use ipnet::IpNet;
 use crate::{
     difference::{Difference, ServerChange},
     kernel::{Kernel, KernelRealServer, KernelState, Operation, Refused},
-    plan::{Entry, IpvsSettings, PlanContext, RealServer, ServerKey, SetKind, State},
+    plan::{Entry, IpvsSettings, PlanContext, RealServer, ServerKey, SetKind, SetType, State},
+    sets::{DEFAULT_CAPACITY, capacity},
     termination::{Terminating, is_graceful},
 };
 
@@ -59,6 +60,8 @@ pub struct IpvsDataplane<K, R> {
     /// The applied objects; `None` while they are unknown.
     state: Option<State>,
     terminating: Terminating,
+    /// The maximum number of entries that each set has at least.
+    capacities: [u32; SetKind::ALL.len()],
     /// Limits comparisons of the kernel's objects with `state`: the kernel does not report changes.
     comparisons: Throttle,
     /// The rules of the last sync, by table.
@@ -101,6 +104,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             host,
             state: None,
             terminating: Terminating::default(),
+            capacities: DEFAULT_CAPACITIES,
             comparisons: Throttle::default(),
             tables: Vec::new(),
         }
@@ -148,6 +152,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         let start = Instant::now();
         let mut refused = Vec::new();
         let mut written = Written::default();
+        self.reserve(difference, state)?;
         for (kind, entry) in &difference.add_entries {
             self.push(Operation::AddEntry(*kind, *entry), &mut written)?;
         }
@@ -184,6 +189,20 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             None => Ok(written),
             Some(error) => Err(error),
         }
+    }
+
+    /// Enlarges the sets that cannot hold the planned entries beside those that are deleted last.
+    fn reserve(&mut self, difference: &Difference, state: &State) -> Result<(), DataplaneError> {
+        let mut entries = SetKind::ALL.map(|kind| state.set_size(kind));
+        difference.delete_entries.iter().for_each(|(kind, _)| entries[kind.index()] += 1);
+        for kind in SetKind::ALL.into_iter().filter(|kind| kind.set_type() != SetType::Port) {
+            let entries = entries[kind.index()];
+            if entries > self.capacities[kind.index()] as usize {
+                self.kernel.reserve(kind, entries).map_err(|error| self.write_error(error))?;
+                self.capacities[kind.index()] = capacity(entries);
+            }
+        }
+        Ok(())
     }
 
     fn write_server(
@@ -367,6 +386,7 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.state = None;
         self.terminating.clear();
+        self.capacities = DEFAULT_CAPACITIES;
         let context = self.context(table);
         let start = Instant::now();
         self.kernel.prepare().map_err(|error| self.write_error(error))?;
@@ -445,6 +465,9 @@ fn first_refusal<E: Error + Send + Sync + 'static>(
         None => DataplaneError::Write { rules, source: error.into() },
     })
 }
+
+/// The capacities of new sets.
+const DEFAULT_CAPACITIES: [u32; SetKind::ALL.len()] = [DEFAULT_CAPACITY; SetKind::ALL.len()];
 
 /// Virtual servers that are written between two heartbeats.
 const SERVERS_PER_BEAT: usize = 256;

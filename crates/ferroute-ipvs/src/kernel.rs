@@ -83,6 +83,40 @@ pub struct KernelRealServer {
     pub total_connections: u64,
 }
 
+impl KernelServer {
+    /// Returns the server and its real servers as lines of `ipvsadm --restore`.
+    pub fn lines(&self, key: ServerKey) -> Vec<String> {
+        let server = ServerLine { command: "-A", key, config: &self.config }.to_string();
+        let real = |server: &KernelRealServer| {
+            RealServerLine { command: "-a", key, real: server.real, weight: Some(server.weight) }.to_string()
+        };
+        std::iter::once(server).chain(self.real_servers.iter().map(real)).collect()
+    }
+}
+
+impl KernelState {
+    /// Returns the sets that contain the frontend of a virtual server, with the entry of each.
+    pub fn entries_of(&self, key: ServerKey) -> Vec<(SetKind, Entry)> {
+        let contains = |entry: &Entry| match entry {
+            Entry::Service(of) | Entry::ServiceAndNetwork(of, _) => *of == key,
+            // The set of endpoints that connect to themselves has those of endpoints.
+            Entry::ServiceAndAddress(of, address) => *of == key && *address == key.address,
+            Entry::Address(_) | Entry::Port(_) => false,
+        };
+        let port = |kind: SetKind| {
+            kind == SetKind::node_ports(key.protocol) || kind == SetKind::local_node_ports(key.protocol)
+        };
+        let mut found = Vec::new();
+        for kind in SetKind::ALL {
+            let entries = &self.entries[kind.index()];
+            found.extend(entries.iter().filter(|entry| contains(entry)).map(|entry| (kind, *entry)));
+            found.extend(entries.get(&Entry::Port(key.port)).filter(|_| port(kind)).map(|entry| (kind, *entry)));
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
 /// A change that the kernel refused. It applies the others nevertheless.
 #[derive(Debug)]
 pub struct Refused<E> {
@@ -102,6 +136,12 @@ pub trait Kernel: Send {
     /// # Errors
     /// If the device or a set cannot be created, for example because it exists with another type.
     fn prepare(&mut self) -> Result<(), Self::Error>;
+
+    /// Enables a set to hold this many entries, if its maximum is smaller.
+    ///
+    /// # Errors
+    /// If the set cannot be replaced by a larger one.
+    fn reserve(&mut self, kind: SetKind, entries: usize) -> Result<(), Self::Error>;
 
     /// Reads all objects. Real servers are read only for virtual servers that `is_wanted`.
     ///

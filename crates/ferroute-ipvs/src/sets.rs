@@ -48,6 +48,26 @@ pub enum SetError {
         /// The wanted type.
         set_type: &'static str,
     },
+    /// Entries cannot be added.
+    #[error("cannot add entries to ipset {name}")]
+    Add {
+        /// The set.
+        name: &'static str,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The set cannot be replaced by a larger one.
+    #[error("cannot enlarge ipset {name} to {capacity} entries")]
+    Enlarge {
+        /// The set.
+        name: &'static str,
+        /// The wanted maximum number of entries.
+        capacity: u32,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
     /// The set's entries cannot be listed.
     #[error("cannot list ipset {name}")]
     List {
@@ -110,9 +130,105 @@ impl IpSets {
         Ok(false)
     }
 
-    /// Creates a set with kube-proxy's settings unless it exists with these.
+    /// Creates a set with kube-proxy's settings unless it exists with these, or with a larger capacity.
     pub fn create(&mut self, kind: SetKind, family: IpFamily) -> Result<(), SetError> {
-        let (name, set_type) = (kind.name(family), kind.set_type());
+        let name = kind.name(family);
+        match self.create_as(name, kind, family, DEFAULT_CAPACITY) {
+            Err(error @ SetError::Differs { .. }) => match self.capacity(kind, family)? {
+                Some(capacity) if capacity > DEFAULT_CAPACITY => Ok(()),
+                _ => Err(error),
+            },
+            result => result,
+        }
+    }
+
+    /// Replaces a set that exists by one for as many entries, if its capacity is smaller. Rules refer to the same entries at any
+    /// time.
+    pub fn reserve(&mut self, kind: SetKind, family: IpFamily, entries: usize) -> Result<(), SetError> {
+        let (name, capacity) = (kind.name(family), capacity(entries));
+        let Some(existing) = self.capacity(kind, family)? else { return Ok(()) };
+        if existing >= capacity {
+            return Ok(());
+        }
+        let failed = |source| SetError::Enlarge { name, capacity, source };
+        // One that is left of a failed attempt.
+        self.destroy(REPLACEMENT)?;
+        self.create_as(REPLACEMENT, kind, family, capacity)?;
+        let entries = self.entries(kind, family)?;
+        self.add_all(REPLACEMENT, entries).map_err(failed)?;
+        let mut request = Request::new(command(IPSET_CMD_SWAP), 0, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_SETNAME, REPLACEMENT);
+        attributes.put_str(IPSET_ATTR_SETNAME2, name);
+        drop(attributes);
+        self.socket.request_ack(&mut request).map_err(failed)?;
+        tracing::info!("enlarged ipset {name} to {capacity} entries");
+        self.destroy(REPLACEMENT).map(|_| ())
+    }
+
+    /// Adds entries to a set.
+    ///
+    /// # Errors
+    /// If one cannot be added; some of the others are.
+    pub fn add(
+        &mut self,
+        kind: SetKind,
+        family: IpFamily,
+        entries: impl IntoIterator<Item = Entry>,
+    ) -> Result<(), SetError> {
+        let name = kind.name(family);
+        self.add_all(name, entries).map_err(|source| SetError::Add { name, source })
+    }
+
+    fn add_all(&mut self, name: &str, entries: impl IntoIterator<Item = Entry>) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        for entry in entries {
+            write_entry(&mut batch.message(command(IPSET_CMD_ADD), 0, &HEADER), name, entry);
+            if batch.byte_length() >= MAX_BATCH {
+                self.send_all(&mut batch)?;
+            }
+        }
+        self.send_all(&mut batch)
+    }
+
+    /// Sends encoded changes, all of which must succeed.
+    fn send_all(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        let refusals = self.socket.send_batch(batch)?;
+        batch.clear();
+        if refusals.is_overrun() {
+            return Err(Error::Overrun);
+        }
+        refusals.as_slice().first().map_or(Ok(()), |refusal| Err(refusal.clone().into()))
+    }
+
+    /// Returns the maximum number of entries of a set; `None` if it does not exist with the type of this kind, or has no maximum.
+    fn capacity(&mut self, kind: SetKind, family: IpFamily) -> Result<Option<u32>, SetError> {
+        let name = kind.name(family);
+        let mut request = Request::new(command(IPSET_CMD_LIST), 0, &HEADER);
+        let mut attributes = request.attributes();
+        attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+        attributes.put_str(IPSET_ATTR_SETNAME, name);
+        attributes.put_u32_be(IPSET_ATTR_FLAGS | NET_BYTEORDER, IPSET_FLAG_LIST_HEADER);
+        drop(attributes);
+        let found = self
+            .socket
+            .collect(&mut request, |message: Message<'_>| parse_capacity(message, kind.set_type(), family).map(Some));
+        match found {
+            Ok(found) => Ok(found.into_iter().flatten().next()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(source) => Err(SetError::List { name, source }),
+        }
+    }
+
+    fn create_as(
+        &mut self,
+        name: &'static str,
+        kind: SetKind,
+        family: IpFamily,
+        capacity: u32,
+    ) -> Result<(), SetError> {
+        let set_type = kind.set_type();
         let failed = |source| SetError::Create { name, set_type: set_type.as_str(), source };
         let revision = self.revision(set_type, family).map_err(failed)?;
         let mut request = Request::new(command(IPSET_CMD_CREATE), flags::NLM_F_CREATE, &HEADER);
@@ -128,7 +244,7 @@ impl IpSets {
             data.put_u16_be(IPSET_ATTR_PORT_TO | NET_BYTEORDER, u16::MAX);
         } else {
             data.put_u32_be(IPSET_ATTR_HASHSIZE | NET_BYTEORDER, HASH_SIZE);
-            data.put_u32_be(IPSET_ATTR_MAXELEM | NET_BYTEORDER, MAX_ENTRIES);
+            data.put_u32_be(IPSET_ATTR_MAXELEM | NET_BYTEORDER, capacity);
         }
         drop(data);
         drop(attributes);
@@ -255,6 +371,29 @@ fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Resul
     Ok(entries)
 }
 
+/// Parses the maximum number of entries in the header of a list, if the set has this type and family.
+fn parse_capacity(message: Message<'_>, set_type: SetType, family: IpFamily) -> Result<Option<u32>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut capacity = None;
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPSET_ATTR_TYPENAME if attribute.str()? != set_type.as_str() => return Ok(None),
+            IPSET_ATTR_FAMILY if attribute.u8()? != type_family(set_type, family) => return Ok(None),
+            IPSET_ATTR_DATA => {
+                for data in attribute.nested() {
+                    let data = data?;
+                    if data.kind == IPSET_ATTR_MAXELEM {
+                        capacity = Some(data.u32_be()?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(capacity)
+}
+
 fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> Result<Option<Entry>, Error> {
     let (mut address, mut second, mut port, mut protocol) = (None, None, None, None);
     let mut length = if family == IpFamily::V4 { 32 } else { 128 };
@@ -341,15 +480,30 @@ const FORMER_SETS: [&str; 6] = [
     "KUBE-6-NODE-PORT-LOCAL-SCTP",
 ];
 
+/// Returns the maximum number of entries of a set that has to hold this many: the default if that suffices, or else twice as many
+/// or more, because each change of the maximum copies the set.
+pub(crate) fn capacity(entries: usize) -> u32 {
+    match u32::try_from(entries) {
+        Ok(entries) if entries <= DEFAULT_CAPACITY => DEFAULT_CAPACITY,
+        Ok(entries) => entries.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX),
+        Err(_) => u32::MAX,
+    }
+}
+
 /// The initial number of hash buckets and the maximum number of entries of a set: ipset's defaults, which kube-proxy uses.
-/// A set with others could not be used by it.
-const HASH_SIZE: u32 = 1024;
-const MAX_ENTRIES: u32 = 65536;
+/// A set with another maximum cannot be used by it, but more entries would not fit into its sets anyway.
+pub(crate) const HASH_SIZE: u32 = 1024;
+pub(crate) const DEFAULT_CAPACITY: u32 = 65536;
+/// The name of the set that replaces another one, while it is filled.
+const REPLACEMENT: &str = "FERROUTE-REPLACEMENT";
+/// Size of a batch after which it is sent, in bytes.
+const MAX_BATCH: usize = 256 * 1024;
 
 // `include/uapi/linux/netfilter/ipset/ip_set.h`: commands, attributes and errors. The headers of libc do not have them.
 const HEADER: [u8; nfnetlink::HEADER_LENGTH] = nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0);
 const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
+const IPSET_CMD_SWAP: u8 = 6;
 const IPSET_CMD_LIST: u8 = 7;
 const IPSET_CMD_ADD: u8 = 9;
 const IPSET_CMD_DEL: u8 = 10;
@@ -358,8 +512,11 @@ const IPSET_CMD_TYPE: u8 = 13;
 const IPSET_ATTR_PROTOCOL: u16 = 1;
 const IPSET_ATTR_SETNAME: u16 = 2;
 const IPSET_ATTR_TYPENAME: u16 = 3;
+/// The second set of `IPSET_CMD_SWAP`.
+const IPSET_ATTR_SETNAME2: u16 = 3;
 const IPSET_ATTR_REVISION: u16 = 4;
 const IPSET_ATTR_FAMILY: u16 = 5;
+const IPSET_ATTR_FLAGS: u16 = 6;
 const IPSET_ATTR_DATA: u16 = 7;
 const IPSET_ATTR_ADT: u16 = 8;
 // Attributes within `IPSET_ATTR_DATA`.
@@ -378,5 +535,7 @@ const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 const IPSET_PROTOCOL_MIN: u8 = 6;
 const IPSET_ERR_BUSY: i32 = 4100;
 const IPSET_ERR_EXIST: i32 = 4103;
+/// The flag of a list without entries.
+const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
 /// The flag that ipset requires on numbers in attributes.
 const NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;

@@ -166,3 +166,16 @@ fn a_refused_change_names_its_service_port_and_does_not_stop_the_others() {
     assert!(lab.dataplane.kernel_mut().take_text().contains("-u 10.96.0.1:53 -r 10.244.2.2:5353"));
     assert_eq!(lab.resync(), "");
 }
+
+#[test]
+fn set_that_would_be_full_is_enlarged_first() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.1.1"]);
+    // Deleted only after the new entries have been added.
+    let stale = (0..=u16::MAX).map(|port| Entry::Service(ServerKey { port, ..key("198.51.100.1:80") }));
+    lab.dataplane.kernel_mut().state.entries[SetKind::ClusterIp.index()].extend(stale);
+    let web = Entry::Service(key("10.96.0.1:80"));
+    lab.dataplane.kernel_mut().state.entries[SetKind::ClusterIp.index()].remove(&web);
+    lab.resync();
+    let entries = &lab.dataplane.kernel_mut().state.entries[SetKind::ClusterIp.index()];
+    assert!(entries.contains(&web) && entries.len() == 2, "{}", entries.len());
+}

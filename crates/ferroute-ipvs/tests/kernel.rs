@@ -48,6 +48,37 @@ fn sets_have_kube_proxys_settings_and_creating_them_again_keeps_their_entries() 
 }
 
 #[test]
+fn full_set_is_enlarged_while_rules_use_it() {
+    let host = NetNs::new();
+    let (kind, family) = (SetKind::ClusterIp, IpFamily::V4);
+    let reserve = |entries| host.run(|| IpSets::open().unwrap().reserve(kind, family, entries)).unwrap();
+    host.run(|| IpSets::open().unwrap().create(kind, family)).unwrap();
+    let rule = ["-A", "FORWARD", "-m", "set", "--match-set", "KUBE-CLUSTER-IP", "dst,dst"];
+    host.command("iptables-legacy", &rule);
+    let add = |address: &str, ports: std::ops::Range<u16>| {
+        let mut sets = IpSets::open().unwrap();
+        let entry = |port| Entry::Service(key(Protocol::Tcp, &format!("{address}:{port}")));
+        sets.add(kind, family, ports.map(entry))
+    };
+    host.run(|| add("10.96.0.1", 0..60_000)).unwrap();
+    // The kernel counts by parts of the set, and permits a few more.
+    assert!(host.run(|| add("10.96.0.2", 0..10_000)).is_err(), "a set of kube-proxy's size is full");
+    let before = host.run(|| IpSets::open().unwrap().entries(kind, family)).unwrap();
+    reserve(70_000);
+    assert_eq!(host.run(|| IpSets::open().unwrap().entries(kind, family)).unwrap(), before);
+    host.run(|| add("10.96.0.2", 0..10_000)).unwrap();
+    let listed = host.run(|| IpSets::open().unwrap().entries(kind, family)).unwrap();
+    assert_eq!(listed.len(), 70_000);
+    let header = host.command("ipset", &["list", "-t", "KUBE-CLUSTER-IP"]);
+    assert!(header.contains("maxelem 262144") && header.contains("References: 1"), "{header}");
+    assert_eq!(host.command("ipset", &["list", "-n"]), "KUBE-CLUSTER-IP\n");
+    // A later start accepts it, and does not make it smaller.
+    host.run(|| IpSets::open().unwrap().create(kind, family)).unwrap();
+    reserve(70_000);
+    assert_eq!(host.command("ipset", &["list", "-t", "KUBE-CLUSTER-IP"]), header);
+}
+
+#[test]
 fn entries_of_every_type_are_read_as_ipset_shows_them() {
     let host = NetNs::new();
     let service = key(Protocol::Tcp, "198.51.100.1:443");

@@ -3,7 +3,10 @@ use std::{collections::HashSet, fmt::Write};
 use ferroute_core::IpFamily;
 
 use super::{Kernel, KernelRealServer, KernelServer, KernelState, Operation, Refused};
-use crate::plan::{ServerKey, SetKind};
+use crate::{
+    plan::{ServerKey, SetKind},
+    sets::DEFAULT_CAPACITY,
+};
 
 /// An in-memory kernel. It refuses changes as the real one does and records all that it makes.
 #[derive(Debug)]
@@ -12,6 +15,8 @@ pub struct MemoryKernel {
     scheduler: Box<str>,
     /// The objects.
     pub state: KernelState,
+    /// The maximum number of entries of each set.
+    capacities: [usize; SetKind::ALL.len()],
     /// The changes since the last call of [`MemoryKernel::take_text`], one per line.
     text: String,
     written: Vec<Operation>,
@@ -27,6 +32,9 @@ pub enum MemoryError {
     /// The object, or one that it refers to, does not exist.
     #[error("the object does not exist")]
     NotFound,
+    /// The set has its maximum number of entries.
+    #[error("the set is full")]
+    Full,
 }
 
 impl MemoryKernel {
@@ -36,6 +44,7 @@ impl MemoryKernel {
             family,
             scheduler: scheduler.into(),
             state: KernelState::default(),
+            capacities: [DEFAULT_CAPACITY as usize; SetKind::ALL.len()],
             text: String::new(),
             written: Vec::new(),
             refused: Vec::new(),
@@ -58,7 +67,14 @@ impl MemoryKernel {
 
     fn apply(&mut self, operation: Operation) -> Result<(), MemoryError> {
         match operation {
-            Operation::AddEntry(kind, entry) => _ = self.entries(kind).insert(entry),
+            Operation::AddEntry(kind, entry) => {
+                let capacity = self.capacities[kind.index()];
+                let entries = self.entries(kind);
+                if entries.len() >= capacity && !entries.contains(&entry) {
+                    return Err(MemoryError::Full);
+                }
+                entries.insert(entry);
+            }
             Operation::DeleteEntry(kind, entry) => _ = self.entries(kind).remove(&entry),
             Operation::AddServer(key, settings) => {
                 if self.state.servers.contains_key(&key) {
@@ -108,6 +124,12 @@ impl Kernel for MemoryKernel {
     type Error = MemoryError;
 
     fn prepare(&mut self) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn reserve(&mut self, kind: SetKind, entries: usize) -> Result<(), MemoryError> {
+        let capacity = &mut self.capacities[kind.index()];
+        *capacity = entries.max(*capacity);
         Ok(())
     }
 

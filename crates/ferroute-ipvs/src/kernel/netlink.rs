@@ -157,6 +157,11 @@ impl Kernel for NetlinkKernel {
         Ok(())
     }
 
+    fn reserve(&mut self, kind: SetKind, entries: usize) -> Result<(), KernelError> {
+        self.send()?;
+        Ok(self.sets.reserve(kind, self.family, entries)?)
+    }
+
     fn read(&mut self, is_wanted: &dyn Fn(&ServerKey) -> bool) -> Result<KernelState, KernelError> {
         read(self.family, &mut self.servers, &mut self.sets, &mut self.devices, is_wanted)
     }

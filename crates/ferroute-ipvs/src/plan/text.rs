@@ -9,7 +9,10 @@ use super::{
     FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, ServerConfig, ServerKey, State,
     sets::{SetKind, SetType},
 };
-use crate::DUMMY_DEVICE;
+use crate::{
+    DUMMY_DEVICE,
+    sets::{HASH_SIZE, capacity},
+};
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,7 +30,9 @@ impl State {
         writeln!(out, "# ipset restore")?;
         let mut entries = BTreeSet::new();
         self.for_each_entry(|kind, entry| _ = entries.insert((kind, entry)));
-        SetKind::ALL.into_iter().try_for_each(|kind| writeln!(out, "{}", Creation { kind, family }))?;
+        SetKind::ALL
+            .into_iter()
+            .try_for_each(|kind| writeln!(out, "{}", Creation { kind, family, entries: self.set_size(kind) }))?;
         for (kind, entry) in entries {
             writeln!(out, "add {} {entry}", kind.name(family))?;
         }
@@ -62,17 +67,19 @@ impl fmt::Display for AddressLine {
 pub(crate) struct Creation {
     pub(crate) kind: SetKind,
     pub(crate) family: IpFamily,
+    /// The number of entries that follow.
+    pub(crate) entries: usize,
 }
 
 impl fmt::Display for Creation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let set_type = self.kind.set_type();
         write!(f, "create {} {}", self.kind.name(self.family), set_type.as_str())?;
-        match (set_type, self.family) {
-            (SetType::Port, _) => f.write_str(" range 0-65535"),
-            (_, IpFamily::V4) => f.write_str(" family inet hashsize 1024 maxelem 65536"),
-            (_, IpFamily::V6) => f.write_str(" family inet6 hashsize 1024 maxelem 65536"),
+        if set_type == SetType::Port {
+            return f.write_str(" range 0-65535");
         }
+        let family = if self.family == IpFamily::V4 { "inet" } else { "inet6" };
+        write!(f, " family {family} hashsize {HASH_SIZE} maxelem {}", capacity(self.entries))
     }
 }
 
