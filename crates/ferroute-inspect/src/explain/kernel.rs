@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use ferroute_core::{IpFamily, NamespacedName, Protocol, ServicePortEntry, ServicePortName};
+use ferroute_core::{Frontend, IpFamily, NamespacedName, Protocol, ServicePortEntry, ServicePortName};
 use ferroute_host::conntrack;
 use ferroute_iptables::{
     ChainName, HostExec, Match, ProtocolMatch, Rule, SavedRules, Sense, TableName, exec::search_path,
@@ -78,7 +78,10 @@ impl FamilyRules {
 
     fn service_port(&self, name: &ServicePortName, entry: &ServicePortEntry) -> Vec<ServiceRule> {
         let iptables = self.kernel.iptables.iter().flat_map(|snapshot| iptables_rules(&snapshot.saved, name));
-        iptables.chain(nftables_elements(&self.elements, name, entry)).collect()
+        let frontends: Vec<Frontend> = entry.service.frontends(name.protocol).map(|(_, frontend)| frontend).collect();
+        let ipvs = self.kernel.ipvs.iter().flat_map(|objects| objects.objects_of(&frontends));
+        let ipvs = ipvs.map(|(location, text)| ServiceRule { location, text, packets: None, bytes: None });
+        iptables.chain(nftables_elements(&self.elements, name, entry)).chain(ipvs).collect()
     }
 }
 

@@ -1,9 +1,12 @@
 //! Planned or active objects of ipvs mode together with its iptables rules, as other commands see them.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use ferroute_config::ModeName;
-use ferroute_core::Frontend;
+use ferroute_core::{Frontend, IpFamily};
 use ferroute_iptables::RuleSet;
 use ferroute_ipvs::{
     kernel::KernelState,
@@ -77,6 +80,38 @@ pub struct KernelIpvs {
     pub objects: KernelState,
     /// The rules of each backend of iptables.
     pub rules: Vec<RuleSet>,
+}
+
+impl KernelIpvs {
+    /// Returns the virtual servers of these frontends with their set entries: the name of the table or set, and the text in the
+    /// syntax of its tool.
+    pub fn objects_of(&self, frontends: &[Frontend]) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        let mut in_sets = BTreeSet::new();
+        for (key, server) in &self.objects.servers {
+            let Some(is_node_port) = is_node_port(&self.objects, *key) else { continue };
+            if !frontends.contains(&frontend(*key, is_node_port)) {
+                continue;
+            }
+            found.extend(server.lines(*key).into_iter().map(|line| ("ipvs".to_owned(), line)));
+            // Of an address with the number of a node port, the port's sets are not about this server.
+            let is_about = |entry: &Entry| is_node_port || !matches!(entry, Entry::Port(_));
+            in_sets.extend(self.objects.entries_of(*key).into_iter().filter(|(_, entry)| is_about(entry)));
+        }
+        let family = |entry: &Entry| match entry {
+            Entry::Service(key) | Entry::ServiceAndAddress(key, _) | Entry::ServiceAndNetwork(key, _) => {
+                Some(IpFamily::of(key.address))
+            }
+            Entry::Address(address) => Some(IpFamily::of(*address)),
+            Entry::Port(_) => self.objects.servers.keys().next().map(|key| IpFamily::of(key.address)),
+        };
+        found.extend(
+            in_sets
+                .iter()
+                .filter_map(|(kind, entry)| Some((format!("ipset {}", kind.name(family(entry)?)), entry.to_string()))),
+        );
+        found
+    }
 }
 
 impl Traceable for KernelIpvs {
