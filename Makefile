@@ -13,14 +13,15 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
 
-test: deps-test unit conformance
+test: deps-test unit vm-test conformance
+	@cat $(VM_DIR)/not-tested 2>/dev/null || true
 
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
 unit: rust
@@ -110,15 +111,46 @@ image:
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables
 
-# A kernel with ipvs; about ten minutes. VM_CASES are the scenarios that are played in ipvs mode.
-VM_CASES ?= clusterip-basic dual-stack etp-local-mixed external-ips hairpin loadbalancer-source-ranges
+# A kernel with ipvs; about twenty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
+# recorded in it.
+VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
+VM_FILES := conformance/vm/cluster.sh conformance/vm/web.yaml
+# A boot with Python.
+VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
+    MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 conformance/vm/boot.sh
 vm-ipvs: deps-vm release
-	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) \
-	    conformance/vm/kube-proxy-rules.txt conformance/vm/kube-proxy-sets.txt conformance/vm/web.yaml
+	conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs.sh $(FERROUTE) $(VM_FILES) \
+	    conformance/vm/kube-proxy-rules.txt conformance/vm/kube-proxy-sets.txt
+	touch $(VM_DIR)/full
+	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/full
 	echo $(VM_CASES) >$(VM_DIR)/cases
-	MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
-	    MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 \
-	    conformance/vm/boot.sh $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
+	$(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
+
+# The part of `make vm-ipvs` for `make test`: ipvs mode and a few scenarios, in three to four minutes. Where no machine can be
+# emulated, it reports that, and `make test` repeats it at its end. VM=required makes that a failure.
+VM ?=
+VM_TEST_CASES := dual-stack hairpin host-network-endpoint loadbalancer-source-ranges
+vm-test: deps-test release
+	@mkdir -p $(VM_DIR); rm -f $(VM_DIR)/not-tested
+	-@$(MAKE) --no-print-directory deps-vm
+	@echo $(VM_TEST_CASES) >$(VM_DIR)/cases
+	@set -o pipefail; run() { \
+	    status=0; $(VM_PYTHON) $(VM_DIR) "$$@" || status=$$?; \
+	    [ $$status = 77 ] && [ "$(VM)" != required ] || return $$status; \
+	    echo "NOT TESTED: ipvs mode with packets, because no virtual machine can be started here (see above)" \
+	        >$(VM_DIR)/not-tested; \
+	}; \
+	run conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) && \
+	if [ -e $(VM_DIR)/not-tested ]; then cat $(VM_DIR)/not-tested; \
+	else run conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases; fi
+
+# The figures of ipvs mode in docs/performance.md.
+vm-bench: deps-vm release
+	@mkdir -p $(VM_DIR); \
+	program=$$($(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
+	    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); \
+	cp "$$program" $(VM_DIR)/sync
+	VM_MEMORY=2048 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) $(VM_DIR)/sync
 
 # nftables mode on older kernels, with the tests of its crate that need a kernel; about five minutes for each kernel.
 VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64

@@ -6,9 +6,10 @@
 # The bash script runs as root in an initramfs with busybox, the tools listed below, the kernel's network modules, and the
 # files and directories in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs
 # in STATE_DIR. KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's
-# own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower.
+# own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower. Exits with
+# status 77 if no machine can be started here: on another architecture, without qemu, or without Debian's packages.
 #
-# Other variables: MORE_TOOLS, programs to add; MORE_TREES, directories to add at the same place, such as the library of an
+# Other variables: VM_ACCEL=kvm, to use /dev/kvm; MORE_TOOLS, programs to add; MORE_TREES, directories to add at the same place, such as the library of an
 # interpreter; VM_MEMORY in MiB; VM_TIMEOUT in seconds.
 set -euo pipefail
 
@@ -19,17 +20,26 @@ TIMEOUT=${VM_TIMEOUT:-1200}
 
 state=$1 script=$2
 shift 2
-[ "$(uname -m)" = x86_64 ] || { echo "the virtual machine requires an x86_64 host" >&2; exit 1; }
 export PATH="$PATH:/usr/sbin:/sbin"
+unable() { echo "no virtual machine: $*" >&2; exit 77; }
+[ "$(uname -m)" = x86_64 ] || unable "it requires an x86_64 host"
+for program in qemu-system-x86_64 busybox ipvsadm; do
+    type -P $program >/dev/null || unable "$program is missing"
+done
 mkdir -p "$state"
 
 # Uses the kernel of an earlier run, or else the newest package, because older ones disappear from Debian's servers. The
 # package is only unpacked: installing it would install boot loaders and the like.
 kernel_dir=$state/$KERNEL_PACKAGE
 if [ ! -d "$kernel_dir" ]; then
-    package=$(apt-cache depends "$KERNEL_PACKAGE" | awk '/Depends:/ {print $2; exit}')
-    [ -n "$package" ] || { echo "apt does not find the Debian package $KERNEL_PACKAGE (run apt-get update?)" >&2; exit 1; }
-    (cd "$state" && apt-get download -q "$package")
+    find_package() { apt-cache depends "$KERNEL_PACKAGE" 2>/dev/null | awk '/Depends:/ {print $2; exit}'; }
+    package=$(find_package || true)
+    if [ -z "$package" ] && [ "$(id -u)" = 0 ]; then
+        apt-get update -q || true
+        package=$(find_package || true)
+    fi
+    [ -n "$package" ] || unable "apt does not find $KERNEL_PACKAGE, which is a package of Debian (run apt-get update?)"
+    (cd "$state" && apt-get download -q "$package") || unable "cannot download $package"
     rm -rf "$state/unpacked"
     dpkg -x "$state/$package"_*.deb "$state/unpacked"
     rm "$state/$package"_*.deb
@@ -40,7 +50,8 @@ release=${kernel##*/vmlinuz-}
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-mkdir -p "$root"/{bin,dev,etc,files,proc,run,sbin,sys,tmp,usr/sbin}
+mkdir -p "$root"/{bin,dev,etc,files,proc,run,sbin,sys,tmp,usr/sbin,var}
+ln -s ../run "$root/var/run"
 cp "$(command -v busybox)" "$root/bin/busybox"
 ln -s ../bin/busybox "$root/sbin/modprobe"
 cp /etc/protocols /etc/services "$root/etc/"
@@ -95,7 +106,7 @@ END
 chmod +x "$root/init"
 (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) > "$state/initramfs.gz"
 
-timeout "$TIMEOUT" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 1 -m "${VM_MEMORY:-512}" -nodefaults -no-user-config \
+timeout "$TIMEOUT" qemu-system-x86_64 -accel "${VM_ACCEL:-tcg,thread=multi}" -cpu max -smp 1 -m "${VM_MEMORY:-512}" -nodefaults -no-user-config \
     -display none -no-reboot -serial stdio -monitor none -kernel "$kernel" -initrd "$state/initramfs.gz" \
     -append "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off random.trust_cpu=on tsc=reliable no_timer_check" </dev/null |
     sed -u 's/\r//g' | tee "$state/log"

@@ -1,5 +1,6 @@
-//! Duration of syncs with the kernel, and that of the tools for the same state, in network namespaces. Needs root and a
-//! kernel with ipvs.
+//! Duration of syncs with an in-memory kernel, which is that of Ferroute's own code; and with the real kernel beside that of
+//! the tools for the same state, in network namespaces. The latter needs root and a kernel with ipvs, such as that of `make
+//! vm-bench`.
 //!
 //! `cargo bench -p ferroute-ipvs` measures 1,000 and 10,000 Services with 10 endpoints each; `cargo bench -p ferroute-ipvs
 //! -- 5000x20` another cluster.
@@ -9,24 +10,25 @@
 use std::{
     fs,
     io::Write,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use ferroute_core::{
-    Changes, Dataplane, HostState, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
+    Changes, Dataplane, DataplaneError, HostState, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port},
 };
-use ferroute_host::KernelAddresses;
+use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
-    exec::{GroupWriter, search_path},
+    exec::{GroupReport, GroupWriter, search_path},
+    plan::ChainGroup,
 };
 use ferroute_ipvs::{
-    IpvsDataplane, VirtualServers,
-    kernel::{Kernel, KernelError, KernelRealServer, KernelState, NetlinkKernel, Operation, Refused},
+    IpvsDataplane, RuleWriter, VirtualServers,
+    kernel::{Kernel, KernelError, KernelRealServer, KernelState, MemoryKernel, NetlinkKernel, Operation, Refused},
     plan::{IpvsSettings, ServerKey, SetKind},
 };
 use ferroute_testing::NetNs;
@@ -80,12 +82,16 @@ fn open() -> Bench {
 }
 
 fn main() {
-    if VirtualServers::open().unwrap().is_none() {
-        println!("not measured: this kernel does not support ipvs");
-        return;
-    }
     let sizes: Vec<(u32, u32)> = std::env::args().filter_map(|argument| parse(&argument)).collect();
     let sizes = if sizes.is_empty() { vec![(1_000, 10), (10_000, 10)] } else { sizes };
+    println!("| cluster, kernel in memory | first sync | endpoint replaced, p50 / p99 |");
+    println!("| --- | --- | --- |");
+    sizes.iter().for_each(|(services, endpoints)| measure_in_memory(*services, *endpoints));
+    println!();
+    if VirtualServers::open().unwrap().is_none() {
+        println!("the rest is not measured: this kernel does not support ipvs");
+        return;
+    }
     println!(
         "| cluster | first sync | restart | endpoint replaced, p50 / p99 | changes of objects | memory | ipvsadm -R | ipset restore | ip -batch |"
     );
@@ -100,9 +106,58 @@ fn parse(argument: &str) -> Option<(u32, u32)> {
     Some((services.parse().ok()?, endpoints.parse().ok()?))
 }
 
-fn measure(services: u32, endpoints: u32) {
+/// Rules in memory.
+struct NoRules;
+
+impl RuleWriter for NoRules {
+    fn apply(&mut self, _: &ChainGroup, _: bool) -> Result<GroupReport, DataplaneError> {
+        Ok(GroupReport::default())
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Ok(false)
+    }
+}
+
+struct NoAddresses;
+
+impl HostAddresses for NoAddresses {
+    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
+        Ok(Vec::new())
+    }
+}
+
+fn measure_in_memory(services: u32, endpoints: u32) {
+    let mut table = table(services, endpoints);
+    let kernel = MemoryKernel::new(IpFamily::V4, "rr");
+    let (settings, host) = (IpvsSettings::default(), HostState::default());
+    let mut dataplane = IpvsDataplane::new(IpFamily::V4, settings, kernel, NoRules, Box::new(NoAddresses), host);
+    let start = Instant::now();
+    dataplane.resync(&table).unwrap();
+    let first = start.elapsed();
+    let mut replaced: Vec<Duration> = Vec::new();
+    for i in 0..1000 {
+        let changes = replace(&mut table, i * 7_919 % services, i);
+        let start = Instant::now();
+        dataplane.sync(&table, &changes).unwrap();
+        replaced.push(start.elapsed());
+    }
+    println!("| {services}×{endpoints} | {first:.1?} | {} |", percentiles(replaced));
+}
+
+fn percentiles(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    format!("{:.0?} / {:.0?}", times[times.len() / 2], times[times.len() * 99 / 100])
+}
+
+fn table(services: u32, endpoints: u32) -> ServiceTable {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
     table.entries = (0..services).map(|i| (name(i), service(i, endpoints))).collect();
+    table
+}
+
+fn measure(services: u32, endpoints: u32) {
+    let mut table = table(services, endpoints);
     let namespace = NetNs::new();
     let before = resident();
     let mut dataplane = namespace.run(open);
@@ -130,8 +185,7 @@ fn measure(services: u32, endpoints: u32) {
         ("ip -batch", &["ip", "-batch", "-"]),
     ]
     .map(|(section, command)| format!("{:.1?}", tools.run(|| feed(command, &section_of(&text, section)))));
-    replaced.sort_unstable();
-    let percentiles = format!("{:.0?} / {:.0?}", replaced[replaced.len() / 2], replaced[replaced.len() * 99 / 100]);
+    let percentiles = percentiles(replaced);
     println!(
         "| {services}×{endpoints} | {first:.1?} | {restart:.1?} | {percentiles} | {operations} | {:.1} MB | {} |",
         memory as f64 / 1e6,

@@ -1,0 +1,201 @@
+# Functions of the scripts about ipvs: a node with three pods and a client, traffic between them, and objects of other
+# programs, which must not be changed. Sourced.
+set -eu # No pipefail: grep -q exits before reading all input.
+
+POD_NET=10.244.0. POD_NET6=fd00:10:244::
+# Client and destination of each flow.
+FLOWS="client,10.96.0.1:80 client,fd00:96::1:80 client,192.0.2.1:30080 client,2001:db8::1:30080 client,192.0.2.1:80
+    node,10.96.0.1:80 node,fd00:96::1:80"
+failures=0
+
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+inside() { ip netns exec "$@"; }
+# wait_for DESCRIPTION COMMAND...: waits until the command succeeds.
+wait_for() {
+    local description=$1 tries=1500
+    shift
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        if [ $tries = 0 ]; then
+            fail "timed out waiting for $description"
+            [ ! -e proxy.log ] || tail -n 20 proxy.log
+            ipvsadm -Lnc
+            return
+        fi
+        sleep 0.1
+    done
+}
+
+make_network() {
+    modprobe dummy numdummies=0
+    modprobe -a ip_vs br_netfilter
+    sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.vs.conntrack=1
+    ip link add cni0 type bridge
+    ip link set cni0 up
+    ip address add ${POD_NET}1/24 dev cni0
+    ip address add ${POD_NET6}1/64 dev cni0 nodad
+    for pod in 2 3 4; do
+        join pod-$pod pod$pod
+        ip link set pod$pod master cni0
+        inside pod-$pod ip address add $POD_NET$pod/24 dev eth0
+        inside pod-$pod ip address add $POD_NET6$pod/64 dev eth0 nodad
+        inside pod-$pod ip route add default via ${POD_NET}1
+        inside pod-$pod ip route add default via ${POD_NET6}1
+        inside pod-$pod busybox nc -ll -p 8080 -e busybox sh -c "echo pod-$pod; exec cat" 2>/dev/null &
+    done
+    join client lan
+    ip address add 192.0.2.1/24 dev lan
+    ip address add 2001:db8::1/64 dev lan nodad
+    # Without a route, the node cannot connect to a Service whose address is no longer on kube-ipvs0.
+    ip route add default via 192.0.2.2
+    ip route add default via 2001:db8::2
+    inside client ip address add 192.0.2.2/24 dev eth0
+    inside client ip address add 2001:db8::2/64 dev eth0 nodad
+    inside client ip route add default via 192.0.2.1
+    inside client ip route add default via 2001:db8::1
+}
+
+join() {
+    ip netns add "$1"
+    ip link add "$2" type veth peer name eth0 netns "$1"
+    ip link set "$2" up
+    inside "$1" ip link set lo up
+    inside "$1" ip link set eth0 up
+}
+
+# Adds objects of other programs, some of them similar to those of kube-proxy.
+add_foreign_objects() {
+    for iptables in iptables ip6tables; do
+        for table in filter nat mangle; do $iptables -t $table -N THEIRS; done
+        $iptables -A INPUT -j THEIRS
+    done
+    ipset create theirs hash:net
+    ipset add theirs 203.0.113.0/24
+    ip link add theirs0 type dummy
+    ip address add 203.0.113.1/32 dev theirs0
+    # On an address of this host; on addresses of other machines, one with the port of a node port; by firewall mark.
+    for server in "-t 192.0.2.1:8888" "-t 203.0.113.1:80" "-t 203.0.113.9:30080" "-t [2001:db8::9]:30080" "-f 7"; do
+        ipvsadm -A $server -s rr
+    done
+    ipvsadm -a -t 203.0.113.9:30080 -r 192.0.2.2:30080 -g
+    # The kubelet's rules, which kube-proxy does not change either.
+    for restore in iptables-restore ip6tables-restore; do
+        printf '*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A OUTPUT -j KUBE-FIREWALL\nCOMMIT\n' |
+            $restore --noflush
+    done
+    iptables -A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -m comment \
+        --comment "block incoming localnet connections" -m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP
+}
+
+dump_state() {
+    for save in iptables-save ip6tables-save; do $save | sed -e '/^#/d' -e 's/ \[.*//'; done
+    nft list tables | grep -v ' \(filter\|nat\|mangle\)$' || true
+    ipset save | sort
+    ipvsadm -Sn | sort
+    ip -o address | awk '{print $2, $4}' | sort
+}
+
+# request ADDRESS:PORT: prints the name of the pod that answers. Starts no process, since that is slow in this machine.
+request() {
+    local answer=none
+    { read -r -t 10 answer <&3 || true; } 3<>"/dev/tcp/${1%:*}/${1##*:}"
+    echo "$answer"
+}
+requests() {
+    while [ ! -e stop ]; do
+        request "$1" || true
+        sleep 0.3
+    done
+}
+export -f request requests
+# from FLOW FUNCTION: calls the function in the client's namespace, with the destination as its argument.
+from() {
+    case $1 in
+        node,*) $2 "${1#*,}" ;;
+        *) inside "${1%%,*}" bash -c "$2 ${1#*,}" ;;
+    esac
+}
+
+check_flows() {
+    for flow in $FLOWS; do
+        case $(from $flow request || true) in
+            pod-*) ;;
+            *) fail "$1: no answer on $flow" ;;
+        esac
+    done
+}
+
+start_traffic() {
+    rm -f stop traffic-*
+    traffic=
+    for flow in $FLOWS; do
+        from $flow requests >"traffic-$flow" 2>&1 &
+        traffic="$traffic $!"
+    done
+}
+
+# Waits for some more requests on each flow, ends the traffic, and checks all answers.
+end_traffic() {
+    local flow wanted answers failed
+    for flow in $FLOWS; do
+        wanted=$(($(wc -l <"traffic-$flow") + 5))
+        wait_for "traffic of $flow" eval "[ \$(wc -l <'traffic-$flow') -ge $wanted ]"
+    done
+    touch stop
+    wait $traffic
+    for flow in $FLOWS; do
+        answers=$(wc -l <"traffic-$flow")
+        failed=$(grep -cv '^pod-[234]$' "traffic-$flow" || true)
+        echo "  $flow: $answers requests, $failed failed"
+        [ "$failed" = 0 ] || fail "$failed requests of $flow"
+    done
+}
+
+# open_connection NAME ADDRESS:PORT: opens a connection that stays open until `close_connection NAME`.
+declare -A connections
+open_connection() {
+    local descriptor
+    rm -f "in-$1" "out-$1"
+    mkfifo "in-$1"
+    inside client busybox nc "${2%:*}" "${2##*:}" <"in-$1" >"out-$1" &
+    exec {descriptor}>"in-$1"
+    connections[$1]=$descriptor
+    send_line "$1" hello
+}
+send_line() {
+    echo "$2" >&"${connections[$1]}"
+    wait_for "an answer to '$2' on connection $1" grep -qx "$2" "out-$1"
+}
+close_connection() {
+    local descriptor=${connections[$1]}
+    exec {descriptor}>&-
+    unset "connections[$1]"
+}
+
+start_proxy() {
+    sed "s/MODE/$1/" >config.yaml <<'END'
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: MODE
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/64
+END
+    (
+        # An inherited descriptor would keep a connection open.
+        for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
+        exec /files/ferroute run --config config.yaml --manifests manifests --hostname-override node-1
+    ) >proxy.log 2>&1 &
+    proxy=$!
+}
+
+end_proxy() {
+    kill $proxy
+    wait $proxy || fail "exit status of the proxy"
+}
+
+has_no_server() { ! ipvsadm -Sn | grep -qF -- "$1"; }
+
+# check_clean DESCRIPTION: checks that the state is the same as before the test.
+check_clean() {
+    dump_state >after
+    diff before after || fail "$1: state differs from before"
+}

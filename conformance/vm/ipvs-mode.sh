@@ -1,0 +1,242 @@
+# Runs in a virtual machine (boot.sh) and tests ipvs mode: /files has ferroute, cluster.sh and web.yaml. With a file
+# /files/full, it also waits until a terminated endpoint is removed, which takes minutes.
+set -eu # No pipefail: grep -q exits before reading all input.
+. /files/cluster.sh
+
+# settings MODE [LINE...]: writes the configuration, with these lines. A running proxy applies it at once.
+settings() {
+    local mode=$1
+    shift
+    {
+        printf '%s\n' "apiVersion: kubeproxy.config.k8s.io/v1alpha1" "kind: KubeProxyConfiguration" "mode: $mode" \
+            "clusterCIDR: 10.244.0.0/16,fd00:10:244::/64" "$@"
+    } >config.new
+    mv config.new config.yaml
+}
+
+run_proxy() {
+    (
+        # An inherited descriptor would keep a connection open.
+        for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
+        exec /files/ferroute run --config config.yaml --manifests manifests --hostname-override node-1 --hold-node-ports
+    ) >>proxy.log 2>&1 &
+    proxy=$!
+}
+
+has_server() { ipvsadm -Sn | grep -qF -- "$1"; }
+has_no_kube_rules() { ! { iptables-save; ip6tables-save; } | grep -q KUBE-SERVICES; }
+has_no_tables() { ! nft list tables | grep -q ferroute; }
+# Reports whether the rules of a mode are the only ones.
+is_active() {
+    case $1 in
+        ipvs) has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r" && has_no_tables ;;
+        nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && has_no_kube_rules ;;
+        iptables) ip6tables-save | grep -q KUBE-SVC- && has_no_tables && ! iptables-save | grep -q KUBE-IPVS-FILTER ;;
+    esac
+}
+
+# endpoints POD...: replaces the endpoints of `web`.
+endpoints() {
+    local pod pattern=
+    for pod in "$@"; do pattern="$pattern|[.:]$pod\"?\\]"; done
+    awk -v keep="${pattern#|}" '/^endpoints:/ {
+        line = "endpoints: ["
+        while (match($0, /\{addresses: \[[^]]*\]\}/)) {
+            one = substr($0, RSTART, RLENGTH)
+            $0 = substr($0, RSTART + RLENGTH)
+            if (one ~ keep) line = line one ", "
+        }
+        print line "]"
+        next
+    } { print }' /files/web.yaml | cat - sticky.yaml >services.new
+    mv services.new manifests/web.yaml
+}
+
+weight() { ipvsadm -Sn | sed -n "s/^-a -t 10.96.0.1:80 -r $POD_NET$1:8080 .*-w //p"; }
+has_weight() { [ "$(weight "$1")" = "$2" ]; }
+sysctl_is() { [ "$(sysctl -n "$1")" = "$2" ] || fail "$1 is $(sysctl -n "$1") instead of $2"; }
+# check_foreign_servers DESCRIPTION
+check_foreign_servers() {
+    local line
+    while read -r line; do
+        ipvsadm -Sn | grep -qxF -- "$line" || fail "$1: virtual server '$line' of another program is gone"
+    done <foreign
+}
+
+check_first_sync() {
+    echo "== first sync"
+    settings ipvs "ipvs: {strictARP: true, scheduler: wrr, tcpTimeout: 701s, tcpFinTimeout: 21s, udpTimeout: 31s}"
+    run_proxy
+    wait_for "the first sync" is_active ipvs
+    wait_for "IPv6 rules" eval "ip6tables-save | grep -q KUBE-6-CLUSTER-IP"
+    check_flows "first sync"
+    ipvsadm -Sn | grep -qF -- "-A -t 10.96.0.1:80 -s wrr" || fail "scheduler: $(ipvsadm -Sn)"
+    [ "$(ipvsadm -L --timeout)" = "Timeout (tcp tcpfin udp): 701 21 31" ] || fail "$(ipvsadm -L --timeout)"
+    sysctl_is net.ipv4.conf.all.arp_ignore 1
+    sysctl_is net.ipv4.conf.all.arp_announce 2
+    sysctl_is net.ipv4.vs.conntrack 1
+    sysctl_is net.ipv4.vs.expire_nodest_conn 1
+    check_foreign_servers "first sync"
+    ! inside client busybox arping -c 2 -w 2 -I eth0 10.96.0.1 || fail "the node answers ARP requests for 10.96.0.1"
+    inside client busybox arping -c 1 -w 5 -I eth0 192.0.2.1 >/dev/null || fail "no answer to an ARP request"
+}
+
+# SCTP, which the kernels of most build machines lack; the tests of the crates cover the rest.
+check_held_ports() {
+    echo "== held node ports"
+    ! bind_sctp 30100 || fail "SCTP node port 30100 is not held"
+    bind_sctp 30101 || fail "SCTP port 30101 is not free"
+}
+bind_sctp() {
+    python3 -c "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132).bind(('0.0.0.0', $1))" 2>/dev/null
+}
+
+check_affinity() {
+    echo "== affinity"
+    local first again
+    first=$(inside client bash -c "request 10.96.0.2:80")
+    for again in 1 2 3 4 5 6; do
+        [ "$(inside client bash -c "request 10.96.0.2:80")" = "$first" ] || fail "session affinity"
+    done
+    ipvsadm -Sn | grep -qF -- "-A -t 10.96.0.2:80 -s wrr -p 600" || fail "persistence: $(ipvsadm -Sn)"
+}
+
+check_commands() {
+    echo "== explain, diff, top, doctor"
+    local options="--config config.yaml --manifests manifests --hostname-override node-1"
+    /files/ferroute explain service default/web $options >explain.log 2>&1 || fail "explain: $(cat explain.log)"
+    grep -q 'ipvs  -a -t 10.96.0.1:80 -r 10.244.0.2:8080 -m -w 1' explain.log &&
+        grep -q 'ipset KUBE-CLUSTER-IP  10.96.0.1,tcp:80' explain.log || fail "explain: $(cat explain.log)"
+    /files/ferroute diff $options >diff.log 2>&1 || fail "diff: $(cat diff.log)"
+    ipvsadm -d -t 10.96.0.1:80 -r ${POD_NET}2:8080
+    # The proxy repairs it at the same time.
+    wait_for "the repair of a real server" has_weight 2 1
+    ipvsadm -D -t 10.96.0.1:80
+    wait_for "the repair of a virtual server" has_weight 3 1
+    ip address delete 10.96.0.1/32 dev kube-ipvs0
+    wait_for "the repair of an address" eval "ip -o address show dev kube-ipvs0 | grep -q 10.96.0.1/32"
+    (while [ ! -e stop ]; do inside client bash -c "request 10.96.0.1:80; request 10.96.0.1:80" >>answers; done) &
+    local traffic=$!
+    rm -f stop
+    /files/ferroute top --once --interval 5s >top.log 2>&1 || fail "top: $(cat top.log)"
+    touch stop
+    wait $traffic
+    awk '$2 == "10.96.0.1:80/tcp" && $1 > 0 && /10.244.0.4:8080 3[0-9] %/ { found = 1 } END { exit !found }' top.log || fail "top: $(cat top.log)"
+    /files/ferroute doctor $options >doctor.log 2>&1 || fail "doctor: $(cat doctor.log)"
+}
+
+# Leaves connection `held` open, to an endpoint with weight 0.
+start_graceful_termination() {
+    echo "== graceful termination"
+    open_connection held 10.96.0.1:80
+    local pod
+    pod=$(sed -n 's/^pod-//p;1q' out-held)
+    held_pod=$pod
+    endpoints $(echo 2 3 4 | sed "s/$pod//")
+    wait_for "weight 0 of pod-$pod" has_weight "$pod" 0
+    send_line held "after removal"
+    local answer number
+    for number in 1 2 3 4 5 6; do
+        answer=$(inside client bash -c "request 10.96.0.1:80")
+        [ "$answer" != "pod-$pod" ] && [ "${answer#pod-}" != "$answer" ] || fail "'$answer' after the removal of pod-$pod"
+    done
+    endpoints 2 3 4
+    wait_for "the return of pod-$pod" has_weight "$pod" 1
+    send_line held "after return"
+    # It stays across a restart of the proxy.
+    endpoints $(echo 2 3 4 | sed "s/$pod//")
+    wait_for "weight 0 of pod-$pod" has_weight "$pod" 0
+    end_proxy
+    run_proxy
+    sleep 5
+    has_weight "$pod" 0 || fail "weight $(weight $pod) of pod-$pod after a restart"
+    send_line held "after restart"
+}
+
+# Switches through all modes under load: no request fails, and each connection lasts.
+check_switches() {
+    echo "== live switches under load"
+    start_traffic
+    local mode
+    for mode in nftables ipvs iptables ipvs; do
+        open_connection "before-$mode" 10.96.0.1:80
+        open_connection "before6-$mode" fd00:96::1:80
+        open_connection "port-$mode" 192.0.2.1:30080
+        settings $mode
+        wait_for "mode $mode" is_active $mode
+        for name in "${!connections[@]}"; do send_line "$name" "in $mode"; done
+    done
+    end_traffic
+    check_foreign_servers switches
+    ipvsadm -Sn | grep -qF -- "-A -t 10.96.0.1:80 -s rr" || fail "scheduler: $(ipvsadm -Sn)"
+    for name in "${!connections[@]}"; do
+        [ "$name" = held ] || close_connection "$name"
+    done
+}
+
+check_termination_ends() {
+    echo "== end of graceful termination"
+    close_connection held
+    wait_for "the removal of pod-$held_pod" has_weight "$held_pod" ""
+}
+
+check_missing_scheduler() {
+    echo "== missing scheduler"
+    local before
+    before=$(wc -l <proxy.log)
+    settings ipvs "ipvs: {scheduler: absent}"
+    wait_for "iptables mode" is_active iptables
+    check_flows "missing scheduler"
+    [ "$(sed "1,${before}d" proxy.log | grep -c ' WARN .*absent')" = 1 ] || fail "log: $(sed "1,${before}d" proxy.log)"
+}
+
+check_demo() {
+    echo "== demo"
+    /files/ferroute demo --proxy-mode ipvs --connections 10 >demo.log 2>&1 || fail "demo: $(cat demo.log)"
+    grep -q "all as expected" demo.log || fail "demo: $(cat demo.log)"
+}
+
+ln -s "$(cd /usr/sbin && echo python3.*)" /usr/sbin/python3
+mkdir manifests
+make_network
+modprobe sctp
+add_foreign_objects
+cat >sticky.yaml <<'YAML'
+---
+apiVersion: v1
+kind: Service
+metadata: {name: sticky}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.2
+  sessionAffinity: ClientIP
+  sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}
+  ports:
+    - {name: tcp, port: 80, targetPort: 8080, nodePort: 30081}
+    - {name: sctp, port: 80, protocol: SCTP, targetPort: 8080, nodePort: 30100}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sticky-4, labels: {kubernetes.io/service-name: sticky}}
+addressType: IPv4
+ports: [{name: tcp, port: 8080}, {name: sctp, port: 8080, protocol: SCTP}]
+endpoints: [{addresses: [10.244.0.2]}, {addresses: [10.244.0.3]}, {addresses: [10.244.0.4]}]
+YAML
+endpoints 2 3 4
+dump_state >before
+ipvsadm -Sn >foreign
+check_first_sync
+check_affinity
+check_held_ports
+check_commands
+start_graceful_termination
+check_switches
+[ ! -e /files/full ] || check_termination_ends
+for name in "${!connections[@]}"; do close_connection "$name"; done
+check_missing_scheduler
+end_proxy
+/files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+check_clean cleanup
+check_demo
+echo "== $failures failures, $(cut -d. -f1 /proc/uptime) s"
+[ $failures = 0 ]
