@@ -28,7 +28,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 pub use self::{
     component::ApiRequest,
     ferroute::{Connections, Draining},
-    mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS},
+    mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, USERSPACE_METRICS},
 };
 use self::{
     component::ComponentMetrics, ferroute::FerrouteMetrics, kube_proxy::SyncMetrics, mode::ModeMetrics,

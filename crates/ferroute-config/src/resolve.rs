@@ -10,6 +10,7 @@ use std::{
     fmt,
     net::{IpAddr, SocketAddr},
     num::{NonZeroU32, NonZeroUsize},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -30,6 +31,8 @@ pub struct Resolved {
     pub mode: ModeName,
     /// Settings of ipvs mode; defaults in other modes.
     pub ipvs: IpvsSettings,
+    /// Settings of userspace mode.
+    pub userspace: UserspaceSettings,
     /// Settings that determine the rules in every mode.
     pub settings: ProxySettings,
     /// The intervals of syncs.
@@ -82,6 +85,22 @@ pub struct IpvsSettings {
     pub tcp_fin_timeout: Option<Duration>,
     /// The timeout of idle UDP flows; `None` to keep the kernel's value.
     pub udp_timeout: Option<Duration>,
+}
+
+/// Settings of userspace mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserspaceSettings {
+    /// The ports on which connections are accepted; `None` for any free ports.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// How long a UDP flow without datagrams is kept.
+    pub udp_idle_timeout: Duration,
+}
+
+impl Default for UserspaceSettings {
+    /// Returns any ports, and kube-proxy's timeout of 250 ms.
+    fn default() -> Self {
+        Self { ports: None, udp_idle_timeout: Duration::from_millis(250) }
+    }
 }
 
 /// The intervals of syncs.
@@ -196,10 +215,15 @@ impl KubeProxyConfiguration {
         }
         let healthz = host_port(errors, "HealthzBindAddress", &self.healthz_bind_address);
         let metrics = host_port(errors, "MetricsBindAddress", &self.metrics_bind_address);
-        if !sections::is_port_range(&self.port_range) {
+        let ports = sections::port_range(&self.port_range).unwrap_or_else(|| {
             let detail = "must be a valid port range (e.g. 300-2000)";
             errors.invalid_text(&path("PortRange"), &self.port_range, detail);
-        }
+            None
+        });
+        let udp_idle_timeout = match self.udp_idle_timeout {
+            Some(timeout) if !timeout.is_zero() => positive(errors, "UDPIdleTimeout", timeout),
+            _ => UserspaceSettings::default().udp_idle_timeout,
+        };
         let node_port_addresses = self.node_port_addresses(errors, mode);
         sections::show_hidden_metrics(errors, &self.show_hidden_metrics_for_version);
         let detector = self.local_traffic_detector(errors);
@@ -225,6 +249,7 @@ impl KubeProxyConfiguration {
         Ok(Resolved {
             mode,
             ipvs,
+            userspace: UserspaceSettings { ports, udp_idle_timeout },
             settings,
             sync,
             healthz,
@@ -307,6 +332,8 @@ impl ModeName {
     pub const IPVS: Self = Self("ipvs");
     /// nftables mode.
     pub const NFTABLES: Self = Self("nftables");
+    /// userspace mode, which Kubernetes 1.26 removed.
+    pub const USERSPACE: Self = Self("userspace");
     /// The modes of kube-proxy 1.36.
     pub const KUBE_PROXY: [Self; 3] = [Self::IPTABLES, Self::IPVS, Self::NFTABLES];
 

@@ -63,6 +63,7 @@ pub fn load_proxy(args: &RawArgs<RunArgs>, modes: &[ModeName]) -> anyhow::Result
         None => {
             let mut config = KubeProxyConfiguration::default().defaulted();
             flags.merge_into(&mut config);
+            config.udp_idle_timeout = args.args.udp_timeout;
             resolve(config, deprecated(args), None, modes).map(|settings| settings.with_ferroute_flags(&args.args))
         }
     }
@@ -76,6 +77,9 @@ pub fn from_file(args: &RawArgs<RunArgs>, path: &Path, text: &str, modes: &[Mode
     flags.logging.merge_given_into(&args.flags, &mut config.logging);
     if !flags.general.hostname_override.is_empty() {
         config.hostname_override.clone_from(&flags.general.hostname_override);
+    }
+    if let Some(timeout) = args.args.udp_timeout {
+        config.udp_idle_timeout = Some(timeout);
     }
     let ignored = args.flags.given().filter(|name| is_kube_proxy_flag(name) && !EFFECTIVE_WITH_CONFIG.contains(name));
     warnings.extend(ignored.map(|name| format!("--{name} has no effect: --config is given")));

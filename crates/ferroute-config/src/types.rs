@@ -77,7 +77,7 @@ pub struct KubeProxyConfiguration {
     /// The address of `/metrics`, `/configz` and other status pages, with or without a port.
     #[serde(deserialize_with = "null_default")]
     pub metrics_bind_address: String,
-    /// `iptables`, `ipvs` or `nftables`; empty for iptables.
+    /// `iptables`, `ipvs`, `nftables` or `userspace`; empty for iptables.
     #[serde(deserialize_with = "null_default")]
     pub mode: String,
     /// Settings of nftables mode.
@@ -88,12 +88,16 @@ pub struct KubeProxyConfiguration {
     pub node_port_addresses: Vec<String>,
     /// The process's `oom_score_adj`, -1000 to 1000.
     pub oom_score_adj: Option<i32>,
-    /// Without effect; it belongs to the removed userspace mode.
+    /// The ports on which userspace mode accepts connections, such as `40000-42000`; empty for any free ports.
     #[serde(deserialize_with = "null_default")]
     pub port_range: String,
     /// Show the metrics that this version hides.
     #[serde(deserialize_with = "null_default")]
     pub show_hidden_metrics_for_version: String,
+    /// How long userspace mode keeps a UDP flow without datagrams; `None` or zero for 250 ms. kube-proxy had this field until
+    /// Kubernetes 1.26 removed the mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_idle_timeout: Option<GoDuration>,
     /// Run as a Windows service.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "std::ops::Not::not")]
     pub windows_run_as_service: bool,

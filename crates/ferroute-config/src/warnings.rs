@@ -1,5 +1,5 @@
 use crate::resolve::{EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE};
-use crate::{GoDuration, KubeProxyConfiguration, MediaType};
+use crate::{GoDuration, KubeProxyConfiguration, MediaType, ModeName};
 
 /// A configured field without effect in Ferroute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +20,7 @@ impl KubeProxyConfiguration {
         let default_resync = [GoDuration::ZERO, GoDuration::from_secs(15 * 60)];
         let accepts_none = !client.accept_content_types.is_empty() && client.listed_media_types().is_empty();
         let type_is_other = !client.content_type.is_empty() && MediaType::parse(&client.content_type).is_none();
+        let is_userspace = self.mode == ModeName::USERSPACE.as_str();
         let fields = [
             ("configSyncPeriod", !default_resync.contains(&self.config_sync_period), RESYNC),
             ("clientConnection.acceptContentTypes", accepts_none, MEDIA_TYPES),
@@ -31,8 +32,9 @@ impl KubeProxyConfiguration {
             ("logging.options.text.infoBufferSize", !logging.options.text.info_buffer_size.is_zero(), LOG_BUFFER),
             ("logging.options.text.splitStream", logging.options.text.split_stream, LOG_STREAM),
             ("logging.vmodule", !logging.vmodule.is_empty(), "it refers to source files of kube-proxy"),
-            ("portRange", !self.port_range.is_empty(), "it belongs to the removed userspace mode"),
+            ("portRange", !self.port_range.is_empty() && !is_userspace, USERSPACE),
             ("showHiddenMetricsForVersion", !self.show_hidden_metrics_for_version.is_empty(), "no metric is hidden"),
+            ("udpIdleTimeout", self.udp_idle_timeout.is_some() && !is_userspace, USERSPACE),
             ("windowsRunAsService", self.windows_run_as_service, WINDOWS),
             ("winkernel.enableDSR", self.winkernel.enable_dsr, WINDOWS),
             ("winkernel.forwardHealthCheckVip", self.winkernel.forward_health_check_vip, WINDOWS),
@@ -60,4 +62,5 @@ const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines are written to one stream";
 const GATE: &str = "Ferroute does not have this feature gate";
 const USED_GATES: [&str; 2] = [EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE];
+const USERSPACE: &str = "it applies to userspace mode only";
 const WINDOWS: &str = "it applies to Windows only";

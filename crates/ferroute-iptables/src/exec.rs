@@ -31,7 +31,7 @@ pub use cleanup::{ChainMode, CleanupError, CleanupReport, CleanupScope, clean_up
 pub use dataplane::IptablesDataplane;
 pub use executor::{RestoreError, SaveError};
 pub use generation::GenerationTracker;
-pub use group::{GroupReport, GroupWriter};
+pub use group::{GroupReport, GroupWriter, RuleWriter};
 pub use host::{HostAccess, HostAccessError};
 pub use lock::LockError;
 pub use process::{Exec, Exit, HostExec, Invocation, ProgramError};

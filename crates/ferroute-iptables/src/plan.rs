@@ -48,6 +48,7 @@ pub(crate) use kernel_chains::ignore_unnameable;
 pub use kernel_chains::{KernelChains, KernelChainsReader};
 pub(crate) use names::{
     IPVS_NODE_PORT, is_foreign_jump, is_iptables_mode_chain, is_ipvs_mode_chain, is_leftover_chain,
+    is_userspace_mode_chain,
 };
 pub use names::{chains, is_proxy_chain, is_service_chain};
 pub(crate) use service::ServicePlan;

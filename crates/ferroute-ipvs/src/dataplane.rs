@@ -9,10 +9,7 @@ use ferroute_core::{
     TableReport, error_chain,
 };
 use ferroute_host::HostAddresses;
-use ferroute_iptables::{
-    exec::{GroupReport, GroupWriter, Throttle},
-    plan::ChainGroup,
-};
+use ferroute_iptables::exec::{RuleWriter, Throttle};
 use ipnet::IpNet;
 
 use crate::{
@@ -22,31 +19,6 @@ use crate::{
     sets::{DEFAULT_CAPACITY, capacity},
     termination::{Terminating, is_graceful},
 };
-
-/// A writer of the mode's iptables rules.
-pub trait RuleWriter: Send {
-    /// Applies `wanted`; compares it with the kernel's rules if those are unknown or with `full`.
-    ///
-    /// # Errors
-    /// If the rules cannot be read or written.
-    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError>;
-
-    /// Reports whether another program has modified the rules.
-    ///
-    /// # Errors
-    /// If the rules cannot be read.
-    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
-}
-
-impl RuleWriter for GroupWriter {
-    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
-        Self::apply(self, wanted, full)
-    }
-
-    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
-        Self::was_modified_externally(self)
-    }
-}
 
 /// Applies the virtual servers, ipsets, addresses and rules of one IP family.
 pub struct IpvsDataplane<K, R> {

@@ -45,7 +45,7 @@ mod servers;
 mod sets;
 mod termination;
 
-pub use dataplane::{IpvsDataplane, RuleWriter};
+pub use dataplane::IpvsDataplane;
 pub use device::{Device, DeviceError, Devices};
 pub use objects::IpvsObjects;
 pub use servers::{ServerError, Timeouts, VirtualServers};

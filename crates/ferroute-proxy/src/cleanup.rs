@@ -2,11 +2,12 @@
 //!
 //! | leftovers | mode | removed by |
 //! | --- | --- | --- |
-//! | chains `KUBE-*` and the jumps to them | iptables and ipvs mode, of Ferroute and kube-proxy | `iptables-restore` |
+//! | chains `KUBE-*` and the jumps to them | iptables, ipvs and userspace mode, of Ferroute and kube-proxy | `iptables-restore` |
 //! | nfacct counters that rules refer to | iptables mode | netlink |
 //! | tables `ip ferroute`, `ip6 ferroute` | nftables mode of Ferroute | netlink |
 //! | tables `ip kube-proxy`, `ip6 kube-proxy` | nftables mode of kube-proxy | netlink |
 //! | virtual servers, `kube-ipvs0`, ipsets `KUBE-*` | ipvs mode | netlink |
+//! | worker processes | userspace mode of Ferroute | a request to drain |
 //!
 //! Not removed, as in kube-proxy: `KUBE-FIREWALL` in table filter and the kubelet's own chains, which the kubelet uses;
 //! and sysctls, because their earlier values are unknown and other programs may rely on the present ones.

@@ -15,6 +15,7 @@ use ferroute_core::IpFamily;
 use ferroute_iptables::{
     RuleSet, TableName,
     exec::{Backend, BackendSnapshot, Exec, SnapshotError, snapshot_rules},
+    plan::chains,
 };
 use ferroute_ipvs::kernel::{KernelError, read_state};
 use ferroute_nftables::{
@@ -23,8 +24,9 @@ use ferroute_nftables::{
     model::Name,
 };
 use ferroute_trace::{Ruleset, Traceable};
+use ferroute_userspace::{WorkerError, running_workers};
 
-use crate::modes::KernelIpvs;
+use crate::modes::{KernelIpvs, KernelUserspace};
 
 /// The rules of one IP family in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct KernelRules {
     pub reading: Consistency,
     /// The objects of ipvs mode; `None` without its dummy device.
     pub ipvs: Option<KernelIpvs>,
+    /// The listeners of userspace mode; `None` without its rules.
+    pub userspace: Option<KernelUserspace>,
     /// The handles of iptables tables in nf_tables, which order them by creation as [`TableSnapshot::handle`] does.
     handles: BTreeMap<TableName, u64>,
 }
@@ -56,6 +60,9 @@ impl Traceable for KernelRules {
     fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
         if let Some(objects) = &self.ipvs {
             ruleset.add_ipvs(&objects.objects);
+        }
+        if let Some(objects) = &self.userspace {
+            ruleset.add_userspace(objects);
         }
         for table in self.tables() {
             match table {
@@ -89,6 +96,15 @@ pub enum ReadError {
         #[source]
         source: KernelError,
     },
+    /// The listeners of userspace mode could not be listed.
+    #[error("cannot list the {family} listeners of userspace mode")]
+    Userspace {
+        /// The IP family.
+        family: IpFamily,
+        /// The cause.
+        #[source]
+        source: WorkerError,
+    },
     /// The nf_tables tables could not be read.
     #[error("cannot read the {family} tables of nf_tables")]
     Nftables {
@@ -121,12 +137,14 @@ pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Kerne
         objects,
         rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
     });
+    let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
     let failed = |source| ReadError::Nftables { family, source };
     let mut kernel = match NetlinkKernel::open() {
         Ok(kernel) => kernel,
         Err(NetlinkError::NotSupported) => {
             let (nftables, handles) = (Vec::new(), BTreeMap::new());
-            return Ok(KernelRules { family, iptables, nftables, reading: Consistency::Consistent, ipvs, handles });
+            let reading = Consistency::Consistent;
+            return Ok(KernelRules { family, iptables, nftables, reading, ipvs, userspace, handles });
         }
         Err(source) => return Err(failed(source)),
     };
@@ -146,7 +164,25 @@ pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Kerne
             }
         }
     }
-    Ok(KernelRules { family, iptables, nftables, reading, ipvs, handles })
+    Ok(KernelRules { family, iptables, nftables, reading, ipvs, userspace, handles })
+}
+
+/// Returns the listeners of running workers, if there are rules of userspace mode.
+fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Option<KernelUserspace>, WorkerError> {
+    let is_present =
+        |snapshot: &BackendSnapshot| snapshot.saved.rules.chain(TableName::Nat, chains::PORTALS_HOST).is_some();
+    if !iptables.iter().any(is_present) {
+        return Ok(None);
+    }
+    let mut listeners = Vec::new();
+    for mut worker in running_workers()? {
+        // One that has just ended has none.
+        if let Ok(open) = worker.listeners() {
+            listeners.extend(open.into_iter().filter(|listener| listener.family() == family));
+        }
+    }
+    let rules = iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect();
+    Ok(Some(KernelUserspace { listeners, rules }))
 }
 
 impl KernelRules {

@@ -16,8 +16,10 @@
 
 mod iptables;
 mod ipvs;
+mod memory_rules;
 mod nftables;
 mod select;
+mod userspace;
 
 use std::{collections::BTreeMap, fmt, fs, net::IpAddr, path::Path};
 
@@ -32,12 +34,14 @@ use ipnet::IpNet;
 pub use self::{
     ipvs::KernelIpvs,
     select::{CalledAs, Reason},
+    userspace::{KernelUserspace, WORKER_COMMAND, WorkerOptions},
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules};
 
-/// The modes of this program, in the order in which their leftovers can be removed: rules before the sets, counters and
-/// virtual servers that they refer to.
-pub static REGISTRY: Registry = Registry::new(&[&iptables::Iptables, &nftables::Nftables, &ipvs::Ipvs]);
+/// The modes of this program, in the order in which their leftovers can be removed: rules before the sets, counters, virtual
+/// servers and listeners that they refer to.
+pub static REGISTRY: Registry =
+    Registry::new(&[&iptables::Iptables, &nftables::Nftables, &ipvs::Ipvs, &userspace::Userspace]);
 
 /// A proxy mode.
 pub trait Mode: RemovableMode {

@@ -1,14 +1,18 @@
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Write,
-    os::fd::AsRawFd,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
     time::Duration,
 };
 
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::{
+    sched::{CloneFlags, setns, unshare},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 /// A new network namespace with `lo` up. It is removed when this value is dropped and no process or socket uses it.
 #[derive(Debug)]
@@ -125,6 +129,24 @@ impl NetNs {
     /// Returns a path to this namespace for other processes (`nsenter --net=…`), valid until this value is dropped.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.handle.as_raw_fd()))
+    }
+}
+
+impl Drop for NetNs {
+    /// Ends the processes of userspace mode in the namespace, which outlive the proxy that started them.
+    fn drop(&mut self) {
+        let Ok(own) = self.handle.metadata() else { return };
+        let processes = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+        for process in processes {
+            let is_worker = fs::read(process.path().join("cmdline"))
+                .is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"userspace-worker"));
+            let is_here = || fs::metadata(process.path().join("ns/net")).is_ok_and(|net| net.ino() == own.ino());
+            let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(pid) = pid.filter(|_| is_worker && is_here()) {
+                // It may have ended by itself.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
     }
 }
 

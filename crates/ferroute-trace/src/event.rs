@@ -159,6 +159,13 @@ pub enum Effect {
         /// The new destination.
         after: SocketAddr,
     },
+    /// A process of the host accepts the connection and opens another one. The endpoint's peer is the host.
+    Connect {
+        /// The address on which the connection is accepted.
+        before: SocketAddr,
+        /// The endpoint.
+        after: SocketAddr,
+    },
     /// The source becomes the host's address (masquerade) or an address that the rule names (SNAT).
     Masquerade {
         /// The old source.

@@ -52,6 +52,7 @@ mod state;
 #[cfg(test)]
 mod testing;
 mod trace;
+mod userspace;
 mod walk;
 
 pub use event::{Assumption, Effect, Event, Hook, Leaf, Verdict};

@@ -70,8 +70,13 @@ impl<W: fmt::Write> Chart<'_, W> {
                     chain = name;
                     self.step(&mut tail, &format!("{table} {name}"), Shape::Rectangle)?;
                 }
-                Event::Effect { effect: Effect::Dnat { before, .. }, .. } if choices.len() > 1 => {
+                Event::Effect { effect: Effect::Dnat { before, after }, .. }
+                    if choices.len() > 1 && choices.iter().any(|choice| choice.to == *after) =>
+                {
                     self.endpoints(&mut tail, &format!("DNAT {before}"), branch)?;
+                }
+                Event::Effect { effect: Effect::Connect { before, .. }, .. } if choices.len() > 1 => {
+                    self.endpoints(&mut tail, &format!("accept at {before}"), branch)?;
                 }
                 Event::Effect { effect, .. } => tail.add_label(self.phrases.effect(effect)),
                 Event::Routed { interface } => {

@@ -119,8 +119,15 @@ impl BranchWriter<'_> {
             Event::Effect { path, effect, .. } => {
                 let indent = 2 + 2 * path.len();
                 match effect {
-                    Effect::Dnat { before, .. } if self.choices.len() > 1 => {
+                    Effect::Dnat { before, after }
+                        if self.choices.len() > 1 && self.choices.iter().any(|choice| choice.to == *after) =>
+                    {
                         let choice = format!("=> DNAT {before} to one of {}:", self.choices.len());
+                        writeln!(out, "{:indent$}{}", "", style.highlight(&choice))?;
+                        self.write_choices_into(out, indent)
+                    }
+                    Effect::Connect { before, .. } if self.choices.len() > 1 => {
+                        let choice = format!("=> accept at {before} and connect to one of {}:", self.choices.len());
                         writeln!(out, "{:indent$}{}", "", style.highlight(&choice))?;
                         self.write_choices_into(out, indent)
                     }
@@ -316,6 +323,7 @@ impl Phrases<'_> {
         match effect {
             Effect::Mark { before, after } => format!("mark {before:#x} becomes {after:#x}"),
             Effect::Dnat { before, after } => format!("DNAT {before} to {}", self.socket(*after)),
+            Effect::Connect { before, after } => format!("accept at {before} and connect to {}", self.socket(*after)),
             Effect::Masquerade { before, after } => format!("masquerade {before} as {}", self.address(*after)),
             Effect::Accept => "accept".to_owned(),
             Effect::Drop => "drop".to_owned(),

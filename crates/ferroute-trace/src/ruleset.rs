@@ -3,10 +3,12 @@ use std::borrow::Cow;
 use ferroute_iptables::{RuleSet, TableName};
 use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::kernel::MemoryTable;
+use ferroute_userspace::Listeners;
 
 use crate::{
     Hook, Host, Leaf, Packet, Trace, iptables, ipvs, nftables,
     record::Detail,
+    userspace,
     walk::{ChainVerdict, Forks, Walk, Walker},
 };
 
@@ -93,6 +95,11 @@ impl<'a> Ruleset<'a> {
     pub fn add_ipvs(&mut self, objects: &'a dyn IpvsObjects) {
         self.ipvs.push(objects);
         ipvs::Scheduler::chains(objects).for_each(|chain| self.add_chain(chain));
+    }
+
+    /// Adds the listeners of userspace mode; its iptables rules are added separately.
+    pub fn add_userspace(&mut self, listeners: &'a dyn Listeners) {
+        self.add_chain(userspace::Process(listeners));
     }
 
     /// Adds an nftables table, whose family must include the packet's; traces show it as `name`.

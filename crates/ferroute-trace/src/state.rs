@@ -157,6 +157,16 @@ impl<'a> PacketState<'a> {
         Effect::Masquerade { before, after }
     }
 
+    /// Replaces the packet by the first one of a connection that a local process opens, on behalf of the sender.
+    pub(crate) fn connect(&mut self, endpoint: SocketAddr) -> Effect {
+        let before = std::mem::replace(&mut self.destination, endpoint);
+        let source = self.host.masquerade_source(endpoint.ip()).unwrap_or(before.ip());
+        // The kernel chooses a port.
+        self.source.set_ip(source);
+        (self.mark, self.connection, self.looped) = (0, CtStates::NEW, false);
+        Effect::Connect { before, after: endpoint }
+    }
+
     /// Changes the connection's source to the host's address on the output interface, with a random port if
     /// `random_port`. The packet is dropped if there is no such address.
     pub(crate) fn masquerade(&mut self, random_port: bool, record: &mut Record) -> Result<Effect, Verdict> {

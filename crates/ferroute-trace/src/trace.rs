@@ -51,7 +51,7 @@ pub enum Step {
         #[serde(flatten)]
         effect: Effect,
     },
-    /// A DNAT to one of several endpoints.
+    /// A DNAT, or a connection of a userspace proxy, to one of several endpoints.
     Choice {
         /// The hook.
         hook: Hook,
@@ -61,6 +61,9 @@ pub enum Step {
         path: Vec<String>,
         /// The old destination.
         before: SocketAddr,
+        /// A process accepts the connection and opens another one to the endpoint.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        relayed: bool,
     },
     /// A masquerade whose new source depends on the endpoint.
     Masquerade {
@@ -145,8 +148,10 @@ impl Branch {
         for event in walker.record.steps() {
             match event {
                 Event::Effect { hook, table, path, effect } => {
-                    if let (Effect::Dnat { after, .. }, Verdict::Delivered { to, from, interface, .. }) =
-                        (&effect, &verdict)
+                    if let (
+                        Effect::Dnat { after, .. } | Effect::Connect { after, .. },
+                        Verdict::Delivered { to, from, interface, .. },
+                    ) = (&effect, &verdict)
                         && after == to
                     {
                         let chain = path.last().cloned().unwrap_or_default();
@@ -187,15 +192,25 @@ impl Branch {
 impl Step {
     /// Reports whether two steps can be [generalized](Self::generalize) to one. `other` is not generalized yet.
     fn is_similar(&self, other: &Self) -> bool {
-        use Effect::{Dnat, Masquerade};
+        use Effect::{Connect, Dnat, Masquerade};
         match (self, other) {
+            // A listener is one for all endpoints.
+            (Self::Effect { .. }, Self::Effect { .. }) if self == other => true,
             (
-                Self::Choice { hook, table, path, before },
+                Self::Choice { hook, table, path, before, relayed: false },
                 Self::Effect { hook: hook2, table: table2, path: path2, effect: Dnat { before: before2, .. } },
+            )
+            | (
+                Self::Choice { hook, table, path, before, relayed: true },
+                Self::Effect { hook: hook2, table: table2, path: path2, effect: Connect { before: before2, .. } },
             ) => (hook, table, before) == (hook2, table2, before2) && path == without_last(path2),
             (
                 Self::Effect { hook, table, path, effect: Dnat { before, .. } },
                 Self::Effect { hook: hook2, table: table2, path: path2, effect: Dnat { before: before2, .. } },
+            )
+            | (
+                Self::Effect { hook, table, path, effect: Connect { before, .. } },
+                Self::Effect { hook: hook2, table: table2, path: path2, effect: Connect { before: before2, .. } },
             ) => (hook, table, before) == (hook2, table2, before2) && without_last(path) == without_last(path2),
             (
                 Self::Effect { hook, table, path, effect: Masquerade { before, .. } }
@@ -210,13 +225,19 @@ impl Step {
     fn generalize(&mut self, other: &Self) {
         let differs = self != other;
         match self {
-            Self::Effect { hook, table, path, effect: Effect::Dnat { before, .. } } => {
+            Self::Effect { hook, table, path, effect } if differs => {
+                let (before, relayed) = match effect {
+                    Effect::Dnat { before, .. } => (*before, false),
+                    Effect::Connect { before, .. } => (*before, true),
+                    Effect::Masquerade { before, .. } => {
+                        let (path, before) = (std::mem::take(path), *before);
+                        *self = Self::Masquerade { hook: *hook, table: table.clone(), path, before };
+                        return;
+                    }
+                    _ => return,
+                };
                 let path = without_last(path).to_vec();
-                *self = Self::Choice { hook: *hook, table: table.clone(), path, before: *before };
-            }
-            Self::Effect { hook, table, path, effect: Effect::Masquerade { before, .. } } if differs => {
-                let path = std::mem::take(path);
-                *self = Self::Masquerade { hook: *hook, table: table.clone(), path, before: *before };
+                *self = Self::Choice { hook: *hook, table: table.clone(), path, before, relayed };
             }
             _ => {}
         }

@@ -94,6 +94,16 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         self.listeners.keys()
     }
 
+    /// Returns all open listeners: key, port, what it serves and what it did.
+    pub fn open(&self) -> impl Iterator<Item = (&K, u16, &ListenerSpec, ListenerStats)> {
+        self.listeners.iter().map(|(key, open)| (key, open.port, &open.spec, open.listener.stats()))
+    }
+
+    /// Closes all listeners. Their established connections continue.
+    pub fn close_all(&mut self) {
+        self.listeners.drain().for_each(|(_, open)| open.task.abort());
+    }
+
     /// Returns the port of an open listener.
     pub fn port(&self, key: &K) -> Option<u16> {
         self.listeners.get(key).map(|open| open.port)
@@ -107,9 +117,7 @@ impl<K: Clone + Eq + Hash> Engine<K> {
     /// Closes all listeners and waits until the last TCP connection has ended or `deadline` has passed. Returns the number
     /// of connections that remain; they end with the runtime.
     pub async fn drain(mut self, deadline: Duration) -> usize {
-        for (_, open) in self.listeners.drain() {
-            open.task.abort();
-        }
+        self.close_all();
         let limits = self.shared.limits;
         // More permits than 32 bits can count would need as many connections.
         let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);

@@ -10,17 +10,28 @@
 //! one is tried, so a client never sees a refused connection while any endpoint lives. The price is that the endpoint sees
 //! the node's address instead of the client's, and that each byte passes through a process.
 //!
-//! [`Engine`] holds the listeners; it knows neither Services nor rules.
+//! [`Engine`] holds the listeners; it knows neither Services nor rules. It runs in a worker process ([`run_worker`]), which
+//! outlives the proxy, so that connections do. [`plan`] derives listeners and iptables rules from Services, and
+//! [`UserspaceDataplane`] applies both.
 
 mod balancer;
+mod client;
+mod dataplane;
 mod engine;
 mod listener;
+pub mod plan;
 mod ports;
+mod protocol;
 mod relay;
 mod tcp;
 mod udp;
+mod worker;
 
+pub use client::{DRAIN_DEADLINE, RunningWorker, WorkerClient, WorkerError, WorkerProgram, running_workers};
+pub use dataplane::{PlannedRelay, Relay, UserspaceDataplane, listener_line};
 pub use engine::{Engine, OpenError};
-pub use listener::{Limits, ListenerSpec, ListenerStats};
+pub use listener::{Limits, ListenerSpec, ListenerStats, Listeners};
 pub use ports::{NoFreePort, PortRange};
+pub use protocol::OpenListener;
 pub use relay::Relayed;
+pub use worker::{WorkerSettings, run_worker};

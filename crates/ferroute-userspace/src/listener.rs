@@ -10,6 +10,7 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, Protocol};
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -49,7 +50,7 @@ impl Default for Limits {
 }
 
 /// What a listener did since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListenerStats {
     /// Connections or flows that reached an endpoint.
     pub connections: u64,
@@ -63,6 +64,12 @@ pub struct ListenerStats {
     pub bytes_to_endpoints: u64,
     /// Bytes from endpoints to clients, of connections that have ended.
     pub bytes_to_clients: u64,
+}
+
+/// Listeners, planned or of a running worker.
+pub trait Listeners: std::fmt::Debug {
+    /// Returns the endpoints of the listener on a port; `None` if there is none.
+    fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>>;
 }
 
 /// What all listeners of a process share.

@@ -12,6 +12,7 @@ mod replay;
 mod run;
 mod top;
 mod trace;
+mod userspace_worker;
 
 use std::{
     fmt,
@@ -28,7 +29,7 @@ use ferroute_config::{
 use ferroute_core::EscapedLines;
 use ferroute_proxy::{
     logging,
-    modes::{CalledAs, REGISTRY},
+    modes::{CalledAs, REGISTRY, WORKER_COMMAND},
 };
 use serde::Serialize;
 
@@ -81,6 +82,9 @@ pub(crate) enum Command {
     Completions(documents::CompletionsArgs),
     /// Print the main manual page, or write all pages to a directory
     Man(documents::ManArgs),
+    /// Relay connections in userspace mode; started by the proxy
+    #[command(hide = true, name = WORKER_COMMAND)]
+    UserspaceWorker(userspace_worker::UserspaceWorkerArgs),
 }
 
 /// An output format.
@@ -157,6 +161,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
+        Command::UserspaceWorker(args) => userspace_worker::run(args, verbosity).map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -74,6 +74,9 @@ pub const IPTABLES_METRICS: &[ModeMetric] = &[
 /// Metrics of kube-proxy's ipvs mode.
 pub const IPVS_METRICS: &[ModeMetric] = &[RESTORE_FAILURES];
 
+/// Metrics of userspace mode. kube-proxy's had none of its own.
+pub const USERSPACE_METRICS: &[ModeMetric] = &[RESTORE_FAILURES];
+
 /// Metrics of kube-proxy's nftables mode.
 pub const NFTABLES_METRICS: &[ModeMetric] = &[
     ModeMetric {

@@ -118,14 +118,14 @@ iptables:
 logging:
   vmodule:
   - {filePattern: a, level: 3}
-udpIdleTimeout: null
+udpIdleTimeouts: null
 mode: iptables
 ";
     assert_eq!(
         violations(text),
         "strict decoding error: duplicate field \"iptables.foo.bar\", duplicate field \"iptables.masqueradeBit\", \
          duplicate field \"mode\", unknown field \"Mode\", unknown field \"iptables.foo\", \
-         unknown field \"logging.vmodule[0].level\", unknown field \"udpIdleTimeout\""
+         unknown field \"logging.vmodule[0].level\", unknown field \"udpIdleTimeouts\""
     );
     let config = decode(text).config;
     assert_eq!((config.mode.as_str(), config.iptables.masquerade_bit), ("iptables", Some(5)));
@@ -275,6 +275,7 @@ fn every_field() -> KubeProxyConfiguration {
         oom_score_adj: Some(0),
         port_range: "1-2".into(),
         show_hidden_metrics_for_version: "1.35".into(),
+        udp_idle_timeout: Some(seconds(15)),
         windows_run_as_service: true,
         winkernel: WinkernelConfiguration {
             enable_dsr: true,

@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, path::PathBuf};
 use clap::{Args, Parser};
 
 use super::{ProxyFlags, RawArgs, values::Switch};
-use crate::ClientConnectionConfiguration;
+use crate::{ClientConnectionConfiguration, GoDuration};
 
 /// The command line of the program under the name `kube-proxy`.
 #[derive(Debug, Parser)]
@@ -34,6 +34,12 @@ pub struct RunArgs {
     /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
+    /// Time after which userspace mode ends an idle UDP flow
+    ///
+    /// Overrides the field udpIdleTimeout of the configuration. By default 250ms, as in kube-proxy, which had this flag
+    /// until Kubernetes 1.26 removed the mode.
+    #[arg(long, value_name = "DURATION")]
+    pub udp_timeout: Option<GoDuration>,
     /// Serve /services and /changes beside /metrics
     ///
     /// /services has the applied version of each Service, /changes the slowest changes. Whoever reaches the metrics address

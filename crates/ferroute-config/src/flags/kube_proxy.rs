@@ -104,8 +104,10 @@ pub struct ServingFlags {
     /// Deprecated: default port of --metrics-bind-address; 0 to disable
     #[arg(long, hide = true, value_name = "PORT", default_value = "10249")]
     pub metrics_port: u16,
-    /// Deprecated: applies to the removed userspace mode
-    #[arg(long, hide = true, value_name = "RANGE", default_value = "")]
+    /// Range of ports that userspace mode accepts connections on
+    ///
+    /// By default, any free ports. Other modes do not listen.
+    #[arg(long, value_name = "RANGE", default_value = "")]
     pub proxy_port_range: String,
 }
 

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, ops::RangeInclusive, time::Duration};
 
 use ferroute_core::{IpFamily, LocalTrafficDetector};
 use ipnet::IpNet;
@@ -145,16 +145,16 @@ pub(super) fn logging(
     Logging { format, verbosity: config.verbosity }
 }
 
-/// Reports whether the text is of the form `300-2000` or `300`, or empty.
-pub(super) fn is_port_range(text: &str) -> bool {
+/// Parses a range of the form `300-2000` or `300`; `Some(None)` if the text is empty or the range has no port but 0, which
+/// stands for any port.
+pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
     let text = text.trim();
-    match text.split_once('-') {
-        None => text.is_empty() || text.parse::<u16>().is_ok(),
-        Some((low, high)) => match (low.parse::<u16>(), high.parse::<u16>()) {
-            (Ok(low), Ok(high)) => low <= high,
-            _ => false,
-        },
+    if text.is_empty() {
+        return Some(None);
     }
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let (low, high) = (low.parse::<u16>().ok()?, high.parse::<u16>().ok()?);
+    (low <= high).then(|| (high > 0).then(|| low.max(1)..=high))
 }
 
 fn routing(errors: &mut FieldErrors, section: &str, options: &OutputRoutingOptions) {

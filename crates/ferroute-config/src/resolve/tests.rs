@@ -30,6 +30,7 @@ fn seconds(seconds: u32) -> GoDuration {
 fn default_mode_is_iptables_with_its_defaults() {
     let expected = Resolved {
         mode: ModeName::IPTABLES,
+        userspace: UserspaceSettings { ports: None, udp_idle_timeout: Duration::from_millis(250) },
         ipvs: IpvsSettings::default(),
         settings: ProxySettings { detector: LocalTrafficDetector::ClusterCidr(Vec::new()), ..ProxySettings::default() },
         sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1) },
@@ -268,6 +269,19 @@ fn fields_without_effect_are_reported_unless_default() {
     ];
     assert_eq!(fields, expected);
     assert_eq!(warnings[11].to_string(), "winkernel.enableDSR has no effect: it applies to Windows only");
+}
+
+#[test]
+fn fields_of_userspace_mode_have_an_effect_in_that_mode_only() {
+    let mut config = KubeProxyConfiguration { port_range: "40000-40009".into(), ..defaults() };
+    config.udp_idle_timeout = Some(seconds(3));
+    let fields: Vec<String> = config.warnings().into_iter().map(|warning| warning.field).collect();
+    assert_eq!(fields, ["portRange", "udpIdleTimeout"]);
+    config.mode = "userspace".into();
+    assert_eq!(config.warnings(), []);
+    let resolved = config.resolve_with(&[ModeName::USERSPACE]).expect("a valid configuration");
+    let expected = UserspaceSettings { ports: Some(40000..=40009), udp_idle_timeout: Duration::from_secs(3) };
+    assert_eq!((resolved.mode, resolved.userspace), (ModeName::USERSPACE, expected));
 }
 
 #[test]

@@ -85,7 +85,9 @@ fn addresses(packet: &Packet, trace: &Trace) -> BTreeSet<IpAddr> {
         }
         for event in &branch.events {
             match event {
-                Event::Effect { effect: Effect::Dnat { before, after }, .. } => all.extend([before.ip(), after.ip()]),
+                Event::Effect {
+                    effect: Effect::Dnat { before, after } | Effect::Connect { before, after }, ..
+                } => all.extend([before.ip(), after.ip()]),
                 Event::Effect { effect: Effect::Masquerade { before, after }, .. } => all.extend([*before, *after]),
                 _ => {}
             }

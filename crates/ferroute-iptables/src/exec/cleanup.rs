@@ -18,7 +18,7 @@ use crate::{
     ChainName, Rule, SaveItem, SaveParser, TableName,
     plan::{
         IPVS_NODE_PORT, chains, ignore_unnameable, is_foreign_jump, is_ipvs_mode_chain, is_leftover_chain,
-        is_proxy_chain,
+        is_proxy_chain, is_userspace_mode_chain,
     },
     text::RestoreWriter,
 };
@@ -39,6 +39,8 @@ pub enum ChainMode {
     Iptables,
     /// ipvs.
     Ipvs,
+    /// userspace.
+    Userspace,
 }
 
 /// The outcome of a cleanup.
@@ -154,6 +156,9 @@ pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<
     if executor.has_chain(TableName::Nat, IPVS_NODE_PORT)? == Some(true) {
         modes.push(ChainMode::Ipvs);
     }
+    if executor.has_chain(TableName::Nat, chains::PORTALS_HOST)? == Some(true) {
+        modes.push(ChainMode::Userspace);
+    }
     Ok(modes)
 }
 
@@ -183,11 +188,16 @@ impl Leftovers {
 /// Reports whether another mode than `active` has chains. A chain counts as existing if the check fails because another
 /// program holds the xtables lock.
 fn has_other_modes(executor: &Executor, active: ChainMode) -> Result<bool, ProgramError> {
+    // The canary may be missing if another program flushed a table.
+    let iptables = [(TableName::Mangle, chains::CANARY), (TableName::Nat, chains::NODE_PORTS)];
+    let ipvs = [(TableName::Filter, IPVS_NODE_PORT), (TableName::Nat, IPVS_NODE_PORT)];
+    let userspace = [(TableName::Filter, chains::NODEPORT_NON_LOCAL), (TableName::Nat, chains::PORTALS_HOST)];
     let others = match active {
-        ChainMode::Iptables => [(TableName::Filter, IPVS_NODE_PORT), (TableName::Nat, IPVS_NODE_PORT)],
-        // Its canary may be missing if another program flushed a table.
-        ChainMode::Ipvs => [(TableName::Mangle, chains::CANARY), (TableName::Nat, chains::NODE_PORTS)],
+        ChainMode::Iptables => [ipvs, userspace],
+        ChainMode::Ipvs => [iptables, userspace],
+        ChainMode::Userspace => [iptables, ipvs],
     };
+    let others = others.into_iter().flatten();
     for (table, chain) in others {
         if executor.has_chain(table, chain)? != Some(false) {
             return Ok(true);
@@ -203,6 +213,9 @@ fn leftovers(executor: &Executor, table: TableName, scope: CleanupScope) -> Resu
         CleanupScope::Everything => is_proxy_chain(table, chain),
         CleanupScope::Beside(ChainMode::Iptables) => is_leftover_chain(table, chain),
         CleanupScope::Beside(ChainMode::Ipvs) => is_proxy_chain(table, chain) && !is_ipvs_mode_chain(table, chain),
+        CleanupScope::Beside(ChainMode::Userspace) => {
+            is_proxy_chain(table, chain) && !is_userspace_mode_chain(table, chain)
+        }
     };
     // Jumps of other modes into chains that the active mode has, too.
     let is_other_jump = |to: ChainName, rule: &Rule| match scope {

@@ -34,6 +34,31 @@ pub struct GroupWriter {
     comparisons: Throttle,
 }
 
+/// A writer of the rules of one IP family.
+pub trait RuleWriter: Send {
+    /// Applies `wanted`; compares it with the kernel's rules if those are unknown or with `full`.
+    ///
+    /// # Errors
+    /// If the rules cannot be read or written.
+    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError>;
+
+    /// Reports whether another program has modified the rules.
+    ///
+    /// # Errors
+    /// If the rules cannot be read.
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
+}
+
+impl RuleWriter for GroupWriter {
+    fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
+        Self::apply(self, wanted, full)
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        Self::was_modified_externally(self)
+    }
+}
+
 /// The outcome of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupReport {

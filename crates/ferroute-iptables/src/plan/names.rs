@@ -30,6 +30,18 @@ pub mod chains {
     pub const PROXY_FIREWALL: ChainName = ChainName::literal("KUBE-PROXY-FIREWALL");
     /// filter: blocks packets from other hosts to localhost. The kubelet creates and uses the same chain.
     pub const FIREWALL: ChainName = ChainName::literal("KUBE-FIREWALL");
+    /// nat, userspace mode: sends Services' addresses to listeners, for packets from pods and other hosts.
+    pub const PORTALS_CONTAINER: ChainName = ChainName::literal("KUBE-PORTALS-CONTAINER");
+    /// nat, userspace mode: the same for packets from the node itself.
+    pub const PORTALS_HOST: ChainName = ChainName::literal("KUBE-PORTALS-HOST");
+    /// nat, userspace mode: sends node ports to listeners, for packets from pods and other hosts.
+    pub const NODEPORT_CONTAINER: ChainName = ChainName::literal("KUBE-NODEPORT-CONTAINER");
+    /// nat, userspace mode: the same for packets from the node itself.
+    pub const NODEPORT_HOST: ChainName = ChainName::literal("KUBE-NODEPORT-HOST");
+    /// filter, userspace mode: protects the ports of listeners.
+    pub const NODEPORT_NON_LOCAL: ChainName = ChainName::literal("KUBE-NODEPORT-NON-LOCAL");
+    /// filter, userspace mode: rejects or drops traffic that no listener serves. kube-proxy had no such chain.
+    pub const PORTALS_FILTER: ChainName = ChainName::literal("KUBE-PORTALS-FILTER");
     /// The canary chain: in every table, empty. Its absence shows that the table was flushed.
     pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
 }
@@ -73,12 +85,13 @@ const NAT_LEFTOVERS: [&str; 7] = [
 ];
 
 /// Chains of other modes in table filter.
-const FILTER_LEFTOVERS: [&str; 5] = [
+const FILTER_LEFTOVERS: [&str; 6] = [
     "KUBE-NODE-PORT",
     "KUBE-SOURCE-RANGES-FIREWALL",
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
     "KUBE-NODEPORT-NON-LOCAL",
+    "KUBE-PORTALS-FILTER",
 ];
 
 /// A chain that ipvs mode always creates, in tables nat and filter. Its presence shows that the mode was active.
@@ -114,11 +127,25 @@ pub(crate) fn is_ipvs_mode_chain(table: TableName, chain: ChainName) -> bool {
     own.contains(&chain.as_str()) || shared.contains(&chain)
 }
 
+/// Reports whether userspace mode writes the chain. It shares none with other modes.
+pub(crate) fn is_userspace_mode_chain(table: TableName, chain: ChainName) -> bool {
+    use chains::{
+        NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_FILTER, PORTALS_HOST,
+    };
+    match table {
+        TableName::Nat => [PORTALS_CONTAINER, PORTALS_HOST, NODEPORT_CONTAINER, NODEPORT_HOST].contains(&chain),
+        TableName::Filter => [NODEPORT_NON_LOCAL, PORTALS_FILTER].contains(&chain),
+        TableName::Mangle | TableName::Raw | TableName::Security => false,
+    }
+}
+
 /// Reports whether a rule of a builtin chain is another mode's jump into a chain that `active` has too.
 pub(crate) fn is_foreign_jump(active: ChainMode, to: ChainName, rule: &Rule) -> bool {
     let foreign = match active {
         ChainMode::Iptables => IPVS_FIREWALL_COMMENT,
         ChainMode::Ipvs => IPTABLES_FIREWALL_COMMENT,
+        // Its chains are its own.
+        ChainMode::Userspace => return false,
     };
     to == chains::PROXY_FIREWALL && rule.first_comment() == Some(foreign)
 }

@@ -7,8 +7,11 @@ use std::{
 
 use ferroute_core::{DataplaneError, HostState, IpFamily};
 use ferroute_host::{AddressError, HostAddresses};
-use ferroute_iptables::{exec::GroupReport, plan::ChainGroup};
-use ferroute_ipvs::{IpvsDataplane, RuleWriter, kernel::MemoryKernel, plan::IpvsSettings};
+use ferroute_iptables::{
+    exec::{GroupReport, RuleWriter},
+    plan::ChainGroup,
+};
+use ferroute_ipvs::{IpvsDataplane, kernel::MemoryKernel, plan::IpvsSettings};
 
 /// Addresses of the host that tests can change.
 #[derive(Clone)]

@@ -136,6 +136,9 @@ impl RemovableMode for Iptables {
         for family in IpFamily::BOTH {
             let active = match removal {
                 Removal::TakenOver(ModeName::IPVS) => active_backend(family).map(|backend| (backend, ChainMode::Ipvs)),
+                Removal::TakenOver(ModeName::USERSPACE) => {
+                    active_backend(family).map(|backend| (backend, ChainMode::Userspace))
+                }
                 Removal::Cleanup | Removal::TakenOver(_) => None,
             };
             leftovers.push(Box::new(Rules { family, active }));

@@ -8,17 +8,14 @@ use std::{net::IpAddr, sync::Arc};
 use anyhow::{Context, bail};
 use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{
-    Changes, Dataplane, DataplaneError, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport,
-};
+use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
 use ferroute_host::{KernelAddresses, Sysctls};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
-    exec::{ChainMode, GroupReport, GroupWriter, search_path},
-    plan::ChainGroup,
+    exec::{ChainMode, GroupWriter, search_path},
 };
 use ferroute_ipvs::{
-    DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, RuleWriter, Timeouts, VirtualServers,
+    DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
     plan::{IpvsSettings, PlanContext, State},
 };
@@ -28,6 +25,7 @@ use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation, Sysctl,
     iptables::{chain_modes, warn_of_other_backend},
     kernel_has_ipv6, kernel_release,
+    memory_rules::MemoryRules,
     nftables::FixedAddresses,
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
@@ -204,34 +202,13 @@ fn settings(resolved: &Resolved) -> IpvsSettings {
     }
 }
 
-/// In-memory iptables rules.
-#[derive(Debug, Default)]
-struct MemoryRules {
-    applied: ChainGroup,
-    /// The input of `iptables-restore` since the last report.
-    text: Vec<u8>,
-}
-
-impl RuleWriter for MemoryRules {
-    fn apply(&mut self, wanted: &ChainGroup, _: bool) -> Result<GroupReport, DataplaneError> {
-        let written = wanted.write_difference(&self.applied, &mut self.text);
-        let written = written.expect("writing to memory cannot fail");
-        self.applied = wanted.clone();
-        Ok(GroupReport { written, ..GroupReport::default() })
-    }
-
-    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
-        Ok(false)
-    }
-}
-
 /// The dataplane over an in-memory kernel.
 struct Simulated(IpvsDataplane<MemoryKernel, MemoryRules>);
 
 impl Simulated {
     fn written(&mut self, report: &SyncReport) -> SimulatedSync {
         let mut text = self.0.kernel_mut().take_text();
-        text.push_str(&String::from_utf8_lossy(&std::mem::take(&mut self.0.rules_mut().text)));
+        text.push_str(&self.0.rules_mut().take_text());
         SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
     }
 }

@@ -128,7 +128,12 @@ impl fmt::Display for StepText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             Step::Effect { effect, .. } => effect.fmt(f),
-            Step::Choice { before, .. } => write!(f, "DNAT {before} to one of {}", self.choices.len()),
+            Step::Choice { before, relayed: false, .. } => {
+                write!(f, "DNAT {before} to one of {}", self.choices.len())
+            }
+            Step::Choice { before, relayed: true, .. } => {
+                write!(f, "accept at {before} and connect to one of {}", self.choices.len())
+            }
             Step::Masquerade { before, .. } => write!(f, "masquerade {before}"),
             Step::Discarded { reason } => write!(f, "dropped by the kernel: {reason}"),
         }

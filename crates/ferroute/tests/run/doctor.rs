@@ -14,6 +14,7 @@ fn examine(case: &Case, arguments: &[&str]) -> (Option<i32>, Value) {
     let mode = match case.mode {
         Mode::Iptables => "--proxy-mode=iptables",
         Mode::Nftables => "--proxy-mode=nftables",
+        Mode::Userspace => "--proxy-mode=userspace",
     };
     let common =
         ["doctor", "-o", "json", "--hostname-override=node-1", mode, "--manifests", manifests.to_str().unwrap()];

@@ -59,6 +59,29 @@ macro_rules! in_each_mode {
 }
 use in_each_mode;
 
+/// Like `in_each_mode`, with userspace mode.
+macro_rules! in_every_mode {
+    ($($test:ident),+ $(,)?) => {
+        $(mod $test {
+            #[test]
+            fn iptables() {
+                super::$test(crate::Mode::Iptables);
+            }
+
+            #[test]
+            fn nftables() {
+                super::$test(crate::Mode::Nftables);
+            }
+
+            #[test]
+            fn userspace() {
+                super::$test(crate::Mode::Userspace);
+            }
+        })+
+    };
+}
+use in_every_mode;
+
 /// A cluster with a proxy that reads manifests.
 struct Case {
     proxy: Proxy,

@@ -8,7 +8,7 @@ use crate::{
     Cluster, Files, Mode, Proxy, WEB,
     failures::without_programs,
     http::get,
-    in_each_mode, leftovers,
+    in_every_mode, leftovers,
     proxy::{FERROUTE, run_command},
     rules::{self, ForeignRules},
     slices,
@@ -17,7 +17,7 @@ use crate::{
     wait, web, web_tcp, web_udp,
 };
 
-in_each_mode!(
+in_every_mode!(
     no_request_fails_during_takeover_from_kube_proxy_iptables,
     no_request_fails_during_takeover_from_kube_proxy_nftables,
     leftovers_of_ipvs_are_removed_after_the_first_sync,

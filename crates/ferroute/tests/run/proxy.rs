@@ -9,6 +9,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use crate::{http::get, wait};
@@ -19,12 +20,22 @@ use ferroute_testing::NetNs;
 pub(crate) enum Mode {
     Iptables,
     Nftables,
+    Userspace,
 }
 
 impl Mode {
+    /// Returns the name in configurations and flags.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+            Self::Userspace => "userspace",
+        }
+    }
+
     pub(crate) fn other(self) -> Self {
         match self {
-            Self::Iptables => Self::Nftables,
+            Self::Iptables | Self::Userspace => Self::Nftables,
             Self::Nftables => Self::Iptables,
         }
     }
@@ -97,10 +108,7 @@ impl Files {
 
     /// Writes a configuration with a mode.
     pub(crate) fn config(&self, mode: Mode) -> PathBuf {
-        self.config_with_mode(match mode {
-            Mode::Iptables => "iptables",
-            Mode::Nftables => "nftables",
-        })
+        self.config_with_mode(mode.as_str())
     }
 
     /// Writes a configuration with a mode in YAML syntax.
@@ -211,7 +219,14 @@ impl Proxy {
     #[track_caller]
     pub(crate) fn wait_exit(&mut self) -> ExitStatus {
         let status = wait("the exit of the proxy", || self.child.try_wait().unwrap());
-        self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
+        // In userspace mode, the worker outlives the proxy and has the same standard error.
+        let end = Instant::now() + LAST_LINES;
+        while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(reader) = self.reader.take_if(|reader| reader.is_finished()) {
+            reader.join().unwrap();
+        }
         status
     }
 }
@@ -241,4 +256,6 @@ pub(crate) fn healthz() -> SocketAddr {
 }
 
 pub(crate) const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
+/// The time for reading the last lines of the log after the exit, where it has no end.
+const LAST_LINES: Duration = Duration::from_millis(500);
 const HEALTHZ: &str = "127.0.0.1:10256";

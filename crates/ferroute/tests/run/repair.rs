@@ -20,7 +20,7 @@ fn wait_repaired(case: &Case, before: &[String]) {
 
 fn flushed_rules_are_restored(mode: Mode) {
     let flushes: &[&[&str]] = match mode {
-        Mode::Iptables => &[
+        Mode::Iptables | Mode::Userspace => &[
             &["iptables", "-w", "-t", "nat", "-F"],
             &["ip6tables", "-w", "-t", "filter", "-F"],
             &["nft", "flush", "ruleset"],
@@ -51,7 +51,7 @@ fn single_deleted_rules_are_restored(mode: Mode) {
     let foreign = ForeignRules::add(&case.cluster.node);
     let (before, foreign_rules) = (case.rules(), foreign.list(&case.cluster.node));
     match mode {
-        Mode::Iptables => {
+        Mode::Iptables | Mode::Userspace => {
             let is_dispatch = |rule: &&String| rule.starts_with("-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp");
             let rule = before.iter().find(is_dispatch).unwrap();
             case.cluster.node.feed(

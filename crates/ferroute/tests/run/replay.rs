@@ -2,9 +2,9 @@
 
 use std::process::{Command, Output};
 
-use crate::{Case, Cluster, Files, Mode, Proxy, cluster::pod_addresses, in_each_mode, wait, web};
+use crate::{Case, Cluster, Files, Mode, Proxy, cluster::pod_addresses, in_every_mode, wait, web};
 
-in_each_mode!(
+in_every_mode!(
     replayed_syncs_equal_recorded_syncs,
     repairs_are_recorded_and_replayed,
     full_syncs_are_compared_with_the_replay,

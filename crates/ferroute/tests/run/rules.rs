@@ -7,6 +7,20 @@ use crate::{Mode, wait};
 /// Returns the proxy's rules of a mode in both IP families, in a stable order.
 pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
     match mode {
+        Mode::Userspace => {
+            let mut rules: Vec<String> =
+                of_proxy(node, Mode::Iptables).iter().map(|rule| without_listener_ports(rule)).collect();
+            let listeners = node.run(|| {
+                let workers = ferroute_userspace::running_workers().unwrap();
+                // One that ends meanwhile has none.
+                workers.into_iter().flat_map(|mut worker| worker.listeners().unwrap_or_default()).collect::<Vec<_>>()
+            });
+            let mut listeners: Vec<String> =
+                listeners.iter().map(|listener| format!("{} {:?}", listener.key, listener.endpoints)).collect();
+            listeners.sort_unstable();
+            rules.extend(listeners);
+            rules
+        }
         Mode::Iptables => {
             let saved = ["iptables-save", "ip6tables-save"].map(|program| {
                 let text = node.command(program, &[]);
@@ -33,6 +47,20 @@ pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
             lines
         }
     }
+}
+
+/// Replaces the ports of listeners, which differ after each start.
+fn without_listener_ports(rule: &str) -> String {
+    let words = rule.split(' ').scan("", |previous, word| {
+        let is_ports = std::mem::replace(previous, word) == "--dports";
+        let is_socket = rule.ends_with(word) && rule.contains("--to-destination");
+        Some(match word.rsplit_once(':') {
+            _ if is_ports => "PORTS",
+            Some((address, _)) if is_socket => address,
+            _ => word,
+        })
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// Waits until no rule contains an address.

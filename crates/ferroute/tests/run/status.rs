@@ -94,7 +94,7 @@ fn metrics_follow_changes(mode: Mode) {
     assert_eq!(second.get("go_threads"), second.get("process_threads"));
     assert!(second.get("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "wait_synced requests it");
     match mode {
-        Mode::Iptables => {
+        Mode::Iptables | Mode::Userspace => {
             let saved =
                 ["iptables-save", "ip6tables-save"].map(|program| case.cluster.node.command(program, &[])).concat();
             let rules = saved.lines().filter(|line| line.starts_with("-A KUBE-")).count();
@@ -124,6 +124,7 @@ fn pages_describe_the_proxy(mode: Mode) {
     let name = match mode {
         Mode::Iptables => "iptables",
         Mode::Nftables => "nftables",
+        Mode::Userspace => "userspace",
     };
     let body = |path: &str| request(&case, path).body;
     assert_eq!([body("/healthz"), body("/proxyMode")], ["ok", name]);

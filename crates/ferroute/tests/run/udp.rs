@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use crate::{
     Case, Mode,
     cluster::{PORT, pod_addresses},
-    in_each_mode, slices,
+    in_each_mode, in_every_mode, slices,
     traffic::{Connection, Flow, Reply},
     wait, web, web_tcp, web_udp,
 };
 
-in_each_mode!(
-    flows_of_removed_endpoints_move_and_others_stay,
+in_each_mode!(flows_of_removed_endpoints_move_and_others_stay);
+in_every_mode!(
     flows_without_endpoints_are_rejected_until_an_endpoint_is_added,
     flows_older_than_their_service_are_served,
 );

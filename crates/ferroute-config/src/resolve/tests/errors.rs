@@ -152,11 +152,14 @@ fn empty_interface_name_is_an_error() {
 #[test]
 fn port_ranges_are_parsed_like_kubernetes() {
     for text in ["", " ", "0", "80", "65535", "0-0", "300-2000", " 1-1 "] {
-        assert!(sections::is_port_range(text), "{text:?}");
+        assert!(sections::port_range(text).is_some(), "{text:?}");
     }
     for text in ["-", "a", "65536", "1-", "-1", "2-1", "1-65536", "1+2", "1-2-3"] {
-        assert!(!sections::is_port_range(text), "{text:?}");
+        assert_eq!(sections::port_range(text), None, "{text:?}");
     }
+    assert_eq!(sections::port_range(" 300-2000"), Some(Some(300..=2000)));
+    assert_eq!(["", "0-0"].map(sections::port_range), [Some(None), Some(None)]);
+    assert_eq!(sections::port_range("0-9"), Some(Some(1..=9)));
 }
 
 #[test]

@@ -40,9 +40,9 @@ pub(super) fn nftables(inputs: &Inputs) -> CheckResult {
     )
 }
 
-/// Checks that the host supports iptables mode.
+/// Checks that the host supports iptables mode, or userspace mode, which needs the same programs.
 pub(super) fn iptables(inputs: &Inputs) -> CheckResult {
-    if inputs.mode != ModeName::IPTABLES {
+    if ![ModeName::IPTABLES, ModeName::USERSPACE].contains(&inputs.mode) {
         return CheckResult::NotApplicable;
     }
     mode_support(
@@ -67,7 +67,7 @@ pub(super) fn ipvs(inputs: &Inputs) -> CheckResult {
 
 /// Checks that the host supports any other mode.
 pub(super) fn other_mode(inputs: &Inputs) -> CheckResult {
-    if [ModeName::NFTABLES, ModeName::IPTABLES, ModeName::IPVS].contains(&inputs.mode) {
+    if [ModeName::NFTABLES, ModeName::IPTABLES, ModeName::IPVS, ModeName::USERSPACE].contains(&inputs.mode) {
         return CheckResult::NotApplicable;
     }
     mode_support(inputs, "install or enable the missing feature, or use another --proxy-mode")

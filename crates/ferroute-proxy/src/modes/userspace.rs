@@ -1,0 +1,222 @@
+//! userspace mode in the registry.
+
+mod leftovers;
+mod planned;
+
+use std::{ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use ferroute_admin::metrics::{ModeMetric, USERSPACE_METRICS};
+use ferroute_config::{FamilySupport, LogFormat, ModeName, Resolved, UserspaceSettings};
+use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
+use ferroute_host::{KernelAddresses, raise_descriptor_limit};
+use ferroute_iptables::{
+    GenerationTracker, HostExec, IptablesPrograms,
+    exec::{ChainMode, GroupWriter, search_path},
+};
+use ferroute_userspace::{
+    Limits, PlannedRelay, PortRange, Relay, UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
+    plan::{PlanContext, State},
+    run_worker,
+};
+
+use self::{leftovers::Workers, planned::Planned};
+use super::{
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
+    iptables::{chain_modes, warn_of_other_backend},
+    kernel_has_ipv6,
+    memory_rules::MemoryRules,
+    nftables::FixedAddresses,
+};
+use crate::{
+    cleanup::Leftovers,
+    kernel_rules::KernelRules,
+    logging::{self, chain},
+};
+
+pub use self::planned::KernelUserspace;
+
+/// userspace mode.
+pub(super) struct Userspace;
+
+impl Mode for Userspace {
+    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
+        let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
+        programs.map(|_| ()).map_err(|error| chain(&error))
+    }
+
+    fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
+        let exec = Arc::new(HostExec);
+        let path = search_path();
+        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
+        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
+        for reason in [ipv4.as_ref().err(), ipv6.as_ref().err()].into_iter().flatten() {
+            tracing::info!("IP family is disabled: {}", chain(reason));
+        }
+        let families = resolved.families(node, support)?;
+        let generations =
+            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
+        let mut worker = WorkerClient::new(worker_program(resolved));
+        // A host that cannot run it should not get rules that lead to it.
+        worker.generation()?;
+        let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
+        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
+            if !families.iter().any(|active| active == family) {
+                continue;
+            }
+            let programs = programs?;
+            tracing::info!(
+                %family, iptables = %programs.iptables.display(), release = %programs.release, "using a userspace proxy"
+            );
+            warn_of_other_backend(&programs, &exec);
+            let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
+            let addresses = Box::new(KernelAddresses::open()?);
+            let dataplane =
+                UserspaceDataplane::new(family, resolved.settings.clone(), worker.clone(), rules, addresses);
+            dataplanes.push((family, Box::new(dataplane)));
+        }
+        Ok(OpenMode { dataplanes, leftovers: vec![Box::new(Workers::others_than(worker))] })
+    }
+
+    fn plan(
+        &self,
+        resolved: &Resolved,
+        table: &ServiceTable,
+        addresses: &[IpAddr],
+    ) -> anyhow::Result<Box<dyn PlannedRules>> {
+        let host = HostState { addresses: addresses.to_vec(), ..HostState::default() };
+        let mut state = State::new(PlanContext::new(&resolved.settings, table, &host));
+        let changes = state.listener_changes(table, None);
+        let ports = PlannedRelay::new(port_range(&resolved.userspace)).set(&changes.set)?;
+        let ports: Vec<Option<u16>> = ports.into_iter().map(Result::ok).collect();
+        state.record(table, &changes, &ports);
+        Ok(Box::new(Planned::new(state, table)))
+    }
+
+    fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
+        let relay = PlannedRelay::new(port_range(&resolved.userspace));
+        let addresses = Box::new(FixedAddresses(addresses));
+        let settings = resolved.settings.clone();
+        Box::new(Simulated(UserspaceDataplane::new(family, settings, relay, MemoryRules::default(), addresses)))
+    }
+
+    fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
+        let unread = kernel.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
+        let unread = unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect();
+        let active = kernel.userspace.as_ref().map(|objects| ActiveProxy {
+            mode: ModeName::USERSPACE,
+            description: "Ferroute in userspace mode",
+            rules: RulesView::Other(objects),
+            unread,
+        });
+        active.into_iter().collect()
+    }
+
+    fn metrics(&self) -> &'static [ModeMetric] {
+        USERSPACE_METRICS
+    }
+
+    fn sets_route_localnet(&self, _: &ProxySettings) -> bool {
+        // The node's own connections to localhost do not leave it.
+        false
+    }
+}
+
+impl RemovableMode for Userspace {
+    fn name(&self) -> ModeName {
+        ModeName::USERSPACE
+    }
+
+    fn leftovers(&self, removal: Removal) -> Vec<Box<dyn Leftovers>> {
+        // Its chains are removed with those of iptables mode.
+        vec![Box::new(Workers::all(removal != Removal::Cleanup))]
+    }
+
+    fn is_present(&self) -> bool {
+        chain_modes().contains(&ChainMode::Userspace)
+    }
+}
+
+/// The settings of the worker process.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// The ports to accept connections on; `None` for any.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// The timeout of idle UDP flows.
+    pub udp_timeout: Duration,
+    /// The level of log lines.
+    pub verbosity: u32,
+    /// The format of log lines.
+    pub log_format: LogFormat,
+}
+
+impl WorkerOptions {
+    /// Runs the worker process, whose standard input is the socket to the proxy, until its connections have ended after a
+    /// request to drain.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub fn run(self) -> anyhow::Result<()> {
+        logging::start(self.verbosity, self.log_format);
+        let control = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
+        let descriptors = raise_descriptor_limit().unwrap_or_else(|error| {
+            tracing::warn!("{}", chain(&error));
+            1024
+        });
+        // A connection has two sockets and at times two pipes, a flow has one socket. The rest is for listeners.
+        let limit = usize::try_from(descriptors / 8).unwrap_or(usize::MAX);
+        let defaults = Limits::default();
+        let limits = Limits {
+            connections: defaults.connections.min(limit),
+            flows: defaults.flows.min(limit),
+            udp_timeout: self.udp_timeout,
+        };
+        let ports = self.ports.map_or(PortRange::Any, PortRange::Within);
+        run_worker(WorkerSettings { ports, limits }, control).context("cannot run the userspace proxy's worker")
+    }
+}
+
+/// The name of the command that runs [`WorkerOptions`].
+pub const WORKER_COMMAND: &str = "userspace-worker";
+
+/// Returns the command line of the worker process: this program, even if its file was replaced or deleted.
+fn worker_program(resolved: &Resolved) -> WorkerProgram {
+    let UserspaceSettings { ports, udp_idle_timeout } = &resolved.userspace;
+    let mut arguments: Vec<OsString> = vec![WORKER_COMMAND.into()];
+    arguments.push(format!("--v={}", resolved.logging.verbosity).into());
+    arguments.push(format!("--udp-timeout={}", udp_idle_timeout.as_millis().max(1)).into());
+    if let Some(ports) = ports {
+        arguments.push(format!("--ports={}-{}", ports.start(), ports.end()).into());
+    }
+    if resolved.logging.format == LogFormat::Json {
+        arguments.push("--json".into());
+    }
+    WorkerProgram { program: "/proc/self/exe".into(), arguments }
+}
+
+fn port_range(settings: &UserspaceSettings) -> PortRange {
+    settings.ports.clone().map_or(PortRange::Any, PortRange::Within)
+}
+
+/// The dataplane without a process and a kernel.
+struct Simulated(UserspaceDataplane<PlannedRelay, MemoryRules>);
+
+impl Simulated {
+    fn written(&mut self, report: &SyncReport) -> SimulatedSync {
+        let mut text = self.0.relay_mut().take_text();
+        text.push_str(&self.0.rules_mut().take_text());
+        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
+    }
+}
+
+impl Simulation for Simulated {
+    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
+        let report = self.0.resync(table)?;
+        Ok(SimulatedSync { rules: self.0.digest(table), ..self.written(&report) })
+    }
+
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
+        let report = self.0.sync(table, changes)?;
+        Ok(self.written(&report))
+    }
+}

@@ -1,0 +1,312 @@
+//! Starts worker processes, and reaches those that run.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{self, Read},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            net::{SocketAddr, UnixStream},
+            process::CommandExt,
+        },
+    },
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ferroute_core::{IpFamily, error_chain};
+use nix::{
+    sys::{
+        socket::{getsockopt, sockopt},
+        wait::waitpid,
+    },
+    unistd::{Pid, geteuid},
+};
+
+use crate::{
+    ListenerSpec,
+    dataplane::Relay,
+    plan::ListenerKey,
+    protocol::{OpenListener, Request, Response, WireListener, receive, send},
+};
+
+/// The program that becomes the worker process, which must call [`run_worker`](crate::run_worker) with its standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerProgram {
+    /// The program.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+/// A failure to reach a worker.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The process could not be started.
+    #[error("cannot start the userspace proxy's worker")]
+    Start(#[source] io::Error),
+    /// A request failed. The worker is replaced by the next full sync.
+    #[error("cannot {verb} by the userspace proxy's worker")]
+    Request {
+        /// What was requested.
+        verb: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// The running workers could not be listed.
+    #[error("cannot list the userspace proxy's workers")]
+    List(#[source] io::Error),
+}
+
+/// The worker process of this proxy, shared by its dataplanes.
+#[derive(Clone, Debug)]
+pub struct WorkerClient {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    program: WorkerProgram,
+    worker: Option<Worker>,
+    generation: u64,
+}
+
+/// A running worker process.
+#[derive(Debug)]
+struct Worker {
+    child: Child,
+    control: UnixStream,
+}
+
+impl WorkerClient {
+    /// Creates a client that has not started a process.
+    pub fn new(program: WorkerProgram) -> Self {
+        Self { shared: Arc::new(Mutex::new(Shared { program, worker: None, generation: 0 })) }
+    }
+
+    /// Returns the process ID of the running worker.
+    pub fn process_id(&self) -> Option<u32> {
+        self.lock().worker.as_ref().map(|worker| worker.child.id())
+    }
+
+    /// Returns the listeners of the running worker; empty if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be reached.
+    pub fn listeners(&self) -> Result<Vec<OpenListener>, WorkerError> {
+        let mut shared = self.lock();
+        if shared.worker.is_none() {
+            return Ok(Vec::new());
+        }
+        match shared.request("list listeners", &Request::List)? {
+            Response::Listeners(listeners) => Ok(listeners),
+            other => Err(unexpected("list listeners", &other)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // A worker that a panic left without an answer fails its next request.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn start(&mut self) -> Result<(), WorkerError> {
+        let (control, theirs) = UnixStream::pair().map_err(WorkerError::Start)?;
+        control.set_read_timeout(Some(PATIENCE)).map_err(WorkerError::Start)?;
+        control.set_write_timeout(Some(PATIENCE)).map_err(WorkerError::Start)?;
+        let mut command = Command::new(&self.program.program);
+        command
+            .args(&self.program.arguments)
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::null());
+        // The program reads its name to decide what it is called as. A process group of its own keeps signals of a terminal
+        // away from it.
+        let child = command.arg0("ferroute").process_group(0).spawn().map_err(WorkerError::Start)?;
+        tracing::info!(pid = child.id(), "started the userspace proxy's worker");
+        self.generation += 1;
+        self.worker = Some(Worker { child, control });
+        Ok(())
+    }
+
+    fn is_running(&mut self) -> bool {
+        let Some(worker) = &mut self.worker else { return false };
+        let status = match worker.child.try_wait() {
+            Ok(None) => return true,
+            Ok(Some(status)) => status.to_string(),
+            Err(error) => error_chain(&error),
+        };
+        tracing::error!(status, "the userspace proxy's worker has ended; its connections are lost");
+        self.worker = None;
+        false
+    }
+
+    /// Sends a request and returns the response. A worker that does not answer in time is abandoned.
+    fn request(&mut self, verb: &'static str, request: &Request) -> Result<Response, WorkerError> {
+        let Some(worker) = &mut self.worker else {
+            return Err(WorkerError::Request { verb, source: io::ErrorKind::NotConnected.into() });
+        };
+        let result = send(&mut worker.control, request).and_then(|()| receive(&mut worker.control));
+        result.map_err(|source| {
+            if let Some(Worker { mut child, .. }) = self.worker.take() {
+                // It hangs or has ended; the next one opens other listeners.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            WorkerError::Request { verb, source }
+        })
+    }
+
+    fn done(&mut self, verb: &'static str, request: &Request) -> Result<(), WorkerError> {
+        match self.request(verb, request)? {
+            Response::Done => Ok(()),
+            other => Err(unexpected(verb, &other)),
+        }
+    }
+}
+
+impl Relay for WorkerClient {
+    type Error = WorkerError;
+
+    fn generation(&mut self) -> Result<u64, WorkerError> {
+        let mut shared = self.lock();
+        if !shared.is_running() {
+            shared.start()?;
+        }
+        Ok(shared.generation)
+    }
+
+    fn set(&mut self, listeners: &[(ListenerKey, ListenerSpec)]) -> Result<Vec<Result<u16, String>>, WorkerError> {
+        let verb = "open listeners";
+        let wire = listeners.iter().map(|(key, spec)| WireListener::new(key.to_string(), spec)).collect();
+        match self.lock().request(verb, &Request::Set(wire))? {
+            Response::Ports(ports) if ports.len() == listeners.len() => Ok(ports),
+            other => Err(unexpected(verb, &other)),
+        }
+    }
+
+    fn close(&mut self, listeners: &[ListenerKey]) -> Result<(), WorkerError> {
+        self.lock().done("close listeners", &Request::Close(listeners.iter().map(ToString::to_string).collect()))
+    }
+
+    fn retain(&mut self, family: IpFamily, listeners: &[ListenerKey]) -> Result<(), WorkerError> {
+        let keep = listeners.iter().map(ToString::to_string).collect();
+        self.lock().done("close other listeners", &Request::Retain { prefix: format!("{family} "), keep })
+    }
+
+    fn is_running(&mut self, generation: u64) -> bool {
+        let mut shared = self.lock();
+        shared.is_running() && shared.generation == generation
+    }
+}
+
+/// A worker process of any proxy in this network namespace.
+#[derive(Debug)]
+pub struct RunningWorker {
+    stream: UnixStream,
+    pid: i32,
+}
+
+impl RunningWorker {
+    /// Returns its process ID, 0 if it is in another PID namespace.
+    pub fn process_id(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns its listeners.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn listeners(&mut self) -> Result<Vec<OpenListener>, WorkerError> {
+        match self.request("list listeners", &Request::List)? {
+            Response::Listeners(listeners) => Ok(listeners),
+            other => Err(unexpected("list listeners", &other)),
+        }
+    }
+
+    /// Makes it stop accepting, and exit once its connections have ended or `deadline` has passed. Returns false if it has
+    /// been doing so already.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn drain(mut self, deadline: Duration) -> Result<bool, WorkerError> {
+        let is_new = match self.request("drain connections", &Request::Drain { deadline: deadline.as_secs() })? {
+            Response::Draining { already } => !already,
+            other => return Err(unexpected("drain connections", &other)),
+        };
+        // It may be a child of this process, started before the program was executed again. Then it has to be waited for.
+        let reap = move || {
+            let Self { mut stream, pid } = self;
+            // Without a timeout, this is the end of the process. An error is, too.
+            let _ = stream.set_read_timeout(None);
+            let _ = stream.read(&mut [0]);
+            if pid > 0 {
+                // Fails for a process that is not a child.
+                let _ = waitpid(Pid::from_raw(pid), None);
+            }
+        };
+        std::thread::Builder::new().name("drain-wait".to_owned()).spawn(reap).map_err(WorkerError::List)?;
+        Ok(is_new)
+    }
+
+    fn request(&mut self, verb: &'static str, request: &Request) -> Result<Response, WorkerError> {
+        send(&mut self.stream, request)
+            .and_then(|()| receive(&mut self.stream))
+            .map_err(|source| WorkerError::Request { verb, source })
+    }
+}
+
+/// Returns the running workers in the network namespace of the calling thread, those of this or another proxy.
+///
+/// # Errors
+/// If the sockets of the namespace cannot be listed. Sockets of other users are ignored.
+pub fn running_workers() -> Result<Vec<RunningWorker>, WorkerError> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/unix").map_err(WorkerError::List)?;
+    // An abstract name is shown with `@` in place of its first byte. Connections to the socket have its name, too.
+    let mut names: Vec<&str> = sockets
+        .lines()
+        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
+        .filter(|name| name.starts_with(SOCKET_PREFIX))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let own = geteuid().as_raw();
+    let connect = |name: &str| -> io::Result<RunningWorker> {
+        let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+        let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
+        if peer.uid() != 0 && peer.uid() != own {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(RunningWorker { stream, pid: peer.pid() })
+    };
+    let connected = names.into_iter().filter_map(|name| match connect(name) {
+        Ok(worker) => Some(worker),
+        Err(error) => {
+            // It has just ended, or is not a worker.
+            tracing::debug!(name, "cannot reach a worker of the userspace proxy: {}", error_chain(&error));
+            None
+        }
+    });
+    Ok(connected.collect())
+}
+
+fn unexpected(verb: &'static str, response: &Response) -> WorkerError {
+    tracing::debug!(?response, "unexpected response");
+    let source = io::Error::new(io::ErrorKind::InvalidData, "unexpected response");
+    WorkerError::Request { verb, source }
+}
+
+/// The beginning of the abstract names of workers' sockets.
+pub(crate) const SOCKET_PREFIX: &str = "ferroute-userspace/";
+
+/// How long connections may continue after another worker or mode has taken over: many times the default grace period of a
+/// terminating pod (30 s), so that the endpoint ends the connection first in most cases.
+pub const DRAIN_DEADLINE: Duration = Duration::from_secs(600);
+
+/// How long a worker may take to answer. It does nothing that blocks.
+const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,335 @@
+//! Applies listeners and rules of one IP family.
+
+use std::{collections::BTreeSet, error::Error};
+
+use ferroute_core::{
+    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, ProxySettings, Rejection,
+    RulesDigest, ServicePortName, ServiceTable, SyncReport, error_chain,
+};
+use ferroute_host::HostAddresses;
+use ferroute_iptables::exec::RuleWriter;
+
+use crate::{
+    ListenerSpec,
+    plan::{ListenerChanges, ListenerKey, PlanContext, State},
+};
+
+/// A process that accepts and relays connections.
+pub trait Relay: Send {
+    /// The cause of a failure.
+    type Error: Error + Send + Sync + 'static;
+
+    /// Returns the number of the process, after starting it if it is not running. A new process has a new number and no
+    /// listeners.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    fn generation(&mut self) -> Result<u64, Self::Error>;
+
+    /// Opens listeners or changes what open ones serve. Returns the port of each, or why it could not be opened.
+    ///
+    /// # Errors
+    /// If the process cannot be reached.
+    fn set(&mut self, listeners: &[(ListenerKey, ListenerSpec)]) -> Result<Vec<Result<u16, String>>, Self::Error>;
+
+    /// Closes listeners. Their established connections continue.
+    ///
+    /// # Errors
+    /// If the process cannot be reached.
+    fn close(&mut self, listeners: &[ListenerKey]) -> Result<(), Self::Error>;
+
+    /// Closes all listeners of an IP family except these.
+    ///
+    /// # Errors
+    /// If the process cannot be reached.
+    fn retain(&mut self, family: IpFamily, listeners: &[ListenerKey]) -> Result<(), Self::Error>;
+
+    /// Reports whether the process of a generation is running. It must be cheap.
+    fn is_running(&mut self, generation: u64) -> bool;
+}
+
+/// Applies the listeners and rules of one IP family.
+pub struct UserspaceDataplane<P, R> {
+    family: IpFamily,
+    settings: ProxySettings,
+    relay: P,
+    rules: R,
+    addresses: Box<dyn HostAddresses>,
+    host: HostState,
+    /// The applied state and the process that has its listeners; `None` while it is unknown.
+    applied: Option<(State, u64)>,
+    /// Service ports whose protocol cannot be relayed and that were logged.
+    unsupported: BTreeSet<ServicePortName>,
+    tables: Vec<ferroute_core::TableReport>,
+}
+
+impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
+    /// Creates a dataplane that has not applied anything.
+    pub fn new(
+        family: IpFamily,
+        settings: ProxySettings,
+        relay: P,
+        rules: R,
+        addresses: Box<dyn HostAddresses>,
+    ) -> Self {
+        Self {
+            family,
+            settings,
+            relay,
+            rules,
+            addresses,
+            host: HostState::default(),
+            applied: None,
+            unsupported: BTreeSet::new(),
+            tables: Vec::new(),
+        }
+    }
+
+    /// Returns the relay.
+    pub fn relay_mut(&mut self) -> &mut P {
+        &mut self.relay
+    }
+
+    /// Returns the writer of rules.
+    pub fn rules_mut(&mut self) -> &mut R {
+        &mut self.rules
+    }
+
+    fn context(&mut self, table: &ServiceTable) -> PlanContext {
+        match self.addresses.list() {
+            Ok(addresses) => self.host.addresses = addresses,
+            // Outdated addresses are better than no node ports.
+            Err(error) => tracing::warn!(
+                error = error_chain(&error),
+                "cannot read the host's addresses; node ports keep the previous ones"
+            ),
+        }
+        PlanContext::new(&self.settings, table, &self.host)
+    }
+
+    /// Opens listeners, then writes rules, then closes listeners that no rule leads to any more.
+    fn write(
+        &mut self,
+        mut state: State,
+        generation: u64,
+        table: &ServiceTable,
+        changes: &ListenerChanges,
+        scope: Scope,
+    ) -> Result<SyncReport, DataplaneError> {
+        let mut report = SyncReport { full: scope == Scope::Full, ..SyncReport::default() };
+        let mut ports = Vec::with_capacity(changes.set.len());
+        for listeners in changes.set.chunks(LISTENERS_PER_REQUEST) {
+            let opened = self.relay.set(listeners).map_err(|error| self.relay_error(error))?;
+            for ((key, _), result) in listeners.iter().zip(opened) {
+                ports.push(result.as_ref().ok().copied());
+                if let Err(error) = result {
+                    report.rejected.push(Rejection { service_port: key.service_port.clone(), error });
+                }
+            }
+            Heartbeat::beat_thread();
+        }
+        report.written = changes.set.len();
+        report.removed = changes.close.len();
+        self.warn_of_unsupported(table);
+        let rules_differ = state.record(table, changes, &ports);
+        self.tables.iter_mut().for_each(|table| table.written = 0);
+        if rules_differ || scope != Scope::Changes {
+            let written = self.rules.apply(&state.chains(table), scope == Scope::Full)?;
+            report.written += written.written.rules.total();
+            report.kernel_time = written.took;
+            self.tables = written.tables;
+        }
+        if scope == Scope::Full {
+            let open: Vec<ListenerKey> = state.listeners().map(|(key, ..)| key.clone()).collect();
+            self.relay.retain(self.family, &open).map_err(|error| self.relay_error(error))?;
+        } else if !changes.close.is_empty() {
+            self.relay.close(&changes.close).map_err(|error| self.relay_error(error))?;
+        }
+        report.total = state.total() + self.tables.iter().map(|table| table.total).sum::<usize>();
+        report.tables.clone_from(&self.tables);
+        (report.no_local_internal, report.no_local_external) = state.no_local_endpoints();
+        self.applied = Some((state, generation));
+        Ok(report)
+    }
+
+    fn warn_of_unsupported(&mut self, table: &ServiceTable) {
+        self.unsupported.retain(|name| table.entries.contains_key(name));
+        for name in table.entries.keys().filter(|name| name.protocol == Protocol::Sctp) {
+            if self.unsupported.insert(name.clone()) {
+                tracing::warn!(
+                    service_port = %name, family = %self.family,
+                    "userspace mode does not support SCTP, like kube-proxy's; connections are rejected"
+                );
+            }
+        }
+    }
+
+    fn relay_error(&self, source: P::Error) -> DataplaneError {
+        DataplaneError::Write {
+            rules: format!("{} listeners of the userspace proxy", self.family),
+            source: source.into(),
+        }
+    }
+}
+
+impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
+    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
+        let context = self.context(table);
+        // The applied state is unknown until the sync has succeeded.
+        let Some((mut state, generation)) = self.applied.take() else { return self.resync(table) };
+        if !self.relay.is_running(generation) {
+            return self.resync(table);
+        }
+        let (changes, scope) = if changes.node || *state.context() != context {
+            state.set_context(context);
+            (state.listener_changes(table, None), Scope::All)
+        } else {
+            (state.listener_changes(table, Some(changes)), Scope::Changes)
+        };
+        self.write(state, generation, table, &changes, scope)
+    }
+
+    fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
+        let applied = self.applied.take();
+        let context = self.context(table);
+        let generation = self.relay.generation().map_err(|error| self.relay_error(error))?;
+        let state = match applied {
+            Some((mut state, of)) if of == generation => {
+                state.set_context(context);
+                state
+            }
+            // Listeners that are open already keep their ports.
+            _ => State::new(context),
+        };
+        let changes = state.listener_changes(table, None);
+        self.write(state, generation, table, &changes, Scope::Full)
+    }
+
+    fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
+        let Some((_, generation)) = &self.applied else { return Ok(true) };
+        Ok(!self.relay.is_running(*generation) || self.rules.was_modified_externally()?)
+    }
+
+    fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {
+        self.applied.as_ref().map(|(state, _)| state.digest(table))
+    }
+}
+
+impl<P, R> std::fmt::Debug for UserspaceDataplane<P, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UserspaceDataplane").field("family", &self.family).finish_non_exhaustive()
+    }
+}
+
+/// The rules to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// Those of changed service ports.
+    Changes,
+    /// Those that differ from the last ones written.
+    All,
+    /// Those that differ from the kernel's.
+    Full,
+}
+
+/// A relay without sockets, for plans and simulations: ports are numbered in the order in which listeners are opened.
+#[derive(Debug)]
+pub struct PlannedRelay {
+    ports: crate::PortRange,
+    open: std::collections::BTreeMap<ListenerKey, u16>,
+    used: BTreeSet<(IpFamily, Protocol, u16)>,
+    /// What was requested since the last call of [`PlannedRelay::take_text`].
+    text: String,
+}
+
+impl PlannedRelay {
+    /// Returns a relay without listeners. Without a range, ports start at [`PlannedRelay::FIRST_PORT`].
+    pub fn new(ports: crate::PortRange) -> Self {
+        Self { ports, open: Default::default(), used: BTreeSet::new(), text: String::new() }
+    }
+
+    /// The first port without a range: above the kernel's default range of ports for outgoing connections.
+    pub const FIRST_PORT: u16 = 61_000;
+
+    /// Takes the description of what was requested: a line for each listener.
+    pub fn take_text(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
+    fn free_port(&self, family: IpFamily, protocol: Protocol) -> Result<u16, String> {
+        let (first, last) = match &self.ports {
+            crate::PortRange::Within(range) => (*range.start(), *range.end()),
+            // Wraps around, so that plans of any size have ports.
+            crate::PortRange::Any => (Self::FIRST_PORT, u16::MAX),
+        };
+        let is_free = |port: &u16| *port > 0 && !self.used.contains(&(family, protocol, *port));
+        let mut all: Box<dyn Iterator<Item = u16>> = Box::new(first..=last);
+        if self.ports == crate::PortRange::Any {
+            all = Box::new(all.chain(1..first));
+        }
+        all.find(is_free).ok_or_else(|| format!("no free port from {first} to {last}"))
+    }
+
+    fn remove(&mut self, key: &ListenerKey) {
+        if let Some(port) = self.open.remove(key) {
+            self.used.remove(&(key.family, key.service_port.protocol, port));
+            self.text.push_str(&format!("close {key}\n"));
+        }
+    }
+}
+
+impl Relay for PlannedRelay {
+    type Error = std::convert::Infallible;
+
+    fn generation(&mut self) -> Result<u64, Self::Error> {
+        Ok(0)
+    }
+
+    fn set(&mut self, listeners: &[(ListenerKey, ListenerSpec)]) -> Result<Vec<Result<u16, String>>, Self::Error> {
+        let mut ports = Vec::new();
+        for (key, spec) in listeners {
+            let port = match self.open.get(key) {
+                Some(port) => Ok(*port),
+                None => self.free_port(key.family, spec.protocol),
+            };
+            if let Ok(port) = port {
+                self.open.insert(key.clone(), port);
+                self.used.insert((key.family, spec.protocol, port));
+                self.text.push_str(&listener_line(key, spec, port));
+            }
+            ports.push(port);
+        }
+        Ok(ports)
+    }
+
+    fn close(&mut self, listeners: &[ListenerKey]) -> Result<(), Self::Error> {
+        listeners.iter().for_each(|key| self.remove(key));
+        Ok(())
+    }
+
+    fn retain(&mut self, family: IpFamily, listeners: &[ListenerKey]) -> Result<(), Self::Error> {
+        let gone: Vec<ListenerKey> =
+            self.open.keys().filter(|key| key.family == family && !listeners.contains(key)).cloned().collect();
+        self.close(&gone)
+    }
+
+    fn is_running(&mut self, _: u64) -> bool {
+        true
+    }
+}
+
+/// Describes a listener: `listen 61000/tcp for IPv4 shop/web:http/tcp: 10.0.0.1:80 10.0.0.2:80`.
+pub fn listener_line(key: &ListenerKey, spec: &ListenerSpec, port: u16) -> String {
+    let mut line = format!("listen {port}/{} for {key}:", spec.protocol.as_str());
+    for endpoint in &spec.endpoints {
+        line.push_str(&format!(" {endpoint}"));
+    }
+    if let Some(affinity) = spec.affinity {
+        line.push_str(&format!(" affinity {}s", affinity.as_secs()));
+    }
+    line.push('\n');
+    line
+}
+
+/// Listeners in one request to the process, each with perhaps a thousand endpoints.
+const LISTENERS_PER_REQUEST: usize = 256;

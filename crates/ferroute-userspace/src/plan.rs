@@ -1,0 +1,26 @@
+//! The planner: a pure function from a service table to listeners and the iptables rules that lead to them.
+//!
+//! ```text
+//!   nat: PREROUTING ──► KUBE-PORTALS-CONTAINER   cluster IPs, external and load balancer IPs: DNAT to a listener
+//!                   ──► KUBE-NODEPORT-CONTAINER  node ports: DNAT to a listener
+//!        OUTPUT ──────► KUBE-PORTALS-HOST        the same for connections of the node itself
+//!               ──────► KUBE-NODEPORT-HOST
+//!
+//!   filter: INPUT, FORWARD, OUTPUT ──► KUBE-PORTALS-FILTER      no endpoints: reject; not permitted or not local: drop
+//!           INPUT ───────────────────► KUBE-NODEPORT-NON-LOCAL  ports of listeners: only by way of the rules above
+//! ```
+//!
+//! A service port has one listener for each set of endpoints that its traffic uses: all endpoints of the cluster, those on
+//! this node, or both. Listeners accept on the node's address; `REDIRECT` would need an address on the interface that a
+//! packet arrives on, which interfaces of pods need not have.
+
+mod chains;
+mod context;
+mod names;
+mod port_plan;
+mod state;
+
+pub use chains::{Portal, portals};
+pub use context::PlanContext;
+pub use names::ListenerKey;
+pub use state::{ListenerChanges, State};

@@ -1,0 +1,199 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    net::SocketAddr,
+};
+
+use ferroute_core::{Changes, IpFamily, Protocol, RulesDigest, ServicePortName, ServiceTable};
+use ferroute_iptables::plan::ChainGroup;
+
+use super::{
+    ListenerKey, PlanContext,
+    chains::SlotRules,
+    port_plan::{PortPlan, Ports},
+};
+use crate::{ListenerSpec, Listeners};
+
+/// The planned listeners and rules of one IP family.
+#[derive(Clone, Debug)]
+pub struct State {
+    context: PlanContext,
+    ports: BTreeMap<ServicePortName, PortState>,
+    listeners: BTreeMap<ListenerKey, Listening>,
+    no_local_internal: usize,
+    no_local_external: usize,
+}
+
+/// A listener.
+#[derive(Clone, Debug)]
+struct Listening {
+    spec: ListenerSpec,
+    /// Its port; `None` if it could not be opened.
+    port: Option<u16>,
+}
+
+/// What is kept of the plan of a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PortState {
+    /// The hash of its rules.
+    rules: u64,
+    lacks_local: (bool, bool),
+}
+
+/// Changes of listeners.
+#[derive(Clone, Debug, Default)]
+pub struct ListenerChanges {
+    /// The listeners to open or to change.
+    pub set: Vec<(ListenerKey, ListenerSpec)>,
+    /// The listeners to close once no rule leads to them.
+    pub close: Vec<ListenerKey>,
+    /// The service ports to be planned again once the ports of listeners are known.
+    planned: BTreeSet<ServicePortName>,
+}
+
+impl State {
+    /// Returns a state without service ports.
+    pub fn new(context: PlanContext) -> Self {
+        Self { context, ports: BTreeMap::new(), listeners: BTreeMap::new(), no_local_internal: 0, no_local_external: 0 }
+    }
+
+    /// Returns the inputs of the plan.
+    pub fn context(&self) -> &PlanContext {
+        &self.context
+    }
+
+    /// Returns the IP family.
+    pub fn family(&self) -> IpFamily {
+        self.context.family
+    }
+
+    /// Changes the inputs of the plan. All service ports must be planned again.
+    pub fn set_context(&mut self, context: PlanContext) {
+        self.context = context;
+    }
+
+    /// Returns the changes of listeners that the changed service ports require, or all service ports without `changes`.
+    pub fn listener_changes(&self, table: &ServiceTable, changes: Option<&Changes>) -> ListenerChanges {
+        let mut result = ListenerChanges::default();
+        match changes {
+            Some(changes) => result.planned.extend(changes.previous.keys().cloned()),
+            None => result.planned.extend(table.entries.keys().chain(self.ports.keys()).cloned()),
+        }
+        for name in &result.planned {
+            let plan = table.entries.get(name).map(|entry| PortPlan::new(name, entry, table, &self.context));
+            let wanted: Vec<_> = plan.iter().flat_map(PortPlan::listeners).collect();
+            for local in [false, true] {
+                let key = ListenerKey { family: self.family(), service_port: name.clone(), local };
+                if self.listeners.contains_key(&key) && !wanted.iter().any(|(wanted, _)| *wanted == key) {
+                    result.close.push(key);
+                }
+            }
+            result.set.extend(wanted.into_iter().filter(|(key, spec)| {
+                self.listeners.get(key).is_none_or(|open| open.spec != *spec || open.port.is_none())
+            }));
+        }
+        result
+    }
+
+    /// Records changes with the ports of the listeners that were set, in their order. Returns true if rules change.
+    pub fn record(&mut self, table: &ServiceTable, changes: &ListenerChanges, ports: &[Option<u16>]) -> bool {
+        for ((key, spec), port) in changes.set.iter().zip(ports) {
+            self.listeners.insert(key.clone(), Listening { spec: spec.clone(), port: *port });
+        }
+        for key in &changes.close {
+            self.listeners.remove(key);
+        }
+        let mut differ = false;
+        for name in &changes.planned {
+            let new = table.entries.get(name).map(|entry| {
+                let plan = PortPlan::new(name, entry, table, &self.context);
+                let mut hasher = DefaultHasher::new();
+                plan.rules(self.ports_of(name), &mut |slot, rule| (slot, rule).hash(&mut hasher));
+                PortState { rules: hasher.finish(), lacks_local: plan.lacks_local() }
+            });
+            let old = match new {
+                Some(new) => self.ports.insert(name.clone(), new),
+                None => self.ports.remove(name),
+            };
+            differ |= old.map(|old| old.rules) != new.map(|new| new.rules);
+            for (state, sign) in [(old, false), (new, true)] {
+                let (internal, external) = state.map_or((false, false), |state| state.lacks_local);
+                count(&mut self.no_local_internal, internal, sign);
+                count(&mut self.no_local_external, external, sign);
+            }
+        }
+        differ
+    }
+
+    /// Returns the iptables rules.
+    pub fn chains(&self, table: &ServiceTable) -> ChainGroup {
+        self.chains_with(table, |name| self.ports_of(name))
+    }
+
+    /// Returns the listeners with their ports; `None` for those that could not be opened.
+    pub fn listeners(&self) -> impl Iterator<Item = (&ListenerKey, &ListenerSpec, Option<u16>)> {
+        self.listeners.iter().map(|(key, open)| (key, &open.spec, open.port))
+    }
+
+    /// Returns the number of listeners.
+    pub fn total(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Returns a digest of listeners and rules that does not depend on the ports of listeners.
+    pub fn digest(&self, table: &ServiceTable) -> RulesDigest {
+        RulesDigest::compute(|out| {
+            for (key, open) in &self.listeners {
+                writeln!(out, "{key} {:?} {:?}", open.spec.endpoints, open.spec.affinity)?;
+            }
+            let open = |name: &ServicePortName| {
+                let Ports { cluster, local } = self.ports_of(name);
+                Ports { cluster: cluster.map(|_| 0), local: local.map(|_| 0) }
+            };
+            write!(out, "{}", self.chains_with(table, open).to_rule_set(self.family()))
+        })
+    }
+
+    /// Returns the number of service ports with internal, and with external, traffic policy Local and no usable endpoint on
+    /// this node.
+    pub fn no_local_endpoints(&self) -> (usize, usize) {
+        (self.no_local_internal, self.no_local_external)
+    }
+
+    fn chains_with(&self, table: &ServiceTable, ports_of: impl Fn(&ServicePortName) -> Ports) -> ChainGroup {
+        let mut rules = SlotRules::default();
+        let mut ports: BTreeSet<(Protocol, u16)> = BTreeSet::new();
+        for (name, entry) in table.entries.iter().filter(|(name, _)| self.ports.contains_key(*name)) {
+            let plan = PortPlan::new(name, entry, table, &self.context);
+            let Ports { cluster, local } = ports_of(name);
+            ports.extend([cluster, local].into_iter().flatten().map(|port| (name.protocol, port)));
+            plan.rules(Ports { cluster, local }, &mut |slot, rule| rules.push(slot, rule));
+        }
+        rules.into_group(&self.context, &ports)
+    }
+
+    fn ports_of(&self, name: &ServicePortName) -> Ports {
+        let port = |local| {
+            let key = ListenerKey { family: self.family(), service_port: name.clone(), local };
+            self.listeners.get(&key).and_then(|open| open.port)
+        };
+        Ports { cluster: port(false), local: port(true) }
+    }
+}
+
+impl Listeners for State {
+    fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>> {
+        let is_wanted = |key: &ListenerKey, open: Option<u16>| {
+            key.family == family && key.service_port.protocol == protocol && open == Some(port)
+        };
+        self.listeners().find(|(key, _, open)| is_wanted(key, *open)).map(|(_, spec, _)| spec.endpoints.clone())
+    }
+}
+
+fn count(counter: &mut usize, counts: bool, add: bool) {
+    match (counts, add) {
+        (false, _) => {}
+        (true, true) => *counter += 1,
+        (true, false) => *counter -= 1,
+    }
+}

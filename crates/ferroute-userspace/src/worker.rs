@@ -1,0 +1,224 @@
+//! The worker process: it holds the listeners and relays connections.
+//!
+//! ```text
+//!   proxy ──(a socket pair, as standard input)──► worker ◄──(a socket with an abstract name)── other proxies, commands
+//! ```
+//!
+//! The end of the proxy does not end the worker: as rules stay in the kernel while no proxy runs, so do their listeners. It
+//! exits when it is told to drain, by the next proxy or by SIGTERM, and its connections have ended. The name is in the
+//! network namespace, like the rules, so that the next proxy finds it wherever it runs.
+
+use std::{
+    io,
+    os::{
+        fd::OwnedFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream},
+    },
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use ferroute_core::error_chain;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::sleep,
+};
+
+use crate::{
+    Engine, Limits, PortRange,
+    client::{DRAIN_DEADLINE, SOCKET_PREFIX},
+    protocol::{LENGTH, OpenListener, Request, Response, body_length, encode},
+};
+
+/// The settings of a worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerSettings {
+    /// The ports of listeners.
+    pub ports: PortRange,
+    /// The limits of the process.
+    pub limits: Limits,
+}
+
+/// Runs the worker until its connections have ended after a request to drain. `control` is the socket to the proxy.
+///
+/// # Errors
+/// If it cannot start.
+pub fn run_worker(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let result = runtime.block_on(serve(settings, control));
+    runtime.shutdown_background();
+    result
+}
+
+/// The listeners, shared by all connections to the worker.
+type SharedEngine = Arc<Mutex<Engine<String>>>;
+
+/// Requests to drain.
+#[derive(Clone, Debug)]
+struct Drain {
+    requested: Arc<AtomicBool>,
+    deadlines: mpsc::Sender<Duration>,
+}
+
+async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    // A terminal sends it to all processes of a session; the proxy handles it.
+    let _interrupt = signal(SignalKind::interrupt())?;
+    let control = StdStream::from(control);
+    control.set_nonblocking(true)?;
+    let control = UnixStream::from_std(control)?;
+    let (listener, name) = listen()?;
+    let engine: SharedEngine = Arc::new(Mutex::new(Engine::new(settings.limits, settings.ports.clone())));
+    let (deadlines, mut drains) = mpsc::channel(1);
+    let drain = Drain { requested: Arc::default(), deadlines };
+    tokio::spawn({
+        let (engine, drain) = (engine.clone(), drain.clone());
+        async move {
+            answer(control, &engine, &drain).await;
+            tracing::info!(worker = name, "the proxy has ended; connections are accepted until another one takes over");
+        }
+    });
+    tokio::spawn(accept_peers(listener, engine.clone(), drain));
+    let mut deadline = tokio::select! {
+        deadline = drains.recv() => deadline.unwrap_or(DRAIN_DEADLINE),
+        _ = terminate.recv() => DRAIN_DEADLINE,
+    };
+    let engine = std::mem::replace(&mut *lock(&engine), Engine::new(settings.limits, settings.ports));
+    if !deadline.is_zero() {
+        // Connections whose first packet passed the old rules are still on their way.
+        sleep(ACCEPT_GRACE).await;
+    }
+    let drained = engine.drain(deadline);
+    tokio::pin!(drained);
+    let remaining = loop {
+        tokio::select! {
+            remaining = &mut drained => break remaining,
+            Some(shorter) = drains.recv() => {
+                // Another request may shorten the time, but not extend it.
+                deadline = deadline.min(shorter);
+                if deadline.is_zero() {
+                    break 0;
+                }
+            }
+        }
+    };
+    if remaining > 0 {
+        tracing::info!(connections = remaining, "closing connections that have not ended in time");
+    }
+    Ok(())
+}
+
+/// Opens the socket by which other processes find the worker. Returns it with its name.
+fn listen() -> io::Result<(UnixListener, String)> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let name = format!("{SOCKET_PREFIX}{}", id.trim());
+    let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok((UnixListener::from_std(listener)?, name))
+}
+
+/// Serves other processes of the same user or root. Abstract names have no permissions.
+async fn accept_peers(listener: UnixListener, engine: SharedEngine, drain: Drain) {
+    let own = nix::unistd::geteuid().as_raw();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own) {
+                    let (engine, drain) = (engine.clone(), drain.clone());
+                    tokio::spawn(async move { answer(stream, &engine, &drain).await });
+                }
+            }
+            Err(error) => {
+                tracing::debug!("cannot accept a request: {}", error_chain(&error));
+                sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Answers requests until the peer has closed the connection.
+async fn answer(mut stream: UnixStream, engine: &SharedEngine, drain: &Drain) {
+    loop {
+        let mut prefix = [0; LENGTH];
+        if stream.read_exact(&mut prefix).await.is_err() {
+            return;
+        }
+        match answer_one(&mut stream, prefix, engine, drain).await {
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!("cannot answer a request: {}", error_chain(&error));
+                return;
+            }
+        }
+    }
+}
+
+async fn answer_one(
+    stream: &mut UnixStream,
+    prefix: [u8; LENGTH],
+    engine: &SharedEngine,
+    drain: &Drain,
+) -> io::Result<()> {
+    let mut bytes = vec![0; body_length(prefix)?];
+    stream.read_exact(&mut bytes).await?;
+    let request: Request = serde_json::from_slice(&bytes)?;
+    drop(bytes);
+    let response = match request {
+        Request::Set(listeners) => {
+            let mut engine = lock(engine);
+            let set = listeners.into_iter().map(|listener| {
+                let (key, spec) = listener.into_spec();
+                engine.set(key, spec).map_err(|error| error_chain(&error))
+            });
+            Response::Ports(set.collect())
+        }
+        Request::Close(keys) => {
+            let mut engine = lock(engine);
+            keys.iter().for_each(|key| engine.close(key));
+            Response::Done
+        }
+        Request::Retain { prefix, keep } => {
+            let keep: std::collections::HashSet<String> = keep.into_iter().collect();
+            let mut engine = lock(engine);
+            let gone: Vec<String> =
+                engine.keys().filter(|key| key.starts_with(&prefix) && !keep.contains(*key)).cloned().collect();
+            gone.iter().for_each(|key| engine.close(key));
+            Response::Done
+        }
+        Request::List => {
+            let engine = lock(engine);
+            let listeners =
+                engine.open().map(|(key, port, spec, stats)| OpenListener::new(key.clone(), port, spec, stats));
+            Response::Listeners(listeners.collect())
+        }
+        Request::Drain { deadline } => {
+            let already = drain.requested.swap(true, Relaxed);
+            // Fails if the worker exits already.
+            let _ = drain.deadlines.send(Duration::from_secs(deadline)).await;
+            Response::Draining { already }
+        }
+    };
+    stream.write_all(&encode(&response)?).await
+}
+
+fn lock(engine: &SharedEngine) -> MutexGuard<'_, Engine<String>> {
+    // Its methods leave it valid at every point at which they could panic.
+    engine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads that relay: more than these move more bytes than a network card does.
+const MAX_THREADS: usize = 4;
+
+/// How long connections are accepted after a request to drain: a SYN that was lost is sent again after a second.
+const ACCEPT_GRACE: Duration = Duration::from_secs(2);
+
+/// Delay after a failed accept, which most likely has no descriptor left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
