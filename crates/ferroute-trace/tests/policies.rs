@@ -14,11 +14,15 @@ use common::{
 };
 use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress};
 use ferroute_core::{
-    HostState, IpFamily,
+    HostState, IpFamily, Protocol,
     testing::{Cluster, arbitrary},
 };
 use ferroute_iptables::{PlanContext, RuleSet, render};
-use ferroute_trace::{Choice, Leaf, Packet, Ruleset, Verdict};
+use ferroute_trace::{Choice, Leaf, Packet, Ruleset, Traceable, Verdict};
+use ferroute_userspace::{
+    PlannedRelay, PortRange, Relay,
+    plan::{self as userspace, State},
+};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -79,16 +83,63 @@ fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<Sock
     Ok((Expected::OneOf(seen), shares))
 }
 
+/// Planned rules and listeners of userspace mode.
+struct Relayed {
+    listeners: State,
+    rules: RuleSet,
+}
+
+impl Relayed {
+    fn new(cluster: &Cluster, world: &World, family: IpFamily) -> Self {
+        let table = cluster.table(family);
+        let host_state = HostState { addresses: world.addresses(), ..HostState::default() };
+        let mut listeners = State::new(userspace::PlanContext::new(&world.settings, &table, &host_state));
+        let changes = listeners.listener_changes(&table, None);
+        let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
+        listeners.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());
+        let rules = listeners.chains(&table).to_rule_set(family);
+        Self { listeners, rules }
+    }
+}
+
+impl Traceable for Relayed {
+    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
+        ruleset.add_iptables(&self.rules);
+        ruleset.add_userspace(&self.listeners);
+    }
+}
+
+/// Returns the result in userspace mode: endpoints see the node, and SCTP is not supported.
+fn relayed(expected: &Expected, packet: &Packet, world: &World) -> Expected {
+    // The source of a connection to an IPv6 address of the host is the same address.
+    let is_node = |to: &SocketAddr| world.owns(to.ip()) && to.is_ipv6();
+    match expected {
+        Expected::OneOf(_) if packet.protocol == Protocol::Sctp => Expected::Refused,
+        Expected::Dropped if packet.protocol == Protocol::Sctp => Expected::Refused,
+        Expected::OneOf(endpoints) => {
+            let source = |to: &SocketAddr| if is_node(to) { to.ip() } else { world.address_towards(to.ip()) };
+            Expected::OneOf(endpoints.keys().map(|to| (*to, source(to))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
 struct Checker<'a> {
     world: &'a World,
-    rules: &'a RuleSet,
+    rules: &'a dyn Traceable,
+    is_relayed: bool,
 }
 
 impl Checker<'_> {
     fn check(&self, packet: &Packet, expected: &Expected, context: &str) -> Result<(), TestCaseError> {
         let leaves = Ruleset::from_rules(self.rules).verdicts(&self.world.host(), packet);
         let (result, shares) = observed(packet, &leaves)?;
-        prop_assert_eq!(&result, expected, "{}: {:?}", context, packet);
+        let expected = if self.is_relayed { relayed(expected, packet, self.world) } else { expected.clone() };
+        if self.is_relayed && packet.protocol == Protocol::Sctp && expected == Expected::Untouched {
+            prop_assert!([Expected::Untouched, Expected::Refused].contains(&result), "{}: {:?}", context, packet);
+            return Ok(());
+        }
+        prop_assert_eq!(&result, &expected, "{}: {:?}", context, packet);
         for (endpoint, share) in &shares {
             let fair = 1.0 / shares.len() as f64;
             prop_assert!((share - fair).abs() < ROUNDING, "{context}: {endpoint} gets {share}, not {fair}: {packet:?}");
@@ -125,7 +176,8 @@ impl Checker<'_> {
             let context =
                 || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
             self.check(&packet, &expected, &context())?;
-            if port.service.spec.session_affinity.as_deref() == Some("ClientIP") {
+            // The listeners of userspace mode have the affinity.
+            if port.service.spec.session_affinity.as_deref() == Some("ClientIP") && !self.is_relayed {
                 self.check_affinity(&packet, &expected)?;
             }
             if frontend != Frontend::NodePort {
@@ -186,17 +238,28 @@ proptest! {
 
 fn check_cluster(cluster: &Cluster, world: &World) -> Result<(), TestCaseError> {
     for family in IpFamily::BOTH {
-        let rules = rules(cluster, world, family);
-        let checker = Checker { world, rules: &rules };
-        for client in Client::all(family) {
-            for port in ports(cluster, world, family) {
-                checker.check_port(&port, &client)?;
-                checker.check_other_addresses(&port, &client)?;
-            }
-            let unknown = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
-            let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(unknown, 80));
-            checker.check(&packet, &Expected::Untouched, "an address of no Service")?;
+        check_rules(cluster, world, family, &rules(cluster, world, family), false)?;
+        check_rules(cluster, world, family, &Relayed::new(cluster, world, family), true)?;
+    }
+    Ok(())
+}
+
+fn check_rules(
+    cluster: &Cluster,
+    world: &World,
+    family: IpFamily,
+    rules: &dyn Traceable,
+    is_relayed: bool,
+) -> Result<(), TestCaseError> {
+    let checker = Checker { world, rules, is_relayed };
+    for client in Client::all(family) {
+        for port in ports(cluster, world, family) {
+            checker.check_port(&port, &client)?;
+            checker.check_other_addresses(&port, &client)?;
         }
+        let unknown = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
+        let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(unknown, 80));
+        checker.check(&packet, &Expected::Untouched, "an address of no Service")?;
     }
     Ok(())
 }

@@ -6,7 +6,8 @@
 //!        OUTPUT ──────► KUBE-PORTALS-HOST        the same for connections of the node itself
 //!               ──────► KUBE-NODEPORT-HOST
 //!
-//!   filter: INPUT, FORWARD, OUTPUT ──► KUBE-PORTALS-FILTER      no endpoints: reject; not permitted or not local: drop
+//!   filter: INPUT, FORWARD, OUTPUT ──► KUBE-PORTALS-FILTER      cluster IP without endpoints: reject; not permitted: drop
+//!           INPUT, FORWARD ──────────► KUBE-PORTALS-EXTERNAL    external address without endpoints: reject or drop
 //!           INPUT ───────────────────► KUBE-NODEPORT-NON-LOCAL  ports of listeners: only by way of the rules above
 //! ```
 //!

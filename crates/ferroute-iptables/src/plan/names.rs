@@ -42,6 +42,8 @@ pub mod chains {
     pub const NODEPORT_NON_LOCAL: ChainName = ChainName::literal("KUBE-NODEPORT-NON-LOCAL");
     /// filter, userspace mode: rejects or drops traffic that no listener serves. kube-proxy had no such chain.
     pub const PORTALS_FILTER: ChainName = ChainName::literal("KUBE-PORTALS-FILTER");
+    /// filter, userspace mode: the same for external addresses without usable endpoints.
+    pub const PORTALS_EXTERNAL: ChainName = ChainName::literal("KUBE-PORTALS-EXTERNAL");
     /// The canary chain: in every table, empty. Its absence shows that the table was flushed.
     pub const CANARY: ChainName = ChainName::literal("KUBE-PROXY-CANARY");
 }
@@ -85,13 +87,14 @@ const NAT_LEFTOVERS: [&str; 7] = [
 ];
 
 /// Chains of other modes in table filter.
-const FILTER_LEFTOVERS: [&str; 6] = [
+const FILTER_LEFTOVERS: [&str; 7] = [
     "KUBE-NODE-PORT",
     "KUBE-SOURCE-RANGES-FIREWALL",
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
     "KUBE-NODEPORT-NON-LOCAL",
     "KUBE-PORTALS-FILTER",
+    "KUBE-PORTALS-EXTERNAL",
 ];
 
 /// A chain that ipvs mode always creates, in tables nat and filter. Its presence shows that the mode was active.
@@ -130,11 +133,12 @@ pub(crate) fn is_ipvs_mode_chain(table: TableName, chain: ChainName) -> bool {
 /// Reports whether userspace mode writes the chain. It shares none with other modes.
 pub(crate) fn is_userspace_mode_chain(table: TableName, chain: ChainName) -> bool {
     use chains::{
-        NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_FILTER, PORTALS_HOST,
+        NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_EXTERNAL, PORTALS_FILTER,
+        PORTALS_HOST,
     };
     match table {
         TableName::Nat => [PORTALS_CONTAINER, PORTALS_HOST, NODEPORT_CONTAINER, NODEPORT_HOST].contains(&chain),
-        TableName::Filter => [NODEPORT_NON_LOCAL, PORTALS_FILTER].contains(&chain),
+        TableName::Filter => [NODEPORT_NON_LOCAL, PORTALS_FILTER, PORTALS_EXTERNAL].contains(&chain),
         TableName::Mangle | TableName::Raw | TableName::Security => false,
     }
 }

@@ -1,4 +1,4 @@
-//! The chains of the mode. Their names are those of kube-proxy's userspace mode, which had no chain for refused traffic.
+//! The chains of the mode. Their names are those of kube-proxy's userspace mode, which had no chains for refused traffic.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -9,7 +9,8 @@ use ferroute_iptables::{
     plan::{
         ChainGroup,
         chains::{
-            NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_FILTER, PORTALS_HOST,
+            NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_EXTERNAL, PORTALS_FILTER,
+            PORTALS_HOST,
         },
         loopback,
     },
@@ -30,17 +31,20 @@ pub(super) enum Slot {
     NodePortHost,
     /// filter `KUBE-PORTALS-FILTER`.
     Filter,
+    /// filter `KUBE-PORTALS-EXTERNAL`.
+    ExternalFilter,
     /// The beginning of filter `KUBE-NODEPORT-NON-LOCAL`.
     HealthChecks,
 }
 
 impl Slot {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::PortalsContainer,
         Self::PortalsHost,
         Self::NodePortContainer,
         Self::NodePortHost,
         Self::Filter,
+        Self::ExternalFilter,
         Self::HealthChecks,
     ];
 
@@ -51,6 +55,7 @@ impl Slot {
             Self::NodePortContainer => (TableName::Nat, NODEPORT_CONTAINER),
             Self::NodePortHost => (TableName::Nat, NODEPORT_HOST),
             Self::Filter => (TableName::Filter, PORTALS_FILTER),
+            Self::ExternalFilter => (TableName::Filter, PORTALS_EXTERNAL),
             Self::HealthChecks => (TableName::Filter, NODEPORT_NON_LOCAL),
         }
     }
@@ -89,6 +94,11 @@ impl SlotRules {
         let comment = "kubernetes ports of the userspace proxy";
         let jump = Rule::new().comment(comment).then(Target::Jump(NODEPORT_NON_LOCAL));
         group.add_jump(TableName::Filter, ChainName::INPUT, jump);
+        for from in [ChainName::INPUT, ChainName::FORWARD] {
+            // Not for packets that the node sends, which may have another route to these addresses.
+            let external = "kubernetes externally-visible service portals";
+            group.add_jump(TableName::Filter, from, new().comment(external).then(Target::Jump(PORTALS_EXTERNAL)));
+        }
         for from in [ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT] {
             let jump = new().comment(portals).then(Target::Jump(PORTALS_FILTER));
             group.add_jump(TableName::Filter, from, jump);

@@ -96,7 +96,9 @@ impl<'a> PortPlan<'a> {
                 FrontendKind::LoadBalancer if !self.service.load_balancer_source_ranges.is_empty() => {
                     let sources = self.permitted_sources(frontend.address);
                     self.external(kind, ports, Some(&sources), &rule, each);
-                    each(Slot::Filter, rule("is restricted to source ranges").then(Target::Drop));
+                    if self.sets.has_any_endpoints && self.is_supported() {
+                        each(Slot::Filter, rule("is restricted to source ranges").then(Target::Drop));
+                    }
                 }
                 _ => self.external(kind, ports, None, &rule, each),
             }
@@ -116,7 +118,7 @@ impl<'a> PortPlan<'a> {
                     each(slot, rule("cluster IP").then(self.to_listener(port)));
                 }
             }
-            None => self.refuse(self.refusal(local), rule, each),
+            None => self.refuse(Slot::Filter, self.refusal(local), rule, each),
         }
     }
 
@@ -170,7 +172,7 @@ impl<'a> PortPlan<'a> {
                 FrontendKind::NodePort => rule(comment).and(to_host.clone()),
                 _ => rule(comment),
             };
-            self.refuse(self.refusal(local), &refused, each);
+            self.refuse(Slot::ExternalFilter, self.refusal(local), &refused, each);
         }
     }
 
@@ -213,7 +215,7 @@ impl<'a> PortPlan<'a> {
         }
     }
 
-    fn refuse(&self, refusal: Refusal, rule: &dyn Fn(&str) -> Rule, each: &mut dyn FnMut(Slot, Rule)) {
+    fn refuse(&self, slot: Slot, refusal: Refusal, rule: &dyn Fn(&str) -> Rule, each: &mut dyn FnMut(Slot, Rule)) {
         let (comment, is_dropped) = match refusal {
             Refusal::NoEndpoints => ("has no endpoints", false),
             Refusal::NoLocalEndpoints => ("has no local endpoints", true),
@@ -225,7 +227,9 @@ impl<'a> PortPlan<'a> {
             (false, IpFamily::V4) => Target::Reject(RejectWith::IcmpPortUnreachable),
             (false, IpFamily::V6) => Target::Reject(RejectWith::Icmp6PortUnreachable),
         };
-        each(Slot::Filter, rule(comment).then(target));
+        // The node itself would send its packets elsewhere, where there may be no Services.
+        let slot = if refusal == Refusal::Unsupported { Slot::Filter } else { slot };
+        each(slot, rule(comment).then(target));
     }
 
     fn to_listener(&self, port: u16) -> Target {

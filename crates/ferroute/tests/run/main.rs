@@ -30,6 +30,7 @@ mod replay;
 mod shutdown;
 mod status;
 mod udp;
+mod userspace;
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,0 +1,191 @@
+//! userspace mode: what only a process in between can do, and the life of that process.
+
+use std::{
+    collections::BTreeSet,
+    io::ErrorKind,
+    net::{SocketAddr, TcpStream},
+    process::Command,
+    time::Duration,
+};
+
+use ferroute_testing::NetNs;
+use ferroute_userspace::{OpenListener, running_workers};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    Case, Cluster, Files, Mode, Proxy, WEB,
+    cluster::PORT,
+    proxy::FERROUTE,
+    rules, slices,
+    traffic::{Connection, Flow, connect},
+    wait, web, web_tcp, web_udp,
+};
+
+/// Returns the listeners of all workers on a node.
+fn listeners(node: &NetNs) -> Vec<OpenListener> {
+    node.run(|| running_workers().unwrap().iter_mut().flat_map(|worker| worker.listeners().unwrap()).collect())
+}
+
+/// Returns the number of workers on a node.
+fn workers(node: &NetNs) -> usize {
+    node.run(|| running_workers().unwrap().len())
+}
+
+/// An address of the pods' namespace on which nothing listens.
+const CLOSED: [&str; 2] = ["10.244.0.250", "fd00:244::250"];
+
+#[test]
+fn clients_do_not_see_endpoints_that_refuse() {
+    let mut yaml = web(&[0]);
+    for (pod, closed) in ["10.244.0.2", "fd00:244::2"].into_iter().zip(CLOSED) {
+        let line = format!("- {{addresses: [\"{pod}\"], nodeName: node-1}}\n");
+        yaml = yaml.replace(&line, &format!("{line}{}", line.replace(pod, closed)));
+    }
+    let case = Case::new(Mode::Userspace, &yaml);
+    assert!(listeners(&case.cluster.node).iter().all(|listener| listener.endpoints.len() == 2));
+    for to in web_tcp() {
+        for _ in 0..6 {
+            assert_eq!(case.connect(to).unwrap(), 0, "{to}");
+        }
+    }
+    for to in web_udp() {
+        // The first datagram is lost if its endpoint is the one that refuses.
+        assert_eq!(Flow::open(&case.cluster.client, to).pod(), 0);
+    }
+    let failed: u64 = listeners(&case.cluster.node).iter().map(|listener| listener.stats.failed_attempts).sum();
+    assert!(failed > 0);
+}
+
+#[test]
+fn connections_without_a_reachable_endpoint_are_reset() {
+    let yaml = web(&[0]).replace("10.244.0.2", CLOSED[0]);
+    let case = Case::new(Mode::Userspace, &yaml);
+    let error = case.connect(web_tcp()[0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn session_affinity_is_by_client() {
+    let service = WEB.replace("spec:\n", "spec:\n  sessionAffinity: ClientIP\n");
+    let case = Case::new(Mode::Userspace, &format!("{service}{}", slices("web", &[0, 1, 2])));
+    for to in web_tcp() {
+        let pods: BTreeSet<u8> = (0..9).map(|_| case.connect(to).unwrap()).collect();
+        assert_eq!(pods.len(), 1, "{to}");
+    }
+}
+
+#[test]
+fn ports_of_listeners_are_reached_by_way_of_services_only() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    let listeners = listeners(&case.cluster.node);
+    let port = |address: &str| {
+        let is_ipv4 = !address.contains(':');
+        let mut tcp = listeners.iter().filter(|listener| listener.key.contains("/tcp"));
+        tcp.find(|listener| listener.key.starts_with("IPv4") == is_ipv4).unwrap().port
+    };
+    for address in ["192.168.0.1", "fd00:168::1"] {
+        let to = SocketAddr::new(address.parse().unwrap(), port(address));
+        let result = case.cluster.client.run(|| TcpStream::connect_timeout(&to, Duration::from_millis(300)));
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut, "{to}");
+        // Packets of the node itself never leave it.
+        assert_eq!(connect(&case.cluster.node, to).unwrap(), 0);
+    }
+    for to in web_tcp() {
+        assert_eq!(case.connect(to).unwrap(), 0);
+    }
+}
+
+#[test]
+fn dead_worker_is_replaced_and_rules_follow() {
+    let case = Case::new(Mode::Userspace, &web(&[0, 1]));
+    let before: Vec<u16> = listeners(&case.cluster.node).iter().map(|listener| listener.port).collect();
+    let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
+    // A child of the proxy, which has not waited for it.
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    case.proxy.wait_log("worker has ended");
+    wait("a connection", || web_tcp().iter().all(|to| case.connect(*to).is_ok()).then_some(()));
+    let after: Vec<u16> = listeners(&case.cluster.node).iter().map(|listener| listener.port).collect();
+    assert!(after.len() == before.len() && after != before);
+}
+
+#[test]
+fn ports_are_those_of_the_range() {
+    let range = "portRange: 41000-41001\n";
+    let other = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n\
+                 spec: {clusterIP: 10.96.0.2, ports: [{name: tcp, port: 80}]}\n";
+    let third = other.replace("other", "third").replace("10.96.0.2", "10.96.0.3");
+    let yaml = format!("{}{other}{}{third}{}", web(&[0]), slices("other", &[1]), slices("third", &[2]));
+    let case = Case::with_settings(Mode::Userspace, &yaml, range);
+    let listeners = listeners(&case.cluster.node);
+    assert!(listeners.iter().all(|listener| (41000..=41001).contains(&listener.port)), "{listeners:?}");
+    // Two of three TCP ports have a listener. The third is rejected, not dropped.
+    let connect = |address: &str| case.connect(format!("{address}:80").parse().unwrap());
+    let results = ["10.96.0.1", "10.96.0.2", "10.96.0.3"].map(connect);
+    let refused: Vec<ErrorKind> = results.iter().filter_map(|result| Some(result.as_ref().err()?.kind())).collect();
+    assert_eq!(refused, [ErrorKind::ConnectionRefused]);
+    case.proxy.wait_log("no free port from 41000 to 41001");
+}
+
+#[test]
+fn sctp_is_rejected_and_logged() {
+    let sctp = "---\napiVersion: v1\nkind: Service\nmetadata: {name: signalling}\n\
+                spec: {clusterIP: 10.96.0.9, ports: [{name: tcp, port: 80, protocol: SCTP}]}\n";
+    let slices =
+        slices("signalling", &[0]).replace("{name: tcp, port: 8080}", "{name: tcp, port: 8080, protocol: SCTP}");
+    let case = Case::new(Mode::Userspace, &format!("{}{sctp}{slices}", web(&[0])));
+    case.proxy.wait_log_line(&["does not support SCTP", "default/signalling:tcp"]);
+    let rules = case.rules().concat();
+    assert!(rules.contains("-d 10.96.0.9/32 -p sctp") && rules.contains("REJECT"), "{rules}");
+    assert_eq!(case.connect(web_tcp()[0]).unwrap(), 0);
+}
+
+#[test]
+fn worker_ends_with_its_last_connection_after_a_switch() {
+    let (cluster, files) = (Cluster::new(), Files::new());
+    files.apply(&web(&[0]));
+    let mut proxy = Proxy::start(&cluster.node, &files, Mode::Userspace);
+    let mut connection = Connection::open(&cluster.client, web_tcp()[0]).unwrap();
+    assert!(proxy.stop("TERM").success());
+    let _proxy = Proxy::start(&cluster.node, &files, Mode::Nftables);
+    wait("the end of its listeners", || listeners(&cluster.node).is_empty().then_some(()));
+    // The rules lead to it no more.
+    assert_eq!(connect(&cluster.client, web_tcp()[0]).unwrap(), 0);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(workers(&cluster.node), 1);
+    connection.echo("still here").unwrap();
+    drop(connection);
+    wait("the end of the worker", || (workers(&cluster.node) == 0).then_some(()));
+}
+
+#[test]
+fn cleanup_ends_the_worker() {
+    let mut case = Case::new(Mode::Userspace, &web(&[0]));
+    assert!(case.proxy.stop("TERM").success());
+    assert_eq!(workers(&case.cluster.node), 1);
+    case.cluster.node.command(FERROUTE, &["run", "--cleanup"]);
+    assert_eq!(rules::of_proxy(&case.cluster.node, Mode::Userspace), Vec::<String>::new());
+    wait("the end of the worker", || (workers(&case.cluster.node) == 0).then_some(()));
+}
+
+#[test]
+fn kernel_is_compared_and_traced_with_the_listeners_of_the_worker() {
+    let case = Case::new(Mode::Userspace, &web(&[0, 1]));
+    let manifests = case.files.manifests();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(FERROUTE);
+        command.args(arguments).args(["--hostname-override", "node-1", "--proxy-mode", "userspace", "--manifests"]);
+        command.arg(&manifests);
+        let output = case.cluster.node.run(|| command.output()).unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, text, errors) = run(&["diff"]);
+    assert_eq!(status, Some(0), "{text}{errors}");
+    let (status, text, errors) = run(&["trace", "--kernel", "--from", "192.168.0.9", "--to", "10.96.0.1:80"]);
+    assert_eq!(status, Some(0), "{text}{errors}");
+    for pod in ["10.244.0.2", "10.244.0.3"] {
+        assert!(text.contains("connect to one of 2") && text.contains(&format!("{pod}:{PORT}")), "{text}");
+    }
+}
