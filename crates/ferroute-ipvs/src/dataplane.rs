@@ -13,7 +13,7 @@ use ferroute_iptables::exec::{RuleWriter, Throttle};
 use ipnet::IpNet;
 
 use crate::{
-    difference::{Difference, ServerChange},
+    difference::{Difference, ServerChange, ServerEdit},
     kernel::{Kernel, KernelRealServer, KernelState, Operation, Refused},
     plan::{Entry, IpvsSettings, PlanContext, RealServer, ServerKey, SetKind, SetType, State},
     sets::{DEFAULT_CAPACITY, capacity},
@@ -188,11 +188,12 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             ServerChange::Add(key) => {
                 let Some(server) = state.servers().get(key) else { return Ok(()) };
                 self.push(Operation::AddServer(*key, server.settings(scheduler)), written)?;
-                for real in server.real_servers() {
-                    self.push(Operation::AddRealServer(*key, *real), written)?;
+                for real in server.real_servers().iter() {
+                    self.push(Operation::AddRealServer(*key, real), written)?;
                 }
             }
-            ServerChange::Edit { key, settings, add, restore, remove } => {
+            ServerChange::Edit(key, edit) => {
+                let ServerEdit { settings, add, restore, remove } = &**edit;
                 if let Some(server) = state.servers().get(key).filter(|_| *settings) {
                     self.push(Operation::EditServer(*key, server.settings(scheduler)), written)?;
                 }
@@ -295,12 +296,12 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     /// Removes from a difference what only waits for the end of connections.
     fn ignore_terminating(&self, difference: &mut Difference) {
         difference.servers.retain_mut(|change| match change {
-            ServerChange::Edit { key, settings: false, add, restore, remove } => {
+            ServerChange::Edit(key, edit) => {
                 let terminating = self.terminating.of(*key);
-                remove.retain(|real| !terminating.contains(real));
-                !(add.is_empty() && restore.is_empty() && remove.is_empty())
+                edit.remove.retain(|real| !terminating.contains(real));
+                **edit != ServerEdit::default()
             }
-            _ => true,
+            ServerChange::Add(_) => true,
         });
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     kernel::KernelState,
-    plan::{Delta, Entry, RealServer, Server, ServerKey, SetKind, State},
+    plan::{Delta, Entry, RealServer, RealServers, Server, ServerKey, SetKind, State},
 };
 
 /// Changes by kind, in the order in which they are made.
@@ -29,18 +29,21 @@ pub(crate) struct Difference {
 pub(crate) enum ServerChange {
     /// Add it with all of its real servers.
     Add(ServerKey),
-    /// Change it.
-    Edit {
-        key: ServerKey,
-        /// Its settings differ.
-        settings: bool,
-        /// Real servers to add.
-        add: Vec<RealServer>,
-        /// Real servers whose weight has to be set.
-        restore: Vec<RealServer>,
-        /// Real servers to remove.
-        remove: Vec<RealServer>,
-    },
+    /// Change it. Boxed, because a first sync has thousands of additions.
+    Edit(ServerKey, Box<ServerEdit>),
+}
+
+/// The changes of a virtual server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServerEdit {
+    /// Its settings differ.
+    pub(crate) settings: bool,
+    /// Real servers to add.
+    pub(crate) add: Vec<RealServer>,
+    /// Real servers whose weight has to be set.
+    pub(crate) restore: Vec<RealServer>,
+    /// Real servers to remove.
+    pub(crate) remove: Vec<RealServer>,
 }
 
 impl Difference {
@@ -82,17 +85,17 @@ impl Difference {
                 continue;
             };
             let existing = |real: &RealServer| old.real_servers.iter().find(|existing| existing.real == *real);
-            let is_planned = |real: &RealServer| new.real_servers().binary_search(real).is_ok();
+            let is_planned = |real: &RealServer| new.real_servers().contains(*real);
             let scheduler = &state.context().scheduler;
             let settings = old.config != new.settings(scheduler).with_scheduler(scheduler);
-            let add: Vec<RealServer> =
-                new.real_servers().iter().filter(|real| existing(real).is_none()).copied().collect();
-            let differs = |real: &&RealServer| existing(real).is_some_and(|old| old.weight != 1 || !old.is_masqueraded);
-            let restore: Vec<RealServer> = new.real_servers().iter().filter(differs).copied().collect();
+            let add: Vec<RealServer> = new.real_servers().iter().filter(|real| existing(real).is_none()).collect();
+            let differs = |real: &RealServer| existing(real).is_some_and(|old| old.weight != 1 || !old.is_masqueraded);
+            let restore: Vec<RealServer> = new.real_servers().iter().filter(differs).collect();
             let others = old.real_servers.iter().map(|old| old.real);
             let remove: Vec<RealServer> = others.filter(|real| !is_planned(real)).collect();
-            if settings || !(add.is_empty() && restore.is_empty() && remove.is_empty()) {
-                difference.servers.push(ServerChange::Edit { key: *key, settings, add, restore, remove });
+            let edit = ServerEdit { settings, add, restore, remove };
+            if edit != ServerEdit::default() {
+                difference.servers.push(ServerChange::Edit(*key, edit.into()));
             }
         }
         state.for_each_entry(|kind, entry| {
@@ -114,14 +117,16 @@ impl Difference {
     }
 }
 
-/// Returns the change of a virtual server, if its kernel objects differ. Both lists of real servers are sorted.
+/// Returns the change of a virtual server, if its kernel objects differ.
 fn edit(key: ServerKey, old: &Server, new: &Server) -> Option<ServerChange> {
-    let missing_in = |servers: &[RealServer], in_: &[RealServer]| -> Vec<RealServer> {
-        servers.iter().filter(|real| in_.binary_search(real).is_err()).copied().collect()
+    let missing_in = |servers: &RealServers, others: &RealServers| -> Vec<RealServer> {
+        servers.iter().filter(|real| !others.contains(*real)).collect()
     };
-    let settings = old.affinity() != new.affinity();
-    let add = missing_in(new.real_servers(), old.real_servers());
-    let remove = missing_in(old.real_servers(), new.real_servers());
-    let differs = settings || !add.is_empty() || !remove.is_empty();
-    differs.then_some(ServerChange::Edit { key, settings, add, restore: Vec::new(), remove })
+    let edit = ServerEdit {
+        settings: old.affinity() != new.affinity(),
+        add: missing_in(new.real_servers(), old.real_servers()),
+        restore: Vec::new(),
+        remove: missing_in(old.real_servers(), new.real_servers()),
+    };
+    (edit != ServerEdit::default()).then(|| ServerChange::Edit(key, edit.into()))
 }

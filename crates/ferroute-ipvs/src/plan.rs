@@ -20,6 +20,8 @@ pub(crate) mod text;
 
 pub use context::{DEFAULT_SCHEDULER, IpvsSettings, PlanContext};
 pub(crate) use server::FLAG_HASHED;
-pub use server::{FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, Server, ServerConfig, ServerKey, ServerSettings};
+pub use server::{
+    FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, RealServers, Server, ServerConfig, ServerKey, ServerSettings,
+};
 pub use sets::{Entry, SetKind, SetType};
 pub use state::{Delta, State};

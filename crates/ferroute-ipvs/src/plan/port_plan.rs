@@ -4,7 +4,7 @@ use ferroute_core::{EndpointSets, FrontendKind, ServicePortEntry, ServicePortNam
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    PlanContext, RealServer, Server, ServerKey,
+    PlanContext, RealServers, Server, ServerKey,
     server::SetMask,
     sets::{Entry, SetKind},
 };
@@ -46,8 +46,11 @@ impl PortPlan {
             plan.entries.push((SetKind::HealthCheckNodePort, Entry::Port(port.get())));
         }
         let internal = real_servers(service.internal_local(), &sets);
-        let external = real_servers(service.external_local(), &sets);
-        let server = |kinds: &[SetKind], is_bound, real_servers: &[RealServer]| Server {
+        let external = match service.internal_local() == service.external_local() {
+            true => internal.clone(),
+            false => real_servers(service.external_local(), &sets),
+        };
+        let server = |kinds: &[SetKind], is_bound, real_servers: &RealServers| Server {
             owner: name.clone(),
             sets: kinds.iter().fold(SetMask::default(), |mask, kind| mask.with(*kind)),
             is_node_port: false,
@@ -55,7 +58,7 @@ impl PortPlan {
             denies_node: false,
             source_ranges: Box::default(),
             affinity: service.affinity.map(|affinity| affinity.timeout_seconds),
-            real_servers: real_servers.into(),
+            real_servers: real_servers.clone(),
         };
         // An address of another device is the host's already.
         let is_bound = |address: IpAddr| !context.host_addresses.contains(&address);
@@ -112,11 +115,9 @@ impl PortPlan {
 
 /// Returns the real servers of a frontend. As in kube-proxy, a frontend with policy Local and no usable endpoint on this
 /// node has those of policy Cluster, if the service port has such traffic.
-fn real_servers(local: bool, sets: &EndpointSets<'_>) -> Vec<RealServer> {
+fn real_servers(local: bool, sets: &EndpointSets<'_>) -> RealServers {
     let endpoints = if local && !sets.local.is_empty() { &sets.local } else { &sets.cluster };
-    let mut servers: Vec<RealServer> = endpoints.iter().map(|endpoint| endpoint.socket().into()).collect();
-    servers.sort_unstable();
-    servers
+    RealServers::new(endpoints.iter().map(|endpoint| endpoint.socket()))
 }
 
 /// Restricts a frontend to source ranges, if there are any.

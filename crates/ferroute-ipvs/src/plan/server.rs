@@ -1,6 +1,7 @@
 use std::{
     fmt,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
 };
 
 use ferroute_core::{Protocol, ServicePortName};
@@ -48,6 +49,16 @@ pub struct RealServer {
     pub port: u16,
 }
 
+/// The real servers of a virtual server, each once and sorted. All virtual servers with the same ones share the list, which has 6
+/// bytes for an IPv4 address and port.
+#[derive(Clone, PartialEq, Eq)]
+pub enum RealServers {
+    /// With IPv4 addresses.
+    V4(Arc<[(Ipv4Addr, u16)]>),
+    /// With IPv6 addresses.
+    V6(Arc<[(Ipv6Addr, u16)]>),
+}
+
 /// A set of [`SetKind`]s.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SetMask(u32);
@@ -69,8 +80,8 @@ pub struct Server {
     pub(crate) source_ranges: Box<[IpNet]>,
     /// The timeout of session affinity in seconds.
     pub(crate) affinity: Option<u32>,
-    /// The real servers, sorted.
-    pub(crate) real_servers: Box<[RealServer]>,
+    /// The real servers.
+    pub(crate) real_servers: RealServers,
 }
 
 impl SetMask {
@@ -88,8 +99,8 @@ impl SetMask {
 }
 
 impl Server {
-    /// Returns the real servers, sorted.
-    pub fn real_servers(&self) -> &[RealServer] {
+    /// Returns the real servers.
+    pub fn real_servers(&self) -> &RealServers {
         &self.real_servers
     }
 
@@ -130,6 +141,65 @@ impl Server {
                 _ => each(kind, Entry::Service(key)),
             }
         }
+    }
+}
+
+impl RealServers {
+    /// Returns a list of these sockets, all of one IP family.
+    pub fn new(sockets: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for socket in sockets {
+            match socket {
+                SocketAddr::V4(socket) => v4.push((*socket.ip(), socket.port())),
+                SocketAddr::V6(socket) => v6.push((*socket.ip(), socket.port())),
+            }
+        }
+        debug_assert!(v4.is_empty() || v6.is_empty(), "bug: real servers of both IP families");
+        if v6.is_empty() { Self::V4(sorted(v4)) } else { Self::V6(sorted(v6)) }
+    }
+
+    /// Returns the number of real servers.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::V4(servers) => servers.len(),
+            Self::V6(servers) => servers.len(),
+        }
+    }
+
+    /// Reports whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reports whether one of them is this one.
+    pub fn contains(&self, real: RealServer) -> bool {
+        match (self, real.address) {
+            (Self::V4(servers), IpAddr::V4(address)) => servers.binary_search(&(address, real.port)).is_ok(),
+            (Self::V6(servers), IpAddr::V6(address)) => servers.binary_search(&(address, real.port)).is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Returns the real servers in their order.
+    pub fn iter(&self) -> impl Iterator<Item = RealServer> + '_ {
+        let (v4, v6) = match self {
+            Self::V4(servers) => (&servers[..], &[][..]),
+            Self::V6(servers) => (&[][..], &servers[..]),
+        };
+        let v4 = v4.iter().map(|(address, port)| RealServer { address: (*address).into(), port: *port });
+        v4.chain(v6.iter().map(|(address, port)| RealServer { address: (*address).into(), port: *port }))
+    }
+}
+
+fn sorted<T: Ord>(mut sockets: Vec<T>) -> Arc<[T]> {
+    sockets.sort_unstable();
+    sockets.dedup();
+    sockets.into()
+}
+
+impl fmt::Debug for RealServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 

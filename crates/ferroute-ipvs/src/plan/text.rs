@@ -41,8 +41,8 @@ impl State {
             let scheduler = &self.context().scheduler;
             let config = server.settings(scheduler).with_scheduler(scheduler);
             writeln!(out, "{}", ServerLine { command: "-A", key: *key, config: &config })?;
-            for real in server.real_servers() {
-                writeln!(out, "{}", RealServerLine { command: "-a", key: *key, real: *real, weight: Some(1) })?;
+            for real in server.real_servers().iter() {
+                writeln!(out, "{}", RealServerLine { command: "-a", key: *key, real, weight: Some(1) })?;
             }
         }
         writeln!(out, "# ip -batch")?;
