@@ -23,11 +23,11 @@ use ferroute_core::{
 use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
-    exec::{GroupReport, GroupWriter, search_path},
+    exec::{GroupReport, GroupWriter, RuleWriter, search_path},
     plan::ChainGroup,
 };
 use ferroute_ipvs::{
-    IpvsDataplane, RuleWriter, VirtualServers,
+    IpvsDataplane, VirtualServers,
     kernel::{Kernel, KernelError, KernelRealServer, KernelState, MemoryKernel, NetlinkKernel, Operation, Refused},
     plan::{IpvsSettings, ServerKey, SetKind},
 };
