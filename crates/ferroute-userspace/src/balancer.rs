@@ -28,6 +28,8 @@ struct Candidate {
     address: SocketAddr,
     /// The end of the time for which a failed endpoint is tried last.
     suspect_until: Option<Instant>,
+    /// Connections that were established.
+    connections: u64,
 }
 
 /// The endpoint of a client with session affinity.
@@ -43,7 +45,7 @@ impl Balancer {
     pub(crate) fn update(&mut self, endpoints: &[SocketAddr], affinity: Option<Duration>) {
         let old: HashMap<SocketAddr, Candidate> =
             std::mem::take(&mut self.endpoints).into_iter().map(|candidate| (candidate.address, candidate)).collect();
-        let new = |address: &SocketAddr| Candidate { address: *address, suspect_until: None };
+        let new = |address: &SocketAddr| Candidate { address: *address, suspect_until: None, connections: 0 };
         self.endpoints =
             endpoints.iter().map(|address| old.get(address).copied().unwrap_or_else(|| new(address))).collect();
         self.affinity = affinity;
@@ -57,6 +59,11 @@ impl Balancer {
     /// Reports whether an address is one of the endpoints.
     pub(crate) fn contains(&self, endpoint: SocketAddr) -> bool {
         self.endpoints.iter().any(|candidate| candidate.address == endpoint)
+    }
+
+    /// Returns the number of connections that each endpoint got, in the order of the last update.
+    pub(crate) fn connections(&self) -> Vec<u64> {
+        self.endpoints.iter().map(|candidate| candidate.connections).collect()
     }
 
     /// Returns all endpoints in the order in which a new connection of `client` tries them.
@@ -81,6 +88,7 @@ impl Balancer {
     pub(crate) fn connected(&mut self, client: IpAddr, endpoint: SocketAddr, now: Instant) {
         if let Some(candidate) = self.endpoints.iter_mut().find(|candidate| candidate.address == endpoint) {
             candidate.suspect_until = None;
+            candidate.connections += 1;
             if self.affinity.is_some() {
                 self.sweep(now);
                 if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {

@@ -21,6 +21,21 @@ pub struct Engine<K> {
     opened: usize,
 }
 
+/// An open listener.
+#[derive(Clone, Debug)]
+pub struct EngineListener<'a, K> {
+    /// Its key.
+    pub key: &'a K,
+    /// Its port.
+    pub port: u16,
+    /// What it serves.
+    pub spec: &'a ListenerSpec,
+    /// What it did since it was opened.
+    pub stats: ListenerStats,
+    /// The number of connections or flows that each of its endpoints got.
+    pub connections: Vec<u64>,
+}
+
 #[derive(Debug)]
 struct Open {
     port: u16,
@@ -94,9 +109,15 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         self.listeners.keys()
     }
 
-    /// Returns all open listeners: key, port, what it serves and what it did.
-    pub fn open(&self) -> impl Iterator<Item = (&K, u16, &ListenerSpec, ListenerStats)> {
-        self.listeners.iter().map(|(key, open)| (key, open.port, &open.spec, open.listener.stats()))
+    /// Returns all open listeners.
+    pub fn open(&self) -> impl Iterator<Item = EngineListener<'_, K>> {
+        self.listeners.iter().map(|(key, open)| EngineListener {
+            key,
+            port: open.port,
+            spec: &open.spec,
+            stats: open.listener.stats(),
+            connections: open.listener.balancer().connections(),
+        })
     }
 
     /// Closes all listeners. Their established connections continue.

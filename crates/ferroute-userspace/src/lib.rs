@@ -29,7 +29,7 @@ mod worker;
 
 pub use client::{DRAIN_DEADLINE, RunningWorker, WorkerClient, WorkerError, WorkerProgram, running_workers};
 pub use dataplane::{PlannedRelay, Relay, UserspaceDataplane, listener_line};
-pub use engine::{Engine, OpenError};
+pub use engine::{Engine, EngineListener, OpenError};
 pub use listener::{Limits, ListenerSpec, ListenerStats, Listeners};
 pub use ports::{NoFreePort, PortRange};
 pub use protocol::OpenListener;

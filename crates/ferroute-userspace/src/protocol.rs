@@ -9,7 +9,7 @@ use std::{
 use ferroute_core::{IpFamily, Protocol};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{ListenerSpec, ListenerStats};
+use crate::{ListenerSpec, ListenerStats, engine::EngineListener};
 
 /// A request to the worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,8 @@ pub struct OpenListener {
     pub affinity: Option<u64>,
     /// What it did since it was opened.
     pub stats: ListenerStats,
+    /// The number of connections or flows that each endpoint got.
+    pub connections: Vec<u64>,
 }
 
 impl WireListener {
@@ -103,9 +105,16 @@ impl WireListener {
 }
 
 impl OpenListener {
-    pub(crate) fn new(key: String, port: u16, spec: &ListenerSpec, stats: ListenerStats) -> Self {
-        let WireListener { key, ipv6, udp, endpoints, affinity } = WireListener::new(key, spec);
-        Self { key, port, ipv6, udp, endpoints, affinity, stats }
+    pub(crate) fn new(listener: EngineListener<'_, String>) -> Self {
+        let EngineListener { key, port, spec, stats, connections } = listener;
+        let WireListener { key, ipv6, udp, endpoints, affinity } = WireListener::new(key.clone(), spec);
+        Self { key, port, ipv6, udp, endpoints, affinity, stats, connections }
+    }
+
+    /// Returns the name of the service port: `shop/web:http`.
+    pub fn service_port(&self) -> &str {
+        let name = self.key.split(' ').nth(1).unwrap_or_default();
+        name.rsplit_once('/').map_or(name, |(name, _)| name)
     }
 
     /// Returns the IP family.

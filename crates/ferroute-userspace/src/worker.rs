@@ -195,9 +195,7 @@ async fn answer_one(
         }
         Request::List => {
             let engine = lock(engine);
-            let listeners =
-                engine.open().map(|(key, port, spec, stats)| OpenListener::new(key.clone(), port, spec, stats));
-            Response::Listeners(listeners.collect())
+            Response::Listeners(engine.open().map(OpenListener::new).collect())
         }
         Request::Drain { deadline } => {
             let already = drain.requested.swap(true, Relaxed);

@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_config::ModeName;
-use ferroute_core::{IpFamily, NodePortMatch, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{
+    IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
+};
 use serde::{Serialize, Serializer};
 
 use super::KernelSnapshot;
@@ -69,6 +71,10 @@ pub enum Kind {
     ServiceAddresses,
     /// External addresses with traffic policy Local.
     LocalPolicy,
+    /// The source address that endpoints see.
+    SourceAddresses,
+    /// Services whose protocol the mode does not support.
+    Protocols,
     /// Ports that a Service does not have.
     UnknownPorts,
     /// Unassigned addresses.
@@ -91,6 +97,8 @@ impl Kind {
             Self::OpenConnections => "openConnections",
             Self::ServiceAddresses => "serviceAddresses",
             Self::LocalPolicy => "localPolicy",
+            Self::SourceAddresses => "sourceAddresses",
+            Self::Protocols => "protocols",
             Self::UnknownPorts => "unknownPorts",
             Self::UnknownAddresses => "unknownAddresses",
             Self::ForwardedTraffic => "forwardedTraffic",
@@ -116,6 +124,7 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     differences.extend(switch.node_port_addresses());
     differences.extend(switch.affinity());
     differences.extend(switch.virtual_servers());
+    differences.extend(switch.userspace());
     differences.extend(switch.unknown_destinations());
     differences.extend(switch.firewall());
     differences.extend(switch.foreign_rules());
@@ -237,6 +246,30 @@ impl Switch<'_> {
         let addresses = "when the virtual servers have been removed, Service addresses are no longer addresses of this \
                          host and do not respond to ping";
         vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::ServiceAddresses, addresses)]
+    }
+
+    /// Returns the differences of a process that relays connections.
+    fn userspace(&self) -> Vec<Difference> {
+        match (self.from.mode, self.to.mode) {
+            (ModeName::USERSPACE, _) => {
+                let open = "open connections continue in the process that relays them, for ten minutes at most";
+                let addresses = "endpoints see the addresses of clients again, unless these are masqueraded";
+                vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::SourceAddresses, addresses)]
+            }
+            (_, ModeName::USERSPACE) => {
+                let addresses = "endpoints see the address of this node as the source of all connections";
+                let mut differences = vec![self.difference(Kind::SourceAddresses, addresses)];
+                let sctp = self.table.entries.keys().filter(|name| name.protocol == Protocol::Sctp);
+                let services: BTreeSet<String> = sctp.map(|name| name.service.to_string()).collect();
+                if !services.is_empty() {
+                    let services = services.into_iter().collect();
+                    let summary = "connections by SCTP are rejected";
+                    differences.push(Difference { services, ..self.difference(Kind::Protocols, summary) });
+                }
+                differences
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Returns the differences for packets to unknown ports and unassigned cluster IPs.

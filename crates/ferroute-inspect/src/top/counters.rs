@@ -16,6 +16,7 @@ use ferroute_nftables::{
     model::TableId,
     plan::{SetId, TABLE},
 };
+use ferroute_userspace::running_workers;
 
 use super::Sample;
 
@@ -27,6 +28,8 @@ pub(super) struct Counters {
     iptables: Vec<IpFamily>,
     /// The IP families with virtual servers, which always have counters.
     ipvs: Vec<IpFamily>,
+    /// Whether there are processes of userspace mode, which always count.
+    userspace: bool,
 }
 
 impl Counters {
@@ -35,7 +38,8 @@ impl Counters {
     /// # Errors
     /// If there are none.
     pub(super) fn open() -> anyhow::Result<Self> {
-        let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new() };
+        let userspace = !running_workers()?.is_empty();
+        let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace };
         let mut has_uncounted_rules = false;
         for family in IpFamily::BOTH {
             match has_counters(family)? {
@@ -51,7 +55,8 @@ impl Counters {
                 counters.ipvs.push(family);
             }
         }
-        if counters.nftables.is_empty() && counters.iptables.is_empty() && counters.ipvs.is_empty() {
+        let Self { nftables, iptables, ipvs, userspace } = &counters;
+        if nftables.is_empty() && iptables.is_empty() && ipvs.is_empty() && !userspace {
             if has_uncounted_rules {
                 bail!(
                     "the nftables rules do not count connections: run the proxy with --nftables-connection-counters COUNT"
@@ -80,6 +85,15 @@ impl Counters {
             for (key, server) in read_state(*family)?.into_iter().flat_map(|state| state.servers) {
                 for real in server.real_servers {
                     sample.add(&key.to_string(), real.real.socket(), real.total_connections);
+                }
+            }
+        }
+        let workers = if self.userspace { running_workers()? } else { Vec::new() };
+        for mut worker in workers {
+            // A worker that has just ended counts no more.
+            for listener in worker.listeners().unwrap_or_default() {
+                for (endpoint, connections) in listener.endpoints.iter().zip(&listener.connections) {
+                    sample.add(listener.service_port(), *endpoint, *connections);
                 }
             }
         }

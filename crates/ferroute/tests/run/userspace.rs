@@ -171,6 +171,19 @@ fn cleanup_ends_the_worker() {
 }
 
 #[test]
+fn connections_are_counted_by_endpoint() {
+    let case = Case::new(Mode::Userspace, &web(&[0, 1]));
+    for _ in 0..6 {
+        case.connect(web_tcp()[0]).unwrap();
+    }
+    let listeners = listeners(&case.cluster.node);
+    let tcp = listeners.iter().find(|listener| listener.key == "IPv4 default/web:tcp/tcp").unwrap();
+    assert_eq!((tcp.service_port(), &tcp.connections[..], tcp.stats.connections), ("default/web:tcp", &[3, 3][..], 6));
+    // Without connections in its interval, the table is empty.
+    case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "1s"]);
+}
+
+#[test]
 fn kernel_is_compared_and_traced_with_the_listeners_of_the_worker() {
     let case = Case::new(Mode::Userspace, &web(&[0, 1]));
     let manifests = case.files.manifests();

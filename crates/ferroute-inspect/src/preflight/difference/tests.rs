@@ -77,6 +77,18 @@ fn switch_from_ipvs_to_nftables() {
 }
 
 #[test]
+fn switches_to_and_from_userspace_name_the_source_address() {
+    let kinds = |from, to| {
+        let text = report(from, to, "", &KernelSnapshot::default(), &table());
+        ["address of this node as the source", "see the addresses of clients again", "for ten minutes"]
+            .map(|summary| text.contains(summary))
+    };
+    assert_eq!(kinds(ModeName::NFTABLES, ModeName::USERSPACE), [true, false, false]);
+    assert_eq!(kinds(ModeName::USERSPACE, ModeName::NFTABLES), [false, true, true]);
+    assert_eq!(kinds(ModeName::IPTABLES, ModeName::NFTABLES), [false; 3]);
+}
+
+#[test]
 fn explicit_settings_are_the_same_in_both_modes() {
     let fields = "nodePortAddresses: [192.168.0.0/24, 127.0.0.0/8]";
     let text = report(ModeName::IPTABLES, ModeName::NFTABLES, fields, &KernelSnapshot::default(), &table());
