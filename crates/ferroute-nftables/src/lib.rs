@@ -60,6 +60,7 @@
 //! | `node-port-addresses` | address | addresses that serve node ports, unless all local ones do |
 //! | `slots` | list . index | slot of an endpoint, number:list, for Services with session affinity |
 //! | `sticky-N` | list | lists with an affinity timeout of N seconds |
+//! | `new-clients-N` | list | the same, with a limit for clients that are not in `affinity` |
 //! | `affinity` | list . client | slot of the client's last endpoint; added by rules |
 //!
 //! # A packet's path
@@ -95,7 +96,13 @@
 //! `-sticky` chains look up list and client in `affinity`, which holds the slot of the client's last endpoint. So a client
 //! reaches the same endpoint through all frontends of a service port, as in kube-proxy. A removed endpoint has no element
 //! for its slot, so its clients are removed from `affinity` and get another endpoint; changes of other endpoints have no
-//! effect. Chain `remember` updates the client's element before the packet's destination is translated.
+//! effect. Chain `remember` updates the client's element before the packet's destination is translated, and chain `admit`
+//! adds that of a new client.
+//!
+//! A flood of clients of one Service, with spoofed addresses perhaps, must not fill `affinity` for all others. An element
+//! of `new-clients-N` therefore has a token bucket: the kernel finds it only while it has a token. The bucket holds half of
+//! the list's share of the map, and the other half flows in during N seconds, so that no more clients than the share are
+//! in the map at a time. Clients beyond are served without affinity.
 //!
 //! # Changes
 //!

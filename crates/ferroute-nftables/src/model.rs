@@ -17,7 +17,7 @@ pub(crate) use name::Printable;
 pub use name::{Comment, Name};
 pub use rule::{CmpOp, Expression, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;
-pub use set::{Data, Element, KeyText, Set, SetData, SetKind};
+pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;
 pub use text::{family_name, netmask};
 pub use transaction::{Change, SetOrMap, TableId, Transaction};

@@ -89,8 +89,8 @@ fn endpoint_of_a_service_with_affinity_is_added_and_another_removed() {
     assert_snapshot!(written(&cluster(web().affinity(300), pods(&[2])), edits), @r#"
     add chain ip ferroute pick-sticky-2
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
-    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump remember
-    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump remember comment "the list has just become shorter"
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump admit
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit comment "the list has just become shorter"
     add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
     add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
@@ -159,8 +159,11 @@ fn last_affinity_is_removed_with_its_rules() {
     delete element ip ferroute tcp-endpoints { e931:1 . 0 : 10.244.0.2 . 8080 }
     delete element ip ferroute slots { 1:1 . 1 : e931:1 }
     delete element ip ferroute sticky-300 { 1:1 }
+    delete element ip ferroute new-clients-300 { 1:1 }
     flush chain ip ferroute remember
+    flush chain ip ferroute admit
     delete set ip ferroute sticky-300
+    delete set ip ferroute new-clients-300
     "#);
 }
 

@@ -50,6 +50,7 @@ fn table_without_services() {
     add chain ip ferroute refuse { comment "services without endpoints" ; }
     add rule ip ferroute refuse reject
     add chain ip ferroute remember { comment "the endpoint whose slot is the priority" ; }
+    add chain ip ferroute admit { comment "the same for clients that are new" ; }
     add chain ip ferroute services { comment "the choice of an endpoint" ; }
     add rule ip ferroute services ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip ferroute services meta priority set ip daddr . meta l4proto . th dport map @services meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch
@@ -143,13 +144,13 @@ fn service_with_all_features() {
     assert_snapshot!(elements_of(&cluster(service, pods)), @r#"
     add chain ip ferroute pick-sticky-1
     add rule ip ferroute pick-sticky-1 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
-    add rule ip ferroute pick-sticky-1 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump remember
+    add rule ip ferroute pick-sticky-1 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit
     add element ip ferroute dispatch { c0:1 : goto pick-sticky-1 }
     add element ip ferroute local-dispatch { c0:1 : goto pick-sticky-1 }
     add chain ip ferroute pick-sticky-2
     add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . ip saddr map @affinity jump remember comment "the endpoint that the client had last, if it is still there"
-    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump remember
-    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump remember comment "the list has just become shorter"
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 2 offset 1 map @slots jump admit
+    add rule ip ferroute pick-sticky-2 meta priority set meta priority & f:ffff . numgen random mod 1 offset 1 map @slots jump admit comment "the list has just become shorter"
     add element ip ferroute dispatch { 140:1 : goto pick-sticky-2 }
     add element ip ferroute local-dispatch { 140:1 : goto pick-sticky-2 }
     add chain ip ferroute external-local-sticky-2
@@ -160,6 +161,7 @@ fn service_with_all_features() {
     add element ip ferroute dispatch { 160:1 : goto external-local-sticky-2 }
     add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
     add set ip ferroute sticky-10800 { type classid ; }
+    add set ip ferroute new-clients-10800 { type classid ; limit rate 10922/hour burst 32768 packets ; }
     add element ip ferroute cluster-ips { 10.96.0.1 }
     add element ip ferroute hairpin { 10.244.0.3 . 10.244.0.3 . tcp . 8080 }
     add element ip ferroute tcp-endpoints { 7321:1 . 0 : 10.244.0.3 . 8080 }
@@ -170,6 +172,8 @@ fn service_with_all_features() {
     add element ip ferroute slots { 1:3 . 1 : 7321:3 }
     add element ip ferroute sticky-10800 { 1:1 }
     add element ip ferroute sticky-10800 { 1:3 }
+    add element ip ferroute new-clients-10800 { 1:1 }
+    add element ip ferroute new-clients-10800 { 1:3 }
     add element ip ferroute lists { 41:1 : 141:1 }
     add element ip ferroute lists { 41:3 : c1:3 }
     add element ip ferroute lists { 61:1 : 161:1 }
@@ -184,6 +188,12 @@ fn service_with_all_features() {
     add rule ip ferroute remember meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
     add rule ip ferroute remember meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
     add rule ip ferroute remember delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
+    flush chain ip ferroute admit
+    add rule ip ferroute admit meta priority & f:ffff @new-clients-10800 update @affinity { meta priority & f:ffff . ip saddr timeout 3h : meta priority }
+    add rule ip ferroute admit meta l4proto tcp dnat ip to meta priority . numgen random mod 1 map @tcp-endpoints
+    add rule ip ferroute admit meta l4proto udp dnat ip to meta priority . numgen random mod 1 map @udp-endpoints
+    add rule ip ferroute admit meta l4proto sctp dnat ip to meta priority . numgen random mod 1 map @sctp-endpoints
+    add rule ip ferroute admit delete @affinity { meta priority & f:ffff . ip saddr : meta priority } comment "the endpoint is gone"
     flush chain ip ferroute source-ranges
     add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
     add rule ip ferroute source-ranges drop

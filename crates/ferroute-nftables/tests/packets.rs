@@ -230,6 +230,44 @@ fn client_with_affinity_has_one_endpoint_for_all_frontends_of_a_service_port() {
 }
 
 #[test]
+fn clients_beyond_the_share_of_a_list_are_served_without_taking_the_affinity_of_others() {
+    let case = Case::new(3, IpFamily::V4, settings(), &cluster(web().affinity(300), (0..3).map(local)));
+    let Lab { node, client, .. } = &case.lab;
+    let addresses: Vec<String> = (20..30).map(|i| format!("192.168.0.{i}")).collect();
+    for address in &addresses {
+        client.command("ip", &["addr", "add", &format!("{address}/24"), "dev", "eth0"]);
+    }
+    // A share of 3 instead of thousands.
+    let listed = node.command("nft", &["list", "set", "ip", "ferroute", "new-clients-300"]);
+    assert_eq!(listed.matches("limit rate 393216/hour burst 32768 packets").count(), 3, "set and two lists: {listed}");
+    for list in ["1:1", "1:5"] {
+        let set = "element ip ferroute new-clients-300";
+        let commands = format!("delete {set} {{ {list} }}; add {set} {{ {list} limit rate 1/hour burst 3 packets }}");
+        node.command("nft", &[&commands]);
+    }
+    let exchange = |from: &str| {
+        let socket = client.run(|| std::net::UdpSocket::bind((from, 0)).unwrap());
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+        socket.connect("10.96.0.1:53").unwrap();
+        socket.send(b"?").unwrap();
+        let mut buffer = [0; 128];
+        let length = socket.recv(&mut buffer).unwrap();
+        buffer[..length].first().copied()
+    };
+    let first: Vec<_> = addresses.iter().map(|address| exchange(address)).collect();
+    let clients = || node.command("nft", &["list", "map", "ip", "ferroute", "affinity"]).matches(" expires ").count();
+    assert_eq!(clients(), 3);
+    for _ in 0..20 {
+        assert_eq!(exchange(&addresses[0]), first[0]);
+    }
+    let without: BTreeSet<_> = (0..TRIES).map(|_| exchange(&addresses[9])).collect();
+    assert_eq!((without.len(), clients()), (3, 3));
+    // The other port's clients have a share of their own.
+    assert_eq!(spread(|| tcp(client, "10.96.0.1:80")).0.len(), 1);
+    assert_eq!(clients(), 4);
+}
+
+#[test]
 fn ipv6_connections_are_served() {
     let service = service("shop/web").cluster_ip("fd00:96::1").port("http", 80).affinity(300);
     let pods = [0, 1].map(|i| pod(&pod_ip6(i).to_string()).on("node-1"));

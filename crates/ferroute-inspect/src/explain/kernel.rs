@@ -224,7 +224,8 @@ fn nftables_elements(
         | SetId::Slots
         | SetId::Affinity
         | SetId::SourceRanges(_)
-        | SetId::Sticky(_) => key.iter().any(|value| match value {
+        | SetId::Sticky(_)
+        | SetId::NewClients(_) => key.iter().any(|value| match value {
             Value::ClassId(id) => number(*id).is_some_and(|number| numbers.contains(&number)),
             _ => false,
         }),

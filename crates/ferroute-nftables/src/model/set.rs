@@ -18,6 +18,8 @@ pub struct Set {
     pub kind: SetKind,
     /// Whether every element has a counter of the packets that matched it.
     pub counter: bool,
+    /// How often each element may match; `None` if always.
+    pub limit: Option<Limit>,
     /// The protocol of the ports in the data of a declaration with `typeof`.
     pub protocol: Option<Protocol>,
     /// The set's comment.
@@ -49,6 +51,15 @@ pub enum SetKind {
     },
 }
 
+/// A token bucket of each element of a set, which matches a packet only if there is a token left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// New tokens per hour.
+    pub per_hour: u64,
+    /// The size of the bucket, which is full at first.
+    pub burst: u32,
+}
+
 /// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Element {
@@ -78,6 +89,7 @@ impl Set {
             data: SetData::None,
             kind: SetKind::Exact,
             counter: false,
+            limit: None,
             protocol: None,
             comment: None,
         }
@@ -101,6 +113,11 @@ impl Set {
     /// Sets whether every element has a counter.
     pub fn counter(self, counter: bool) -> Self {
         Self { counter, ..self }
+    }
+
+    /// Sets how often each element may match.
+    pub fn limit(self, limit: Limit) -> Self {
+        Self { limit: Some(limit), ..self }
     }
 
     /// Sets the protocol of the ports in the data.
@@ -157,6 +174,7 @@ impl Set {
         if self.counter {
             properties.push("counter".to_owned());
         }
+        properties.extend(self.limit.map(|limit| limit.to_string()));
         properties.extend(self.comment.as_ref().map(Comment::to_string));
         properties
     }
@@ -236,6 +254,13 @@ impl fmt::Display for KeyText<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { per_hour, burst } = self;
+        write!(f, "limit rate {per_hour}/hour burst {burst} packets")
     }
 }
 

@@ -59,7 +59,8 @@ impl PortPlan {
                 elements.push(target(list_key(slot, 0), socket));
             }
             let timeout = self.affinity().filter(|_| !self.list(list).is_empty());
-            elements.extend(timeout.map(|seconds| (SetId::Sticky(seconds), Element::new([id.into()]))));
+            let sets = timeout.map(|seconds| [SetId::Sticky(seconds), SetId::NewClients(seconds)]);
+            elements.extend(sets.into_iter().flatten().map(|set| (set, Element::new([id.into()]))));
         }
         elements.sort_unstable_by(compare);
         elements

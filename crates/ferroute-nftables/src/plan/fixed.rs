@@ -12,7 +12,7 @@ use super::{
     Context, MapName, SetId,
     elements::SetElement,
     frontend::{FRONTEND, NODE_PORT, PROTOCOLS},
-    kind::{CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
+    kind::{ADMIT, CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
     list::LIST,
 };
 use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match, Name, Rule, Statement, Verdict};
@@ -22,6 +22,7 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
     let mut chains = vec![
         Chain::new(REFUSE).comment("services without endpoints").rules([Rule::new([Statement::REJECT])]),
         remember(sets.clone()),
+        admit(sets.clone()),
         Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context)),
         Chain::new(SOURCE_RANGES)
             .comment("the priority is the list of a load balancer with source ranges")
@@ -135,18 +136,27 @@ fn masquerading(context: &Context) -> Vec<Rule> {
     ]
 }
 
-/// Has no rules while no Service has session affinity: versions of `nft` before 1.0.9, given these rules as text, load
-/// a client's IPv6 address and its slot into the same register.
+/// Updates the clients of the affinity map.
 fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
+    let timeout = |set| if let SetId::Sticky(seconds) = set { Some(seconds) } else { None };
+    Chain::new(REMEMBER).comment("the endpoint whose slot is the priority").rules(to_slot(sets, timeout))
+}
+
+/// Adds clients to the affinity map, as many as their list may have there. Beyond, they have no affinity.
+fn admit(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
+    let timeout = |set| if let SetId::NewClients(seconds) = set { Some(seconds) } else { None };
+    Chain::new(ADMIT).comment("the same for clients that are new").rules(to_slot(sets, timeout))
+}
+
+/// Returns no rules while no Service has session affinity: versions of `nft` before 1.0.9, given these rules as text, load
+/// a client's IPv6 address and its slot into the same register.
+fn to_slot(sets: impl Iterator<Item = SetId>, timeout: impl Fn(SetId) -> Option<u32>) -> Vec<Rule> {
     let client = CLIENT.to_vec();
     let mut rules: Vec<Rule> = sets
-        .filter_map(|set| match set {
-            SetId::Sticky(seconds) => {
-                let timeout = Duration::from_secs(seconds.into());
-                let update = Statement::UpdateMap { key: client.clone(), map: MapName::AFFINITY, timeout };
-                Some(Rule::new([in_set(&[Field::PriorityBits(LIST)], set, true), update]))
-            }
-            _ => None,
+        .filter_map(|set| {
+            let timeout = Duration::from_secs(timeout(set)?.into());
+            let update = Statement::UpdateMap { key: client.clone(), map: MapName::AFFINITY, timeout };
+            Some(Rule::new([in_set(&[Field::PriorityBits(LIST)], set, true), update]))
         })
         .collect();
     if !rules.is_empty() {
@@ -155,7 +165,7 @@ fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
         let delete = Rule::new([Statement::DeleteFromMap { key: client, map: MapName::AFFINITY }]);
         rules.push(delete.comment("the endpoint is gone"));
     }
-    Chain::new(REMEMBER).comment("the endpoint whose slot is the priority").rules(rules)
+    rules
 }
 
 /// Drops packets from other hosts to localhost. Node ports on localhost require `route_localnet`, which would give

@@ -208,7 +208,7 @@ pub(super) fn send(protocol: Protocol, key: Vec<Field>) -> Rule {
 fn send_by_slot(count: u32) -> Rule {
     let random = Field::NumgenRandom { count, first: 1 };
     let slot = Statement::MetaPriorityMap { key: vec![Field::PriorityBits(LIST), random], map: MapName::SLOTS };
-    Rule::new([slot, Verdict::Jump(REMEMBER).into()])
+    Rule::new([slot, Verdict::Jump(ADMIT).into()])
 }
 
 fn external_local(kind: Kind, goto_pick: &dyn Fn() -> Statement, context: &Context) -> Vec<Rule> {
@@ -255,6 +255,8 @@ impl List {
 pub(super) const REFUSE: Name = Name::fixed("refuse");
 /// The chain that forwards a client to the endpoint whose slot is the priority, and updates the affinity map.
 pub(super) const REMEMBER: Name = Name::fixed("remember");
+/// The chain that does the same for a client that is not in the affinity map, or no longer.
+pub(super) const ADMIT: Name = Name::fixed("admit");
 /// The key of the affinity map: the list and the client. `nft` parses a masked field only at the first position of a key.
 pub(super) const CLIENT: [Field; 2] = [Field::PriorityBits(LIST), Field::Saddr];
 /// The bits of the class, and the one that every list has.

@@ -158,7 +158,12 @@ impl Planner {
             SetId::Services | SetId::NodePorts | SetId::Restricted => {
                 self.owners.get(&frontend_from_key(&element.key)?).cloned()
             }
-            SetId::Lists | SetId::Endpoints(_) | SetId::Slots | SetId::SourceRanges(_) | SetId::Sticky(_) => {
+            SetId::Lists
+            | SetId::Endpoints(_)
+            | SetId::Slots
+            | SetId::SourceRanges(_)
+            | SetId::Sticky(_)
+            | SetId::NewClients(_) => {
                 let list = element.key.iter().find_map(|value| match value {
                     Value::ClassId(id) => ListNumber::from_class_id(*id),
                     _ => None,

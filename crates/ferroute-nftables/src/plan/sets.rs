@@ -1,6 +1,6 @@
 use ferroute_core::Protocol;
 
-use crate::model::{DataType, Name, Set, SetKind};
+use crate::model::{DataType, Limit, Name, Set, SetKind};
 
 use super::Context;
 
@@ -37,6 +37,8 @@ pub enum SetId {
     SourceRanges(u8),
     /// Lists with an affinity timeout of this many seconds.
     Sticky(u32),
+    /// The same, with a limit for clients that are not in the affinity map.
+    NewClients(u32),
 }
 
 /// The names of maps that rules look up.
@@ -97,6 +99,7 @@ impl SetId {
             Self::NodePortAddresses => Name::fixed("node-port-addresses"),
             Self::SourceRanges(length) => format!("{SOURCE_RANGES}{length}").into(),
             Self::Sticky(seconds) => format!("{STICKY}{seconds}").into(),
+            Self::NewClients(seconds) => format!("{NEW_CLIENTS}{seconds}").into(),
         }
     }
 
@@ -110,7 +113,8 @@ impl SetId {
         let text = name.as_str();
         let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
         let sticky = text.strip_prefix(STICKY).and_then(|seconds| seconds.parse().ok()).map(Self::Sticky);
-        Self::FIXED.into_iter().chain(ranges).chain(sticky).find(|id| id.name() == *name)
+        let new_clients = text.strip_prefix(NEW_CLIENTS).and_then(|seconds| seconds.parse().ok()).map(Self::NewClients);
+        Self::FIXED.into_iter().chain(ranges).chain(sticky).chain(new_clients).find(|id| id.name() == *name)
     }
 
     /// Returns the declaration.
@@ -157,11 +161,24 @@ impl SetId {
             }
             Self::SourceRanges(_) => set(&[address, DataType::ClassId]),
             Self::Sticky(_) => set(&[DataType::ClassId]),
+            Self::NewClients(seconds) => set(&[DataType::ClassId]).limit(new_clients(seconds)),
         }
     }
 }
 
 const SOURCE_RANGES: &str = "source-ranges-";
+/// Returns how many clients a list may add to the affinity map.
+///
+/// A full bucket, and what flows in during the timeout, are the list's share: that many of its clients can be in the map
+/// at a time.
+fn new_clients(timeout_seconds: u32) -> Limit {
+    let half = AFFINITY_SHARE / 2;
+    Limit { per_hour: (u64::from(half) * 3_600 / u64::from(timeout_seconds.max(1))).max(1), burst: half }
+}
+
 const STICKY: &str = "sticky-";
+const NEW_CLIENTS: &str = "new-clients-";
 /// The maximum number of clients in the affinity map, at about 100 bytes each.
 const AFFINITY_CAPACITY: u32 = 1 << 20;
+/// The maximum number of clients in the affinity map of one list, so that those of one Service cannot fill it.
+const AFFINITY_SHARE: u32 = AFFINITY_CAPACITY / 16;

@@ -232,7 +232,8 @@ fn classes(port: &PortPlan) -> BTreeSet<Class> {
 /// Returns the sets of timeouts and source ranges that a service port needs.
 fn sets(port: &PortPlan) -> BTreeSet<SetId> {
     let lists = List::ALL.into_iter().filter(|list| port.exposure.uses(*list) && !port.list(*list).is_empty());
-    let sticky = lists.filter_map(|_| port.affinity()).map(SetId::Sticky);
+    let timeouts = lists.filter_map(|_| port.affinity());
+    let sticky = timeouts.flat_map(|seconds| [SetId::Sticky(seconds), SetId::NewClients(seconds)]);
     sticky.chain(port.exposure.prefix_lengths().map(SetId::SourceRanges)).collect()
 }
 

@@ -143,6 +143,9 @@ attributes! {
     NFTA_REJECT_ICMP_CODE = 2,
     NFTA_COUNTER_BYTES = 1,
     NFTA_COUNTER_PACKETS = 2,
+    NFTA_LIMIT_RATE = 1,
+    NFTA_LIMIT_UNIT = 2,
+    NFTA_LIMIT_BURST = 3,
 }
 
 // Flags of tables, sets and elements, and the data type of verdicts.

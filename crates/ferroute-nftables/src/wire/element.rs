@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 use ferroute_netlink::{Attribute, Error, Malformed, Message, Writer};
 use ipnet::IpNet;
 
-use super::{constants::*, userdata};
+use super::{constants::*, object::COUNTER, userdata};
 use crate::kernel::{Counter, OnElement};
 use crate::model::{
     ClassId, Data, DataType, Element, IfName, Key, Name, Set, SetData, SetKind, Value, Values, Verdict,
@@ -100,6 +100,10 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
 
 pub(super) fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
     let Some(expression) = find(entry, NFTA_SET_ELEM_EXPR)? else { return Ok(None) };
+    let name = find(&expression, NFTA_EXPR_NAME)?.map(|name| name.str()).transpose()?;
+    if name != Some(COUNTER) {
+        return Ok(None);
+    }
     let Some(data) = find(&expression, NFTA_EXPR_DATA)? else { return Ok(None) };
     let (packets, bytes) = (find(&data, NFTA_COUNTER_PACKETS)?, find(&data, NFTA_COUNTER_BYTES)?);
     let Some((packets, bytes)) = packets.zip(bytes) else { return Ok(None) };
@@ -172,7 +176,7 @@ pub(super) fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Mal
 }
 
 /// Returns the first attribute of a type in a nest.
-fn find<'a>(nest: &Attribute<'a>, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
+pub(super) fn find<'a>(nest: &Attribute<'a>, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
     for attribute in nest.nested() {
         let attribute = attribute?;
         if attribute.kind == kind {

@@ -6,12 +6,13 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    object::{COUNTER, hook_number, set_flags, types_of},
+    element::find,
+    object::{COUNTER, HOUR, LIMIT, hook_number, set_flags, types_of},
     userdata,
 };
 use crate::{
     kernel::{ListedChain, ListedRule, ListedSet, TableFamily},
-    model::{BaseChain, Chain, ChainType, DataType, Hook, Name, Policy, Set, SetData, SetKind},
+    model::{BaseChain, Chain, ChainType, DataType, Hook, Limit, Name, Policy, Set, SetData, SetKind},
 };
 
 /// Parses a chain; `None` if it belongs to another table.
@@ -112,6 +113,7 @@ struct SetParts {
     size: Option<u32>,
     count: Option<usize>,
     counter: bool,
+    limit: Option<Limit>,
     userdata: Vec<u8>,
 }
 
@@ -128,9 +130,13 @@ impl SetParts {
             NFTA_SET_COUNT => self.count = usize::try_from(attribute.u32_be()?).ok(),
             NFTA_SET_USERDATA => self.userdata = attribute.payload.to_vec(),
             NFTA_SET_EXPR => {
-                for attribute in attribute.nested() {
-                    let attribute = attribute?;
-                    self.counter |= attribute.kind == NFTA_EXPR_NAME && attribute.str()? == COUNTER;
+                let Some(name) = find(attribute, NFTA_EXPR_NAME)? else { return Ok(()) };
+                match name.str()? {
+                    COUNTER => self.counter = true,
+                    LIMIT => {
+                        self.limit = find(attribute, NFTA_EXPR_DATA)?.map(|data| limit(&data)).transpose()?.flatten();
+                    }
+                    _ => {}
                 }
             }
             _ => {}
@@ -152,7 +158,7 @@ impl SetParts {
         };
         let key = any_types_of(self.key, self.key_length)?;
         let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
-        Some(Set { name: name.clone(), key, data, kind, counter: self.counter, protocol, comment })
+        Some(Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment })
     }
 
     fn protocol(&self, data: &SetData) -> Option<Protocol> {
@@ -176,9 +182,19 @@ impl SetParts {
         };
         let (protocol, comment) = (self.protocol(&data), userdata::read_set_comment(&self.userdata));
         let key = types_of(self.key)?;
-        let declared = Set { name: name.clone(), key, data, kind, counter: self.counter, protocol, comment };
+        let declared =
+            Set { name: name.clone(), key, data, kind, counter: self.counter, limit: self.limit, protocol, comment };
         (set_flags(&declared) == self.flags).then_some(declared)
     }
+}
+
+/// Returns a limit; `None` if the model cannot represent it.
+fn limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
+    let (rate, unit, burst) =
+        (find(data, NFTA_LIMIT_RATE)?, find(data, NFTA_LIMIT_UNIT)?, find(data, NFTA_LIMIT_BURST)?);
+    let Some(((rate, unit), burst)) = rate.zip(unit).zip(burst) else { return Ok(None) };
+    let limit = Limit { per_hour: rate.u64_be()?, burst: burst.u32_be()? };
+    Ok((unit.u64_be()? == HOUR).then_some(limit))
 }
 
 /// Returns the types of a key or of data of this length. Unknown types of 4 bytes are integers.

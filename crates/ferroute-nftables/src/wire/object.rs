@@ -4,7 +4,7 @@ use ferroute_netlink::{Batch, Request, Writer, flags, nfnetlink};
 use super::{constants::*, element::put_key, expression::Expressions, userdata};
 use crate::kernel::TableFamily;
 use crate::model::{
-    BaseChain, Chain, Comment, DataType, Hook, Key, Name, Policy, Rule, Set, SetData, SetKind, TableId,
+    BaseChain, Chain, Comment, DataType, Hook, Key, Limit, Name, Policy, Rule, Set, SetData, SetKind, TableId,
 };
 
 /// Returns the kernel's number of an IP family (`NFPROTO_*`).
@@ -168,6 +168,15 @@ impl Objects<'_> {
             expression.put_str(NFTA_EXPR_NAME, COUNTER);
             expression.nest(NFTA_EXPR_DATA);
         }
+        if let Some(Limit { per_hour, burst }) = item.limit {
+            let mut expression = message.nest(NFTA_SET_EXPR);
+            expression.put_str(NFTA_EXPR_NAME, LIMIT);
+            // Without a type, packets are counted.
+            let mut data = expression.nest(NFTA_EXPR_DATA);
+            data.put_u64_be(NFTA_LIMIT_RATE, per_hour);
+            data.put_u64_be(NFTA_LIMIT_UNIT, HOUR);
+            data.put_u32_be(NFTA_LIMIT_BURST, burst);
+        }
     }
 
     pub(super) fn delete_set(&mut self, name: &Name) {
@@ -249,3 +258,6 @@ const TYPE_BITS: u32 = 6;
 const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
 /// The expression type of counters.
 pub(super) const COUNTER: &str = "counter";
+pub(super) const LIMIT: &str = "limit";
+/// Seconds of an hour, the unit of limits.
+pub(super) const HOUR: u64 = 3_600;

@@ -103,9 +103,14 @@ impl<'a> Table<'a> {
         for (header, object) in self.objects {
             let (properties, _) = properties_and_elements(object);
             let is_shown = !header.starts_with("chain ") || self.reachable.contains(header);
-            let is_of_list = header.starts_with("set source-ranges-") || header.starts_with("set sticky-");
+            let is_of_list =
+                ["set source-ranges-", "set sticky-", "set new-clients-"].iter().any(|set| header.starts_with(set));
             // Chains and sets that are not used any more are kept for a while, and may be named in this chain.
-            if is_shown && !is_of_list && *header != "chain remember" && *header != "chain source-ranges" {
+            if is_shown
+                && !is_of_list
+                && !["chain remember", "chain admit"].contains(header)
+                && *header != "chain source-ranges"
+            {
                 lines.extend(properties.iter().map(|property| format!("{header}: {property}")));
             }
             for indirect in INDIRECT.iter().filter(|indirect| *indirect == header) {

@@ -92,7 +92,7 @@ fn external_client_connects_to_node_port_with_policy_local() {
 fn pod_connects_to_service_with_session_affinity() {
     let kernel = kernel(&nginx(|it| it.affinity(10_800)), &[]);
     insta::assert_snapshot!(summary(&kernel, &from_pod("10.111.175.78:80")), @"
-    ip ferroute nat-prerouting → services → pick-sticky-3 → remember: DNAT 10.111.175.78:80 to one of 3
+    ip ferroute nat-prerouting → services → pick-sticky-3 → admit: DNAT 10.111.175.78:80 to one of 3
           33.3 %  @tcp-endpoints 5d61:1 . 0: 172.17.0.4:80
           33.3 %  @tcp-endpoints a351:1 . 0: 172.17.0.5:80
           33.3 %  @tcp-endpoints 1981:1 . 0: 172.17.0.6:80
