@@ -29,9 +29,15 @@ has_no_tables() { ! nft list tables | grep -q ferroute; }
 # Reports whether the rules of a mode are the only ones.
 is_active() {
     case $1 in
-        ipvs) has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r" && has_no_tables ;;
+        ipvs)
+            has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r" && has_no_tables &&
+                ip6tables-save | grep -q KUBE-IPVS-FILTER && ! { iptables-save; ip6tables-save; } | grep -q KUBE-SVC-
+            ;;
         nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && has_no_kube_rules ;;
-        iptables) ip6tables-save | grep -q KUBE-SVC- && has_no_tables && ! iptables-save | grep -q KUBE-IPVS-FILTER ;;
+        iptables)
+            iptables-save | grep -q KUBE-SVC- && ip6tables-save | grep -q KUBE-SVC- && has_no_tables &&
+                ! { iptables-save; ip6tables-save; } | grep -q KUBE-IPVS-FILTER
+            ;;
     esac
 }
 
@@ -185,6 +191,7 @@ check_missing_scheduler() {
     local before
     before=$(wc -l <proxy.log)
     settings ipvs "ipvs: {scheduler: absent}"
+    wait_for "the warning" grep -q ' WARN .*absent' proxy.log
     wait_for "iptables mode" is_active iptables
     check_flows "missing scheduler"
     [ "$(sed "1,${before}d" proxy.log | grep -c ' WARN .*absent')" = 1 ] || fail "log: $(sed "1,${before}d" proxy.log)"
