@@ -185,6 +185,14 @@ impl Driver {
         };
         if let Some(earlier) = start(self) {
             self.replace_objects(earlier);
+            // The proxy notices it by the version of the next bookmark. Once the server has repeated the versions, it cannot know.
+            self.wait("objects are listed again", |driver| match &driver.source {
+                Source::Api(api) => {
+                    api.bookmark();
+                    api.is_listed_again()
+                }
+                Source::Manifests { .. } => true,
+            })?;
         }
         for step in during {
             self.execute(std::slice::from_ref(step))?;

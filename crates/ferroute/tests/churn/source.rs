@@ -29,6 +29,8 @@ pub(crate) struct Api {
     /// An earlier version, and the objects at that time.
     checkpoint: Option<(u64, Cluster)>,
     last_version: u64,
+    /// The number of requests when the server last returned to an earlier state.
+    requests_before_restore: usize,
     // Stops after the server.
     _runtime: tokio::runtime::Runtime,
 }
@@ -44,7 +46,13 @@ impl Source {
             let server = runtime.block_on(FakeApiServer::start());
             (runtime, server)
         });
-        Self::Api(Box::new(Api { server, checkpoint: None, last_version: 0, _runtime: runtime }))
+        Self::Api(Box::new(Api {
+            server,
+            checkpoint: None,
+            last_version: 0,
+            requests_before_restore: 0,
+            _runtime: runtime,
+        }))
     }
 
     /// Returns the arguments that make the proxy use this source.
@@ -197,6 +205,7 @@ impl Api {
             ApiFault::Repeats => self.server.behave(|behaviour| behaviour.repeats = true),
             ApiFault::BackInTime => {
                 let (version, cluster) = self.checkpoint.clone()?;
+                self.requests_before_restore = self.server.requests().len();
                 self.server.restore(version);
                 self.server.cut_watches();
                 return Some(cluster);
@@ -204,6 +213,29 @@ impl Api {
         }
         self.server.cut_watches();
         None
+    }
+
+    /// Sends a bookmark to all watches, as a server does every minute.
+    pub(crate) fn bookmark(&self) {
+        self.server.bookmark();
+    }
+
+    /// Reports whether each kind of objects has been listed since the server returned to an earlier state.
+    pub(crate) fn is_listed_again(&self) -> bool {
+        let requests = self.server.requests();
+        let version = self.checkpoint.as_ref().map_or(0, |(version, _)| *version);
+        let is_list = |request: &str| {
+            let parameter = |name: &str| {
+                let (_, query) = request.split_once('?').unwrap_or_default();
+                query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+            };
+            // A watch from a later version fails.
+            let from = parameter("resourceVersion").and_then(|text| text.parse::<u64>().ok());
+            from.is_none_or(|from| from <= version)
+        };
+        let listed: Vec<&String> =
+            requests[self.requests_before_restore..].iter().filter(|path| is_list(path)).collect();
+        ["/services", "/endpointslices", "/nodes"].iter().all(|kind| listed.iter().any(|path| path.contains(kind)))
     }
 
     pub(crate) fn end_fault(&mut self, fault: &ApiFault) {
