@@ -156,7 +156,7 @@ impl Devices {
     }
 }
 
-fn parse_device(message: Message<'_>, name: &str) -> Result<Device, Error> {
+pub(crate) fn parse_device(message: Message<'_>, name: &str) -> Result<Device, Error> {
     let (header, attributes) = message.split_header::<LINK_HEADER>()?;
     let mut kind = None;
     for attribute in attributes {
@@ -176,7 +176,7 @@ fn parse_device(message: Message<'_>, name: &str) -> Result<Device, Error> {
 }
 
 /// Parses an address; `None` if it belongs to another device.
-fn parse_address(message: Message<'_>, device: u32) -> Result<Option<IpAddr>, Error> {
+pub(crate) fn parse_address(message: Message<'_>, device: u32) -> Result<Option<IpAddr>, Error> {
     let (header, attributes) = message.split_header::<ADDRESS_HEADER>()?;
     if number_at(header, ADDRESS_DEVICE) != device {
         return Ok(None);

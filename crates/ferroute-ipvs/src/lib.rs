@@ -44,6 +44,8 @@ pub mod plan;
 mod servers;
 mod sets;
 mod termination;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use dataplane::IpvsDataplane;
 pub use device::{Device, DeviceError, Devices};

@@ -177,7 +177,7 @@ fn family_request() -> Request {
     request
 }
 
-fn parse_family(message: Message<'_>) -> Result<u16, Error> {
+pub(crate) fn parse_family(message: Message<'_>) -> Result<u16, Error> {
     let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;
@@ -275,7 +275,7 @@ fn unpadded(address: [u8; 16], is_ipv4: bool) -> IpAddr {
     }
 }
 
-fn parse_server(message: Message<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
+pub(crate) fn parse_server(message: Message<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
     let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;
@@ -314,7 +314,7 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, Server
     Ok(Some((ServerKey { address, port, protocol }, config)))
 }
 
-fn parse_real_server(message: Message<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
+pub(crate) fn parse_real_server(message: Message<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
     let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
     for attribute in attributes {
         let attribute = attribute?;

@@ -357,7 +357,7 @@ fn write_address(data: &mut Writer<'_>, attribute: u16, address: IpAddr) {
 }
 
 /// Parses the entries in a message of a list.
-fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Result<Vec<Entry>, Error> {
+pub(crate) fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Result<Vec<Entry>, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let mut entries = Vec::new();
     for attribute in attributes {
@@ -372,7 +372,7 @@ fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Resul
 }
 
 /// Parses the maximum number of entries in the header of a list, if the set has this type and family.
-fn parse_capacity(message: Message<'_>, set_type: SetType, family: IpFamily) -> Result<Option<u32>, Error> {
+pub(crate) fn parse_capacity(message: Message<'_>, set_type: SetType, family: IpFamily) -> Result<Option<u32>, Error> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
     let mut capacity = None;
     for attribute in attributes {

@@ -49,6 +49,7 @@ fn main() {
         seeds.write("netlink", &[&messages[..messages.len().min(4096)]]);
     }
     seeds.write("host_messages", &[&address(), &conntrack_entry()]);
+    seeds.write("ipvs_messages", &[&virtual_server(), &set_entry()]);
     for mode in ["iptables", "nftables"] {
         seeds.write("bundle", &[&bundle(&cluster, mode)]);
     }
@@ -138,6 +139,47 @@ fn conntrack_entry() -> Vec<u8> {
         ports.put_bytes(3, &[0, 53]);
     }
     message.put_bytes(12, &[1, 2, 3, 4]);
+    drop(message);
+    batch.as_bytes().expect("a short message").to_vec()
+}
+
+/// Returns the message of a virtual server (`linux/ip_vs.h`), followed by that of a real server.
+fn virtual_server() -> Vec<u8> {
+    let mut batch = Batch::new();
+    for (kind, ports) in [(1, 4), (2, 2)] {
+        let mut message = batch.message(0x20, 0, &[1, 1, 0, 0]);
+        let mut server = message.nest(kind);
+        if kind == 1 {
+            server.put_bytes(1, &2u16.to_ne_bytes());
+            server.put_bytes(2, &6u16.to_ne_bytes());
+            server.put_bytes(3, &[10, 96, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            server.put_bytes(6, b"rr\0");
+            server.put_bytes(7, &[0; 8]);
+            server.put_bytes(8, &0u32.to_ne_bytes());
+        } else {
+            server.put_bytes(1, &[10, 244, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            server.put_bytes(3, &0u32.to_ne_bytes());
+            server.put_bytes(4, &1u32.to_ne_bytes());
+        }
+        server.put_bytes(ports, &80u16.to_be_bytes());
+    }
+    batch.as_bytes().expect("short messages").to_vec()
+}
+
+/// Returns an entry in a list of an ipset (`linux/netfilter/ipset/ip_set.h`): two addresses, prefix length, port, protocol.
+fn set_entry() -> Vec<u8> {
+    let mut batch = Batch::new();
+    let mut message = batch.message(0x0607, 0, &[2, 0, 0, 0]);
+    let mut entries = message.nest(8);
+    let mut entry = entries.nest(7);
+    for (kind, address) in [(1, [10, 96, 0, 1]), (20, [10, 0, 0, 0])] {
+        entry.nest(kind).put_bytes(1, &address);
+    }
+    entry.put_bytes(21, &[8]);
+    entry.put_bytes(4, &80u16.to_be_bytes());
+    entry.put_bytes(7, &[6]);
+    drop(entry);
+    drop(entries);
     drop(message);
     batch.as_bytes().expect("a short message").to_vec()
 }
