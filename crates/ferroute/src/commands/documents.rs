@@ -85,7 +85,8 @@ mod tests {
         };
         let main = page("ferroute");
         let mut documented = 0;
-        for command in Cli::command().get_subcommands() {
+        // Hidden commands are not for users.
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();
             assert!(main.contains(&format!("ferroute-{name}(1)")), "{name} in {main}");
             let page = page(&format!("ferroute-{name}"));
