@@ -65,8 +65,6 @@ impl Network {
             // A pod that connects to itself enters and leaves the node by the same interface.
             machine.command("sysctl", &["-qw", "net.ipv4.conf.all.send_redirects=0"]);
             machine.command("sysctl", &["-qw", "net.ipv4.conf.default.send_redirects=0"]);
-            // A busy machine may not answer the first solicitations.
-            machine.command("sysctl", &["-qw", "net.ipv6.neigh.default.mcast_solicit=20"]);
         }
     }
 
