@@ -207,7 +207,8 @@ pub(crate) fn ferroute() -> PathBuf {
     std::env::var_os("FERROUTE").map_or_else(|| env!("CARGO_BIN_EXE_ferroute").into(), PathBuf::from)
 }
 
-/// Returns the names of the modes that this kernel supports, as the configuration spells them.
+/// Returns the names of the modes that this kernel supports, as the configuration spells them. Not userspace mode: it accepts
+/// connections before it chooses an endpoint, so their results do not show which rules are active.
 pub(crate) fn modes() -> Vec<String> {
     use ferroute_config::KubeProxyConfiguration;
     use ferroute_core::IpFamily;
@@ -220,7 +221,8 @@ pub(crate) fn modes() -> Vec<String> {
         let probe = |family| REGISTRY.active(*name).probe(&resolved, family).is_ok();
         host.run(|| IpFamily::BOTH.into_iter().all(probe))
     };
-    REGISTRY.names().iter().filter(|name| is_available(name)).map(|name| name.as_str().to_owned()).collect()
+    let is_checked = |name: &ferroute_config::ModeName| name.as_str() != "userspace" && is_available(name);
+    REGISTRY.names().iter().filter(|name| is_checked(name)).map(|name| name.as_str().to_owned()).collect()
 }
 
 /// Returns the status and body of a page of the proxy.
