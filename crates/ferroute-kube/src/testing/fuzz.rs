@@ -121,7 +121,7 @@ pub fn decode_both_encodings(input: &[u8]) {
     // Only what is decoded is compared, in the form in which the API server would send it.
     let Ok(decoded) = decode::object(resource, RawObject::Json(text)) else { return };
     let Ok(event) = decoded.event else { return };
-    let Some(value) = to_value(&event).filter(has_valid_time) else { return };
+    let Some(value) = to_value(&event).filter(has_valid_times) else { return };
     let (json, protobuf) = (value.to_string(), encode::object(resource, &value));
     let [json, protobuf] = [RawObject::Json(&json), RawObject::Protobuf(&protobuf)].map(|raw| {
         let decoded = decode::object(resource, raw).expect("it has a name");
@@ -130,12 +130,13 @@ pub fn decode_both_encodings(input: &[u8]) {
     assert_eq!(json, protobuf);
 }
 
-/// Reports whether the time of deletion can be encoded in protobuf, as seconds since 1970.
-fn has_valid_time(object: &Value) -> bool {
-    match &object["metadata"]["deletionTimestamp"] {
+/// Reports whether the times can be encoded in protobuf, as seconds since 1970.
+fn has_valid_times(object: &Value) -> bool {
+    let is_valid = |field| match &object["metadata"][field] {
         Value::Null => true,
         time => time.as_str().and_then(rfc3339::parse).is_some_and(|time| time > UNIX_EPOCH + Duration::from_secs(1)),
-    }
+    };
+    is_valid("creationTimestamp") && is_valid("deletionTimestamp")
 }
 
 fn to_value(event: &Event) -> Option<Value> {
