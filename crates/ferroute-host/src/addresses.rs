@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 
+use ferroute_core::error_chain;
 use ferroute_netlink::{AsyncSubscription, Drained, Error, Message, Protocol, Request, Socket, Subscription};
 
 /// An error of the host's address list.
@@ -24,6 +25,25 @@ pub trait HostAddresses: Send {
     /// As in kube-proxy, this includes loopback and link-local addresses and those of interfaces that are down;
     /// `nodePortAddresses` selects the ones that accept node port traffic.
     fn list(&mut self) -> Result<Vec<IpAddr>, AddressError>;
+
+    /// Updates a list. If the addresses cannot be read, that is logged and the list stays: outdated addresses are better
+    /// than no node ports.
+    fn refresh(&mut self, known: &mut Vec<IpAddr>) {
+        match self.list() {
+            Ok(addresses) => *known = addresses,
+            Err(error) => tracing::warn!(
+                error = error_chain(&error),
+                "cannot read the host's addresses; node ports keep the previous ones"
+            ),
+        }
+    }
+}
+
+/// A host with these addresses, for plans and simulations of other hosts.
+impl HostAddresses for Vec<IpAddr> {
+    fn list(&mut self) -> Result<Self, AddressError> {
+        Ok(self.clone())
+    }
 }
 
 /// The kernel's addresses of a network namespace. They are read again only after a change, because ipvs mode can add

@@ -17,7 +17,7 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, HostState, IpFamily, ServiceTable, Tracker,
     testing::{Cluster, Edit},
 };
-use ferroute_host::{AddressError, GenerationError, HostAddresses, RuleGeneration, Sysctls};
+use ferroute_host::{GenerationError, RuleGeneration, Sysctls};
 use ferroute_iptables::{
     GenerationTracker, HostAccess, IptablesDataplane, PlanContext, Rule, TableName, Target,
     exec::{CleanupError, CleanupScope, RestoreError, SaveError, clean_up},
@@ -42,7 +42,7 @@ impl Fixture {
         let generation = Generation::default();
         let clock = Clock::default();
         let host = HostAccess {
-            addresses: Box::new(NoAddresses),
+            addresses: Box::new(Vec::new()),
             counters: None,
             sysctls: Sysctls::with_root("/nonexistent"),
             now: clock.clone().reader(),
@@ -356,14 +356,6 @@ fn with_cause(error: &DataplaneError) -> String {
 }
 
 /// A host without addresses.
-struct NoAddresses;
-
-impl HostAddresses for NoAddresses {
-    fn list(&mut self) -> Result<Vec<std::net::IpAddr>, AddressError> {
-        Ok(Vec::new())
-    }
-}
-
 /// A generation id that the test advances.
 #[derive(Clone, Default)]
 struct Generation(Arc<AtomicU32>);

@@ -10,7 +10,7 @@
 use std::{
     fs,
     io::Write,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, HostState, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port},
 };
-use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
+use ferroute_host::KernelAddresses;
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
     exec::{GroupReport, GroupWriter, RuleWriter, search_path},
@@ -119,19 +119,11 @@ impl RuleWriter for NoRules {
     }
 }
 
-struct NoAddresses;
-
-impl HostAddresses for NoAddresses {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(Vec::new())
-    }
-}
-
 fn measure_in_memory(services: u32, endpoints: u32) {
     let mut table = table(services, endpoints);
     let kernel = MemoryKernel::new(IpFamily::V4, "rr");
     let (settings, host) = (IpvsSettings::default(), HostState::default());
-    let mut dataplane = IpvsDataplane::new(IpFamily::V4, settings, kernel, NoRules, Box::new(NoAddresses), host);
+    let mut dataplane = IpvsDataplane::new(IpFamily::V4, settings, kernel, NoRules, Box::new(Vec::new()), host);
     let start = Instant::now();
     dataplane.resync(&table).unwrap();
     let first = start.elapsed();

@@ -103,14 +103,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     fn context(&mut self, table: &ServiceTable) -> PlanContext {
-        match self.addresses.list() {
-            Ok(addresses) => self.host.addresses = addresses,
-            // Outdated addresses are better than no node ports.
-            Err(error) => tracing::warn!(
-                error = error_chain(&error),
-                "cannot read the host's addresses; node ports keep the previous ones"
-            ),
-        }
+        self.addresses.refresh(&mut self.host.addresses);
         PlanContext::new(&self.settings, table, &self.host)
     }
 

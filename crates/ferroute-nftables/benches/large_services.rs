@@ -8,7 +8,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "the benchmark prints to the terminal")]
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -17,7 +17,6 @@ use ferroute_core::{
     Changes, Dataplane, IpFamily, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port},
 };
-use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     NftablesDataplane,
     kernel::{InterceptedKernel, Kernel, NetlinkKernel},
@@ -25,14 +24,6 @@ use ferroute_nftables::{
     plan::NftablesSettings,
 };
 use ferroute_testing::NetNs;
-
-struct NoAddresses;
-
-impl HostAddresses for NoAddresses {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(Vec::new())
-    }
-}
 
 /// A Service, and the number of its endpoints.
 struct Case {
@@ -95,7 +86,7 @@ fn measure(Case { name: label, service, endpoints }: Case) {
         },
     );
     let mut dataplane =
-        NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(NoAddresses));
+        NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(Vec::new()));
     dataplane.resync(&table).unwrap();
     *longest.lock().unwrap() = Duration::ZERO;
     let all: Vec<_> = (0..endpoints).map(|i| endpoint(&format!("{}:8080", Ipv4Addr::from(0x6440_0001 + i)))).collect();

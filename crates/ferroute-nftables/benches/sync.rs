@@ -7,7 +7,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -16,7 +16,6 @@ use ferroute_core::{
     Changes, Dataplane, Endpoint, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port},
 };
-use ferroute_host::{AddressError, HostAddresses};
 use ferroute_nftables::{
     NftablesDataplane,
     kernel::{InterceptedKernel, Kernel, NetlinkError, NetlinkKernel},
@@ -24,14 +23,6 @@ use ferroute_nftables::{
     plan::NftablesSettings,
 };
 use ferroute_testing::NetNs;
-
-struct NoAddresses;
-
-impl HostAddresses for NoAddresses {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(Vec::new())
-    }
-}
 
 /// The kernel, with the duration of each transaction.
 type Timed = InterceptedKernel<
@@ -75,7 +66,7 @@ fn measure(services: u32, endpoints: u32) {
     let times = Arc::new(Mutex::new(Vec::new()));
     let open = || {
         let kernel = timed(namespace.run(|| NetlinkKernel::open().unwrap()), times.clone());
-        NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(NoAddresses))
+        NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(Vec::new()))
     };
     let before = resident();
     let mut dataplane = open();

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, error::Error};
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, ProxySettings, Rejection,
-    RulesDigest, ServicePortName, ServiceTable, SyncReport, error_chain,
+    RulesDigest, ServicePortName, ServiceTable, SyncReport,
 };
 use ferroute_host::HostAddresses;
 use ferroute_iptables::exec::RuleWriter;
@@ -96,14 +96,7 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
     }
 
     fn context(&mut self, table: &ServiceTable) -> PlanContext {
-        match self.addresses.list() {
-            Ok(addresses) => self.host.addresses = addresses,
-            // Outdated addresses are better than no node ports.
-            Err(error) => tracing::warn!(
-                error = error_chain(&error),
-                "cannot read the host's addresses; node ports keep the previous ones"
-            ),
-        }
+        self.addresses.refresh(&mut self.host.addresses);
         PlanContext::new(&self.settings, table, &self.host)
     }
 

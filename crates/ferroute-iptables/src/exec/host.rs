@@ -85,13 +85,8 @@ impl Environment {
 
     /// Reads the host's addresses, which can change at any time and cost little to read.
     pub(super) fn refresh_addresses(&mut self, access: &mut HostAccess) {
-        if self.configured.node_port_addresses == NodePortAddresses::All {
-            return;
-        }
-        match access.addresses.list() {
-            Ok(addresses) => self.host.addresses = addresses,
-            // Outdated addresses are better than no node ports.
-            Err(error) => warn(&error, "cannot read the host's addresses; node ports keep the previous ones"),
+        if self.configured.node_port_addresses != NodePortAddresses::All {
+            access.addresses.refresh(&mut self.host.addresses);
         }
     }
 }

@@ -26,7 +26,6 @@ use super::{
     iptables::{chain_modes, warn_of_other_backend},
     kernel_has_ipv6, kernel_release,
     memory_rules::MemoryRules,
-    nftables::FixedAddresses,
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
 
@@ -95,7 +94,7 @@ impl Mode for Ipvs {
         let settings = settings(resolved);
         let kernel = MemoryKernel::new(family, settings.scheduler());
         let host = HostState { random_fully: true, ..HostState::default() };
-        let addresses = Box::new(FixedAddresses(addresses));
+        let addresses = Box::new(addresses);
         let dataplane = IpvsDataplane::new(family, settings, kernel, MemoryRules::default(), addresses, host);
         Box::new(Simulated(dataplane))
     }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
 use ferroute_core::{Changes, Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
-use ferroute_host::{AddressError, HostAddresses, KernelAddresses};
+use ferroute_host::KernelAddresses;
 use ferroute_nftables::{
     MINIMUM_KERNEL, NftablesDataplane, ProbeError, TableOwner, delete_table,
     kernel::{InterceptedKernel, Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel},
@@ -75,7 +75,7 @@ impl Mode for Nftables {
             kernel.commit(transaction)
         });
         let kernel = InterceptedKernel::new(MemoryKernel::new(), record);
-        let addresses = Box::new(FixedAddresses(addresses));
+        let addresses = Box::new(addresses);
         let dataplane = NftablesDataplane::with_kernel(kernel, family, settings(resolved), addresses);
         Box::new(Simulated { dataplane, text })
     }
@@ -206,15 +206,6 @@ impl Simulation for Simulated {
 /// Locks a string, which is valid even if a thread panicked while it held the lock.
 fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The addresses of another host.
-pub(super) struct FixedAddresses(pub(super) Vec<IpAddr>);
-
-impl HostAddresses for FixedAddresses {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(self.0.clone())
-    }
 }
 
 /// An in-memory kernel that records transactions.

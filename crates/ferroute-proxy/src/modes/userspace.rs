@@ -26,7 +26,6 @@ use super::{
     iptables::{chain_modes, warn_of_other_backend},
     kernel_has_ipv6,
     memory_rules::MemoryRules,
-    nftables::FixedAddresses,
 };
 use crate::{
     cleanup::Leftovers,
@@ -95,7 +94,7 @@ impl Mode for Userspace {
 
     fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
         let relay = PlannedRelay::new(port_range(&resolved.userspace));
-        let addresses = Box::new(FixedAddresses(addresses));
+        let addresses = Box::new(addresses);
         let settings = resolved.settings.clone();
         Box::new(Simulated(UserspaceDataplane::new(family, settings, relay, MemoryRules::default(), addresses)))
     }
