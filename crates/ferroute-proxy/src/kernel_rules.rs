@@ -186,6 +186,12 @@ fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Opti
 }
 
 impl KernelRules {
+    /// Describes the tables of iptables that could not be read completely.
+    pub fn unread_iptables_tables(&self) -> Vec<String> {
+        let unread = self.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
+        unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect()
+    }
+
     /// Returns the table of Ferroute's nftables mode.
     pub fn ferroute_table(&self) -> Option<&TableSnapshot> {
         self.table(TableOwner::Ferroute)

@@ -14,11 +14,13 @@
 //!
 //! The rules themselves are planned by the crates of the modes.
 
+mod host_programs;
 mod iptables;
 mod ipvs;
 mod memory_rules;
 mod nftables;
 mod select;
+mod simulated;
 mod userspace;
 
 use std::{collections::BTreeMap, fmt, fs, net::IpAddr, path::Path};

@@ -2,17 +2,16 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use anyhow::Context;
 use ferroute_admin::metrics::{IPTABLES_METRICS, ModeMetric};
-use ferroute_config::{FamilySupport, ModeName, Resolved};
+use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::KernelCounters;
 use ferroute_iptables::{
-    ChainName, ChainState, Difference, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
-    KernelChains, PlanContext, RuleSet, TableName,
+    ChainName, ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains,
+    PlanContext, RuleSet, TableName,
     exec::{
-        Backend, ChainMode, CleanupReport, CleanupScope, OtherBackend, ProgramsError, clean_up, detect_modes,
-        remove_counters, search_path,
+        Backend, ChainMode, CleanupReport, CleanupScope, ProgramsError, clean_up, detect_modes, remove_counters,
+        search_path,
     },
     plan::{chains, is_proxy_chain, rules_digest},
 };
@@ -23,7 +22,7 @@ use ferroute_nftables::{
 
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    kernel_has_ipv6,
+    host_programs::{HostPrograms, probe_programs},
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -36,39 +35,16 @@ pub(super) struct Iptables;
 
 impl Mode for Iptables {
     fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
-        let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
-        programs.map(|_| ()).map_err(|error| chain(&error))
+        probe_programs(family)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let exec = Arc::new(HostExec);
-        let path = search_path();
-        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
-        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
-        let families = match resolved.families(node, support) {
-            Ok(families) => families,
-            Err(error) => {
-                // An operator may be able to fix the reasons.
-                for reason in [ipv4.err(), ipv6.err()].into_iter().flatten() {
-                    tracing::error!("{}", chain(&reason));
-                }
-                return Err(error.into());
-            }
-        };
-        let generations =
-            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
+        let HostPrograms { exec, generations, families, disabled } = HostPrograms::find(resolved, node)?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
-        let mut leftovers: Vec<Box<dyn Leftovers>> = Vec::new();
-        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
-            if !families.iter().any(|active| active == family) {
-                let reason = programs.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
-                tracing::info!(%family, "IP family is disabled: {reason}");
-                leftovers.push(leftovers_beside_own_rules(family, None));
-                continue;
-            }
-            let programs = programs?;
+        let mut leftovers: Vec<_> =
+            disabled.into_iter().map(|family| leftovers_beside_own_rules(family, None)).collect();
+        for (family, programs) in families {
             tracing::info!(%family, iptables = %programs.iptables.display(), release = %programs.release, "using iptables");
-            warn_of_other_backend(&programs, &exec);
             leftovers.push(leftovers_beside_own_rules(family, Some(programs.release.backend)));
             let dataplane = IptablesDataplane::new(
                 programs,
@@ -174,18 +150,6 @@ pub(super) fn chain_modes() -> Vec<ChainMode> {
         detect_modes(&programs, exec.clone()).ok()
     });
     programs.flatten().collect()
-}
-
-/// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.
-pub(super) fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
-    match programs.other_backend(exec, &search_path()) {
-        Ok(Some(OtherBackend { backend, rules, has_kubelet })) if rules > 0 || has_kubelet => tracing::warn!(
-            family = %programs.family, rules, kubelet = has_kubelet,
-            "iptables backend {backend} has rules, too; a host should use one backend only"
-        ),
-        Ok(_) => {}
-        Err(error) => tracing::debug!("cannot check the other iptables backend: {}", chain(&error)),
-    }
 }
 
 /// Returns the context for a host that supports all optional features.

@@ -3,17 +3,14 @@
 mod leftovers;
 mod planned;
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use anyhow::{Context, bail};
 use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
-use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
+use ferroute_config::{ModeName, Resolved};
+use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, Sysctls};
-use ferroute_iptables::{
-    GenerationTracker, HostExec, IptablesPrograms,
-    exec::{ChainMode, GroupWriter, search_path},
-};
+use ferroute_iptables::exec::{ChainMode, GroupWriter};
 use ferroute_ipvs::{
     DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
@@ -22,10 +19,9 @@ use ferroute_ipvs::{
 
 use self::{leftovers::VirtualServersAndSets, planned::Planned};
 use super::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation, Sysctl,
-    iptables::{chain_modes, warn_of_other_backend},
-    kernel_has_ipv6, kernel_release,
-    memory_rules::MemoryRules,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, Sysctl,
+    host_programs::HostPrograms, iptables::chain_modes, kernel_release, memory_rules::MemoryRules,
+    simulated::Simulated,
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
 
@@ -40,14 +36,7 @@ impl Mode for Ipvs {
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let exec = Arc::new(HostExec);
-        let path = search_path();
-        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
-        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
-        for reason in [ipv4.as_ref().err(), ipv6.as_ref().err()].into_iter().flatten() {
-            tracing::info!("IP family is disabled: {}", chain(reason));
-        }
-        let families = resolved.families(node, support)?;
+        let HostPrograms { exec, generations, families, .. } = HostPrograms::find(resolved, node)?;
         let mut servers = open_servers(resolved)?;
         check_sysctls(resolved)?;
         let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;
@@ -55,20 +44,13 @@ impl Mode for Ipvs {
         if !timeouts.is_empty() {
             servers.set_timeouts(timeouts)?;
         }
-        let generations =
-            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
         let settings = settings(resolved);
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
-        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
-            if !families.iter().any(|active| active == family) {
-                continue;
-            }
-            let programs = programs?;
+        for (family, programs) in families {
             tracing::info!(
                 %family, iptables = %programs.iptables.display(), release = %programs.release,
                 scheduler = settings.scheduler(), "using ipvs"
             );
-            warn_of_other_backend(&programs, &exec);
             let host = HostState { random_fully: programs.release.has_random_fully(), ..HostState::default() };
             let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
             let kernel = NetlinkKernel::open(family, settings.scheduler())?;
@@ -96,17 +78,19 @@ impl Mode for Ipvs {
         let host = HostState { random_fully: true, ..HostState::default() };
         let addresses = Box::new(addresses);
         let dataplane = IpvsDataplane::new(family, settings, kernel, MemoryRules::default(), addresses, host);
-        Box::new(Simulated(dataplane))
+        Box::new(Simulated::new(dataplane, |dataplane: &mut IpvsDataplane<MemoryKernel, MemoryRules>| {
+            let mut text = dataplane.kernel_mut().take_text();
+            text.push_str(&dataplane.rules_mut().take_text());
+            text
+        }))
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
-        let unread = kernel.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
-        let unread = unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect();
         let active = kernel.ipvs.as_ref().map(|objects| ActiveProxy {
             mode: ModeName::IPVS,
             description: "kube-proxy or Ferroute in ipvs mode",
             rules: RulesView::Other(objects),
-            unread,
+            unread: kernel.unread_iptables_tables(),
         });
         active.into_iter().collect()
     }
@@ -198,29 +182,6 @@ fn settings(resolved: &Resolved) -> IpvsSettings {
         proxy: resolved.settings.clone(),
         scheduler: resolved.ipvs.scheduler.clone(),
         exclude_cidrs: resolved.ipvs.exclude_cidrs.clone(),
-    }
-}
-
-/// The dataplane over an in-memory kernel.
-struct Simulated(IpvsDataplane<MemoryKernel, MemoryRules>);
-
-impl Simulated {
-    fn written(&mut self, report: &SyncReport) -> SimulatedSync {
-        let mut text = self.0.kernel_mut().take_text();
-        text.push_str(&self.0.rules_mut().take_text());
-        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
-    }
-}
-
-impl Simulation for Simulated {
-    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
-        let report = self.0.resync(table)?;
-        Ok(SimulatedSync { rules: self.0.digest(table), ..self.written(&report) })
-    }
-
-    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
-        let report = self.0.sync(table, changes)?;
-        Ok(self.written(&report))
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{Changes, Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
+use ferroute_core::{Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::KernelAddresses;
 use ferroute_nftables::{
     MINIMUM_KERNEL, NftablesDataplane, ProbeError, TableOwner, delete_table,
@@ -20,8 +20,8 @@ use ferroute_nftables::{
 use ferroute_trace::{Ruleset, Traceable};
 
 use super::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    kernel_has_ipv6, kernel_release,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, kernel_has_ipv6,
+    kernel_release, simulated::Simulated,
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -77,7 +77,7 @@ impl Mode for Nftables {
         let kernel = InterceptedKernel::new(MemoryKernel::new(), record);
         let addresses = Box::new(addresses);
         let dataplane = NftablesDataplane::with_kernel(kernel, family, settings(resolved), addresses);
-        Box::new(Simulated { dataplane, text })
+        Box::new(Simulated::new(dataplane, move |_: &mut _| std::mem::take(&mut *lock(&text))))
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
@@ -177,39 +177,10 @@ impl Traceable for Planned {
     }
 }
 
-/// The dataplane over an in-memory kernel.
-struct Simulated {
-    dataplane: NftablesDataplane<RecordingKernel>,
-    /// What has been written since the last report.
-    text: Arc<Mutex<String>>,
-}
-
-impl Simulated {
-    fn written(&self, report: &SyncReport) -> SimulatedSync {
-        let text = std::mem::take(&mut *lock(&self.text));
-        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
-    }
-}
-
-impl Simulation for Simulated {
-    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
-        let report = self.dataplane.resync(table)?;
-        Ok(SimulatedSync { rules: self.dataplane.digest(table), ..self.written(&report) })
-    }
-
-    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
-        let report = self.dataplane.sync(table, changes)?;
-        Ok(self.written(&report))
-    }
-}
-
 /// Locks a string, which is valid even if a thread panicked while it held the lock.
 fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
     text.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// An in-memory kernel that records transactions.
-type RecordingKernel = InterceptedKernel<MemoryKernel, Record>;
 
 /// Records a transaction and commits it.
 type Record = Box<dyn FnMut(&mut MemoryKernel, &Transaction) -> Result<(), MemoryError> + Send>;

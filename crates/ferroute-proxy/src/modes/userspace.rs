@@ -3,17 +3,14 @@
 mod leftovers;
 mod planned;
 
-use std::{ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, time::Duration};
 
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, USERSPACE_METRICS};
-use ferroute_config::{FamilySupport, LogFormat, ModeName, Resolved, UserspaceSettings};
-use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable, SyncReport};
+use ferroute_config::{LogFormat, ModeName, Resolved, UserspaceSettings};
+use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, raise_descriptor_limit};
-use ferroute_iptables::{
-    GenerationTracker, HostExec, IptablesPrograms,
-    exec::{ChainMode, GroupWriter, search_path},
-};
+use ferroute_iptables::exec::{ChainMode, GroupWriter};
 use ferroute_userspace::{
     Limits, PlannedRelay, PortRange, Relay, UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
     plan::{PlanContext, State},
@@ -22,10 +19,11 @@ use ferroute_userspace::{
 
 use self::{leftovers::Workers, planned::Planned};
 use super::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    iptables::{chain_modes, warn_of_other_backend},
-    kernel_has_ipv6,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation,
+    host_programs::{HostPrograms, probe_programs},
+    iptables::chain_modes,
     memory_rules::MemoryRules,
+    simulated::Simulated,
 };
 use crate::{
     cleanup::Leftovers,
@@ -40,34 +38,19 @@ pub(super) struct Userspace;
 
 impl Mode for Userspace {
     fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
-        let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
-        programs.map(|_| ()).map_err(|error| chain(&error))
+        probe_programs(family)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let exec = Arc::new(HostExec);
-        let path = search_path();
-        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
-        let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
-        for reason in [ipv4.as_ref().err(), ipv6.as_ref().err()].into_iter().flatten() {
-            tracing::info!("IP family is disabled: {}", chain(reason));
-        }
-        let families = resolved.families(node, support)?;
-        let generations =
-            GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
+        let HostPrograms { exec, generations, families, .. } = HostPrograms::find(resolved, node)?;
         let mut worker = WorkerClient::new(worker_program(resolved));
         // A host that cannot run it should not get rules that lead to it.
         worker.generation()?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
-        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
-            if !families.iter().any(|active| active == family) {
-                continue;
-            }
-            let programs = programs?;
+        for (family, programs) in families {
             tracing::info!(
                 %family, iptables = %programs.iptables.display(), release = %programs.release, "using a userspace proxy"
             );
-            warn_of_other_backend(&programs, &exec);
             let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
             let addresses = Box::new(KernelAddresses::open()?);
             let dataplane =
@@ -96,17 +79,20 @@ impl Mode for Userspace {
         let relay = PlannedRelay::new(port_range(&resolved.userspace));
         let addresses = Box::new(addresses);
         let settings = resolved.settings.clone();
-        Box::new(Simulated(UserspaceDataplane::new(family, settings, relay, MemoryRules::default(), addresses)))
+        let dataplane = UserspaceDataplane::new(family, settings, relay, MemoryRules::default(), addresses);
+        Box::new(Simulated::new(dataplane, |dataplane: &mut UserspaceDataplane<PlannedRelay, MemoryRules>| {
+            let mut text = dataplane.relay_mut().take_text();
+            text.push_str(&dataplane.rules_mut().take_text());
+            text
+        }))
     }
 
     fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
-        let unread = kernel.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
-        let unread = unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect();
         let active = kernel.userspace.as_ref().map(|objects| ActiveProxy {
             mode: ModeName::USERSPACE,
             description: "Ferroute in userspace mode",
             rules: RulesView::Other(objects),
-            unread,
+            unread: kernel.unread_iptables_tables(),
         });
         active.into_iter().collect()
     }
@@ -195,27 +181,4 @@ fn worker_program(resolved: &Resolved) -> WorkerProgram {
 
 fn port_range(settings: &UserspaceSettings) -> PortRange {
     settings.ports.clone().map_or(PortRange::Any, PortRange::Within)
-}
-
-/// The dataplane without a process and a kernel.
-struct Simulated(UserspaceDataplane<PlannedRelay, MemoryRules>);
-
-impl Simulated {
-    fn written(&mut self, report: &SyncReport) -> SimulatedSync {
-        let mut text = self.0.relay_mut().take_text();
-        text.push_str(&self.0.rules_mut().take_text());
-        SimulatedSync { written: report.written, removed: report.removed, total: report.total, rules: None, text }
-    }
-}
-
-impl Simulation for Simulated {
-    fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
-        let report = self.0.resync(table)?;
-        Ok(SimulatedSync { rules: self.0.digest(table), ..self.written(&report) })
-    }
-
-    fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> anyhow::Result<SimulatedSync> {
-        let report = self.0.sync(table, changes)?;
-        Ok(self.written(&report))
-    }
 }
