@@ -172,8 +172,7 @@ impl FamilySync {
         table: &ServiceTable,
         changes: &Changes,
     ) -> Result<Option<SyncReport>, DataplaneError> {
-        let mut allowed = changes.clone();
-        self.isolation.filter(table, &mut allowed);
+        let allowed = self.isolation.filter(table, changes);
         // What belongs to service ports that are set aside is no reason for a sync.
         let is_empty = allowed.previous.is_empty() && !allowed.node && !allowed.service_cidrs;
         let mut report = match (full, is_empty) {
@@ -199,10 +198,7 @@ impl FamilySync {
         let applied = self.isolation.apply(table, None);
         match self.dataplane.sync(&applied, changes) {
             Ok(report) => {
-                for Rejection { service_port, .. } in &report.rejected {
-                    let accepted = changes.previous.get(service_port).cloned().flatten();
-                    self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
-                }
+                self.set_aside(&report, Some(changes));
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
@@ -214,14 +210,20 @@ impl FamilySync {
         let applied = self.isolation.apply(table, None);
         match self.dataplane.resync(&applied) {
             Ok(report) => {
-                // It compares all rules, so that none of a rejected service port are left.
-                for Rejection { service_port, .. } in &report.rejected {
-                    self.isolation.reject(service_port, None, tokio::time::Instant::now());
-                }
+                self.set_aside(&report, None);
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sets the service ports aside that a sync of these changes has rejected. A full sync compares all rules, so that none of
+    /// theirs are left.
+    fn set_aside(&mut self, report: &SyncReport, changes: Option<&Changes>) {
+        for Rejection { service_port, .. } in &report.rejected {
+            let accepted = changes.and_then(|changes| changes.previous.get(service_port).cloned().flatten());
+            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
         }
     }
 
@@ -246,9 +248,7 @@ impl FamilySync {
             self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
             match self.dataplane.resync(&self.isolation.apply(table, None)) {
                 Ok(mut report) => {
-                    for Rejection { service_port, .. } in &report.rejected {
-                        self.isolation.reject(service_port, None, tokio::time::Instant::now());
-                    }
+                    self.set_aside(&report, None);
                     report.rejected.append(&mut rejected);
                     return Ok(report);
                 }

@@ -58,15 +58,18 @@ impl Isolation {
         self.ports.remove(name);
     }
 
-    /// Prepares for a sync: changes of service ports that are set aside are removed from `changes` and make their next
-    /// retry come soon; removed service ports are not set aside any more.
-    pub(super) fn filter(&mut self, table: &ServiceTable, changes: &mut Changes) {
+    /// Prepares for a sync and returns the changes to apply: those of service ports that are set aside are left out and make
+    /// their next retry come soon. Removed service ports are not set aside any more.
+    pub(super) fn filter<'a>(&mut self, table: &ServiceTable, changes: &'a Changes) -> Cow<'a, Changes> {
         self.ports.retain(|name, _| table.entries.contains_key(name));
+        let mut allowed = Cow::Borrowed(changes);
         for (name, port) in &mut self.ports {
-            if changes.previous.remove(name).is_some() {
+            if changes.previous.contains_key(name) {
+                allowed.to_mut().previous.remove(name);
                 port.retry_at = port.retry_at.min(port.rejected_at + AFTER_CHANGE);
             }
         }
+        allowed
     }
 
     /// Reports whether a service port is to be retried.
@@ -157,9 +160,8 @@ mod tests {
         for name in ["shop/web:http", "shop/gone:http"] {
             isolation.reject(&port_name(name), None, Instant::now());
         }
-        let mut changes = changes(&["shop/web:http", "shop/gone:http", "shop/cart:http"]);
-        isolation.filter(&table, &mut changes);
-        let left: BTreeSet<_> = changes.previous.into_keys().collect();
+        let changes = changes(&["shop/web:http", "shop/gone:http", "shop/cart:http"]);
+        let left: BTreeSet<_> = isolation.filter(&table, &changes).into_owned().previous.into_keys().collect();
         assert_eq!(left, [port_name("shop/gone:http"), port_name("shop/cart:http")].into());
         assert_eq!((isolation.len(), isolation.is_retry_due(Instant::now())), (1, false));
         tokio::time::advance(AFTER_CHANGE).await;
