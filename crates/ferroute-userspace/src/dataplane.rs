@@ -123,7 +123,6 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         }
         report.written = changes.set.len();
         report.removed = changes.close.len();
-        self.warn_of_unsupported(table);
         let rules_differ = state.record(table, changes, &ports);
         self.tables.iter_mut().for_each(|table| table.written = 0);
         if rules_differ || scope != Scope::Changes {
@@ -145,9 +144,10 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         Ok(report)
     }
 
-    fn warn_of_unsupported(&mut self, table: &ServiceTable) {
+    /// Logs which of these service ports cannot be served, once each.
+    fn warn_of_unsupported<'a>(&mut self, table: &ServiceTable, names: impl Iterator<Item = &'a ServicePortName>) {
         self.unsupported.retain(|name| table.entries.contains_key(name));
-        for name in table.entries.keys().filter(|name| name.protocol == Protocol::Sctp) {
+        for name in names.filter(|name| name.protocol == Protocol::Sctp && table.entries.contains_key(name)) {
             if self.unsupported.insert(name.clone()) {
                 tracing::warn!(
                     service_port = %name, family = %self.family,
@@ -173,6 +173,7 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
         if !self.relay.is_running(generation) {
             return self.resync(table);
         }
+        self.warn_of_unsupported(table, changes.previous.keys());
         let (changes, scope) = if changes.node || *state.context() != context {
             state.set_context(context);
             (state.listener_changes(table, None), Scope::All)
@@ -194,6 +195,7 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
             // Listeners that are open already keep their ports.
             _ => State::new(context),
         };
+        self.warn_of_unsupported(table, table.entries.keys());
         let changes = state.listener_changes(table, None);
         self.write(state, generation, table, &changes, Scope::Full)
     }
