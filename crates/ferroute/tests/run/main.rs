@@ -42,43 +42,34 @@ use self::{
     proxy::{Files, Mode, Proxy},
 };
 
-/// Defines a test for each mode from functions with a mode as their parameter.
+/// Defines a test for each of these modes from functions with a mode as their parameter.
+macro_rules! in_modes {
+    ($modes:tt; $($test:ident),+) => {
+        $(mod $test {
+            crate::in_modes!(@ $test $modes);
+        })+
+    };
+    (@ $test:ident [$($name:ident = $mode:ident),+]) => {
+        $(#[test]
+        fn $name() {
+            super::$test(crate::Mode::$mode);
+        })+
+    };
+}
+use in_modes;
+
+/// Defines tests for iptables and nftables mode.
 macro_rules! in_each_mode {
     ($($test:ident),+ $(,)?) => {
-        $(mod $test {
-            #[test]
-            fn iptables() {
-                super::$test(crate::Mode::Iptables);
-            }
-
-            #[test]
-            fn nftables() {
-                super::$test(crate::Mode::Nftables);
-            }
-        })+
+        crate::in_modes!([iptables = Iptables, nftables = Nftables]; $($test),+);
     };
 }
 use in_each_mode;
 
-/// Like `in_each_mode`, with userspace mode.
+/// Defines tests for these modes and userspace mode.
 macro_rules! in_every_mode {
     ($($test:ident),+ $(,)?) => {
-        $(mod $test {
-            #[test]
-            fn iptables() {
-                super::$test(crate::Mode::Iptables);
-            }
-
-            #[test]
-            fn nftables() {
-                super::$test(crate::Mode::Nftables);
-            }
-
-            #[test]
-            fn userspace() {
-                super::$test(crate::Mode::Userspace);
-            }
-        })+
+        crate::in_modes!([iptables = Iptables, nftables = Nftables, userspace = Userspace]; $($test),+);
     };
 }
 use in_every_mode;
