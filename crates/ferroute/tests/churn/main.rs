@@ -22,6 +22,7 @@ mod network;
 mod objects;
 mod oracle;
 mod process;
+mod results;
 mod schedule;
 mod servers;
 mod source;
