@@ -114,7 +114,7 @@ vm: vm-ipvs vm-nftables
 # A kernel with ipvs; about twenty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
-VM_FILES := conformance/vm/cluster.sh conformance/vm/web.yaml
+VM_FILES := conformance/vm/machine.sh conformance/vm/cluster.sh conformance/vm/web.yaml
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
     MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 conformance/vm/boot.sh
@@ -162,7 +162,7 @@ vm-nftables: deps-vm release
 	    cp "$$program" $(VM_DIR)/test-$$test; \
 	done; \
 	for kernel in $(VM_KERNELS); do \
-	    KERNEL_PACKAGE=$$kernel conformance/vm/boot.sh $(VM_DIR) conformance/vm/nftables.sh $(FERROUTE) \
+	    KERNEL_PACKAGE=$$kernel conformance/vm/boot.sh $(VM_DIR) conformance/vm/nftables.sh conformance/vm/machine.sh $(FERROUTE) \
 	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
 	done
 

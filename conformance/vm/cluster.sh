@@ -1,30 +1,12 @@
 # Functions of the scripts about ipvs: a node with three pods and a client, traffic between them, and objects of other
 # programs, which must not be changed. Sourced.
-set -eu # No pipefail: grep -q exits before reading all input.
+. /files/machine.sh
 
-POD_NET=10.244.0. POD_NET6=fd00:10:244::
+WAIT=1500
 # Client and destination of each flow.
 FLOWS="client,10.96.0.1:80 client,fd00:96::1:80 client,192.0.2.1:30080 client,2001:db8::1:30080 client,192.0.2.1:80
     node,10.96.0.1:80 node,fd00:96::1:80"
-failures=0
-
-fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-inside() { ip netns exec "$@"; }
-# wait_for DESCRIPTION COMMAND...: waits until the command succeeds.
-wait_for() {
-    local description=$1 tries=1500
-    shift
-    until "$@" >/dev/null 2>&1; do
-        tries=$((tries - 1))
-        if [ $tries = 0 ]; then
-            fail "timed out waiting for $description"
-            [ ! -e proxy.log ] || tail -n 20 proxy.log
-            ipvsadm -Lnc
-            return
-        fi
-        sleep 0.1
-    done
-}
+diagnose() { ipvsadm -Lnc; }
 
 make_network() {
     modprobe dummy numdummies=0
@@ -43,24 +25,7 @@ make_network() {
         inside pod-$pod ip route add default via ${POD_NET6}1
         inside pod-$pod busybox nc -ll -p 8080 -e busybox sh -c "echo pod-$pod; exec cat" 2>/dev/null &
     done
-    join client lan
-    ip address add 192.0.2.1/24 dev lan
-    ip address add 2001:db8::1/64 dev lan nodad
-    # Without a route, the node cannot connect to a Service whose address is no longer on kube-ipvs0.
-    ip route add default via 192.0.2.2
-    ip route add default via 2001:db8::2
-    inside client ip address add 192.0.2.2/24 dev eth0
-    inside client ip address add 2001:db8::2/64 dev eth0 nodad
-    inside client ip route add default via 192.0.2.1
-    inside client ip route add default via 2001:db8::1
-}
-
-join() {
-    ip netns add "$1"
-    ip link add "$2" type veth peer name eth0 netns "$1"
-    ip link set "$2" up
-    inside "$1" ip link set lo up
-    inside "$1" ip link set eth0 up
+    join_client
 }
 
 # Adds objects of other programs, some of them similar to those of kube-proxy.

@@ -2,36 +2,11 @@
 # this kernel and its packets, and the program from its first sync to its cleanup.
 #
 # Test programs are the files named test-*. The machine is a node with three pods and a client.
-set -eu # No pipefail: grep -q exits before reading all input.
+set -eu
+. /files/machine.sh
 
-POD_NET=10.244.0. POD_NET6=fd00:10:244::
-failures=0
-
-fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-inside() { ip netns exec "$@"; }
-# wait_for DESCRIPTION COMMAND...: waits until the command succeeds.
-wait_for() {
-    local description=$1 tries=600
-    shift
-    until "$@" >/dev/null 2>&1; do
-        tries=$((tries - 1))
-        if [ $tries = 0 ]; then
-            fail "timed out waiting for $description"
-            tail -n 20 proxy.log
-            nft list ruleset
-            return
-        fi
-        sleep 0.1
-    done
-}
-
-join() {
-    ip netns add "$1"
-    ip link add "$2" type veth peer name eth0 netns "$1"
-    ip link set "$2" up
-    inside "$1" ip link set lo up
-    inside "$1" ip link set eth0 up
-}
+WAIT=600
+diagnose() { nft list ruleset; }
 
 make_network() {
     sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
@@ -50,19 +25,11 @@ make_network() {
         inside pod-$pod ip route add default via ${POD_NET6}1
         inside pod-$pod busybox nc -ll -p 8080 -e busybox echo pod-$pod 2>/dev/null &
     done
-    join client lan
+    join_client
+    inside client ip address add 192.0.2.3/24 dev eth0
     # A connection without an answer fails after three seconds; a rejected one after one, because the rejection arrives while the
     # client's kernel still holds the socket.
     inside client sysctl -qw net.ipv4.tcp_syn_retries=1
-    ip address add 192.0.2.1/24 dev lan
-    ip address add 2001:db8::1/64 dev lan nodad
-    ip route add default via 192.0.2.2
-    ip route add default via 2001:db8::2
-    inside client ip address add 192.0.2.2/24 dev eth0
-    inside client ip address add 192.0.2.3/24 dev eth0
-    inside client ip address add 2001:db8::2/64 dev eth0 nodad
-    inside client ip route add default via 192.0.2.1
-    inside client ip route add default via 2001:db8::1
 }
 
 # slices SERVICE POD...: prints the EndpointSlices of a Service.
