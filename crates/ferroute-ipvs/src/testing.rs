@@ -3,7 +3,7 @@
 use ferroute_core::IpFamily;
 use ferroute_netlink::Messages;
 
-use crate::{device, plan::SetKind, servers, sets};
+use crate::{device, plan::SetKind, servers::message as servers, sets::message as sets};
 
 /// Parses the messages of a datagram as answers of every kind, which must not panic.
 pub fn parse_messages(datagram: &[u8]) {

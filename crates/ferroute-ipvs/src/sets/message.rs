@@ -1,0 +1,184 @@
+//! The netlink messages about ipsets.
+
+use std::net::IpAddr;
+
+use ferroute_core::{IpFamily, Protocol};
+use ferroute_netlink::{Attributes, Error, Message, Writer, nfnetlink};
+use ipnet::IpNet;
+
+use crate::plan::{Entry, ServerKey, SetKind, SetType};
+
+/// Writes the attributes that name a set and describe an entry.
+pub(super) fn write_entry(attributes: &mut Writer<'_>, name: &str, entry: Entry) {
+    attributes.put_u8(IPSET_ATTR_PROTOCOL, IPSET_PROTOCOL_MIN);
+    attributes.put_str(IPSET_ATTR_SETNAME, name);
+    let mut data = attributes.nest(IPSET_ATTR_DATA);
+    let service = |data: &mut Writer<'_>, key: ServerKey| {
+        write_address(data, IPSET_ATTR_IP, key.address);
+        data.put_u8(IPSET_ATTR_PROTO, key.protocol.number());
+        data.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, key.port);
+    };
+    match entry {
+        Entry::Address(address) => write_address(&mut data, IPSET_ATTR_IP, address),
+        Entry::Port(port) => data.put_u16_be(IPSET_ATTR_PORT | NET_BYTEORDER, port),
+        Entry::Service(key) => service(&mut data, key),
+        Entry::ServiceAndAddress(key, address) => {
+            service(&mut data, key);
+            write_address(&mut data, IPSET_ATTR_IP2, address);
+        }
+        Entry::ServiceAndNetwork(key, net) => {
+            service(&mut data, key);
+            write_address(&mut data, IPSET_ATTR_IP2, net.addr());
+            data.put_u8(IPSET_ATTR_CIDR2, net.prefix_len());
+        }
+    }
+}
+
+fn write_address(data: &mut Writer<'_>, attribute: u16, address: IpAddr) {
+    let kind = match address {
+        IpAddr::V4(_) => IPSET_ATTR_IPADDR_IPV4,
+        IpAddr::V6(_) => IPSET_ATTR_IPADDR_IPV6,
+    };
+    data.nest(attribute).put_ip(kind | NET_BYTEORDER, address);
+}
+
+/// Parses the entries in a message of a list.
+pub(crate) fn parse_entries(message: Message<'_>, kind: SetKind, family: IpFamily) -> Result<Vec<Entry>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut entries = Vec::new();
+    for attribute in attributes {
+        let attribute = attribute?;
+        if attribute.kind == IPSET_ATTR_ADT {
+            for data in attribute.nested() {
+                entries.extend(parse_entry(data?.nested(), kind, family)?);
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// Parses the maximum number of entries in the header of a list, if the set has this type and family.
+pub(crate) fn parse_capacity(message: Message<'_>, set_type: SetType, family: IpFamily) -> Result<Option<u32>, Error> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut capacity = None;
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPSET_ATTR_TYPENAME if attribute.str()? != set_type.as_str() => return Ok(None),
+            IPSET_ATTR_FAMILY if attribute.u8()? != type_family(set_type, family) => return Ok(None),
+            IPSET_ATTR_DATA => {
+                for data in attribute.nested() {
+                    let data = data?;
+                    if data.kind == IPSET_ATTR_MAXELEM {
+                        capacity = Some(data.u32_be()?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(capacity)
+}
+
+fn parse_entry(attributes: Attributes<'_>, kind: SetKind, family: IpFamily) -> Result<Option<Entry>, Error> {
+    let (mut address, mut second, mut port, mut protocol) = (None, None, None, None);
+    let mut length = if family == IpFamily::V4 { 32 } else { 128 };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            IPSET_ATTR_IP => address = parse_address(attribute.nested())?,
+            IPSET_ATTR_IP2 => second = parse_address(attribute.nested())?,
+            IPSET_ATTR_PORT => port = Some(attribute.u16_be()?),
+            IPSET_ATTR_PROTO => protocol = Protocol::from_number(attribute.u8()?),
+            IPSET_ATTR_CIDR2 => length = attribute.u8()?,
+            _ => {}
+        }
+    }
+    let service = || Some(ServerKey { address: address?, port: port?, protocol: protocol? });
+    Ok(match kind.set_type() {
+        SetType::Address => address.map(Entry::Address),
+        SetType::Port => port.map(Entry::Port),
+        SetType::Service => service().map(Entry::Service),
+        SetType::ServiceAndAddress => {
+            service().zip(second).map(|(key, address)| Entry::ServiceAndAddress(key, address))
+        }
+        SetType::ServiceAndNetwork => service()
+            .zip(second)
+            .and_then(|(key, address)| Some(Entry::ServiceAndNetwork(key, IpNet::new(address, length).ok()?))),
+    })
+}
+
+fn parse_address(attributes: Attributes<'_>) -> Result<Option<IpAddr>, Error> {
+    for attribute in attributes {
+        let attribute = attribute?;
+        if [IPSET_ATTR_IPADDR_IPV4, IPSET_ATTR_IPADDR_IPV6].contains(&attribute.kind) {
+            return Ok(Some(attribute.ip()?));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the address family that a type is looked up by: that of ports has none.
+pub(super) fn type_family(set_type: SetType, family: IpFamily) -> u8 {
+    let family = match (set_type, family) {
+        (SetType::Port, _) => libc::AF_UNSPEC,
+        (_, IpFamily::V4) => libc::AF_INET,
+        (_, IpFamily::V6) => libc::AF_INET6,
+    };
+    family as u8
+}
+
+/// Returns the revision of a type that ipset 6.34 of 2017 supports.
+pub(super) fn revision(set_type: SetType) -> u8 {
+    match set_type {
+        SetType::Address => 4,
+        SetType::Service | SetType::ServiceAndAddress => 5,
+        SetType::ServiceAndNetwork => 7,
+        SetType::Port => 3,
+    }
+}
+
+pub(super) const fn command(command: u8) -> u16 {
+    nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, command)
+}
+
+// `include/uapi/linux/netfilter/ipset/ip_set.h`: commands, attributes and errors. The headers of libc do not have them.
+pub(super) const HEADER: [u8; nfnetlink::HEADER_LENGTH] = nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0);
+pub(super) const IPSET_CMD_CREATE: u8 = 2;
+pub(super) const IPSET_CMD_DESTROY: u8 = 3;
+pub(super) const IPSET_CMD_SWAP: u8 = 6;
+pub(super) const IPSET_CMD_LIST: u8 = 7;
+pub(super) const IPSET_CMD_ADD: u8 = 9;
+pub(super) const IPSET_CMD_DEL: u8 = 10;
+pub(super) const IPSET_CMD_TEST: u8 = 11;
+pub(super) const IPSET_CMD_TYPE: u8 = 13;
+pub(super) const IPSET_ATTR_PROTOCOL: u16 = 1;
+pub(super) const IPSET_ATTR_SETNAME: u16 = 2;
+pub(super) const IPSET_ATTR_TYPENAME: u16 = 3;
+/// The second set of `IPSET_CMD_SWAP`.
+pub(super) const IPSET_ATTR_SETNAME2: u16 = 3;
+pub(super) const IPSET_ATTR_REVISION: u16 = 4;
+pub(super) const IPSET_ATTR_FAMILY: u16 = 5;
+pub(super) const IPSET_ATTR_FLAGS: u16 = 6;
+pub(super) const IPSET_ATTR_DATA: u16 = 7;
+const IPSET_ATTR_ADT: u16 = 8;
+// Attributes within `IPSET_ATTR_DATA`.
+const IPSET_ATTR_IP: u16 = 1;
+pub(super) const IPSET_ATTR_PORT: u16 = 4;
+pub(super) const IPSET_ATTR_PORT_TO: u16 = 5;
+const IPSET_ATTR_PROTO: u16 = 7;
+pub(super) const IPSET_ATTR_HASHSIZE: u16 = 18;
+pub(super) const IPSET_ATTR_MAXELEM: u16 = 19;
+const IPSET_ATTR_IP2: u16 = 20;
+const IPSET_ATTR_CIDR2: u16 = 21;
+// Attributes within `IPSET_ATTR_IP`.
+const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
+const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
+/// Version 6 of the protocol, which every kernel supports; version 7 only adds commands that are not used here.
+pub(super) const IPSET_PROTOCOL_MIN: u8 = 6;
+pub(super) const IPSET_ERR_BUSY: i32 = 4100;
+pub(super) const IPSET_ERR_EXIST: i32 = 4103;
+/// The flag of a list without entries.
+pub(super) const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
+/// The flag that ipset requires on numbers in attributes.
+pub(super) const NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;
