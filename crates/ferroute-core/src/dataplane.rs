@@ -1,4 +1,8 @@
-use std::{collections::BTreeSet, error::Error, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    error::Error,
+    time::Duration,
+};
 
 use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
 
@@ -163,6 +167,12 @@ pub trait Dataplane: Send {
     /// Does periodic work that no change of the desired state causes, such as the removal of objects that connections
     /// needed. Called about once per second; must be cheap if there is nothing to do, and reports errors itself.
     fn maintain(&mut self) {}
+
+    /// Returns the ports of this host on which a process relays UDP flows, with the service port that each serves. Empty in
+    /// modes without such a process.
+    fn relays(&self) -> HashMap<u16, ServicePortName> {
+        HashMap::new()
+    }
 
     /// Returns the progress of syncs, in modes that report it.
     fn progress(&self) -> Option<Progress> {

@@ -23,7 +23,12 @@ mod select;
 mod simulated;
 mod userspace;
 
-use std::{collections::BTreeMap, fmt, fs, net::IpAddr, path::Path};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt, fs,
+    net::IpAddr,
+    path::Path,
+};
 
 use ferroute_admin::metrics::ModeMetric;
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
@@ -118,6 +123,12 @@ pub trait RemovableMode: Send + Sync {
     /// Reports whether rules of this mode are in the kernel, false if that cannot be determined. The cost of the check does
     /// not depend on the number of rules.
     fn is_present(&self) -> bool;
+
+    /// Returns the ports of this host on which processes of this mode relay UDP flows of an IP family, also after another
+    /// mode has taken over. They hand flows over to the active rules themselves.
+    fn relay_ports(&self, _: IpFamily) -> HashSet<u16> {
+        HashSet::new()
+    }
 }
 
 /// Why leftovers are removed.
@@ -220,6 +231,7 @@ pub struct SimulatedSync {
 }
 
 /// A table of proxy modes.
+#[derive(Clone, Copy)]
 pub struct Registry {
     modes: &'static [&'static dyn Mode],
 }
@@ -285,6 +297,11 @@ impl Registry {
     /// Returns the service proxies whose rules are in the kernel, running or not.
     pub fn active_proxies<'a>(&self, kernel: &'a KernelRules) -> Vec<ActiveProxy<'a>> {
         self.modes.iter().flat_map(|mode| mode.active_proxies(kernel)).collect()
+    }
+
+    /// Returns the ports of this host on which processes of any mode relay UDP flows of an IP family.
+    pub fn relay_ports(&self, family: IpFamily) -> HashSet<u16> {
+        self.entries().flat_map(|entry| entry.relay_ports(family)).collect()
     }
 
     fn find(&self, name: ModeName) -> Option<&'static dyn Mode> {

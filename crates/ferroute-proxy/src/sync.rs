@@ -15,7 +15,7 @@ mod family;
 mod isolation;
 mod schedule;
 
-use std::{net::IpAddr, time::Duration};
+use std::{collections::HashSet, net::IpAddr, time::Duration};
 
 use ferroute_admin::history::ChangeOrigin;
 use ferroute_core::{IpFamily, tracker::TrackerEvent};
@@ -55,20 +55,26 @@ pub(crate) struct SyncLoop {
     leftovers_due: bool,
     conntrack: Box<dyn ConntrackTable>,
     host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
+    relay_ports: RelayPorts,
     schedule: Schedule,
     last_sync_took: Duration,
     synced: bool,
 }
 
+/// Returns the host's ports on which processes relay UDP flows of an IP family.
+type RelayPorts = Box<dyn Fn(IpFamily) -> HashSet<u16> + Send>;
+
 impl SyncLoop {
     /// Creates a sync loop that has not written anything yet. It removes `leftovers` after its first successful sync;
-    /// `host_addresses` returns the current addresses of the host's interfaces.
+    /// `host_addresses` returns the current addresses of the host's interfaces, `relay_ports` the host's ports on which
+    /// processes relay UDP flows.
     pub(crate) fn new(
         mut state: ObservedTracker,
         families: Vec<FamilySync>,
         leftovers: Vec<Box<dyn Leftovers>>,
         conntrack: Box<dyn ConntrackTable>,
         host_addresses: Box<dyn FnMut() -> Vec<IpAddr> + Send>,
+        relay_ports: RelayPorts,
         limits: Limits,
     ) -> Self {
         let schedule = Schedule::new(limits);
@@ -81,6 +87,7 @@ impl SyncLoop {
             leftovers_due: true,
             conntrack,
             host_addresses,
+            relay_ports,
             schedule,
             last_sync_took: Duration::ZERO,
             synced: false,
@@ -202,7 +209,7 @@ impl SyncLoop {
         for sync in &mut self.families {
             let (family, full) = (sync.family(), sync.needs_resync());
             observers.iter_mut().for_each(|observer| observer.on_sync_start(family, full));
-            match sync.sync(tracker, &mut *self.conntrack, &host_addresses) {
+            match sync.sync(tracker, &mut *self.conntrack, &host_addresses, &*self.relay_ports) {
                 Ok(outcome) => {
                     failed |= outcome.conntrack_error.is_some();
                     let (table, dataplane) = (tracker.table(family), sync.dataplane());

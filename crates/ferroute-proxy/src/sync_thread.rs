@@ -76,6 +76,7 @@ impl SyncThread {
         };
         let (changes, receiver) = mpsc::channel(QUEUE);
         let (end, ended) = oneshot::channel();
+        let registry = *registry;
         let families = dataplanes.into_iter();
         let families =
             families.map(|(family, dataplane)| FamilySync::new(family, dataplane, resolved.settings.clone()));
@@ -85,6 +86,7 @@ impl SyncThread {
             leftovers,
             Box::new(KernelConntrack),
             Box::new(host_addresses),
+            Box::new(move |family| registry.relay_ports(family)),
             limits,
         );
         let heartbeat = watchdog.heartbeat().clone();

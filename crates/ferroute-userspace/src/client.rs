@@ -227,6 +227,22 @@ impl RunningWorker {
         }
     }
 
+    /// Returns the ports on which it relays UDP flows of an IP family, also while it drains. Conntrack entries that lead
+    /// to them must be kept; it deletes them when no response is outstanding.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn relay_ports(&mut self, family: IpFamily) -> Result<Vec<u16>, WorkerError> {
+        let verb = "list UDP ports";
+        match self.request(verb, &Request::RelayPorts)? {
+            Response::RelayPorts(ports) => {
+                let is_ipv6 = family == IpFamily::V6;
+                Ok(ports.into_iter().filter(|(of, _)| *of == is_ipv6).map(|(_, port)| port).collect())
+            }
+            other => Err(unexpected(verb, &other)),
+        }
+    }
+
     /// Makes it stop accepting, and exit once its connections have ended or `deadline` has passed. Returns false if it has
     /// been doing so already.
     ///

@@ -2,13 +2,16 @@
 
 use std::{collections::HashMap, hash::Hash, io, sync::Arc, time::Duration};
 
-use ferroute_core::Protocol;
+use ferroute_core::{IpFamily, Protocol};
 use tokio::task::AbortHandle;
 
 use crate::{
+    datagram,
     listener::{Limits, Listener, ListenerSpec, ListenerStats, Shared},
     ports::PortRange,
-    tcp, udp,
+    retired::RetiredListener,
+    tcp,
+    udp::Flows,
 };
 
 /// Listeners by a key of the caller's choice. All methods must be called within a tokio runtime.
@@ -42,6 +45,8 @@ struct Open {
     spec: ListenerSpec,
     listener: Arc<Listener>,
     task: AbortHandle,
+    /// The flows of a UDP listener.
+    flows: Option<Arc<Flows>>,
 }
 
 /// A listener could not be opened.
@@ -78,30 +83,43 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         }
         let listener = Listener::new(self.shared.clone(), &spec);
         let start = self.opened;
-        let (port, task) = match spec.protocol {
+        let (port, task, flows) = match spec.protocol {
             Protocol::Tcp => {
                 let socket = self.ports.bind(start, |port| tcp::listen(spec.family, port))?;
-                (socket.local_addr()?.port(), tokio::spawn(tcp::serve(listener.clone(), socket)))
+                (socket.local_addr()?.port(), tokio::spawn(tcp::serve(listener.clone(), socket)), None)
             }
             Protocol::Udp => {
-                let socket = self.ports.bind(start, |port| udp::listen(spec.family, port))?;
-                (socket.local_addr()?.port(), tokio::spawn(udp::serve(listener.clone(), socket)))
+                let socket = self.ports.bind(start, |port| datagram::listen(spec.family, port))?;
+                let port = socket.local_addr()?.port();
+                let flows = Flows::new(listener.clone(), socket, self.shared.relay_ports.add(spec.family, port));
+                (port, tokio::spawn(flows.clone().serve()), Some(flows))
             }
             Protocol::Sctp => return Err(OpenError::UnsupportedProtocol(spec.protocol)),
         };
         self.opened = self.opened.wrapping_add(1);
-        let open = Open { port, spec, listener, task: task.abort_handle() };
+        let open = Open { port, spec, listener, task: task.abort_handle(), flows };
         if let Some(old) = self.listeners.insert(key, open) {
-            old.task.abort();
+            self.end(old, false);
         }
         Ok(port)
     }
 
-    /// Closes a listener. Its established connections continue.
+    /// Closes a listener. Its established connections continue, and UDP clients get responses that are on their way.
     pub fn close(&mut self, key: &K) {
         if let Some(open) = self.listeners.remove(key) {
-            open.task.abort();
+            self.end(open, false);
         }
+    }
+
+    /// Takes all listeners. The ports of UDP listeners stay in [`Engine::relay_ports`] while they are open.
+    pub fn take(&mut self) -> Self {
+        let listeners = std::mem::take(&mut self.listeners);
+        Self { shared: self.shared.clone(), ports: self.ports.clone(), listeners, opened: self.opened }
+    }
+
+    /// Returns the ports on which UDP flows are relayed, also those of closed listeners whose clients use them still.
+    pub fn relay_ports(&self) -> Vec<(IpFamily, u16)> {
+        self.shared.relay_ports.list()
     }
 
     /// Returns the keys of all open listeners.
@@ -120,11 +138,6 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         })
     }
 
-    /// Closes all listeners. Their established connections continue.
-    pub fn close_all(&mut self) {
-        self.listeners.drain().for_each(|(_, open)| open.task.abort());
-    }
-
     /// Returns the port of an open listener.
     pub fn port(&self, key: &K) -> Option<u16> {
         self.listeners.get(key).map(|open| open.port)
@@ -135,15 +148,32 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         self.listeners.get(key).map(|open| open.listener.stats())
     }
 
-    /// Closes all listeners and waits until the last TCP connection has ended or `deadline` has passed. Returns the number
-    /// of connections that remain; they end with the runtime.
+    /// Closes all listeners and waits until the last TCP connection has ended and the clients of all UDP flows use other
+    /// rules, or until `deadline` has passed. Returns the number of connections that remain; they end with the runtime.
     pub async fn drain(mut self, deadline: Duration) -> usize {
-        self.close_all();
+        for (_, open) in std::mem::take(&mut self.listeners) {
+            self.end(open, true);
+        }
         let limits = self.shared.limits;
         // More permits than 32 bits can count would need as many connections.
         let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
-        let ended = tokio::time::timeout(deadline, self.shared.connections.acquire_many(all)).await.is_ok();
+        let ended = async {
+            self.shared.retired.ended().await;
+            let _ = self.shared.connections.acquire_many(all).await;
+        };
+        let ended = tokio::time::timeout(deadline, ended).await.is_ok();
         if ended { 0 } else { limits.connections - self.shared.connections.available_permits() }
+    }
+
+    /// Ends a listener that no rule leads to. With `serves`, UDP clients that still use it are served meanwhile, because
+    /// its endpoints are those of the new rules.
+    fn end(&self, open: Open, serves: bool) {
+        let Open { port, spec, listener, task, flows } = open;
+        let Some(flows) = flows else { return task.abort() };
+        if !serves {
+            listener.balancer().update(&[], None);
+        }
+        self.shared.retired.add(RetiredListener::new(spec.family, port, flows, task));
     }
 }
 

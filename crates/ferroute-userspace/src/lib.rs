@@ -16,21 +16,27 @@
 
 mod balancer;
 mod client;
+mod datagram;
 mod dataplane;
 mod engine;
+mod exchange;
 mod listener;
 pub mod plan;
+mod planned_relay;
 mod ports;
 mod protocol;
 mod relay;
+mod relay_ports;
+mod retired;
 mod tcp;
 mod udp;
 mod worker;
 
 pub use client::{DRAIN_DEADLINE, RunningWorker, WorkerClient, WorkerError, WorkerProgram, running_workers};
-pub use dataplane::{PlannedRelay, Relay, UserspaceDataplane, listener_line};
+pub use dataplane::{Relay, UserspaceDataplane};
 pub use engine::{Engine, EngineListener, OpenError};
 pub use listener::{Limits, ListenerSpec, ListenerStats, Listeners};
+pub use planned_relay::{PlannedRelay, listener_line};
 pub use ports::{NoFreePort, PortRange};
 pub use protocol::OpenListener;
 pub use relay::Relayed;

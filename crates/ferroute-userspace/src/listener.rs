@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{balancer::Balancer, relay::PipePool};
+use crate::{balancer::Balancer, relay::PipePool, relay_ports::RelayPorts, retired::Retired};
 
 /// What a listener serves. Traffic of different policies uses different endpoints, and therefore different listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) pipes: PipePool,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) flows: Arc<Semaphore>,
+    pub(crate) relay_ports: RelayPorts,
+    pub(crate) retired: Retired,
 }
 
 /// What the tasks of one listener share.
@@ -115,6 +117,8 @@ impl Shared {
             pipes: PipePool::default(),
             connections: Arc::new(Semaphore::new(limits.connections)),
             flows: Arc::new(Semaphore::new(limits.flows)),
+            relay_ports: RelayPorts::default(),
+            retired: Retired::default(),
         })
     }
 }

@@ -27,6 +27,9 @@ pub(crate) enum Request {
     },
     /// Return all listeners; answered by [`Response::Listeners`].
     List,
+    /// Return the ports on which UDP flows are relayed, also while the worker drains; answered by
+    /// [`Response::RelayPorts`].
+    RelayPorts,
     /// Stop accepting, and exit once the last connection has ended or the time has passed; answered by
     /// [`Response::Draining`].
     Drain {
@@ -42,6 +45,8 @@ pub(crate) enum Response {
     Ports(Vec<Result<u16, String>>),
     /// All listeners.
     Listeners(Vec<OpenListener>),
+    /// The ports on which UDP flows are relayed, and whether they are IPv6.
+    RelayPorts(Vec<(bool, u16)>),
     /// The worker drains.
     Draining {
         /// An earlier request asked for it.

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::error_chain;
+use ferroute_core::{IpFamily, error_chain};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -76,7 +76,7 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     control.set_nonblocking(true)?;
     let control = UnixStream::from_std(control)?;
     let (listener, name) = listen()?;
-    let engine: SharedEngine = Arc::new(Mutex::new(Engine::new(settings.limits, settings.ports.clone())));
+    let engine: SharedEngine = Arc::new(Mutex::new(Engine::new(settings.limits, settings.ports)));
     let (deadlines, mut drains) = mpsc::channel(1);
     let drain = Drain { requested: Arc::default(), deadlines };
     tokio::spawn({
@@ -91,7 +91,7 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
         deadline = drains.recv() => deadline.unwrap_or(DRAIN_DEADLINE),
         _ = terminate.recv() => DRAIN_DEADLINE,
     };
-    let engine = std::mem::replace(&mut *lock(&engine), Engine::new(settings.limits, settings.ports));
+    let engine = lock(&engine).take();
     if !deadline.is_zero() {
         // Connections whose first packet passed the old rules are still on their way.
         sleep(ACCEPT_GRACE).await;
@@ -196,6 +196,10 @@ async fn answer_one(
         Request::List => {
             let engine = lock(engine);
             Response::Listeners(engine.open().map(OpenListener::new).collect())
+        }
+        Request::RelayPorts => {
+            let ports = lock(engine).relay_ports();
+            Response::RelayPorts(ports.into_iter().map(|(family, port)| (family == IpFamily::V6, port)).collect())
         }
         Request::Drain { deadline } => {
             let already = drain.requested.swap(true, Relaxed);

@@ -3,7 +3,7 @@
 mod leftovers;
 mod planned;
 
-use std::{ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, time::Duration};
+use std::{collections::HashSet, ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, time::Duration};
 
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, USERSPACE_METRICS};
@@ -14,7 +14,7 @@ use ferroute_iptables::exec::{ChainMode, GroupWriter};
 use ferroute_userspace::{
     Limits, PlannedRelay, PortRange, Relay, UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
     plan::{PlanContext, State},
-    run_worker,
+    run_worker, running_workers,
 };
 
 use self::{leftovers::Workers, planned::Planned};
@@ -119,6 +119,21 @@ impl RemovableMode for Userspace {
 
     fn is_present(&self) -> bool {
         chain_modes().contains(&ChainMode::Userspace)
+    }
+
+    fn relay_ports(&self, family: IpFamily) -> HashSet<u16> {
+        let workers = running_workers().unwrap_or_else(|error| {
+            tracing::warn!("{}", chain(&error));
+            Vec::new()
+        });
+        let ports = workers.into_iter().flat_map(|mut worker| {
+            worker.relay_ports(family).unwrap_or_else(|error| {
+                // It has just ended, or hangs.
+                tracing::debug!(pid = worker.process_id(), "{}", chain(&error));
+                Vec::new()
+            })
+        });
+        ports.collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Syncs of one IP family: rules, then stale conntrack entries.
 
 use std::{
+    collections::HashSet,
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -141,6 +142,7 @@ impl FamilySync {
         tracker: &mut Tracker,
         conntrack: &mut dyn ConntrackTable,
         host_addresses: &[IpAddr],
+        relay_ports: &dyn Fn(IpFamily) -> HashSet<u16>,
     ) -> Result<FamilyOutcome, DataplaneError> {
         let start = Instant::now();
         let full = self.needs_resync;
@@ -156,10 +158,11 @@ impl FamilySync {
         let report = self.write(full, table, &changes)?;
         self.needs_resync = false;
         let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
-        let (conntrack_deleted, conntrack_error) = match self.delete_stale(conntrack, host_addresses) {
-            Ok(deleted) => (deleted, None),
-            Err(error) => (0, Some(error)),
-        };
+        let (conntrack_deleted, conntrack_error) =
+            match self.delete_stale(table, conntrack, host_addresses, relay_ports) {
+                Ok(deleted) => (deleted, None),
+                Err(error) => (0, Some(error)),
+            };
         let conntrack_took = conntrack_start.map(|start| start.elapsed());
         let took = start.elapsed();
         Ok(FamilyOutcome { report, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
@@ -292,14 +295,31 @@ impl FamilySync {
         }
     }
 
-    fn delete_stale(&mut self, conntrack: &mut dyn ConntrackTable, host_addresses: &[IpAddr]) -> anyhow::Result<usize> {
+    fn delete_stale(
+        &mut self,
+        table: &ServiceTable,
+        conntrack: &mut dyn ConntrackTable,
+        host_addresses: &[IpAddr],
+        relay_ports: &dyn Fn(IpFamily) -> HashSet<u16>,
+    ) -> anyhow::Result<usize> {
         if self.stale.is_empty() {
             return Ok(0);
         }
         let is_local = |address: IpAddr| address.is_loopback() || host_addresses.contains(&address);
         let stale = &self.stale;
+        let (relay_ports, relays) = (relay_ports(self.family), self.dataplane.relays());
         let deleted = conntrack.delete_udp(self.family, &mut |destination, reply_source| {
-            stale.is_stale(destination, reply_source, is_local)
+            if !relay_ports.contains(&reply_source.port()) || !is_local(reply_source.ip()) {
+                return stale.is_stale(destination, reply_source, is_local);
+            }
+            // The process that relays the flow deletes the entry when no response is outstanding, unless it goes on serving
+            // the port. Then the flow may not stay if its frontend is not the service port's any more.
+            let Some(name) = relays.get(&reply_source.port()) else { return false };
+            let is_served = table.entries.get(name).is_some_and(|entry| {
+                let mut frontends = entry.service.frontends(name.protocol);
+                frontends.any(|(_, frontend)| frontend.matches(destination, is_local))
+            });
+            destination != reply_source && !is_served
         })?;
         self.stale = StaleConntrackEntries::default();
         Ok(deleted)

@@ -1,13 +1,14 @@
 mod isolation;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, ServiceTable, SyncReport, Tracker,
+    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, ServicePortName, ServiceTable, SyncReport,
+    Tracker,
     parse::ObjectVersion,
     testing::{namespaced_name, node, pod, service, slice},
     tracker::TrackerEvent,
@@ -65,7 +66,18 @@ impl Dataplane for FakeDataplane {
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         Ok(std::mem::take(&mut *self.modified.lock().unwrap()))
     }
+
+    fn relays(&self) -> HashMap<u16, ServicePortName> {
+        let service = namespaced_name("kube-system/dns");
+        [(RELAY, ServicePortName { service, port: "dns".into(), protocol: Protocol::Udp })].into()
+    }
 }
+
+/// A port on which a process relays the flows of a Service.
+const RELAY: u16 = 40_000;
+
+/// The port of a process that rules do not lead to.
+const DRAINING_RELAY: u16 = 41_000;
 
 /// Leftovers of another mode; the first removals fail.
 #[derive(Debug)]
@@ -168,6 +180,7 @@ impl Rig {
             vec![Box::new(leftovers)],
             Box::new(FakeConntrack { journal: journal.clone(), entries }),
             Box::new(|| vec![[192, 168, 0, 1].into()]),
+            Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
             Limits {
                 min_interval,
                 burst: 2,
@@ -316,6 +329,33 @@ async fn stale_conntrack_entries_are_deleted_after_sync_and_not_before() {
     let journal = rig.within(Duration::from_secs(10)).await;
     assert!(journal.contains(&"delete entry 10.96.0.10:53 from 10.0.0.1:53".to_owned()), "{journal:?}");
     assert_eq!(journal.iter().filter(|line| line.starts_with("delete")).count(), 1, "{journal:?}");
+}
+
+/// A process that relays flows deletes their entries itself, without losing responses.
+#[tokio::test(start_paused = true)]
+async fn flows_through_a_process_are_left_to_it() {
+    let rig = Rig::start(&[
+        ("10.96.0.10:53", "192.168.0.1:41000"),
+        ("10.96.0.10:53", "192.168.0.1:40000"),
+        ("192.168.0.1:30053", "192.168.0.1:40000"),
+        ("192.168.0.1:40000", "192.168.0.1:40000"),
+        ("10.96.0.99:53", "192.168.0.1:40000"),
+        ("10.96.0.10:53", "10.0.0.9:40000"),
+        ("10.96.0.10:53", "192.168.0.1:42000"),
+    ]);
+    let mut all = dns_with(&["10.0.0.1"]);
+    all.push(Change::Synced);
+    let journal = rig.after(all).await;
+    let deleted: Vec<_> = journal.iter().filter(|line| line.starts_with("delete")).collect();
+    assert_eq!(
+        deleted,
+        [
+            "delete entry 10.96.0.99:53 from 192.168.0.1:40000",
+            "delete entry 10.96.0.10:53 from 10.0.0.9:40000",
+            "delete entry 10.96.0.10:53 from 192.168.0.1:42000",
+        ],
+        "those that lead to no process, or through it to a Service without that address"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,8 @@ pub(crate) struct Cluster {
     pub(crate) node: NetNs,
     /// Addresses: 192.168.0.9 and fd00:168::9. All routes lead through the node.
     pub(crate) client: NetNs,
-    _pods: NetNs,
+    /// Has the addresses of all pods.
+    pub(crate) pods: NetNs,
     _servers: Servers,
 }
 
@@ -74,7 +75,7 @@ impl Cluster {
             pods.add_address(&format!("{v6}/64"), "eth0");
         }
         let servers = Servers::start(&pods);
-        Self { node, client, _pods: pods, _servers: servers }
+        Self { node, client, pods, _servers: servers }
     }
 }
 

@@ -17,6 +17,7 @@ mod doctor;
 mod failures;
 mod families;
 mod firewalld;
+mod handover;
 mod hangs;
 mod health;
 mod held_ports;

@@ -91,6 +91,7 @@ async fn check(style: Style) {
         Vec::new(),
         Box::new(FakeConntrack { journal: Journal::default(), entries: Vec::new() }),
         Box::new(Vec::new),
+        Box::new(|_| HashSet::new()),
         Limits {
             min_interval: Duration::from_secs(1),
             burst: 2,
