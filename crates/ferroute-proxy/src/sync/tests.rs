@@ -37,8 +37,6 @@ struct FakeDataplane {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
-    /// The time that a sync takes, during which it blocks.
-    duration: Duration,
 }
 
 impl FakeDataplane {
@@ -52,7 +50,6 @@ impl FakeDataplane {
 
 impl Dataplane for FakeDataplane {
     fn sync(&mut self, _: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
-        std::thread::sleep(self.duration);
         let names: Vec<String> = changes.services.iter().map(ToString::to_string).collect();
         self.journal.write(format!("sync {}", names.join(" ")));
         self.result()
@@ -152,25 +149,18 @@ impl Rig {
 
     /// Starts with leftovers of another mode, whose first `failures_left` removals fail.
     fn with_leftovers(conntrack: &[(&str, &str)], failures_left: usize) -> Self {
-        Self::with_limit(conntrack, failures_left, Duration::from_secs(1), Duration::ZERO)
+        let (rig, sync, receiver) = Self::stopped(conntrack, failures_left);
+        tokio::spawn(sync.run(receiver));
+        rig
     }
 
-    /// Like `with_leftovers`, with this time between syncs, each of which takes `duration`.
-    fn with_limit(
-        conntrack: &[(&str, &str)],
-        failures_left: usize,
-        min_interval: Duration,
-        duration: Duration,
-    ) -> Self {
+    /// Returns a loop that has not been started, and the queue of its changes.
+    fn stopped(conntrack: &[(&str, &str)], failures_left: usize) -> (Self, SyncLoop, mpsc::Receiver<Vec<Change>>) {
         let journal = Journal::default();
         let failures = Arc::new(Mutex::new(VecDeque::new()));
         let modified = Arc::new(Mutex::new(false));
-        let dataplane = FakeDataplane {
-            journal: journal.clone(),
-            failures: failures.clone(),
-            modified: modified.clone(),
-            duration,
-        };
+        let dataplane =
+            FakeDataplane { journal: journal.clone(), failures: failures.clone(), modified: modified.clone() };
         let leftovers = FakeLeftovers { journal: journal.clone(), failures_left };
         let parse = |(destination, source): &(&str, &str)| (destination.parse().unwrap(), source.parse().unwrap());
         let entries = conntrack.iter().map(parse).collect();
@@ -182,15 +172,14 @@ impl Rig {
             Box::new(|| vec![[192, 168, 0, 1].into()]),
             Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
             Limits {
-                min_interval,
+                min_interval: Duration::from_secs(1),
                 burst: 2,
                 first_retry: Duration::from_millis(100),
                 longest_retry: Duration::from_secs(30),
             },
         );
         let (changes, receiver) = mpsc::channel(16);
-        tokio::spawn(sync.run(receiver));
-        Self { changes, journal, failures, modified }
+        (Self { changes, journal, failures, modified }, sync, receiver)
     }
 
     /// Starts a loop and syncs a first Service.
@@ -244,29 +233,30 @@ async fn no_rule_is_written_before_initial_lists() {
 }
 
 /// A sender that waits for the queue while a sync takes long has many more changes.
-#[tokio::test]
-async fn changes_that_wait_for_the_queue_during_long_syncs_are_covered_by_few_syncs() {
-    let rig = Rig::with_limit(&[], 0, Duration::ZERO, Duration::from_millis(20));
-    rig.changes.send(vec![web(), Change::Synced]).await.unwrap();
-    let changes = rig.changes.clone();
-    let sent = tokio::task::spawn_blocking(move || {
-        for number in 0..BATCHES {
-            let service = service(&format!("many/{number}")).cluster_ip("10.96.1.1").port("http", 80);
-            let event = TrackerEvent::from_service(&service.build()).unwrap();
-            changes.blocking_send(vec![Change::Desired(event, origin())]).unwrap();
-        }
-    });
-    sent.await.unwrap();
-    let mut journal = Vec::new();
-    while !journal.iter().any(|line| *line == format!("synced {} ports", BATCHES + 1)) {
-        journal.extend(rig.within(Duration::from_millis(10)).await);
+#[tokio::test(start_paused = true)]
+async fn changes_that_wait_for_the_queue_during_a_long_sync_are_received_together() {
+    for (took, all) in [(Duration::from_secs(1), true), (Duration::ZERO, false)] {
+        let (rig, mut sync, mut receiver) = Rig::stopped(&[], 0);
+        sync.last_sync_took = took;
+        tokio::spawn(async move {
+            for number in 0..BATCHES {
+                let service = service(&format!("many/{number}")).cluster_ip("10.96.1.1").port("http", 80);
+                let event = TrackerEvent::from_service(&service.build()).unwrap();
+                if rig.changes.send(vec![Change::Desired(event, origin())]).await.is_err() {
+                    return;
+                }
+            }
+            // The queue stays open.
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        // The time stands still while there are batches.
+        let received = sync.apply_queued(&mut receiver).await;
+        assert_eq!(received == BATCHES, all, "{received} after a sync of {took:?}");
     }
-    let syncs = journal.iter().filter(|line| line.starts_with("sync ")).count();
-    // Otherwise there is one for each length of the queue.
-    assert!(syncs < BATCHES / 16 / 4, "{syncs}");
 }
 
-/// The number of batches is a multiple of the length of the queue.
+/// Far more than the queue holds.
 const BATCHES: usize = 1_600;
 
 #[tokio::test(start_paused = true)]
