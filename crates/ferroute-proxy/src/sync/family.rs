@@ -179,7 +179,7 @@ impl FamilySync {
         // What belongs to service ports that are set aside is no reason for a sync.
         let is_empty = allowed.previous.is_empty() && !allowed.node && !allowed.service_cidrs;
         let mut report = match (full, is_empty) {
-            (true, _) => Some(self.resync(table, changes)?),
+            (true, _) => Some(self.resync(table, changes, None)?),
             (false, true) => None,
             (false, false) => Some(self.sync_changes(table, &allowed)?),
         };
@@ -204,20 +204,50 @@ impl FamilySync {
                 self.set_aside(&report, Some(changes));
                 Ok(report)
             }
-            Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
+            Err(DataplaneError::Rejected { service_port, .. }) => self.resync(table, changes, Some(service_port)),
             Err(error) => Err(error),
         }
     }
 
-    fn resync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
-        let applied = self.isolation.apply(table, None);
-        match self.dataplane.resync(&applied) {
-            Ok(report) => {
-                self.set_aside(&report, None);
-                Ok(report)
+    /// Compares and writes all rules. A service port is set aside once it was rejected twice in a row, and `suspect` was
+    /// rejected before: between reading and writing, another program may have removed what the rules refer to, and the rules
+    /// are read again before the second attempt.
+    fn resync(
+        &mut self,
+        table: &ServiceTable,
+        changes: &Changes,
+        mut suspect: Option<ServicePortName>,
+    ) -> Result<SyncReport, DataplaneError> {
+        let mut rejected = Vec::new();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let error = match self.dataplane.resync(&self.isolation.apply(table, None)) {
+                Ok(mut report) => {
+                    self.set_aside(&report, None);
+                    report.rejected.append(&mut rejected);
+                    return Ok(report);
+                }
+                Err(error) => error,
+            };
+            let DataplaneError::Rejected { service_port, .. } = &error else { return Err(error) };
+            // The service ports that were found stay set aside, and the next sync finds more.
+            if attempts == MAX_ATTEMPTS {
+                return Err(error);
             }
-            Err(error @ DataplaneError::Rejected { .. }) => self.resync_without(error, table, changes),
-            Err(error) => Err(error),
+            if suspect.as_ref() != Some(service_port) {
+                suspect = Some(service_port.clone());
+                continue;
+            }
+            let accepted = match self.isolation.has_accepted_rules(service_port) {
+                // Not even without it.
+                Some(false) => return Err(error),
+                // Its last accepted rules are rejected now.
+                Some(true) => None,
+                None => changes.previous.get(service_port).cloned().flatten(),
+            };
+            rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
+            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
         }
     }
 
@@ -228,38 +258,6 @@ impl FamilySync {
             let accepted = changes.and_then(|changes| changes.previous.get(service_port).cloned().flatten());
             self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
         }
-    }
-
-    /// Writes all rules without those of the service port that an error names, and of others that are rejected then.
-    fn resync_without(
-        &mut self,
-        mut error: DataplaneError,
-        table: &ServiceTable,
-        changes: &Changes,
-    ) -> Result<SyncReport, DataplaneError> {
-        let mut rejected = Vec::new();
-        for _ in 0..MAX_REJECTIONS {
-            let DataplaneError::Rejected { service_port, .. } = &error else { return Err(error) };
-            let accepted = match self.isolation.has_accepted_rules(service_port) {
-                // Not even without it.
-                Some(false) => return Err(error),
-                // Its last accepted rules are rejected now.
-                Some(true) => None,
-                None => changes.previous.get(service_port).cloned().flatten(),
-            };
-            rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
-            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
-            match self.dataplane.resync(&self.isolation.apply(table, None)) {
-                Ok(mut report) => {
-                    self.set_aside(&report, None);
-                    report.rejected.append(&mut rejected);
-                    return Ok(report);
-                }
-                Err(next) => error = next,
-            }
-        }
-        // The service ports that were found stay set aside, and the next sync finds more.
-        Err(error)
     }
 
     /// Writes the rules of a service port that was rejected.
@@ -326,5 +324,5 @@ impl FamilySync {
     }
 }
 
-/// How many service ports one sync may set aside where each costs a full sync. The next one continues.
-const MAX_REJECTIONS: usize = 16;
+/// How often one sync may write all rules, to set service ports aside. The next one continues.
+const MAX_ATTEMPTS: usize = 32;

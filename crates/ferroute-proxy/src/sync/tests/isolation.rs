@@ -20,6 +20,8 @@ enum Style {
 struct PickyDataplane {
     style: Style,
     refused: Arc<Mutex<&'static str>>,
+    /// How often it is still refused.
+    refusals: Arc<Mutex<usize>>,
     /// The endpoints of all service ports that have rules.
     applied: Arc<Mutex<BTreeMap<ServicePortName, Vec<String>>>>,
     attempts: Arc<Mutex<usize>>,
@@ -35,10 +37,12 @@ impl PickyDataplane {
                 continue;
             };
             let endpoints: Vec<String> = entry.endpoints.iter().map(|it| it.address.to_string()).collect();
-            if !endpoints.contains(&(*self.refused.lock().unwrap()).to_owned()) {
+            let mut refusals = self.refusals.lock().unwrap();
+            if *refusals == 0 || !endpoints.contains(&(*self.refused.lock().unwrap()).to_owned()) {
                 applied.insert(name.clone(), endpoints);
                 continue;
             }
+            *refusals -= 1;
             *self.attempts.lock().unwrap() += 1;
             if self.style == Style::Fails {
                 let (rules, service_port) = ("rules".to_owned(), name.clone());
@@ -77,17 +81,18 @@ fn service_of(name: &str, address: &str) -> Change {
     Change::Desired(TrackerEvent::from_service(&service.build()).unwrap(), origin())
 }
 
-async fn check(style: Style) {
+/// Starts syncs with a dataplane that refuses an endpoint a number of times.
+fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Change>>) {
     let dataplane = PickyDataplane {
         style,
         refused: Arc::new(Mutex::new("10.0.0.66")),
+        refusals: Arc::new(Mutex::new(refusals)),
         applied: Arc::default(),
         attempts: Arc::default(),
     };
-    let PickyDataplane { refused, applied, attempts, .. } = dataplane.clone();
     let sync = SyncLoop::new(
         ObservedTracker::new(Tracker::new(node("node-1")), Vec::new()),
-        vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
+        vec![FamilySync::new(IpFamily::V4, Box::new(dataplane.clone()), ProxySettings::default())],
         Vec::new(),
         Box::new(FakeConntrack { journal: Journal::default(), entries: Vec::new() }),
         Box::new(Vec::new),
@@ -101,6 +106,11 @@ async fn check(style: Style) {
     );
     let (changes, receiver) = mpsc::channel(16);
     tokio::spawn(sync.run(receiver));
+    (dataplane, changes)
+}
+
+async fn check(style: Style) {
+    let (PickyDataplane { refused, applied, attempts, .. }, changes) = start(style, usize::MAX);
     let after = async |time: u64, batch: Vec<Change>| {
         changes.send(batch).await.unwrap();
         tokio::time::sleep(Duration::from_secs(time)).await;
@@ -149,4 +159,17 @@ async fn refused_service_port_does_not_delay_others_where_the_mode_reports_it() 
 #[tokio::test(start_paused = true)]
 async fn refused_service_port_does_not_delay_others_where_the_mode_fails() {
     check(Style::Fails).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_port_that_is_refused_once_because_of_another_program_is_not_set_aside() {
+    let (dataplane, changes) = start(Style::Fails, 0);
+    let batch = vec![slice_of("web", &["10.0.0.1"]), service_of("web", "10.96.0.2"), Change::Synced];
+    changes.send(batch).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    *dataplane.refusals.lock().unwrap() = 1;
+    changes.send(vec![slice_of("web", &["10.0.0.66"])]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(*dataplane.attempts.lock().unwrap(), 1);
+    assert_eq!(dataplane.applied.lock().unwrap().values().cloned().collect::<Vec<_>>(), [["10.0.0.66"]]);
 }
