@@ -245,7 +245,7 @@ deps-demo:
 
 deps-test: deps-demo
 	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
-	    dbus-daemon:dbus-daemon dbus-send:dbus-bin)
+	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace)
 
 deps-vm: deps-test
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)

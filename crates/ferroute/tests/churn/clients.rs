@@ -30,8 +30,8 @@ pub(crate) struct Record {
     pub(crate) client: Client,
     pub(crate) protocol: Protocol,
     pub(crate) target: SocketAddr,
-    /// The source port, if it is known.
-    pub(crate) port: Option<u16>,
+    /// The source port.
+    pub(crate) port: u16,
     pub(crate) start: Instant,
     pub(crate) end: Instant,
     pub(crate) outcome: Outcome,
@@ -115,8 +115,8 @@ struct Machine {
     /// The client with its IPv4 and its IPv6 address.
     families: [Client; 2],
     shared: Arc<Shared>,
-    /// The number of UDP flows so far, which determines their source ports: a flow with a port that was used recently would
-    /// belong to an earlier flow.
+    /// The number of connections and flows so far, which determines their source ports: one with a port that was used recently
+    /// could belong to the connection tracking entry of an earlier one, and follow the rules of that time.
     flows: AtomicU32,
 }
 
@@ -152,14 +152,14 @@ impl Machine {
                 random.choice(&targets.all).copied()
             };
             let Some((protocol, target)) = target else { continue };
+            let port = self.next_port();
             let start = Instant::now();
-            let mut port = None;
             let result = match protocol {
-                Protocol::Tcp => connect(target).await.map(|(endpoint, stream)| {
+                Protocol::Tcp => connect(target, Some(port)).await.map(|(endpoint, stream)| {
                     reset(stream.get_ref());
                     endpoint
                 }),
-                _ => self.request(target, &mut port).await,
+                _ => request(target, port).await,
             };
             self.record(protocol, target, port, start, result);
         }
@@ -169,7 +169,7 @@ impl Machine {
         &self,
         protocol: Protocol,
         target: SocketAddr,
-        port: Option<u16>,
+        port: u16,
         start: Instant,
         result: io::Result<SocketAddr>,
     ) {
@@ -197,9 +197,10 @@ impl Machine {
             sleep(Duration::from_millis(random.u64(PAUSE))).await;
             let target = random.choice(&self.shared.targets.lock().unwrap().steady).copied();
             let Some(target) = target else { continue };
+            let port = self.next_port();
             let start = Instant::now();
             // Failures to connect are recorded by the other tasks.
-            let Ok((_, mut stream)) = connect(target).await else { continue };
+            let Ok((_, mut stream)) = connect(target, Some(port)).await else { continue };
             for _ in 0..random.u32(4..60) {
                 if self.is_stopped() {
                     break;
@@ -207,7 +208,7 @@ impl Machine {
                 sleep(HOLD_PAUSE).await;
                 if let Err(error) = echo(&mut stream).await {
                     let text = format!("after {:?}: {error}", start.elapsed());
-                    self.record(Protocol::Tcp, target, None, start, Err(io::Error::other(text)));
+                    self.record(Protocol::Tcp, target, port, start, Err(io::Error::other(text)));
                     break;
                 }
             }
@@ -215,41 +216,43 @@ impl Machine {
         }
     }
 
-    /// Sends datagrams until one is replied to.
-    async fn request(&self, target: SocketAddr, port: &mut Option<u16>) -> io::Result<SocketAddr> {
-        let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        let socket = loop {
-            let flow = self.flows.fetch_add(1, Ordering::Relaxed) % u32::from(u16::MAX - FIRST_PORT);
-            let next = FIRST_PORT + u16::try_from(flow).expect("the remainder is a port");
-            match UdpSocket::bind((any, next)).await {
-                Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-                bound => {
-                    *port = Some(next);
-                    break bound?;
-                }
-            }
-        };
-        socket.connect(target).await?;
-        let mut buffer = [0; 128];
-        for number in 0..DATAGRAMS {
-            match socket.send(number.to_string().as_bytes()).await {
-                // The rules of the output hook drop the packet, or reject it, which a subsequent ICMP error shows.
-                Err(error) if error.raw_os_error() == Some(EPERM) => {}
-                sent => _ = sent?,
-            }
-            let Ok(received) = timeout(DATAGRAM_TIMEOUT, socket.recv(&mut buffer)).await else { continue };
-            let reply = String::from_utf8_lossy(&buffer[..received?]);
-            let endpoint = reply.split(' ').next().and_then(|endpoint| endpoint.parse().ok());
-            return endpoint.ok_or_else(|| io::Error::other(format!("received {reply:?}")));
-        }
-        Err(ErrorKind::TimedOut.into())
+    /// Returns a source port that has not been used for minutes.
+    fn next_port(&self) -> u16 {
+        let flow = self.flows.fetch_add(1, Ordering::Relaxed) % u32::from(u16::MAX - FIRST_PORT);
+        FIRST_PORT + u16::try_from(flow).expect("the remainder is a port")
     }
 }
 
-/// Connects and returns the endpoint that accepted the connection.
-pub(crate) async fn connect(target: SocketAddr) -> io::Result<(SocketAddr, BufReader<TcpStream>)> {
+/// Sends datagrams until one is replied to.
+async fn request(target: SocketAddr, port: u16) -> io::Result<SocketAddr> {
+    let socket = UdpSocket::bind((any_address(target), port)).await?;
+    socket.connect(target).await?;
+    let mut buffer = [0; 128];
+    for number in 0..DATAGRAMS {
+        match socket.send(number.to_string().as_bytes()).await {
+            // The rules of the output hook drop the packet, or reject it, which a subsequent ICMP error shows.
+            Err(error) if error.raw_os_error() == Some(EPERM) => {}
+            sent => _ = sent?,
+        }
+        let Ok(received) = timeout(DATAGRAM_TIMEOUT, socket.recv(&mut buffer)).await else { continue };
+        let reply = String::from_utf8_lossy(&buffer[..received?]);
+        let endpoint = reply.split(' ').next().and_then(|endpoint| endpoint.parse().ok());
+        return endpoint.ok_or_else(|| io::Error::other(format!("received {reply:?}")));
+    }
+    Err(ErrorKind::TimedOut.into())
+}
+
+fn any_address(target: SocketAddr) -> IpAddr {
+    if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() }
+}
+
+/// Connects, from a source port or from any, and returns the endpoint that accepted the connection.
+pub(crate) async fn connect(target: SocketAddr, port: Option<u16>) -> io::Result<(SocketAddr, BufReader<TcpStream>)> {
     let deadline = tokio::time::Instant::now() + TCP_TIMEOUT;
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if let Some(port) = port {
+        socket.bind((any_address(target), port).into())?;
+    }
     let stream = timeout_at(deadline, socket.connect(target)).await.map_err(|_| ErrorKind::TimedOut)??;
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
@@ -286,5 +289,5 @@ const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const EPERM: i32 = 1;
 const DATAGRAMS: u32 = 3;
 const DATAGRAM_TIMEOUT: Duration = Duration::from_millis(700);
-/// Above the ports of the servers.
-const FIRST_PORT: u16 = 10_000;
+/// Above the ports of the servers, node ports and the ports that the kernel chooses (`network`): no other socket has one of them.
+const FIRST_PORT: u16 = 32_768;

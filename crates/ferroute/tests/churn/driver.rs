@@ -245,7 +245,7 @@ impl Driver {
     fn probe(&self, target: std::net::SocketAddr) -> Option<std::net::SocketAddr> {
         self.network.outside.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(connect(target)).ok().map(|(endpoint, _)| endpoint)
+            runtime.block_on(connect(target, None)).ok().map(|(endpoint, _)| endpoint)
         })
     }
 
@@ -281,7 +281,7 @@ impl Driver {
             if let Err(error) = self.oracle.check(record) {
                 let start = self.start;
                 let at = |time: Instant| time.saturating_duration_since(start).as_millis();
-                let flow = record.port.map(|port| kernel::flow(&self.network.node, port)).unwrap_or_default();
+                let flow = kernel::flow(&self.network.node, record.protocol, record.port);
                 self.violations.push(format!("{}..{} ms: {error}\n  {flow}", at(record.start), at(record.end)));
                 self.note(format!("VIOLATION by a connection of {}..{} ms", at(record.start), at(record.end)));
             }

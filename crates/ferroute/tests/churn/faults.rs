@@ -14,7 +14,7 @@ use std::{
 use crate::{
     driver::{Driver, Failure, RECOVERY},
     kernel::{self, NftSession},
-    limits::Limit,
+    limits::{Limit, SocketFaults},
     objects,
     process::get,
     schedule::{ApiFault, Fault, Step},
@@ -46,6 +46,9 @@ impl Driver {
         self.cause(fault, during)?;
         self.note("the fault has ended");
         self.settle(if matches!(fault, Fault::Api(_)) { API_RECOVERY } else { RECOVERY })?;
+        // The proxy applies lists while it receives them, so that the first change may be applied before the rest of its list.
+        // The second arrives after the list.
+        self.settle(RECOVERY)?;
         if disturbs_rules {
             self.pause(REPAIR.saturating_sub(start.elapsed()))?;
         }
@@ -131,6 +134,11 @@ impl Driver {
                 let limit = Limit::processes(self.process().id());
                 self.execute(during)?;
                 drop(limit);
+            }
+            Fault::Sockets { error, every } => {
+                let faults = SocketFaults::start(self.process().id(), error, *every);
+                self.execute(during)?;
+                drop(faults);
             }
             Fault::Api(fault) => self.api_fault(fault, during)?,
             Fault::Commits | Fault::InvalidObjects => unreachable!("not a fault of the proxy"),

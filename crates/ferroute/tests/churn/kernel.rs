@@ -5,6 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use ferroute_core::Protocol;
 use ferroute_testing::NetNs;
 
 use crate::{listing, schedule::Interference};
@@ -81,12 +82,11 @@ pub(crate) fn state(node: &NetNs) -> Vec<String> {
     lines
 }
 
-/// Returns the connection tracking entries of a UDP flow.
-pub(crate) fn flow(node: &NetNs, port: u16) -> String {
+/// Returns the connection tracking entries with a source port.
+pub(crate) fn flow(node: &NetNs, protocol: Protocol, port: u16) -> String {
+    let (protocol, port) = (protocol.as_str().to_lowercase(), port.to_string());
     let families = ["ipv4", "ipv6"];
-    families
-        .map(|family| node.command("conntrack", &["-L", "-f", family, "-p", "udp", "--sport", &port.to_string()]))
-        .concat()
+    families.map(|family| node.command("conntrack", &["-L", "-f", family, "-p", &protocol, "--sport", &port])).concat()
 }
 
 fn canary_entry(node: &NetNs) -> String {

@@ -1,6 +1,11 @@
-//! Limits on the resources of a process.
+//! Limits on the resources of a process, and failures of its system calls.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
 /// A limit on the number of processes and threads, or of open files, which ends on drop.
 pub(crate) enum Limit {
@@ -35,6 +40,51 @@ impl Drop for Limit {
         }
     }
 }
+
+/// Failures of system calls of all threads of a process, which end on drop.
+pub(crate) struct SocketFaults {
+    strace: Child,
+}
+
+impl SocketFaults {
+    /// Lets one in `every` sends and receptions of a process fail with an error.
+    pub(crate) fn start(process: u32, error: &str, every: u32) -> Self {
+        let calls = "sendto,sendmsg,recvfrom,recvmsg";
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-p", &process.to_string(), "-e", &format!("trace={calls}")]);
+        command.args(["-e", &format!("inject={calls}:error={error}:when={every}+{every}")]);
+        let strace = command.stdin(Stdio::null()).spawn().expect("strace is installed");
+        let mut faults = Self { strace };
+        let start = Instant::now();
+        while !is_traced(process) {
+            let exited = faults.strace.try_wait().unwrap();
+            assert!(exited.is_none() && start.elapsed() < TRACE_TIMEOUT, "strace cannot trace {process}: {exited:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        faults
+    }
+}
+
+impl Drop for SocketFaults {
+    fn drop(&mut self) {
+        // SIGTERM makes it let the process go on by itself. It has not been waited for, so its process ID is still its own.
+        let id = nix::unistd::Pid::from_raw(self.strace.id().cast_signed());
+        _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
+        _ = self.strace.wait();
+    }
+}
+
+/// Reports whether all threads of a process are traced.
+fn is_traced(process: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        // The thread may have ended.
+        status.is_empty() || !status.contains("\nTracerPid:\t0\n")
+    })
+}
+
+const TRACE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn prlimit(process: u32, arguments: &[&str]) -> String {
     let output = Command::new("prlimit").args(["--pid", &process.to_string()]).args(arguments).output();

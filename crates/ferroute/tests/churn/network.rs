@@ -54,6 +54,8 @@ impl Network {
     fn set_parameters(&self) {
         for machine in self.machines() {
             machine.command("sysctl", &["-qw", "net.ipv6.conf.default.accept_dad=0", "net.ipv6.conf.all.accept_dad=0"]);
+            // The ports above these are those of clients, which never use one again within minutes.
+            machine.command("sysctl", &["-qw", "net.ipv4.ip_local_port_range=10000 29999"]);
             // The kernel must not suppress ICMP errors of frequent requests.
             machine.command("sysctl", &["-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0"]);
             // Older kernels have one limit for all namespaces, which must stay as it is.

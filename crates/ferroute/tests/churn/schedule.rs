@@ -138,6 +138,8 @@ pub(crate) enum Fault {
     Descriptors,
     /// The proxy cannot start processes or threads.
     Processes,
+    /// One in `every` sends to and receptions from sockets, those of netlink among them, fails with an error by name.
+    Sockets { error: &'static str, every: u32 },
     /// The API server misbehaves.
     Api(ApiFault),
 }
@@ -330,9 +332,13 @@ impl<'a> Generator<'a> {
     }
 
     fn resource_fault(&mut self) -> Fault {
-        match self.random.u8(0..3) {
+        match self.random.u8(0..4) {
             0 => Fault::Descriptors,
             1 => Fault::Processes,
+            2 => {
+                let error = self.random.choice(["ENOBUFS", "ENOMEM"]).expect("not empty");
+                Fault::Sockets { error, every: self.random.u32(2..6) }
+            }
             _ => Fault::Freeze,
         }
     }
@@ -398,6 +404,6 @@ mod tests {
                 names.insert(name.split([' ', '(', ')']).next().unwrap().to_owned());
             }
         }
-        assert_eq!(names.len(), 15 + 3 + 14, "{names:?}");
+        assert_eq!(names.len(), 16 + 3 + 14, "{names:?}");
     }
 }
