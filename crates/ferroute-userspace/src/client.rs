@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{self, Read},
     os::{
+        fd::AsRawFd,
         linux::net::SocketAddrExt,
         unix::{
             net::{SocketAddr, UnixStream},
@@ -19,7 +20,7 @@ use std::{
 use ferroute_core::{IpFamily, error_chain};
 use nix::{
     sys::{
-        socket::{getsockopt, sockopt},
+        socket::{MsgFlags, getsockopt, recv, sockopt},
         wait::waitpid,
     },
     unistd::{Pid, geteuid},
@@ -135,13 +136,25 @@ impl Shared {
     fn is_running(&mut self) -> bool {
         let Some(worker) = &mut self.worker else { return false };
         let status = match worker.child.try_wait() {
-            Ok(None) => return true,
+            Ok(None) if !is_closed(&worker.control) => return true,
+            Ok(None) => {
+                self.leave_draining();
+                return false;
+            }
             Ok(Some(status)) => status.to_string(),
             Err(error) => error_chain(&error),
         };
         tracing::error!(status, "the userspace proxy's worker has ended; its connections are lost");
         self.worker = None;
         false
+    }
+
+    /// Leaves a worker alone that has closed its socket, because it drains after a signal, or has just ended.
+    fn leave_draining(&mut self) {
+        let Some(Worker { mut child, .. }) = self.worker.take() else { return };
+        tracing::warn!(pid = child.id(), "the userspace proxy's worker has ended or drains; starting another one");
+        // Without the thread, the process would be a zombie until this one ends, which is harmless.
+        let _ = std::thread::Builder::new().name("drain-wait".to_owned()).spawn(move || child.wait());
     }
 
     /// Sends a request and returns the response. A worker that does not answer in time is abandoned.
@@ -151,8 +164,10 @@ impl Shared {
         };
         let result = send(&mut worker.control, request).and_then(|()| receive(&mut worker.control));
         result.map_err(|source| {
-            if let Some(Worker { mut child, .. }) = self.worker.take() {
-                // It hangs or has ended; the next one opens other listeners.
+            if self.worker.as_ref().is_some_and(|worker| is_closed(&worker.control)) {
+                self.leave_draining();
+            } else if let Some(Worker { mut child, .. }) = self.worker.take() {
+                // It hangs; the next one opens other listeners.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -203,6 +218,12 @@ impl Relay for WorkerClient {
     }
 }
 
+/// Reports whether a worker has closed the socket to its proxy. It sends nothing on its own.
+fn is_closed(control: &UnixStream) -> bool {
+    let mut byte = [0];
+    matches!(recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
+}
+
 /// A worker process of any proxy in this network namespace.
 #[derive(Debug)]
 pub struct RunningWorker {
@@ -234,6 +255,9 @@ impl RunningWorker {
     /// If it does not answer.
     pub fn relay_ports(&mut self, family: IpFamily) -> Result<Vec<u16>, WorkerError> {
         let verb = "list UDP ports";
+        // A worker that hangs must not delay syncs for long. Its clients notice it anyway.
+        let timeout = self.stream.set_read_timeout(Some(SHORT_PATIENCE));
+        timeout.map_err(|source| WorkerError::Request { verb, source })?;
         match self.request(verb, &Request::RelayPorts)? {
             Response::RelayPorts(ports) => {
                 let is_ipv6 = family == IpFamily::V6;
@@ -326,3 +350,6 @@ pub const DRAIN_DEADLINE: Duration = Duration::from_secs(600);
 
 /// How long a worker may take to answer. It does nothing that blocks.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a worker may take to answer where that delays a sync.
+const SHORT_PATIENCE: Duration = Duration::from_secs(3);

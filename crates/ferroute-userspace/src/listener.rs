@@ -33,7 +33,7 @@ pub struct ListenerSpec {
 /// of one Service cannot take everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections (TCP). While all are in use, further ones wait in the kernel's queue of their listener.
+    /// Connections (TCP). While all are in use, further ones wait: one for each listener, others in the kernel's queue.
     pub connections: usize,
     /// Flows (UDP): clients whose last datagram is not older than [`Limits::udp_timeout`]. Datagrams of further clients are
     /// dropped.

@@ -29,7 +29,6 @@ pub(crate) fn listen(family: IpFamily, port: u16) -> io::Result<TcpListener> {
 /// Accepts connections until the task is aborted. Connections go on without it.
 pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
     loop {
-        let permit = listener.connection_permit().await;
         let (client, address) = match socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) if is_of_one_connection(&error) => continue,
@@ -39,6 +38,9 @@ pub(crate) async fn serve(listener: Arc<Listener>, socket: TcpListener) {
                 continue;
             }
         };
+        // One accepted connection waits here, and others in the kernel's queue. A permit that was acquired before would be
+        // lost to other listeners while nobody connects to this one.
+        let permit = listener.connection_permit().await;
         let listener = listener.clone();
         tokio::spawn(async move {
             serve_connection(&listener, client, address).await;

@@ -10,6 +10,7 @@
 
 use std::{
     io,
+    net::Shutdown,
     os::{
         fd::OwnedFd,
         linux::net::SocketAddrExt,
@@ -23,6 +24,7 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, error_chain};
+use nix::sys::signal::{SigSet, Signal};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixListener, UnixStream},
@@ -51,6 +53,9 @@ pub struct WorkerSettings {
 /// # Errors
 /// If it cannot start.
 pub fn run_worker(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
+    // The proxy blocks the signals that it waits for, and its children inherit that.
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_unblock()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let result = runtime.block_on(serve(settings, control));
@@ -74,12 +79,13 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
     let _interrupt = signal(SignalKind::interrupt())?;
     let control = StdStream::from(control);
     control.set_nonblocking(true)?;
+    let to_proxy = control.try_clone()?;
     let control = UnixStream::from_std(control)?;
     let (listener, name) = listen()?;
     let engine: SharedEngine = Arc::new(Mutex::new(Engine::new(settings.limits, settings.ports)));
     let (deadlines, mut drains) = mpsc::channel(1);
     let drain = Drain { requested: Arc::default(), deadlines };
-    tokio::spawn({
+    let proxy = tokio::spawn({
         let (engine, drain) = (engine.clone(), drain.clone());
         async move {
             answer(control, &engine, &drain).await;
@@ -91,6 +97,10 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
         deadline = drains.recv() => deadline.unwrap_or(DRAIN_DEADLINE),
         _ = terminate.recv() => DRAIN_DEADLINE,
     };
+    // The proxy, if it runs, notices it and starts another worker. Standard input is the same socket, so closing one of them
+    // is not enough. It fails if the proxy has ended.
+    proxy.abort();
+    let _ = to_proxy.shutdown(Shutdown::Both);
     let engine = lock(&engine).take();
     if !deadline.is_zero() {
         // Connections whose first packet passed the old rules are still on their way.

@@ -46,6 +46,16 @@ async fn endpoint(name: &'static str) -> (SocketAddr, JoinHandle<()>) {
     (address, task)
 }
 
+#[tokio::test]
+async fn listeners_without_connections_do_not_count() {
+    let (a, _) = endpoint("a").await;
+    let mut engine = Engine::new(Limits { connections: 2, ..Limits::default() }, PortRange::Any);
+    let ports = ["1", "2", "3", "4", "5"].map(|key| engine.set(key, tcp(&[a])).unwrap());
+    for port in ports {
+        assert_eq!(connect(port).await.1, "a");
+    }
+}
+
 /// An address at which nothing listens.
 async fn dead_endpoint() -> SocketAddr {
     TcpListener::bind(at(0)).await.unwrap().local_addr().unwrap()

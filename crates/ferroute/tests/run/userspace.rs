@@ -112,6 +112,21 @@ fn dead_worker_is_replaced_and_rules_follow() {
 }
 
 #[test]
+fn draining_worker_is_replaced_and_keeps_its_connections() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    let mut connection = Connection::open(&case.cluster.client, web_tcp()[0]).unwrap();
+    let pid = case.cluster.node.run(|| running_workers().unwrap()[0].process_id());
+    // As by an administrator, while the proxy runs.
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    wait("another worker", || (workers(&case.cluster.node) == 2).then_some(()));
+    wait("a new connection", || web_tcp().iter().all(|to| case.connect(*to).is_ok()).then_some(()));
+    connection.echo("still here").unwrap();
+    drop(connection);
+    wait("the end of the first worker", || (workers(&case.cluster.node) == 1).then_some(()));
+    assert_eq!(case.connect(web_tcp()[0]).unwrap(), 0);
+}
+
+#[test]
 fn ports_are_those_of_the_range() {
     let range = "portRange: 41000-41001\n";
     let other = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n\
