@@ -28,7 +28,7 @@ use prometheus::{IntCounterVec, Registry, TextEncoder};
 pub use self::{
     component::ApiRequest,
     ferroute::{Connections, Draining},
-    mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, USERSPACE_METRICS},
+    mode::{IPTABLES_METRICS, IPVS_METRICS, ModeMetric, ModeValue, NFTABLES_METRICS, RelayedPort, USERSPACE_METRICS},
 };
 use self::{
     component::ComponentMetrics, ferroute::FerrouteMetrics, kube_proxy::SyncMetrics, mode::ModeMetrics,
@@ -66,6 +66,8 @@ pub struct Sampled {
     pub dropped_log_lines: u64,
     /// Open connections to terminating endpoints of each family that has some.
     pub draining: Vec<Draining>,
+    /// Connections that a process relays, in modes with such a process.
+    pub relayed: Vec<RelayedPort>,
 }
 
 impl Metrics {
@@ -151,6 +153,7 @@ impl Metrics {
         self.ferroute.set_process(sampled.sync_silence, sampled.dropped_log_lines);
         self.ferroute.set_draining(&sampled.draining);
         self.mode.set_packets(&sampled.packets);
+        self.mode.set_relayed(&sampled.relayed);
         let families = self.registry.gather();
         TextEncoder::new().encode_to_string(&families).expect("bug: an invalid metric was registered")
     }

@@ -75,6 +75,8 @@ pub struct SyncReport {
     /// Number of service ports that are not served, or not with all of their endpoints, because a limit was exceeded. The
     /// sync loop counts them.
     pub limited: usize,
+    /// Service ports whose protocol the mode does not serve, in the first sync that has them.
+    pub unsupported: BTreeSet<ServicePortName>,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
     /// Number of service ports with internal traffic policy Local and no usable endpoint on this node.
@@ -98,6 +100,7 @@ impl SyncReport {
             isolated,
             unserved,
             limited,
+            mut unsupported,
             refused_removals,
             no_local_internal,
             no_local_external,
@@ -109,6 +112,7 @@ impl SyncReport {
         self.refused_removals += refused_removals;
         self.kernel_time += kernel_time;
         self.rejected.append(&mut rejected);
+        self.unsupported.append(&mut unsupported);
         (self.total, self.tables, self.isolated) = (total, tables, isolated);
         (self.unserved, self.limited) = (unserved, limited);
         (self.no_local_internal, self.no_local_external) = (no_local_internal, no_local_external);

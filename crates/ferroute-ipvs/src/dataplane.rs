@@ -312,6 +312,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             rejected: Vec::new(),
             isolated: 0,
             unserved: Default::default(),
+            unsupported: Default::default(),
             limited: 0,
             refused_removals: 0,
             no_local_internal,

@@ -12,13 +12,14 @@ mod limited;
 mod lost_frontends;
 mod node_ports;
 mod rejected_rules;
+mod unsupported;
 
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use ferroute_core::{Backoff, NamespacedName, parse::InvalidObject};
+use ferroute_core::{Backoff, NamespacedName, ServicePortName, parse::InvalidObject};
 use ferroute_host::{SysctlError, run_blocking};
 use ferroute_kube::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};
 use ferroute_source::Problem;
@@ -150,6 +151,22 @@ impl EventRecorder {
             regarding,
             event_type: EventType::Warning,
             reason: "LimitExceeded",
+            action: "Sync",
+            note,
+        });
+    }
+
+    /// Records that the mode does not serve a service port because of its protocol.
+    pub(crate) fn unsupported_protocol(&self, name: &ServicePortName) {
+        let note = format!(
+            "node {} does not serve {name} and rejects connections: its proxy mode does not support {}",
+            self.node,
+            name.protocol.as_str().to_uppercase()
+        );
+        self.write(KubeEvent {
+            regarding: ObjectReference::service(name.service.namespace(), name.service.name()),
+            event_type: EventType::Warning,
+            reason: "UnsupportedProtocol",
             action: "Sync",
             note,
         });

@@ -30,7 +30,7 @@ use std::{
     path::Path,
 };
 
-use ferroute_admin::metrics::ModeMetric;
+use ferroute_admin::metrics::{ModeMetric, RelayedPort};
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{Changes, Dataplane, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable};
 use ferroute_iptables::RuleSet;
@@ -146,7 +146,12 @@ pub struct OpenMode {
     pub dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)>,
     /// Leftovers of the same mode that the dataplanes do not use, such as rules in another backend of iptables.
     pub leftovers: Vec<Box<dyn Leftovers>>,
+    /// Reads what a process of the mode relays; `None` if the mode has no such process.
+    pub relay_reader: Option<RelayReader>,
 }
+
+/// Returns the connections that a process relays, by service port, or the reason why they are unknown. It may block.
+pub type RelayReader = Box<dyn FnMut() -> anyhow::Result<Vec<RelayedPort>> + Send>;
 
 /// The planned rules of one IP family. `Display` prints them in the syntax of the mode's tool.
 pub trait PlannedRules: Traceable + fmt::Display {
@@ -269,8 +274,8 @@ impl Registry {
     /// If the host cannot run the mode.
     pub fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
         let mode = self.active(resolved.mode);
-        let OpenMode { dataplanes, leftovers } = mode.open(resolved, node)?;
-        Ok(OpenMode { dataplanes, leftovers: self.leftovers_beside(mode.name(), leftovers) })
+        let OpenMode { dataplanes, leftovers, relay_reader } = mode.open(resolved, node)?;
+        Ok(OpenMode { dataplanes, leftovers: self.leftovers_beside(mode.name(), leftovers), relay_reader })
     }
 
     /// Returns the leftovers to remove while a mode is active: `own` of that mode, and all of other modes.

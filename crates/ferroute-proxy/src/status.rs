@@ -11,7 +11,7 @@ use ferroute_admin::{
     AdminHandler, Moment, Pages,
     history::{History, ObjectChange, Synced},
     http::Handler,
-    metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, Sampled},
+    metrics::{ApiRequest, Connections, Metrics, ModeMetric, ModeValue, RelayedPort, Sampled},
 };
 use ferroute_config::Resolved;
 use ferroute_core::{Dataplane, DataplaneError, IpFamily, Progress, Tracker};
@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use crate::{
     drain::{DrainObserver, DrainState},
     logging::{self, chain},
-    modes::Mode,
+    modes::{Mode, RelayReader},
     observer::{FamilySynced, Observer},
     sync::Change,
     tasks::Tasks,
@@ -73,6 +73,7 @@ impl Status {
         &self,
         mode: &dyn Mode,
         dataplanes: &[(IpFamily, Box<dyn Dataplane>)],
+        relay_reader: Option<RelayReader>,
         resolved: &Resolved,
         tasks: &Tasks,
     ) {
@@ -84,6 +85,11 @@ impl Status {
             && let Err(error) = connections.start(&families, limit, tasks)
         {
             tracing::warn!("cannot count connections: {error:#}");
+        }
+        if let Some(reader) = relay_reader
+            && let Err(error) = self.sampler.relayed.start(reader, tasks)
+        {
+            tracing::warn!("cannot count relayed connections: {error:#}");
         }
     }
 
@@ -190,6 +196,7 @@ struct Sampler {
     /// Progress of each family's dataplane, once they are open.
     progress: OnceLock<Vec<(IpFamily, Progress)>>,
     connections: ConnectionSampler,
+    relayed: RelaySampler,
     draining: Arc<DrainState>,
 }
 
@@ -209,7 +216,8 @@ impl Sampler {
         };
         let kernel = if counters.is_empty() { None } else { open().map(Mutex::new) };
         let (connections, draining) = (ConnectionSampler::default(), Arc::default());
-        Self { counters, kernel, main, watchdog, progress: OnceLock::new(), connections, draining }
+        let (progress, relayed) = (OnceLock::new(), RelaySampler::default());
+        Self { counters, kernel, main, watchdog, progress, connections, relayed, draining }
     }
 
     fn sample(&self) -> Sampled {
@@ -223,6 +231,7 @@ impl Sampler {
             sync_silence: self.watchdog.heartbeat().silence(),
             dropped_log_lines: logging::dropped_lines(),
             draining: self.draining.counts(),
+            relayed: self.relayed.get(),
         }
     }
 
@@ -297,6 +306,42 @@ fn connections(family: IpFamily, totals: &ConnectionTotals) -> Connections {
         other_services: totals.other_services(),
         endpoints: totals.endpoints().map(|(name, at, count)| (name.to_owned(), at, count)).collect(),
         other_endpoints: totals.other_endpoints(),
+    }
+}
+
+/// Connections that a process relays, read periodically on a thread of its own, because the process may hang.
+#[derive(Debug, Default)]
+struct RelaySampler(OnceLock<Arc<Mutex<Vec<RelayedPort>>>>);
+
+impl RelaySampler {
+    /// Starts to read until `self` is dropped.
+    fn start(&self, reader: RelayReader, tasks: &Tasks) -> anyhow::Result<()> {
+        let ports = Arc::downgrade(self.0.get_or_init(Arc::default));
+        tasks
+            .thread("relay-counters", move || read_relayed(reader, &ports))
+            .context("cannot start the thread that counts relayed connections")?;
+        Ok(())
+    }
+
+    /// Returns what was read last.
+    fn get(&self) -> Vec<RelayedPort> {
+        let ports = self.0.get().map(|ports| ports.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        ports.unwrap_or_default()
+    }
+}
+
+/// Reads periodically until `ports` is dropped.
+fn read_relayed(mut reader: RelayReader, ports: &Weak<Mutex<Vec<RelayedPort>>>) {
+    loop {
+        let start = Instant::now();
+        let read = reader();
+        let Some(ports) = ports.upgrade() else { return };
+        match read {
+            Ok(read) => *ports.lock().unwrap_or_else(PoisonError::into_inner) = read,
+            Err(error) => tracing::debug!("cannot count relayed connections: {error:#}"),
+        }
+        drop(ports);
+        std::thread::sleep(READ_INTERVAL.max(start.elapsed() * PAUSE_FACTOR));
     }
 }
 

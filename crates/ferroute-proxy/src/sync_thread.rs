@@ -57,8 +57,8 @@ impl SyncThread {
         // Opening can hang as well.
         watchdog.heartbeat().beat();
         health.sent();
-        let OpenMode { dataplanes, leftovers } = registry.open(resolved, node)?;
-        status.dataplanes_open(registry.active(resolved.mode), &dataplanes, resolved, tasks);
+        let OpenMode { dataplanes, leftovers, relay_reader } = registry.open(resolved, node)?;
+        status.dataplanes_open(registry.active(resolved.mode), &dataplanes, relay_reader, resolved, tasks);
         let mut kernel = KernelAddresses::open()?;
         let mut last = kernel.list()?;
         let host_addresses = move || {

@@ -27,7 +27,7 @@ use nix::{
 };
 
 use crate::{
-    ListenerSpec,
+    ListenerSpec, ListenerStats,
     dataplane::Relay,
     plan::ListenerKey,
     protocol::{OpenListener, Request, Response, WireListener, receive, send},
@@ -91,21 +91,6 @@ impl WorkerClient {
     /// Returns the process ID of the running worker.
     pub fn process_id(&self) -> Option<u32> {
         self.lock().worker.as_ref().map(|worker| worker.child.id())
-    }
-
-    /// Returns the listeners of the running worker; empty if there is none.
-    ///
-    /// # Errors
-    /// If it cannot be reached.
-    pub fn listeners(&self) -> Result<Vec<OpenListener>, WorkerError> {
-        let mut shared = self.lock();
-        if shared.worker.is_none() {
-            return Ok(Vec::new());
-        }
-        match shared.request("list listeners", &Request::List)? {
-            Response::Listeners(listeners) => Ok(listeners),
-            other => Err(unexpected("list listeners", &other)),
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -245,6 +230,17 @@ impl RunningWorker {
         match self.request("list listeners", &Request::List)? {
             Response::Listeners(listeners) => Ok(listeners),
             other => Err(unexpected("list listeners", &other)),
+        }
+    }
+
+    /// Returns the keys of its listeners and what these did since they were opened.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub(crate) fn stats(&mut self) -> Result<Vec<(String, ListenerStats)>, WorkerError> {
+        match self.request("count connections", &Request::Stats)? {
+            Response::Stats(stats) => Ok(stats),
+            other => Err(unexpected("count connections", &other)),
         }
     }
 

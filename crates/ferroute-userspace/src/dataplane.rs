@@ -61,7 +61,7 @@ pub struct UserspaceDataplane<P, R> {
     host: HostState,
     /// The applied state and the process that has its listeners; `None` while it is unknown.
     applied: Option<(State, u64)>,
-    /// Service ports whose protocol cannot be relayed and that were logged.
+    /// Service ports whose protocol cannot be relayed and that were reported.
     unsupported: BTreeSet<ServicePortName>,
     tables: Vec<ferroute_core::TableReport>,
 }
@@ -147,17 +147,15 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         Ok(report)
     }
 
-    /// Logs which of these service ports cannot be served, once each.
-    fn warn_of_unsupported<'a>(&mut self, table: &ServiceTable, names: impl Iterator<Item = &'a ServicePortName>) {
+    /// Returns which of these service ports cannot be served, once each.
+    fn unsupported<'a>(
+        &mut self,
+        table: &ServiceTable,
+        names: impl Iterator<Item = &'a ServicePortName>,
+    ) -> BTreeSet<ServicePortName> {
         self.unsupported.retain(|name| table.entries.contains_key(name));
-        for name in names.filter(|name| name.protocol == Protocol::Sctp && table.entries.contains_key(name)) {
-            if self.unsupported.insert(name.clone()) {
-                tracing::warn!(
-                    service_port = %name, family = %self.family,
-                    "userspace mode does not support SCTP, like kube-proxy's; connections are rejected"
-                );
-            }
-        }
+        let unsupported = names.filter(|name| name.protocol == Protocol::Sctp && table.entries.contains_key(name));
+        unsupported.filter(|name| self.unsupported.insert((*name).clone())).cloned().collect()
     }
 
     fn relay_error(&self, source: P::Error) -> DataplaneError {
@@ -176,14 +174,14 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
         if !self.relay.is_running(generation) {
             return self.resync(table);
         }
-        self.warn_of_unsupported(table, changes.previous.keys());
+        let unsupported = self.unsupported(table, changes.previous.keys());
         let (changes, scope) = if changes.node || *state.context() != context {
             state.set_context(context);
             (state.listener_changes(table, None), Scope::All)
         } else {
             (state.listener_changes(table, Some(changes)), Scope::Changes)
         };
-        self.write(state, generation, table, &changes, scope)
+        Ok(SyncReport { unsupported, ..self.write(state, generation, table, &changes, scope)? })
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
@@ -198,9 +196,9 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
             // Listeners that are open already keep their ports.
             _ => State::new(context),
         };
-        self.warn_of_unsupported(table, table.entries.keys());
+        let unsupported = self.unsupported(table, table.entries.keys());
         let changes = state.listener_changes(table, None);
-        self.write(state, generation, table, &changes, Scope::Full)
+        Ok(SyncReport { unsupported, ..self.write(state, generation, table, &changes, Scope::Full)? })
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {

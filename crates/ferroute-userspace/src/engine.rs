@@ -143,6 +143,11 @@ impl<K: Clone + Eq + Hash> Engine<K> {
         self.listeners.get(key).map(|open| open.port)
     }
 
+    /// Returns what all open listeners did.
+    pub fn all_stats(&self) -> impl Iterator<Item = (&K, ListenerStats)> {
+        self.listeners.iter().map(|(key, open)| (key, open.listener.stats()))
+    }
+
     /// Returns what an open listener did.
     pub fn stats(&self, key: &K) -> Option<ListenerStats> {
         self.listeners.get(key).map(|open| open.listener.stats())

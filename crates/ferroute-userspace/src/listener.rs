@@ -14,7 +14,12 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::{balancer::Balancer, relay::PipePool, relay_ports::RelayPorts, retired::Retired};
+use crate::{
+    balancer::Balancer,
+    relay::{PipePool, RelayedBytes},
+    relay_ports::RelayPorts,
+    retired::Retired,
+};
 
 /// What a listener serves. Traffic of different policies uses different endpoints, and therefore different listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,10 +65,23 @@ pub struct ListenerStats {
     pub failed_attempts: u64,
     /// Connections that reached no endpoint, and datagrams that were dropped.
     pub refused: u64,
-    /// Bytes from clients to endpoints, of connections that have ended.
+    /// Bytes from clients to endpoints.
     pub bytes_to_endpoints: u64,
-    /// Bytes from endpoints to clients, of connections that have ended.
+    /// Bytes from endpoints to clients.
     pub bytes_to_clients: u64,
+}
+
+impl ListenerStats {
+    /// Adds those of another listener.
+    pub fn add(&mut self, other: &Self) {
+        let Self { connections, active, failed_attempts, refused, bytes_to_endpoints, bytes_to_clients } = other;
+        self.connections += connections;
+        self.active += active;
+        self.failed_attempts += failed_attempts;
+        self.refused += refused;
+        self.bytes_to_endpoints += bytes_to_endpoints;
+        self.bytes_to_clients += bytes_to_clients;
+    }
 }
 
 /// Listeners, planned or of a running worker.
@@ -99,8 +117,7 @@ pub(crate) struct Counters {
     pub(crate) ended: AtomicU64,
     pub(crate) failed_attempts: AtomicU64,
     pub(crate) refused: AtomicU64,
-    pub(crate) bytes_to_endpoints: AtomicU64,
-    pub(crate) bytes_to_clients: AtomicU64,
+    pub(crate) bytes: RelayedBytes,
 }
 
 /// The right to one connection or flow, within the quota of its listener and the limit of the process.
@@ -164,8 +181,8 @@ impl Listener {
             active: connections.saturating_sub(ended),
             failed_attempts: counters.failed_attempts.load(Relaxed),
             refused: counters.refused.load(Relaxed),
-            bytes_to_endpoints: counters.bytes_to_endpoints.load(Relaxed),
-            bytes_to_clients: counters.bytes_to_clients.load(Relaxed),
+            bytes_to_endpoints: counters.bytes.to_endpoint.load(Relaxed),
+            bytes_to_clients: counters.bytes.to_client.load(Relaxed),
         }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) enum Request {
     },
     /// Return all listeners; answered by [`Response::Listeners`].
     List,
+    /// Return what all listeners did, without their endpoints; answered by [`Response::Stats`].
+    Stats,
     /// Return the ports on which UDP flows are relayed, also while the worker drains; answered by
     /// [`Response::RelayPorts`].
     RelayPorts,
@@ -45,6 +47,8 @@ pub(crate) enum Response {
     Ports(Vec<Result<u16, String>>),
     /// All listeners.
     Listeners(Vec<OpenListener>),
+    /// The keys of all listeners and what these did since they were opened.
+    Stats(Vec<(String, ListenerStats)>),
     /// The ports on which UDP flows are relayed, and whether they are IPv6.
     RelayPorts(Vec<(bool, u16)>),
     /// The worker drains.
@@ -118,8 +122,7 @@ impl OpenListener {
 
     /// Returns the name of the service port: `shop/web:http`.
     pub fn service_port(&self) -> &str {
-        let name = self.key.split(' ').nth(1).unwrap_or_default();
-        name.rsplit_once('/').map_or(name, |(name, _)| name)
+        service_port(&self.key)
     }
 
     /// Returns the IP family.
@@ -131,6 +134,12 @@ impl OpenListener {
     pub fn protocol(&self) -> Protocol {
         if self.udp { Protocol::Udp } else { Protocol::Tcp }
     }
+}
+
+/// Returns the name of the service port in a listener's key.
+pub(crate) fn service_port(key: &str) -> &str {
+    let name = key.split(' ').nth(1).unwrap_or_default();
+    name.rsplit_once('/').map_or(name, |(name, _)| name)
 }
 
 /// Writes a message.

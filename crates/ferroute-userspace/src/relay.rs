@@ -7,7 +7,10 @@
 use std::{
     io,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use nix::{
@@ -28,13 +31,13 @@ struct Pipe {
     write: OwnedFd,
 }
 
-/// The number of bytes that were relayed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Relayed {
+/// Counters of relayed bytes.
+#[derive(Debug, Default)]
+pub(crate) struct RelayedBytes {
     /// From the client to the endpoint.
-    pub to_endpoint: u64,
+    pub(crate) to_endpoint: AtomicU64,
     /// From the endpoint to the client.
-    pub to_client: u64,
+    pub(crate) to_client: AtomicU64,
 }
 
 impl PipePool {
@@ -65,39 +68,42 @@ impl PipePool {
 /// # Errors
 /// If one of the connections fails. Both are reset then, because the other side must not take the end for a complete
 /// transfer.
-pub(crate) async fn relay(client: &TcpStream, endpoint: &TcpStream, pipes: &PipePool) -> io::Result<Relayed> {
-    let directions = tokio::try_join!(one_way(client, endpoint, pipes), one_way(endpoint, client, pipes));
-    match directions {
-        Ok((to_endpoint, to_client)) => Ok(Relayed { to_endpoint, to_client }),
-        Err(error) => {
-            for stream in [client, endpoint] {
-                // A socket that is closed already needs no reset.
-                let _ = stream.set_zero_linger();
-            }
-            Err(error)
+pub(crate) async fn relay(
+    client: &TcpStream,
+    endpoint: &TcpStream,
+    pipes: &PipePool,
+    bytes: &RelayedBytes,
+) -> io::Result<()> {
+    let directions = tokio::try_join!(
+        one_way(client, endpoint, pipes, &bytes.to_endpoint),
+        one_way(endpoint, client, pipes, &bytes.to_client)
+    );
+    if directions.is_err() {
+        for stream in [client, endpoint] {
+            // A socket that is closed already needs no reset.
+            let _ = stream.set_zero_linger();
         }
     }
+    directions.map(|((), ())| ())
 }
 
-/// Relays from `source` to `sink` until the end of `source`, which closes this direction of `sink`. Returns the number of
-/// bytes.
-async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool) -> io::Result<u64> {
-    let mut total = 0;
+/// Relays from `source` to `sink` until the end of `source`, which closes this direction of `sink`.
+async fn one_way(source: &TcpStream, sink: &TcpStream, pipes: &PipePool, bytes: &AtomicU64) -> io::Result<()> {
     loop {
         source.readable().await?;
         let pipe = pipes.take()?;
         // If an error leaves bytes in the pipe, it is dropped and not returned to the pool.
-        let is_end = move_available(source, sink, &pipe, &mut total).await?;
+        let is_end = move_available(source, sink, &pipe, bytes).await?;
         pipes.put(pipe);
         if is_end {
             socket2::SockRef::from(sink).shutdown(std::net::Shutdown::Write)?;
-            return Ok(total);
+            return Ok(());
         }
     }
 }
 
 /// Relays what `source` has received. Returns true at its end, and false if more may arrive. The pipe is empty then.
-async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, total: &mut u64) -> io::Result<bool> {
+async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, bytes: &AtomicU64) -> io::Result<bool> {
     loop {
         // The pipe is empty here, so only the socket can be the cause of an operation that would block.
         let received = source.try_io(Interest::READABLE, || Ok(splice(source, None, &pipe.write, None, CHUNK, FLAGS)?));
@@ -114,7 +120,7 @@ async fn move_available(source: &TcpStream, sink: &TcpStream, pipe: &Pipe, total
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     rest -= sent;
-                    *total += sent as u64;
+                    bytes.fetch_add(sent as u64, Relaxed);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sink.writable().await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -69,12 +69,8 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
         let _ = stream.set_nodelay(true);
         let _ = SockRef::from(stream).set_tcp_keepalive(&KEEPALIVE);
     }
-    match relay(&client, &endpoint, &listener.shared.pipes).await {
-        Ok(relayed) => {
-            counters.bytes_to_endpoints.fetch_add(relayed.to_endpoint, Relaxed);
-            counters.bytes_to_clients.fetch_add(relayed.to_client, Relaxed);
-        }
-        Err(error) => tracing::trace!(%address, "connection ended: {}", error_chain(&error)),
+    if let Err(error) = relay(&client, &endpoint, &listener.shared.pipes, &counters.bytes).await {
+        tracing::trace!(%address, "connection ended: {}", error_chain(&error));
     }
     counters.ended.fetch_add(1, Relaxed);
 }

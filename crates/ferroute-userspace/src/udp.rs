@@ -141,7 +141,7 @@ impl Flows {
         // Not by tokio's `try_send`, which fails until the runtime has polled a new socket for the first time.
         match SockRef::from(&flow.socket).send(datagram) {
             Ok(length) => {
-                self.listener.counters.bytes_to_endpoints.fetch_add(length as u64, Relaxed);
+                self.listener.counters.bytes.to_endpoint.fetch_add(length as u64, Relaxed);
                 true
             }
             // The queue is full: datagrams may be lost.
@@ -183,7 +183,7 @@ impl Flows {
         for _ in 0..BATCH {
             let result: io::Result<()> = with_buffer(|buffer| {
                 let length = flow.socket.try_recv(buffer)?;
-                self.listener.counters.bytes_to_clients.fetch_add(length as u64, Relaxed);
+                self.listener.counters.bytes.to_client.fetch_add(length as u64, Relaxed);
                 if let Err(error) = send_from(&self.socket, &buffer[..length], key) {
                     tracing::trace!(client = %key.client, "cannot send a datagram: {}", error_chain(&error));
                 }

@@ -207,6 +207,10 @@ async fn answer_one(
             let engine = lock(engine);
             Response::Listeners(engine.open().map(OpenListener::new).collect())
         }
+        Request::Stats => {
+            let engine = lock(engine);
+            Response::Stats(engine.all_stats().map(|(key, stats)| (key.clone(), stats)).collect())
+        }
         Request::RelayPorts => {
             let ports = lock(engine).relay_ports();
             Response::RelayPorts(ports.into_iter().map(|(family, port)| (family == IpFamily::V6, port)).collect())

@@ -1,6 +1,6 @@
 //! Metrics that only some modes expose, as data: each mode lists its own, and the lists of kube-proxy's modes are here.
 
-use ferroute_core::{DataplaneError, IpFamily, NfacctCounters, SyncReport};
+use ferroute_core::{DataplaneError, IpFamily, NfacctCounters, Protocol, SyncReport};
 use prometheus::{GaugeVec, IntCounter, IntCounterVec};
 
 use super::registrar::{FAMILY, Registrar, number};
@@ -31,6 +31,17 @@ pub enum ModeValue {
     TableRules,
     /// Gauge by table and IP family: rules written by the last sync.
     TableRulesWritten,
+    /// Gauge by service port, protocol and IP family: [`RelayedPort::open`].
+    OpenConnections,
+    /// Counter by service port, protocol and IP family: [`RelayedPort::connections`].
+    RelayedConnections,
+    /// Counter by service port, protocol and IP family: [`RelayedPort::failed_attempts`].
+    FailedAttempts,
+    /// Counter by service port, protocol and IP family: [`RelayedPort::refused`].
+    RefusedConnections,
+    /// Counter by direction, service port, protocol and IP family: [`RelayedPort::bytes_to_endpoints`] and
+    /// [`RelayedPort::bytes_to_clients`].
+    RelayedBytes,
     /// Counter without labels: packets of the nfacct counter with this name.
     Packets(&'static str),
 }
@@ -75,7 +86,60 @@ pub const IPTABLES_METRICS: &[ModeMetric] = &[
 pub const IPVS_METRICS: &[ModeMetric] = &[RESTORE_FAILURES];
 
 /// Metrics of userspace mode. kube-proxy's had none of its own.
-pub const USERSPACE_METRICS: &[ModeMetric] = &[RESTORE_FAILURES];
+pub const USERSPACE_METRICS: &[ModeMetric] = &[
+    RESTORE_FAILURES,
+    ModeMetric {
+        name: "ferroute_userspace_open_connections",
+        help: "Open TCP connections and UDP flows of the userspace proxy by service port; the name is empty for those beyond the first 1000.",
+        value: ModeValue::OpenConnections,
+    },
+    ModeMetric {
+        name: "ferroute_userspace_connections_total",
+        help: "TCP connections and UDP flows that the userspace proxy has accepted and connected to an endpoint.",
+        value: ModeValue::RelayedConnections,
+    },
+    ModeMetric {
+        name: "ferroute_userspace_failed_attempts_total",
+        help: "Attempts of the userspace proxy to reach an endpoint that failed; each was followed by another one, if an endpoint was left.",
+        value: ModeValue::FailedAttempts,
+    },
+    ModeMetric {
+        name: "ferroute_userspace_refused_total",
+        help: "TCP connections that were reset because the userspace proxy could reach no endpoint, and UDP datagrams that it dropped.",
+        value: ModeValue::RefusedConnections,
+    },
+    ModeMetric {
+        name: "ferroute_userspace_bytes_total",
+        help: "Bytes that the userspace proxy has relayed, by direction: to_endpoint or to_client.",
+        value: ModeValue::RelayedBytes,
+    },
+];
+
+/// Connections of a service port that a process relays, since it started to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayedPort {
+    /// IP family.
+    pub family: IpFamily,
+    /// Name of the service port (`shop/web:http`); empty for all that are not listed by name.
+    pub service_port: String,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Open connections or flows.
+    pub open: u64,
+    /// Connections or flows that reached an endpoint.
+    pub connections: u64,
+    /// Attempts to reach an endpoint that failed.
+    pub failed_attempts: u64,
+    /// Connections that reached no endpoint, and dropped datagrams.
+    pub refused: u64,
+    /// Bytes from clients to endpoints.
+    pub bytes_to_endpoints: u64,
+    /// Bytes from endpoints to clients.
+    pub bytes_to_clients: u64,
+}
+
+/// Labels of connections that a process relays.
+const RELAYED: &[&str] = &["service_port", "protocol", "ip_family"];
 
 /// Metrics of kube-proxy's nftables mode.
 pub const NFTABLES_METRICS: &[ModeMetric] = &[
@@ -98,8 +162,10 @@ enum Collector {
     Counter(IntCounter),
     /// By IP family.
     Counters(IntCounterVec),
-    /// By table and IP family.
+    /// By several labels.
     Gauges(GaugeVec),
+    /// By service port, protocol and IP family.
+    Relayed(IntCounterVec),
 }
 
 impl ModeMetrics {
@@ -113,6 +179,14 @@ impl ModeMetrics {
                 | ModeValue::RefusedRemovals => Collector::Counters(registrar.counters(name, help, FAMILY)),
                 ModeValue::TableRules | ModeValue::TableRulesWritten => {
                     Collector::Gauges(registrar.gauges(name, help, &["table", "ip_family"]))
+                }
+                ModeValue::OpenConnections => Collector::Gauges(registrar.gauges(name, help, RELAYED)),
+                ModeValue::RelayedConnections | ModeValue::FailedAttempts | ModeValue::RefusedConnections => {
+                    Collector::Relayed(registrar.counters(name, help, RELAYED))
+                }
+                ModeValue::RelayedBytes => {
+                    let labels = &[&["direction"], RELAYED].concat();
+                    Collector::Relayed(registrar.counters(name, help, labels))
                 }
                 ModeValue::Packets(_) => Collector::Counter(registrar.counter(name, help)),
             };
@@ -166,6 +240,35 @@ impl ModeMetrics {
             };
             if let (true, Collector::Counters(counters)) = (counts, collector) {
                 counters.with_label_values(&[family.as_str()]).inc();
+            }
+        }
+    }
+
+    /// Replaces all counts, so that deleted Services disappear.
+    pub(super) fn set_relayed(&self, ports: &[RelayedPort]) {
+        for (value, collector) in &self.0 {
+            let set: &dyn Fn(&RelayedPort, &[&str]) = match (value, collector) {
+                (ModeValue::OpenConnections, Collector::Gauges(gauges)) => {
+                    gauges.reset();
+                    &|port, labels| gauges.with_label_values(labels).set(port.open as f64)
+                }
+                (_, Collector::Relayed(counters)) => {
+                    counters.reset();
+                    let count = |labels: &[&str], count| counters.with_label_values(labels).inc_by(count);
+                    &move |port, labels| match value {
+                        ModeValue::RelayedConnections => count(labels, port.connections),
+                        ModeValue::FailedAttempts => count(labels, port.failed_attempts),
+                        ModeValue::RefusedConnections => count(labels, port.refused),
+                        _ => {
+                            count(&[&["to_endpoint"], labels].concat(), port.bytes_to_endpoints);
+                            count(&[&["to_client"], labels].concat(), port.bytes_to_clients);
+                        }
+                    }
+                }
+                _ => continue,
+            };
+            for port in ports {
+                set(port, &[&port.service_port, port.protocol.as_str(), port.family.as_str()]);
             }
         }
     }

@@ -17,13 +17,13 @@ use ferroute_admin::{
     http::Handler,
     metrics::{
         ApiRequest, Connections, Draining, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS,
-        Sampled,
+        RelayedPort, Sampled, USERSPACE_METRICS,
     },
     version,
 };
 use ferroute_core::{
-    DataplaneError, IpFamily, NamespacedName, NfacctCounters, Progress, SyncReport, TableReport, parse::ObjectVersion,
-    testing::namespaced_name,
+    DataplaneError, IpFamily, NamespacedName, NfacctCounters, Progress, Protocol, SyncReport, TableReport,
+    parse::ObjectVersion, testing::namespaced_name,
 };
 use ferroute_host::ProcessUsage;
 use proptest::prelude::*;
@@ -45,6 +45,7 @@ fn report(full: bool, written: usize) -> SyncReport {
         rejected: Vec::new(),
         isolated: 2,
         unserved: Default::default(),
+        unsupported: Default::default(),
         limited: 1,
         refused_removals: 1,
         no_local_internal: 3,
@@ -113,7 +114,22 @@ fn sample_text(mode: &[ModeMetric], families: &[IpFamily]) -> String {
         sync_silence: Duration::from_millis(250),
         dropped_log_lines: 13,
         draining: families.iter().map(|family| draining(*family)).collect(),
+        relayed: families.iter().map(|family| relayed(*family)).collect(),
     })
+}
+
+fn relayed(family: IpFamily) -> RelayedPort {
+    RelayedPort {
+        family,
+        service_port: "shop/web:http".to_owned(),
+        protocol: Protocol::Tcp,
+        open: 2,
+        connections: 9,
+        failed_attempts: 3,
+        refused: 1,
+        bytes_to_endpoints: 500,
+        bytes_to_clients: 70_000,
+    }
 }
 
 fn draining(family: IpFamily) -> Draining {
@@ -230,7 +246,7 @@ fn each_mode_has_the_metrics_of_kube_proxy() {
 fn docs_list_exactly_the_exposed_metrics() {
     let (compat, own) = (include_str!("../../../../docs/compat.md"), include_str!("../../../../docs/metrics.md"));
     let mut names: BTreeSet<String> = KUBE_PROXY.iter().map(|(name, ..)| format!("kubeproxy_{name}")).collect();
-    for (_, metrics) in MODES {
+    for metrics in MODES.map(|(_, metrics)| metrics).into_iter().chain([USERSPACE_METRICS]) {
         names.extend(parse(&sample_text(metrics, &IpFamily::BOTH)).into_keys());
     }
     let is_missing = |name: &&String| {
@@ -279,6 +295,31 @@ fn connections_of_deleted_services_are_removed() {
     let others = shown(vec![Connections { services: Vec::new(), ..connections(IpFamily::V4) }]);
     assert_eq!(others, ["ferroute_connections_total{ip_family=\"IPv4\",service_port=\"\"} 5"]);
     assert_eq!(shown(Vec::new()), [""; 0]);
+}
+
+#[test]
+fn relayed_connections_are_shown_by_service_port_while_it_exists() {
+    let metrics = Metrics::new(USERSPACE_METRICS);
+    let shown = |relayed| {
+        let text = metrics.render(&Sampled { relayed, ..Sampled::default() });
+        let is_shown = |line: &&str| line.starts_with("ferroute_userspace_");
+        text.lines().filter(is_shown).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let labels = "ip_family=\"IPv6\",protocol=\"tcp\",service_port=\"shop/web:http\"";
+    let expected = [
+        format!("ferroute_userspace_bytes_total{{direction=\"to_client\",{labels}}} 70000"),
+        format!("ferroute_userspace_bytes_total{{direction=\"to_endpoint\",{labels}}} 500"),
+        format!("ferroute_userspace_connections_total{{{labels}}} 9"),
+        format!("ferroute_userspace_failed_attempts_total{{{labels}}} 3"),
+        format!("ferroute_userspace_open_connections{{{labels}}} 2"),
+        format!("ferroute_userspace_refused_total{{{labels}}} 1"),
+    ];
+    assert_eq!(shown(vec![relayed(IpFamily::V6)]), expected);
+    assert_eq!(shown(Vec::new()), [""; 0]);
+    // Other modes do not have them.
+    let other = Metrics::new(IPTABLES_METRICS);
+    let text = other.render(&Sampled { relayed: vec![relayed(IpFamily::V4)], ..Sampled::default() });
+    assert!(!text.contains("ferroute_userspace_"), "{text}");
 }
 
 #[test]

@@ -143,6 +143,7 @@ impl IptablesDataplane {
             rejected: Vec::new(),
             isolated: 0,
             unserved: Default::default(),
+            unsupported: Default::default(),
             limited: 0,
             refused_removals: 0,
             no_local_internal: stats.no_local_internal,

@@ -13,6 +13,7 @@ use ferroute_kube::EventType;
 
 use super::{
     EventRecorder, limited::LimitReports, lost_frontends::report_lost_frontends, rejected_rules::report_rejected_rules,
+    unsupported::report_unsupported_protocols,
 };
 use crate::{
     logging::chain,
@@ -173,6 +174,7 @@ impl Observer for EventsObserver {
     fn on_synced(&mut self, sync: &FamilySynced<'_>) {
         report_lost_frontends(&self.events, sync);
         report_rejected_rules(&self.events, sync);
+        report_unsupported_protocols(&self.events, sync);
         self.limits.report(&self.events, sync);
         let Some(node_ports) = &mut self.node_ports else { return };
         let ChangedNodePorts { new, .. } = node_ports.update(sync);

@@ -55,7 +55,7 @@ impl Mode for Iptables {
             );
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers })
+        Ok(OpenMode { dataplanes, leftovers, relay_reader: None })
     }
 
     fn plan(

@@ -58,7 +58,7 @@ impl Mode for Ipvs {
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, addresses, host);
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: Vec::new() })
+        Ok(OpenMode { dataplanes, leftovers: Vec::new(), relay_reader: None })
     }
 
     fn plan(

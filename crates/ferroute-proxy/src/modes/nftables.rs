@@ -52,7 +52,7 @@ impl Mode for Nftables {
             tracing::info!(%family, "using nftables");
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: leftovers_beside_own_table() })
+        Ok(OpenMode { dataplanes, leftovers: leftovers_beside_own_table(), relay_reader: None })
     }
 
     fn plan(

@@ -3,23 +3,31 @@
 mod leftovers;
 mod planned;
 
-use std::{collections::HashSet, ffi::OsString, net::IpAddr, ops::RangeInclusive, os::fd::AsFd, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ffi::OsString,
+    net::IpAddr,
+    ops::RangeInclusive,
+    os::fd::AsFd,
+    time::Duration,
+};
 
 use anyhow::Context;
-use ferroute_admin::metrics::{ModeMetric, USERSPACE_METRICS};
+use ferroute_admin::metrics::{ModeMetric, RelayedPort, USERSPACE_METRICS};
 use ferroute_config::{LogFormat, ModeName, Resolved, UserspaceSettings};
-use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
+use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, Protocol, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, raise_descriptor_limit};
 use ferroute_iptables::exec::{ChainMode, GroupWriter};
 use ferroute_userspace::{
-    Limits, PlannedRelay, PortRange, Relay, UserspaceDataplane, WorkerClient, WorkerProgram, WorkerSettings,
+    Limits, ListenerStats, PlannedRelay, PortRange, Relay, ServicePortStats, StatsReader, UserspaceDataplane,
+    WorkerClient, WorkerProgram, WorkerSettings,
     plan::{PlanContext, State},
     run_worker, running_workers,
 };
 
 use self::{leftovers::Workers, planned::Planned};
 use super::{
-    ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation,
+    ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
     host_programs::{HostPrograms, probe_programs},
     iptables::chain_modes,
     memory_rules::MemoryRules,
@@ -57,7 +65,10 @@ impl Mode for Userspace {
                 UserspaceDataplane::new(family, resolved.settings.clone(), worker.clone(), rules, addresses);
             dataplanes.push((family, Box::new(dataplane)));
         }
-        Ok(OpenMode { dataplanes, leftovers: vec![Box::new(Workers::others_than(worker))] })
+        let mut stats = StatsReader::new(worker.clone());
+        let relay_reader: RelayReader = Box::new(move || Ok(relayed_ports(stats.read()?)));
+        let leftovers: Vec<Box<dyn Leftovers>> = vec![Box::new(Workers::others_than(worker))];
+        Ok(OpenMode { dataplanes, leftovers, relay_reader: Some(relay_reader) })
     }
 
     fn plan(
@@ -137,6 +148,39 @@ impl RemovableMode for Userspace {
     }
 }
 
+/// Returns the metrics of the first [`MAX_METRICS`] service ports, and of all others together for each family and protocol.
+fn relayed_ports(stats: Vec<ServicePortStats>) -> Vec<RelayedPort> {
+    let mut named = Vec::new();
+    let mut others: BTreeMap<(IpFamily, Protocol), ListenerStats> = BTreeMap::new();
+    for (index, ServicePortStats { family, service_port, protocol, stats }) in stats.into_iter().enumerate() {
+        if index < MAX_METRICS {
+            named.push((family, service_port, protocol, stats));
+        } else {
+            others.entry((family, protocol)).or_default().add(&stats);
+        }
+    }
+    let others = others.into_iter().map(|((family, protocol), stats)| (family, String::new(), protocol, stats));
+    let ports = named.into_iter().chain(others).map(|(family, service_port, protocol, stats)| {
+        let ListenerStats { connections, active, failed_attempts, refused, bytes_to_endpoints, bytes_to_clients } =
+            stats;
+        RelayedPort {
+            family,
+            service_port,
+            protocol,
+            open: active,
+            connections,
+            failed_attempts,
+            refused,
+            bytes_to_endpoints,
+            bytes_to_clients,
+        }
+    });
+    ports.collect()
+}
+
+/// Service ports with metrics of their own. Each has six series.
+const MAX_METRICS: usize = 1_000;
+
 /// The settings of the worker process.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
@@ -196,4 +240,22 @@ fn worker_program(resolved: &Resolved) -> WorkerProgram {
 
 fn port_range(settings: &UserspaceSettings) -> PortRange {
     settings.ports.clone().map_or(PortRange::Any, PortRange::Within)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_ports_beyond_the_limit_are_counted_together() {
+        let stats = |index: usize| ServicePortStats {
+            family: IpFamily::V4,
+            service_port: format!("shop/{index}:http"),
+            protocol: Protocol::Tcp,
+            stats: ListenerStats { connections: 1, ..ListenerStats::default() },
+        };
+        let ports = relayed_ports((0..MAX_METRICS + 5).map(stats).collect());
+        assert_eq!(ports.len(), MAX_METRICS + 1);
+        assert_eq!((&*ports[MAX_METRICS].service_port, ports[MAX_METRICS].connections), ("", 5));
+    }
 }

@@ -163,7 +163,8 @@ impl Mode for Toy {
     }
 
     fn open(&self, _: &Resolved, _: &NodeView) -> anyhow::Result<OpenMode> {
-        Ok(OpenMode { dataplanes: vec![(IpFamily::V4, Box::new(ToyDataplane))], leftovers: Vec::new() })
+        let dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = vec![(IpFamily::V4, Box::new(ToyDataplane))];
+        Ok(OpenMode { dataplanes, leftovers: Vec::new(), relay_reader: None })
     }
 
     fn plan(&self, _: &Resolved, table: &ServiceTable, _: &[IpAddr]) -> anyhow::Result<Box<dyn PlannedRules>> {

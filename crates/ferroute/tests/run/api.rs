@@ -301,6 +301,19 @@ fn node_port_that_another_process_has_is_reported_and_held_once_it_is_free() {
 }
 
 #[test]
+fn service_port_that_userspace_mode_cannot_relay_is_reported() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    case.apply(
+        "apiVersion: v1\nkind: Service\nmetadata: {name: signalling}\nspec: {clusterIP: 10.96.0.7, \
+         ports: [{name: signals, port: 80, protocol: SCTP}]}\n",
+    );
+    let event = case.wait_event("UnsupportedProtocol");
+    assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("Service"), &json!("signalling")));
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("default/signalling:signals") && note.contains("SCTP"), "{event}");
+}
+
+#[test]
 fn forbidden_events_do_not_stop_the_proxy() {
     let mut case = Case::launch(Mode::Nftables, &[], |server| {
         server.behave(|behaviour| behaviour.failed_writes = vec![403; 100]);

@@ -18,8 +18,10 @@ use nix::{
 use crate::{
     Case, Cluster, Files, Mode, Proxy, WEB,
     cluster::PORT,
+    http::get,
     proxy::FERROUTE,
     rules, slices,
+    status::METRICS,
     traffic::{Connection, Flow, connect},
     wait, web, web_tcp, web_udp,
 };
@@ -152,6 +154,7 @@ fn sctp_is_rejected_and_logged() {
         slices("signalling", &[0]).replace("{name: tcp, port: 8080}", "{name: tcp, port: 8080, protocol: SCTP}");
     let case = Case::new(Mode::Userspace, &format!("{}{sctp}{slices}", web(&[0])));
     case.proxy.wait_log_line(&["does not support SCTP", "default/signalling:tcp"]);
+    assert_eq!(case.proxy.log().matches("does not support SCTP").count(), 1, "logged once");
     let rules = case.rules().concat();
     assert!(rules.contains("-d 10.96.0.9/32 -p sctp") && rules.contains("REJECT"), "{rules}");
     assert_eq!(case.connect(web_tcp()[0]).unwrap(), 0);
@@ -196,6 +199,27 @@ fn connections_are_counted_by_endpoint() {
     assert_eq!((tcp.service_port(), &tcp.connections[..], tcp.stats.connections), ("default/web:tcp", &[3, 3][..], 6));
     // Without connections in its interval, the table is empty.
     case.cluster.node.command(FERROUTE, &["top", "--once", "--interval", "1s"]);
+}
+
+#[test]
+fn metrics_count_connections_and_bytes_by_service_port() {
+    let case = Case::new(Mode::Userspace, &web(&[0]));
+    let mut connection = Connection::open(&case.cluster.client, web_tcp()[0]).unwrap();
+    connection.echo("four").unwrap();
+    case.connect(web_tcp()[0]).unwrap();
+    let labels = "ip_family=\"IPv4\",protocol=\"tcp\",service_port=\"default/web:tcp\"";
+    let lines = [
+        format!("ferroute_userspace_open_connections{{{labels}}} 1"),
+        format!("ferroute_userspace_connections_total{{{labels}}} 2"),
+        // "four\n" and "hello\n"; each connection starts with the pod's address.
+        format!("ferroute_userspace_bytes_total{{direction=\"to_endpoint\",{labels}}} 11"),
+        format!("ferroute_userspace_bytes_total{{direction=\"to_client\",{labels}}} {}", 11 + 2 * "10.244.0.2\n".len()),
+        format!("ferroute_userspace_refused_total{{{labels}}} 0"),
+    ];
+    wait("the counts", || {
+        let body = get(&case.cluster.node, METRICS, "/metrics").unwrap().body;
+        lines.iter().all(|line| body.lines().any(|metric| metric == line)).then_some(())
+    });
 }
 
 #[test]
