@@ -1,17 +1,20 @@
 //! The modes agree: in every cluster, nftables and iptables rules send every new connection to the same endpoints, with the
 //! same probabilities and source, except for each [`ModeDifference`]. Both modes serve node ports on the same addresses
-//! here; their defaults differ.
+//! here; their defaults differ. Listeners of userspace mode have the same endpoints as iptables rules.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests only")]
 
 mod common;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
-use common::world::{Client, World, ip, world};
+use common::{
+    relayed::Relayed,
+    world::{Client, World, ip, world},
+};
 use ferroute_core::{
     HostState, IpFamily, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
@@ -39,6 +42,7 @@ struct Modes<'a> {
     services: ServiceTable,
     iptables: RuleSet,
     nftables: MemoryKernel,
+    userspace: Relayed,
 }
 
 fn of_family(networks: &[IpNet], family: IpFamily) -> Vec<IpNet> {
@@ -56,7 +60,8 @@ impl<'a> Modes<'a> {
         let settings = NftablesSettings { proxy: world.settings.clone(), counters: false };
         let mut nftables = MemoryKernel::new();
         nftables.commit(&ferroute_nftables::plan::render(&services, &settings, &world.addresses())).unwrap();
-        Self { world, host: world.host(), services, iptables, nftables }
+        let userspace = Relayed::new(cluster, world, family);
+        Self { world, host: world.host(), services, iptables, nftables, userspace }
     }
 
     fn id(&self) -> TableId {
@@ -96,6 +101,36 @@ impl<'a> Modes<'a> {
         Ok(difference)
     }
 
+    /// Compares userspace mode with iptables mode by the endpoints. Their source differs, because the process connects to
+    /// them. It does not relay SCTP.
+    fn check_relayed(&self, client: &Client, packet: &Packet) -> Result<(), TestCaseError> {
+        // Only iptables mode makes loopback addresses reachable from outside, and therefore drops such packets.
+        if packet.destination.ip().is_loopback() && !matches!(client, Client::Node) {
+            return Ok(());
+        }
+        let relayed = Ruleset::from_rules(&self.userspace).verdicts(&self.host, packet);
+        let (iptables, userspace) = (self.through_iptables(packet), outcomes(packet, relayed));
+        let shares = |outcomes: &Outcomes| {
+            let mut shares: BTreeMap<String, f64> = BTreeMap::new();
+            for (outcome, share) in outcomes {
+                let end = match outcome {
+                    // Untouched packets keep their destination, and may be masqueraded.
+                    PacketOutcome::Untouched => packet.destination.to_string(),
+                    PacketOutcome::Delivered { to, .. } => to.to_string(),
+                    other => format!("{other:?}"),
+                };
+                *shares.entry(end).or_default() += share;
+            }
+            shares
+        };
+        let (expected, got) = (shares(&iptables), shares(&userspace));
+        let same = got.keys().eq(expected.keys())
+            && got.values().zip(expected.values()).all(|(one, other)| (one - other).abs() < ROUNDING);
+        let is_unsupported = packet.protocol == Protocol::Sctp && got.keys().eq(["Rejected"]);
+        prop_assert!(same || is_unsupported, "{client:?} {packet:?}\niptables {expected:?}\nuserspace {got:?}");
+        Ok(())
+    }
+
     /// Returns all frontends and endpoints, and some addresses and ports that no rule mentions.
     fn destinations(&self) -> BTreeSet<SocketAddr> {
         let family = self.services.family;
@@ -124,7 +159,9 @@ impl<'a> Modes<'a> {
         let destinations = self.destinations();
         for client in Client::all(self.services.family) {
             for (to, protocol) in destinations.iter().flat_map(|to| PROTOCOLS.map(|protocol| (*to, protocol))) {
-                differences.extend(self.check(&known, &client, &client.packet(self.world, protocol, to))?);
+                let packet = client.packet(self.world, protocol, to);
+                differences.extend(self.check(&known, &client, &packet)?);
+                self.check_relayed(&client, &packet)?;
             }
         }
         Ok(differences)
@@ -231,7 +268,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn both_modes_send_packets_to_same_endpoints_with_same_source(
+    fn all_modes_send_packets_to_same_endpoints(
         mut cluster in arbitrary::cluster(),
         world in world(),
         with_service_cidrs in any::<bool>(),

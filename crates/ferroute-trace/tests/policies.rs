@@ -9,6 +9,7 @@ use std::{
 };
 
 use common::{
+    relayed::Relayed,
     specification::{Expected, Frontend, Port, ports},
     world::{Client, World, ip, world},
 };
@@ -19,10 +20,6 @@ use ferroute_core::{
 };
 use ferroute_iptables::{PlanContext, RuleSet, render};
 use ferroute_trace::{Choice, Leaf, Packet, Ruleset, Traceable, Verdict};
-use ferroute_userspace::{
-    PlannedRelay, PortRange, Relay,
-    plan::{self as userspace, State},
-};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -81,32 +78,6 @@ fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<Sock
         }
     }
     Ok((Expected::OneOf(seen), shares))
-}
-
-/// Planned rules and listeners of userspace mode.
-struct Relayed {
-    listeners: State,
-    rules: RuleSet,
-}
-
-impl Relayed {
-    fn new(cluster: &Cluster, world: &World, family: IpFamily) -> Self {
-        let table = cluster.table(family);
-        let host_state = HostState { addresses: world.addresses(), ..HostState::default() };
-        let mut listeners = State::new(userspace::PlanContext::new(&world.settings, &table, &host_state));
-        let changes = listeners.listener_changes(&table, None);
-        let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
-        listeners.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());
-        let rules = listeners.chains(&table).to_rule_set(family);
-        Self { listeners, rules }
-    }
-}
-
-impl Traceable for Relayed {
-    fn add_to<'a>(&'a self, ruleset: &mut Ruleset<'a>) {
-        ruleset.add_iptables(&self.rules);
-        ruleset.add_userspace(&self.listeners);
-    }
 }
 
 /// Returns the result in userspace mode: endpoints see the node, and SCTP is not supported.

@@ -5,5 +5,6 @@
 
 pub mod cluster;
 pub mod lab;
+pub mod relayed;
 pub mod specification;
 pub mod world;
