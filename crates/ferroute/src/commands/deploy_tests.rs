@@ -264,6 +264,13 @@ fn systemd_unit_has_valid_arguments() {
     assert!(unit.contains(&format!("OOMScoreAdjust={score}\n")), "{unit}");
 }
 
+/// The worker of userspace mode is a child of the proxy and outlives it.
+#[test]
+fn systemd_unit_keeps_other_processes_than_the_proxy() {
+    let unit = read(&deploy("systemd/ferroute.service"));
+    assert!(unit.lines().any(|line| line == "KillMode=process"), "{unit}");
+}
+
 #[test]
 fn systemd_unit_has_only_the_required_privileges() {
     let unit = read(&deploy("systemd/ferroute.service"));
