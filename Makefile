@@ -52,7 +52,7 @@ soak: deps-test release
 
 # Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
 # runs, each as SOURCE-MODE: the objects come from files or from a fake API server.
-RUNS ?= files-iptables files-nftables fake-api-iptables
+RUNS ?= files-iptables files-nftables fake-api-iptables files-userspace
 CASES ?=
 FAKE_API_SERVER := $(abspath $(TARGET_DIR))/release/examples/fake_api_server
 conformance: deps-test release
