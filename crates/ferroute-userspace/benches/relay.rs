@@ -46,9 +46,6 @@ fn main() {
         let settings = ["net.ipv4.ip_local_port_range=1024 65535", "net.ipv4.tcp_tw_reuse=1"];
         settings.iter().for_each(|setting| _ = machine.command("sysctl", &["-qw", setting]));
     }
-    // A connection has a socket of the client, two of the relay and one of the server, all in this process.
-    let descriptors = usize::try_from(ferroute_host::raise_descriptor_limit().unwrap()).unwrap();
-    let idle = MAX_IDLE.min(descriptors.saturating_sub(2_000) / 4);
     let sink = serve(&pods, SINK, |mut stream, total| {
         let mut buffer = vec![0; 1 << 18];
         while let Ok(length @ 1..) = stream.read(&mut buffer) {
@@ -62,9 +59,6 @@ fn main() {
             _ = stream.write_all(&byte);
         }
     });
-
-    let holder = pods.run(|| TcpListener::bind(("0.0.0.0", HOLD)).unwrap());
-    thread::spawn(move || holder.incoming().collect::<Vec<_>>());
 
     // nftables mode: a cluster IP for each server, with a pod as the endpoint.
     let entries = [SINK, ECHO].map(|port| {
@@ -83,7 +77,7 @@ fn main() {
         .run(|| tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap());
     let mut engine = Engine::new(Limits::default(), PortRange::Any);
     let mut rules = "table ip bench { chain to { type nat hook prerouting priority -90; ".to_owned();
-    for port in [SINK, ECHO, HOLD] {
+    for port in [SINK, ECHO] {
         let spec = ListenerSpec {
             family: IpFamily::V4,
             protocol: Protocol::Tcp,
@@ -111,21 +105,6 @@ fn main() {
         let rate = connections(&client, SocketAddr::from((address, ECHO)));
         println!("| {name} | {:.1} Gbit/s | {rate:.0} |", bytes * 8.0 / 1e9);
     }
-    let before = resident();
-    let to = SocketAddr::from(([10, 96, 0, 2], HOLD));
-    let held: Vec<TcpStream> = client.run(|| (0..idle).map(|_| TcpStream::connect(to).unwrap()).collect());
-    let end = Instant::now() + Duration::from_secs(60);
-    while engine.stats(&HOLD).unwrap().active < idle as u64 && Instant::now() < end {
-        thread::sleep(Duration::from_millis(50));
-    }
-    let each = (resident() - before) / idle as f64;
-    println!(
-        "\n{} idle connections: {:.1} MB of resident memory more, {each:.0} bytes each: {:.1} MB for 20,000",
-        engine.stats(&HOLD).unwrap().active,
-        (resident() - before) / 1e6,
-        each * 20_000.0 / 1e6
-    );
-    drop(held);
     runtime.shutdown_background();
     std::process::exit(0);
 }
@@ -231,15 +210,7 @@ fn connections(client: &NetNs, to: SocketAddr) -> f64 {
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Returns the resident memory of this process in bytes.
-fn resident() -> f64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<f64>().unwrap() * 4096.0
-}
-
 const SINK: u16 = 5001;
 const ECHO: u16 = 5002;
-const HOLD: u16 = 5003;
-const MAX_IDLE: usize = 20_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 const DURATION: Duration = Duration::from_secs(3);
