@@ -44,6 +44,7 @@
 mod async_subscription;
 mod error;
 mod memory;
+pub mod nf_tables;
 pub mod nfnetlink;
 mod read;
 mod reply;

@@ -181,7 +181,8 @@ impl Request {
         self.batch.seal(sequence)
     }
 
-    pub(crate) fn kind(&self) -> u16 {
+    /// The message type.
+    pub fn kind(&self) -> u16 {
         u16::from_ne_bytes([self.batch.buffer[TYPE_OFFSET], self.batch.buffer[TYPE_OFFSET + 1]])
     }
 }

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use ferroute_netlink::{Batch, Refusal, flags, nfnetlink};
+use ferroute_netlink::{Batch, Refusal, flags, nf_tables};
 
 use super::{constants::*, element::put, object::Objects};
 use crate::model::{Change, Element, Name, TableId, Transaction};
@@ -18,7 +18,8 @@ pub(crate) struct EncodedTransaction {
 pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
     let changes = &transaction.changes;
     let mut encoded = EncodedTransaction { batch: Batch::new(), messages: Vec::new() };
-    encoded.delimiter(nfnetlink::NFNL_MSG_BATCH_BEGIN);
+    nf_tables::begin(&mut encoded.batch);
+    encoded.messages.push(0..0);
     let (mut done, mut sets) = (0, 0);
     while let Some(change) = changes.get(done) {
         let mut objects = Objects { batch: &mut encoded.batch, id: &transaction.table };
@@ -42,7 +43,8 @@ pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
         }
         encoded.messages.push(first..done);
     }
-    encoded.delimiter(nfnetlink::NFNL_MSG_BATCH_END);
+    nf_tables::end(&mut encoded.batch);
+    encoded.messages.push(0..0);
     encoded
 }
 
@@ -53,17 +55,6 @@ impl EncodedTransaction {
         let first = changes.first()?;
         let (Some(offset), Some(_)) = (refusal.offset, elements_of(first)) else { return Some(first) };
         Some(element_at(&transaction.table, changes, offset as usize).unwrap_or(first))
-    }
-
-    fn delimiter(&mut self, kind: u16) {
-        let header = nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into());
-        // Requests an ack for the last change, which the kernel only sends if it refused nothing before. Before Linux
-        // 6.10 it does not acknowledge the end of the batch itself.
-        if kind == nfnetlink::NFNL_MSG_BATCH_END {
-            self.batch.ack_last();
-        }
-        self.batch.message(kind, 0, &header);
-        self.messages.push(0..0);
     }
 }
 
