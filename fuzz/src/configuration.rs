@@ -35,9 +35,7 @@ pub fn flags(input: &[u8]) {
     let arguments = ["kube-proxy"].into_iter().chain(text.split('\n')).map(OsString::from);
     let Ok(KubeProxy { run }) = KubeProxy::try_parse_from(arguments) else { return };
     for name in run.flags.given() {
-        assert!(
-            is_kube_proxy_flag(name) || ["manifests", "nftables-connection-counters", "startup-taint"].contains(&name)
-        );
+        assert!(is_kube_proxy_flag(name) || FERROUTE_FLAGS.contains(&name));
     }
     // Reading the configuration file is not the subject.
     if run.args.proxy.general.config_file().is_none()
@@ -46,6 +44,17 @@ pub fn flags(input: &[u8]) {
         resolve(&settings.config);
     }
 }
+
+/// The flags that kube-proxy does not have.
+const FERROUTE_FLAGS: [&str; 7] = [
+    "manifests",
+    "nftables-connection-counters",
+    "iptables-programs",
+    "udp-timeout",
+    "enable-service-status",
+    "hold-node-ports",
+    "startup-taint",
+];
 
 fn resolve(config: &KubeProxyConfiguration) {
     let _ = config.warnings();

@@ -61,6 +61,8 @@ pub struct Resolved {
     /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none. Set
     /// by a flag of Ferroute, not by a field of the configuration.
     pub connection_counters: Option<NonZeroUsize>,
+    /// Read and write iptables rules with the iptables programs only. Set by a flag of Ferroute as well.
+    pub require_iptables_programs: bool,
 }
 
 /// The name of a proxy mode, as in the field `mode`.
@@ -263,6 +265,7 @@ impl KubeProxyConfiguration {
             logging,
             allow_external_ips: self.feature_gates.get(EXTERNAL_IPS_GATE).copied().unwrap_or(true),
             connection_counters: None,
+            require_iptables_programs: false,
         })
     }
 

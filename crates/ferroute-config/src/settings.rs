@@ -91,6 +91,7 @@ impl Settings {
     /// Applies Ferroute's own flags, with or without a file.
     fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
         self.resolved.connection_counters = args.nftables_connection_counters;
+        self.resolved.require_iptables_programs = args.iptables_programs.0;
         self
     }
 }

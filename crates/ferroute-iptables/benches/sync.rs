@@ -1,9 +1,10 @@
-//! Duration and memory of syncs with the real iptables programs in a network namespace, by size of the cluster and backend.
-//! `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft` or `legacy`, or a size such as
-//! `1000x10`.
+//! Duration and memory of syncs in a network namespace with the real iptables programs of each backend, and by netlink, by
+//! size of the cluster. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft`, `legacy` or
+//! `netlink`, or a size such as `1000x10`.
 //!
 //! "own" is the CPU time of the syncing thread; in a first sync it spends a quarter of it on writing the text to
-//! `iptables-restore`. "programs" is the duration of `iptables-save` and `iptables-restore`. "peak" is the peak memory of the
+//! `iptables-restore`. "kernel" is the duration of `iptables-save` and `iptables-restore`, or of the
+//! exchange with the kernel, which includes encoding and decoding. "peak" is the peak memory of the
 //! process during the sync, most of it for Services and endpoints.
 
 #![expect(clippy::print_stdout, reason = "its output is a table")]
@@ -18,7 +19,8 @@ use ferroute_core::{
 };
 use ferroute_iptables::{
     GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
-    exec::{Backend, search_path},
+    exec::{Backend, RuleAccess, search_path},
+    native::NativeRules,
 };
 use ferroute_testing::NetNs;
 
@@ -32,24 +34,32 @@ fn main() {
     };
     let sizes = SIZES.map(|(services, endpoints)| format!("{services}x{endpoints}"));
     let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
-    println!("backend  size      sync                      own    programs    written      of all   peak");
-    for (backend, name) in [(Backend::NfTables, "nft"), (Backend::Legacy, "legacy")] {
+    println!("backend  size      sync                      own      kernel    written      of all   peak");
+    let ways = [(Some(Backend::NfTables), "nft"), (Some(Backend::Legacy), "legacy"), (None, "netlink")];
+    for (backend, name) in ways {
         for ((services, endpoints), size) in SIZES.into_iter().zip(&sizes) {
-            if wanted(&["nft", "legacy"], name) && wanted(&sizes, size) {
+            if wanted(&["nft", "legacy", "netlink"], name) && wanted(&sizes, size) {
                 NetNs::new().run(|| measure(backend, name, size, services, endpoints));
             }
         }
     }
 }
 
-fn measure(backend: Backend, name: &str, size: &str, services: usize, endpoints: usize) {
-    let programs = IptablesPrograms::find_backend(IpFamily::V4, backend, &HostExec, &search_path()).unwrap();
+/// Measures a way: the programs of a backend, or netlink.
+fn measure(backend: Option<Backend>, name: &str, size: &str, services: usize, endpoints: usize) {
+    let access = || match backend {
+        Some(backend) => {
+            let programs = IptablesPrograms::find_backend(IpFamily::V4, backend, &HostExec, &search_path()).unwrap();
+            RuleAccess::programs(programs, Arc::new(HostExec))
+        }
+        None => RuleAccess::netlink(NativeRules::open(IpFamily::V4).unwrap()),
+    };
     let detector = LocalTrafficDetector::ClusterCidr(vec!["10.0.0.0/8".parse().unwrap()]);
     let settings = ProxySettings { detector, ..ProxySettings::default() };
     let new = || {
         let host = HostAccess::open().unwrap();
         let generations = GenerationTracker::open().unwrap();
-        IptablesDataplane::new(programs.clone(), settings.clone(), Arc::new(HostExec), host, generations)
+        IptablesDataplane::new(access(), settings.clone(), host, generations)
     };
     let mut tracker = tracker(services, endpoints);
     let line = |what: &str, (report, own): (SyncReport, Duration)| {

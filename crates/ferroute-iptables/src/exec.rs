@@ -1,9 +1,9 @@
-//! Applies planned rules: the executor of `iptables-save` and `iptables-restore`, and the dataplane that uses it.
+//! Applies planned rules: the access to the rules, by the iptables programs or by netlink, and the dataplane that uses it.
 //!
 //! ```text
-//!   ServiceTable ──► IptablesDataplane ──► Difference ──► Executor ──► iptables-restore ──► kernel
+//!   ServiceTable ──► IptablesDataplane ──► Difference ──► RuleAccess ──► iptables-restore, netlink ──► kernel
 //!                       ▲       ▲                             │
-//!    HostAccess ────────┘       └── KernelChains ◄────────────┴─────── iptables-save ◄───── kernel
+//!    HostAccess ────────┘       └── KernelChains ◄────────────┴───────── iptables-save, netlink ◄───── kernel
 //!   (addresses, sysctls,
 //!    nfacct counters)
 //! ```
@@ -14,6 +14,8 @@
 //! What is *not* here: the content of the rules (see [`crate::plan`]), the schedule of syncs, and the deletion of stale
 //! conntrack entries.
 
+mod access;
+mod choice;
 mod cleanup;
 mod dataplane;
 mod executor;
@@ -27,6 +29,8 @@ mod snapshot;
 mod throttle;
 mod version;
 
+pub use access::RuleAccess;
+pub use choice::ChosenAccess;
 pub use cleanup::{ChainMode, CleanupError, CleanupReport, CleanupScope, clean_up, detect_modes, remove_counters};
 pub use dataplane::IptablesDataplane;
 pub use executor::{RestoreError, SaveError};

@@ -31,9 +31,11 @@
 
 mod address_text;
 pub mod exec;
+pub mod native;
 pub mod plan;
 pub mod rule;
 mod ruleset;
+mod sink;
 pub mod text;
 
 pub use exec::{BackendSnapshot, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms};

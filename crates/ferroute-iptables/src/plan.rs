@@ -37,15 +37,16 @@ use ferroute_core::ServiceTable;
 use crate::{ChainHead, RuleSet, TableName};
 use fixed::{localnet_rule, node_port_jumps};
 
-pub use chain_group::{ChainGroup, ChainGroupReader, GroupCounts, GroupSummary};
+pub(crate) use chain_group::ChainGroupCollector;
+pub use chain_group::{ChainGroup, GroupCounts, GroupSummary};
 pub use chain_state::{ChainState, Drift, RuleCounts, RuleStats};
 pub use context::PlanContext;
 pub use difference::Difference;
 pub(crate) use digest::ChainDigest;
 pub use digest::rules_digest;
 pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps, loopback};
-pub(crate) use kernel_chains::ignore_unnameable;
 pub use kernel_chains::{KernelChains, KernelChainsReader};
+pub(crate) use kernel_chains::{KernelChainsCollector, ignore_unnameable};
 pub(crate) use names::{
     IPVS_NODE_PORT, is_foreign_jump, is_iptables_mode_chain, is_ipvs_mode_chain, is_leftover_chain,
     is_userspace_mode_chain,

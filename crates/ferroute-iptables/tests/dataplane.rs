@@ -20,7 +20,7 @@ use ferroute_core::{
 use ferroute_host::{GenerationError, RuleGeneration, Sysctls};
 use ferroute_iptables::{
     GenerationTracker, HostAccess, IptablesDataplane, PlanContext, Rule, TableName, Target,
-    exec::{CleanupError, CleanupScope, RestoreError, SaveError, clean_up},
+    exec::{CleanupError, CleanupScope, RestoreError, RuleAccess, SaveError, clean_up},
     plan::chains,
     render,
 };
@@ -48,9 +48,8 @@ impl Fixture {
             now: clock.clone().reader(),
         };
         let dataplane = IptablesDataplane::new(
-            programs.with_release(release),
+            RuleAccess::programs(programs.with_release(release), Arc::new(programs.clone())),
             Default::default(),
-            Arc::new(programs.clone()),
             host,
             GenerationTracker::new(Some(Box::new(generation.clone()))),
         );
@@ -301,7 +300,8 @@ fn a_cleanup_continues_after_a_failure_and_reports_all_errors() {
         state.restore_fails = Some((1, "iptables-restore: line 999 failed".to_owned()));
     }
     let exec = Arc::new(fixture.programs.clone());
-    let errors = clean_up(&fixture.programs.with_release(NFT), exec, CleanupScope::Everything).errors;
+    let errors =
+        clean_up(&RuleAccess::programs(fixture.programs.with_release(NFT), exec), CleanupScope::Everything).errors;
     assert!(
         matches!(
             errors.as_slice(),

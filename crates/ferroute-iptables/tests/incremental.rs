@@ -213,7 +213,7 @@ fn many_chains_are_written_in_small_transactions_that_are_each_valid() {
     let mut kernel = FakeKernel::new(IpFamily::V4);
     let mut write_in_parts = |difference: &Difference, table: &ServiceTable| {
         let mut text = Vec::new();
-        let summary = difference.write_in_parts(table, &mut text).unwrap();
+        let summary = difference.write_in_parts(table, 2000, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let parts: Vec<&str> = text.split_inclusive("COMMIT\n").collect();
         assert_eq!(parts.len(), summary.transactions as usize);

@@ -8,7 +8,7 @@ mod common;
 use common::{
     fake_kernel::chains_of,
     fixtures::{cluster, rendered, settings, synced, without_ours},
-    netns_host::NetnsHost,
+    netns_host::{NetnsHost, Way},
 };
 use ferroute_core::{
     Dataplane, IpFamily, NfacctCounters,
@@ -22,7 +22,7 @@ use ferroute_iptables::{
     text::Line,
 };
 
-common::netns_host::with_both_backends!(
+common::netns_host::with_all_ways!(
     rules_of_other_programs_stay_unchanged,
     the_kubelets_rules_in_kube_firewall_stay,
     a_chain_that_another_program_jumps_to_is_flushed_when_its_service_is_removed,
@@ -30,8 +30,8 @@ common::netns_host::with_both_backends!(
     a_chain_that_another_program_jumps_to_is_flushed_and_reported_by_a_cleanup,
 );
 
-fn rules_of_other_programs_stay_unchanged(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn rules_of_other_programs_stay_unchanged(way: Way) {
+    let node = NetnsHost::new(way);
     let foreign = FOREIGN.replace("$LOG", "LOG --log-prefix \"it's theirs \"");
     node.restore(IpFamily::V4, &foreign);
     let theirs = node.rules(IpFamily::V4);
@@ -54,8 +54,8 @@ fn rules_of_other_programs_stay_unchanged(backend: Backend) {
     assert_eq!(left, theirs, "after a cleanup");
 }
 
-fn the_kubelets_rules_in_kube_firewall_stay(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn the_kubelets_rules_in_kube_firewall_stay(way: Way) {
+    let node = NetnsHost::new(way);
     let theirs = "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP";
     node.restore(IpFamily::V4, &format!("*filter\n:KUBE-FIREWALL - [0:0]\n{theirs}\nCOMMIT\n"));
     let table = cluster().table(IpFamily::V4);
@@ -72,8 +72,8 @@ fn the_kubelets_rules_in_kube_firewall_stay(backend: Backend) {
     assert_eq!(firewall(), both);
 }
 
-fn a_chain_that_another_program_jumps_to_is_flushed_when_its_service_is_removed(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn a_chain_that_another_program_jumps_to_is_flushed_when_its_service_is_removed(way: Way) {
+    let node = NetnsHost::new(way);
     let mut tracker = cluster().tracker();
     let mut dataplane = synced(&node, tracker.table(IpFamily::V4));
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
@@ -91,8 +91,8 @@ fn a_chain_that_another_program_jumps_to_is_flushed_when_its_service_is_removed(
     assert_eq!(left, rendered(table));
 }
 
-fn a_cleanup_removes_the_rules_of_both_families(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn a_cleanup_removes_the_rules_of_both_families(way: Way) {
+    let node = NetnsHost::new(way);
     // The legacy programs create a table with its builtin chains when they first access it.
     let before = IpFamily::BOTH.map(|family| {
         node.iptables(family, &["-w", "-t", "mangle", "-S"]);
@@ -127,8 +127,8 @@ fn a_cleanup_removes_the_rules_of_both_families(backend: Backend) {
     }
 }
 
-fn a_chain_that_another_program_jumps_to_is_flushed_and_reported_by_a_cleanup(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn a_chain_that_another_program_jumps_to_is_flushed_and_reported_by_a_cleanup(way: Way) {
+    let node = NetnsHost::new(way);
     synced(&node, &cluster().table(IpFamily::V4));
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-A", "THEIRS", "-j", "KUBE-MARK-MASQ"]);
@@ -142,7 +142,7 @@ fn a_chain_that_another_program_jumps_to_is_flushed_and_reported_by_a_cleanup(ba
 
 #[test]
 fn chains_with_names_invalid_in_iptables_are_ignored() {
-    let node = NetnsHost::new(Backend::NfTables);
+    let node = NetnsHost::new(Way::Programs(Backend::NfTables));
     let strange = "a-chain-with-a-name-that-is-too-long-for-iptables";
     node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
     for command in ["add chain", "add rule"] {

@@ -7,7 +7,7 @@ mod common;
 use common::{
     fake_kernel::chains_of,
     fixtures::{cluster, rendered, settings},
-    netns_host::NetnsHost,
+    netns_host::{NetnsHost, Way},
     records::records,
 };
 use ferroute_core::{
@@ -18,7 +18,7 @@ use ferroute_host::{Counter, CounterError, KernelCounters, PacketCounters, Sysct
 use ferroute_iptables::{Rule, TableName, exec::Backend, plan::chains};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
-common::netns_host::with_both_backends!(
+common::netns_host::with_all_ways!(
     the_first_sync_creates_the_rendered_rules,
     incremental_changes_equal_a_full_write,
     rules_of_an_earlier_kube_proxy_are_taken_over,
@@ -27,9 +27,9 @@ common::netns_host::with_both_backends!(
     node_ports_answer_on_localhost_only_if_it_can_be_routed,
 );
 
-fn the_first_sync_creates_the_rendered_rules(backend: Backend) {
+fn the_first_sync_creates_the_rendered_rules(way: Way) {
     for family in IpFamily::BOTH {
-        let node = NetnsHost::new(backend);
+        let node = NetnsHost::new(way);
         let table = cluster().table(family);
         let mut dataplane = node.dataplane(family, &settings());
         let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
@@ -41,17 +41,22 @@ fn the_first_sync_creates_the_rendered_rules(backend: Backend) {
         node.calls();
         node.netns.run(|| dataplane.resync(&table)).unwrap();
         let program = node.program(family, "-save");
-        assert_eq!(node.calls(), ["filter", "mangle", "nat"].map(|table| format!("{program} -t {table}")));
+        match way {
+            Way::Programs(_) => {
+                assert_eq!(node.calls(), ["filter", "mangle", "nat"].map(|table| format!("{program} -t {table}")));
+            }
+            Way::Netlink => assert_eq!(node.calls(), [""; 0]),
+        }
     }
 }
 
-fn incremental_changes_equal_a_full_write(backend: Backend) {
+fn incremental_changes_equal_a_full_write(way: Way) {
     // The kernel is slow; the same property is tested with many more cases on the fake kernel.
     let config = ProptestConfig { cases: 6, failure_persistence: None, ..ProptestConfig::default() };
     let strategy = (arbitrary::cluster(), vec(arbitrary::edits(1..4), 1..6), prop::sample::select(&IpFamily::BOTH));
     TestRunner::new(config)
         .run(&strategy, |(cluster, edits, family)| {
-            let node = NetnsHost::new(backend);
+            let node = NetnsHost::new(way);
             let mut tracker = cluster.tracker();
             let mut dataplane = node.dataplane(family, &settings());
             node.netns.run(|| dataplane.resync(tracker.table(family))).unwrap();
@@ -71,12 +76,12 @@ fn incremental_changes_equal_a_full_write(backend: Backend) {
         .unwrap();
 }
 
-fn rules_of_an_earlier_kube_proxy_are_taken_over(backend: Backend) {
+fn rules_of_an_earlier_kube_proxy_are_taken_over(way: Way) {
     let records: Vec<_> =
         records().into_iter().filter(|record| record.name().contains("nodeport-cluster step 1")).collect();
     assert_eq!(records.len(), 2, "one per family");
     for record in records {
-        let node = NetnsHost::new(backend);
+        let node = NetnsHost::new(way);
         let mut counters = node.netns.run(KernelCounters::open).unwrap().unwrap();
         for name in [NfacctCounters::INVALID_DROPPED, NfacctCounters::LOCALHOST_ACCEPTED] {
             counters.ensure(name).unwrap();
@@ -90,20 +95,21 @@ fn rules_of_an_earlier_kube_proxy_are_taken_over(backend: Backend) {
     }
 }
 
-fn the_error_has_the_rejected_rule_and_the_next_sync_is_full(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn the_error_has_the_rejected_rule_and_the_next_sync_is_full(way: Way) {
+    let node = NetnsHost::new(way);
     let cluster = cluster();
     let mut tracker = cluster.tracker();
     let mut dataplane =
         node.dataplane_with(IpFamily::V4, &settings(), |_, host| host.counters = Some(Box::new(PretendedCounters)));
     let error = node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    let line = match backend {
+    let parts = match way {
         // The kernel rejects the whole table without a reason.
-        Backend::Legacy => "\"COMMIT\"",
-        Backend::NfTables => "\"-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct",
+        Way::Programs(Backend::Legacy) => ["-restore rejected line ", "\"COMMIT\""],
+        Way::Programs(Backend::NfTables) => ["-restore rejected line ", RULE],
+        Way::Netlink => ["kernel refused ", RULE],
     };
-    assert!(cause.contains("-restore rejected line ") && cause.contains(line), "{error}: {cause}");
+    assert!(parts.iter().all(|part| cause.contains(part)), "{error}: {cause}");
     assert_eq!(error.to_string(), "cannot write IPv4 rules");
     assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "nothing is known");
 
@@ -119,8 +125,8 @@ fn the_error_has_the_rejected_rule_and_the_next_sync_is_full(backend: Backend) {
     assert_eq!(chains_of(&node.rules(IpFamily::V4)), rendered(tracker.table(IpFamily::V4)));
 }
 
-fn node_ports_follow_the_hosts_addresses(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn node_ports_follow_the_hosts_addresses(way: Way) {
+    let node = NetnsHost::new(way);
     let settings = ProxySettings {
         node_port_addresses: NodePortAddresses::Within(vec!["192.0.2.0/24".parse().unwrap()]),
         ..settings()
@@ -142,8 +148,8 @@ fn node_ports_follow_the_hosts_addresses(backend: Backend) {
     assert_eq!(served(), ["192.0.2.3/32", "192.0.2.7/32"]);
 }
 
-fn node_ports_answer_on_localhost_only_if_it_can_be_routed(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn node_ports_answer_on_localhost_only_if_it_can_be_routed(way: Way) {
+    let node = NetnsHost::new(way);
     let table = cluster().table(IpFamily::V4);
     let route_localnet = || node.netns.run(|| Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet").unwrap());
     let has_localnet_rule = || !node.rules(IpFamily::V4).rules(TableName::Filter, chains::FIREWALL).is_empty();
@@ -160,7 +166,7 @@ fn node_ports_answer_on_localhost_only_if_it_can_be_routed(backend: Backend) {
 
 #[test]
 fn a_sync_waits_for_the_holder_of_the_lock() {
-    let node = NetnsHost::new(Backend::Legacy);
+    let node = NetnsHost::new(Way::Programs(Backend::Legacy));
     let directory = tempfile::tempdir().unwrap();
     let lock = directory.path().join("xtables.lock");
     let script = directory.path().join("iptables-restore");
@@ -182,6 +188,9 @@ fn a_sync_waits_for_the_holder_of_the_lock() {
     released.try_recv().expect("the rules were written before the lock was released");
     assert_eq!(chains_of(&node.rules(IpFamily::V4)), rendered(&table));
 }
+
+/// The start of a rule with a counter.
+const RULE: &str = "\"-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct";
 
 /// Counters that are reported as created but do not exist.
 struct PretendedCounters;

@@ -8,7 +8,7 @@ mod common;
 use common::{
     fake_kernel::chains_of,
     fixtures::{cluster, settings, synced},
-    netns_host::NetnsHost,
+    netns_host::{NetnsHost, Way},
 };
 use ferroute_core::{
     Dataplane, IpFamily,
@@ -16,13 +16,13 @@ use ferroute_core::{
 };
 use ferroute_iptables::{IptablesDataplane, exec::Backend};
 
-common::netns_host::with_both_backends!(
+common::netns_host::with_all_ways!(
     a_flush_is_detected_and_repaired,
     a_modification_of_a_single_rule_or_jump_is_detected_and_repaired,
 );
 
-fn a_flush_is_detected_and_repaired(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn a_flush_is_detected_and_repaired(way: Way) {
+    let node = NetnsHost::new(way);
     let table = cluster().table(IpFamily::V4);
     let mut dataplane = synced(&node, &table);
     let before = chains_of(&node.rules(IpFamily::V4));
@@ -35,8 +35,8 @@ fn a_flush_is_detected_and_repaired(backend: Backend) {
     assert_eq!(chains_of(&node.rules(IpFamily::V4)), before);
 }
 
-fn a_modification_of_a_single_rule_or_jump_is_detected_and_repaired(backend: Backend) {
-    let node = NetnsHost::new(backend);
+fn a_modification_of_a_single_rule_or_jump_is_detected_and_repaired(way: Way) {
+    let node = NetnsHost::new(way);
     let table = cluster().table(IpFamily::V4);
     let mut dataplane = synced(&node, &table);
     let before = chains_of(&node.rules(IpFamily::V4));
@@ -59,7 +59,7 @@ fn a_modification_of_a_single_rule_or_jump_is_detected_and_repaired(backend: Bac
 
 #[test]
 fn writes_of_the_other_family_need_no_comparison_and_those_of_other_programs_need_one() {
-    let node = NetnsHost::new(Backend::NfTables);
+    let node = NetnsHost::new(Way::Programs(Backend::NfTables));
     let mut trackers = IpFamily::BOTH.map(|_| cluster().tracker());
     let mut dataplanes = IpFamily::BOTH.map(|family| node.dataplane(family, &settings()));
     for family in IpFamily::BOTH {
@@ -97,7 +97,7 @@ fn writes_of_the_other_family_need_no_comparison_and_those_of_other_programs_nee
 
 #[test]
 fn comparisons_are_throttled_if_another_program_changes_rules_all_the_time() {
-    let node = NetnsHost::new(Backend::NfTables);
+    let node = NetnsHost::new(Way::Programs(Backend::NfTables));
     let mut dataplane = synced(&node, &cluster().table(IpFamily::V4));
     let mut calls = Vec::new();
     node.calls();

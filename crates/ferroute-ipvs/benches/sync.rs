@@ -23,7 +23,7 @@ use ferroute_core::{
 use ferroute_host::KernelAddresses;
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
-    exec::{GroupReport, GroupWriter, RuleWriter, search_path},
+    exec::{GroupReport, GroupWriter, RuleAccess, RuleWriter, search_path},
     plan::ChainGroup,
 };
 use ferroute_ipvs::{
@@ -74,7 +74,8 @@ type Bench = IpvsDataplane<Counted, GroupWriter>;
 fn open() -> Bench {
     let settings = IpvsSettings::default();
     let programs = IptablesPrograms::find(IpFamily::V4, &HostExec, &search_path()).unwrap();
-    let rules = GroupWriter::new(programs, Arc::new(HostExec), GenerationTracker::open().unwrap());
+    let rules =
+        GroupWriter::new(RuleAccess::programs(programs, Arc::new(HostExec)), GenerationTracker::open().unwrap());
     let kernel = Counted { kernel: NetlinkKernel::open(IpFamily::V4, "rr").unwrap(), operations: 0 };
     let addresses = Box::new(KernelAddresses::open().unwrap());
     let host = HostState { random_fully: true, ..HostState::default() };

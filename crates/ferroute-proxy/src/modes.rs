@@ -14,7 +14,7 @@
 //!
 //! The rules themselves are planned by the crates of the modes.
 
-mod host_programs;
+mod host_rules;
 mod iptables;
 mod ipvs;
 mod memory_rules;

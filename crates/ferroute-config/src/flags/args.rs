@@ -34,6 +34,11 @@ pub struct RunArgs {
     /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
+    /// Write iptables rules with the iptables programs, also on hosts whose iptables uses nf_tables
+    ///
+    /// By default, iptables mode reads and writes the rules of such hosts by netlink, which is faster and needs no programs.
+    #[arg(long, default_value = "false")]
+    pub iptables_programs: Switch,
     /// Time after which userspace mode ends an idle UDP flow
     ///
     /// Overrides the field udpIdleTimeout of the configuration. By default 250ms, as in kube-proxy, which had this flag

@@ -1,26 +1,21 @@
 //! Removal of a proxy's chains and rules from iptables' tables.
 
-use std::{
-    collections::BTreeSet,
-    io::{self, Write},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, io};
 
 use ferroute_core::NfacctCounters;
 use ferroute_host::{CounterError, PacketCounters};
 
 use super::{
-    executor::{Executor, RestoreError, SaveError},
-    process::{Exec, ProgramError},
-    programs::IptablesPrograms,
+    access::RuleAccess,
+    executor::{RestoreError, SaveError},
 };
 use crate::{
-    ChainName, Rule, SaveItem, SaveParser, TableName,
+    ChainName, Rule, SaveItem, TableName,
     plan::{
-        IPVS_NODE_PORT, chains, ignore_unnameable, is_foreign_jump, is_ipvs_mode_chain, is_leftover_chain,
-        is_proxy_chain, is_userspace_mode_chain,
+        IPVS_NODE_PORT, chains, is_foreign_jump, is_ipvs_mode_chain, is_leftover_chain, is_proxy_chain,
+        is_userspace_mode_chain,
     },
-    text::RestoreWriter,
+    sink::RuleSink,
 };
 
 /// The chains to remove.
@@ -59,7 +54,7 @@ pub struct CleanupReport {
 pub enum CleanupError {
     /// The check for chains of other modes failed.
     #[error("cannot check for chains of other modes")]
-    Check(#[from] ProgramError),
+    Check(#[from] SaveError),
     /// A table cannot be read, so it is not cleaned up.
     #[error("cannot clean up table {table}")]
     Read {
@@ -101,16 +96,15 @@ struct Leftovers {
     in_use: Vec<(ChainName, ChainName)>,
 }
 
-/// Removes the rules and chains of one IP family with the given programs.
+/// Removes the rules and chains of one IP family.
 ///
 /// `KUBE-FIREWALL` and its jumps stay, because the kubelet uses them as well. So does the sysctl `route_localnet`, which
 /// other programs may rely on and which that chain protects.
-pub fn clean_up(programs: &IptablesPrograms, exec: Arc<dyn Exec>, scope: CleanupScope) -> CleanupReport {
-    let executor = Executor { programs: programs.clone(), exec };
+pub fn clean_up(access: &RuleAccess, scope: CleanupScope) -> CleanupReport {
     let mut report = CleanupReport::default();
     if let CleanupScope::Beside(active) = scope {
         // Reading all tables takes long in a large cluster and is usually in vain.
-        match has_other_modes(&executor, active) {
+        match has_other_modes(access, active) {
             Ok(true) => {}
             Ok(false) => return report,
             Err(error) => {
@@ -120,9 +114,9 @@ pub fn clean_up(programs: &IptablesPrograms, exec: Arc<dyn Exec>, scope: Cleanup
         }
     }
     for table in TableName::PROXY {
-        match leftovers(&executor, table, scope) {
+        match leftovers(access, table, scope) {
             Err(source) => report.errors.push(CleanupError::Read { table, source }),
-            Ok(leftovers) => report.remove(&executor, table, leftovers),
+            Ok(leftovers) => report.remove(access, table, leftovers),
         }
     }
     report
@@ -145,29 +139,28 @@ pub fn remove_counters(counters: &mut dyn PacketCounters) -> (Vec<&'static str>,
 /// Detects the modes that wrote rules of one IP family by checking for single chains, without reading whole tables.
 ///
 /// # Errors
-/// If a program cannot be run.
-pub fn detect_modes(programs: &IptablesPrograms, exec: Arc<dyn Exec>) -> Result<Vec<ChainMode>, ProgramError> {
-    let executor = Executor { programs: programs.clone(), exec };
+/// If chains cannot be looked up.
+pub fn detect_modes(access: &RuleAccess) -> Result<Vec<ChainMode>, SaveError> {
     let mut modes = Vec::new();
     // Mangle is the smallest of the tables with a canary chain; ipvs mode has none.
-    if executor.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {
+    if access.has_chain(TableName::Mangle, chains::CANARY)? == Some(true) {
         modes.push(ChainMode::Iptables);
     }
-    if executor.has_chain(TableName::Nat, IPVS_NODE_PORT)? == Some(true) {
+    if access.has_chain(TableName::Nat, IPVS_NODE_PORT)? == Some(true) {
         modes.push(ChainMode::Ipvs);
     }
-    if executor.has_chain(TableName::Nat, chains::PORTALS_HOST)? == Some(true) {
+    if access.has_chain(TableName::Nat, chains::PORTALS_HOST)? == Some(true) {
         modes.push(ChainMode::Userspace);
     }
     Ok(modes)
 }
 
 impl CleanupReport {
-    fn remove(&mut self, executor: &Executor, table: TableName, leftovers: Leftovers) {
+    fn remove(&mut self, access: &RuleAccess, table: TableName, leftovers: Leftovers) {
         if leftovers == Leftovers::default() {
             return;
         }
-        match executor.restore(&mut |out| write_removal(table, &leftovers, out)) {
+        match access.write(&mut |out| write_removal(table, &leftovers, out)) {
             Ok(_) => {
                 self.jumps += leftovers.jumps.len();
                 self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
@@ -187,7 +180,7 @@ impl Leftovers {
 
 /// Reports whether another mode than `active` has chains. A chain counts as existing if the check fails because another
 /// program holds the xtables lock.
-fn has_other_modes(executor: &Executor, active: ChainMode) -> Result<bool, ProgramError> {
+fn has_other_modes(access: &RuleAccess, active: ChainMode) -> Result<bool, SaveError> {
     // The canary may be missing if another program flushed a table.
     let iptables = [(TableName::Mangle, chains::CANARY), (TableName::Nat, chains::NODE_PORTS)];
     let ipvs = [(TableName::Filter, IPVS_NODE_PORT), (TableName::Nat, IPVS_NODE_PORT)];
@@ -199,16 +192,14 @@ fn has_other_modes(executor: &Executor, active: ChainMode) -> Result<bool, Progr
     };
     let others = others.into_iter().flatten();
     for (table, chain) in others {
-        if executor.has_chain(table, chain)? != Some(false) {
+        if access.has_chain(table, chain)? != Some(false) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn leftovers(executor: &Executor, table: TableName, scope: CleanupScope) -> Result<Leftovers, SaveError> {
-    let mut leftovers = Leftovers::default();
-    let mut parser = SaveParser::new(executor.programs.family);
+fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Result<Leftovers, SaveError> {
     let is_leftover = |chain: ChainName| match scope {
         CleanupScope::Everything => is_proxy_chain(table, chain),
         CleanupScope::Beside(ChainMode::Iptables) => is_leftover_chain(table, chain),
@@ -222,33 +213,28 @@ fn leftovers(executor: &Executor, table: TableName, scope: CleanupScope) -> Resu
         CleanupScope::Everything => false,
         CleanupScope::Beside(active) => is_foreign_jump(active, to, rule),
     };
-    executor.save(table, &mut |line| {
-        match ignore_unnameable(parser.line(line))? {
-            Some(SaveItem::Chain(chain, _)) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
-            Some(SaveItem::Rule(from, rule)) if !is_leftover(from) => match rule.next_chain() {
-                Some(to) if from.is_builtin() && (is_leftover(to) || is_other_jump(to, &rule)) => {
-                    leftovers.jumps.push((from, rule));
-                }
-                Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),
-                _ => {}
-            },
+    let mut leftovers = Leftovers::default();
+    access.read(&[table], &mut |_, item| match item {
+        SaveItem::Chain(chain, _) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
+        SaveItem::Rule(from, rule) if !is_leftover(from) => match rule.next_chain() {
+            Some(to) if from.is_builtin() && (is_leftover(to) || is_other_jump(to, &rule)) => {
+                leftovers.jumps.push((from, rule));
+            }
+            Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),
             _ => {}
-        }
-        Ok(())
+        },
+        _ => {}
     })?;
-    parser.finish().map_err(|source| executor.parse_error(table, source))?;
     leftovers.in_use.sort_unstable();
     leftovers.in_use.dedup_by_key(|(chain, _)| *chain);
     Ok(leftovers)
 }
 
-fn write_removal(table: TableName, leftovers: &Leftovers, out: &mut dyn Write) -> io::Result<()> {
+fn write_removal(table: TableName, leftovers: &Leftovers, out: &mut dyn RuleSink) -> io::Result<()> {
     let Leftovers { chains, jumps, .. } = leftovers;
-    let mut out = RestoreWriter::new(out);
     out.begin(table)?;
     jumps.iter().try_for_each(|(from, rule)| out.remove(*from, rule))?;
     chains.iter().try_for_each(|chain| out.declare(*chain))?;
     chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
-    out.commit()?;
-    out.finish().map(drop)
+    out.commit()
 }

@@ -1,4 +1,4 @@
-use std::{error::Error, io::Write, sync::Arc, time::Duration};
+use std::{error::Error, time::Duration};
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, ProxySettings, RulesDigest, ServicePortName, ServiceTable,
@@ -6,23 +6,23 @@ use ferroute_core::{
 };
 
 use super::{
-    executor::{Executor, RestoreError, SaveError},
+    access::RuleAccess,
+    executor::{RestoreError, SaveError},
     generation::GenerationTracker,
     host::{Environment, HostAccess},
-    process::Exec,
-    programs::IptablesPrograms,
     throttle::Throttle,
     version::Backend,
 };
 use crate::{
-    ChainName, ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, TableName,
-    plan::{WriteSummary, chains, rules_digest},
+    ChainName, ChainState, Difference, KernelChains, PlanContext, TableName,
+    plan::{KernelChainsCollector, WriteSummary, chains, rules_digest},
+    sink::RuleSink,
 };
 
-/// Applies the rules of one IP family with `iptables-save` and `iptables-restore`.
+/// Applies the rules of one IP family.
 #[derive(Debug)]
 pub struct IptablesDataplane {
-    executor: Executor,
+    access: RuleAccess,
     environment: Environment,
     host: HostAccess,
     generations: GenerationTracker,
@@ -40,16 +40,10 @@ pub struct IptablesDataplane {
 
 impl IptablesDataplane {
     /// Creates a dataplane without applied rules. `generations` is shared with the dataplane of the other IP family.
-    pub fn new(
-        programs: IptablesPrograms,
-        settings: ProxySettings,
-        exec: Arc<dyn Exec>,
-        host: HostAccess,
-        generations: GenerationTracker,
-    ) -> Self {
-        let environment = Environment::new(settings, programs.release.has_random_fully());
+    pub fn new(access: RuleAccess, settings: ProxySettings, host: HostAccess, generations: GenerationTracker) -> Self {
+        let environment = Environment::new(settings, access.has_random_fully());
         Self {
-            executor: Executor { programs, exec },
+            access,
             environment,
             host,
             generations,
@@ -62,41 +56,35 @@ impl IptablesDataplane {
     }
 
     fn family(&self) -> IpFamily {
-        self.executor.programs.family
+        self.access.family()
     }
 
     fn backend(&self) -> Backend {
-        self.executor.programs.release.backend
+        self.access.backend()
     }
 
     fn context(&self, table: &ServiceTable) -> PlanContext {
         PlanContext::new(&self.environment.settings, table, &self.environment.host)
     }
 
-    /// Reads the proxy's chains from the kernel. Also returns the time that `iptables-save` took.
+    /// Reads the proxy's chains from the kernel. Also returns the time that it took.
     fn kernel_chains(&self) -> Result<(KernelChains, Duration), SaveError> {
-        let mut reader = KernelChainsReader::new(self.family());
-        let mut took = Duration::ZERO;
-        let [.., last] = TableName::PROXY;
-        for table in TableName::PROXY {
-            took += self.executor.save(table, &mut |line| reader.line(line))?;
-        }
-        reader.finish().map(|kernel| (kernel, took)).map_err(|source| self.executor.parse_error(last, source))
+        let mut chains = KernelChainsCollector::new(self.family());
+        let took = self.access.read(&TableName::PROXY, &mut |table, item| chains.add(table, item))?;
+        Ok((chains.finish(), took))
     }
 
-    /// Writes a difference. Also returns the time that `iptables-restore` took.
+    /// Writes a difference. Also returns the time that it took.
     fn write(&self, table: &ServiceTable, difference: &Difference) -> Result<(WriteSummary, Duration), DataplaneError> {
         if difference.is_empty() {
             return Ok((WriteSummary::default(), Duration::ZERO));
         }
-        let text = |out: &mut dyn Write| match self.backend() {
-            // Each transaction reads and replaces the whole table.
-            Backend::Legacy => difference.write(table, out),
-            Backend::NfTables => difference.write_in_parts(table, out),
-        };
+        let limit = self.access.chains_per_transaction();
         let written = self.generations.count_own(|| {
             let mut written = WriteSummary::default();
-            let took = self.executor.restore(&mut |out| text(out).map(|summary| written = summary))?;
+            let took = self.access.write(&mut |out: &mut dyn RuleSink| {
+                difference.write_to(table, limit, out).map(|summary| written = summary)
+            })?;
             Ok(((written, took), written.transactions))
         });
         written.map_err(|error: RestoreError| {
@@ -160,7 +148,7 @@ impl IptablesDataplane {
             Backend::NfTables => &TableName::PROXY,
         };
         for table in tables {
-            let exists = self.executor.has_chain(*table, chains::CANARY).map_err(|error| self.read_error(error))?;
+            let exists = self.access.has_chain(*table, chains::CANARY).map_err(|error| self.read_error(error))?;
             if exists == Some(false) {
                 tracing::info!(family = %self.family(), %table, "another program flushed the table");
                 return Ok(true);

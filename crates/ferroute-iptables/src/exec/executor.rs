@@ -14,7 +14,10 @@ use super::{
     process::{Exec, Invocation, ProgramError, for_each_line},
     programs::{IptablesPrograms, Locking},
 };
-use crate::{ChainName, ParseError, TableName};
+use crate::{
+    ChainName, ParseError, TableName,
+    native::{ReadError, WriteError},
+};
 
 /// A failure to write rules.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +28,9 @@ pub enum RestoreError {
     /// The program could not be run.
     #[error(transparent)]
     Run(#[from] ProgramError),
+    /// The rules could not be written by netlink.
+    #[error(transparent)]
+    Netlink(#[from] WriteError),
     /// The program or the kernel rejected a line of the input. If the line is `COMMIT`, the kernel rejected the table without
     /// a reason.
     #[error("{} rejected line {line} of its input, {text:?}: {message}", .program.display())]
@@ -56,6 +62,9 @@ pub enum SaveError {
     /// The program could not be run.
     #[error(transparent)]
     Run(#[from] ProgramError),
+    /// The rules could not be read by netlink.
+    #[error(transparent)]
+    Netlink(#[from] ReadError),
     /// The program failed.
     #[error("{} -t {table} failed with {status}: {message}", .program.display())]
     Failed {
@@ -94,6 +103,9 @@ impl RestoreError {
     pub(super) fn line(&self) -> Option<&str> {
         match self {
             Self::Line { text, .. } => Some(text),
+            Self::Netlink(WriteError::Refused { change, .. } | WriteError::Unsupported { rule: change }) => {
+                Some(change)
+            }
             _ => None,
         }
     }

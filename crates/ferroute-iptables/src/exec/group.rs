@@ -1,30 +1,24 @@
 use std::{
     error::Error,
-    io::Write,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use ferroute_core::{DataplaneError, IpFamily, TableReport};
 
 use super::{
-    executor::{Executor, SaveError},
-    generation::GenerationTracker,
-    process::Exec,
-    programs::IptablesPrograms,
-    throttle::Throttle,
-    version::Backend,
+    access::RuleAccess, executor::SaveError, generation::GenerationTracker, throttle::Throttle, version::Backend,
 };
 use crate::{
     TableName,
-    plan::{ChainGroup, ChainGroupReader, GroupSummary},
+    plan::{ChainGroup, ChainGroupCollector, GroupSummary},
+    sink::RuleSink,
 };
 
-/// Applies a [`ChainGroup`] of one IP family with `iptables-save` and `iptables-restore`, for modes that need few rules
+/// Applies a [`ChainGroup`] of one IP family, for modes that need few rules
 /// beside other objects of the kernel.
 #[derive(Debug)]
 pub struct GroupWriter {
-    executor: Executor,
+    access: RuleAccess,
     generations: GenerationTracker,
     /// The applied chains; `None` while they are unknown.
     applied: Option<ChainGroup>,
@@ -66,33 +60,22 @@ pub struct GroupReport {
     pub written: GroupSummary,
     /// Written and active rules by table.
     pub tables: Vec<TableReport>,
-    /// The time spent in the programs.
+    /// The time spent in the programs and the kernel.
     pub took: Duration,
 }
 
 impl GroupWriter {
     /// Creates a writer without applied rules. `generations` is shared with all other writers of the network namespace.
-    pub fn new(programs: IptablesPrograms, exec: Arc<dyn Exec>, generations: GenerationTracker) -> Self {
-        Self {
-            executor: Executor { programs, exec },
-            generations,
-            applied: None,
-            verified: None,
-            comparisons: Throttle::default(),
-        }
+    pub fn new(access: RuleAccess, generations: GenerationTracker) -> Self {
+        Self { access, generations, applied: None, verified: None, comparisons: Throttle::default() }
     }
 
     /// The IP family.
     pub fn family(&self) -> IpFamily {
-        self.executor.programs.family
+        self.access.family()
     }
 
-    /// The programs that it uses.
-    pub fn programs(&self) -> &IptablesPrograms {
-        &self.executor.programs
-    }
-
-    /// Applies `wanted`. Runs no program if it is applied already; reads the kernel's rules first if they are unknown or
+    /// Applies `wanted`. Does nothing if it is applied already; reads the kernel's rules first if they are unknown or
     /// with `full`.
     ///
     /// # Errors
@@ -124,7 +107,7 @@ impl GroupWriter {
     /// If the rules cannot be read.
     pub fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         let Some(applied) = &self.applied else { return Ok(true) };
-        let external = match self.executor.programs.release.backend {
+        let external = match self.access.backend() {
             Backend::Legacy => None,
             Backend::NfTables => self.generations.external(),
         };
@@ -145,14 +128,10 @@ impl GroupWriter {
     }
 
     fn read(&self, wanted: &ChainGroup) -> Result<(ChainGroup, Duration), SaveError> {
-        let mut reader = ChainGroupReader::new(self.family(), wanted);
-        let mut took = Duration::ZERO;
-        let mut last = TableName::Nat;
-        for table in wanted.tables() {
-            took += self.executor.save(table, &mut |line| reader.line(line))?;
-            last = table;
-        }
-        reader.finish().map(|kernel| (kernel, took)).map_err(|source| self.executor.parse_error(last, source))
+        let tables: Vec<TableName> = wanted.tables().into_iter().collect();
+        let mut kernel = ChainGroupCollector::new(wanted);
+        let took = self.access.read(&tables, &mut |table, item| kernel.add(table, item))?;
+        Ok((kernel.finish(), took))
     }
 
     fn write(&self, wanted: &ChainGroup, kernel: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
@@ -161,8 +140,8 @@ impl GroupWriter {
         }
         let written = self.generations.count_own(|| {
             let mut written = GroupSummary::default();
-            let took = self.executor.restore(&mut |out: &mut dyn Write| {
-                wanted.write_difference(kernel, out).map(|summary| written = summary)
+            let took = self.access.write(&mut |out: &mut dyn RuleSink| {
+                wanted.write_difference_to(kernel, out).map(|summary| written = summary)
             })?;
             Ok(((written, took), written.tables))
         });

@@ -7,8 +7,8 @@ use std::{
 
 use ferroute_core::IpFamily;
 
-use super::{Jump, kernel_chains::ignore_unnameable};
-use crate::{ChainHead, ChainName, ParseError, Rule, RuleSet, SaveItem, SaveParser, TableName, text::RestoreWriter};
+use super::Jump;
+use crate::{ChainHead, ChainName, Rule, RuleSet, SaveItem, TableName, sink::RuleSink, text::RestoreWriter};
 
 /// A group of chains and the jumps into them from builtin chains.
 ///
@@ -100,8 +100,18 @@ impl ChainGroup {
     /// # Errors
     /// Those of `out`.
     pub fn write_difference(&self, kernel: &Self, out: impl Write) -> io::Result<GroupSummary> {
+        let mut writer = RestoreWriter::new(out);
+        let summary = self.write_difference_to(kernel, &mut writer)?;
+        writer.finish()?;
+        Ok(summary)
+    }
+
+    /// Like [`ChainGroup::write_difference`], to any receiver.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(crate) fn write_difference_to(&self, kernel: &Self, out: &mut dyn RuleSink) -> io::Result<GroupSummary> {
         let mut summary = GroupSummary::default();
-        let mut out = RestoreWriter::new(out);
         for table in self.tables() {
             let chains: Vec<_> = self.changed_chains(kernel).filter(|((of, _), _)| *of == table).collect();
             let jumps: Vec<_> = self.missing_jumps(kernel).filter(|jump| jump.table == table).collect();
@@ -111,14 +121,14 @@ impl ChainGroup {
             out.begin(table)?;
             chains.iter().try_for_each(|((_, chain), _)| out.declare(*chain))?;
             for ((_, chain), rules) in &chains {
-                out.append_all(*chain, rules)?;
+                rules.iter().try_for_each(|rule| out.append(*chain, rule))?;
                 summary.rules.add(table, rules.len());
             }
             jumps.iter().try_for_each(|jump| out.insert(jump.from, &jump.rule))?;
             out.commit()?;
             summary.tables += 1;
         }
-        out.finish().map(|_| summary)
+        Ok(summary)
     }
 
     /// Returns the tables with chains or jumps, sorted.
@@ -139,27 +149,21 @@ impl ChainGroup {
     }
 }
 
-/// Reads from the output of `iptables-save` what the kernel has of a [`ChainGroup`].
+/// Collects what the kernel has of a [`ChainGroup`].
 #[derive(Debug)]
-pub struct ChainGroupReader<'a> {
-    parser: SaveParser,
+pub(crate) struct ChainGroupCollector<'a> {
     wanted: &'a ChainGroup,
     kernel: ChainGroup,
 }
 
-impl<'a> ChainGroupReader<'a> {
-    /// Creates a reader for the text of one IP family.
-    pub fn new(family: IpFamily, wanted: &'a ChainGroup) -> Self {
-        Self { parser: SaveParser::new(family), wanted, kernel: ChainGroup::default() }
+impl<'a> ChainGroupCollector<'a> {
+    /// Creates a collector for the chains and jumps of `wanted`.
+    pub(crate) fn new(wanted: &'a ChainGroup) -> Self {
+        Self { wanted, kernel: ChainGroup::default() }
     }
 
-    /// Reads the next line.
-    ///
-    /// # Errors
-    /// If the line is invalid.
-    pub fn line(&mut self, line: &str) -> Result<(), ParseError> {
-        let item = ignore_unnameable(self.parser.line(line))?;
-        let (Some(item), Some(table)) = (item, self.parser.table()) else { return Ok(()) };
+    /// Adds a chain or rule of a table.
+    pub(crate) fn add(&mut self, table: TableName, item: SaveItem) {
         match item {
             SaveItem::Chain(chain, _) if self.wanted.chains.contains_key(&(table, chain)) => {
                 self.kernel.chains.entry((table, chain)).or_default();
@@ -175,22 +179,18 @@ impl<'a> ChainGroupReader<'a> {
             }
             _ => {}
         }
-        Ok(())
     }
 
-    /// Ends the text.
-    ///
-    /// # Errors
-    /// If the text is truncated.
-    pub fn finish(self) -> Result<ChainGroup, ParseError> {
-        self.parser.finish().map(|()| self.kernel)
+    /// Returns what the kernel has.
+    pub(crate) fn finish(self) -> ChainGroup {
+        self.kernel
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SetSide, Target, plan::chains};
+    use crate::{SaveParser, SetSide, Target, plan::chains};
 
     fn group() -> ChainGroup {
         let mut group = ChainGroup::default();
@@ -205,9 +205,15 @@ mod tests {
     }
 
     fn read(wanted: &ChainGroup, save: &str) -> ChainGroup {
-        let mut reader = ChainGroupReader::new(IpFamily::V4, wanted);
-        save.lines().for_each(|line| reader.line(line).unwrap());
-        reader.finish().unwrap()
+        let mut parser = SaveParser::new(IpFamily::V4);
+        let mut collector = ChainGroupCollector::new(wanted);
+        for line in save.lines() {
+            let item = parser.line(line).unwrap();
+            if let Some((table, item)) = parser.table().zip(item) {
+                collector.add(table, item);
+            }
+        }
+        collector.finish()
     }
 
     fn difference(kernel: &ChainGroup) -> (String, GroupSummary) {

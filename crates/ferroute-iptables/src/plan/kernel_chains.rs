@@ -22,6 +22,12 @@ pub struct KernelChains {
 #[derive(Debug)]
 pub struct KernelChainsReader {
     parser: SaveParser,
+    collector: KernelChainsCollector,
+}
+
+/// Collects [`KernelChains`] from chains and rules.
+#[derive(Debug)]
+pub(crate) struct KernelChainsCollector {
     kernel: KernelChains,
     localnet_rule: Rule,
     /// The chain of the last rules, not yet in `kernel`: rules of one chain are printed together.
@@ -38,12 +44,7 @@ impl KernelChains {
 impl KernelChainsReader {
     /// Creates a reader for the text of one IP family.
     pub fn new(family: IpFamily) -> Self {
-        Self {
-            parser: SaveParser::new(family),
-            kernel: KernelChains::empty(),
-            localnet_rule: localnet_rule(family),
-            current: None,
-        }
+        Self { parser: SaveParser::new(family), collector: KernelChainsCollector::new(family) }
     }
 
     /// Reads the next line.
@@ -52,7 +53,29 @@ impl KernelChainsReader {
     /// If the line is invalid.
     pub fn line(&mut self, line: &str) -> Result<(), ParseError> {
         let item = ignore_unnameable(self.parser.line(line))?;
-        let (Some(item), Some(table)) = (item, self.parser.table()) else { return Ok(()) };
+        if let Some((table, item)) = self.parser.table().zip(item) {
+            self.collector.add(table, item);
+        }
+        Ok(())
+    }
+
+    /// Ends the text.
+    ///
+    /// # Errors
+    /// If the text is truncated.
+    pub fn finish(self) -> Result<KernelChains, ParseError> {
+        self.parser.finish().map(|()| self.collector.finish())
+    }
+}
+
+impl KernelChainsCollector {
+    /// Creates a collector for one IP family.
+    pub(crate) fn new(family: IpFamily) -> Self {
+        Self { kernel: KernelChains::empty(), localnet_rule: localnet_rule(family), current: None }
+    }
+
+    /// Adds a chain or rule of a table.
+    pub(crate) fn add(&mut self, table: TableName, item: SaveItem) {
         match item {
             SaveItem::Chain(chain, _) if is_iptables_mode_chain(table, chain) => {
                 self.kernel.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
@@ -78,16 +101,12 @@ impl KernelChainsReader {
             },
             _ => {}
         }
-        Ok(())
     }
 
-    /// Ends the text.
-    ///
-    /// # Errors
-    /// If the text is truncated.
-    pub fn finish(mut self) -> Result<KernelChains, ParseError> {
+    /// Returns the chains.
+    pub(crate) fn finish(mut self) -> KernelChains {
         self.store_current();
-        self.parser.finish().map(|()| self.kernel)
+        self.kernel
     }
 
     fn store_current(&mut self) {

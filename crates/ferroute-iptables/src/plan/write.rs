@@ -7,7 +7,7 @@ use super::{
     difference::TABLES,
     fixed::{localnet_rule, node_port_jumps},
 };
-use crate::{ChainName, Rule, TableName, text::RestoreWriter};
+use crate::{ChainName, Rule, TableName, sink::RuleSink, text::RestoreWriter};
 
 /// The summary of writing a [`Difference`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,25 +27,42 @@ impl Difference {
     /// # Errors
     /// Only those of `out`.
     pub fn write<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<WriteSummary> {
-        self.write_limited(table, usize::MAX, out)
+        self.write_text(table, None, out)
     }
 
-    /// Writes like [`Difference::write`], but in transactions with a limited number of chains: for each rule,
-    /// `iptables-nft-restore` searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and a
-    /// quarter of an hour for 100,000. The chains of one service port are always in one transaction, and new ones are
-    /// committed before the shared chains jump to them, so that the active rules are right for each Service at any time.
+    /// Writes like [`Difference::write`], but in transactions with at most `limit` chains, unless a service port has more:
+    /// the chains of one service port are always in one transaction.
     ///
     /// # Errors
     /// Only those of `out`.
-    pub fn write_in_parts<W: io::Write>(&self, table: &ServiceTable, out: W) -> io::Result<WriteSummary> {
-        self.write_limited(table, CHAINS_PER_TRANSACTION, out)
+    pub fn write_in_parts<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<WriteSummary> {
+        self.write_text(table, Some(limit), out)
     }
 
-    fn write_limited<W: io::Write>(&self, table: &ServiceTable, limit: usize, out: W) -> io::Result<WriteSummary> {
-        let mut out =
-            Transactions { writer: RestoreWriter::new(out), limit, current: None, summary: WriteSummary::default() };
+    fn write_text<W: io::Write>(&self, table: &ServiceTable, limit: Option<usize>, out: W) -> io::Result<WriteSummary> {
+        let mut writer = RestoreWriter::new(out);
+        let written = self.write_to(table, limit, &mut writer)?;
+        writer.finish()?;
+        Ok(written)
+    }
+
+    /// Writes to `sink`, with one transaction per table or, with a `limit`, in transactions with at most so many chains.
+    ///
+    /// The chains of one service port are always in one transaction, and new ones are committed before the shared chains
+    /// jump to them, so that the active rules are right for each Service at any time.
+    ///
+    /// # Errors
+    /// Only those of `sink`.
+    pub(crate) fn write_to(
+        &self,
+        table: &ServiceTable,
+        limit: Option<usize>,
+        sink: &mut dyn RuleSink,
+    ) -> io::Result<WriteSummary> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut out = Transactions { sink, limit, current: None, rules: 0, summary: WriteSummary::default() };
         for name in TABLES.into_iter().filter(|name| self.changes(*name)) {
-            let before = out.writer.rules();
+            let before = out.rules;
             self.write_fixed(name, &mut out)?;
             if name == TableName::Nat {
                 self.write_service_chains(table, &mut out)?;
@@ -56,28 +73,27 @@ impl Difference {
                 self.delete.iter().try_for_each(|chain| out.delete(name, *chain))?;
             }
             out.commit()?;
-            *out.summary.rules.table_mut(name) += out.writer.rules() - before;
+            *out.summary.rules.table_mut(name) += out.rules - before;
         }
-        out.writer.finish()?;
         Ok(out.summary)
     }
 
-    fn write_fixed<W: io::Write>(&self, name: TableName, out: &mut Transactions<W>) -> io::Result<()> {
+    fn write_fixed(&self, name: TableName, out: &mut Transactions<'_>) -> io::Result<()> {
         for chain in self.fixed.iter().filter(|chain| chain.table == name) {
             out.declare(name, &[chain.name])?;
             if let ChainContents::Rules(rules) = &chain.contents {
-                out.writer.append_all(chain.name, rules)?;
+                out.append_all(chain.name, rules)?;
             }
         }
         if name == TableName::Filter && self.write_localnet_rule {
             out.reserve(name, 1)?;
-            out.writer.append(chains::FIREWALL, &localnet_rule(self.context.family))?;
+            out.append_all(chains::FIREWALL, &[localnet_rule(self.context.family)])?;
         }
         Ok(())
     }
 
     /// Writes the chains that belong to one service port, those of one port together.
-    fn write_service_chains<W: io::Write>(&self, table: &ServiceTable, out: &mut Transactions<W>) -> io::Result<()> {
+    fn write_service_chains(&self, table: &ServiceTable, out: &mut Transactions<'_>) -> io::Result<()> {
         for (name, port) in &self.ports {
             let stale = port.iter().flat_map(|port| &port.chains).filter(|chain| !chain.applied);
             let chains: Vec<ChainName> = stale.map(|chain| chain.name).collect();
@@ -87,7 +103,7 @@ impl Difference {
             self.plan(name, entry, table).service_chains(&mut |chain, rules| {
                 // `chains` is sorted, as in the port's state.
                 if result.is_ok() && chains.binary_search(&chain).is_ok() {
-                    result = out.writer.append_all(chain, rules);
+                    result = out.append_all(chain, rules);
                 }
             });
             result?;
@@ -97,12 +113,7 @@ impl Difference {
 
     /// Writes the shared chains of a table, then the jumps, whose targets exist by then. Plans every service port again,
     /// because rules are not stored.
-    fn write_shared<W: io::Write>(
-        &self,
-        name: TableName,
-        table: &ServiceTable,
-        out: &mut Transactions<W>,
-    ) -> io::Result<()> {
+    fn write_shared(&self, name: TableName, table: &ServiceTable, out: &mut Transactions<'_>) -> io::Result<()> {
         let shared: Vec<SharedChain> = self.shared_in(name).collect();
         let jumps = || self.jumps.iter().filter(|jump| jump.table == name);
         if shared.is_empty() && jumps().next().is_none() {
@@ -118,16 +129,18 @@ impl Difference {
                 let mut result = Ok(());
                 self.plan(port, entry, table).shared_rules(&mut |chain, rule| {
                     if result.is_ok() && shared.contains(&chain) {
-                        result = out.append(chain, &rule);
+                        result = out.append_shared(chain, &rule);
                     }
                 });
                 result?;
             }
         }
         if shared.contains(&SharedChain::NatServices) {
-            node_port_jumps(&self.context).iter().try_for_each(|rule| out.append(SharedChain::NatServices, rule))?;
+            node_port_jumps(&self.context)
+                .iter()
+                .try_for_each(|rule| out.append_shared(SharedChain::NatServices, rule))?;
         }
-        jumps().try_for_each(|Jump { from, rule, .. }| out.writer.insert(*from, rule))
+        jumps().try_for_each(|Jump { from, rule, .. }| out.sink.insert(*from, rule))
     }
 
     fn plan<'a>(
@@ -141,30 +154,38 @@ impl Difference {
 }
 
 /// A writer of transactions with a limited number of chains.
-struct Transactions<W: io::Write> {
-    writer: RestoreWriter<W>,
+struct Transactions<'a> {
+    sink: &'a mut dyn RuleSink,
     /// The number of chains that one transaction may name.
     limit: usize,
     /// The current transaction's table and number of chains; `None` between transactions.
     current: Option<(TableName, usize)>,
+    /// The number of appended rules.
+    rules: usize,
     summary: WriteSummary,
 }
 
-impl<W: io::Write> Transactions<W> {
+impl Transactions<'_> {
     /// Creates or flushes chains, all in one transaction.
     fn declare(&mut self, table: TableName, chains: &[ChainName]) -> io::Result<()> {
         self.reserve(table, chains.len())?;
-        chains.iter().try_for_each(|chain| self.writer.declare(*chain))
+        chains.iter().try_for_each(|chain| self.sink.declare(*chain))
     }
 
     fn delete(&mut self, table: TableName, chain: ChainName) -> io::Result<()> {
         self.reserve(table, 1)?;
-        self.writer.delete(chain)
+        self.sink.delete(chain)
     }
 
-    fn append(&mut self, chain: SharedChain, rule: &Rule) -> io::Result<()> {
+    fn append_all(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        self.rules += rules.len();
+        rules.iter().try_for_each(|rule| self.sink.append(chain, rule))
+    }
+
+    fn append_shared(&mut self, chain: SharedChain, rule: &Rule) -> io::Result<()> {
         self.summary.shared[chain.index()].get_or_insert(ChainDigest::EMPTY).append(rule);
-        self.writer.append(chain.name(), rule)
+        self.rules += 1;
+        self.sink.append(chain.name(), rule)
     }
 
     /// Reserves this many chains, in a new transaction if they exceed the limit of the current one.
@@ -175,7 +196,7 @@ impl<W: io::Write> Transactions<W> {
         let (_, named) = match &mut self.current {
             Some(current) => current,
             None => {
-                self.writer.begin(table)?;
+                self.sink.begin(table)?;
                 self.current.insert((table, 0))
             }
         };
@@ -186,13 +207,8 @@ impl<W: io::Write> Transactions<W> {
     fn commit(&mut self) -> io::Result<()> {
         if self.current.take().is_some() {
             self.summary.transactions += 1;
-            self.writer.commit()?;
+            self.sink.commit()?;
         }
         Ok(())
     }
 }
-
-/// The limit of chains per transaction, which only a service port with more chains exceeds. With half as many, 55,000
-/// chains take the kernel 1.5 times as long, because it validates the whole table at each commit; with more, searching the
-/// list takes what fewer commits save.
-const CHAINS_PER_TRANSACTION: usize = 2000;

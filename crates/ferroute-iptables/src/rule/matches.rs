@@ -147,6 +147,11 @@ impl PortList {
         Self(ranges.into())
     }
 
+    /// The ranges, in order.
+    pub fn ranges(&self) -> &[PortRange] {
+        &self.0
+    }
+
     /// Reports whether the list contains `port`.
     pub fn contains(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(port))
@@ -234,6 +239,17 @@ impl CtStates {
     /// The connection's destination is translated.
     pub const DNAT: Self = Self(1 << 6);
 
+    /// Every state with its bit in the kernel's module `conntrack`.
+    pub(crate) const KERNEL_BITS: [(Self, u16); 7] = [
+        (Self::INVALID, 1 << 0),
+        (Self::ESTABLISHED, 1 << 1),
+        (Self::RELATED, 1 << 2),
+        (Self::NEW, 1 << 3),
+        (Self::SNAT, 1 << 6),
+        (Self::DNAT, 1 << 7),
+        (Self::UNTRACKED, 1 << 8),
+    ];
+
     /// Every state with its name, in `iptables-save`'s order.
     const NAMES: [(Self, &str); 7] = [
         (Self::INVALID, "INVALID"),
@@ -300,6 +316,18 @@ pub enum AddressType {
 }
 
 impl AddressType {
+    /// Every type with its number in the kernel (`RTN_*` of `include/uapi/linux/rtnetlink.h`).
+    pub(crate) const KERNEL_NUMBERS: [(Self, u8); 8] = [
+        (Self::Unicast, 1),
+        (Self::Local, 2),
+        (Self::Broadcast, 3),
+        (Self::Anycast, 4),
+        (Self::Multicast, 5),
+        (Self::Blackhole, 6),
+        (Self::Unreachable, 7),
+        (Self::Prohibit, 8),
+    ];
+
     /// Every type.
     const ALL: [Self; 8] = [
         Self::Unicast,
@@ -387,6 +415,11 @@ impl Probability {
     /// The numerator; the denominator is 2^31.
     pub fn bits(self) -> u32 {
         self.0
+    }
+
+    /// Creates a probability from the kernel's number; `None` if it exceeds 1.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        (bits <= Self::ONE).then_some(Self(bits))
     }
 
     /// The probability as a number from 0 to 1.

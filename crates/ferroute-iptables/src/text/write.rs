@@ -6,6 +6,7 @@ use std::{
 use crate::{
     ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, TableName, Target, address_text,
     rule::{AddressType, PortRange, VirtualServerMatch},
+    sink::RuleSink,
 };
 
 /// Writes the declaration of a chain: `:KUBE-SERVICES - [0:0]`.
@@ -236,74 +237,57 @@ pub(crate) struct RestoreWriter<W: io::Write> {
     out: W,
     /// Text not yet written to `out`.
     text: String,
-    /// The number of appended rules.
-    rules: usize,
+}
+
+impl<W: io::Write> RuleSink for RestoreWriter<W> {
+    fn begin(&mut self, table: TableName) -> io::Result<()> {
+        self.words(&["*", table.as_str()])
+    }
+
+    fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        write_head(&mut self.text, chain, ChainHead::default()).expect("writing to a String cannot fail");
+        self.flush_if_full()
+    }
+
+    fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rule("-A", chain, rule)
+    }
+
+    fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rule("-I", chain, rule)
+    }
+
+    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rule("-D", chain, rule)
+    }
+
+    fn delete(&mut self, chain: ChainName) -> io::Result<()> {
+        self.words(&["-X ", chain.as_str()])
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        self.words(&["COMMIT"])
+    }
 }
 
 impl<W: io::Write> RestoreWriter<W> {
     /// Creates a writer to `out`, which need not be buffered.
     pub(crate) fn new(out: W) -> Self {
-        Self { out, text: String::with_capacity(2 * FLUSH_AT), rules: 0 }
+        Self { out, text: String::with_capacity(2 * FLUSH_AT) }
     }
 
-    /// Returns the number of rules appended so far.
-    pub(crate) fn rules(&self) -> usize {
-        self.rules
-    }
-
-    /// Begins a table.
+    /// Writes the buffered text.
     ///
     /// # Errors
     /// Those of the output, as in all other methods.
-    pub(crate) fn begin(&mut self, table: TableName) -> io::Result<()> {
-        self.words(&["*", table.as_str()])
-    }
-
-    /// Creates a chain, or flushes it if it exists.
-    pub(crate) fn declare(&mut self, chain: ChainName) -> io::Result<()> {
-        write_head(&mut self.text, chain, ChainHead::default()).expect("writing to a String cannot fail");
-        self.flush_if_full()
-    }
-
-    /// Appends a rule to a chain.
-    pub(crate) fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        self.rules += 1;
-        write_rule(&mut self.text, "-A", chain, rule).expect("writing to a String cannot fail");
-        self.flush_if_full()
-    }
-
-    /// Appends rules to a chain.
-    pub(crate) fn append_all(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
-        rules.iter().try_for_each(|rule| self.append(chain, rule))
-    }
-
-    /// Inserts a rule at the start of a chain.
-    pub(crate) fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        write_rule(&mut self.text, "-I", chain, rule).expect("writing to a String cannot fail");
-        self.flush_if_full()
-    }
-
-    /// Deletes a rule from a chain; `iptables-restore` fails if the chain has no such rule.
-    pub(crate) fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        write_rule(&mut self.text, "-D", chain, rule).expect("writing to a String cannot fail");
-        self.flush_if_full()
-    }
-
-    /// Deletes a chain, which must be empty and unreferenced.
-    pub(crate) fn delete(&mut self, chain: ChainName) -> io::Result<()> {
-        self.words(&["-X ", chain.as_str()])
-    }
-
-    /// Ends the table; `iptables-restore` commits it to the kernel.
-    pub(crate) fn commit(&mut self) -> io::Result<()> {
-        self.words(&["COMMIT"])
-    }
-
-    /// Writes the buffered text and returns the output.
-    pub(crate) fn finish(mut self) -> io::Result<W> {
+    pub(crate) fn finish(mut self) -> io::Result<()> {
         self.out.write_all(self.text.as_bytes())?;
-        self.out.flush()?;
-        Ok(self.out)
+        self.out.flush()
+    }
+
+    fn rule(&mut self, command: &str, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        write_rule(&mut self.text, command, chain, rule).expect("writing to a String cannot fail");
+        self.flush_if_full()
     }
 
     fn words(&mut self, words: &[&str]) -> io::Result<()> {

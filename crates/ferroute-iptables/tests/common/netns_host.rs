@@ -1,4 +1,4 @@
-//! A network namespace with a dataplane that runs the real iptables programs.
+//! A network namespace with a dataplane that uses the real iptables programs or netlink.
 
 use std::{
     io::{self, BufRead, Write},
@@ -16,16 +16,36 @@ use ferroute_host::KernelCounters;
 use ferroute_iptables::{
     GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, RuleSet,
     exec::{
-        Backend, CleanupError, CleanupScope, Exec, Exit, Invocation, ProgramError, clean_up, remove_counters,
-        search_path,
+        Backend, CleanupError, CleanupScope, Exec, Exit, Invocation, ProgramError, RuleAccess, clean_up,
+        remove_counters, search_path,
     },
+    native::NativeRules,
 };
 use ferroute_testing::NetNs;
+
+/// The way in which a dataplane reads and writes rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The iptables programs of a backend.
+    Programs(Backend),
+    /// Netlink.
+    Netlink,
+}
+
+impl Way {
+    /// The backend of the rules.
+    pub(crate) fn backend(self) -> Backend {
+        match self {
+            Self::Programs(backend) => backend,
+            Self::Netlink => Backend::NfTables,
+        }
+    }
+}
 
 /// A host in a network namespace of its own.
 pub(crate) struct NetnsHost {
     pub(crate) netns: NetNs,
-    pub(crate) backend: Backend,
+    pub(crate) way: Way,
     pub(crate) clock: Clock,
     calls: Arc<Mutex<Vec<String>>>,
     generations: GenerationTracker,
@@ -33,10 +53,10 @@ pub(crate) struct NetnsHost {
 
 impl NetnsHost {
     /// Creates a host without rules.
-    pub(crate) fn new(backend: Backend) -> Self {
+    pub(crate) fn new(way: Way) -> Self {
         let netns = NetNs::new();
         let generations = netns.run(|| GenerationTracker::open().unwrap());
-        Self { netns, backend, clock: Clock::default(), calls: Arc::default(), generations }
+        Self { netns, way, clock: Clock::default(), calls: Arc::default(), generations }
     }
 
     /// Creates a dataplane on this host, whose methods must be called within [`NetNs::run`].
@@ -52,20 +72,29 @@ impl NetnsHost {
         change: impl FnOnce(&mut IptablesPrograms, &mut HostAccess) + Send,
     ) -> IptablesDataplane {
         self.netns.run(|| {
-            let mut programs = IptablesPrograms::find_backend(family, self.backend, &HostExec, &search_path()).unwrap();
+            let mut programs =
+                IptablesPrograms::find_backend(family, self.way.backend(), &HostExec, &search_path()).unwrap();
             let mut host = HostAccess::open().unwrap();
             host.now = self.clock.clone().reader();
             change(&mut programs, &mut host);
-            let exec = Arc::new(LoggingExec { calls: self.calls.clone() });
-            IptablesDataplane::new(programs, settings.clone(), exec, host, self.generations.clone())
+            let access = self.access(programs, Arc::new(LoggingExec { calls: self.calls.clone() }));
+            IptablesDataplane::new(access, settings.clone(), host, self.generations.clone())
         })
+    }
+
+    fn access(&self, programs: IptablesPrograms, exec: Arc<dyn Exec>) -> RuleAccess {
+        match self.way {
+            Way::Programs(_) => RuleAccess::programs(programs, exec),
+            Way::Netlink => RuleAccess::netlink(NativeRules::open(programs.family).unwrap()),
+        }
     }
 
     /// Removes all rules of all proxies and returns the errors.
     pub(crate) fn clean_up(&self, family: IpFamily) -> Vec<CleanupError> {
         self.netns.run(|| {
-            let programs = IptablesPrograms::find_backend(family, self.backend, &HostExec, &search_path()).unwrap();
-            let errors = clean_up(&programs, Arc::new(HostExec), CleanupScope::Everything).errors;
+            let programs =
+                IptablesPrograms::find_backend(family, self.way.backend(), &HostExec, &search_path()).unwrap();
+            let errors = clean_up(&self.access(programs, Arc::new(HostExec)), CleanupScope::Everything).errors;
             // The kernel refuses to delete counters that rules of the other family use.
             let _ = remove_counters(&mut KernelCounters::open().unwrap().unwrap());
             errors
@@ -83,7 +112,7 @@ impl NetnsHost {
             IpFamily::V4 => "iptables",
             IpFamily::V6 => "ip6tables",
         };
-        format!("{base}-{}{suffix}", self.backend.infix())
+        format!("{base}-{}{suffix}", self.way.backend().infix())
     }
 
     /// Runs `iptables`.
@@ -163,22 +192,29 @@ pub(crate) fn script(path: &Path, text: &str) {
     assert!(install.wait().unwrap().success());
 }
 
-/// Defines a test per function and backend.
-macro_rules! with_both_backends {
+/// Defines a test per function and way.
+macro_rules! with_all_ways {
     ($($name:ident),* $(,)?) => {
         mod nft {
             $(#[test]
             fn $name() {
-                super::$name(ferroute_iptables::exec::Backend::NfTables);
+                super::$name($crate::common::netns_host::Way::Programs(ferroute_iptables::exec::Backend::NfTables));
             })*
         }
 
         mod legacy {
             $(#[test]
             fn $name() {
-                super::$name(ferroute_iptables::exec::Backend::Legacy);
+                super::$name($crate::common::netns_host::Way::Programs(ferroute_iptables::exec::Backend::Legacy));
+            })*
+        }
+
+        mod netlink {
+            $(#[test]
+            fn $name() {
+                super::$name($crate::common::netns_host::Way::Netlink);
             })*
         }
     };
 }
-pub(crate) use with_both_backends;
+pub(crate) use with_all_ways;

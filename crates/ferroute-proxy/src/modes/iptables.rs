@@ -5,24 +5,21 @@ use std::{net::IpAddr, sync::Arc};
 use ferroute_admin::metrics::{IPTABLES_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable};
-use ferroute_host::KernelCounters;
+use ferroute_host::{KernelCounters, KernelGeneration};
 use ferroute_iptables::{
-    ChainName, ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains,
-    PlanContext, RuleSet, TableName,
+    ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains, PlanContext,
+    RuleSet, TableName,
     exec::{
-        Backend, ChainMode, CleanupReport, CleanupScope, ProgramsError, clean_up, detect_modes, remove_counters,
-        search_path,
+        Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, ProgramsError, RuleAccess, clean_up,
+        detect_modes, remove_counters, search_path,
     },
-    plan::{chains, is_proxy_chain, rules_digest},
-};
-use ferroute_nftables::{
-    kernel::{Kernel, NetlinkKernel},
-    model::TableId,
+    native::NativeRules,
+    plan::{chains, rules_digest},
 };
 
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    host_programs::{HostPrograms, probe_programs},
+    host_rules::{HostRules, Needs, probe_access},
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -34,25 +31,20 @@ use crate::{
 pub(super) struct Iptables;
 
 impl Mode for Iptables {
-    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
-        probe_programs(family)
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+        probe_access(resolved, family, Needs::Any)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostPrograms { exec, generations, families, disabled } = HostPrograms::find(resolved, node)?;
+        let HostRules { generations, families, disabled } = HostRules::find(resolved, node, Needs::Any)?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
         let mut leftovers: Vec<_> =
             disabled.into_iter().map(|family| leftovers_beside_own_rules(family, None)).collect();
-        for (family, programs) in families {
-            tracing::info!(%family, iptables = %programs.iptables.display(), release = %programs.release, "using iptables");
-            leftovers.push(leftovers_beside_own_rules(family, Some(programs.release.backend)));
-            let dataplane = IptablesDataplane::new(
-                programs,
-                resolved.settings.clone(),
-                exec.clone(),
-                HostAccess::open()?,
-                generations.clone(),
-            );
+        for (family, chosen) in families {
+            tracing::info!(%family, rules = %chosen, "using iptables");
+            leftovers.push(leftovers_beside_own_rules(family, Some(chosen.access.backend())));
+            let (settings, host) = (resolved.settings.clone(), HostAccess::open()?);
+            let dataplane = IptablesDataplane::new(chosen.access, settings, host, generations.clone());
             dataplanes.push((family, Box::new(dataplane)));
         }
         Ok(OpenMode { dataplanes, leftovers, relay_reader: None })
@@ -136,20 +128,19 @@ pub(super) fn leftovers_beside_own_rules(family: IpFamily, active: Option<Backen
 
 /// Returns the backend that a mode with iptables rules uses in an IP family.
 fn active_backend(family: IpFamily) -> Option<Backend> {
-    let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
-    programs.ok().map(|programs| programs.release.backend)
+    any_access(family).ok().map(|access| access.backend())
+}
+
+/// Returns an access to the rules of an IP family in the backend that a mode with iptables rules uses.
+fn any_access(family: IpFamily) -> Result<RuleAccess, ProgramsError> {
+    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), false).map(|chosen| chosen.access)
 }
 
 /// Returns the modes of kube-proxy that have chains in the kernel, in either IP family. Chains that cannot be listed are
 /// ignored.
 pub(super) fn chain_modes() -> Vec<ChainMode> {
-    let exec = Arc::new(HostExec);
-    let path = search_path();
-    let programs = IpFamily::BOTH.into_iter().filter_map(|family| {
-        let programs = IptablesPrograms::find_for_kubelet(family, &*exec, &path).ok()?;
-        detect_modes(&programs, exec.clone()).ok()
-    });
-    programs.flatten().collect()
+    let modes = IpFamily::BOTH.into_iter().filter_map(|family| detect_modes(&any_access(family).ok()?).ok());
+    modes.flatten().collect()
 }
 
 /// Returns the context for a host that supports all optional features.
@@ -233,6 +224,16 @@ impl Leftovers for Rules {
             }
             None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
         };
+        let mut clean = |access: &RuleAccess, scope| {
+            let CleanupReport { chains, jumps, errors } = clean_up(access, scope);
+            if chains + jumps > 0 {
+                let backend = access.backend();
+                report.removed(format!("{chains} chains and {jumps} jumps to them from {family} iptables ({backend})"));
+            }
+            for error in &errors {
+                report.remains(format!("{family} iptables: {}", chain(error)));
+            }
+        };
         let programs = match programs {
             Ok(programs) => programs,
             // Without the table there are no rules.
@@ -242,29 +243,21 @@ impl Leftovers for Rules {
             }
             // Another container may have written rules.
             Err(error @ ProgramsError::Missing { .. }) => {
-                let remaining = chains_by_netlink(family);
-                if !remaining.is_empty() {
-                    report.remains(format!("{} of {family} iptables remain: {}", remaining.join(", "), chain(&error)));
+                let has_nf_tables = KernelGeneration::open().is_ok_and(|generation| generation.is_some());
+                let is_active = active.is_none_or(|(backend, _)| backend == Backend::NfTables);
+                match NativeRules::open(family) {
+                    Ok(rules) if has_nf_tables && is_active => clean(&RuleAccess::netlink(rules), scope),
+                    _ => tracing::debug!(%family, "iptables rules may remain: {}", chain(&error)),
                 }
                 return;
             }
             Err(error) => return report.failed(&error),
         };
-        let mut clean = |programs: &IptablesPrograms, scope| {
-            let CleanupReport { chains, jumps, errors } = clean_up(programs, exec.clone(), scope);
-            if chains + jumps > 0 {
-                let backend = programs.release.backend;
-                report.removed(format!("{chains} chains and {jumps} jumps to them from {family} iptables ({backend})"));
-            }
-            for error in &errors {
-                report.remains(format!("{family} iptables: {}", chain(error)));
-            }
-        };
-        clean(&programs, scope);
+        clean(&RuleAccess::programs(programs.clone(), exec.clone()), scope);
         match programs.other_backend(&*exec, &path) {
             Ok(Some(other)) if other.rules > 0 => {
                 match IptablesPrograms::find_backend(family, other.backend, &*exec, &path) {
-                    Ok(programs) => clean(&programs, CleanupScope::Everything),
+                    Ok(programs) => clean(&RuleAccess::programs(programs, exec.clone()), CleanupScope::Everything),
                     Err(error) => tracing::debug!(%family, "cannot read the other iptables backend: {}", chain(&error)),
                 }
             }
@@ -272,20 +265,6 @@ impl Leftovers for Rules {
             Err(error) => tracing::debug!(%family, "cannot check the other iptables backend: {}", chain(&error)),
         }
     }
-}
-
-/// Returns the proxy's chains in the nf_tables tables of `iptables`, as far as they can be read.
-fn chains_by_netlink(family: IpFamily) -> Vec<String> {
-    let Ok(mut kernel) = NetlinkKernel::open() else { return Vec::new() };
-    let mut proxy_chains = Vec::new();
-    for table in TableName::PROXY {
-        let id = TableId { family, name: table.as_str().to_owned().into() };
-        let Ok(Some(listing)) = kernel.list_table(&id) else { continue };
-        let chains = listing.chains.iter().filter_map(|listed| listed.name.as_str().parse::<ChainName>().ok());
-        proxy_chains
-            .extend(chains.filter(|chain| is_proxy_chain(table, *chain)).map(|chain| format!("{table} {chain}")));
-    }
-    proxy_chains
 }
 
 /// The nfacct counters that iptables rules refer to.

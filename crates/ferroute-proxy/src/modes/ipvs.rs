@@ -20,7 +20,10 @@ use ferroute_ipvs::{
 use self::{leftovers::VirtualServersAndSets, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, Sysctl,
-    host_programs::HostPrograms, iptables::chain_modes, kernel_release, memory_rules::MemoryRules,
+    host_rules::{HostRules, Needs},
+    iptables::chain_modes,
+    kernel_release,
+    memory_rules::MemoryRules,
     simulated::Simulated,
 };
 use crate::{cleanup::Leftovers, kernel_rules::KernelRules, logging::chain};
@@ -36,7 +39,8 @@ impl Mode for Ipvs {
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostPrograms { exec, generations, families, .. } = HostPrograms::find(resolved, node)?;
+        // `-m set` needs the programs.
+        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Programs)?;
         let mut servers = open_servers(resolved)?;
         check_sysctls(resolved)?;
         let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;
@@ -46,13 +50,10 @@ impl Mode for Ipvs {
         }
         let settings = settings(resolved);
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
-        for (family, programs) in families {
-            tracing::info!(
-                %family, iptables = %programs.iptables.display(), release = %programs.release,
-                scheduler = settings.scheduler(), "using ipvs"
-            );
-            let host = HostState { random_fully: programs.release.has_random_fully(), ..HostState::default() };
-            let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
+        for (family, chosen) in families {
+            tracing::info!(%family, rules = %chosen, scheduler = settings.scheduler(), "using ipvs");
+            let host = HostState { random_fully: chosen.access.has_random_fully(), ..HostState::default() };
+            let rules = GroupWriter::new(chosen.access, generations.clone());
             let kernel = NetlinkKernel::open(family, settings.scheduler())?;
             let addresses = Box::new(KernelAddresses::open()?);
             let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, addresses, host);

@@ -64,8 +64,9 @@ impl Registry {
         };
         let selected = self.select_with(&settings.config, called_as, probe);
         let (resolved, reason) = selected.context("the configuration is invalid")?;
-        // The counters are set by a flag only, not by a field of the configuration.
-        settings.resolved = Resolved { connection_counters: settings.resolved.connection_counters, ..resolved };
+        // These are set by flags only, not by fields of the configuration.
+        let Resolved { connection_counters, require_iptables_programs, .. } = settings.resolved;
+        settings.resolved = Resolved { connection_counters, require_iptables_programs, ..resolved };
         Ok(reason)
     }
 

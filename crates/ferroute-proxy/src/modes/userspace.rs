@@ -28,7 +28,7 @@ use ferroute_userspace::{
 use self::{leftovers::Workers, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
-    host_programs::{HostPrograms, probe_programs},
+    host_rules::{HostRules, Needs, probe_access},
     iptables::chain_modes,
     memory_rules::MemoryRules,
     simulated::Simulated,
@@ -45,21 +45,19 @@ pub use self::planned::KernelUserspace;
 pub(super) struct Userspace;
 
 impl Mode for Userspace {
-    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
-        probe_programs(family)
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+        probe_access(resolved, family, Needs::Programs)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostPrograms { exec, generations, families, .. } = HostPrograms::find(resolved, node)?;
+        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Programs)?;
         let mut worker = WorkerClient::new(worker_program(resolved));
         // A host that cannot run it should not get rules that lead to it.
         worker.generation()?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
-        for (family, programs) in families {
-            tracing::info!(
-                %family, iptables = %programs.iptables.display(), release = %programs.release, "using a userspace proxy"
-            );
-            let rules = GroupWriter::new(programs, exec.clone(), generations.clone());
+        for (family, chosen) in families {
+            tracing::info!(%family, rules = %chosen, "using a userspace proxy");
+            let rules = GroupWriter::new(chosen.access, generations.clone());
             let addresses = Box::new(KernelAddresses::open()?);
             let dataplane =
                 UserspaceDataplane::new(family, resolved.settings.clone(), worker.clone(), rules, addresses);

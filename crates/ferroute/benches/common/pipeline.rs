@@ -11,7 +11,8 @@ use ferroute_core::{
 };
 use ferroute_host::KernelAddresses;
 use ferroute_iptables::{
-    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, exec::search_path,
+    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
+    exec::{RuleAccess, search_path},
 };
 use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
@@ -45,7 +46,7 @@ impl Pipeline {
                 let programs = Arc::new(HostExec);
                 let tools = IptablesPrograms::find(IpFamily::V4, &*programs, &search_path()).unwrap();
                 let (host, generations) = (HostAccess::open().unwrap(), GenerationTracker::open().unwrap());
-                Box::new(IptablesDataplane::new(tools, proxy, programs, host, generations))
+                Box::new(IptablesDataplane::new(RuleAccess::programs(tools, programs), proxy, host, generations))
             }
             Mode::Nftables => {
                 let settings = NftablesSettings { proxy, ..NftablesSettings::default() };

@@ -67,20 +67,25 @@ pub(crate) fn without_programs(command: &Command) -> Command {
 }
 
 #[test]
-fn iptables_mode_reports_missing_programs_and_nftables_mode_needs_none() {
+fn missing_programs_are_reported_if_they_are_required_and_no_mode_with_netlink_needs_them() {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     let run = |mode| without_programs(&run_command(FERROUTE, &files.manifests(), &files.config(mode)));
-    let log = failure(&cluster, &mut run(Mode::Iptables));
+    let log = failure(&cluster, run(Mode::Iptables).arg("--iptables-programs"));
     for program in ["iptables", "ip6tables"] {
         let error = format!("{program} not found in /nowhere:/usr/local/sbin:/usr/sbin:/sbin");
         assert!(log.contains(&error) && log.contains("package"), "{log}");
     }
-    let mut proxy = Proxy::spawn(&cluster.node, &mut run(Mode::Nftables));
-    proxy.wait_synced(&cluster.node);
-    for to in web_tcp() {
-        connect(&cluster.client, to).unwrap();
+    for mode in [Mode::Iptables, Mode::Nftables] {
+        let mut proxy = Proxy::spawn(&cluster.node, &mut run(mode));
+        proxy.wait_synced(&cluster.node);
+        for to in web_tcp() {
+            connect(&cluster.client, to).unwrap();
+        }
+        assert!(proxy.stop("TERM").success());
     }
+    // Netlink removed the rules of the mode before.
+    assert_eq!(rules::of_proxy(&cluster.node, Mode::Iptables), Vec::<String>::new());
 }
 
 #[test]
@@ -120,7 +125,8 @@ fn failed_syncs_keep_the_old_rules_and_are_retried() {
     let fault = "echo 'broken by a test' >&2; exit 4";
     let programs = Programs::new(&files, &["iptables-restore", "ip6tables-restore"], fault);
     let mut run = run_command(FERROUTE, &files.manifests(), &files.config(Mode::Iptables));
-    let mut proxy = Proxy::spawn(&cluster.node, run.env("PATH", programs.path()));
+    run.arg("--iptables-programs").env("PATH", programs.path());
+    let mut proxy = Proxy::spawn(&cluster.node, &mut run);
     proxy.wait_synced(&cluster.node);
     programs.set_faulty(true);
     files.apply(&web(&[1]));

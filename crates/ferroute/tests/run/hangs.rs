@@ -45,7 +45,7 @@ impl Case {
             programs.set_faulty(true);
         }
         let mut run = run_command(FERROUTE, &files.manifests(), &files.config(Mode::Iptables));
-        run.env("PATH", programs.path()).env("FERROUTE_PROGRAM_TIMEOUT", patience);
+        run.arg("--iptables-programs").env("PATH", programs.path()).env("FERROUTE_PROGRAM_TIMEOUT", patience);
         let mut proxy = Proxy::spawn(&cluster.node, &mut run);
         if !hung_from_the_start {
             proxy.wait_synced(&cluster.node);

@@ -1,4 +1,4 @@
-//! The iptables programs of this host, for the modes that write iptables rules.
+//! The access to the iptables rules of this host, for the modes that write them.
 
 use std::sync::Arc;
 
@@ -7,33 +7,38 @@ use ferroute_config::{FamilySupport, Resolved};
 use ferroute_core::{IpFamily, NodeView};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
-    exec::{OtherBackend, search_path},
+    exec::{ChosenAccess, OtherBackend, ProgramsError, search_path},
 };
 
 use super::kernel_has_ipv6;
 use crate::logging::chain;
 
-/// The iptables programs of each IP family that the proxy serves, and what their users share.
-pub(super) struct HostPrograms {
-    /// Runs the programs.
-    pub(super) exec: Arc<HostExec>,
+/// The access to the iptables rules of each IP family that the proxy serves, and what its users share.
+pub(super) struct HostRules {
     /// Detects changes of rules by other programs.
     pub(super) generations: GenerationTracker,
-    /// The programs by IP family.
-    pub(super) families: Vec<(IpFamily, IptablesPrograms)>,
+    /// The access by IP family.
+    pub(super) families: Vec<(IpFamily, ChosenAccess)>,
     /// The IP families that are not served.
     pub(super) disabled: Vec<IpFamily>,
 }
 
-impl HostPrograms {
-    /// Finds the programs, and logs why an IP family is disabled.
+/// The modes' needs for the access to rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// Netlink or the iptables programs.
+    Any,
+    /// The iptables programs.
+    Programs,
+}
+
+impl HostRules {
+    /// Finds the access, and logs why an IP family is disabled.
     ///
     /// # Errors
     /// If no IP family that the configuration requires can be served.
-    pub(super) fn find(resolved: &Resolved, node: &NodeView) -> anyhow::Result<Self> {
-        let exec = Arc::new(HostExec);
-        let path = search_path();
-        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| IptablesPrograms::find_for_kubelet(family, &*exec, &path));
+    pub(super) fn find(resolved: &Resolved, node: &NodeView, needs: Needs) -> anyhow::Result<Self> {
+        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| find_access(resolved, family, needs));
         let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
         let served = match resolved.families(node, support) {
             Ok(families) => families,
@@ -48,28 +53,38 @@ impl HostPrograms {
         let generations =
             GenerationTracker::open().context("cannot read the kernel's generation of nf_tables rules")?;
         let (mut families, mut disabled) = (Vec::new(), Vec::new());
-        for (family, programs) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
+        for (family, access) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
             if served.iter().any(|served| served == family) {
-                let programs = programs?;
-                warn_of_other_backend(&programs, &exec);
-                families.push((family, programs));
+                let access = access?;
+                if let Some(programs) = &access.programs {
+                    warn_of_other_backend(programs, &HostExec);
+                }
+                families.push((family, access));
             } else {
-                let reason = programs.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
+                let reason = access.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
                 tracing::info!(%family, "IP family is disabled: {reason}");
                 disabled.push(family);
             }
         }
-        Ok(Self { exec, generations, families, disabled })
+        Ok(Self { generations, families, disabled })
     }
 }
 
-/// Checks that this host has the programs of an IP family.
+/// Chooses the access to the rules of an IP family.
 ///
 /// # Errors
-/// The reason why it has not.
-pub(super) fn probe_programs(family: IpFamily) -> Result<(), String> {
-    let programs = IptablesPrograms::find_for_kubelet(family, &HostExec, &search_path());
-    programs.map(|_| ()).map_err(|error| chain(&error))
+/// If they cannot be accessed.
+pub(super) fn find_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<ChosenAccess, ProgramsError> {
+    let require_programs = resolved.require_iptables_programs || needs == Needs::Programs;
+    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), require_programs)
+}
+
+/// Checks that the rules of an IP family can be accessed.
+///
+/// # Errors
+/// The reason why they cannot.
+pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<(), String> {
+    find_access(resolved, family, needs).map(|_| ()).map_err(|error| chain(&error))
 }
 
 /// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.

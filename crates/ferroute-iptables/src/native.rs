@@ -1,0 +1,88 @@
+//! The kernel's rules without the iptables programs: the form in which `iptables-nft` stores them in nf_tables, read and
+//! written by netlink.
+//!
+//! ```text
+//!   Rule ──► encode ──► transaction ──► kernel      in the form that every iptables-nft since 1.8.2 can read
+//!   Rule ◄── decode ◄── dump ◄───────── kernel      in the form of any version of iptables-nft
+//! ```
+//!
+//! The tables of `iptables` are tables of nf_tables with the same names, builtin chains are base chains, and counters are in
+//! each rule. Conditions of a rule itself (addresses, interfaces, the protocol) and verdicts are expressions of nf_tables;
+//! match modules and other targets are the structures of `x_tables` (`nft_compat` in the kernel).
+//!
+//! What is *not* here: which rules there are, and when they are written.
+
+mod decode;
+mod encode;
+mod extension;
+mod probe;
+mod protocols;
+mod read;
+mod tables;
+mod write;
+
+use std::sync::{Mutex, PoisonError};
+
+use ferroute_core::IpFamily;
+use ferroute_netlink::{Error, Protocol, Socket};
+
+pub use probe::{ProbeError, probe};
+pub(crate) use write::KernelSink;
+pub use write::WriteError;
+
+use crate::TableName;
+
+/// The rules of one IP family in the nf_tables of a network namespace.
+#[derive(Debug)]
+pub struct NativeRules {
+    family: IpFamily,
+    /// `None` after an error that leaves the socket unusable.
+    socket: Mutex<Option<Socket>>,
+}
+
+/// A failure to read rules by netlink. Retrying may succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read table {table} by netlink")]
+pub struct ReadError {
+    /// The table.
+    pub table: TableName,
+    /// The cause.
+    #[source]
+    pub source: Error,
+}
+
+impl NativeRules {
+    /// Opens a socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened.
+    pub fn open(family: IpFamily) -> Result<Self, Error> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        Ok(Self { family, socket: Mutex::new(Some(socket)) })
+    }
+
+    /// The IP family.
+    pub fn family(&self) -> IpFamily {
+        self.family
+    }
+
+    /// Calls `exchange` with the socket, and replaces that after an error that leaves it unusable.
+    pub(super) fn with_socket<T>(&self, exchange: impl FnOnce(&mut Socket) -> Result<T, Error>) -> Result<T, Error> {
+        // A panic drops the socket.
+        let mut slot = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = match slot.take() {
+            Some(socket) => socket,
+            None => Socket::open(Protocol::Netfilter)?,
+        };
+        let result = exchange(&mut socket);
+        if !matches!(&result, Err(error) if leaves_unusable(error)) {
+            *slot = Some(socket);
+        }
+        result
+    }
+}
+
+/// Reports whether a socket cannot be used any more after this error.
+fn leaves_unusable(error: &Error) -> bool {
+    !matches!(error, Error::Refused(_) | Error::Oversize(_))
+}

@@ -1,0 +1,403 @@
+//! Decoding rules that any version of `iptables-nft` may have written.
+//!
+//! Expressions that no version uses, such as those of rules that `nft` added, become a [`Match::Other`] or
+//! [`Target::Other`], so that the rule equals no other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ferroute_core::IpFamily;
+use ferroute_netlink::{Attribute, Attributes, Malformed, nf_tables::*};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::{
+    encode::offsets,
+    extension::{Extension, Info},
+    protocols,
+};
+use crate::{AddressMatch, ChainName, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, Sense, Target};
+
+/// A rule in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KernelRule<'a> {
+    /// The table.
+    pub(super) table: &'a str,
+    /// The chain.
+    pub(super) chain: &'a str,
+    /// The number by which the kernel identifies the rule within its table.
+    pub(super) handle: u64,
+    /// The rule.
+    pub(super) rule: Rule,
+}
+
+/// Decodes the attributes of a rule.
+pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<KernelRule<'a>, Malformed> {
+    let mut found = KernelRule { table: "", chain: "", handle: 0, rule: Rule::new() };
+    let mut userdata = None;
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            NFTA_RULE_TABLE => found.table = attribute.str()?,
+            NFTA_RULE_CHAIN => found.chain = attribute.str()?,
+            NFTA_RULE_HANDLE => found.handle = attribute.u64_be()?,
+            NFTA_RULE_EXPRESSIONS => {
+                let mut decoder = Decoder { family, rule: Rule::new(), loaded: [const { None }; REGISTERS] };
+                for entry in attribute.nested() {
+                    decoder.expression(&entry?)?;
+                }
+                found.rule = decoder.rule;
+            }
+            NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
+            _ => {}
+        }
+    }
+    if let Some(comment) = userdata.and_then(comment) {
+        found.rule.matches.push(Match::Comment(comment.into()));
+    }
+    Ok(found)
+}
+
+/// Returns the comment in the user data of a rule, where `iptables-nft` 1.8.2 and older stored it.
+fn comment(mut userdata: &[u8]) -> Option<String> {
+    while let [kind, length, rest @ ..] = userdata {
+        let value = rest.get(..usize::from(*length))?;
+        if *kind == USERDATA_COMMENT {
+            return Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned());
+        }
+        userdata = &rest[value.len()..];
+    }
+    None
+}
+
+/// What a register holds.
+#[derive(Clone, Debug)]
+struct Loaded<'a> {
+    source: Source,
+    /// The bits that remain; `None` for all.
+    mask: Option<&'a [u8]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Network { offset: u32, length: u32 },
+    Transport { offset: u32, length: u32 },
+    Meta(u32),
+}
+
+struct Decoder<'a> {
+    family: IpFamily,
+    rule: Rule,
+    /// By number of the 4-byte register.
+    loaded: [Option<Loaded<'a>>; REGISTERS],
+}
+
+impl<'a> Decoder<'a> {
+    fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
+        let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA])?;
+        let Some(name) = name else { return Ok(()) };
+        let name = name.str()?;
+        let data = data.map_or(Attributes::new(&[]), |data| data.nested());
+        let decoded = match name {
+            "meta" => self.meta(data)?,
+            "payload" => self.payload(data)?,
+            "bitwise" => self.bitwise(data)?,
+            "cmp" => self.compare(data)?,
+            "range" => self.range(data)?,
+            "match" => self.matching(data)?,
+            "target" => self.target(data)?,
+            "immediate" => self.immediate(data)?,
+            "counter" => Some(()),
+            _ => None,
+        };
+        if decoded.is_none() {
+            self.rule.matches.push(Match::Other(format!("-m {name}").into()));
+        }
+        Ok(())
+    }
+
+    fn meta(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let [key, to] = numbers(data, [NFTA_META_KEY, NFTA_META_DREG])?;
+        let (Some(key), Some(to)) = (key, to) else { return Ok(None) };
+        Ok(self.load(to, Source::Meta(key)))
+    }
+
+    fn payload(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let wanted = [NFTA_PAYLOAD_DREG, NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN];
+        let [Some(to), Some(base), Some(offset), Some(length)] = numbers(data, wanted)? else { return Ok(None) };
+        let source = match base {
+            NFT_PAYLOAD_NETWORK_HEADER => Source::Network { offset, length },
+            NFT_PAYLOAD_TRANSPORT_HEADER => Source::Transport { offset, length },
+            _ => return Ok(None),
+        };
+        Ok(self.load(to, source))
+    }
+
+    fn bitwise(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let wanted = [NFTA_BITWISE_SREG, NFTA_BITWISE_DREG, NFTA_BITWISE_MASK, NFTA_BITWISE_XOR, NFTA_BITWISE_OP];
+        let [Some(from), Some(to), Some(mask), Some(xor), operation] = parts(data, wanted)? else { return Ok(None) };
+        let (mask, xor) = (value(&mask)?, value(&xor)?);
+        let is_mask = match operation {
+            Some(operation) => operation.u32_be()? == NFT_BITWISE_BOOL,
+            None => true,
+        };
+        let loaded = register(from.u32_be()?).and_then(|from| self.loaded[from].clone());
+        let (Some(mut loaded), Some(to), true) = (loaded, register(to.u32_be()?), is_mask) else { return Ok(None) };
+        if loaded.mask.is_some() || xor.iter().any(|byte| *byte != 0) {
+            return Ok(None);
+        }
+        loaded.mask = Some(mask);
+        self.loaded[to] = Some(loaded);
+        Ok(Some(()))
+    }
+
+    fn compare(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let [Some(from), Some(operation), Some(data)] = parts(data, [NFTA_CMP_SREG, NFTA_CMP_OP, NFTA_CMP_DATA])?
+        else {
+            return Ok(None);
+        };
+        let negated = match operation.u32_be()? {
+            NFT_CMP_EQ => false,
+            NFT_CMP_NEQ => true,
+            _ => return Ok(None),
+        };
+        let loaded = register(from.u32_be()?).and_then(|from| self.loaded[from].clone());
+        let bytes = value(&data)?;
+        Ok(loaded.and_then(|loaded| self.condition(&loaded, negated, bytes)))
+    }
+
+    fn condition(&mut self, loaded: &Loaded<'_>, negated: bool, bytes: &[u8]) -> Option<()> {
+        let (source, destination) = offsets(self.family);
+        match loaded.source {
+            Source::Meta(NFT_META_L4PROTO) => self.protocol(loaded, negated, bytes),
+            Source::Meta(NFT_META_IIFNAME) if loaded.mask.is_none() => {
+                set(&mut self.rule.in_interface, Sense::new(negated, interface(bytes)?))
+            }
+            Source::Meta(NFT_META_OIFNAME) if loaded.mask.is_none() => {
+                set(&mut self.rule.out_interface, Sense::new(negated, interface(bytes)?))
+            }
+            Source::Meta(NFT_META_MARK) => {
+                let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
+                let mask = match loaded.mask {
+                    Some(mask) => number(mask)?,
+                    None => u32::MAX,
+                };
+                let mark = MarkMatch { value: number(bytes)?, mask };
+                self.rule.matches.push(Match::Mark(Sense::new(negated, mark)));
+                Some(())
+            }
+            Source::Network { offset, length: 1 } if offset == protocol_offset(self.family) => {
+                self.protocol(loaded, negated, bytes)
+            }
+            Source::Network { offset, length } if offset == source || offset == destination => {
+                let address = Sense::new(negated, address(self.family, length, loaded.mask, bytes)?);
+                let side = if offset == source { &mut self.rule.source } else { &mut self.rule.destination };
+                set(side, address)
+            }
+            Source::Transport { offset, length: 2 } if loaded.mask.is_none() => {
+                let port = u16::from_be_bytes(bytes.try_into().ok()?);
+                self.ports(offset, Sense::new(negated, PortRange::one(port)))
+            }
+            _ => None,
+        }
+    }
+
+    fn protocol(&mut self, loaded: &Loaded<'_>, negated: bool, bytes: &[u8]) -> Option<()> {
+        let [number] = bytes else { return None };
+        loaded
+            .mask
+            .is_none()
+            .then(|| set(&mut self.rule.protocol, Sense::new(negated, protocols::from_number(*number))))?
+    }
+
+    fn range(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let wanted = [NFTA_RANGE_SREG, NFTA_RANGE_OP, NFTA_RANGE_FROM_DATA, NFTA_RANGE_TO_DATA];
+        let [Some(from), Some(operation), Some(first), Some(last)] = parts(data, wanted)? else { return Ok(None) };
+        let negated = operation.u32_be()? != NFT_RANGE_EQ;
+        let loaded = register(from.u32_be()?).and_then(|from| self.loaded[from].clone());
+        let Some(Loaded { source: Source::Transport { offset, length: 2 }, mask: None }) = loaded else {
+            return Ok(None);
+        };
+        let port = |bytes: &[u8]| bytes.try_into().ok().map(u16::from_be_bytes);
+        let (Some(first), Some(last)) = (port(value(&first)?), port(value(&last)?)) else { return Ok(None) };
+        Ok(self.ports(offset, Sense::new(negated, PortRange { first, last })))
+    }
+
+    /// Adds a condition on a port, which `iptables-nft` 1.8.8 and later write in two expressions of nf_tables. Those of one
+    /// module follow each other.
+    fn ports(&mut self, offset: u32, ports: Sense<PortRange>) -> Option<()> {
+        let Some(Sense::Is(ProtocolMatch::Transport(wanted))) = self.rule.protocol else { return None };
+        let is_destination = match offset {
+            0 => false,
+            2 => true,
+            _ => return None,
+        };
+        if let (true, Some(Match::Transport { protocol, destination: side @ None, .. })) =
+            (is_destination, self.rule.matches.last_mut())
+            && *protocol == wanted
+        {
+            *side = Some(ports);
+            return Some(());
+        }
+        let (source, destination) = if is_destination { (None, Some(ports)) } else { (Some(ports), None) };
+        self.rule.matches.push(Match::Transport { protocol: wanted, source, destination });
+        Some(())
+    }
+
+    fn matching(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let Some(extension) = extension(data, [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO])? else {
+            return Ok(None);
+        };
+        let module = extension.to_match(self.family);
+        let module = module.unwrap_or_else(|| Match::Other(format!("-m {}", extension.name).into()));
+        self.rule.matches.push(module);
+        Ok(Some(()))
+    }
+
+    fn target(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let Some(extension) = extension(data, [NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_TARGET_INFO])? else {
+            return Ok(None);
+        };
+        let target = extension.to_target(self.family);
+        Ok(set(&mut self.rule.target, target.unwrap_or_else(|| Target::Other(extension.name.as_ref().into()))))
+    }
+
+    fn immediate(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let [to, data] = parts(data, [NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA])?;
+        let (Some(to), Some(data)) = (to, data) else { return Ok(None) };
+        let [verdict] = parts(data.nested(), [NFTA_DATA_VERDICT])?;
+        let (NFT_REG_VERDICT, Some(verdict)) = (to.u32_be()?, verdict) else { return Ok(None) };
+        let [code, chain] = parts(verdict.nested(), [NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN])?;
+        let Some(code) = code else { return Ok(None) };
+        let chain = chain.map(|chain| chain.str()).transpose()?;
+        let name = chain.and_then(|chain| ChainName::new(chain).ok());
+        let target = match (code.u32_be()?.cast_signed(), name) {
+            (NF_ACCEPT, _) => Target::Accept,
+            (NF_DROP, _) => Target::Drop,
+            (NFT_RETURN, _) => Target::Return,
+            (NFT_JUMP, Some(chain)) => Target::Jump(chain),
+            (NFT_GOTO, Some(chain)) => Target::Goto(chain),
+            // A chain that `iptables` cannot name.
+            (NFT_JUMP | NFT_GOTO, None) => Target::Other(chain.unwrap_or_default().into()),
+            _ => return Ok(None),
+        };
+        Ok(set(&mut self.rule.target, target))
+    }
+
+    fn load(&mut self, to: u32, source: Source) -> Option<()> {
+        self.loaded[register(to)?] = Some(Loaded { source, mask: None });
+        Some(())
+    }
+}
+
+/// Sets a condition of which a rule has at most one.
+fn set<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    if slot.is_some() {
+        return None;
+    }
+    *slot = Some(value);
+    Some(())
+}
+
+/// Returns the number of the first 4-byte register of a register; `None` for the verdict.
+fn register(number: u32) -> Option<usize> {
+    let index = match number {
+        NFT_REG_1..=NFT_REG_4 => (number - NFT_REG_1) * 4,
+        NFT_REG32_00..=NFT_REG32_15 => number - NFT_REG32_00,
+        _ => return None,
+    };
+    usize::try_from(index).ok()
+}
+
+/// Returns the first attribute of each kind.
+fn parts<'a, const N: usize>(
+    attributes: Attributes<'a>,
+    kinds: [u16; N],
+) -> Result<[Option<Attribute<'a>>; N], Malformed> {
+    let mut found = [None; N];
+    for attribute in attributes {
+        let attribute = attribute?;
+        if let Some(at) = kinds.iter().position(|kind| *kind == attribute.kind) {
+            found[at].get_or_insert(attribute);
+        }
+    }
+    Ok(found)
+}
+
+fn numbers<const N: usize>(attributes: Attributes<'_>, kinds: [u16; N]) -> Result<[Option<u32>; N], Malformed> {
+    let mut numbers = [None; N];
+    for (number, part) in numbers.iter_mut().zip(parts(attributes, kinds)?) {
+        *number = part.map(|part| part.u32_be()).transpose()?;
+    }
+    Ok(numbers)
+}
+
+/// Returns the bytes of a nested `NFTA_DATA_VALUE`; none if it is missing.
+fn value<'a>(data: &Attribute<'a>) -> Result<&'a [u8], Malformed> {
+    let [value] = parts(data.nested(), [NFTA_DATA_VALUE])?;
+    Ok(value.map_or(&[], |value| value.payload))
+}
+
+fn extension<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Extension<'a>>, Malformed> {
+    let [Some(name), Some(revision), Some(info)] = parts(data, kinds)? else { return Ok(None) };
+    let info = Info::Borrowed(info.payload);
+    Ok(Some(Extension { name: name.str()?.into(), revision: revision.u32_be()?, info }))
+}
+
+/// Returns an interface name, which ends with a zero, or a prefix, which does not.
+fn interface(bytes: &[u8]) -> Option<InterfaceMatch> {
+    match bytes.iter().position(|byte| *byte == 0) {
+        Some(end) => Some(InterfaceMatch::Name(str::from_utf8(&bytes[..end]).ok()?.into())),
+        None => Some(InterfaceMatch::Prefix(str::from_utf8(bytes).ok()?.into())),
+    }
+}
+
+/// Returns a match on the first `length` bytes of an address.
+fn address(family: IpFamily, length: u32, mask: Option<&[u8]>, bytes: &[u8]) -> Option<AddressMatch> {
+    let length = usize::try_from(length).ok()?;
+    let complete = |bytes: &[u8]| -> Option<[u8; 16]> {
+        let mut octets = [0; 16];
+        octets.get_mut(..length)?.copy_from_slice(bytes.get(..length)?);
+        Some(octets)
+    };
+    let octets = complete(bytes)?;
+    let mask = match mask {
+        Some(mask) => complete(mask)?,
+        None => complete(&[u8::MAX; 16])?,
+    };
+    let (address, mask) = match family {
+        IpFamily::V4 if length <= 4 => {
+            (IpAddr::from(*octets.first_chunk::<4>()?), IpAddr::from(*mask.first_chunk::<4>()?))
+        }
+        IpFamily::V4 => return None,
+        IpFamily::V6 => (IpAddr::from(octets), IpAddr::from(mask)),
+    };
+    let net = match (address, mask) {
+        (IpAddr::V4(address), IpAddr::V4(mask)) => Ipv4Net::with_netmask(address, mask).ok().map(IpNet::from),
+        (IpAddr::V6(address), IpAddr::V6(mask)) => Ipv6Net::with_netmask(address, mask).ok().map(IpNet::from),
+        _ => None,
+    };
+    match net {
+        Some(net) => (net.trunc() == net).then_some(AddressMatch::Net(net)),
+        None => Some(AddressMatch::Masked { address: masked(address, mask), mask }),
+    }
+}
+
+fn masked(address: IpAddr, mask: IpAddr) -> IpAddr {
+    match (address, mask) {
+        (IpAddr::V4(address), IpAddr::V4(mask)) => Ipv4Addr::from_bits(address.to_bits() & mask.to_bits()).into(),
+        (IpAddr::V6(address), IpAddr::V6(mask)) => Ipv6Addr::from_bits(address.to_bits() & mask.to_bits()).into(),
+        (address, _) => address,
+    }
+}
+
+/// The offset of the protocol in the network header, where older versions of `iptables-nft` match it.
+fn protocol_offset(family: IpFamily) -> u32 {
+    match family {
+        IpFamily::V4 => 9,
+        IpFamily::V6 => 6,
+    }
+}
+
+/// The number of 4-byte registers.
+const REGISTERS: usize = 16;
+/// `NFTNL_UDATA_RULE_COMMENT`.
+const USERDATA_COMMENT: u8 = 0;

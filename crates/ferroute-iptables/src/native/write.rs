@@ -1,0 +1,220 @@
+//! Writing rules in transactions.
+
+use std::{collections::BTreeSet, io};
+
+use ferroute_core::Heartbeat;
+use ferroute_netlink::{Batch, Error, Messages, Refusal, Writer, flags, nf_tables::*, nfnetlink};
+
+use super::{
+    NativeRules, decode, encode,
+    read::has_chain,
+    tables::{base_chain, nfproto, put_base_chain},
+};
+use crate::{ChainName, Rule, TableName, sink::RuleSink, text::Line};
+
+/// A failure to write rules by netlink. Transactions before it are applied.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The kernel refused a transaction because of one of its changes.
+    #[error("kernel refused {change:?}")]
+    Refused {
+        /// The refused change, as in the input of `iptables-restore`.
+        change: String,
+        /// The kernel's error.
+        #[source]
+        source: Error,
+    },
+    /// A transaction could not be sent, or the kernel did not acknowledge it.
+    #[error("cannot commit a transaction in table {table}")]
+    Commit {
+        /// The table.
+        table: TableName,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// A rule has a match or target that can only be written by the iptables programs.
+    #[error("cannot write {rule:?} without the iptables programs")]
+    Unsupported {
+        /// The rule, as in the input of `iptables-restore`.
+        rule: String,
+    },
+    /// The rule to be deleted does not exist.
+    #[error("cannot delete {rule:?}, which does not exist")]
+    NoRule {
+        /// The rule, as in the input of `iptables-restore`.
+        rule: String,
+    },
+}
+
+/// Sends each transaction to the kernel when it ends.
+pub(crate) struct KernelSink<'a> {
+    rules: &'a NativeRules,
+    batch: Batch,
+    table: TableName,
+    /// The base chains that exist, or that this transaction creates.
+    base_chains: BTreeSet<ChainName>,
+    /// The handles of the rules that this transaction deletes.
+    removed: BTreeSet<u64>,
+    error: Option<WriteError>,
+}
+
+impl<'a> KernelSink<'a> {
+    pub(crate) fn new(rules: &'a NativeRules) -> Self {
+        Self {
+            rules,
+            batch: Batch::new(),
+            table: TableName::Filter,
+            base_chains: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            error: None,
+        }
+    }
+
+    /// Returns the error that a method reported.
+    pub(crate) fn into_error(self) -> Option<WriteError> {
+        self.error
+    }
+
+    /// Lets the kernel check the transaction without its end, so that it is not committed.
+    pub(super) fn try_out(&mut self) -> io::Result<()> {
+        self.send()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        Heartbeat::beat_thread();
+        let batch = &mut self.batch;
+        let sent = self.rules.with_socket(|socket| socket.send_batch(batch));
+        let refusals = match sent {
+            Ok(refusals) => refusals,
+            Err(source) => return self.fail(WriteError::Commit { table: self.table, source }),
+        };
+        // One mistake can cause many errors; the first one is closest to it.
+        let first = refusals.as_slice().first().cloned();
+        let Err(source) = refusals.into_result() else { return Ok(()) };
+        let change = first.filter(|refusal| !refusal.is_circumstantial());
+        self.fail(match change.and_then(|refusal| self.refused_change(&refusal)) {
+            Some(change) => WriteError::Refused { change, source },
+            None => WriteError::Commit { table: self.table, source },
+        })
+    }
+    fn fail(&mut self, error: WriteError) -> io::Result<()> {
+        self.error.get_or_insert(error);
+        Err(io::Error::other("rules cannot be written by netlink"))
+    }
+
+    fn message(&mut self, command: u8, flags: u16) -> Writer<'_> {
+        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, command);
+        let header = nfnetlink::header(nfproto(self.rules.family), 0, 0);
+        let mut message = self.batch.message(kind, flags, &header);
+        // The table's name is attribute 1 of all kinds of objects.
+        message.put_str(NFTA_TABLE_NAME, self.table.as_str());
+        message
+    }
+
+    fn rule(&mut self, chain: ChainName, rule: &Rule, flags: u16) -> io::Result<()> {
+        if chain.is_builtin() {
+            self.ensure_base_chain(chain)?;
+        }
+        let family = self.rules.family;
+        let mut message = self.message(NFT_MSG_NEWRULE, flags);
+        message.put_str(NFTA_RULE_CHAIN, chain.as_str());
+        let put = encode::put_rule(&mut message, family, rule);
+        drop(message);
+        match put {
+            Ok(()) => Ok(()),
+            Err(encode::Unsupported) => self.fail(WriteError::Unsupported { rule: Line(chain, rule).to_string() }),
+        }
+    }
+
+    /// Creates a base chain if it does not exist. The hook of an existing one may differ, and then must not be named.
+    fn ensure_base_chain(&mut self, chain: ChainName) -> io::Result<()> {
+        let Some(base) = base_chain(self.table, chain) else { return Ok(()) };
+        if !self.base_chains.insert(chain) {
+            return Ok(());
+        }
+        let (family, table) = (self.rules.family, self.table);
+        match self.rules.with_socket(|socket| has_chain(socket, family, table, chain)) {
+            Ok(true) => {}
+            Ok(false) => {
+                let mut message = self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE);
+                message.put_str(NFTA_CHAIN_NAME, chain.as_str());
+                put_base_chain(&mut message, base);
+            }
+            Err(source) => return self.fail(WriteError::Commit { table, source }),
+        }
+        Ok(())
+    }
+
+    /// Describes the change of the message that the kernel refused, as in the input of `iptables-restore`.
+    fn refused_change(&self, refusal: &Refusal) -> Option<String> {
+        let message = Messages::new(self.batch.as_bytes().ok()?).nth(refusal.index)?.ok()?;
+        let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
+        let [_, command] = message.kind.to_be_bytes();
+        let name = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind)?.str().ok();
+        match command {
+            NFT_MSG_NEWRULE => {
+                let decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
+                let is_appended = message.flags & flags::NLM_F_APPEND != 0;
+                Some(format!("{} {} {}", if is_appended { "-A" } else { "-I" }, decoded.chain, decoded.rule))
+            }
+            NFT_MSG_NEWCHAIN => Some(format!(":{} - [0:0]", name(NFTA_CHAIN_NAME)?)),
+            NFT_MSG_DELCHAIN => Some(format!("-X {}", name(NFTA_CHAIN_NAME)?)),
+            NFT_MSG_DELRULE => Some(format!("-F {}", name(NFTA_RULE_CHAIN)?)),
+            NFT_MSG_NEWTABLE => Some(format!("*{}", self.table)),
+            _ => None,
+        }
+    }
+}
+
+impl RuleSink for KernelSink<'_> {
+    fn begin(&mut self, table: TableName) -> io::Result<()> {
+        self.batch.clear();
+        self.base_chains.clear();
+        self.removed.clear();
+        self.table = table;
+        begin(&mut self.batch);
+        self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);
+        Ok(())
+    }
+
+    fn declare(&mut self, chain: ChainName) -> io::Result<()> {
+        self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE).put_str(NFTA_CHAIN_NAME, chain.as_str());
+        self.message(NFT_MSG_DELRULE, 0).put_str(NFTA_RULE_CHAIN, chain.as_str());
+        Ok(())
+    }
+
+    fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rule(chain, rule, flags::NLM_F_CREATE | flags::NLM_F_APPEND)
+    }
+
+    fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        self.rule(chain, rule, flags::NLM_F_CREATE)
+    }
+
+    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        let rules = match self.rules.rules_with_handles(self.table, chain) {
+            Ok(rules) => rules,
+            Err(source) => return self.fail(WriteError::Commit { table: self.table, source }),
+        };
+        let handle = rules.into_iter().find(|(handle, listed)| listed == rule && !self.removed.contains(handle));
+        let Some((handle, _)) = handle else {
+            return self.fail(WriteError::NoRule { rule: Line(chain, rule).to_string() });
+        };
+        self.removed.insert(handle);
+        let mut message = self.message(NFT_MSG_DELRULE, 0);
+        message.put_str(NFTA_RULE_CHAIN, chain.as_str());
+        message.put_u64_be(NFTA_RULE_HANDLE, handle);
+        Ok(())
+    }
+
+    fn delete(&mut self, chain: ChainName) -> io::Result<()> {
+        self.message(NFT_MSG_DELCHAIN, 0).put_str(NFTA_CHAIN_NAME, chain.as_str());
+        Ok(())
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        end(&mut self.batch);
+        self.send()
+    }
+}

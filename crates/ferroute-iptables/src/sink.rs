@@ -1,0 +1,31 @@
+//! What rules are written to.
+
+use std::io;
+
+use crate::{ChainName, Rule, TableName};
+
+/// A receiver of changes: the input of `iptables-restore --noflush`, or transactions that are sent to the kernel.
+///
+/// Changes are between [`RuleSink::begin`] and [`RuleSink::commit`]. All methods fail only if the receiver does.
+pub(crate) trait RuleSink {
+    /// Begins a transaction in a table.
+    fn begin(&mut self, table: TableName) -> io::Result<()>;
+
+    /// Creates a chain, or flushes it if it exists.
+    fn declare(&mut self, chain: ChainName) -> io::Result<()>;
+
+    /// Appends a rule to a chain.
+    fn append(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()>;
+
+    /// Inserts a rule at the start of a chain.
+    fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()>;
+
+    /// Deletes a rule from a chain, which fails if the chain has no such rule.
+    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()>;
+
+    /// Deletes a chain, which must be empty and unreferenced.
+    fn delete(&mut self, chain: ChainName) -> io::Result<()>;
+
+    /// Ends the transaction.
+    fn commit(&mut self) -> io::Result<()>;
+}

@@ -1,0 +1,150 @@
+//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each test has
+//! network namespaces of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{
+    fake_kernel::chains_of,
+    fixtures::{cluster, rendered, settings},
+    netns_host::{NetnsHost, Way},
+    records::records,
+};
+use ferroute_core::{
+    Dataplane, IpFamily, ProxySettings, ServiceTable,
+    testing::{Edit, arbitrary, namespaced_name, slice},
+};
+use ferroute_iptables::{RuleSet, TableName, exec::Backend};
+use proptest::{prelude::*, test_runner::TestRunner};
+
+const PROGRAMS: Way = Way::Programs(Backend::NfTables);
+
+/// Returns what `iptables-save` prints for all rules, with counters.
+fn saved(node: &NetnsHost, family: IpFamily) -> String {
+    let text = node.netns.command(&node.program(family, "-save"), &["-c"]);
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+}
+
+/// Writes the rules of a table in both ways, each in a network namespace of its own, and checks that the programs print the
+/// same rules and that each way finds nothing to repair in what the other wrote.
+fn check(family: IpFamily, table: &ServiceTable, settings: &ProxySettings, name: &str) {
+    let nodes = [PROGRAMS, Way::Netlink].map(NetnsHost::new);
+    for node in &nodes {
+        node.netns.add_address("10.77.1.2/24", "lo");
+        node.netns.run(|| node.dataplane(family, settings).resync(table)).unwrap();
+    }
+    let [programs, netlink] = nodes;
+    assert_same_text(&saved(&programs, family), &saved(&netlink, family), name);
+    for (mut node, way) in [(programs, Way::Netlink), (netlink, PROGRAMS)] {
+        node.way = way;
+        let report = node.netns.run(|| node.dataplane(family, settings).resync(table)).unwrap();
+        assert_eq!((report.written, report.removed), (0, 0), "{name}: {way:?} repairs what the other wrote");
+    }
+}
+
+#[track_caller]
+fn assert_same_text(programs: &str, netlink: &str, name: &str) {
+    let different = programs.lines().zip(netlink.lines()).find(|(one, other)| one != other);
+    assert_eq!(different, None, "{name}: the programs print another line for their own rules");
+    assert_eq!(programs, netlink, "{name}");
+}
+
+fn check_records(family: IpFamily) {
+    for record in records().into_iter().filter(|record| record.family == family) {
+        check(family, &record.table(), &record.settings(), &record.name());
+    }
+}
+
+#[test]
+fn recorded_ipv4_cases_are_the_same_rules_in_both_ways() {
+    check_records(IpFamily::V4);
+}
+
+#[test]
+fn recorded_ipv6_cases_are_the_same_rules_in_both_ways() {
+    check_records(IpFamily::V6);
+}
+
+#[test]
+fn generated_clusters_are_the_same_rules_in_both_ways() {
+    // The kernel is slow, and the recorded cases contain every kind of rule.
+    let config = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
+    let strategy = (arbitrary::cluster(), prop::sample::select(&IpFamily::BOTH));
+    TestRunner::new(config)
+        .run(&strategy, |(cluster, family)| {
+            check(family, &cluster.table(family), &settings(), "a generated cluster");
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// A change by netlink resets no counters of other chains.
+#[test]
+fn counters_of_unchanged_chains_are_kept() {
+    let node = NetnsHost::new(Way::Netlink);
+    let cluster = cluster();
+    let mut tracker = cluster.tracker();
+    let mut dataplane = node.dataplane(IpFamily::V4, &settings());
+    node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap();
+    let rule = "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000";
+    node.netns.feed(
+        "iptables-nft-restore",
+        &["--noflush", "-c"],
+        &format!("*nat\n:KUBE-MARK-MASQ - [0:0]\n[7:420] {rule}\nCOMMIT\n"),
+    );
+    let counted = format!("[7:420] {rule}");
+    assert!(saved(&node, IpFamily::V4).contains(&counted));
+    Edit::RemoveService(namespaced_name("ns1/web")).apply_to(&mut tracker);
+    let changes = tracker.update(IpFamily::V4);
+    node.netns.run(|| dataplane.sync(tracker.table(IpFamily::V4), &changes)).unwrap();
+    node.netns.run(|| dataplane.resync(tracker.table(IpFamily::V4))).unwrap();
+    assert!(saved(&node, IpFamily::V4).contains(&counted));
+}
+
+/// Another program that changes rules all the time loses none of them, and neither does the proxy.
+#[test]
+fn another_writer_at_the_same_time_loses_nothing_and_neither_does_the_proxy() {
+    let node = NetnsHost::new(Way::Netlink);
+    let mut tracker = cluster().tracker();
+    let mut dataplane = node.dataplane(IpFamily::V4, &settings());
+    node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| {
+            // Several processes, as of a network plugin and a firewall.
+            for port in 1..=20 {
+                let port = port.to_string();
+                let rule = ["-p", "tcp", "--dport", &port, "-j", "RETURN"];
+                node.iptables(IpFamily::V4, &[&["-w", "-t", "nat", "-A", "THEIRS"], &rule[..]].concat());
+                node.restore(IpFamily::V4, "*mangle\n:THEIRS - [0:0]\n-A THEIRS -j RETURN\nCOMMIT\n");
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut round = 0;
+        while !done.load(Ordering::Relaxed) && !theirs.is_finished() {
+            round += 1;
+            let pods = (0..round % 5).fold(slice("ns1/more", "web").port("http", 8080), |slice, pod| {
+                slice.pod(&*format!("10.0.9.{}", pod + 1))
+            });
+            Edit::SetSlice(pods.build()).apply_to(&mut tracker);
+            let changes = tracker.update(IpFamily::V4);
+            let table = tracker.table(IpFamily::V4);
+            node.netns.run(|| dataplane.sync(table, &changes)).unwrap();
+            if round % 10 == 0 {
+                node.netns.run(|| dataplane.resync(table)).unwrap();
+            }
+        }
+    });
+    let rules = node.rules(IpFamily::V4);
+    assert_eq!(rules.rules(TableName::Nat, "THEIRS".parse().unwrap()).len(), 20);
+    assert_eq!(rules.rules(TableName::Mangle, "THEIRS".parse().unwrap()).len(), 1);
+    let ours = |rules: RuleSet| {
+        let mut chains = chains_of(&rules);
+        chains.retain(|(_, chain), _| chain.as_str() != "THEIRS");
+        chains
+    };
+    assert_eq!(ours(rules), rendered(tracker.table(IpFamily::V4)));
+}
