@@ -221,6 +221,13 @@ impl Driver {
     /// Publishes a change and waits until connections show that it has been applied. Then all earlier changes of Services
     /// and slices have been applied, too.
     pub(crate) fn settle(&mut self, limit: Duration) -> Result<(), Failure> {
+        let published = self.pass_barrier(limit)?;
+        self.oracle.applied(published);
+        Ok(())
+    }
+
+    /// Publishes a change, waits until connections show that it has been applied, and returns when it was published.
+    pub(crate) fn pass_barrier(&mut self, limit: Duration) -> Result<Instant, Failure> {
         self.barrier += 1;
         for edit in objects::barrier(self.barrier) {
             self.publish(&edit);
@@ -237,9 +244,8 @@ impl Driver {
                 self.pause(Duration::from_millis(40))?;
             }
         }
-        self.oracle.applied(published);
         self.note(format!("settled after {:?}", published.elapsed()));
-        Ok(())
+        Ok(published)
     }
 
     fn probe(&self, target: std::net::SocketAddr) -> Option<std::net::SocketAddr> {

@@ -45,9 +45,9 @@ impl Driver {
         self.oracle.fault_starts(disturbs_rules);
         self.cause(fault, during)?;
         self.note("the fault has ended");
-        self.settle(if matches!(fault, Fault::Api(_)) { API_RECOVERY } else { RECOVERY })?;
-        // The proxy applies lists while it receives them, so that the first change may be applied before the rest of its list.
-        // The second arrives after the list.
+        // The proxy applies lists while it receives them, so that this change may be applied before the rest of its list.
+        self.pass_barrier(if matches!(fault, Fault::Api(_)) { API_RECOVERY } else { RECOVERY })?;
+        // The next one arrives after the list.
         self.settle(RECOVERY)?;
         if disturbs_rules {
             self.pause(REPAIR.saturating_sub(start.elapsed()))?;
