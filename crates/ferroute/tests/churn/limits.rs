@@ -67,9 +67,9 @@ impl SocketFaults {
 
 impl Drop for SocketFaults {
     fn drop(&mut self) {
-        // SIGTERM makes it let the process go on by itself. It has not been waited for, so its process ID is still its own.
-        let id = nix::unistd::Pid::from_raw(self.strace.id().cast_signed());
-        _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
+        // Its own way to end waits for all threads to stop, forever if one waits for a child that is stopped already (vfork).
+        // The kernel lets the threads of a tracer go on that is killed. It may have exited already.
+        _ = self.strace.kill();
         _ = self.strace.wait();
     }
 }
