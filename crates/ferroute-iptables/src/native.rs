@@ -18,6 +18,7 @@ mod extension;
 mod probe;
 mod protocols;
 mod read;
+mod snapshot;
 mod tables;
 mod write;
 

@@ -24,6 +24,9 @@ impl TableName {
     /// The tables with chains of the proxy.
     pub const PROXY: [Self; 3] = [Self::Filter, Self::Mangle, Self::Nat];
 
+    /// All tables.
+    pub const ALL: [Self; 5] = [Self::Filter, Self::Nat, Self::Mangle, Self::Raw, Self::Security];
+
     /// The table's name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -37,9 +40,7 @@ impl TableName {
 
     /// Parses a table's name.
     pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Filter, Self::Nat, Self::Mangle, Self::Raw, Self::Security]
-            .into_iter()
-            .find(|table| table.as_str() == word)
+        Self::ALL.into_iter().find(|table| table.as_str() == word)
     }
 }
 

@@ -17,7 +17,10 @@ use ferroute_core::{
     Dataplane, IpFamily, ProxySettings, ServiceTable,
     testing::{Edit, arbitrary, namespaced_name, slice},
 };
-use ferroute_iptables::{RuleSet, TableName, exec::Backend};
+use ferroute_iptables::{
+    HostExec, RuleSet, TableName,
+    exec::{Backend, search_path, snapshot_rules},
+};
 use proptest::{prelude::*, test_runner::TestRunner};
 
 const PROGRAMS: Way = Way::Programs(Backend::NfTables);
@@ -79,6 +82,37 @@ fn generated_clusters_are_the_same_rules_in_both_ways() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn rules_of_all_programs_are_the_same_without_the_iptables_programs() {
+    for family in IpFamily::BOTH {
+        let node = NetnsHost::new(PROGRAMS);
+        let address = if family == IpFamily::V4 { "192.0.2.1/32" } else { "2001:db8::1/128" };
+        let theirs = format!(
+            "*raw\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -s {address} -i eth+ -p tcp -m tcp --sport 5:9 ! --dport 80 -j ACCEPT\n\
+             COMMIT\n*filter\n:INPUT DROP [0:0]\n:THEIRS - [0:0]\n-A INPUT ! -i lo -m mark ! --mark 0x1/0xff -g THEIRS\n\
+             -A THEIRS -p tcp -j REJECT --reject-with tcp-reset\nCOMMIT\n"
+        );
+        node.restore(family, &theirs);
+        node.netns.run(|| node.dataplane(family, &settings()).resync(&cluster().table(family))).unwrap();
+        let [with, without] = [search_path(), Vec::new()]
+            .map(|path| node.netns.run(|| snapshot_rules(family, &HostExec, &path)).unwrap());
+        assert!(with[0].saved.unread.is_empty() && with[0].saved.partial.is_empty());
+        assert_eq!(with, without);
+    }
+}
+
+/// What only `nft` can show is left to those who read it as such.
+#[test]
+fn tables_with_rules_of_nft_are_left_out_without_the_iptables_programs() {
+    let node = NetnsHost::new(PROGRAMS);
+    node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
+    node.iptables(IpFamily::V4, &["-w", "-t", "filter", "-N", "THEIRS"]);
+    node.netns.feed("nft", &["-f", "-"], "add rule ip filter THEIRS meta mark { 1, 2 } accept\n");
+    let snapshot = node.netns.run(|| snapshot_rules(IpFamily::V4, &HostExec, &[])).unwrap();
+    let tables: Vec<TableName> = snapshot[0].saved.rules.tables.keys().copied().collect();
+    assert_eq!(tables, [TableName::Nat]);
 }
 
 /// A change by netlink resets no counters of other chains.

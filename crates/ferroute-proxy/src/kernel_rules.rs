@@ -6,6 +6,8 @@
 //!   nf_tables (netlink) --'
 //! ```
 //!
+//! Without `iptables-nft-save`, tables that only `iptables` has written are read by netlink as its rules.
+//!
 //! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
 //! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
 

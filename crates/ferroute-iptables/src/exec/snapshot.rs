@@ -3,13 +3,17 @@
 use std::{path::PathBuf, process::ExitStatus};
 
 use ferroute_core::IpFamily;
+use ferroute_host::KernelGeneration;
 
 use super::{
     process::{Exec, Invocation, ProgramError, for_each_line},
     programs::{find_in_path, program_name},
     version::{Backend, Release},
 };
-use crate::{ParseError, Policy, RuleSet, SavedRules, SavedRulesReader};
+use crate::{
+    ParseError, Policy, RuleSet, SavedRules, SavedRulesReader, TableName,
+    native::{NativeRules, ReadError},
+};
 
 /// The rules of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,9 @@ pub enum SnapshotError {
         /// Its standard error.
         stderr: String,
     },
+    /// The rules could not be read by netlink.
+    #[error(transparent)]
+    Netlink(#[from] ReadError),
     /// The output of a program is truncated.
     #[error("cannot parse the output of {} -c", .program.display())]
     Parse {
@@ -47,24 +54,37 @@ pub enum SnapshotError {
     },
 }
 
-/// Reads all rules of an IP family with the programs in the directories of `path`. Backends without rules or programs are
-/// left out.
+/// Reads all rules of an IP family with the programs in the directories of `path`, or those of nf_tables by netlink if their
+/// program is not there. Backends without rules, and a legacy backend without programs, are left out.
 ///
 /// # Errors
-/// If one of the programs fails.
+/// If one of the programs fails, or the kernel refuses.
 pub fn snapshot_rules(
     family: IpFamily,
     exec: &dyn Exec,
     path: &[PathBuf],
 ) -> Result<Vec<BackendSnapshot>, SnapshotError> {
     let mut snapshots = Vec::new();
-    for (backend, program) in save_programs(family, exec, path)? {
+    let programs = save_programs(family, exec, path)?;
+    if !programs.iter().any(|(backend, _)| *backend == Backend::NfTables) && has_nf_tables() {
+        let rules = NativeRules::open(family).map_err(|source| ReadError { table: TableName::Filter, source })?;
+        let saved = rules.snapshot()?;
+        if affects_packets(&saved) {
+            snapshots.push(BackendSnapshot { backend: Backend::NfTables, saved });
+        }
+    }
+    for (backend, program) in programs {
         let saved = save(family, exec, program)?;
         if affects_packets(&saved) {
             snapshots.push(BackendSnapshot { backend, saved });
         }
     }
     Ok(snapshots)
+}
+
+/// Reports whether the kernel has nf_tables that this process may read.
+fn has_nf_tables() -> bool {
+    KernelGeneration::open().is_ok_and(|generation| generation.is_some())
 }
 
 /// Returns the programs that print rules, at most one per backend.

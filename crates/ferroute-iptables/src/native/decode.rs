@@ -14,7 +14,9 @@ use super::{
     extension::{Extension, Info},
     protocols,
 };
-use crate::{AddressMatch, ChainName, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, Sense, Target};
+use crate::{
+    AddressMatch, ChainName, Counters, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, Sense, Target,
+};
 
 /// A rule in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +29,22 @@ pub(super) struct KernelRule<'a> {
     pub(super) handle: u64,
     /// The rule.
     pub(super) rule: Rule,
+    /// Its counters.
+    pub(super) counters: Counters,
+    /// It has an expression that `iptables-nft` does not write.
+    pub(super) is_foreign: bool,
 }
 
 /// Decodes the attributes of a rule.
 pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<KernelRule<'a>, Malformed> {
-    let mut found = KernelRule { table: "", chain: "", handle: 0, rule: Rule::new() };
+    let mut found = KernelRule {
+        table: "",
+        chain: "",
+        handle: 0,
+        rule: Rule::new(),
+        counters: Counters::default(),
+        is_foreign: false,
+    };
     let mut userdata = None;
     for attribute in attributes {
         let attribute = attribute?;
@@ -40,11 +53,12 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
             NFTA_RULE_CHAIN => found.chain = attribute.str()?,
             NFTA_RULE_HANDLE => found.handle = attribute.u64_be()?,
             NFTA_RULE_EXPRESSIONS => {
-                let mut decoder = Decoder { family, rule: Rule::new(), loaded: [const { None }; REGISTERS] };
+                let mut decoder = Decoder::new(family);
                 for entry in attribute.nested() {
                     decoder.expression(&entry?)?;
                 }
-                found.rule = decoder.rule;
+                let Decoder { rule, counters, is_foreign, .. } = decoder;
+                (found.rule, found.counters, found.is_foreign) = (rule, counters, is_foreign);
             }
             NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
             _ => {}
@@ -86,11 +100,18 @@ enum Source {
 struct Decoder<'a> {
     family: IpFamily,
     rule: Rule,
+    counters: Counters,
+    is_foreign: bool,
     /// By number of the 4-byte register.
     loaded: [Option<Loaded<'a>>; REGISTERS],
 }
 
 impl<'a> Decoder<'a> {
+    fn new(family: IpFamily) -> Self {
+        let loaded = [const { None }; REGISTERS];
+        Self { family, rule: Rule::new(), counters: Counters::default(), is_foreign: false, loaded }
+    }
+
     fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
         let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA])?;
         let Some(name) = name else { return Ok(()) };
@@ -105,10 +126,11 @@ impl<'a> Decoder<'a> {
             "match" => self.matching(data)?,
             "target" => self.target(data)?,
             "immediate" => self.immediate(data)?,
-            "counter" => Some(()),
+            "counter" => self.counter(data)?,
             _ => None,
         };
         if decoded.is_none() {
+            self.is_foreign = true;
             self.rule.matches.push(Match::Other(format!("-m {name}").into()));
         }
         Ok(())
@@ -280,6 +302,14 @@ impl<'a> Decoder<'a> {
             _ => return Ok(None),
         };
         Ok(set(&mut self.rule.target, target))
+    }
+
+    fn counter(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let [bytes, packets] = parts(data, [NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS])?;
+        if let (Some(bytes), Some(packets)) = (bytes, packets) {
+            self.counters = Counters { packets: packets.u64_be()?, bytes: bytes.u64_be()? };
+        }
+        Ok(Some(()))
     }
 
     fn load(&mut self, to: u32, source: Source) -> Option<()> {

@@ -30,14 +30,14 @@ impl NativeRules {
     /// Dumps chain by chain: in a dump of the whole table, the kernel goes through all rules that it has returned before for
     /// every 32 KiB that it returns.
     fn read_table(&self, table: TableName, add: &mut dyn FnMut(SaveItem)) -> Result<(), Error> {
-        let chains =
-            self.collect(&mut request(self.family, NFT_MSG_GETCHAIN, table), |message| chain(message, table))?;
-        for (chain, head) in &chains {
-            add(SaveItem::Chain(*chain, *head));
+        let chains = self.chains_of(table)?;
+        let named = || chains.iter().filter_map(|ListedChain { name, head, .. }| Some(((*name)?, *head)));
+        for (name, head) in named() {
+            add(SaveItem::Chain(name, head));
         }
-        for (name, _) in chains {
+        for (name, _) in named() {
             Heartbeat::beat_thread();
-            for (_, rule) in self.rules_with_handles(table, name)? {
+            for ListedRule { rule, .. } in self.rules_of(table, name)? {
                 add(SaveItem::Rule(name, rule));
             }
         }
@@ -53,15 +53,22 @@ impl NativeRules {
             .map_err(|source| ReadError { table, source })
     }
 
-    /// Returns the rules of a chain with their handles; none if it does not exist.
-    pub(super) fn rules_with_handles(&self, table: TableName, chain: ChainName) -> Result<Vec<(u64, Rule)>, Error> {
+    /// Returns the rules of a chain; none if it does not exist.
+    pub(super) fn rules_of(&self, table: TableName, chain: ChainName) -> Result<Vec<ListedRule>, Error> {
         let mut request = request(self.family, NFT_MSG_GETRULE, table);
         request.attributes().put_str(NFTA_RULE_CHAIN, chain.as_str());
         self.collect(&mut request, |message| {
             let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-            let KernelRule { table: of, chain: listed, handle, rule } = decode::rule(self.family, attributes)?;
-            Ok((of == table.as_str() && listed == chain.as_str()).then_some((handle, rule)))
+            let KernelRule { table: of, chain: listed, handle, rule, counters, is_foreign } =
+                decode::rule(self.family, attributes)?;
+            let is_wanted = of == table.as_str() && listed == chain.as_str();
+            Ok(is_wanted.then_some(ListedRule { handle, rule, counters, is_foreign }))
         })
+    }
+
+    /// Returns the chains of a table; none if it does not exist.
+    pub(super) fn chains_of(&self, table: TableName) -> Result<Vec<ListedChain>, Error> {
+        self.collect(&mut request(self.family, NFT_MSG_GETCHAIN, table), |message| chain(message, table))
     }
 
     /// Returns the objects of a dump; none if the table or chain does not exist.
@@ -93,6 +100,25 @@ impl NativeRules {
     }
 }
 
+/// A rule of a chain.
+pub(super) struct ListedRule {
+    /// The number by which the kernel identifies it.
+    pub(super) handle: u64,
+    pub(super) rule: Rule,
+    pub(super) counters: Counters,
+    /// It has an expression that `iptables-nft` does not write.
+    pub(super) is_foreign: bool,
+}
+
+/// A chain of a table.
+pub(super) struct ListedChain {
+    /// `None` if `iptables` cannot name it.
+    pub(super) name: Option<ChainName>,
+    pub(super) head: ChainHead,
+    /// The kernel calls it.
+    pub(super) is_base: bool,
+}
+
 /// Reports whether a chain exists.
 pub(super) fn has_chain(
     socket: &mut Socket,
@@ -109,23 +135,25 @@ pub(super) fn has_chain(
     }
 }
 
-/// Decodes a chain of a table; `None` if it is of another table or `iptables` cannot name it.
-fn chain(message: &Message<'_>, table: TableName) -> Result<Option<(ChainName, ChainHead)>, Malformed> {
+/// Decodes a chain; `None` if it is of another table.
+fn chain(message: &Message<'_>, table: TableName) -> Result<Option<ListedChain>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let (mut name, mut head, mut is_of_table) = (None, ChainHead::default(), false);
+    let mut found = ListedChain { name: None, head: ChainHead::default(), is_base: false };
+    let mut is_of_table = false;
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             NFTA_CHAIN_TABLE => is_of_table = attribute.str()? == table.as_str(),
-            NFTA_CHAIN_NAME => name = ChainName::new(attribute.str()?).ok(),
+            NFTA_CHAIN_NAME => found.name = ChainName::new(attribute.str()?).ok(),
+            NFTA_CHAIN_HOOK => found.is_base = true,
             NFTA_CHAIN_POLICY => {
                 let is_drop = attribute.u32_be()? == NF_DROP.cast_unsigned();
-                head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });
+                found.head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });
             }
             NFTA_CHAIN_COUNTERS => {
                 for counter in attribute.nested() {
                     let counter = counter?;
-                    let Counters { packets, bytes } = &mut head.counters;
+                    let Counters { packets, bytes } = &mut found.head.counters;
                     match counter.kind {
                         NFTA_COUNTER_PACKETS => *packets = counter.u64_be()?,
                         NFTA_COUNTER_BYTES => *bytes = counter.u64_be()?,
@@ -136,7 +164,7 @@ fn chain(message: &Message<'_>, table: TableName) -> Result<Option<(ChainName, C
             _ => {}
         }
     }
-    Ok(name.filter(|_| is_of_table).map(|name| (name, head)))
+    Ok(is_of_table.then_some(found))
 }
 
 /// How often a dump is repeated because of other programs' changes. A dump takes a millisecond, except for that of the chains of a

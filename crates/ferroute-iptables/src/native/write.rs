@@ -193,12 +193,12 @@ impl RuleSink for KernelSink<'_> {
     }
 
     fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        let rules = match self.rules.rules_with_handles(self.table, chain) {
+        let rules = match self.rules.rules_of(self.table, chain) {
             Ok(rules) => rules,
             Err(source) => return self.fail(WriteError::Commit { table: self.table, source }),
         };
-        let handle = rules.into_iter().find(|(handle, listed)| listed == rule && !self.removed.contains(handle));
-        let Some((handle, _)) = handle else {
+        let wanted = rules.iter().find(|listed| listed.rule == *rule && !self.removed.contains(&listed.handle));
+        let Some(handle) = wanted.map(|listed| listed.handle) else {
             return self.fail(WriteError::NoRule { rule: Line(chain, rule).to_string() });
         };
         self.removed.insert(handle);

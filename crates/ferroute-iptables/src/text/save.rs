@@ -279,8 +279,14 @@ impl SavedRulesReader {
             Err(ParseError { kind: ParseErrorKind::OutsideTable, .. }) => return,
             Err(error) => return self.unread.push(error),
         };
-        let Some((table, item)) = self.parser.table().zip(item) else { return };
-        if let (SaveItem::Rule(chain, _), Some(counters)) = (&item, self.parser.counters()) {
+        if let Some((table, item)) = self.parser.table().zip(item) {
+            self.add(table, item, self.parser.counters());
+        }
+    }
+
+    /// Adds a chain or rule of a table, with its counters.
+    pub(crate) fn add(&mut self, table: TableName, item: SaveItem, counters: Option<Counters>) {
+        if let (SaveItem::Rule(chain, _), Some(counters)) = (&item, counters) {
             self.counters.0.entry((table, *chain)).or_default().push(counters);
         }
         self.collector.add(table, item);
@@ -291,8 +297,13 @@ impl SavedRulesReader {
     /// # Errors
     /// If the text is truncated.
     pub fn finish(self) -> Result<SavedRules, ParseError> {
-        let Self { parser, collector, counters, unread, partial } = self;
-        parser.finish().map(|()| SavedRules { rules: collector.rules, counters, unread, partial })
+        self.parser.clone().finish().map(|()| self.into_rules())
+    }
+
+    /// Returns what was added.
+    pub(crate) fn into_rules(self) -> SavedRules {
+        let Self { parser: _, collector, counters, unread, partial } = self;
+        SavedRules { rules: collector.rules, counters, unread, partial }
     }
 }
 
