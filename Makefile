@@ -13,19 +13,36 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test test-monitoring build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
 
-test: deps-test unit vm-test conformance
-	@cat $(VM_DIR)/not-tested 2>/dev/null || true
+test: deps-test unit test-monitoring vm-test conformance
+	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested 2>/dev/null || true
 
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
 unit: rust
 	$(AS_ROOT) $(CARGO) test --workspace
+
+# Alerts and dashboard of deploy/monitoring, with promtool and with a Prometheus that reads the program's metrics. Debian's
+# package is only unpacked, because it would start a service. Where it cannot be downloaded, that is reported, and `make test`
+# repeats it at its end.
+PROMETHEUS := $(abspath $(TARGET_DIR))/prometheus
+test-monitoring: deps-test rust
+	@mkdir -p $(PROMETHEUS); rm -f $(PROMETHEUS)/not-tested; \
+	[ -d $(PROMETHEUS)/usr ] || { cd $(PROMETHEUS) && \
+	    { apt-get download -q prometheus || { $(SUDO) apt-get update -q && apt-get download -q prometheus; }; } && \
+	    dpkg -x prometheus_*.deb . && rm prometheus_*.deb; } || \
+	    echo "NOT TESTED: alerts and dashboard with Prometheus, because its package cannot be downloaded" \
+	        | tee $(PROMETHEUS)/not-tested
+	@set -e; [ -e $(PROMETHEUS)/not-tested ] || { \
+	    $(PROMETHEUS)/usr/bin/promtool check rules deploy/monitoring/rules.yaml; \
+	    $(PROMETHEUS)/usr/bin/promtool test rules deploy/monitoring/rules.test.yaml; \
+	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test -p ferroute --test run -- --ignored monitoring; \
+	}
 
 # Runs the tests of all libraries with other generated inputs: `make properties SEEDS="1 2 3"`. `make properties SEEDS=SEED`
 # repeats a failed seed.

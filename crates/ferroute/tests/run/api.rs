@@ -28,13 +28,13 @@ in_each_mode!(
 );
 
 /// A cluster with a proxy that watches a fake API server.
-struct Case {
-    proxy: Proxy,
-    server: FakeApiServer,
+pub(crate) struct Case {
+    pub(crate) proxy: Proxy,
+    pub(crate) server: FakeApiServer,
     /// Runs the fake API server; dropped after it.
     _runtime: tokio::runtime::Runtime,
     files: Files,
-    cluster: Cluster,
+    pub(crate) cluster: Cluster,
     mode: Mode,
 }
 
@@ -51,7 +51,7 @@ impl Case {
     }
 
     /// Prepares the server, then starts the proxy with additional arguments.
-    fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&FakeApiServer)) -> Self {
+    pub(crate) fn launch(mode: Mode, arguments: &[&str], prepare: impl FnOnce(&FakeApiServer)) -> Self {
         let (cluster, files) = (Cluster::new(), Files::new());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let server = cluster.node.run(|| runtime.block_on(FakeApiServer::start()));
@@ -65,7 +65,7 @@ impl Case {
         self.proxy = Proxy::spawn(&self.cluster.node, &mut command(&self.server, &self.files, self.mode, &[]));
     }
 
-    fn apply(&self, yaml: &str) {
+    pub(crate) fn apply(&self, yaml: &str) {
         apply(&self.server, yaml);
     }
 
@@ -117,7 +117,7 @@ fn command(server: &FakeApiServer, files: &Files, mode: Mode, arguments: &[&str]
 }
 
 /// Applies the objects of a manifest to the server.
-fn apply(server: &FakeApiServer, yaml: &str) {
+pub(crate) fn apply(server: &FakeApiServer, yaml: &str) {
     for parsed in manifest::read(yaml) {
         let Ok(Parsed::Object(object)) = parsed else { panic!("{parsed:?}") };
         let (resource, value) = match *object {

@@ -23,6 +23,7 @@ mod health;
 mod held_ports;
 mod manifests;
 mod modes;
+mod monitoring;
 mod nftables;
 mod node;
 mod reload;

@@ -39,7 +39,7 @@ fn request_on(node: &NetNs, path: &str) -> Response {
 pub(crate) const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 
 /// A snapshot of all metrics.
-pub(crate) struct Metrics(String);
+pub(crate) struct Metrics(pub(crate) String);
 
 impl Metrics {
     /// Reads the metrics of the proxy on a node.
