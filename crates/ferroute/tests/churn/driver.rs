@@ -21,7 +21,7 @@ use crate::{
     objects,
     oracle::{Oracle, PROMISED_DELAY},
     process::{Files, Proxy, get},
-    schedule::{Change, Round, Schedule, Setting, Step},
+    schedule::{Change, Iptables, Round, Schedule, Setting, Step},
     servers::Servers,
     source::Source,
 };
@@ -75,7 +75,7 @@ impl Driver {
         kernel::add_canaries(&network.node);
         let servers = Servers::start(&network);
         let options = &schedule.options;
-        files.write_programs(options.legacy);
+        files.write_programs(options.iptables == Iptables::Legacy);
         files.configure(options, &options.mode);
         let cluster = objects::initial(&schedule.initial, &schedule.steady);
         let mut source = if setting.api { Source::api(&network.node) } else { Source::manifests() };
@@ -304,7 +304,10 @@ impl Driver {
 
     /// Starts the proxy.
     pub(crate) fn start_proxy(&mut self) {
-        let arguments = self.source.arguments(&self.files);
+        let mut arguments = self.source.arguments(&self.files);
+        if self.schedule.options.iptables == Iptables::Programs {
+            arguments.push("--iptables-programs".to_owned());
+        }
         self.proxy = Some(Proxy::start(&self.network.node, &self.files, &arguments, &self.log()));
     }
 

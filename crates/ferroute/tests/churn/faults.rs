@@ -42,7 +42,7 @@ impl Driver {
         }
         let start = Instant::now();
         let disturbs_rules = matches!(fault, Fault::Interfere(_) | Fault::OwnTable);
-        let full_syncs = if matches!(fault, Fault::Interfere(_)) { full_syncs_of(self) } else { None };
+        let fixed_rules = matches!(fault, Fault::Interfere(_)).then(|| kernel::fixed_rules(&self.network.node));
         self.oracle.fault_starts(disturbs_rules);
         self.cause(fault, during)?;
         self.note("the fault has ended");
@@ -53,11 +53,9 @@ impl Driver {
         if disturbs_rules {
             self.pause(REPAIR.saturating_sub(start.elapsed()))?;
         }
-        if let Some(before) = full_syncs {
+        if let Some(before) = fixed_rules {
             // The pauses between comparisons grow with their duration, so that they are longer on a busy machine.
-            self.wait("the rules of both IP families are compared and repaired", |driver| {
-                full_syncs_of(driver).is_some_and(|now| (0..2).all(|family| now[family] > before[family]))
-            })?;
+            self.wait("the rules are repaired", |driver| kernel::fixed_rules(&driver.network.node) == before)?;
         }
         self.oracle.faults_end();
         Ok(())
@@ -220,17 +218,6 @@ impl Driver {
         }
         Ok(())
     }
-}
-
-/// Returns how often the proxy has compared and written all rules of each IP family.
-fn full_syncs_of(driver: &Driver) -> Option<[u64; 2]> {
-    let address = "127.0.0.1:10249".parse().expect("an address");
-    let (_, text) = get(&driver.network.node, address, "/metrics").ok()?;
-    let count = |family: &str| {
-        let name = format!("kubeproxy_sync_full_proxy_rules_duration_seconds_count{{ip_family=\"{family}\"}} ");
-        text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok())
-    };
-    Some([count("IPv4")?, count("IPv6")?])
 }
 
 /// Another program that changes its own nftables table all the time.

@@ -44,7 +44,7 @@ fn add_canary_rules(node: &NetNs) {
 /// programs, in a stable order and without what packets change.
 pub(crate) fn state(node: &NetNs) -> Vec<String> {
     let mut lines = Vec::new();
-    for program in ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"] {
+    for program in SAVE_PROGRAMS {
         let saved = node.command(program, &[]);
         let mut table = "";
         let of_program: Vec<String> = saved
@@ -100,8 +100,18 @@ pub(crate) fn has_rules(node: &NetNs, mode: &str) -> bool {
     if mode == "nftables" {
         return node.command("nft", &["list", "tables"]).lines().any(|table| table.ends_with(" ferroute"));
     }
-    let programs = ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"];
-    programs.iter().any(|program| node.command(program, &[]).contains(":KUBE-SERVICES "))
+    SAVE_PROGRAMS.iter().any(|program| node.command(program, &[]).contains(":KUBE-SERVICES "))
+}
+
+/// Returns the rules of iptables mode that do not depend on objects: a repair, which is of all rules, restores them.
+pub(crate) fn fixed_rules(node: &NetNs) -> Vec<String> {
+    let chains = ["KUBE-FORWARD", "KUBE-MARK-MASQ", "KUBE-POSTROUTING"];
+    let is_fixed = |line: &&str| chains.iter().any(|chain| line.starts_with(&format!("-A {chain} ")));
+    let rules_of = |program: &&str| {
+        let saved = node.command(program, &[]);
+        saved.lines().filter(is_fixed).map(|line| format!("{program} {line}")).collect::<Vec<_>>()
+    };
+    SAVE_PROGRAMS.iter().flat_map(rules_of).collect()
 }
 
 /// Changes rules as another program might.
@@ -180,6 +190,9 @@ fn interfere_with_chains(node: &NetNs, program: &str, how: Interference) {
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     _ = child.wait();
 }
+
+/// Programs that list the rules of both backends and IP families.
+const SAVE_PROGRAMS: [&str; 4] = ["iptables-save", "ip6tables-save", "iptables-legacy-save", "ip6tables-legacy-save"];
 
 /// A process that executes commands of `nft` while it exists, and is killed on drop.
 pub(crate) struct NftSession(Child);

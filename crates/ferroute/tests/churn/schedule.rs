@@ -54,8 +54,22 @@ pub(crate) struct Options {
     pub(crate) detect_by_interface: bool,
     /// Whether node ports are served on one network only.
     pub(crate) restrict_node_ports: bool,
-    /// Whether the iptables programs are those of the legacy backend.
-    pub(crate) legacy: bool,
+    pub(crate) iptables: Iptables,
+}
+
+/// How iptables mode reads and writes rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Iptables {
+    /// Those of nf_tables, by netlink.
+    Netlink,
+    /// Those of nf_tables, by programs.
+    Programs,
+    /// Those of the legacy backend.
+    Legacy,
+}
+
+impl Iptables {
+    const ALL: [Self; 3] = [Self::Netlink, Self::Programs, Self::Legacy];
 }
 
 impl Options {
@@ -192,12 +206,13 @@ impl Schedule {
         let mut generator = Generator::new(seed, setting);
         let mode = generator.random.choice(&setting.modes).expect("a mode is available").clone();
         generator.mode.clone_from(&mode);
+        generator.iptables = *generator.random.choice(&Iptables::ALL).expect("not empty");
         let options = Options {
             mode,
             min_sync_period: generator.random.choice([0, 100, 1_000]).expect("not empty"),
             detect_by_interface: generator.random.bool(),
             restrict_node_ports: generator.random.bool(),
-            legacy: generator.random.u8(..) < 64,
+            iptables: generator.iptables,
         };
         let initial = generator.value(&arbitrary::cluster());
         let steady = generator.steady();
@@ -212,6 +227,7 @@ struct Generator<'a> {
     runner: TestRunner,
     setting: &'a Setting,
     mode: String,
+    iptables: Iptables,
     generation: usize,
     has_extra_addresses: bool,
 }
@@ -222,7 +238,15 @@ impl<'a> Generator<'a> {
         let bytes: [u8; 32] = std::array::from_fn(|_| random.u8(..));
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let runner = TestRunner::new_with_rng(Config::default(), rng);
-        Self { random, runner, setting, mode: String::new(), generation: 0, has_extra_addresses: false }
+        Self {
+            random,
+            runner,
+            setting,
+            mode: String::new(),
+            iptables: Iptables::Netlink,
+            generation: 0,
+            has_extra_addresses: false,
+        }
     }
 
     fn value<T: std::fmt::Debug>(&mut self, strategy: &impl Strategy<Value = T>) -> T {
@@ -317,7 +341,9 @@ impl<'a> Generator<'a> {
     }
 
     fn kernel_fault(&mut self) -> Fault {
-        if self.mode == "iptables" {
+        if self.mode == "iptables" && self.iptables == Iptables::Netlink {
+            Fault::Commits
+        } else if self.mode == "iptables" {
             match self.random.u8(0..4) {
                 0 => Fault::RestoreFails,
                 1 => Fault::RestoreHangs,
