@@ -34,7 +34,7 @@ pub struct RunArgs {
     /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
-    /// Write iptables rules with the iptables programs, also on hosts whose iptables uses nf_tables
+    /// Run the iptables programs where netlink would do
     ///
     /// By default, iptables mode reads and writes the rules of such hosts by netlink, which is faster and needs no programs.
     #[arg(long, default_value = "false")]

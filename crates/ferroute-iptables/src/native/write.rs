@@ -98,6 +98,7 @@ impl<'a> KernelSink<'a> {
             None => WriteError::Commit { table: self.table, source },
         })
     }
+
     fn fail(&mut self, error: WriteError) -> io::Result<()> {
         self.error.get_or_insert(error);
         Err(io::Error::other("rules cannot be written by netlink"))
