@@ -3,11 +3,13 @@
 //! ```text
 //!   manifests ───────────────┐
 //!   demo manifests ─► plan ──┼─► events ─┬─► Feed ─► Tracker    the state that the proxy would apply
-//!   API server (list only) ──┘           └─► Names              the owners of addresses
+//!   API server (list only) ──┤           └─► Names              the owners of addresses
+//!   bundle ──────────────────┘
 //! ```
 //!
 //! Not here: watching for changes, rules, the kernel.
 
+mod bundle;
 mod demo;
 mod list;
 mod names;
@@ -25,7 +27,7 @@ use ferroute_config::{
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
 };
-use ferroute_proxy::{feed::Feed, logging, modes::REGISTRY, node_name, sync::Change};
+use ferroute_proxy::{feed::Feed, logging, modes::REGISTRY, node_name, recording::Bundle, sync::Change};
 use ferroute_source::{Event, read_once};
 use ferroute_trace::Host;
 
@@ -34,6 +36,7 @@ pub use self::{
     names::{AddressOwner, Names},
     network::demo_host,
 };
+use crate::replay::configuration;
 
 /// The desired state of a node.
 pub struct Desired {
@@ -66,6 +69,14 @@ impl Desired {
         Self::load_with(&args.source, &args.settings, |resolved| {
             logging::start_for_command(verbosity, resolved.logging.format);
         })
+    }
+
+    /// Like [`load`](Self::load), for programs that have already started logging and may load the state again.
+    ///
+    /// # Errors
+    /// See [`load`](Self::load).
+    pub fn load_again(args: &DesiredArgs) -> anyhow::Result<Self> {
+        Self::load_with(&args.source, &args.settings, |_| ())
     }
 
     /// Loads the desired state; `start_logging` is called as soon as the configuration is loaded.
@@ -101,13 +112,32 @@ impl Desired {
             Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
             None => list::list(source, config.client_connection, &resolved)?,
         };
+        let node = node_name(&resolved)?;
+        Ok(Self::from_events(resolved, node, events, names, origin))
+    }
+
+    /// Returns the state that a proxy had applied, or was about to apply, when its bundle was created.
+    ///
+    /// # Errors
+    /// If the configuration or an object in the bundle is invalid.
+    pub fn from_bundle(bundle: &Bundle, origin: String) -> anyhow::Result<Self> {
+        let resolved = configuration(&REGISTRY, bundle)?;
+        let node = bundle.base.node.metadata.name.clone();
+        let mut desired = Self::from_events(resolved, node, bundle::events(bundle)?, Names::default(), origin);
+        if !bundle.host_addresses.is_empty() {
+            desired.host.addresses.clone_from(&bundle.host_addresses);
+            set_host(&mut desired.tracker, &desired.resolved, &desired.host);
+        }
+        Ok(desired)
+    }
+
+    fn from_events(resolved: Resolved, node: String, events: Vec<Event>, mut names: Names, origin: String) -> Self {
         events.iter().for_each(|event| names.add_event(event));
         let services = services(&events);
-        let node = NodeView { name: node_name(&resolved)?, ..NodeView::default() };
-        let mut tracker = track(&resolved, node, events);
+        let mut tracker = track(&resolved, NodeView { name: node, ..NodeView::default() }, events);
         let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
         set_host(&mut tracker, &resolved, &host);
-        Ok(Self { resolved, tracker, services, names, host, origin, is_demo: false })
+        Self { resolved, tracker, services, names, host, origin, is_demo: false }
     }
 
     /// Starts logging and loads the configuration only, without any objects.

@@ -39,6 +39,8 @@ pub struct Inputs<'a> {
     pub health_check: Option<HealthCheck>,
     /// Returns the name of the pod with an address.
     pub pod: &'a dyn Fn(IpAddr) -> Option<String>,
+    /// Returns the name of the node on which the endpoint with an address runs.
+    pub node: &'a dyn Fn(IpAddr) -> Option<String>,
 }
 
 /// Explains how the proxy handles `service`. [`ExplainedPort::kernel`] is `None` for all ports.

@@ -36,7 +36,8 @@
 //!
 //! let tracker = Tracker::new(NodeView { name: "node-1".to_owned(), ..NodeView::default() });
 //! let settings = ProxySettings::default();
-//! let inputs = Inputs { tracker: &tracker, settings: &settings, addresses: &[], health_check: None, pod: &|_| None };
+//! let (health_check, pod, node) = (None, &|_| None, &|_| None);
+//! let inputs = Inputs { tracker: &tracker, settings: &settings, addresses: &[], health_check, pod, node };
 //! let mut text = String::new();
 //! write_explanation_into(&mut text, &explain(&service, &inputs))?;
 //! assert!(text.starts_with("Service shop/web, type ClusterIP, on node node-1\n\nskipped: "));

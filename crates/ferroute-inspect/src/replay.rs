@@ -180,12 +180,12 @@ fn parse_networks(cidrs: &[ServiceCidr]) -> Result<Vec<IpNet>, InvalidBundle> {
     Ok(networks)
 }
 
-fn parse_name(name: &str) -> Result<NamespacedName, InvalidBundle> {
+pub(crate) fn parse_name(name: &str) -> Result<NamespacedName, InvalidBundle> {
     let (namespace, short_name) = name.split_once('/').ok_or_else(|| InvalidBundle::Name { name: name.to_owned() })?;
     Ok(NamespacedName::new(namespace, short_name))
 }
 
-fn configuration(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Resolved> {
+pub(crate) fn configuration(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Resolved> {
     let decoded = KubeProxyConfiguration::from_text(&bundle.configuration)
         .context("cannot read the configuration in the bundle")?;
     let mut config = decoded.config.defaulted();

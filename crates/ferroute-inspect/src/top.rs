@@ -25,7 +25,7 @@ use ferroute_iptables::{
 };
 use serde::Serialize;
 
-use self::counters::Counters;
+pub use self::counters::Counters;
 
 /// The connections counted so far, by service port and endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -56,7 +56,8 @@ fn agrees(frontend: &ExplainedFrontend, client: IpAddr, outcomes: &Outcomes) -> 
 
 fn check(cluster: &Cluster, settings: &ProxySettings) -> Result<(), TestCaseError> {
     let (tracker, host) = (cluster.tracker(), host());
-    let inputs = Inputs { tracker: &tracker, settings, addresses: &host.addresses, health_check: None, pod: &|_| None };
+    let (addresses, health_check) = (&host.addresses, None);
+    let inputs = Inputs { tracker: &tracker, settings, addresses, health_check, pod: &|_| None, node: &|_| None };
     let rules = IpFamily::BOTH.map(|family| {
         let table = tracker.table(family);
         let host_state = HostState { addresses: host.addresses.clone(), ..HostState::default() };

@@ -1,9 +1,10 @@
 //! The owners of addresses: pods, nodes and other machines.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, SocketAddr},
+    sync::Arc,
 };
 
 use ferroute_api::Pod;
@@ -15,9 +16,13 @@ use ferroute_demo::{
 use ferroute_source::Event;
 use ferroute_trace::Host;
 
-/// A map from addresses to their owners.
+/// The owners of addresses, and the nodes on which they are.
 #[derive(Debug, Default)]
-pub struct Names(BTreeMap<IpAddr, AddressOwner>);
+pub struct Names {
+    owners: BTreeMap<IpAddr, AddressOwner>,
+    /// The nodes of pods, as far as they are known.
+    nodes: BTreeMap<IpAddr, Arc<str>>,
+}
 
 /// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,13 +43,43 @@ pub enum AddressOwner {
 impl Names {
     /// Returns the owner of an address.
     pub fn owner(&self, address: IpAddr) -> Option<&AddressOwner> {
-        self.0.get(&address)
+        self.owners.get(&address)
+    }
+
+    /// Returns the node on which a pod with this address runs, if that is known.
+    pub fn node(&self, address: IpAddr) -> Option<&str> {
+        self.nodes.get(&address).map(AsRef::as_ref)
+    }
+
+    /// Returns the sorted names of all nodes that have an address or run a pod.
+    pub fn nodes(&self) -> BTreeSet<&str> {
+        let own = self.owners.values().filter_map(|owner| match owner {
+            AddressOwner::Node(name) => Some(name.as_str()),
+            _ => None,
+        });
+        own.chain(self.nodes.values().map(AsRef::as_ref)).collect()
+    }
+
+    /// Returns all owners with their sorted addresses, in the order of their names.
+    pub fn owners(&self) -> BTreeMap<&AddressOwner, Vec<IpAddr>> {
+        let mut owners: BTreeMap<&AddressOwner, Vec<IpAddr>> = BTreeMap::new();
+        for (address, owner) in &self.owners {
+            owners.entry(owner).or_default().push(*address);
+        }
+        owners
+    }
+
+    /// Adds a machine outside of the cluster. Addresses that have an owner keep it.
+    pub fn add_machine(&mut self, name: &'static str, addresses: impl IntoIterator<Item = IpAddr>) {
+        for address in addresses {
+            self.owners.entry(address).or_insert(AddressOwner::Machine(name));
+        }
     }
 
     /// Returns the sorted addresses of a pod or machine. A pod can be given as `NAME` or `NAMESPACE/NAME`; pods in several
     /// namespaces may have the same name, so the addresses may have different owners.
     pub fn addresses(&self, name: &str) -> Vec<(IpAddr, &AddressOwner)> {
-        self.0.iter().filter(|(_, owner)| owner.has_name(name)).map(|(address, owner)| (*address, owner)).collect()
+        self.owners.iter().filter(|(_, owner)| owner.has_name(name)).map(|(address, owner)| (*address, owner)).collect()
     }
 
     pub(super) fn add_pod(&mut self, pod: &Pod) {
@@ -55,38 +90,48 @@ impl Names {
         let addresses = pod.status.pod_ips.iter().map(|address| &address.ip).chain(&pod.status.pod_ip);
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         for address in addresses.filter_map(|text| text.parse().ok()) {
-            self.0.insert(address, AddressOwner::Pod { namespace: namespace.clone(), name: name.clone() });
+            self.owners.insert(address, AddressOwner::Pod { namespace: namespace.clone(), name: name.clone() });
+            if let Some(node) = pod.spec.node_name.as_deref().filter(|node| !node.is_empty()) {
+                self.nodes.insert(address, node.into());
+            }
         }
     }
 
-    pub(super) fn add_demo(&mut self, plan: &ClusterPlan) {
+    /// Adds the pods and machines of a demo.
+    pub fn add_demo(&mut self, plan: &ClusterPlan) {
         for pod in plan.pods.iter().filter(|pod| !pod.host_network) {
             let owner = || AddressOwner::Pod { namespace: pod.namespace.clone(), name: pod.name.clone() };
-            self.0.extend(pod.addresses.iter().map(|address| (address, owner())));
+            self.owners.extend(pod.addresses.iter().map(|address| (address, owner())));
+            self.nodes.extend(pod.addresses.iter().map(|address| (address, pod.node.name().into())));
         }
         for node in NodeId::ALL {
             let addresses = node.addresses(plan.ipv6).iter().chain(node.bridge_addresses(plan.ipv6).iter());
-            self.0.extend(addresses.map(|address| (address, AddressOwner::Node(node.name().to_owned()))));
+            self.owners.extend(addresses.map(|address| (address, AddressOwner::Node(node.name().to_owned()))));
         }
-        self.0.extend(outside_addresses(plan.ipv6).iter().map(|address| (address, AddressOwner::Machine(OUTSIDE))));
+        self.add_machine(OUTSIDE, outside_addresses(plan.ipv6).iter());
     }
 
     pub(super) fn add_event(&mut self, event: &Event) {
         match event {
             Event::NodeApplied(node) => {
                 let addresses = node.status.addresses.iter().filter_map(|address| address.address.parse().ok());
-                self.0.extend(addresses.map(|address| (address, AddressOwner::Node(node.metadata.name.clone()))));
+                self.owners.extend(addresses.map(|address| (address, AddressOwner::Node(node.metadata.name.clone()))));
             }
             Event::SliceApplied(slice) => {
                 for endpoint in &slice.endpoints {
+                    let addresses = || endpoint.addresses.iter().filter_map(|text| text.parse().ok());
+                    if let Some(node) = endpoint.node_name.as_deref() {
+                        let node: Arc<str> = node.into();
+                        self.nodes.extend(addresses().map(|address| (address, Arc::clone(&node))));
+                    }
                     let Some(pod) = endpoint.target_ref.as_ref().filter(|target| target.kind == "Pod") else {
                         continue;
                     };
                     let (namespace, name) = (slice.metadata.namespace.clone(), pod.name.clone());
                     let owner = AddressOwner::Pod { namespace, name };
-                    for address in endpoint.addresses.iter().filter_map(|text| text.parse().ok()) {
+                    for address in addresses() {
                         // A pod in the host network has the node's address.
-                        self.0.entry(address).or_insert_with(|| owner.clone());
+                        self.owners.entry(address).or_insert_with(|| owner.clone());
                     }
                 }
             }

@@ -108,6 +108,7 @@ fn explained(
     ExplainedEndpoint {
         address: endpoint.socket(),
         pod: (inputs.pod)(endpoint.address),
+        node: (inputs.node)(endpoint.address),
         state: state(endpoint),
         local: endpoint.local,
         hinted_zones: hints.map(|hints| names(&hints.zones)).unwrap_or_default(),

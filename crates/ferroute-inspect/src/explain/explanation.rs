@@ -215,6 +215,9 @@ pub struct ExplainedEndpoint {
     /// The pod's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
+    /// The node on which it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Its state.
     pub state: EndpointState,
     /// Whether it is on this node.

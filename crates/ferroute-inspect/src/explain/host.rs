@@ -29,6 +29,7 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
         addresses: &addresses,
         health_check: health_check(desired, &name),
         pod: &pod,
+        node: &|address| desired.names.node(address).map(str::to_owned),
     };
     let mut explanation = explain(object, &inputs);
     if let Handling::Served { ignored, .. } = &mut explanation.handling

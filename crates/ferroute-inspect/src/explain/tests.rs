@@ -18,7 +18,7 @@ fn explained(cluster: &Cluster, settings: &ProxySettings) -> Explanation {
         .map(|port| HealthCheck { port: u16::try_from(port).unwrap().try_into().unwrap(), local_endpoints: 1 });
     explain(
         &cluster.services[0],
-        &Inputs { tracker: &tracker, settings, addresses: &addresses, pod: &pod, health_check },
+        &Inputs { tracker: &tracker, settings, addresses: &addresses, pod: &pod, node: &|_| None, health_check },
     )
 }
 
@@ -236,7 +236,14 @@ fn skipped_and_invalid_services_are_reported_with_reason() {
     invalid.services[0].spec.ports[0].port = 70_000;
     let empty = Cluster::new("node-1").tracker();
     let settings = ProxySettings::default();
-    let inputs = Inputs { tracker: &empty, settings: &settings, addresses: &[], pod: &|_| None, health_check: None };
+    let inputs = Inputs {
+        tracker: &empty,
+        settings: &settings,
+        addresses: &[],
+        pod: &|_| None,
+        node: &|_| None,
+        health_check: None,
+    };
     let mut text = String::new();
     write_explanation_into(&mut text, &explain(&invalid.services[0], &inputs)).unwrap();
     assert_snapshot!(text, @"

@@ -21,7 +21,7 @@ use ferroute_userspace::running_workers;
 use super::Sample;
 
 /// The sources of counters.
-pub(super) struct Counters {
+pub struct Counters {
     /// Ferroute's nftables tables with counters.
     nftables: Vec<ConnectionReader>,
     /// The IP families with a proxy's `iptables` rules, which always have counters.
@@ -37,7 +37,7 @@ impl Counters {
     ///
     /// # Errors
     /// If there are none.
-    pub(super) fn open() -> anyhow::Result<Self> {
+    pub fn open() -> anyhow::Result<Self> {
         let userspace = !running_workers()?.is_empty();
         let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace };
         let mut has_uncounted_rules = false;
@@ -68,7 +68,10 @@ impl Counters {
     }
 
     /// Reads all counters.
-    pub(super) fn read(&mut self) -> anyhow::Result<Sample> {
+    ///
+    /// # Errors
+    /// If the kernel's rules or a worker of userspace mode cannot be read.
+    pub fn read(&mut self) -> anyhow::Result<Sample> {
         let mut sample = Sample::default();
         for reader in &mut self.nftables {
             for (name, endpoint, connections) in reader.read()?.endpoints() {

@@ -1,6 +1,6 @@
 //! The node on which a packet is traced: its desired state, addresses and routes.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use ferroute_core::{IpFamily, NodeView};
 use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
@@ -13,7 +13,7 @@ use crate::desired::Desired;
 /// The node on which a packet is traced.
 pub struct TraceNode {
     /// The desired state of the node.
-    pub desired: Desired,
+    pub desired: Arc<Desired>,
     /// The node's addresses and routes.
     pub host: Host,
     /// Whether the node is this machine, and `host` was read from the kernel.
@@ -32,7 +32,15 @@ impl TraceNode {
         } else {
             Desired::load(&args.desired, verbosity)?
         };
-        let here = args.kernel || (!desired.is_demo && is_this_machine(desired.node()));
+        Self::new(Arc::new(desired), args.kernel)
+    }
+
+    /// Reads addresses and routes if the node is this machine, as it always is for the rules in the kernel.
+    ///
+    /// # Errors
+    /// If the host cannot be read.
+    pub fn new(desired: Arc<Desired>, kernel: bool) -> anyhow::Result<Self> {
+        let here = kernel || (!desired.is_demo && is_this_machine(desired.node()));
         let host = if here { from_kernel()? } else { desired.host.clone() };
         Ok(Self { desired, host, here })
     }

@@ -148,7 +148,7 @@ fn owners() -> HashMap<u64, Process> {
 
 /// Returns the service proxies in this network namespace.
 fn proxies() -> Result<Vec<Process>, ProcError> {
-    let own_namespace = fs::read_link("/proc/self/ns/net").ok();
+    let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
     let mut proxies = Vec::new();
     for process in all_processes()?.flatten() {
         let (Ok(stat), Ok(arguments)) = (process.stat(), process.cmdline()) else { continue };
