@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     io::{self, IsTerminal, Write},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Command, ExitCode},
@@ -16,6 +16,7 @@ use ferroute_core::Style;
 use nix::{sys::signal::Signal, unistd::Uid};
 
 use crate::{
+    cluster::Cluster,
     instance::Instance,
     layout::{LAN, NodeId, OUTSIDE},
     net::{self, Namespace, check_programs, search_path},
@@ -53,7 +54,19 @@ struct TourArgs {
     connections: usize,
     #[command(flatten)]
     mode: ModeArgs,
+    /// Show the cluster in a browser instead, until this command ends
+    #[arg(long)]
+    ui: bool,
+    /// Address and port of the page
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = DEFAULT_LISTEN, requires = "ui")]
+    listen: SocketAddr,
 }
+
+/// The default address of the page in the browser.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8249";
+
+/// Serves the page of a cluster at an address, until the process ends.
+pub type PageServer<'a> = &'a dyn Fn(Cluster, SocketAddr) -> anyhow::Result<()>;
 
 /// The proxy mode of the nodes.
 #[derive(Args, Clone, Debug)]
@@ -118,7 +131,8 @@ enum DemoCommand {
     },
 }
 
-/// Runs `ferroute demo`. `trace_path` describes the path of a connection through the rules.
+/// Runs `ferroute demo`. `trace_path` describes the path of a connection through the rules, and `serve_page` shows the cluster
+/// in a browser.
 ///
 /// Must be called outside of an async runtime, from a program with Ferroute's `demo` and `run` commands: the demo starts
 /// pods and proxies as processes of the same program.
@@ -126,7 +140,12 @@ enum DemoCommand {
 /// # Errors
 ///
 /// If the command fails. Failed connections of the tour are reported by the exit code instead.
-pub fn run(args: DemoArgs, modes: &[&str], trace_path: TracePath<'_>) -> anyhow::Result<ExitCode> {
+pub fn run(
+    args: DemoArgs,
+    modes: &[&str],
+    trace_path: TracePath<'_>,
+    serve_page: PageServer<'_>,
+) -> anyhow::Result<ExitCode> {
     let DemoArgs { command, tour, instance } = args;
     let instance = instance.unwrap_or_default();
     // Only pods run without root: they just open ports.
@@ -137,6 +156,10 @@ pub fn run(args: DemoArgs, modes: &[&str], trace_path: TracePath<'_>) -> anyhow:
         None => {
             check_programs()?;
             let spec = ClusterSpec::new(instance, tour.file.as_deref(), tour.mode.checked(modes)?)?;
+            if tour.ui {
+                let cluster = Cluster::start(spec, |step| print_step(step, style()))?;
+                return serve_page(cluster, tour.listen).map(|()| ExitCode::SUCCESS);
+            }
             tour::run(&spec, tour.connections, trace_path, style(), &mut io::stdout())
         }
         Some(DemoCommand::Up { file, mode }) => {
@@ -157,10 +180,15 @@ pub fn run(args: DemoArgs, modes: &[&str], trace_path: TracePath<'_>) -> anyhow:
 
 fn up(spec: &ClusterSpec) -> anyhow::Result<ExitCode> {
     let style = style();
-    let session = Session::start(spec, |step| _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}"))))?;
+    let session = Session::start(spec, |step| print_step(step, style))?;
     let status = StateDirectory::new(&spec.instance).read_status()?;
     session.detach()?;
     print(&overview::all(&status, &[], style))
+}
+
+/// Prints a step of the cluster's creation.
+pub(crate) fn print_step(step: &str, style: Style) {
+    let _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}")));
 }
 
 fn exec(instance: &Instance, machine: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {

@@ -23,6 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod cluster;
 mod command;
 mod http;
 mod instance;
@@ -38,5 +39,5 @@ mod supervisor;
 mod text;
 mod tour;
 
-pub use command::{DemoArgs, run};
+pub use command::{DEFAULT_LISTEN, DemoArgs, PageServer, run};
 pub use tour::{Connection, TracePath};

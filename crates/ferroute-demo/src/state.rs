@@ -2,7 +2,7 @@
 //! status.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, Write},
     os::unix::fs::MetadataExt,
@@ -12,7 +12,12 @@ use std::{
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{instance::Instance, layout::NodeId, plan::ClusterPlan, process::ProcessId};
+use crate::{
+    instance::Instance,
+    layout::NodeId,
+    plan::{ClusterPlan, Objects, Workload},
+    process::ProcessId,
+};
 
 /// A file of the demo could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +72,28 @@ pub(crate) struct Status {
     pub(crate) ignored: Vec<String>,
     /// The error in the file; the cluster is then unchanged.
     pub(crate) problem: Option<String>,
+}
+
+/// Changes on top of the YAML file, made on the demo's page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Adjustments {
+    /// The replicas of Deployments, by `namespace/name`.
+    pub(crate) replicas: BTreeMap<String, i32>,
+    /// The [short names](crate::plan::PlannedPod::short_name) of pods that are not ready although they run.
+    pub(crate) not_ready: BTreeSet<String>,
+}
+
+impl Adjustments {
+    /// Changes the Deployments.
+    pub(crate) fn apply(&self, objects: &mut Objects) {
+        for workload in &mut objects.workloads {
+            let Workload::Deployment(deployment) = workload else { continue };
+            let name = format!("{}/{}", deployment.metadata.namespace, deployment.metadata.name);
+            if let Some(replicas) = self.replicas.get(&name) {
+                deployment.spec.replicas = Some(*replicas);
+            }
+        }
+    }
 }
 
 /// The state of a pod or proxy process.
@@ -181,7 +208,8 @@ impl StateDirectory {
 
     /// Replaces a file atomically. The temporary file is outside of the directories that proxies watch.
     pub(crate) fn write(&self, path: &Path, text: &[u8]) -> Result<(), StateError> {
-        let new = self.root.join("new");
+        // The supervisor and the page write at the same time.
+        let new = self.root.join(format!("new-{}", std::process::id()));
         fs::write(&new, text).map_err(file_error("write", &new))?;
         fs::rename(&new, path).map_err(file_error("replace", path))
     }
@@ -189,6 +217,15 @@ impl StateDirectory {
     pub(crate) fn write_status(&self, status: &Status) -> Result<(), StateError> {
         let text = serde_json::to_vec(status).expect("bug: a status is always serializable");
         self.write(&self.status_file(), &text)
+    }
+
+    pub(crate) fn write_adjustments(&self, adjustments: &Adjustments) -> Result<(), StateError> {
+        let text = serde_json::to_vec(adjustments).expect("bug: adjustments are always serializable");
+        self.write(&self.adjustments_file(), &text)
+    }
+
+    pub(crate) fn adjustments_file(&self) -> PathBuf {
+        self.root.join("adjustments.json")
     }
 
     pub(crate) fn read_status(&self) -> Result<Status, StateError> {

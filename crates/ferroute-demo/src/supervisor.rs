@@ -36,9 +36,9 @@ use proxies::Proxies;
 use crate::{
     instance::Instance,
     net,
-    plan::{ClusterPlan, Objects, to_yaml},
+    plan::{ClusterPlan, Objects, PlannedPod, to_yaml},
     process::ProcessId,
-    state::{Owner, StateDirectory, Status},
+    state::{Adjustments, Owner, StateDirectory, Status},
 };
 
 /// The cluster to create.
@@ -101,7 +101,7 @@ fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
         None => EXAMPLE.to_owned(),
     };
     // An invalid file is reported before anything is created.
-    plan(&text, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
+    plan(&text, &Adjustments::default(), None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
 
     let directory = StateDirectory::new(&spec.instance);
     let _lock = directory.lock(&Owner { supervisor: ProcessId::own()?, yaml: yaml.clone() })?;
@@ -119,13 +119,18 @@ fn supervise(spec: &ClusterSpec) -> anyhow::Result<()> {
 
     let mut watcher = FileWatcher::new(yaml.clone());
     let text = watcher.read().with_context(|| format!("cannot read {}", yaml.display()))?;
-    let (plan, ignored) = plan(&text, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
+    let adjustments = Adjustments::default();
+    let (plan, ignored) =
+        plan(&text, &adjustments, None, net::has_ipv6()).with_context(|| yaml.display().to_string())?;
     let mut supervisor = Supervisor {
         yaml,
         pods: Pods::new(spec),
         proxies: Proxies::new(spec),
         instance: &spec.instance,
+        adjustments_file: FileWatcher::new(directory.adjustments_file()),
+        adjustments,
         directory,
+        text,
         plan,
         ignored,
         problem: None,
@@ -143,6 +148,10 @@ struct Supervisor<'a> {
     instance: &'a Instance,
     yaml: PathBuf,
     directory: StateDirectory,
+    /// The YAML file as it was last read.
+    text: String,
+    adjustments: Adjustments,
+    adjustments_file: FileWatcher,
     plan: ClusterPlan,
     ignored: Vec<String>,
     problem: Option<String>,
@@ -172,19 +181,14 @@ impl Supervisor<'_> {
     /// Restarts processes that have ended, and applies a changed file.
     fn check(&mut self, yaml: &mut FileWatcher) -> anyhow::Result<()> {
         let mut changed = self.pods.restart() | self.proxies.restart();
-        if let Some(text) = yaml.changed() {
-            let text = text.with_context(|| format!("cannot read {}", self.yaml.display()));
-            let next = text.and_then(|text| plan(&text, Some(&self.plan), self.plan.ipv6));
-            match next {
-                Ok((plan, ignored)) => {
-                    (self.plan, self.ignored, self.problem) = (plan, ignored, None);
-                    // Proxies stop using obsolete pods before these end.
-                    self.pods.retire_changed(&self.plan);
-                    self.publish()?;
-                    self.pods.apply(&self.plan);
-                }
-                Err(error) => self.problem = Some(format!("{error:#}")),
-            }
+        let text = yaml.changed();
+        if let Some(Ok(adjustments)) = self.adjustments_file.changed() {
+            self.adjustments = serde_json::from_str(&adjustments).unwrap_or_default();
+            self.plan_again(Ok(self.text.clone()))?;
+            changed = true;
+        }
+        if let Some(text) = text {
+            self.plan_again(text.with_context(|| format!("cannot read {}", self.yaml.display())))?;
             changed = true;
         }
         if changed {
@@ -194,9 +198,30 @@ impl Supervisor<'_> {
         Ok(())
     }
 
+    /// Plans the cluster of this YAML text and applies the plan. After an error, the cluster stays as it is.
+    fn plan_again(&mut self, text: anyhow::Result<String>) -> anyhow::Result<()> {
+        let next = text.and_then(|text| {
+            let planned = plan(&text, &self.adjustments, Some(&self.plan), self.plan.ipv6)?;
+            Ok((text, planned))
+        });
+        match next {
+            Ok((text, (plan, ignored))) => {
+                (self.text, self.plan, self.ignored, self.problem) = (text, plan, ignored, None);
+                // Proxies stop using obsolete pods before these end.
+                self.pods.retire_changed(&self.plan);
+                self.publish()?;
+                self.pods.apply(&self.plan);
+            }
+            Err(error) => self.problem = Some(format!("{error:#}")),
+        }
+        Ok(())
+    }
+
     /// Writes the manifests, if they have changed.
     fn publish(&mut self) -> anyhow::Result<()> {
-        let text = to_yaml(&self.plan.objects(|pod| self.pods.is_ready(pod)))?;
+        let not_ready = &self.adjustments.not_ready;
+        let is_ready = |pod: &PlannedPod| self.pods.is_ready(pod) && !not_ready.contains(&pod.short_name());
+        let text = to_yaml(&self.plan.objects(is_ready))?;
         if text != self.published {
             self.directory.write(&self.directory.manifests().join("cluster.yaml"), text.as_bytes())?;
             self.published = text;
@@ -247,8 +272,14 @@ fn remove(instance: &Instance) -> anyhow::Result<()> {
 }
 
 /// Plans the cluster of a YAML text. Also returns the objects that the demo ignores.
-fn plan(text: &str, previous: Option<&ClusterPlan>, ipv6: bool) -> anyhow::Result<(ClusterPlan, Vec<String>)> {
-    let objects = Objects::parse(text)?;
+fn plan(
+    text: &str,
+    adjustments: &Adjustments,
+    previous: Option<&ClusterPlan>,
+    ipv6: bool,
+) -> anyhow::Result<(ClusterPlan, Vec<String>)> {
+    let mut objects = Objects::parse(text)?;
+    adjustments.apply(&mut objects);
     let plan = ClusterPlan::new(&objects, previous, ipv6)?;
     Ok((plan, objects.ignored))
 }

@@ -2,11 +2,11 @@
 //! results.
 
 mod flows;
-mod measure;
+pub(crate) mod measure;
 mod report;
 
 use std::{
-    io::{self, Write},
+    io::Write,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     process::ExitCode,
@@ -18,6 +18,7 @@ use ferroute_core::{Protocol, Style};
 use flows::{Client, Flow};
 
 use crate::{
+    command::print_step,
     layout::{BRIDGE, NodeId},
     net::Namespace,
     overview,
@@ -58,7 +59,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     writeln!(out, "{}", style.bold("Ferroute demo: a small cluster on this machine"))?;
-    let session = Session::start(spec, |step| _ = writeln!(io::stderr(), "{}", style.dim(&format!("… {step}"))))?;
+    let session = Session::start(spec, |step| print_step(step, style))?;
     let status = StateDirectory::new(&spec.instance).read_status()?;
     write!(out, "\n{}", report::cluster(&status, style))?;
     writeln!(out, "{}\n", style.dim(&format!("cluster ready after {:.1} s", started.elapsed().as_secs_f64())))?;
@@ -73,8 +74,8 @@ pub(crate) fn run(
         write!(out, "{}", report::service(service, style))?;
         for flow in flows {
             let machine = Namespace::named(spec.instance.namespace(flow.client.name()));
-            let tally =
-                measure::measure(&machine, &flow, connections.max(flows::required_connections(flow.pods.len())))?;
+            let count = connections.max(flows::required_connections(flow.pods.len()));
+            let tally = measure::measure(&machine, flow.destination, flow.protocol, count)?;
             let path = trace_path(&connection(spec, &flow)).context("cannot trace the path through the rules");
             session.wait_if_interrupted();
             let flow_problems = report::problems(&flow, &tally);

@@ -9,7 +9,6 @@ use std::{
 
 use ferroute_core::Protocol;
 
-use super::flows::Flow;
 use crate::{
     http,
     net::{Namespace, NamespaceError},
@@ -43,13 +42,18 @@ impl Tally {
 }
 
 /// Makes `count` connections one after another, each from a new port.
-pub(crate) fn measure(client: &Namespace, flow: &Flow, count: usize) -> Result<Tally, NamespaceError> {
+pub(crate) fn measure(
+    client: &Namespace,
+    destination: SocketAddr,
+    protocol: Protocol,
+    count: usize,
+) -> Result<Tally, NamespaceError> {
     client.run(|| {
         let mut tally = Tally::default();
         for _ in 0..count {
-            tally.add(match flow.protocol {
-                Protocol::Udp => request_udp(flow.destination),
-                _ => request_tcp(flow.destination),
+            tally.add(match protocol {
+                Protocol::Udp => request_udp(destination),
+                _ => request_tcp(destination),
             });
             if tally.pods.is_empty() && tally.total >= MAX_FAILURES {
                 break;
