@@ -12,6 +12,7 @@ mod replay;
 mod run;
 mod top;
 mod trace;
+mod ui;
 mod userspace_worker;
 
 use std::{
@@ -76,6 +77,8 @@ pub(crate) enum Command {
     /// The exit status is 0 if an endpoint receives the packet in all cases, 1 if the packet is or may be rejected, dropped,
     /// unroutable or not addressed to a Service, and 2 if that cannot be determined.
     Trace(Box<trace::TraceArgs>),
+    /// Show the node in a browser: Services, paths of packets, syncs
+    Ui(Box<ui::UiArgs>),
     /// Run a small cluster in network namespaces on this machine
     Demo(ferroute_demo::DemoArgs),
     /// Print the completion script of a shell
@@ -158,6 +161,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_unclear(to_stdout(|out| replay::run(args, out)))),
+        Command::Ui(args) => ui::run(args, verbosity).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
@@ -233,13 +237,14 @@ mod tests {
         let parse = |arguments: &[&str], mode| {
             command().try_get_matches_from([&["ferroute"], arguments, &["--proxy-mode", mode]].concat())
         };
-        let commands: [&[&str]; 8] = [
+        let commands: [&[&str]; 9] = [
             &["render"],
             &["explain", "service", "shop/web"],
             &["trace", "--from", "a", "--to", "b"],
             &["diff"],
             &["preflight"],
             &["doctor"],
+            &["ui"],
             &["demo"],
             &["demo", "up"],
         ];

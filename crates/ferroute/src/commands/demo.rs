@@ -14,10 +14,12 @@ use ferroute_proxy::modes::REGISTRY;
 use ferroute_source::read_once;
 use ferroute_trace::{Packet, write_summary_into};
 
+use super::ui::serve_demo;
+
 /// Runs `ferroute demo`.
 pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let modes: Vec<&str> = REGISTRY.names().into_iter().map(ModeName::as_str).collect();
-    ferroute_demo::run(args.clone(), &modes, &trace_path)
+    ferroute_demo::run(args.clone(), &modes, &trace_path, &serve_demo)
 }
 
 /// Traces a connection through the planned rules of its first node.

@@ -1,0 +1,276 @@
+//! The questions that the page asks.
+
+use std::{num::NonZeroU16, sync::Arc};
+
+use axum::{
+    extract::{Path, Query, State},
+    http::{HeaderValue, StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use ferroute_admin::version;
+use ferroute_config::{ModeName, flags::DesiredArgs};
+use ferroute_core::Protocol;
+use ferroute_inspect::{
+    diff::{Comparison, compare_with_kernel},
+    doctor::{Diagnosis, diagnose, read_inputs},
+    explain::explain_on_host,
+    trace::{Report, Request, TraceNode, load, resolve},
+};
+use ferroute_proxy::modes::REGISTRY;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    demo::DemoStatus,
+    server::App,
+    timeline::Timeline,
+    view::{Counts, Machine},
+};
+
+/// An answer that is not there, as a sentence for people.
+pub(crate) struct Refusal {
+    status: StatusCode,
+    error: String,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: &'a str,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, error: error.into() }
+    }
+}
+
+impl From<anyhow::Error> for Refusal {
+    fn from(error: anyhow::Error) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, format!("{error:#}"))
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.status, axum::Json(ErrorBody { error: &self.error })).into_response()
+    }
+}
+
+/// A response as JSON text.
+pub(crate) struct JsonText(String);
+
+impl JsonText {
+    pub(crate) fn new(value: &impl Serialize) -> Result<Self, Refusal> {
+        serde_json::to_string(value).map(Self).map_err(|error| anyhow::Error::new(error).into())
+    }
+}
+
+impl IntoResponse for JsonText {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], self.0).into_response()
+    }
+}
+
+/// An answer, or why there is none.
+#[derive(Serialize)]
+struct Answer<T> {
+    available: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    #[serde(flatten)]
+    value: Option<T>,
+}
+
+impl<T> From<anyhow::Result<T>> for Answer<T> {
+    fn from(result: anyhow::Result<T>) -> Self {
+        match result {
+            Ok(value) => Self { available: true, why: None, value: Some(value) },
+            Err(error) => Self { available: false, why: Some(format!("{error:#}")), value: None },
+        }
+    }
+}
+
+/// Works on a question on another thread. A few are worked on at the same time; others wait.
+pub(crate) async fn answer<T: Send + 'static>(
+    app: Arc<App>,
+    work: impl FnOnce(&App) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let _permit = app.work.acquire().await.map_err(|_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "stopping"))?;
+    let worker = Arc::clone(&app);
+    let done = tokio::task::spawn_blocking(move || work(&worker)).await;
+    done.unwrap_or_else(|_| Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer failed: see the log")))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Overview<'a> {
+    /// The version of the API. It changes when fields are removed or change their meaning.
+    version: u32,
+    program: &'static str,
+    revision: u64,
+    source: &'static str,
+    origin: &'a str,
+    node: &'a str,
+    mode: &'static str,
+    modes: Vec<&'static str>,
+    kernel: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    demo: Option<DemoStatus>,
+    counts: Counts,
+    nodes: &'a [String],
+    machines: &'a [Machine],
+}
+
+/// `GET /overview`
+pub(crate) async fn overview(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    answer(app, |app| {
+        let view = app.view();
+        let desired = &view.desired;
+        JsonText::new(&Overview {
+            version: 1,
+            program: version::GIT_VERSION,
+            revision: view.revision,
+            source: app.source().kind(),
+            origin: &desired.origin,
+            node: &desired.node().name,
+            mode: REGISTRY.active(desired.resolved.mode).name().as_str(),
+            modes: REGISTRY.names().into_iter().map(ModeName::as_str).collect(),
+            kernel: app.source().has_kernel(),
+            demo: app.source().demo().map(DemoStatus::of).transpose()?,
+            counts: view.counts,
+            nodes: &view.nodes,
+            machines: &view.machines,
+        })
+    })
+    .await
+}
+
+/// `GET /services`
+pub(crate) async fn services(State(app): State<Arc<App>>) -> JsonText {
+    JsonText(app.view().rows.as_ref().to_owned())
+}
+
+/// `GET /services/NAMESPACE/NAME`
+pub(crate) async fn service(
+    State(app): State<Arc<App>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<JsonText, Refusal> {
+    answer(app, move |app| {
+        let view = app.view();
+        let explain = || explain_on_host(&view.desired, &format!("{namespace}/{name}"));
+        let explanation = app.source().on_node(explain)?;
+        let explanation = explanation.map_err(|error| Refusal::new(StatusCode::NOT_FOUND, format!("{error:#}")))?;
+        JsonText::new(&explanation)
+    })
+    .await
+}
+
+/// The parameters of a trace.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TraceQuery {
+    from: String,
+    to: String,
+    #[serde(default)]
+    proto: Option<String>,
+    #[serde(default)]
+    rules: RulesQuery,
+    #[serde(default)]
+    source_port: Option<NonZeroU16>,
+}
+
+/// The rules of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RulesQuery {
+    #[default]
+    Planned,
+    Kernel,
+}
+
+impl TraceQuery {
+    fn request(&self) -> anyhow::Result<Request> {
+        let protocol = self.proto.as_deref().unwrap_or("tcp").parse::<Protocol>()?;
+        Ok(Request {
+            from: Some(self.from.clone()),
+            to: self.to.clone(),
+            protocol,
+            input: None,
+            local: false,
+            source_port: self.source_port.unwrap_or(SOURCE_PORT),
+            desired: DesiredArgs::default(),
+            kernel: self.rules == RulesQuery::Kernel,
+        })
+    }
+}
+
+/// Hardly any rule matches it.
+const SOURCE_PORT: NonZeroU16 = NonZeroU16::new(50_000).expect("this is not zero");
+
+/// `GET /trace`
+pub(crate) async fn trace(State(app): State<Arc<App>>, Query(query): Query<TraceQuery>) -> Result<JsonText, Refusal> {
+    answer(app, move |app| {
+        let request = query.request()?;
+        if request.kernel && !app.source().has_kernel() {
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, NO_KERNEL));
+        }
+        let desired = Arc::clone(&app.view().desired);
+        let trace = || -> anyhow::Result<String> {
+            let node = TraceNode::new(desired, request.kernel)?;
+            let (packet, _) = resolve(&request, &node)?;
+            let rules = load(&request, &node, packet.family())?;
+            let trace = rules.trace(&node.host, &packet);
+            Ok(serde_json::to_string(&Report::new(&node, &packet, &rules, &trace))?)
+        };
+        Ok(JsonText(app.source().on_node(trace)??))
+    })
+    .await
+}
+
+/// `GET /doctor`
+pub(crate) async fn doctor(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    #[derive(Serialize)]
+    struct Body {
+        diagnosis: Diagnosis,
+    }
+    answer(app, |app| JsonText::new(&Answer::from(diagnosis(app).map(|diagnosis| Body { diagnosis })))).await
+}
+
+fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
+    anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
+    let bundle = app.source().recording().ok().flatten();
+    let (settings, source) = app.source().settings(bundle.as_deref())?;
+    let desired = Arc::clone(&app.view().desired);
+    app.source().on_node(|| diagnose(&read_inputs(&source, &settings, Some(&desired), true)))
+}
+
+/// `GET /diff`
+pub(crate) async fn diff(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    #[derive(Serialize)]
+    struct Body {
+        report: Comparison,
+    }
+    answer(app, |app| JsonText::new(&Answer::from(comparison(app).map(|report| Body { report })))).await
+}
+
+fn comparison(app: &App) -> anyhow::Result<Comparison> {
+    anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
+    let desired = Arc::clone(&app.view().desired);
+    app.source().on_node(|| compare_with_kernel(&desired))?
+}
+
+/// `GET /timeline`
+pub(crate) async fn timeline(State(app): State<Arc<App>>) -> Result<JsonText, Refusal> {
+    answer(app, |app| {
+        let timeline = match app.source().recording() {
+            Ok(Some(bundle)) => Timeline::new(&bundle),
+            Ok(None) => Timeline::unavailable(NO_PROXY.to_owned()),
+            Err(error) => Timeline::unavailable(format!("{error:#}")),
+        };
+        JsonText::new(&timeline)
+    })
+    .await
+}
+
+const NO_KERNEL: &str = "the rules in the kernel can only be read by root, on the node itself";
+const NO_PROXY: &str =
+    "the syncs are known for a running proxy, a bundle and the demo; these objects come from elsewhere";

@@ -1,0 +1,26 @@
+//! A node in a browser: what is there, what happens to a packet, what changed.
+//!
+//! ```text
+//!   Source (manifests, API server, running proxy, bundle, demo)
+//!      │ load, again when it changes
+//!      ▼
+//!   View (desired state, rows of all Services) ──► api ──► JSON ──► page (web/, embedded)
+//!      ▲                                            │
+//!   Watcher: changes, counters, syncs ──► events ───┘ (server-sent events)
+//! ```
+//!
+//! Questions are answered by `ferroute-inspect`, as they are on the command line; this crate only turns them into JSON. The API
+//! is documented in `docs/ui.md`. Nothing but the demo's actions changes anything, and those require a token.
+
+mod api;
+mod assets;
+mod demo;
+mod security;
+mod server;
+mod source;
+mod timeline;
+mod view;
+mod watch;
+
+pub use server::serve;
+pub use source::Source;

@@ -1,0 +1,227 @@
+//! The state of the node as the page shows it. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+use ferroute_api::Service;
+use ferroute_core::{
+    Eligibility, EndpointEligibility, FrontendKind, IpFamily, NamespacedName,
+    parse::{SkipReason, parse_service},
+};
+use ferroute_demo::layout::OUTSIDE;
+use ferroute_inspect::desired::{AddressOwner, Desired};
+use serde::Serialize;
+
+/// A state of the node.
+pub(crate) struct View {
+    /// The number of the state, from 1.
+    pub(crate) revision: u64,
+    /// The desired state.
+    pub(crate) desired: Arc<Desired>,
+    /// The numbers in the head of the page.
+    pub(crate) counts: Counts,
+    /// The response to a request for all Services.
+    pub(crate) rows: Arc<str>,
+    /// The nodes that are known, this one first.
+    pub(crate) nodes: Vec<String>,
+    /// The machines that can send packets.
+    pub(crate) machines: Vec<Machine>,
+}
+
+/// The numbers in the head of the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Counts {
+    /// All Services.
+    services: usize,
+    /// Service ports, those of both IP families twice.
+    service_ports: usize,
+    /// Endpoints of all Services.
+    endpoints: usize,
+    /// Those that receive new connections.
+    used: usize,
+    /// Services that the proxy skips.
+    not_served: usize,
+    /// Invalid Services.
+    invalid: usize,
+}
+
+/// A machine that can send packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Machine {
+    /// Its name for a trace.
+    name: String,
+    /// `pod`, `node` or `outside`.
+    kind: &'static str,
+    /// The node of a pod.
+    node: Option<String>,
+    addresses: Vec<IpAddr>,
+}
+
+#[derive(Serialize)]
+struct Rows<'a> {
+    revision: u64,
+    services: Vec<Row<'a>>,
+}
+
+/// A Service in the table.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Row<'a> {
+    name: &'a str,
+    #[serde(rename = "type")]
+    type_: &'a str,
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    frontends: Vec<RowFrontend>,
+    endpoints: usize,
+    used: usize,
+    ports: BTreeSet<String>,
+    /// Names and addresses of endpoints, for the search.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    search: BTreeSet<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum State {
+    Served,
+    NotServed,
+    Invalid,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct RowFrontend {
+    kind: &'static str,
+    /// Empty for node ports.
+    address: String,
+    port: u16,
+    protocol: String,
+}
+
+impl View {
+    /// Creates the view of a state. Packets from outside of the cluster come from addresses for documentation, unless the
+    /// state has others of that name.
+    pub(crate) fn new(mut desired: Desired, revision: u64) -> Self {
+        if desired.names.addresses(OUTSIDE).is_empty() {
+            desired.names.add_machine(OUTSIDE, EXAMPLE_CLIENTS);
+        }
+        let (rows, counts) = rows(&desired, revision);
+        let machines = machines(&desired);
+        let own = desired.node().name.clone();
+        let others = desired.names.nodes().into_iter().filter(|node| *node != own).map(str::to_owned);
+        let nodes = [own.clone()].into_iter().chain(others).collect();
+        Self { revision, desired: Arc::new(desired), counts, rows, nodes, machines }
+    }
+
+    /// Reports whether another state has the same Services and endpoints.
+    pub(crate) fn is_same(&self, desired: &Desired) -> bool {
+        IpFamily::BOTH.into_iter().all(|family| self.desired.table(family) == desired.table(family))
+            && self.desired.services == desired.services
+            && self.desired.resolved.mode == desired.resolved.mode
+    }
+}
+
+fn machines(desired: &Desired) -> Vec<Machine> {
+    let machine = |(owner, addresses): (&AddressOwner, Vec<IpAddr>)| {
+        let node = addresses.iter().find_map(|address| desired.names.node(*address));
+        let (name, kind) = match owner {
+            AddressOwner::Pod { namespace, name } => (format!("{namespace}/{name}"), "pod"),
+            AddressOwner::Node(name) => (name.clone(), "node"),
+            AddressOwner::Machine(name) => ((*name).to_owned(), "outside"),
+        };
+        Machine { name, kind, node: node.filter(|_| kind == "pod").map(str::to_owned), addresses }
+    };
+    desired.names.owners().into_iter().map(machine).collect()
+}
+
+fn rows(desired: &Desired, revision: u64) -> (Arc<str>, Counts) {
+    let mut counts = Counts::default();
+    let rows: Vec<Row<'_>> =
+        desired.services.iter().map(|(name, service)| row(name, service, desired, &mut counts)).collect();
+    let text = serde_json::to_string(&Rows { revision, services: rows });
+    (text.expect("text and numbers under text keys are always JSON").into(), counts)
+}
+
+fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut Counts) -> Row<'a> {
+    let (state, reason) = state(service);
+    let key = NamespacedName::from_metadata(&service.metadata);
+    let mut row = Row {
+        name,
+        type_: service.spec.type_.as_deref().filter(|text| !text.is_empty()).unwrap_or("ClusterIP"),
+        state,
+        reason,
+        frontends: Vec::new(),
+        endpoints: 0,
+        used: 0,
+        ports: BTreeSet::new(),
+        search: BTreeSet::new(),
+    };
+    let mut endpoints: BTreeMap<_, bool> = BTreeMap::new();
+    for table in IpFamily::BOTH.map(|family| desired.table(family)) {
+        for (port, entry) in table.ports_of(&key) {
+            counts.service_ports += 1;
+            row.ports.insert(port.to_string());
+            let frontends = entry.service.frontends(port.protocol);
+            row.frontends.extend(frontends.map(|(kind, frontend)| RowFrontend {
+                kind: frontend_kind(kind),
+                address: frontend.address.map(|address| address.to_string()).unwrap_or_default(),
+                port: frontend.port,
+                protocol: port.protocol.as_str().to_uppercase(),
+            }));
+            let eligibility = table.eligibility(entry);
+            for (i, endpoint) in entry.endpoints.iter().enumerate() {
+                *endpoints.entry(endpoint.socket()).or_default() |= is_used(&eligibility, i);
+                if row.search.len() < MAX_SEARCH {
+                    row.search.insert(endpoint.address.to_string());
+                    if let Some(AddressOwner::Pod { name, .. }) = desired.names.owner(endpoint.address) {
+                        row.search.insert(name.clone());
+                    }
+                }
+            }
+        }
+    }
+    row.endpoints = endpoints.len();
+    row.used = endpoints.values().filter(|used| **used).count();
+    counts.services += 1;
+    counts.endpoints += row.endpoints;
+    counts.used += row.used;
+    counts.not_served += usize::from(state == State::NotServed);
+    counts.invalid += usize::from(state == State::Invalid);
+    row
+}
+
+fn state(service: &Service) -> (State, Option<String>) {
+    match (SkipReason::for_service(service), parse_service(service)) {
+        (_, Err(invalid)) => {
+            let errors: Vec<String> = invalid.errors.iter().map(ToString::to_string).collect();
+            (State::Invalid, Some(errors.join("; ")))
+        }
+        (Some(reason), Ok(_)) => (State::NotServed, Some(reason.to_string())),
+        (None, Ok(_)) => (State::Served, None),
+    }
+}
+
+fn is_used(eligibility: &EndpointEligibility, i: usize) -> bool {
+    let used = |all: &Option<Vec<Eligibility>>| all.as_ref().is_some_and(|all| all[i].is_eligible());
+    used(&eligibility.cluster) || used(&eligibility.local)
+}
+
+fn frontend_kind(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "clusterIp",
+        FrontendKind::ExternalIp => "externalIp",
+        FrontendKind::LoadBalancer => "loadBalancerIp",
+        FrontendKind::NodePort => "nodePort",
+    }
+}
+
+/// Clients outside of the cluster, from the networks for documentation (RFC 5737, RFC 3849).
+const EXAMPLE_CLIENTS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 10))];
+
+/// The maximum number of words for the search in a row, which is more than most Services have endpoints.
+const MAX_SEARCH: usize = 64;

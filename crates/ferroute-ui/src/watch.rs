@@ -1,0 +1,185 @@
+//! Follows the source, the kernel's counters and the syncs while somebody looks, and tells all open pages.
+
+use std::{
+    sync::{Arc, Weak},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use ferroute_core::rfc3339;
+use ferroute_inspect::top::{Counters, Row, Sample, rates};
+use serde::Serialize;
+
+use crate::{
+    server::App,
+    source::{Source, Version},
+};
+
+/// News for all open pages.
+#[derive(Clone, Debug)]
+pub(crate) struct News {
+    /// The type of the event.
+    pub(crate) event: &'static str,
+    /// JSON.
+    pub(crate) data: Arc<str>,
+}
+
+#[derive(Serialize)]
+struct Rates {
+    at: String,
+    interval: f64,
+    rates: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Why {
+    why: String,
+}
+
+impl News {
+    pub(crate) fn new(event: &'static str, data: &impl Serialize) -> Self {
+        let data = serde_json::to_string(data).expect("text and numbers under text keys are always JSON");
+        Self { event, data: data.into() }
+    }
+}
+
+/// Starts to follow everything. Ends with the application.
+pub(crate) fn start(app: &Arc<App>) {
+    let app = Arc::downgrade(app);
+    // A missing thread only makes the page less lively.
+    let _ = thread::Builder::new().name("watch".to_owned()).spawn(move || follow(&app));
+}
+
+fn follow(app: &Weak<App>) {
+    let mut state = Watch::default();
+    while let Some(app) = app.upgrade() {
+        state.reload(&app);
+        if app.has_viewers() {
+            state.read_counters(&app);
+            state.read_syncs(&app);
+        }
+        drop(app);
+        thread::sleep(INTERVAL);
+    }
+}
+
+#[derive(Default)]
+struct Watch {
+    version: Option<Version>,
+    loading: Pace,
+    counters: Option<Counters>,
+    counting: Pace,
+    sample: Option<(Instant, Sample)>,
+    why: Option<String>,
+    recording: Pace,
+    last_sync: Option<(SystemTime, usize)>,
+}
+
+/// Limits how much of the time is spent on something whose cost is not known before.
+#[derive(Default)]
+struct Pace {
+    next: Option<Instant>,
+}
+
+impl Pace {
+    fn is_due(&self) -> bool {
+        self.next.is_none_or(|next| Instant::now() >= next)
+    }
+
+    /// Runs `work`. It is due again when `least` has passed, and `share` times what it took.
+    fn run<T>(&mut self, least: Duration, share: u32, work: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = work();
+        self.next = Some(Instant::now() + least.max(start.elapsed() * share));
+        result
+    }
+}
+
+impl Watch {
+    fn reload(&mut self, app: &App) {
+        let version = app.source().version();
+        let (changed, least) = match version {
+            Version::Files(_) => (self.version != Some(version), Duration::ZERO),
+            Version::Unknown(least) => (self.loading.is_due() && (self.version.is_none() || app.has_viewers()), least),
+        };
+        if !changed || !self.loading.is_due() {
+            return;
+        }
+        // The server has loaded the first state.
+        let is_first = self.version.replace(version).is_none();
+        if is_first {
+            self.loading.run(least, 0, || ());
+            return;
+        }
+        if let Err(error) = self.loading.run(least, COST_SHARE, || app.reload()) {
+            tracing::warn!("cannot load the objects again: {error:#}");
+        }
+    }
+
+    fn read_counters(&mut self, app: &App) {
+        if !app.source().has_kernel() || !self.counting.is_due() {
+            return;
+        }
+        let mut counters = self.counters.take();
+        let read = self.counting.run(COUNTER_INTERVAL, COST_SHARE, || {
+            app.source().on_node(|| {
+                let mut counters = match counters.take() {
+                    Some(counters) => counters,
+                    None => Counters::open()?,
+                };
+                let sample = counters.read()?;
+                anyhow::Ok((counters, Instant::now(), sample))
+            })
+        });
+        match read.and_then(|read| read) {
+            Ok((counters, at, sample)) => {
+                (self.counters, self.why) = (Some(counters), None);
+                if let Some((before, last)) = self.sample.replace((at, sample)) {
+                    let elapsed = at - before;
+                    let (_, sample) = self.sample.as_ref().expect("it was set above");
+                    let rates = rates(&last, sample, elapsed).into_iter().filter(|row| row.per_second > 0.0).collect();
+                    let at = rfc3339::format(SystemTime::now(), 3).unwrap_or_default();
+                    app.tell(News::new("rates", &Rates { at, interval: elapsed.as_secs_f64(), rates }));
+                }
+            }
+            Err(error) => {
+                self.sample = None;
+                let why = format!("{error:#}");
+                if self.why.as_ref() != Some(&why) {
+                    app.tell(News::new("rates-unavailable", &Why { why: why.clone() }));
+                }
+                self.why = Some(why);
+            }
+        }
+    }
+
+    /// Tells pages about new syncs. Bundles have none.
+    fn read_syncs(&mut self, app: &App) {
+        if matches!(app.source(), Source::Bundle { .. } | Source::Objects(_)) || !self.recording.is_due() {
+            return;
+        }
+        let Ok(Some(bundle)) = self.recording.run(SYNC_INTERVAL, WAIT_SHARE, || app.source().recording()) else {
+            return;
+        };
+        let last = bundle.syncs.last().map(|sync| (sync.at, bundle.syncs.len()));
+        if self.last_sync != last {
+            self.last_sync = last;
+            app.tell(News::new("timeline", &serde_json::json!({})));
+        }
+    }
+}
+
+/// The interval at which files are looked at.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// The shortest time between two readings of the counters.
+const COUNTER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The shortest time between two looks at the syncs.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Reading takes at most one part in so many of the time.
+const COST_SHARE: u32 = 20;
+
+/// The same for the recording, which is mostly waiting for the proxy.
+const WAIT_SHARE: u32 = 4;
