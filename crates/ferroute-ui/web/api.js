@@ -1,0 +1,52 @@
+// Access to the server: requests, the token of the demo, and the stream of events.
+
+const BASE = "/api/v1";
+const TOKEN_KEY = "ferroute-token";
+
+/** Takes the token out of the address bar, so that it is neither bookmarked nor shown on a shared screen. */
+export function takeToken() {
+  const match = /^#token=([0-9a-zA-Z]+)&?(.*)$/.exec(location.hash);
+  if (!match) return;
+  sessionStorage.setItem(TOKEN_KEY, match[1]);
+  const rest = match[2].startsWith("/") ? `#${match[2]}` : "";
+  history.replaceState(null, "", location.pathname + rest);
+}
+
+/** Reports whether the page may act on the demo. */
+export function hasToken() {
+  return sessionStorage.getItem(TOKEN_KEY) !== null;
+}
+
+async function answer(response) {
+  const body = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(body.error ?? `${response.status} ${response.statusText}`);
+  return body;
+}
+
+/** Fetches a resource of the API. */
+export async function get(path, parameters) {
+  const query = parameters ? `?${new URLSearchParams(parameters)}` : "";
+  return answer(await fetch(`${BASE}${path}${query}`, { headers: { Accept: "application/json" } }));
+}
+
+/** Starts an action of the demo. */
+export async function act(action, body) {
+  const headers = { "Content-Type": "application/json", "X-Ferroute-Token": sessionStorage.getItem(TOKEN_KEY) ?? "" };
+  return answer(await fetch(`${BASE}/demo/${action}`, { method: "POST", headers, body: JSON.stringify(body) }));
+}
+
+/** The path of a Service: both parts of its name are escaped, the slash between them is not. */
+export function servicePath(name) {
+  return `/services/${name.split("/").map(encodeURIComponent).join("/")}`;
+}
+
+/** Subscribes to the stream of events; `handlers` by event, `state` is called with whether the stream is open. */
+export function subscribe(handlers, state) {
+  const stream = new EventSource(`${BASE}/events`);
+  for (const [event, handler] of Object.entries(handlers)) {
+    stream.addEventListener(event, (message) => handler(JSON.parse(message.data)));
+  }
+  stream.addEventListener("open", () => state(true));
+  stream.addEventListener("error", () => state(false));
+  return stream;
+}

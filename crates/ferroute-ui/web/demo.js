@@ -1,0 +1,148 @@
+// The actions of the demo: real connections through the rules, and changes of the small cluster.
+
+import { act, hasToken } from "./api.js";
+import { announce, card, el, icon, notice, prefersStillness, replace, svg } from "./dom.js";
+import { count, socket } from "./format.js";
+import { t } from "./i18n.js";
+import { load, store } from "./store.js";
+
+/** How many dots are animated at most, however many connections there were. */
+const MAX_DOTS = 40;
+
+/** Returns the machine in the graph that a client of the demo is. */
+function machineOf(client) {
+  return store.overview.machines.find(({ name }) => name === client || name.split("/").at(-1) === client)?.name ?? client;
+}
+
+/** Moves one dot along several lines, one after the other. */
+function fly(graph, lines, delay) {
+  const dot = svg("circle", { class: "flying", r: 4 });
+  const lengths = lines.map((line) => line.getTotalLength());
+  const whole = lengths.reduce((sum, length) => sum + length, 0);
+  const begin = performance.now() + delay;
+  const step = (now) => {
+    let way = ((now - begin) / 900) * whole;
+    if (way >= whole || !dot.isConnected) return dot.remove();
+    let index = 0;
+    while (way > lengths[index] && index < lengths.length - 1) way -= lengths[index++];
+    const { x, y } = lines[index].getPointAtLength(Math.max(0, way));
+    dot.setAttribute("cx", x);
+    dot.setAttribute("cy", y);
+    dot.style.visibility = now < begin ? "hidden" : "visible";
+    return requestAnimationFrame(step);
+  };
+  graph.lines.append(dot);
+  requestAnimationFrame(step);
+}
+
+/** Shows on the graph where connections went. */
+function showResults(graph, client, frontend, results) {
+  const dots = results.flatMap(({ pod, connections }) => new Array(connections).fill(pod)).slice(0, MAX_DOTS);
+  for (const { pod, connections } of results) {
+    const node = graph.endpointOf(pod);
+    node?.querySelector(".received")?.remove();
+    node?.append(el("span", { class: "received" }, t("demo.received", { count: connections })));
+  }
+  if (prefersStillness()) return;
+  dots.sort(() => Math.random() - 0.5).forEach((pod, index) => {
+    const lines = graph.route(client, frontend, graph.endpointOf(pod)?.dataset.endpoint);
+    if (lines.length > 0) fly(graph, lines, index * 45);
+  });
+}
+
+function resultText({ results, failed, source }) {
+  return [
+    results.length > 0 && el("p", {}, icon("check"), results.map(({ pod, connections }) =>
+      el("span", { class: "chip" }, el("b", {}, pod), ` ${count(connections)}`))),
+    results.length > 0 && source?.length > 0 && el("p", { class: "muted" }, t("demo.source", { source: source.join(", ") })),
+    (failed ?? []).map(({ error, connections }) => notice("error", `${count(connections)} × ${error}`)),
+  ];
+}
+
+function select(label, options, current) {
+  const node = el("select", { "aria-label": label }, options.map(([value, text]) => el("option", { value, selected: value === current }, text)));
+  return [el("label", { class: "field" }, el("span", {}, label), node), node];
+}
+
+/** The addresses to which connections can be sent. */
+function destinations(port) {
+  const nodes = store.overview.machines.filter(({ kind }) => kind === "node").flatMap(({ addresses }) => addresses.slice(0, 1));
+  return port.frontends.flatMap(({ kind, addresses, port: number }, index) =>
+    (addresses.length > 0 ? addresses : nodes.slice(0, 2)).map((address) =>
+      [`${index} ${socket(address, number)}`, `${socket(address, number)} · ${t(`frontend.${kind}`)}`]));
+}
+
+/** Runs an action; its button is disabled meanwhile, and errors are shown. */
+async function perform(button, output, action, body, done) {
+  button.disabled = true;
+  try {
+    const answer = await act(action, body);
+    await done?.(answer);
+  } catch (error) {
+    replace(output, notice("error", error.message));
+  } finally {
+    button.disabled = !hasToken();
+  }
+}
+
+function connectForm({ port, graph, output, remembered }) {
+  const clients = store.overview.demo.clients.map((name) => [name, name]);
+  const [fromField, from] = select(t("demo.from"), clients, remembered.from);
+  const [toField, to] = select(t("demo.to"), destinations(port), remembered.to);
+  const amount = el("input", { type: "number", min: 1, max: 200, value: remembered.count ?? 20, "aria-label": t("demo.count") });
+  const send = el("button", { class: "button primary", type: "submit", disabled: !hasToken() }, icon("bolt"), t("demo.send"));
+  return el("form", { class: "demo-form", on: { submit: (event) => {
+    event.preventDefault();
+    const [frontend, address] = to.value.split(" ");
+    Object.assign(remembered, { from: from.value, to: to.value, count: amount.value });
+    const body = { from: from.value, to: address, protocol: port.protocol, count: Number(amount.value) };
+    perform(send, output, "connect", body, (answer) => {
+      replace(output, resultText(answer));
+      announce(t("demo.announce", { result: answer.results.map(({ pod, connections }) => `${pod} ${connections}`).join(", ") }));
+      showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
+    });
+  } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send);
+}
+
+function stepper(deployment, output) {
+  const button = (change, name, label) => {
+    const node = el("button", { class: "icon-button", type: "button", disabled: !hasToken() || deployment.replicas + change < 0,
+      "aria-label": `${label} ${deployment.name}`, on: { click: () => perform(node, output, "scale",
+        { deployment: deployment.name, replicas: deployment.replicas + change }, () => load()) } }, name);
+    return node;
+  };
+  return el("li", {}, el("span", { class: "grow" }, deployment.name),
+    button(-1, "−", t("demo.fewer")), el("output", { class: "replicas" }, deployment.replicas), button(1, "+", t("demo.more")));
+}
+
+function readiness(pod, output) {
+  const node = el("button", { class: "switch", type: "button", role: "switch", "aria-checked": String(pod.ready),
+    "aria-label": t("demo.readyOf", { pod: pod.name }), disabled: !hasToken() || !pod.running,
+    on: { click: () => perform(node, output, "ready", { pod: pod.name, ready: !pod.ready }, () => load()) } });
+  return el("li", {}, el("span", { class: "grow" }, pod.shortName), el("small", { class: "muted" }, t(pod.ready ? "endpoint.ready" : "endpoint.notReady")), node);
+}
+
+function breakButton(output) {
+  const node = el("button", { class: "button", type: "button", disabled: !hasToken(), id: "break",
+    on: { click: () => perform(node, output, "break", {}, ({ what }) => {
+      replace(output, notice("info", what, " ", el("a", { href: "#/changes" }, t("demo.seeRepair"))));
+    }) } }, t("demo.break"));
+  return node;
+}
+
+/** Returns the panel. `previous` is the panel that it replaces, whose choices and results it keeps. */
+export function demoPanel({ port, service, graph, previous }) {
+  const same = previous?.service === service;
+  const remembered = same ? previous.remembered : {};
+  const output = same ? previous.output : el("div", { class: "demo-output", "aria-live": "polite" });
+  const { deployments, pods } = store.overview.demo;
+  const element = card(t("demo.title"), { class: "demo" },
+    !hasToken() && notice("info", t("demo.noToken")),
+    el("p", { class: "muted" }, t("demo.connectLead")), connectForm({ port, graph, output, remembered }), output,
+    el("details", { open: same ? previous.element.querySelector("details").open : false }, el("summary", {}, t("demo.change")),
+      el("div", { class: "demo-columns" },
+        el("div", {}, el("h4", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),
+        el("div", {}, el("h4", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
+        el("div", {}, el("h4", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))));
+  return { element, service, remembered, output };
+}

@@ -1,0 +1,260 @@
+// The graph of a Service: clients, frontends, the Service, and its endpoints by node. The nodes are HTML, so that they are
+// read, focused and wrapped like any other text; only the lines between them are SVG, drawn behind.
+
+import { el, icon, replace, svg } from "./dom.js";
+import { percent, rate, socket } from "./format.js";
+import { t, translate } from "./i18n.js";
+import { sparkline } from "./spark.js";
+import { rateOf, store } from "./store.js";
+
+/** How many clients and endpoints of a node are drawn; the table has them all. */
+const MAX_CLIENTS = 7;
+const MAX_ENDPOINTS = 8;
+
+/** Selects clients that differ: pods of this node and of another, nodes, and one outside. */
+function selectClients(machines, node) {
+  const rank = ({ kind, node: on }) => (kind === "outside" ? 0 : kind === "node" ? (on === node ? 1 : 4) : on === node ? 2 : 3);
+  const quota = [1, 1, 3, 2, 1];
+  const ranked = machines.map((machine) => [rank(machine), machine]).sort(([left], [right]) => left - right);
+  const kept = ranked.filter(([place]) => quota[place]-- > 0).map(([, machine]) => machine);
+  const order = { pod: 0, node: 1, outside: 2 };
+  return kept.slice(0, MAX_CLIENTS).sort((left, right) => order[left.kind] - order[right.kind]);
+}
+
+/** Returns all endpoints by node, this node first. */
+function byNode(endpoints, here) {
+  const groups = new Map();
+  for (const endpoint of endpoints) {
+    const node = endpoint.node ?? (endpoint.local ? here : "");
+    if (!groups.has(node)) groups.set(node, []);
+    groups.get(node).push(endpoint);
+  }
+  return [...groups].sort(([left], [right]) => (right === here) - (left === here) || left.localeCompare(right));
+}
+
+/** Whether connections may go to an endpoint: always, only by one of the policies, never. */
+export function standing({ cluster, localOnly }) {
+  const uses = [cluster, localOnly].filter(Boolean);
+  const used = uses.filter((use) => use.used).length;
+  return used === 0 ? "unused" : used === uses.length ? "used" : "partly";
+}
+
+/** The standing in words, with the reason. */
+function standingText(endpoint) {
+  const { cluster, localOnly } = endpoint;
+  switch (standing(endpoint)) {
+    case "used": {
+      const why = (cluster ?? localOnly).why;
+      return why === "ready" ? t("endpoint.used") : translate(why);
+    }
+    case "partly":
+      return cluster.used ? t("endpoint.onlyCluster", { why: translate(localOnly.why) })
+        : t("endpoint.onlyLocal", { why: translate(cluster.why) });
+    default:
+      return translate((cluster ?? localOnly)?.why ?? "");
+  }
+}
+
+function answerText({ clients, outcome, endpoints, source, policy }) {
+  const what = outcome === "served"
+    ? t(endpoints === 1 ? "answer.servedOne" : "answer.served", { count: endpoints, policy }) : t(`answer.${outcome}`);
+  return el("li", { class: `answer answer-${outcome}` }, el("b", {}, t(`clients.${clients}`)), " ", what,
+    outcome === "served" && el("small", {}, t(`source.sees.${source}`)));
+}
+
+/** Returns where a client has to send a packet to reach a frontend. */
+function target(frontend) {
+  const here = store.overview.machines.find(({ kind, node }) => kind === "node" && node === store.overview.node);
+  const address = frontend.addresses[0] ?? here?.addresses[0];
+  return address ? socket(address, frontend.port) : null;
+}
+
+/** The graph. `element` is its node; `attach` is called once it is in the document. */
+export class Graph {
+  constructor(options) {
+    Object.assign(this, options);
+    this.rates = new Map();
+    this.edges = [];
+    this.places = new Map();
+    this.lines = svg("svg", { class: "edges", "aria-hidden": "true" });
+    this.hint = el("p", { class: "graph-hint", "aria-live": "polite" });
+    this.element = el("div", { class: "graph-box" }, this.hint, this.columns());
+    this.showHint();
+  }
+
+  /** Starts to follow the size of the graph. */
+  attach() {
+    this.observer = new ResizeObserver(() => this.drawEdges());
+    this.observer.observe(this.grid);
+    this.showRates();
+    this.drawEdges();
+  }
+
+  close() {
+    this.observer?.disconnect();
+    cancelAnimationFrame(this.frame);
+  }
+
+  columns() {
+    const column = (kind, title, ...nodes) =>
+      el("section", { class: `column column-${kind}`, "aria-label": title }, el("h3", {}, title), ...nodes);
+    this.grid = el("div", { class: "graph" }, this.lines,
+      column("clients", t("graph.clients"), this.clientNodes()),
+      column("frontends", t("graph.frontends"), this.frontendNodes()),
+      column("service", t("graph.service"), this.serviceNode()),
+      column("endpoints", t("graph.endpoints"), this.endpointNodes()));
+    return this.grid;
+  }
+
+  place(id, node) {
+    this.places.set(id, node);
+    return node;
+  }
+
+  clientNodes() {
+    const machines = selectClients(this.machines, store.overview.node);
+    this.clients = machines.map(({ name, kind, addresses, node }) => {
+      const button = el("button", {
+        class: "gnode client", type: "button", "aria-pressed": String(name === this.client), data: { client: name },
+        on: { click: () => this.chooseClient(name) },
+      }, icon(kind), el("span", { class: "gtext" }, el("b", {}, name.split("/").at(-1)),
+        el("small", {}, kind === "pod" && node && node !== store.overview.node ? `${addresses[0]} · ${node}` : addresses[0] ?? t(`machine.${kind}`))));
+      return this.place(`client ${name}`, button);
+    });
+    const more = this.machines.length - machines.length;
+    return [...this.clients, more > 0 && el("a", { class: "more-clients", href: `#/packet?to=${encodeURIComponent(this.explanation.service)}` },
+      t("graph.otherClient"))];
+  }
+
+  frontendNodes() {
+    return this.port.frontends.map((frontend, index) => {
+      const { kind, addresses, port, answers, owner } = frontend;
+      const addressText = addresses.length === 0 ? `${t("frontend.everyNode")}:${port}` : socket(addresses[0], port);
+      const button = el("button", { class: "gnode frontend", type: "button", data: { frontend: kind },
+        on: { click: () => this.choose(target(frontend)) } },
+        el("span", { class: "gtext" }, el("small", { class: "kind" }, t(`frontend.${kind}`)),
+          el("b", { class: "mono" }, addressText, addresses.length > 1 && ` +${addresses.length - 1}`),
+          el("ul", { class: "answers" }, answers.map(answerText),
+            owner && el("li", { class: "answer answer-dropped" }, t("frontend.owner", { owner: owner.servicePort })))));
+      for (const client of this.clients) this.edge(`client ${client.dataset.client}`, `frontend ${index}`, "edge-client");
+      const refused = answers.every(({ outcome }) => outcome !== "served");
+      this.edge(`frontend ${index}`, "service", refused ? "edge-refused" : "edge-used");
+      return this.place(`frontend ${index}`, button);
+    });
+  }
+
+  serviceNode() {
+    const name = this.explanation.service.split("/")[1];
+    this.serviceRate = el("span", { class: "service-rate" });
+    const button = el("button", { class: "gnode service-node", type: "button",
+      on: { click: () => this.choose(`${this.explanation.service}${this.portSuffix()}`) } },
+      el("span", { class: "gtext" }, el("b", {}, name),
+        el("small", {}, this.port.name || `${this.port.protocol}`), this.serviceRate));
+    return this.place("service", button);
+  }
+
+  /** The port in a Service's name as a destination; without a cluster IP port, the server takes the only one. */
+  portSuffix() {
+    const frontend = this.port.frontends.find(({ kind }) => kind === "clusterIp");
+    return frontend ? `:${frontend.port}` : "";
+  }
+
+  endpointNodes() {
+    const { node, zone } = this.explanation;
+    const groups = byNode(this.port.endpoints, node).map(([name, endpoints]) => {
+      const here = name === node;
+      return el("div", { class: "gnode-group", role: "group", "aria-label": name || t("node.unknown") },
+        el("h4", {}, icon("node"), name || t("node.unknown"), here && el("small", {}, t("node.this"), zone && ` · ${zone}`)),
+        endpoints.slice(0, MAX_ENDPOINTS).map((endpoint) => this.endpointNode(endpoint)),
+        endpoints.length > MAX_ENDPOINTS && el("p", { class: "muted more" }, t("graph.moreEndpoints", { count: endpoints.length - MAX_ENDPOINTS })));
+    });
+    if (groups.length > 0) return groups;
+    return this.place("none", el("p", { class: "gnode none" }, icon("warn"), t("endpoints.none")));
+  }
+
+  endpointNode(endpoint) {
+    const kind = standing(endpoint);
+    const figures = el("span", { class: "endpoint-rate" });
+    this.rates.set(endpoint.address, figures);
+    this.edge("service", `endpoint ${endpoint.address}`, `edge-${kind}`);
+    const symbol = { used: "check", partly: "check", unused: "minus" }[kind];
+    return this.place(`endpoint ${endpoint.address}`, el("div", {
+      class: `gnode endpoint endpoint-${kind}`, data: { endpoint: endpoint.address, pod: endpoint.pod ?? "" },
+    }, el("span", { class: "state" }, icon(symbol)),
+      el("span", { class: "gtext" }, el("b", {}, endpoint.pod ?? endpoint.address),
+        endpoint.pod && el("small", { class: "mono" }, endpoint.address),
+        el("small", { class: "why" }, standingText(endpoint))), figures));
+  }
+
+  edge(from, to, kind) {
+    this.edges.push({ from, to, kind });
+  }
+
+  chooseClient(name) {
+    this.client = this.client === name ? null : name;
+    for (const button of this.clients) button.setAttribute("aria-pressed", String(button.dataset.client === this.client));
+    this.onClient(this.client);
+    this.showHint();
+    this.drawEdges();
+  }
+
+  choose(to) {
+    if (!to) return;
+    if (this.client) this.onAsk(this.client, to);
+    else {
+      this.hint.textContent = t("graph.hintFirst");
+      this.clients[0]?.focus();
+    }
+  }
+
+  showHint() {
+    this.hint.textContent = this.client ? t("graph.hintThen", { client: this.client }) : t("graph.hint");
+    this.grid.classList.toggle("asking", Boolean(this.client));
+  }
+
+  /** Draws the lines anew, after any change of size. */
+  drawEdges() {
+    const box = this.grid.getBoundingClientRect();
+    this.lines.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
+    this.paths = new Map();
+    replace(this.lines, this.edges.map(({ from, to, kind }) => {
+      const [start, end] = [this.places.get(from), this.places.get(to)].map((node) => node?.getBoundingClientRect());
+      if (!start || !end) return null;
+      const [x1, y1] = [start.right - box.left, start.top + start.height / 2 - box.top];
+      const [x2, y2] = [end.left - box.left, end.top + end.height / 2 - box.top];
+      // The columns are below each other where there is little space; lines would cross the text then.
+      if (x2 <= x1) return null;
+      const middle = (x1 + x2) / 2;
+      const chosen = this.client && from === `client ${this.client}`;
+      const path = svg("path", { class: `edge ${kind} ${chosen ? "edge-chosen" : ""}`,
+        d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
+      this.paths.set(`${from}>${to}`, path);
+      return path;
+    }));
+  }
+
+  /** Shows the rates of the last sample. */
+  showRates() {
+    const service = { ports: this.ports.filter((key) => key === `${this.explanation.service}:${this.port.name}`) };
+    const whole = rateOf(service);
+    const rates = store.rates.get(service.ports[0])?.endpoints ?? [];
+    const shares = new Map(rates.map((one) => [one.endpoint, one]));
+    replace(this.serviceRate, whole && [sparkline(whole.history, 96, 24), el("span", { class: "number" }, t("rate.perSecond", { rate: rate(whole.now) }))]);
+    for (const [address, node] of this.rates) {
+      const one = shares.get(address);
+      replace(node, whole && one && [el("b", {}, percent(one.share)), el("small", {}, t("rate.short", { rate: rate(one.perSecond) }))]);
+    }
+  }
+
+  /** Returns the node of an endpoint by the name of its pod. */
+  endpointOf(pod) {
+    return [...this.places.values()].find((node) => node.dataset?.pod === pod);
+  }
+
+  /** Returns the lines from a client to an endpoint, in order; empty where lines are not drawn. */
+  route(client, frontend, address) {
+    const steps = [`client ${client}>frontend ${frontend}`, `frontend ${frontend}>service`, `service>endpoint ${address}`];
+    return steps.map((step) => this.paths.get(step)).filter(Boolean);
+  }
+}
+

@@ -1,0 +1,238 @@
+// The view "Packet": the question, and the packet's path as the answer. The address holds the question, the branch and the step.
+
+import { get } from "./api.js";
+import { announce, el, icon, notice, replace, segments } from "./dom.js";
+import { exportPath } from "./export.js";
+import { percent } from "./format.js";
+import { t } from "./i18n.js";
+import { drawPath } from "./path.js";
+import { keepLink, packetLink, serviceLink } from "./route.js";
+import { headerCard, stepList } from "./steps.js";
+import { on, store } from "./store.js";
+import { suggest } from "./suggest.js";
+import { walk } from "./walk.js";
+import { branchTitle, sentence, verdictOf } from "./words.js";
+
+/** Below this width, the drawing is from top to bottom. */
+const NARROW = 760;
+
+const ICONS = { good: "check", bad: "cross", neutral: "arrow", unknown: "warn" };
+
+/** The last question, kept while another view is shown. */
+let memory = null;
+
+/** Reads the question from the address. */
+function questionOf(parameters) {
+  const step = parameters.get("step");
+  return {
+    from: parameters.get("from") ?? "", to: parameters.get("to") ?? "", proto: parameters.get("proto") ?? "tcp",
+    rules: parameters.get("rules") === "kernel" ? "kernel" : "planned",
+    way: Number(parameters.get("way") ?? 0) || 0, step: step === null ? null : Number(step) || 0,
+  };
+}
+
+function linkOf({ from, to, proto, rules, way, step }) {
+  return packetLink({ from, to, proto: proto === "tcp" ? null : proto, rules: rules === "planned" ? null : rules, way: way || null, step });
+}
+
+function senders() {
+  return store.overview.machines.map(({ name, addresses, kind }) => [name, `${t(`machine.${kind}`)} ${addresses.join(", ")}`]);
+}
+
+/** Services by name, and their frontends by address. */
+function receivers() {
+  return store.services.filter(({ state }) => state === "served").flatMap(({ name, frontends }) => {
+    const own = frontends.find(({ kind }) => kind === "clusterIp");
+    const addresses = frontends.filter(({ address }) => address).map(({ address, port, kind }) =>
+      [address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`, `${name} · ${t(`frontend.${kind}`)}`]);
+    return own ? [[`${name}:${own.port}`, t("frontend.clusterIp")], ...addresses] : addresses;
+  });
+}
+
+function form(question, ask) {
+  const field = (id, label, value, options) => {
+    const input = el("input", { id, value, autocomplete: "off", spellcheck: "false", placeholder: t(`packet.${id}Hint`), required: true });
+    return [el("div", { class: "field" }, el("label", { for: id }, label), suggest(input, options)), input];
+  };
+  const [fromField, from] = field("from", t("packet.from"), question.from, senders);
+  const [toField, to] = field("to", t("packet.to"), question.to, receivers);
+  const chosen = { proto: question.proto, rules: question.rules };
+  const submit = () => ask({ ...chosen, from: from.value.trim(), to: to.value.trim(), way: 0, step: null });
+  const choose = (key) => (value) => { chosen[key] = value; if (from.value && to.value) submit(); else drawChoices(); };
+  const choices = el("div", { class: "choices" });
+  const drawChoices = () => replace(choices,
+    segments(t("packet.protocol"), ["tcp", "udp", "sctp"].map((one) => [one, one.toUpperCase()]), chosen.proto, choose("proto")),
+    store.overview.kernel && segments(t("packet.rules"), ["planned", "kernel"].map((one) => [one, t(`rules.${one}`)]), chosen.rules, choose("rules")));
+  drawChoices();
+  return el("form", { class: "question", on: { submit: (event) => { event.preventDefault(); submit(); } } },
+    fromField, el("span", { class: "question-arrow" }, icon("arrow")), toField, choices,
+    el("button", { class: "button primary", type: "submit" }, t("packet.trace")));
+}
+
+/** A question to begin with, if there is none in the address. */
+function examples() {
+  const served = store.services.filter(({ state, frontends }) => state === "served" && frontends.length > 0);
+  const pods = store.overview.machines.filter(({ kind }) => kind === "pod");
+  const outside = store.overview.machines.find(({ kind }) => kind === "outside");
+  const list = [];
+  const inner = served.find(({ used }) => used > 0);
+  if (inner && pods[0]) list.push({ from: (pods.find(({ node }) => node === store.overview.node) ?? pods[0]).name, to: inner.name });
+  const outer = served.flatMap(({ frontends, name }) => frontends.map((frontend) => ({ ...frontend, name }))).find(({ kind, address }) => kind !== "clusterIp" && address);
+  if (outside && outer) list.push({ from: outside.name, to: `${outer.address}:${outer.port}` });
+  const empty = served.find(({ used }) => used === 0);
+  if (empty && pods[0]) list.push({ from: pods[0].name, to: empty.name });
+  return list;
+}
+
+function welcome() {
+  return el("div", { class: "welcome" }, el("h2", {}, t("packet.welcome")), el("p", { class: "muted" }, t("packet.welcomeLead")),
+    el("ul", {}, examples().map((question) => el("li", {}, el("a", { href: packetLink(question) },
+      el("b", {}, question.from), icon("arrow"), el("b", {}, question.to))))));
+}
+
+/** Mounts the view. */
+export function mountPacket(container, route) {
+  let question = null;
+  let trace = null;
+  let walked = null;
+  let serial = 0;
+  const top = el("div", { class: "packet-top" });
+  const body = el("div", { class: "packet-body" });
+  const page = el("div", { class: "packet page" }, el("div", { class: "intro" }, el("h1", {}, t("packet.title"))), top, body);
+  container.append(page);
+
+  const way = () => trace.ways[question.way] ?? trace.ways[0];
+
+  function ask(next) {
+    const link = linkOf(next);
+    if (location.hash === link) load(next);
+    else location.hash = link.slice(1);
+  }
+
+  function go(step) {
+    question.step = step === null ? null : Math.max(0, Math.min(walked.steps.length - 1, step));
+    memory = linkOf(question);
+    keepLink(memory);
+    const inList = document.activeElement?.closest(".stages");
+    drawAnswer();
+    if (inList) page.querySelector("[aria-current=step] summary")?.focus({ preventScroll: true });
+    if (question.step !== null) {
+      announce(`${question.step + 1}/${walked.steps.length}: ${sentence(trace, walked.steps[question.step])}`);
+      page.querySelector("[aria-current=step]")?.scrollIntoView({ block: "nearest" });
+    }
+  }
+
+  const next = () => go(question.step === null ? 0 : question.step + 1);
+  const previous = () => go(question.step === null ? walked.steps.length - 1 : question.step - 1);
+
+  function controls() {
+    const { step } = question;
+    const button = (name, label, id, disabled, action) =>
+      el("button", { class: "icon-button", type: "button", id, title: label, "aria-label": label, disabled,
+        on: { click: () => { action(); document.getElementById(id)?.focus(); } } }, icon(name));
+    return el("div", { class: "controls", role: "group", "aria-label": t("steps.label") },
+      button("left", t("steps.previous"), "previous", step === 0, previous),
+      el("span", { class: "position" }, step === null ? t("steps.count", { count: walked.steps.length }) : `${step + 1} / ${walked.steps.length}`),
+      button("right", t("steps.next"), "next", step === walked.steps.length - 1, next),
+      step !== null && el("button", { class: "button quiet", type: "button", on: { click: () => go(null) } }, t("steps.all")),
+      el("kbd", { class: "keys" }, "← →"));
+  }
+
+  function banner() {
+    const { kind, title, note } = verdictOf(trace, way());
+    const { frontend } = trace;
+    return el("div", { class: `verdict verdict-${kind}` }, el("span", { class: "verdict-icon" }, icon(ICONS[kind])),
+      el("div", { class: "grow" }, el("h2", {}, title), note && el("p", {}, note),
+        frontend && el("p", { class: "muted" }, t(`verdict.frontend.${frontend.kind}`), " ",
+          el("a", { href: serviceLink(`${frontend.namespace}/${frontend.service}`) }, `${frontend.namespace}/${frontend.service}`),
+          ` · ${trace.mode} · ${t(`rules.${trace.rules}`)}`),
+        (way().assuming ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition })))),
+      el("button", { class: "button", type: "button", id: "export", on: { click: () => exportPath({ trace, way: way(), walked }) } },
+        icon("download"), "SVG"));
+  }
+
+  function branches() {
+    if (trace.ways.length < 2) return null;
+    return el("div", { class: "branches", role: "group", "aria-label": t("branches.label") }, trace.ways.map((one, index) =>
+      el("button", { type: "button", class: "branch", "aria-pressed": String(one === way()), title: branchTitle(trace, one), data: { way: index },
+        on: { click: () => { question.way = index; question.step = null; walked = walk(trace, way()); go(null); } } },
+        el("b", {}, percent(one.share)), el("span", {}, verdictOf(trace, one).title),
+        (one.assuming ?? []).map(({ condition, holds }) => el("small", {}, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition }))))));
+  }
+
+  function drawAnswer() {
+    const step = question.step === null ? null : walked.steps[question.step];
+    const narrow = page.clientWidth < NARROW;
+    const header = step ?? { before: walked.steps[0].before, after: walked.steps.at(-1).after };
+    replace(body, branches(), banner(),
+      drawPath({ trace, way: way(), walked, current: step?.place ?? null, narrow }),
+      el("div", { class: "walk" },
+        el("aside", { class: "walk-side", "aria-label": t("header.title") }, controls(), headerCard(trace, header, step)),
+        stepList({ trace, walked, current: question.step, go })));
+  }
+
+  async function load(next) {
+    const same = question && trace && ["from", "to", "proto", "rules"].every((key) => question[key] === next[key]);
+    question = next;
+    memory = linkOf(question);
+    replace(top, form(question, ask));
+    if (!question.from || !question.to) {
+      trace = null;
+      return replace(body, welcome());
+    }
+    const mine = ++serial;
+    try {
+      if (!same) {
+        body.classList.add("busy");
+        const { from, to, proto, rules } = question;
+        const fresh = await get("/trace", { from, to, proto, rules });
+        if (mine !== serial) return undefined;
+        trace = fresh;
+      }
+      question.way = Math.min(question.way, trace.ways.length - 1);
+      walked = walk(trace, way());
+      if (question.step !== null) question.step = Math.min(question.step, walked.steps.length - 1);
+      drawAnswer();
+      announce(verdictOf(trace, way()).title);
+    } catch (error) {
+      if (mine !== serial) return undefined;
+      trace = null;
+      replace(body, notice("error", error.message), welcome());
+    }
+    body.classList.remove("busy");
+    return undefined;
+  }
+
+  function keys(event) {
+    if (!trace || event.target.closest("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
+    const moves = { ArrowRight: next, ArrowLeft: previous, Escape: () => go(null) };
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    moves[event.key]();
+  }
+
+  function update({ parameters }) {
+    // The tab leads back to the last question.
+    if (memory && [...parameters.keys()].length === 0) {
+      keepLink(memory);
+      return load(questionOf(new URLSearchParams(memory.split("?")[1])));
+    }
+    return load(questionOf(parameters));
+  }
+
+  let wasNarrow = null;
+  const observer = new ResizeObserver(() => {
+    const narrow = page.clientWidth < NARROW;
+    if (trace && wasNarrow !== null && wasNarrow !== narrow) drawAnswer();
+    wasNarrow = narrow;
+  });
+  observer.observe(page);
+  document.addEventListener("keydown", keys);
+  update(route);
+  const end = on("services", () => {
+    if (!question?.from || !question.to) return;
+    trace = null;
+    load(question);
+  });
+  return { update, unmount: () => { end(); observer.disconnect(); document.removeEventListener("keydown", keys); } };
+}

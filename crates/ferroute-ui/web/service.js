@@ -1,0 +1,182 @@
+// One Service: its graph, and below it the details of its explanation.
+
+import { get, servicePath } from "./api.js";
+import { demoPanel } from "./demo.js";
+import { card, el, icon, notice, replace, segments } from "./dom.js";
+import { count } from "./format.js";
+import { Graph } from "./graph.js";
+import { t, translate } from "./i18n.js";
+import { packetLink } from "./route.js";
+import { on, store } from "./store.js";
+
+function fact(term, value, note) {
+  return el("div", { class: "fact" }, el("dt", {}, term), el("dd", {}, value, note && el("small", {}, note)));
+}
+
+/** The policies, as facts with what they mean. */
+function policyFacts(policies) {
+  const { internalTraffic, externalTraffic, affinity, sourceRanges, trafficDistribution, healthCheck } = policies;
+  return el("dl", { class: "facts" },
+    fact(t("policy.internal"), internalTraffic, t(`policy.means${internalTraffic}`)),
+    externalTraffic && fact(t("policy.external"), externalTraffic, t(`policy.means${externalTraffic}`)),
+    affinity && fact(t("policy.affinity"), "ClientIP", t("policy.affinityNote", { seconds: affinity.timeoutSeconds })),
+    sourceRanges?.length > 0 && fact(t("policy.ranges"), sourceRanges.join(", "), t("policy.rangesNote")),
+    trafficDistribution && fact(t("policy.distribution"), trafficDistribution),
+    healthCheck && fact(t("policy.health"), healthCheck.port,
+      t("policy.healthNote", { count: healthCheck.localEndpoints })));
+}
+
+/** A table whose columns are pairs of title and content; it scrolls in itself where it is too wide. */
+function table(caption, columns, rows) {
+  const head = el("tr", {}, columns.map(([title]) => el("th", { scope: "col" }, title)));
+  const body = rows.map((row) => el("tr", {}, columns.map(([, cell, kind]) => el("td", { class: kind }, cell(row)))));
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", {}, el("caption", { class: "sr-only" }, caption), el("thead", {}, head), el("tbody", {}, body)));
+}
+
+function usage(use) {
+  if (!use) return "–";
+  return el("span", { class: use.used ? "use use-yes" : "use use-no" },
+    icon(use.used ? "check" : "minus"), use.used && use.why === "ready" ? t("endpoint.used") : translate(use.why));
+}
+
+/** How many endpoints a table shows at once; the rest on request. */
+const PAGE = 100;
+
+function endpointTable(port) {
+  const { endpoints } = port;
+  const columns = [
+    [t("column.endpoint"), (endpoint) => endpoint.address, "mono"],
+    [t("column.pod"), (endpoint) => endpoint.pod ?? "–"],
+    [t("column.node"), (endpoint) => [endpoint.node ?? (endpoint.local ? store.overview.node : "–"),
+      endpoint.local && el("small", {}, ` ${t("node.this")}`)]],
+    [t("column.state"), (endpoint) => t(`endpoint.${endpoint.state}`)],
+    [t("column.cluster"), (endpoint) => usage(endpoint.cluster)],
+    endpoints.some((endpoint) => endpoint.localOnly) && [t("column.local"), (endpoint) => usage(endpoint.localOnly)],
+  ].filter(Boolean);
+  const box = el("div", {});
+  const draw = (limit) => replace(box, table(t("section.endpoints"), columns, endpoints.slice(0, limit)),
+    endpoints.length > limit && el("button", { class: "button", type: "button", on: { click: () => draw(Infinity) } },
+      t("showAll", { count: count(endpoints.length) })));
+  draw(PAGE);
+  return box;
+}
+
+function ruleTable(rules) {
+  return table(t("section.rules"), [
+    [t("column.packets"), (rule) => (rule.packets === undefined ? "–" : count(rule.packets)), "number"],
+    [t("column.place"), (rule) => rule.place, "mono nowrap"],
+    [t("column.rule"), (rule) => rule.text, "mono"],
+  ], rules);
+}
+
+function flowTable(flows) {
+  return table(t("section.flows"), [
+    [t("column.endpoint"), (flow) => flow.endpoint, "mono"],
+    [t("column.connections"), (flow) => count(flow.flows), "number"],
+    [t("column.open"), (flow) => count(flow.open), "number"],
+    [t("column.note"), (flow) => (flow.terminating ? t("flow.terminating") : flow.current ? t("flow.current") : t("flow.stale"))],
+  ], flows);
+}
+
+function kernelCards(port) {
+  const { rules, flows } = port.inForce ?? {};
+  return [
+    rules?.length > 0 && card([t("section.rules"), el("span", { class: "badge" }, count(rules.length))], {}, ruleTable(rules)),
+    flows?.length > 0 && card(t("section.flows"), {}, flowTable(flows)),
+  ];
+}
+
+/** What the slices have but the proxy does not use. */
+function strays(list) {
+  return (list ?? []).map(({ slice, endpoints, why }) =>
+    notice("warning", icon("warn"), t("stray", { slice, count: endpoints, why })));
+}
+
+function portTitle(port) {
+  const frontend = port.frontends.find(({ kind }) => kind === "clusterIp") ?? port.frontends[0];
+  return `${port.name ? `${port.name} ` : ""}${frontend ? frontend.port : ""}/${port.protocol} ${port.family}`;
+}
+
+/** Mounts the page of a Service. */
+export function mountService(container, name) {
+  let explanation = null;
+  let drawn = null;
+  let selectedPort = 0;
+  let client = null;
+  let graph = null;
+  let demo = null;
+  let ended = false;
+  const body = el("div", { class: "service-body" }, notice("loading", t("loading")));
+  const title = el("h2", {}, el("span", { class: "muted" }, `${name.split("/")[0]}/`), name.split("/")[1]);
+  const facts = el("p", { class: "subtitle" });
+  const head = el("header", { class: "service-head" },
+    el("a", { class: "back", href: "#/services" }, icon("left"), t("back")),
+    el("div", { class: "service-title" }, title, facts));
+  container.append(head, body);
+
+  const row = () => store.services.find((service) => service.name === name);
+
+  function ask(from, to, protocol) {
+    location.hash = packetLink({ from, to, proto: protocol === "tcp" ? null : protocol }).slice(1);
+  }
+
+  function drawPort() {
+    const port = explanation.ports[selectedPort] ?? explanation.ports[0];
+    graph?.close();
+    graph = new Graph({
+      port, explanation, ports: row()?.ports ?? [], machines: store.overview.machines, client,
+      onClient: (chosen) => { client = chosen; },
+      onAsk: (from, to) => ask(from, to, port.protocol),
+    });
+    return [
+      card(null, { class: "graph-card" },
+        explanation.ports.length > 1 && segments(t("ports"),
+          explanation.ports.map((one, index) => [index, portTitle(one)]), selectedPort,
+          (index) => { selectedPort = index; draw(); }),
+        graph.element),
+      store.overview.demo && (demo = demoPanel({ port, service: name, graph: () => graph, previous: demo })).element,
+      card(t("section.policies"), {}, policyFacts(explanation.policies),
+        (explanation.ignored ?? []).map((text) => notice("warning", icon("warn"), text))),
+      card([t("section.endpoints"), el("span", { class: "badge" }, count(port.endpoints.length))], {},
+        port.endpoints.length > 0 ? endpointTable(port) : notice("info", t("endpoints.none")),
+        port.excessEndpoints > 0 && notice("warning", icon("warn"), t("endpoints.excess", { count: port.excessEndpoints })),
+        strays(port.strays), strays(explanation.strays)),
+      kernelCards(port),
+      explanation.unread && notice("info", t("kernel.unread", { why: explanation.unread })),
+    ];
+  }
+
+  function draw() {
+    replace(facts, el("span", { class: "chip" }, explanation.type),
+      explanation.handling !== "served" && el("span", { class: `tag tag-${explanation.handling}` }, t(`state.${explanation.handling}`)),
+      el("span", { class: "muted" }, t("service.onNode", { node: explanation.node }),
+        explanation.zone && ` · ${explanation.zone}`));
+    if (explanation.handling === "notServed") {
+      replace(body, notice("info", t("service.notServed"), " ", translate(explanation.why)));
+    } else if (explanation.handling === "invalid") {
+      replace(body, notice("error", t("service.invalid")), el("ul", { class: "faults" }, explanation.faults.map((fault) => el("li", {}, fault))));
+    } else {
+      replace(body, explanation.ports.length > 0 ? drawPort() : notice("info", t("service.noPorts")));
+      graph?.attach();
+    }
+  }
+
+  async function reload() {
+    try {
+      const next = await get(servicePath(name));
+      if (ended) return;
+      // Drawing again would end the animations and close what is open.
+      const state = JSON.stringify([next, store.overview.demo]);
+      explanation = next;
+      if (state !== drawn) draw();
+      drawn = state;
+    } catch (error) {
+      if (!ended) replace(body, notice("error", error.message));
+    }
+  }
+
+  reload();
+  const end = on("rates", () => graph?.showRates());
+  return { reload, unmount: () => { ended = true; end(); graph?.close(); } };
+}

@@ -1,0 +1,96 @@
+// The walk of a packet: turns the events of one branch of a trace into stages, steps and headers, without drawing anything.
+
+/** Returns the port's part of `ADDRESS:PORT`, with the colon. */
+function portOf(text) {
+  return text.slice(text.lastIndexOf(":"));
+}
+
+function withPort(address, port) {
+  return address.includes(":") ? `[${address}]${port}` : `${address}${port}`;
+}
+
+/** Returns the header after an effect. */
+function apply(header, event, way) {
+  switch (event.effect) {
+    case "dnat": return { ...header, destination: event.after };
+    case "masquerade": return { ...header, source: withPort(event.after, portOf(header.source)) };
+    case "mark": return { ...header, mark: event.after };
+    // A process opens another connection, from an address of the host.
+    case "connect": return { source: way.from ?? header.source, destination: event.after, mark: 0 };
+    default: return header;
+  }
+}
+
+/** The stage at which a packet begins: the node's own packets begin in a process. */
+function origin(packet) {
+  return packet.origin === "local" ? "process" : "sender";
+}
+
+/** The stage at which a packet ends. */
+function end(way) {
+  if (way.verdict !== "delivered") return null;
+  return way.through === null ? "process" : "receiver";
+}
+
+/**
+ * Walks one branch (`way`) of a trace.
+ *
+ * Returns `stages` in the order of the walk, each with a `place` (a hook, `routing`, `process`) and its `items`; and
+ * `steps`: those items at which something happens, each with the header `before` and `after`. Rules that do not match are
+ * items, but no steps.
+ */
+export function walk(trace, way) {
+  let header = { source: trace.packet.source, destination: trace.packet.destination, mark: trace.packet.mark ?? 0 };
+  const stages = [];
+  const steps = [];
+  let routings = 0;
+
+  const stage = (place, extra) => {
+    const last = stages.at(-1);
+    if (last?.place === place && !extra) return last;
+    stages.push({ place, items: [], effects: [], ...extra });
+    return stages.at(-1);
+  };
+  const add = (current, item, isStep = true) => {
+    const before = header;
+    if (item.effect) header = apply(header, item, way);
+    const entry = { ...item, place: current.place, before, after: header, step: isStep ? steps.length : null };
+    current.items.push(entry);
+    if (isStep) steps.push(entry);
+    return entry;
+  };
+
+  add(stage(origin(trace.packet)), { event: "start", packet: trace.packet });
+  for (const event of way.events) {
+    switch (event.event) {
+      case "hook":
+        add(stage(event.hook), event);
+        break;
+      case "rule":
+        add(stages.at(-1), event, event.mismatch === null);
+        break;
+      case "effect": {
+        const isProcess = event.effect === "connect" || event.table === "ipvs";
+        const current = isProcess ? stage("process", { proxy: event.table }) : stages.at(-1);
+        const choices = event.effect === "dnat" || event.effect === "connect" ? way.choices ?? [] : [];
+        const isChoice = choices.length > 1 && choices.some(({ to }) => to === event.after);
+        current.effects.push(add(current, { ...event, choices: isChoice ? choices : null }));
+        break;
+      }
+      case "routed":
+        routings += 1;
+        add(stage(routings === 1 && origin(trace.packet) === "sender" ? "routing" : "routing2", {}), { ...event, interface: event.to });
+        break;
+      default:
+        if (stages.length > 0) add(stages.at(-1), event);
+    }
+  }
+  const last = end(way);
+  add(last ? stage(last, {}) : stages.at(-1), { event: "end", way });
+  return { stages, steps };
+}
+
+/** Whether an event changes the packet or ends its way. */
+export function isEffect({ event }) {
+  return event === "effect" || event === "discarded";
+}
