@@ -13,5 +13,5 @@ mod state;
 
 pub use healthz::HealthzHandler;
 pub use service_ports::{HealthCheck, HealthCheckPorts, PortError};
-pub use state::Health;
 use state::{FamilyReport, Report};
+pub use state::{Health, Summary};

@@ -32,8 +32,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod applied;
 pub mod cleanup;
 mod config_watch;
+pub mod control;
 mod drain;
 mod events;
 pub mod feed;
@@ -56,6 +58,7 @@ mod tasks;
 mod watchdog;
 
 pub use self::{
+    applied::ServiceVersions,
     run::{node_name, run},
     shutdown::Shutdown,
 };

@@ -4,12 +4,8 @@
 //!   sync loop --> RecordingObserver <-- BundleRequests <-- socket <-- ferroute bundle
 //!   (a thread)            `------ BundleContents ------------^
 //! ```
-//!
-//! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy
-//! in each, and leaves no file behind. Only root and the user of the proxy receive a bundle.
 
 mod bundle;
-mod control;
 pub mod objects;
 mod recorder;
 
@@ -22,10 +18,8 @@ use std::{
 use ferroute_core::{DataplaneError, IpFamily, Tracker};
 use tokio::sync::oneshot;
 
-pub(crate) use self::control::{BundleHeader, serve};
 pub use self::{
     bundle::{Bundle, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, State, SyncRecord},
-    control::{RequestError, request},
     recorder::{Limits, Recorder, Snapshot},
 };
 use crate::{

@@ -45,7 +45,9 @@ use tokio::{
 };
 
 use crate::{
+    applied::VersionsObserver,
     config_watch::{ConfigWatch, re_exec},
+    control::{self, Control},
     events::{EventRecorder, EventsObserver},
     feed::Feed,
     health::HealthObserver,
@@ -55,7 +57,7 @@ use crate::{
     modes::Registry,
     node_wait::NodeWait,
     observer::{ObservedTracker, Observer},
-    recording::{self, BundleHeader, RecordingObserver},
+    recording::RecordingObserver,
     shutdown::{SYNC_GRACE, Shutdown},
     startup_taint::{self, FirstSync},
     status::Status,
@@ -211,8 +213,11 @@ impl Daemon<'_> {
         tokio::pin!(stop);
 
         let recording = RecordingObserver::new();
-        let bundles = recording::serve(recording.requests(), BundleHeader::new(registry, settings));
-        tasks.spawn("task that serves bundles", Work::Finite, bundles);
+        let versions = VersionsObserver::default();
+        let state = (health.clone(), status.history());
+        let requests = (recording.requests(), versions.requests());
+        let control = Control::new(registry, settings, &feed.node().name, state, requests.0, requests.1);
+        tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
             Box::new(watchdog.clone()),
@@ -220,6 +225,7 @@ impl Daemon<'_> {
             Box::new(EventsObserver::new(events.clone(), !hold_node_ports)),
             Box::new(first_sync),
             Box::new(recording),
+            Box::new(versions),
             Box::new(status.observer()),
             Box::new(status.drain_observer(&tasks)),
         ];

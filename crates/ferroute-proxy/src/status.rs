@@ -63,6 +63,11 @@ impl Status {
         self.metrics.clone()
     }
 
+    /// Returns the history of changes.
+    pub(crate) fn history(&self) -> Arc<History> {
+        self.history.clone()
+    }
+
     /// Returns a counter of requests to the API server.
     pub(crate) fn request_counter(&self) -> Arc<dyn RequestCounter> {
         Arc::new(ApiRequests(self.metrics()))

@@ -19,8 +19,9 @@ use ferroute_config::{
 use ferroute_demo::{cluster::Cluster, layout::NodeId};
 use ferroute_inspect::desired::Desired;
 use ferroute_proxy::{
+    control::{request_bundle, request_status},
     modes::REGISTRY,
-    recording::{self, Bundle},
+    recording::Bundle,
 };
 use ferroute_source::manifest_files;
 use nix::unistd::Uid;
@@ -46,7 +47,7 @@ pub enum Source {
 impl Source {
     /// Returns the running proxy if no other source is given and one answers, otherwise the given source.
     pub fn new(args: DesiredArgs) -> Self {
-        if args.source.is_empty() && recording::request().is_ok() { Self::Node } else { Self::Objects(Box::new(args)) }
+        if args.source.is_empty() && request_status().is_ok() { Self::Node } else { Self::Objects(Box::new(args)) }
     }
 
     /// Returns the name of the kind of source.
@@ -160,7 +161,7 @@ fn demo_args(cluster: &Cluster) -> DesiredArgs {
 }
 
 fn read_recording() -> anyhow::Result<Bundle> {
-    Ok(Bundle::read(BufReader::new(recording::request()?))?)
+    Ok(Bundle::read(BufReader::new(request_bundle()?))?)
 }
 
 /// Returns a hash of the names, sizes and times of all manifests.

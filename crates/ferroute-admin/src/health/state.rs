@@ -49,6 +49,19 @@ pub(super) struct Report {
     pub(super) families: Vec<FamilyReport>,
 }
 
+/// Health of the proxy, without the details of its families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Whether every family is healthy.
+    pub healthy: bool,
+    /// Whether load balancers may send new connections to this node.
+    pub node_eligible: bool,
+    /// Time of the last successful sync of any family.
+    pub last_updated: Option<SystemTime>,
+    /// How long the oldest change has waited to be applied; zero if none waits.
+    pub waiting: Duration,
+}
+
 /// Health of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FamilyReport {
@@ -116,6 +129,20 @@ impl Health {
     /// Returns the current health.
     pub(super) fn report(&self) -> Report {
         self.lock().report(Moment::now(), self.heartbeat.silence())
+    }
+
+    /// Returns a summary of the current health.
+    pub fn summary(&self) -> Summary {
+        let (now, state) = (Moment::now(), self.lock());
+        let report = state.report(now, self.heartbeat.silence());
+        let waiting =
+            state.families.iter().filter_map(|family| family.waiting_since).chain(state.sent.front().copied());
+        Summary {
+            healthy: report.healthy,
+            node_eligible: report.node_eligible,
+            last_updated: report.last_updated(),
+            waiting: waiting.min().map(|since| now.instant.saturating_duration_since(since)).unwrap_or_default(),
+        }
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use ferroute_proxy::recording;
+use ferroute_proxy::control::request_bundle;
 
 /// Arguments of `ferroute bundle`.
 #[derive(Args, Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct BundleArgs {
 /// Requests the bundle from the proxy in this network namespace and writes it.
 pub(crate) fn run(args: &BundleArgs) -> anyhow::Result<()> {
     // The file is created only after the proxy has answered.
-    let mut bundle = recording::request()?;
+    let mut bundle = request_bundle()?;
     match args.file.as_deref().filter(|file| *file != Path::new("-")) {
         Some(path) => {
             let mut file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;

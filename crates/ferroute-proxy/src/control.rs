@@ -1,0 +1,309 @@
+//! Both ends of the socket `@ferroute`, by which commands on this node ask the running proxy.
+//!
+//! The client sends one line: `bundle`, `status`, or `service NAMESPACE/NAME`. The proxy responds with a line that is `ok` or
+//! an error, and after `ok` the bundle, a [`NodeStatus`] or a [`ServiceVersions`] as JSON.
+//!
+//! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
+//! each, and leaves no file behind. Only root and the user of the proxy get responses.
+
+use std::{
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream},
+    },
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use ferroute_admin::{health::Health, history::History};
+use ferroute_config::settings::Settings;
+use ferroute_core::{NamespacedName, rfc3339};
+use ferroute_host::run_blocking;
+use nix::{
+    sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials},
+    unistd::geteuid,
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::{
+    applied::{ServiceVersions, VersionRequests},
+    logging::chain,
+    modes::Registry,
+    recording::{Bundle, BundleRequests},
+};
+
+/// What responses are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Control {
+    /// The active mode.
+    mode: &'static str,
+    /// The active configuration, as YAML.
+    configuration: String,
+    node: String,
+    health: Arc<Health>,
+    history: Arc<History>,
+    bundles: BundleRequests,
+    versions: VersionRequests,
+}
+
+/// The state of the proxy on one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// The name of the node.
+    pub node: String,
+    /// The version of Ferroute.
+    pub version: String,
+    /// The active mode.
+    pub mode: String,
+    /// Whether rules were applied since the start, and no change has waited for too long, as `/healthz` reports.
+    pub ready: bool,
+    /// Whether load balancers may send new connections to the node.
+    pub eligible: bool,
+    /// The time of the last successful sync, in RFC 3339; `None` before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_sync: Option<String>,
+    /// The number of changes that have been received and not yet applied.
+    pub pending: usize,
+    /// The seconds for which the oldest of these changes has waited.
+    pub lag_seconds: f64,
+}
+
+impl Control {
+    /// Returns what responses of a proxy with these settings are made of.
+    pub(crate) fn new(
+        registry: &Registry,
+        settings: &Settings,
+        node: &str,
+        (health, history): (Arc<Health>, Arc<History>),
+        bundles: BundleRequests,
+        versions: VersionRequests,
+    ) -> Self {
+        let mode = registry.active(settings.resolved.mode).name().as_str();
+        Self {
+            mode,
+            configuration: settings.config.to_yaml(),
+            node: node.to_owned(),
+            health,
+            history,
+            bundles,
+            versions,
+        }
+    }
+
+    fn status(&self) -> NodeStatus {
+        let health = self.health.summary();
+        let (services, slices) = self.history.pending();
+        NodeStatus {
+            node: self.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: self.mode.to_owned(),
+            ready: health.healthy && health.last_updated.is_some(),
+            eligible: health.node_eligible,
+            last_sync: health.last_updated.and_then(|time| rfc3339::format(time, 0)),
+            pending: services + slices,
+            lag_seconds: health.waiting.as_secs_f64(),
+        }
+    }
+}
+
+/// Why the running proxy gives no response.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No proxy listens on the socket.
+    #[error("no Ferroute runs in this network namespace, or its socket is unavailable")]
+    Unavailable(#[source] io::Error),
+    /// A process of another user listens on the socket. Names in the abstract namespace have no owner, so every process
+    /// of the network namespace can bind one that is free.
+    #[error(
+        "process {pid} of user {user} listens on @ferroute, which is neither root nor the user of this command; if it is \
+         Ferroute, run this command as that user"
+    )]
+    Untrusted {
+        /// The process, as it was when it started to listen.
+        pid: i32,
+        /// Its user.
+        user: u32,
+    },
+    /// The connection was closed or failed.
+    #[error("the running Ferroute closed the connection early")]
+    Interrupted(#[source] io::Error),
+    /// The proxy returned an error.
+    #[error("the running Ferroute returned an error: {0}")]
+    Rejected(String),
+}
+
+/// Requests a bundle from the proxy that runs in this network namespace.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
+pub fn request_bundle() -> Result<impl Read, RequestError> {
+    request(BUNDLE)
+}
+
+/// Requests the status of the proxy that runs in this network namespace.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
+pub fn request_status() -> Result<NodeStatus, RequestError> {
+    decode(request(STATUS)?)
+}
+
+/// Requests the applied versions of a Service from the proxy that runs in this network namespace.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
+pub fn request_versions(service: &NamespacedName) -> Result<ServiceVersions, RequestError> {
+    decode(request(&format!("{SERVICE}{service}"))?)
+}
+
+fn decode<T: serde::de::DeserializeOwned>(response: impl Read) -> Result<T, RequestError> {
+    serde_json::from_reader(response).map_err(|error| RequestError::Interrupted(error.into()))
+}
+
+fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
+    let connect = || {
+        let stream = StdStream::connect_addr(&name()?)?;
+        let peer = getsockopt(&stream, PeerCredentials)?;
+        Ok((stream, peer))
+    };
+    let (mut stream, peer) = connect().map_err(RequestError::Unavailable)?;
+    if !is_trusted(peer.uid()) {
+        return Err(RequestError::Untrusted { pid: peer.pid(), user: peer.uid() });
+    }
+    writeln!(stream, "{line}").map_err(RequestError::Interrupted)?;
+    let mut response = BufReader::new(stream);
+    let mut status = String::new();
+    response.read_line(&mut status).map_err(RequestError::Interrupted)?;
+    match status.trim_end() {
+        "ok" => Ok(response),
+        "" => Err(RequestError::Interrupted(io::ErrorKind::UnexpectedEof.into())),
+        error => Err(RequestError::Rejected(error.to_owned())),
+    }
+}
+
+/// Serves requests until the task is aborted. An unavailable socket does not affect the proxy otherwise.
+pub(crate) async fn serve(control: Control) {
+    let listener = match listen() {
+        Ok(listener) => listener,
+        Err(error) => return log_unavailable(&error),
+    };
+    loop {
+        match listener.accept().await {
+            // One at a time, to limit memory use.
+            Ok((stream, _)) => {
+                let response = tokio::time::timeout(RESPONSE_TIMEOUT, respond(stream, &control)).await;
+                if let Ok(Err(error)) = response {
+                    tracing::debug!("cannot respond on @ferroute: {}", chain(&error));
+                }
+            }
+            Err(error) => {
+                tracing::debug!("cannot accept a connection: {}", chain(&error));
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Logs why the socket cannot be served: an intruder is worth a warning, another Ferroute is not.
+fn log_unavailable(error: &io::Error) {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return tracing::info!("`ferroute bundle` is unavailable: {}", chain(error));
+    }
+    match holder() {
+        Ok(holder) if !is_trusted(holder.uid()) => tracing::warn!(
+            pid = holder.pid(),
+            user = holder.uid(),
+            "`ferroute bundle` is unavailable: a process of another user holds the socket @ferroute"
+        ),
+        _ => tracing::info!("`ferroute bundle` is unavailable: another Ferroute runs in this network namespace"),
+    }
+}
+
+/// Returns the credentials of the process that listens on the socket.
+fn holder() -> io::Result<UnixCredentials> {
+    Ok(getsockopt(&StdStream::connect_addr(&name()?)?, PeerCredentials)?)
+}
+
+/// Reports whether a peer may be on the other end: root, or the user of this process. Sockets in the abstract namespace
+/// have no permissions.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
+}
+
+fn listen() -> io::Result<UnixListener> {
+    let listener = StdListener::bind_addr(&name()?)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn name() -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(NAME)
+}
+
+async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
+    let is_trusted = is_trusted(stream.peer_cred()?.uid());
+    let (reader, mut writer) = stream.into_split();
+    if !is_trusted {
+        return writer.write_all(b"permission denied: only root and the user of the proxy get responses\n").await;
+    }
+    let mut line = String::new();
+    tokio::io::BufReader::new(reader.take(MAX_REQUEST)).read_line(&mut line).await?;
+    let response = match line.trim_end() {
+        BUNDLE => bundle(control).await?,
+        STATUS => json(&control.status()),
+        line => match line.strip_prefix(SERVICE).and_then(|name| name.split_once('/')) {
+            Some((namespace, name)) => match control.versions.send(NamespacedName::new(namespace, name)).await {
+                Ok(versions) => json(&versions),
+                Err(_) => LOOP_ENDED.to_vec(),
+            },
+            None => b"unknown request: the versions of the programs may differ\n".to_vec(),
+        },
+    };
+    writer.write_all(&response).await
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    let mut response = OK.to_vec();
+    serde_json::to_writer(&mut response, value).expect("text and numbers under text keys are always JSON");
+    response
+}
+
+async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
+    let Ok(contents) = control.bundles.send().await else {
+        return Ok(LOOP_ENDED.to_vec());
+    };
+    let (mode, configuration) = (control.mode, control.configuration.clone());
+    // A bundle of a large cluster takes a while, which must not delay the source.
+    let response = run_blocking("bundle", move || {
+        let mut response = OK.to_vec();
+        let version = env!("CARGO_PKG_VERSION");
+        let bundle =
+            Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses);
+        bundle.write(&mut response).map(|()| response)
+    });
+    response.await?
+}
+
+/// The name of the socket, without the zero byte that marks abstract names.
+const NAME: &[u8] = b"ferroute";
+
+const BUNDLE: &str = "bundle";
+const STATUS: &str = "status";
+const SERVICE: &str = "service ";
+const OK: &[u8] = b"ok\n";
+const LOOP_ENDED: &[u8] = b"the sync loop has ended\n";
+
+/// The longest names of a namespace and a Service, and more.
+const MAX_REQUEST: u64 = 1024;
+
+/// Time after which a response is abandoned.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Delay after a connection could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
