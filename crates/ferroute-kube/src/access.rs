@@ -21,6 +21,50 @@ pub(crate) enum Access {
     Address(String),
     /// The service account of this pod.
     InCluster,
+    /// The kubeconfig of a user, as kubectl finds it.
+    User(UserAccess),
+}
+
+/// The access of a user, by the flags of kubectl.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserAccess {
+    /// The file; by default, those in the variable `KUBECONFIG`, or `~/.kube/config`.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context, instead of the current one.
+    pub context: Option<String>,
+    /// The cluster, instead of that of the context.
+    pub cluster: Option<String>,
+    /// The user, instead of that of the context.
+    pub user: Option<String>,
+    /// The user to impersonate.
+    pub impersonate: Option<String>,
+    /// The groups to impersonate.
+    pub impersonate_groups: Vec<String>,
+}
+
+impl UserAccess {
+    /// Returns the file or files, for error messages.
+    fn path(&self) -> PathBuf {
+        let default = || std::env::var_os("KUBECONFIG").unwrap_or_else(|| "~/.kube/config".into()).into();
+        self.kubeconfig.clone().unwrap_or_else(default)
+    }
+
+    async fn load(&self) -> Result<Config, KubeconfigError> {
+        let kubeconfig = match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path)?,
+            None => Kubeconfig::read()?,
+        };
+        let options =
+            KubeConfigOptions { context: self.context.clone(), cluster: self.cluster.clone(), user: self.user.clone() };
+        let mut config = from_parsed(kubeconfig, None, &options).await?;
+        if self.impersonate.is_some() {
+            config.auth_info.impersonate.clone_from(&self.impersonate);
+        }
+        if !self.impersonate_groups.is_empty() {
+            config.auth_info.impersonate_groups = Some(self.impersonate_groups.clone());
+        }
+        Ok(config)
+    }
 }
 
 /// The contents of the files.
@@ -88,6 +132,9 @@ impl Access {
             Self::Kubeconfig { path, master } => from_kubeconfig(path, master.as_deref())
                 .await
                 .map_err(|source| AccessError::Kubeconfig { path: path.clone(), source })?,
+            Self::User(user) => {
+                user.load().await.map_err(|source| AccessError::Kubeconfig { path: user.path(), source })?
+            }
         };
         // As in client-go, credentials are for servers that TLS identifies.
         let has_dropped_credentials =
@@ -109,7 +156,14 @@ impl Access {
 }
 
 async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, KubeconfigError> {
-    let mut kubeconfig = Kubeconfig::read_from(path)?;
+    from_parsed(Kubeconfig::read_from(path)?, master, &KubeConfigOptions::default()).await
+}
+
+async fn from_parsed(
+    mut kubeconfig: Kubeconfig,
+    master: Option<&str>,
+    options: &KubeConfigOptions,
+) -> Result<Config, KubeconfigError> {
     for named in &mut kubeconfig.clusters {
         if let Some(cluster) = &mut named.cluster {
             let server = master.map(str::to_owned).or_else(|| cluster.server.clone());
@@ -117,18 +171,22 @@ async fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, Ku
             cluster.server = server.map(|server| with_scheme(&server, has_tls(cluster)));
         }
     }
-    let proxy_url = proxy_url(&kubeconfig);
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    let proxy_url = proxy_url(&kubeconfig, options);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, options).await?;
     // The library adds the environment's proxy; see `crate::http_client`.
     config.proxy_url = proxy_url.map(|url| url.parse()).transpose().map_err(KubeconfigError::ParseProxyUrl)?;
     Ok(config)
 }
 
-/// Returns the `proxy-url` of the cluster of the current context.
-fn proxy_url(kubeconfig: &Kubeconfig) -> Option<String> {
-    let name = kubeconfig.current_context.as_deref()?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
-    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+/// Returns the `proxy-url` of the selected cluster, or that of the current context.
+fn proxy_url(kubeconfig: &Kubeconfig, options: &KubeConfigOptions) -> Option<String> {
+    let of_context = || {
+        let name = options.context.as_deref().or(kubeconfig.current_context.as_deref())?;
+        let context = kubeconfig.contexts.iter().find(|context| context.name == name)?.context.as_ref()?;
+        Some(context.cluster.as_str())
+    };
+    let name = options.cluster.as_deref().or_else(of_context)?;
+    let cluster = kubeconfig.clusters.iter().find(|cluster| cluster.name == name)?.cluster.as_ref()?;
     cluster.proxy_url.clone().filter(|url| !url.is_empty())
 }
 

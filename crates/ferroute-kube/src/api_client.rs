@@ -27,7 +27,7 @@ use crate::{
     access::{Access, AccessError, Loaded},
     api_server::Timing,
     error::{ApiError, Cause, chain},
-    http_client::{self, TokenFile},
+    http_client::{self, TokenError, TokenFile},
     rate_limiter::RateLimiter,
     response::{media_type, read_status, retry_after},
 };
@@ -61,6 +61,8 @@ pub(crate) struct ApiClient {
 pub(crate) struct Connection {
     pub(crate) client: Client,
     token: Option<Arc<TokenFile>>,
+    /// The namespace of the kubeconfig's context.
+    pub(crate) namespace: Arc<str>,
     /// How long the credentials are valid; `None` if they do not expire.
     validity: Option<Validity>,
     pub(crate) url: Arc<str>,
@@ -88,6 +90,17 @@ impl Validity {
 }
 
 impl Connection {
+    /// Returns the header `authorization` if the token is in a file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, ApiError> {
+        let unprepared =
+            |error: TokenError| ApiError::Unprepared { url: Some(self.url.to_string()), cause: Cause::whole(&error) };
+        self.token.as_ref().map(|token| token.header().map_err(unprepared)).transpose()
+    }
+
     /// Reports whether the credentials should be renewed.
     fn expires_soon(&self) -> bool {
         self.validity.is_some_and(|validity| Instant::now() >= validity.renew_at)
@@ -332,6 +345,7 @@ impl ApiClient {
         let Loaded { mut config, plugin, token_file, has_dropped_credentials } =
             loaded.map_err(|error| unprepared(None, &error))?;
         let url: Arc<str> = config.cluster_url.to_string().trim_end_matches('/').into();
+        let namespace = config.default_namespace.as_str().into();
         let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
         if has_dropped_credentials && !self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
             tracing::warn!(%url, "the credentials of the kubeconfig are not used, because the server's URL is not https");
@@ -359,7 +373,7 @@ impl ApiClient {
             built.map_err(|error| ApiError::Unprepared { url: Some(url.to_string()), cause: Cause::whole(&error) })?;
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let token = token_file.map(|path| Arc::new(TokenFile::new(path)));
-        Ok(Connection { client, token, validity, url: url.clone(), host, number })
+        Ok(Connection { client, token, namespace, validity, url: url.clone(), host, number })
     }
 
     /// Drops a connection, unless another request has replaced it already.
@@ -386,8 +400,7 @@ impl ApiClient {
         if let Some(content_type) = request.content_type {
             http_request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
         }
-        if let Some(token) = &connection.token {
-            let token = token.header().map_err(|error| unprepared(&error))?;
+        if let Some(token) = connection.authorization()? {
             http_request.headers_mut().insert(header::AUTHORIZATION, token);
         }
         let waited = self.timing.response_timeout;

@@ -12,7 +12,7 @@
 //! only names and versions stay. Streaming lists are used where the server supports them, else lists in pages.
 //!
 //! `kube-client` provides kubeconfigs, credentials and TLS. Beside that, an [`ApiWriter`] writes Events and removes a
-//! taint from the Node. What is *not* here: the meaning of objects, and when to write.
+//! taint from the Node. A [`Cluster`] runs programs in pods with the rights of a user, as `kubectl exec` does. What is *not* here: the meaning of objects, and when to write.
 //!
 //! # Example
 //!
@@ -44,8 +44,10 @@
 mod access;
 mod api_client;
 mod api_server;
+mod cluster;
 mod decode;
 mod error;
+mod exec;
 mod http_client;
 mod plugin;
 mod protobuf;
@@ -58,9 +60,11 @@ mod split;
 pub mod testing;
 mod writer;
 
-pub use access::AccessError;
+pub use access::{AccessError, UserAccess};
 pub use api_client::{RequestCounter, RequestResult};
 pub use api_server::{ApiServer, ServerTimeError, Timing};
+pub use cluster::{Cluster, ClusterError};
 pub use error::{ApiError, Cause};
+pub use exec::{ExecOutput, PodContainer};
 pub use resource::Permission;
 pub use writer::{ApiWriter, EventHandle, EventType, KubeEvent, ObjectReference, WriteError};

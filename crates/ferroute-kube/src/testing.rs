@@ -1,11 +1,12 @@
 //! A fake API server for tests: it serves lists and watches over HTTP, in JSON and protobuf, and fails on demand.
 //!
 //! It stores objects without validation, and the history of all changes, so that it can list any earlier version. It
-//! supports the requests of a proxy only, including writes.
+//! supports the requests of a proxy, including writes, and those of `kubectl ferroute`: it runs programs in pods.
 
 mod behaviour;
 mod body;
 pub(crate) mod encode;
+mod exec;
 pub mod fuzz;
 mod serve;
 mod store;
@@ -29,8 +30,11 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-pub use self::behaviour::{Behaviour, Fault, Streaming};
-use self::{behaviour::Signals, store::Store};
+use self::{behaviour::Signals, exec::ExecHandler, store::Store};
+pub use self::{
+    behaviour::{Behaviour, Fault, Streaming},
+    exec::{ExecRequest, ExecResponse},
+};
 
 /// A fake API server on a free port of the loopback interface. Dropping it stops it.
 #[derive(Debug)]
@@ -58,6 +62,9 @@ struct State {
     accept_headers: Vec<String>,
     authorization_headers: Vec<String>,
     writes: Vec<(String, Value)>,
+    /// Objects that a user reads, and no proxy.
+    pods: Vec<Value>,
+    exec: Option<ExecHandler>,
 }
 
 impl Shared {
@@ -122,6 +129,16 @@ impl FakeApiServer {
         let state = self.shared.state();
         let now = state.store.version();
         state.store.at(now, resource).into_values().filter(store::matches_label_selector).collect()
+    }
+
+    /// Sets the pods, which are served to users.
+    pub fn set_pods(&self, pods: Vec<Value>) {
+        self.shared.state().pods = pods;
+    }
+
+    /// Sets the function that responds to requests to run a program in a pod.
+    pub fn set_exec(&self, respond: impl Fn(&ExecRequest) -> ExecResponse + Send + Sync + 'static) {
+        self.shared.state().exec = Some(ExecHandler(Arc::new(respond)));
     }
 
     /// Discards the history, so that no watch or list can begin before the current version.
@@ -224,7 +241,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         connections.spawn(async move {
             let service = service_fn(move |request| serve::respond(Arc::clone(&shared), request));
             // Lost clients and injected faults are expected.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).with_upgrades().await;
         });
         while connections.try_join_next().is_some() {}
     }

@@ -15,7 +15,7 @@ use super::{
     Behaviour, Fault, Shared, Streaming,
     behaviour::Signals,
     body::{Disconnected, Writer, write_endless, write_garbage},
-    encode,
+    encode, exec,
     store::{self, Change},
     write,
 };
@@ -112,6 +112,14 @@ pub(super) async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> 
         Some(Fault::RetryAfter(seconds)) => return Ok(status(429, media_type, Some(seconds))),
         Some(Fault::Html) => return Ok(whole(StatusCode::OK, "text/html", "<html>Please log in</html>".into())),
         Some(Fault::Cut(_) | Fault::Stall(_) | Fault::Garbage { .. } | Fault::Endless(_)) | None => {}
+    }
+    if request.uri().path().ends_with("/exec") {
+        return Ok(exec::respond(&shared, request));
+    }
+    let query = request.uri().query().unwrap_or_default();
+    if let Some(response) = exec::read(&shared, request.uri().path(), query).filter(|_| request.method() == Method::GET)
+    {
+        return Ok(response);
     }
     if request.method() != Method::GET || request.uri().path().starts_with("/api/v1/nodes/") {
         return Ok(write::respond(&shared, request).await);
