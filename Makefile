@@ -90,11 +90,13 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 BIN_DIR := $(DESTDIR)$(PREFIX)/bin
 MAN_DIR := $(DESTDIR)$(PREFIX)/share/man/man1
+# Other names of the program, under which it behaves as kube-proxy, as a plugin of kubectl, and as that plugin's completions.
+LINKS := kube-proxy kubectl-ferroute kubectl_complete-ferroute
 
 install:
 	@[ -x $(FERROUTE) ] || { echo "$(FERROUTE) does not exist: run make release first" >&2; exit 1; }
 	install -D -m 755 $(FERROUTE) $(BIN_DIR)/ferroute
-	ln -sf ferroute $(BIN_DIR)/kube-proxy
+	for link in $(LINKS); do ln -sf ferroute $(BIN_DIR)/$$link; done
 	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	$(FERROUTE) man $(MAN_DIR)
 	@set -e; for name in ferroute kube-proxy; do \
@@ -106,7 +108,7 @@ install:
 
 # Removes the files of `make install`.
 uninstall:
-	rm -f $(BIN_DIR)/ferroute $(BIN_DIR)/kube-proxy $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
+	rm -f $(addprefix $(BIN_DIR)/,ferroute $(LINKS)) $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
 	cd $(DESTDIR)$(PREFIX)/share && rm -f \
 	    $(foreach name,ferroute kube-proxy,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
 

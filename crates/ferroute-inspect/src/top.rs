@@ -12,7 +12,6 @@ mod screen;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    io::Write as _,
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
@@ -23,7 +22,7 @@ use ferroute_iptables::{
     ChainName, Rule, SavedRules, TableName, Target,
     plan::{SharedChain, is_service_chain},
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::counters::Counters;
 
@@ -32,7 +31,7 @@ pub use self::counters::Counters;
 pub struct Sample(BTreeMap<String, BTreeMap<SocketAddr, u64>>);
 
 /// The rate of a service port.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// The service port, `namespace/name:port`.
@@ -44,7 +43,7 @@ pub struct Row {
 }
 
 /// The rate of an endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointRate {
     /// Address and port.
@@ -145,18 +144,37 @@ pub fn show(interval: Duration) -> anyhow::Result<()> {
     screen::run(Counters::open()?, interval)
 }
 
-/// Prints the rates of one interval.
+/// Returns the rates of one interval.
 ///
 /// # Errors
-/// If the counters cannot be read or standard output cannot be written.
-pub fn print_once(interval: Duration) -> anyhow::Result<()> {
+/// If the counters cannot be read.
+pub fn read_once(interval: Duration) -> anyhow::Result<Vec<Row>> {
     let mut counters = Counters::open()?;
     let (before, start) = (counters.read()?, Instant::now());
     thread::sleep(interval);
-    let rows = rates(&before, &counters.read()?, start.elapsed());
-    let mut text = String::new();
-    write_rows_into(&mut text, &rows, FILE_WIDTH, usize::MAX)?;
-    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
+    Ok(rates(&before, &counters.read()?, start.elapsed()))
+}
+
+/// Returns the sum of the rates of several nodes, in the order of [`rates`].
+pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
+    let mut sums: BTreeMap<String, BTreeMap<SocketAddr, f64>> = BTreeMap::new();
+    for row in nodes.into_iter().flatten() {
+        let endpoints = sums.entry(row.service_port).or_default();
+        for rate in row.endpoints {
+            *endpoints.entry(rate.endpoint).or_default() += rate.per_second;
+        }
+    }
+    let rows = sums.into_iter().map(|(service_port, endpoints)| {
+        let total: f64 = endpoints.values().sum();
+        let share = |rate: f64| if total > 0.0 { rate / total } else { 0.0 };
+        let rate = |(endpoint, rate)| EndpointRate { endpoint, per_second: rate, share: share(rate) };
+        let mut endpoints: Vec<EndpointRate> = endpoints.into_iter().map(rate).collect();
+        endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
+        Row { service_port, per_second: total, endpoints }
+    });
+    let mut rows: Vec<Row> = rows.collect();
+    rows.sort_by(|one, other| other.per_second.total_cmp(&one.per_second));
+    rows
 }
 
 /// Writes a table of at most `lines` lines, including the header, each of at most `width` characters. The endpoints with
@@ -196,7 +214,7 @@ const ENDPOINTS: &str = "endpoints with their shares";
 /// The width of the rate.
 const RATE_WIDTH: usize = 9;
 /// The maximum width of a line if the output is not a terminal.
-const FILE_WIDTH: usize = 240;
+pub const FILE_WIDTH: usize = 240;
 
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ mod preflight;
 mod render;
 mod replay;
 mod run;
+mod status;
 mod top;
 mod trace;
 mod ui;
@@ -33,6 +34,9 @@ use ferroute_proxy::{
     modes::{CalledAs, REGISTRY, WORKER_COMMAND},
 };
 use serde::Serialize;
+
+pub(crate) use self::top::parse_interval;
+use crate::kubectl::{self, KubectlArgs};
 
 /// The Kubernetes service proxy: turns a Service's stable address into one of its endpoints.
 #[derive(Debug, Parser)]
@@ -58,6 +62,10 @@ pub(crate) enum Command {
     Render(render::RenderArgs),
     /// Explain how the proxy handles an object, and why
     Explain(explain::ExplainArgs),
+    /// Show the state of the proxy that runs on this node
+    ///
+    /// The exit status is 0 if the proxy is ready or, with --service, if it has applied the versions it has received.
+    Status(status::StatusArgs),
     /// Diagnose Service problems on this host and suggest fixes
     Doctor(doctor::DoctorArgs),
     /// List what a switch of modes changes on this node
@@ -79,6 +87,9 @@ pub(crate) enum Command {
     Trace(Box<trace::TraceArgs>),
     /// Show the node in a browser: Services, paths of packets, syncs
     Ui(Box<ui::UiArgs>),
+    /// Inspect all nodes of a cluster, as kubectl ferroute does
+    #[command(arg_required_else_help = true)]
+    Kubectl(Box<KubectlArgs>),
     /// Run a small cluster in network namespaces on this machine
     Demo(ferroute_demo::DemoArgs),
     /// Print the completion script of a shell
@@ -155,6 +166,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Render(args) => to_stdout(|out| render::run(args, verbosity, out)),
         Command::Explain(args) => to_stdout(|out| explain::run(args, verbosity, out)),
         Command::Trace(args) => Ok(or_unclear(to_stdout(|out| trace::run(args, verbosity, out)))),
+        Command::Status(args) => Ok(or_unclear(to_stdout(|out| status::run(args, out)))),
         Command::Doctor(args) => Ok(or_unclear(to_stdout(|out| doctor::run(args, verbosity, out)))),
         Command::Preflight(args) => to_stdout(|out| preflight::run(args, verbosity, out)),
         Command::Diff(args) => Ok(or_unclear(to_stdout(|out| diff::run(args, verbosity, out)))),
@@ -162,6 +174,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Bundle(args) => bundle::run(args).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => Ok(or_unclear(to_stdout(|out| replay::run(args, out)))),
         Command::Ui(args) => ui::run(args, verbosity).map(|()| ExitCode::SUCCESS),
+        Command::Kubectl(args) => Ok(kubectl::run(args, verbosity)),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
@@ -181,7 +194,7 @@ fn or_unclear(answer: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 /// Prints to standard output. A closed pipe (`ferroute render | head`) is not an error.
-fn to_stdout<T: Termination>(
+pub(crate) fn to_stdout<T: Termination>(
     print: impl FnOnce(&mut BufWriter<StdoutLock<'_>>) -> anyhow::Result<T>,
 ) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
@@ -197,7 +210,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// The exit status of a yes-or-no command without an answer.
-const UNCLEAR: u8 = 2;
+pub(crate) const UNCLEAR: u8 = 2;
 
 #[cfg(test)]
 mod deploy_tests;

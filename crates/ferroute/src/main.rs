@@ -4,6 +4,7 @@
 //! the daemon, `ferroute-inspect` for commands that read only.
 
 mod commands;
+mod kubectl;
 
 use std::{path::Path, process::ExitCode};
 
@@ -11,15 +12,20 @@ use ferroute_proxy::logging;
 
 fn main() -> ExitCode {
     ferroute_netlink::tune_allocator();
-    let result = if is_called_kube_proxy() { commands::run_kube_proxy() } else { commands::run() };
+    let result = match program_name().as_str() {
+        "kube-proxy" => commands::run_kube_proxy(),
+        "kubectl-ferroute" => kubectl::run_plugin(),
+        "kubectl_complete-ferroute" => kubectl::complete_plugin(),
+        _ => commands::run(),
+    };
     let status = result.unwrap_or_else(|error| commands::report(&error, ExitCode::FAILURE));
     logging::flush(logging::EXIT_FLUSH);
     status
 }
 
-/// Reports whether the program was called by the name `kube-proxy`, such as by a link: then the whole command line is
-/// kube-proxy's.
-fn is_called_kube_proxy() -> bool {
+/// Returns the name by which the program was called. Under the name of a link, the whole command line is that of another program:
+/// `kube-proxy`, or a plugin of kubectl, which finds plugins and their completions by name.
+fn program_name() -> String {
     let program = std::env::args_os().next().unwrap_or_default();
-    Path::new(&program).file_name().is_some_and(|name| name == "kube-proxy")
+    Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

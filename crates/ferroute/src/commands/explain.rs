@@ -43,7 +43,7 @@ struct ExplainServiceArgs {
     output: Output,
 }
 
-fn parse_name(text: &str) -> Result<String, String> {
+pub(super) fn parse_name(text: &str) -> Result<String, String> {
     match text.split('/').collect::<Vec<_>>().as_slice() {
         [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(text.to_owned()),
         _ => Err("must be NAMESPACE/NAME".to_owned()),

@@ -1,9 +1,14 @@
 //! `ferroute top`: shows the busiest Services, from the kernel's counters.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    time::Duration,
+};
 
 use clap::Args;
-use ferroute_inspect::top;
+use ferroute_inspect::top::{self, FILE_WIDTH};
+
+use super::Output;
 
 /// Arguments of `ferroute top`.
 #[derive(Args, Debug)]
@@ -16,15 +21,25 @@ pub(crate) struct TopArgs {
     /// This is the default if standard input or output is not a terminal.
     #[arg(long)]
     once: bool,
+    /// Output format; json prints one table
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 /// Shows the busiest Services until the user quits, or prints them once.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     let is_interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
-    if args.once || !is_interactive { top::print_once(args.interval) } else { top::show(args.interval) }
+    if is_interactive && !args.once && args.output == Output::Text {
+        return top::show(args.interval);
+    }
+    let rows = top::read_once(args.interval)?;
+    let mut out = std::io::stdout().lock();
+    args.output.write(&mut out, &rows, |text| top::write_rows_into(text, &rows, FILE_WIDTH, usize::MAX))?;
+    Ok(out.flush()?)
 }
 
-fn parse_interval(text: &str) -> Result<Duration, String> {
+/// Parses a time that is more than zero.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(time) if time.is_zero() => Err("must be more than zero".to_owned()),
         Ok(time) => Ok(time),

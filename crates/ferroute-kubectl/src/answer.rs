@@ -1,0 +1,94 @@
+//! Commands on all nodes, and their answers.
+
+use std::{sync::Arc, time::Duration};
+
+use ferroute_kube::{Cluster, ExecOutput};
+use serde::de::DeserializeOwned;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use crate::NodeProxy;
+
+/// How the nodes of a cluster are asked.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// The API server.
+    pub cluster: Cluster,
+    /// How many nodes are asked at a time.
+    pub parallel: usize,
+    /// How long a command on a node may take.
+    pub limit: Duration,
+}
+
+/// The answer of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeAnswer<T> {
+    /// The node and its proxy.
+    pub proxy: NodeProxy,
+    /// The answer, or why there is none.
+    pub result: Result<T, String>,
+}
+
+impl Fleet {
+    /// Asks all nodes, some at a time. Returns the answers in the order of `proxies`.
+    pub async fn ask<T, F>(&self, proxies: &[NodeProxy], ask: impl Fn(Self, NodeProxy) -> F) -> Vec<NodeAnswer<T>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, String>> + Send + 'static,
+    {
+        let permits = Arc::new(Semaphore::new(self.parallel.max(1)));
+        let mut tasks = JoinSet::new();
+        for (index, proxy) in proxies.iter().enumerate() {
+            let (permits, proxy) = (permits.clone(), proxy.clone());
+            let answer = ask(self.clone(), proxy.clone());
+            tasks.spawn(async move {
+                // Closed never.
+                let _permit = permits.acquire().await;
+                let result = match proxy.problem.clone() {
+                    Some(problem) => Err(problem),
+                    None => answer.await,
+                };
+                (index, NodeAnswer { proxy, result })
+            });
+        }
+        let mut answers = tasks.join_all().await;
+        answers.sort_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Runs `ferroute` on a node.
+    ///
+    /// # Errors
+    /// If it cannot be run, or does not end in time.
+    pub async fn run(&self, proxy: &NodeProxy, arguments: &[&str]) -> Result<ExecOutput, String> {
+        let command: Vec<String> = ["ferroute"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
+        let output = self.cluster.exec(&proxy.container, &command, self.limit).await;
+        output.map_err(|error| ferroute_core::error_chain(&error))
+    }
+
+    /// Runs `ferroute` on a node with the configuration of its proxy.
+    ///
+    /// # Errors
+    /// As [`Fleet::run`].
+    pub async fn run_configured(&self, proxy: &NodeProxy, arguments: &[&str]) -> Result<ExecOutput, String> {
+        let flags = proxy.flags.iter().map(String::as_str);
+        self.run(proxy, &arguments.iter().copied().chain(flags).collect::<Vec<_>>()).await
+    }
+}
+
+/// Returns standard output if the command has an answer, which its exit status also shows for answers like "no".
+pub(crate) fn answered(output: ExecOutput, statuses: &[i32]) -> Result<Vec<u8>, String> {
+    if statuses.contains(&output.status) {
+        return Ok(output.stdout);
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
+    Err(match last {
+        Some(line) => format!("ferroute exited with status {}: {}", output.status, line.trim()),
+        None => format!("ferroute exited with status {}", output.status),
+    })
+}
+
+/// Decodes an answer in JSON.
+pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| format!("invalid answer of the node: {error}"))
+}

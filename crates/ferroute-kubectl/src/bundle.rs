@@ -1,0 +1,50 @@
+//! `kubectl ferroute bundle`: the recordings of all nodes in one archive.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use crate::{Fleet, NodeProxy, answer::answered};
+
+/// Writes a tar archive with the bundle of each node, `NODE.json`, and the failures, `failures.txt`, if there are any. Returns
+/// the failures by node.
+///
+/// # Errors
+/// If the archive cannot be written.
+pub async fn write_bundles_into(
+    out: impl Write,
+    fleet: &Fleet,
+    proxies: &[NodeProxy],
+) -> io::Result<BTreeMap<String, String>> {
+    let mut archive = tar::Builder::new(out);
+    let mut failures = BTreeMap::new();
+    // Bundles of large clusters are large, so only those of a few nodes are in memory at a time.
+    for some in proxies.chunks(fleet.parallel.max(1)) {
+        let answers =
+            fleet.ask(some, |fleet, proxy| async move { answered(fleet.run(&proxy, &["bundle"]).await?, &[0]) });
+        for answer in answers.await {
+            match answer.result {
+                Ok(bundle) => append(&mut archive, &format!("{}.json", answer.proxy.node), &bundle)?,
+                Err(error) => _ = failures.insert(answer.proxy.node, error),
+            }
+        }
+    }
+    if !failures.is_empty() {
+        let text: String = failures.iter().map(|(node, error)| format!("{node}: {error}\n")).collect();
+        append(&mut archive, "failures.txt", text.as_bytes())?;
+    }
+    archive.into_inner()?.flush()?;
+    Ok(failures)
+}
+
+fn append(archive: &mut tar::Builder<impl Write>, name: &str, contents: &[u8]) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(contents.len() as u64);
+    // Bundles contain the names of Services, which are not for everybody.
+    header.set_mode(0o600);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    header.set_mtime(now.as_secs());
+    archive.append_data(&mut header, name, contents)
+}

@@ -1,0 +1,32 @@
+//! The proxies on all nodes of a cluster, for `kubectl ferroute`.
+//!
+//! ```text
+//!   Selection ──► proxies ──► run `ferroute ...` in each pod, some at a time ──► answers and failures by node ──► text, JSON
+//!   (API server)  (pods)      (as kubectl exec does)
+//! ```
+//!
+//! Every answer is that of a command which can also be run on the node itself. A node that does not answer is part of the
+//! result, and does not affect the others.
+//!
+//! What is *not* here: the command line, and what the commands do on a node.
+
+mod answer;
+mod bundle;
+mod proxies;
+mod same;
+mod status;
+mod table;
+mod top;
+mod trace;
+mod wait;
+
+pub use self::{
+    answer::{Fleet, NodeAnswer},
+    bundle::write_bundles_into,
+    proxies::{DEFAULT_PODS, NodeProxy, Selection},
+    same::{Same, same_everywhere, write_same_into},
+    status::{Doctor, Drift, NodeReport, is_good, statuses, write_statuses_into},
+    top::{ClusterTop, top},
+    trace::{ClusterTrace, Hop, TraceQuery, parse_source, trace, write_trace_into},
+    wait::{Waited, parse_service, wait_in_force},
+};

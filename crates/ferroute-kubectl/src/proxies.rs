@@ -1,0 +1,223 @@
+//! The pods of the proxies, one on each node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, bail};
+use ferroute_kube::{Cluster, PodContainer};
+use serde::Deserialize;
+
+/// Which proxies are asked.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// The namespace of the proxies.
+    pub namespace: String,
+    /// The labels of the proxies' pods; by default, those of [`DEFAULT_PODS`] that some pod has.
+    pub pods: Option<String>,
+    /// The names of nodes; empty for all.
+    pub nodes: Vec<String>,
+    /// The labels of nodes.
+    pub selector: Option<String>,
+}
+
+/// The proxy on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeProxy {
+    /// The name of the node.
+    pub node: String,
+    /// The container that the proxy runs in.
+    pub container: PodContainer,
+    /// The flags of its configuration, for commands that need the same.
+    pub flags: Vec<String>,
+    /// Why it cannot be asked.
+    pub problem: Option<String>,
+}
+
+/// The labels of the pods in `deploy/kubernetes`, and of those in kubeadm's DaemonSet.
+pub const DEFAULT_PODS: [&str; 2] = ["app=ferroute", "k8s-app=kube-proxy"];
+
+impl Selection {
+    /// Returns the proxies by the names of their nodes.
+    ///
+    /// # Errors
+    /// If they cannot be listed, or there are none.
+    pub async fn proxies(&self, cluster: &Cluster) -> anyhow::Result<Vec<NodeProxy>> {
+        let selectors = self.pods.as_deref().map_or(DEFAULT_PODS.to_vec(), |pods| vec![pods]);
+        let mut pods = Vec::new();
+        for selector in &selectors {
+            pods = self.pods(cluster, selector).await?;
+            if !pods.is_empty() {
+                break;
+            }
+        }
+        if pods.is_empty() {
+            bail!("no pods with the labels {} in namespace {}", selectors.join(" or "), self.namespace);
+        }
+        let mut proxies: BTreeMap<String, NodeProxy> = BTreeMap::new();
+        for proxy in pods.into_iter().filter_map(NodeProxy::new) {
+            // While a pod is replaced, there are two on the node.
+            let better = proxies.get(&proxy.node).is_none_or(|other| other.problem.is_some());
+            if better {
+                proxies.insert(proxy.node.clone(), proxy);
+            }
+        }
+        if let Some(selector) = &self.selector {
+            let names = node_names(cluster, selector).await?;
+            proxies.retain(|node, _| names.contains(node));
+        }
+        if !self.nodes.is_empty() {
+            if let Some(missing) = self.nodes.iter().find(|node| !proxies.contains_key(*node)) {
+                bail!("no proxy runs on node {missing}");
+            }
+            proxies.retain(|node, _| self.nodes.contains(node));
+        }
+        if proxies.is_empty() {
+            bail!("no proxy runs on the selected nodes");
+        }
+        Ok(proxies.into_values().collect())
+    }
+
+    async fn pods(&self, cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Pod>> {
+        let path = format!("/api/v1/namespaces/{}/pods?labelSelector={}", encode(&self.namespace), encode(selector));
+        let list: List<Pod> = cluster.get(&path).await.context("cannot list the pods of the proxies")?;
+        Ok(list.items)
+    }
+}
+
+async fn node_names(cluster: &Cluster, selector: &str) -> anyhow::Result<BTreeSet<String>> {
+    let path = format!("/api/v1/nodes?labelSelector={}", encode(selector));
+    let list: List<Named> = cluster.get(&path).await.context("cannot list nodes")?;
+    Ok(list.items.into_iter().map(|node| node.metadata.name).collect())
+}
+
+impl NodeProxy {
+    /// Returns the proxy of a pod; `None` if the pod is on no node yet.
+    fn new(pod: Pod) -> Option<Self> {
+        let Pod { metadata, spec, status } = pod;
+        let node = spec.node_name.filter(|node| !node.is_empty())?;
+        let is_proxy = |container: &&Container| ["ferroute", "kube-proxy"].contains(&container.name.as_str());
+        let container = spec.containers.iter().find(is_proxy).or(spec.containers.first());
+        let problem = match (status.phase.as_str(), &metadata.deletion_timestamp) {
+            (_, Some(_)) => Some("the pod is terminating".to_owned()),
+            ("Running", None) => None,
+            (phase, None) => Some(format!("the pod is {phase}")),
+        };
+        let words = container.into_iter().flat_map(|container| container.command.iter().chain(&container.args));
+        let mut flags = configuration(words);
+        flags.push(format!("--hostname-override={node}"));
+        let container = container.map(|container| container.name.clone()).unwrap_or_default();
+        let container = PodContainer { namespace: metadata.namespace, pod: metadata.name, container };
+        Some(Self { node, container, flags, problem })
+    }
+}
+
+/// Returns the flags of a proxy's command line that select the configuration, the mode and the API server.
+fn configuration<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut flags = Vec::new();
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--") else { continue };
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (flag, words.peek().map(|value| (*value).clone())),
+        };
+        // Variables are expanded by the kubelet only.
+        if let Some(value) = value.filter(|value| CONFIGURATION.contains(&name) && !value.contains("$(")) {
+            flags.push(format!("--{name}={value}"));
+        }
+    }
+    flags
+}
+
+/// The flags that commands have in common with `ferroute run`, without the name of the node.
+const CONFIGURATION: [&str; 5] = ["config", "kubeconfig", "manifests", "master", "proxy-mode"];
+
+/// Encodes text for a URL.
+pub(crate) fn encode(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+/// A list of objects.
+#[derive(Debug, Deserialize)]
+pub(crate) struct List<T> {
+    pub(crate) items: Vec<T>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    metadata: Metadata,
+}
+
+/// The fields of a Pod that are read.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Pod {
+    metadata: Metadata,
+    pub(crate) spec: PodSpec,
+    #[serde(default)]
+    pub(crate) status: PodStatus,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    namespace: String,
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodSpec {
+    pub(crate) node_name: Option<String>,
+    #[serde(default)]
+    pub(crate) host_network: bool,
+    #[serde(default)]
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Container {
+    name: String,
+    #[serde(default)]
+    command: Vec<String>,
+    #[serde(default)]
+    args: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodStatus {
+    phase: String,
+    #[serde(rename = "podIP")]
+    pub(crate) pod_ip: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_of_the_proxy_is_passed_to_commands() {
+        let flags = |line: &str| configuration(line.split(' ').map(str::to_owned).collect::<Vec<_>>().iter());
+        assert_eq!(
+            flags("run --config=/c.conf --hostname-override=$(NODE_NAME) --proxy-mode nftables -v 3"),
+            ["--config=/c.conf", "--proxy-mode=nftables"]
+        );
+        assert_eq!(flags("kube-proxy --master $(SERVER) --cleanup"), [""; 0]);
+    }
+
+    #[test]
+    fn pods_that_do_not_run_have_a_problem() {
+        let proxy = |pod: serde_json::Value| NodeProxy::new(serde_json::from_value(pod).expect("a pod"));
+        let pod = |phase: &str| {
+            serde_json::json!({"metadata": {"name": "a", "namespace": "n"}, "status": {"phase": phase},
+                "spec": {"nodeName": "node-1", "containers": [{"name": "sidecar"}, {"name": "ferroute"}]}})
+        };
+        let running = proxy(pod("Running")).expect("a proxy");
+        assert_eq!((running.problem, running.container.container.as_str()), (None, "ferroute"));
+        assert_eq!(proxy(pod("Pending")).and_then(|proxy| proxy.problem).as_deref(), Some("the pod is Pending"));
+        let mut unscheduled = pod("Pending");
+        unscheduled["spec"]["nodeName"] = serde_json::Value::Null;
+        assert_eq!(proxy(unscheduled), None);
+    }
+}

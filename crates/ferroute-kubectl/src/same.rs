@@ -1,0 +1,79 @@
+//! Commands whose text is shown by node: nodes with the same text are shown together.
+
+use std::fmt;
+
+use ferroute_core::{Escaped, EscapedLines};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    Fleet, NodeAnswer, NodeProxy,
+    answer::{answered, decode},
+};
+
+/// What a command prints on some nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Same {
+    /// The nodes.
+    pub nodes: Vec<String>,
+    /// What it prints, as JSON or a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Value>,
+    /// Why there is no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether the command reports a problem.
+    pub problem: bool,
+}
+
+/// Runs a command with the proxy's configuration on all nodes. Its exit status is 0, or 1 or 2 for answers like "no" and "maybe".
+pub async fn same_everywhere(fleet: &Fleet, proxies: &[NodeProxy], arguments: &[String], json: bool) -> Vec<Same> {
+    let arguments = arguments.to_vec();
+    let answers = fleet.ask(proxies, |fleet, proxy| {
+        let mut arguments = arguments.clone();
+        async move {
+            if json {
+                arguments.extend(["-o", "json"].map(str::to_owned));
+            }
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            let output = fleet.run_configured(&proxy, &arguments).await?;
+            // Without any output, the exit status is that of an error.
+            let statuses: &[i32] = if output.stdout.is_empty() { &[0] } else { &[0, 1, 2] };
+            let has_problem = output.status != 0;
+            let text = answered(output, statuses)?;
+            let output = if json { decode(&text)? } else { Value::String(String::from_utf8_lossy(&text).into_owned()) };
+            Ok((output, has_problem))
+        }
+    });
+    let mut groups: Vec<Same> = Vec::new();
+    for NodeAnswer { proxy, result } in answers.await {
+        let (output, error, problem) = match result {
+            Ok((output, problem)) => (Some(output), None, problem),
+            Err(error) => (None, Some(error), true),
+        };
+        match groups.iter_mut().find(|group| group.output == output && group.error == error) {
+            Some(group) => group.nodes.push(proxy.node),
+            None => groups.push(Same { nodes: vec![proxy.node], output, error, problem }),
+        }
+    }
+    groups
+}
+
+/// Writes the texts with their nodes.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_same_into(out: &mut impl fmt::Write, groups: &[Same]) -> fmt::Result {
+    for (index, group) in groups.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "== {}", Escaped(group.nodes.join(", ")))?;
+        match (&group.output, &group.error) {
+            (Some(Value::String(text)), _) => write!(out, "{}", EscapedLines(text))?,
+            (Some(value), _) => writeln!(out, "{value}")?,
+            (None, error) => writeln!(out, "no answer: {}", Escaped(error.as_deref().unwrap_or_default()))?,
+        }
+    }
+    Ok(())
+}

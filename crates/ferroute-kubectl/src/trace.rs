@@ -1,0 +1,294 @@
+//! `kubectl ferroute trace`: a packet on the node of its source, and on the nodes of the endpoints that it may reach.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use anyhow::{Context, bail};
+use ferroute_api::{EndpointSlice, labels};
+use ferroute_core::{Escaped, EscapedLines};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    Fleet, NodeProxy,
+    answer::{answered, decode},
+    proxies::{List, Pod, encode},
+    wait::parse_service,
+};
+
+/// A packet to trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceQuery {
+    /// Namespace and name of the pod that sends it.
+    pub from: (String, String),
+    /// The destination: `ADDRESS:PORT`, or a Service as for [`parse_service`] with `:PORT` if it has several.
+    pub to: String,
+    /// The namespace of a Service without one.
+    pub namespace: String,
+    /// The transport protocol.
+    pub protocol: String,
+    /// Whether the rules in the kernel are used, rather than those that the proxy would write.
+    pub kernel: bool,
+}
+
+/// The trace of a packet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClusterTrace {
+    /// The trace on each node: first that of the source, then those of endpoints on other nodes.
+    pub hops: Vec<Hop>,
+    /// Whether all endpoints that it may reach receive it, as far as all nodes answer.
+    pub delivered: bool,
+}
+
+/// The trace on a node.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hop {
+    /// The node.
+    pub node: String,
+    /// The source of the packet there.
+    pub from: IpAddr,
+    /// Its destination there.
+    pub to: String,
+    /// The trace, as JSON or a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Value>,
+    /// Why there is no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether the packet leaves the node for a pod, or reaches a process there, in all cases.
+    pub delivered: bool,
+    #[serde(skip)]
+    reached: BTreeSet<(SocketAddr, IpAddr)>,
+}
+
+/// The fields of `ferroute trace -o json` that are read.
+#[derive(Deserialize)]
+struct Report {
+    ways: Vec<Way>,
+}
+
+#[derive(Deserialize)]
+struct Way {
+    verdict: String,
+    to: Option<SocketAddr>,
+    from: Option<IpAddr>,
+    #[serde(default)]
+    choices: Vec<Choice>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    to: SocketAddr,
+    from: IpAddr,
+}
+
+/// Parses `pod/NAME` or `pod/NAMESPACE/NAME`.
+///
+/// # Errors
+/// If it is neither.
+pub fn parse_source(text: &str, namespace: &str) -> Result<(String, String), String> {
+    match text.split('/').collect::<Vec<_>>().as_slice() {
+        ["pod" | "pods" | "po", name] if !name.is_empty() => Ok((namespace.to_owned(), (*name).to_owned())),
+        ["pod" | "pods" | "po", namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+            Ok(((*namespace).to_owned(), (*name).to_owned()))
+        }
+        _ => Err(format!("invalid source {text:?}: must be pod/NAME or pod/NAMESPACE/NAME")),
+    }
+}
+
+/// Traces a packet through the nodes that it passes. `json` selects the form of [`Hop::trace`].
+///
+/// # Errors
+/// If the objects in the query cannot be read, or no proxy runs on the node of the pod.
+pub async fn trace(
+    fleet: &Fleet,
+    proxies: &[NodeProxy],
+    query: &TraceQuery,
+    json: bool,
+) -> anyhow::Result<ClusterTrace> {
+    let (namespace, name) = &query.from;
+    let path = format!("/api/v1/namespaces/{}/pods/{}", encode(namespace), encode(name));
+    let pod: Pod = fleet.cluster.get(&path).await.context("cannot read the pod")?;
+    let (Some(node), Some(address)) = (pod.spec.node_name, pod.status.pod_ip) else {
+        bail!("pod {namespace}/{name} is on no node, or has no address yet");
+    };
+    let from: IpAddr = address.parse().with_context(|| format!("invalid address of pod {namespace}/{name}"))?;
+    let proxy_on = |node: &str| proxies.iter().find(|proxy| proxy.node == node);
+    let first = proxy_on(&node).with_context(|| format!("no proxy runs on node {node}"))?;
+    let destination = Destination::new(query).map_err(anyhow::Error::msg)?;
+    let nodes = destination.nodes(fleet).await?;
+    let hop = trace_on(fleet, first, query, from, &destination.text, pod.spec.host_network, json).await;
+    // The endpoints on other nodes, one for each: rules do not depend on the endpoint there.
+    let mut next: BTreeMap<&str, (SocketAddr, IpAddr)> = BTreeMap::new();
+    for (to, from) in &hop.reached {
+        if let Some(other) = nodes.get(&to.ip()).filter(|other| **other != node) {
+            next.entry(other).or_insert((*to, *from));
+        }
+    }
+    let followed: Vec<NodeProxy> = next.keys().filter_map(|node| proxy_on(node).cloned()).collect();
+    let answers = fleet.ask(&followed, |fleet, proxy| {
+        let (to, from) = next[proxy.node.as_str()];
+        let query = query.clone();
+        async move { Ok(trace_on(&fleet, &proxy, &query, from, &to.to_string(), false, json).await) }
+    });
+    let mut hops = vec![hop];
+    for answer in answers.await {
+        let (to, from) = next[answer.proxy.node.as_str()];
+        let failed = |error| Hop::failed(answer.proxy.node.clone(), from, to.to_string(), error);
+        hops.push(answer.result.unwrap_or_else(failed));
+    }
+    for (node, (to, from)) in &next {
+        if proxy_on(node).is_none() {
+            hops.push(Hop::failed((*node).to_owned(), *from, to.to_string(), "no proxy runs there".to_owned()));
+        }
+    }
+    let delivered = hops.iter().all(|hop| hop.delivered);
+    Ok(ClusterTrace { hops, delivered })
+}
+
+async fn trace_on(
+    fleet: &Fleet,
+    proxy: &NodeProxy,
+    query: &TraceQuery,
+    from: IpAddr,
+    to: &str,
+    local: bool,
+    json: bool,
+) -> Hop {
+    let failed = |error| Hop::failed(proxy.node.clone(), from, to.to_owned(), error);
+    let source = from.to_string();
+    let mut arguments = vec!["trace", "--to", to, "--proto", &query.protocol, "--from", &source];
+    if local {
+        arguments.push("--local");
+    }
+    if query.kernel {
+        arguments.push("--kernel");
+    }
+    let run = async |output: &str| {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["-o", output]).collect();
+        let output = fleet.run_configured(proxy, &arguments).await?;
+        // Status 2 is that of an error and of an unknown outcome.
+        let statuses: &[i32] = if output.stdout.is_empty() { &[] } else { &[0, 1, 2] };
+        answered(output, statuses)
+    };
+    let text = match run("json").await {
+        Ok(text) => text,
+        Err(error) => return failed(error),
+    };
+    let (report, value) = match (decode::<Report>(&text), decode::<Value>(&text)) {
+        (Ok(report), Ok(value)) => (report, value),
+        (Err(error), _) | (_, Err(error)) => return failed(error),
+    };
+    let trace = if json {
+        value
+    } else {
+        match run("text").await {
+            Ok(text) => Value::String(String::from_utf8_lossy(&text).into_owned()),
+            Err(error) => return failed(error),
+        }
+    };
+    let mut reached = BTreeSet::new();
+    for way in &report.ways {
+        reached.extend(way.choices.iter().map(|choice| (choice.to, choice.from)));
+        reached.extend(way.to.zip(way.from));
+    }
+    let delivered = !report.ways.is_empty() && report.ways.iter().all(|way| way.verdict == "delivered");
+    Hop { node: proxy.node.clone(), from, to: to.to_owned(), trace: Some(trace), error: None, delivered, reached }
+}
+
+impl Hop {
+    fn failed(node: String, from: IpAddr, to: String, error: String) -> Self {
+        Self { node, from, to, trace: None, error: Some(error), delivered: false, reached: BTreeSet::new() }
+    }
+}
+
+/// The destination, as `ferroute trace` accepts it.
+struct Destination {
+    text: String,
+    /// Namespace and name of the Service.
+    service: Option<(String, String)>,
+}
+
+impl Destination {
+    fn new(query: &TraceQuery) -> Result<Self, String> {
+        if query.to.parse::<SocketAddr>().is_ok() {
+            return Ok(Self { text: query.to.clone(), service: None });
+        }
+        let (name, port) = match query.to.rsplit_once(':') {
+            Some((name, port)) => (name, format!(":{port}")),
+            None => (query.to.as_str(), String::new()),
+        };
+        let service = parse_service(name, &query.namespace)?;
+        let parts = (service.namespace().to_owned(), service.name().to_owned());
+        Ok(Self { text: format!("{service}{port}"), service: Some(parts) })
+    }
+
+    /// Returns the nodes of the Service's endpoints.
+    async fn nodes(&self, fleet: &Fleet) -> anyhow::Result<BTreeMap<IpAddr, String>> {
+        let Some((namespace, name)) = &self.service else { return Ok(BTreeMap::new()) };
+        let selector = encode(&format!("{}={name}", labels::SERVICE_NAME));
+        let namespace = encode(namespace);
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}");
+        let slices: List<EndpointSlice> = fleet.cluster.get(&path).await.context("cannot list endpoint slices")?;
+        let mut nodes = BTreeMap::new();
+        for endpoint in slices.items.into_iter().flat_map(|slice| slice.endpoints) {
+            let address = endpoint.addresses.first().and_then(|address| address.parse().ok());
+            nodes.extend(address.zip(endpoint.node_name));
+        }
+        Ok(nodes)
+    }
+}
+
+/// Writes the traces in the order of the packet's way.
+///
+/// # Errors
+/// Only those of `out`.
+pub fn write_trace_into(out: &mut impl fmt::Write, trace: &ClusterTrace) -> fmt::Result {
+    for (index, hop) in trace.hops.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        writeln!(out, "== {}: from {} to {}", Escaped(&hop.node), hop.from, Escaped(&hop.to))?;
+        match (&hop.trace, &hop.error) {
+            (Some(Value::String(text)), _) => write!(out, "{}", EscapedLines(text))?,
+            (Some(value), _) => writeln!(out, "{value}")?,
+            (None, error) => writeln!(out, "no answer: {}", Escaped(error.as_deref().unwrap_or_default()))?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_pods() {
+        let parse = |text| parse_source(text, "shop").ok();
+        let name = |namespace: &str, name: &str| Some((namespace.to_owned(), name.to_owned()));
+        assert_eq!(parse("pod/a"), name("shop", "a"));
+        assert_eq!(parse("pod/b/a"), name("b", "a"));
+        assert_eq!([parse("a"), parse("pod/"), parse("service/a")], [None, None, None]);
+    }
+
+    #[test]
+    fn destinations_are_services_or_addresses() {
+        let destination = |to: &str| {
+            let query = TraceQuery {
+                from: ("shop".into(), "a".into()),
+                to: to.into(),
+                namespace: "shop".into(),
+                protocol: "tcp".into(),
+                kernel: true,
+            };
+            Destination::new(&query).map(|destination| destination.text).ok()
+        };
+        assert_eq!(destination("service/web:80").as_deref(), Some("shop/web:80"));
+        assert_eq!(destination("service/other/web").as_deref(), Some("other/web"));
+        assert_eq!(destination("[fd00::1]:80").as_deref(), Some("[fd00::1]:80"));
+        assert_eq!(destination("web:80"), None);
+    }
+}

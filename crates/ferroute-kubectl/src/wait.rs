@@ -1,0 +1,185 @@
+//! `kubectl ferroute wait`: until all nodes have applied a version of a Service.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use ferroute_api::{EndpointSlice, Service, labels};
+use ferroute_core::{NamespacedName, parse::ObjectVersion};
+use ferroute_proxy::ServiceVersions;
+use serde::Serialize;
+
+use crate::{
+    Fleet, NodeProxy, Selection,
+    answer::{answered, decode},
+    proxies::{List, encode},
+};
+
+/// The outcome of a wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Waited {
+    /// The Service.
+    pub service: String,
+    /// The nodes that have applied the Service and its slices.
+    pub applied: Vec<String>,
+    /// The other nodes, with the reasons.
+    pub missing: BTreeMap<String, String>,
+}
+
+/// The versions in the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Versions {
+    service: Option<u64>,
+    slices: BTreeMap<String, Option<u64>>,
+}
+
+/// Parses `service/NAME` or `service/NAMESPACE/NAME`; the kind may be abbreviated or omitted if a namespace is given.
+///
+/// # Errors
+/// If it is none of these.
+pub fn parse_service(text: &str, namespace: &str) -> Result<NamespacedName, String> {
+    let name = match text.split('/').collect::<Vec<_>>().as_slice() {
+        ["service" | "services" | "svc", name] => NamespacedName::new(namespace, name),
+        ["service" | "services" | "svc", namespace, name] | [namespace, name] => NamespacedName::new(namespace, name),
+        _ => return Err(format!("invalid Service {text:?}: must be service/NAME or service/NAMESPACE/NAME")),
+    };
+    if name.namespace().is_empty() || name.name().is_empty() {
+        return Err(format!("invalid Service {text:?}: the name is empty"));
+    }
+    Ok(name)
+}
+
+/// Waits until all selected nodes have applied the Service and its slices as they are in the API server, or until `deadline`.
+///
+/// A node is asked again until it has, and then not any more: a later change does not matter. Nodes that appear meanwhile
+/// count as well.
+///
+/// # Errors
+/// If the Service or the proxies cannot be read, or no proxy serves the Service.
+pub async fn wait_in_force(
+    fleet: &Fleet,
+    selection: &Selection,
+    service: &NamespacedName,
+    deadline: Instant,
+) -> anyhow::Result<Waited> {
+    let mut waited = Waited { service: service.to_string(), applied: Vec::new(), missing: BTreeMap::new() };
+    loop {
+        let wanted = Versions::read(fleet, service).await?;
+        let mut proxies = selection.proxies(&fleet.cluster).await?;
+        waited.applied.retain(|node| proxies.iter().any(|proxy| proxy.node == *node));
+        proxies.retain(|proxy: &NodeProxy| !waited.applied.contains(&proxy.node));
+        let name = service.to_string();
+        let answers = fleet.ask(&proxies, |fleet, proxy| {
+            let name = name.clone();
+            async move {
+                let output = fleet.run(&proxy, &["status", "--service", &name, "-o", "json"]).await?;
+                decode::<ServiceVersions>(&answered(output, &[0, 1])?)
+            }
+        });
+        waited.missing.clear();
+        for answer in answers.await {
+            match answer.result.and_then(|found| wanted.compare(&found)) {
+                Ok(()) => waited.applied.push(answer.proxy.node),
+                Err(reason) => _ = waited.missing.insert(answer.proxy.node, reason),
+            }
+        }
+        waited.applied.sort();
+        if waited.missing.is_empty() || Instant::now() >= deadline {
+            return Ok(waited);
+        }
+        tokio::time::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+    }
+}
+
+impl Versions {
+    async fn read(fleet: &Fleet, name: &NamespacedName) -> anyhow::Result<Self> {
+        let (namespace, service) = (encode(name.namespace()), encode(name.name()));
+        let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
+        let object: Service = fleet.cluster.get(&path).await.context("cannot read the Service")?;
+        let is_headless = object.spec.cluster_ip.as_deref() == Some("None");
+        let has_other_proxy = object.metadata.labels.contains_key(labels::SERVICE_PROXY_NAME);
+        if is_headless || has_other_proxy || object.spec.type_.as_deref() == Some("ExternalName") {
+            bail!("no node applies Service {name}: it is headless, has an external name, or is for another proxy");
+        }
+        let selector = encode(&format!("{}={}", labels::SERVICE_NAME, name.name()));
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}");
+        let slices: List<EndpointSlice> = fleet.cluster.get(&path).await.context("cannot list its endpoint slices")?;
+        let is_read = |slice: &EndpointSlice| {
+            let labels_of = &slice.metadata.labels;
+            slice.address_type != "FQDN"
+                && ![labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| labels_of.contains_key(*label))
+        };
+        let slices = slices.items.into_iter().filter(is_read);
+        let version = |slice: EndpointSlice| {
+            let version = ObjectVersion::from_metadata(&slice.metadata).resource;
+            (slice.metadata.name, version)
+        };
+        Ok(Self {
+            service: ObjectVersion::from_metadata(&object.metadata).resource,
+            slices: slices.map(version).collect(),
+        })
+    }
+
+    /// Returns why a node that has these versions has not applied `self`.
+    fn compare(&self, found: &ServiceVersions) -> Result<(), String> {
+        // A newer version than that which was read is fine.
+        if found.service < self.service {
+            return Err(match found.service {
+                Some(version) => format!("it has version {version} of the Service"),
+                None => "it does not have the Service".to_owned(),
+            });
+        }
+        for (name, version) in &self.slices {
+            match found.slices.get(name) {
+                None => return Err(format!("it does not have endpoint slice {name}")),
+                Some(found) if found < version => return Err(format!("it has an older endpoint slice {name}")),
+                Some(_) => {}
+            }
+        }
+        if let Some(name) = found.slices.keys().find(|name| !self.slices.contains_key(*name)) {
+            return Err(format!("it still has endpoint slice {name}"));
+        }
+        if !found.in_force {
+            return Err("it has received, but not applied the last change".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The pause before nodes are asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_named_as_for_kubectl() {
+        let parse = |text| parse_service(text, "default").map(|name| name.to_string()).ok();
+        assert_eq!(parse("service/web").as_deref(), Some("default/web"));
+        assert_eq!(parse("svc/shop/web").as_deref(), Some("shop/web"));
+        assert_eq!(parse("shop/web").as_deref(), Some("shop/web"));
+        assert_eq!([parse("web"), parse("service/"), parse("pod/shop/web")], [None, None, None]);
+    }
+
+    #[test]
+    fn a_node_has_applied_what_it_has_in_these_versions_or_newer_ones() {
+        let slices = |slices: &[(&str, u64)]| {
+            slices.iter().map(|(name, version)| ((*name).to_owned(), Some(*version))).collect::<BTreeMap<_, _>>()
+        };
+        let wanted = Versions { service: Some(5), slices: slices(&[("a", 7), ("b", 8)]) };
+        let found = |service, has: &[(&str, u64)], in_force| {
+            wanted.compare(&ServiceVersions { in_force, service, slices: slices(has) }).is_ok()
+        };
+        assert!(found(Some(5), &[("a", 7), ("b", 8)], true));
+        assert!(found(Some(6), &[("a", 9), ("b", 8)], true));
+        assert!(!found(Some(4), &[("a", 7), ("b", 8)], true));
+        assert!(!found(None, &[("a", 7), ("b", 8)], true));
+        assert!(!found(Some(5), &[("a", 6), ("b", 8)], true));
+        assert!(!found(Some(5), &[("a", 7)], true));
+        assert!(!found(Some(5), &[("a", 7), ("b", 8), ("c", 3)], true));
+        assert!(!found(Some(5), &[("a", 7), ("b", 8)], false));
+    }
+}

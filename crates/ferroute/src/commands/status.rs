@@ -1,0 +1,68 @@
+//! `ferroute status`: shows the state of the running proxy.
+
+use std::{
+    fmt::{self, Write as _},
+    io::Write,
+    process::ExitCode,
+};
+
+use clap::Args;
+use ferroute_core::NamespacedName;
+use ferroute_proxy::{
+    ServiceVersions,
+    control::{NodeStatus, request_status, request_versions},
+};
+
+use super::Output;
+
+/// Arguments of `ferroute status`.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Show which versions of this Service and its slices are applied
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = super::explain::parse_name)]
+    service: Option<String>,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
+}
+
+/// Prints the state. The exit status is 1 if the proxy is not ready, or has not applied the versions.
+pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let is_good = match args.service.as_deref().and_then(|service| service.split_once('/')) {
+        Some((namespace, name)) => {
+            let versions = request_versions(&NamespacedName::new(namespace, name))?;
+            args.output.write(out, &versions, |text| write_versions_into(text, &versions))?;
+            versions.in_force && versions.service.is_some()
+        }
+        None => {
+            let status = request_status()?;
+            args.output.write(out, &status, |text| write_status_into(text, &status))?;
+            status.ready
+        }
+    };
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
+    let NodeStatus { node, version, mode, ready, eligible, last_sync, pending, lag_seconds } = status;
+    let yes_or_no = |value: bool| if value { "yes" } else { "no" };
+    writeln!(out, "node:       {node}")?;
+    writeln!(out, "version:    {version}")?;
+    writeln!(out, "mode:       {mode}")?;
+    writeln!(out, "ready:      {}", yes_or_no(*ready))?;
+    writeln!(out, "eligible:   {}", yes_or_no(*eligible))?;
+    writeln!(out, "last sync:  {}", last_sync.as_deref().unwrap_or("never"))?;
+    writeln!(out, "pending:    {pending}")?;
+    writeln!(out, "lag:        {lag_seconds:.1}s")
+}
+
+fn write_versions_into(out: &mut String, versions: &ServiceVersions) -> fmt::Result {
+    let ServiceVersions { in_force, service, slices } = versions;
+    let text = |version: &Option<u64>| version.map_or("unknown".to_owned(), |version| version.to_string());
+    writeln!(out, "in force:   {}", if *in_force { "yes" } else { "no" })?;
+    writeln!(out, "Service:    {}", text(service))?;
+    for (name, version) in slices {
+        writeln!(out, "slice:      {name} {}", text(version))?;
+    }
+    Ok(())
+}

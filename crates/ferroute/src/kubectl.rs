@@ -1,0 +1,431 @@
+//! `kubectl ferroute`: the arguments of the plugin, and their execution.
+
+mod complete;
+
+use std::{
+    fs::File,
+    io::Write,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use ferroute_admin::version;
+use ferroute_config::LogFormat;
+use ferroute_core::EscapedLines;
+use ferroute_inspect::top::{FILE_WIDTH, write_rows_into};
+use ferroute_kube::{Cluster, UserAccess};
+use ferroute_kubectl::{
+    Fleet, NodeProxy, Selection, TraceQuery, is_good, parse_service, parse_source, same_everywhere, statuses, top,
+    trace, wait_in_force, write_bundles_into, write_same_into, write_statuses_into, write_trace_into,
+};
+use ferroute_proxy::logging;
+use serde::Serialize;
+
+use crate::commands::{UNCLEAR, parse_interval, to_stdout};
+
+/// Inspect the proxies on all nodes of a cluster, with the rights of kubectl exec.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-ferroute", bin_name = "kubectl ferroute", version = version::LONG, arg_required_else_help = true)]
+struct Plugin {
+    /// The arguments.
+    #[command(flatten)]
+    args: KubectlArgs,
+}
+
+/// Arguments of the plugin.
+#[derive(Args, Debug)]
+pub(crate) struct KubectlArgs {
+    /// The subcommand.
+    #[command(subcommand)]
+    command: Subcommands,
+    /// How the cluster is reached.
+    #[command(flatten)]
+    access: AccessArgs,
+    /// Which nodes are asked.
+    #[command(flatten)]
+    nodes: NodeArgs,
+}
+
+/// The flags of kubectl.
+#[derive(Args, Debug)]
+struct AccessArgs {
+    /// Path to the kubeconfig file
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Name of the kubeconfig context to use
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// Name of the kubeconfig cluster to use
+    #[arg(long, global = true, value_name = "NAME")]
+    cluster: Option<String>,
+    /// Name of the kubeconfig user to use
+    #[arg(long, global = true, value_name = "NAME")]
+    user: Option<String>,
+    /// User to impersonate
+    #[arg(long = "as", global = true, value_name = "NAME")]
+    impersonate: Option<String>,
+    /// Group to impersonate; can be repeated
+    #[arg(long = "as-group", global = true, value_name = "NAME")]
+    impersonate_groups: Vec<String>,
+    /// Namespace of Services and pods that are named without one
+    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Time after which a request, or a command on a node, is abandoned
+    #[arg(long, global = true, value_name = "TIME", default_value = "60s", value_parser = parse_interval)]
+    request_timeout: Duration,
+}
+
+/// The flags that select nodes.
+#[derive(Args, Debug)]
+struct NodeArgs {
+    /// Node to ask, instead of all; can be repeated
+    #[arg(long = "node", global = true, value_name = "NAME")]
+    nodes: Vec<String>,
+    /// Labels of the nodes to ask, instead of all
+    #[arg(short = 'l', long, global = true, value_name = "LABELS")]
+    selector: Option<String>,
+    /// Namespace of the proxies
+    #[arg(long, global = true, value_name = "NAMESPACE", default_value = "kube-system")]
+    proxy_namespace: String,
+    /// Labels of the proxies' pods
+    ///
+    /// By default app=ferroute or, if there are none, k8s-app=kube-proxy.
+    #[arg(long, global = true, value_name = "LABELS")]
+    pods: Option<String>,
+    /// Maximum number of nodes that are asked at a time
+    #[arg(long, global = true, value_name = "COUNT", default_value = "16")]
+    parallel: std::num::NonZeroUsize,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+enum Subcommands {
+    /// Show the state of the proxy on each node
+    ///
+    /// The exit status is 1 if a node does not answer, is not ready, or has other rules than the desired ones.
+    Status(StatusArgs),
+    /// Wait until all nodes have applied a Service and its endpoints
+    ///
+    /// The exit status is 1 if some have not when the time is over.
+    Wait(WaitArgs),
+    /// Trace a packet of a pod on its node, and on those of endpoints
+    ///
+    /// The exit status is 1 if some endpoint may not receive the packet, or a node does not answer.
+    Trace(TraceArgs),
+    /// Explain how the nodes handle a Service
+    Explain(ExplainArgs),
+    /// Diagnose Service problems on all nodes
+    ///
+    /// The exit status is 1 if there are findings worse than notes, or a node does not answer.
+    Doctor(DoctorArgs),
+    /// Show the busiest Services of all nodes together
+    Top(TopArgs),
+    /// Save the recordings of all nodes to one tar archive
+    Bundle(BundleArgs),
+}
+
+#[derive(Args, Debug)]
+struct StatusArgs {
+    /// Do not compare rules or run the doctor, which read all Services
+    #[arg(long)]
+    quick: bool,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: WideOutput,
+}
+
+#[derive(Args, Debug)]
+struct WaitArgs {
+    /// Service: service/NAME or service/NAMESPACE/NAME
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    /// Condition to wait for
+    #[arg(long = "for", value_enum, value_name = "CONDITION", default_value = "in-force")]
+    condition: Condition,
+    /// Time to wait
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
+    timeout: Duration,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: TextOutput,
+}
+
+#[derive(Args, Debug)]
+struct TraceArgs {
+    /// Source of the packet: pod/NAME or pod/NAMESPACE/NAME
+    #[arg(value_name = "POD")]
+    from: String,
+    /// Destination: service/NAME:PORT or ADDRESS:PORT
+    #[arg(value_name = "DESTINATION")]
+    to: String,
+    /// Transport protocol
+    #[arg(long, value_name = "PROTOCOL", default_value = "tcp", value_parser = ["tcp", "udp", "sctp"])]
+    proto: String,
+    /// Use the rules that the proxies would write, not the kernel's
+    #[arg(long)]
+    planned: bool,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: TextOutput,
+}
+
+#[derive(Args, Debug)]
+struct ExplainArgs {
+    /// Service: service/NAME or service/NAMESPACE/NAME
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: TextOutput,
+}
+
+#[derive(Args, Debug)]
+struct DoctorArgs {
+    /// Do not connect to endpoints from every node
+    #[arg(long)]
+    no_connect: bool,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: TextOutput,
+}
+
+#[derive(Args, Debug)]
+struct TopArgs {
+    /// Time for which new connections are counted
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    interval: Duration,
+    /// Output format
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: TextOutput,
+}
+
+#[derive(Args, Debug)]
+struct BundleArgs {
+    /// Archive to write
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// An output format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TextOutput {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// An output format of `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WideOutput {
+    /// For people.
+    Text,
+    /// With more columns.
+    Wide,
+    /// For programs.
+    Json,
+}
+
+/// A condition of `wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Condition {
+    /// All nodes have applied the Service and its endpoint slices.
+    InForce,
+}
+
+/// The selected proxies, and how to ask them.
+struct Target {
+    fleet: Fleet,
+    selection: Selection,
+    namespace: String,
+}
+
+/// Executes the command line of `kubectl ferroute`.
+pub(crate) fn run_plugin() -> anyhow::Result<ExitCode> {
+    let mut command = Plugin::command();
+    let parsed = Plugin::from_arg_matches_mut(&mut command.get_matches_mut());
+    let Plugin { args } = parsed.unwrap_or_else(|error| error.format(&mut command).exit());
+    Ok(run(&args, None))
+}
+
+/// Prints the completions of a command line of `kubectl ferroute`, for kubectl.
+pub(crate) fn complete_plugin() -> anyhow::Result<ExitCode> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    to_stdout(|out| Ok(write!(out, "{}", complete::completions(Plugin::command(), &words))?))
+}
+
+/// Executes `args`. An error has the exit status 2, because 1 is an answer.
+pub(crate) fn run(args: &KubectlArgs, verbosity: Option<u32>) -> ExitCode {
+    logging::start_for_command(verbosity, LogFormat::Text);
+    execute(args).unwrap_or_else(|error| crate::commands::report(&error, ExitCode::from(UNCLEAR)))
+}
+
+fn execute(args: &KubectlArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (text, is_good) = runtime.block_on(async {
+        let target = Target::new(&args.access, &args.nodes).await?;
+        match &args.command {
+            Subcommands::Status(args) => target.status(args).await,
+            Subcommands::Wait(args) => target.wait(args).await,
+            Subcommands::Trace(args) => target.trace(args).await,
+            Subcommands::Explain(args) => target.explain(args).await,
+            Subcommands::Doctor(args) => target.doctor(args).await,
+            Subcommands::Top(args) => target.top(args).await,
+            Subcommands::Bundle(args) => target.bundle(args).await,
+        }
+    })?;
+    // Connections to nodes that do not answer are not waited for.
+    runtime.shutdown_background();
+    to_stdout(|out| Ok(write!(out, "{text}")?))?;
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The text to print, and whether everything is as it should be.
+type Answer = anyhow::Result<(String, bool)>;
+
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+impl Target {
+    async fn new(access: &AccessArgs, nodes: &NodeArgs) -> anyhow::Result<Self> {
+        let user = UserAccess {
+            kubeconfig: access.kubeconfig.clone(),
+            context: access.context.clone(),
+            cluster: access.cluster.clone(),
+            user: access.user.clone(),
+            impersonate: access.impersonate.clone(),
+            impersonate_groups: access.impersonate_groups.clone(),
+        };
+        let cluster = Cluster::new(user, access.request_timeout).await?;
+        let namespace = match &access.namespace {
+            Some(namespace) => namespace.clone(),
+            None => cluster.namespace().await?,
+        };
+        let selection = Selection {
+            namespace: nodes.proxy_namespace.clone(),
+            pods: nodes.pods.clone(),
+            nodes: nodes.nodes.clone(),
+            selector: nodes.selector.clone(),
+        };
+        let fleet = Fleet { cluster, parallel: nodes.parallel.get(), limit: access.request_timeout };
+        Ok(Self { fleet, selection, namespace })
+    }
+
+    async fn proxies(&self) -> anyhow::Result<Vec<NodeProxy>> {
+        self.selection.proxies(&self.fleet.cluster).await
+    }
+
+    async fn status(&self, args: &StatusArgs) -> Answer {
+        let reports = statuses(&self.fleet, &self.proxies().await?, !args.quick).await;
+        let mut text = String::new();
+        match args.output {
+            WideOutput::Json => text = json(&serde_json::json!({ "nodes": reports }))?,
+            output => write_statuses_into(&mut text, &reports, output == WideOutput::Wide)?,
+        }
+        Ok((text, is_good(&reports)))
+    }
+
+    async fn wait(&self, args: &WaitArgs) -> Answer {
+        let Condition::InForce = args.condition;
+        let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        let deadline = Instant::now() + args.timeout;
+        let waited = wait_in_force(&self.fleet, &self.selection, &service, deadline).await?;
+        let mut text = String::new();
+        match args.output {
+            TextOutput::Json => text = json(&waited)?,
+            TextOutput::Text if waited.missing.is_empty() => {
+                text = format!("Service {service} is in force on {} nodes\n", waited.applied.len());
+            }
+            TextOutput::Text => {
+                for (node, reason) in &waited.missing {
+                    text += &format!("{node}: {reason}\n");
+                }
+                text += &format!(
+                    "Service {service} is not in force on {} of {} nodes\n",
+                    waited.missing.len(),
+                    waited.missing.len() + waited.applied.len()
+                );
+                text = EscapedLines(text).to_string();
+            }
+        }
+        Ok((text, waited.missing.is_empty()))
+    }
+
+    async fn trace(&self, args: &TraceArgs) -> Answer {
+        let query = TraceQuery {
+            from: parse_source(&args.from, &self.namespace).map_err(anyhow::Error::msg)?,
+            to: args.to.clone(),
+            namespace: self.namespace.clone(),
+            protocol: args.proto.clone(),
+            kernel: !args.planned,
+        };
+        let is_json = args.output == TextOutput::Json;
+        let trace = trace(&self.fleet, &self.proxies().await?, &query, is_json).await?;
+        let mut text = String::new();
+        if is_json {
+            text = json(&trace)?;
+        } else {
+            write_trace_into(&mut text, &trace)?;
+        }
+        Ok((text, trace.delivered))
+    }
+
+    async fn explain(&self, args: &ExplainArgs) -> Answer {
+        let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
+        self.same(&["explain", "service", service.as_str()], args.output).await
+    }
+
+    async fn doctor(&self, args: &DoctorArgs) -> Answer {
+        let no_connect = args.no_connect.then_some("--no-connect");
+        self.same(&["doctor"].into_iter().chain(no_connect).collect::<Vec<_>>(), args.output).await
+    }
+
+    /// Runs a command on all nodes, and shows nodes with the same text together.
+    async fn same(&self, arguments: &[&str], output: TextOutput) -> Answer {
+        let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+        let is_json = output == TextOutput::Json;
+        let groups = same_everywhere(&self.fleet, &self.proxies().await?, &arguments, is_json).await;
+        let mut text = String::new();
+        if is_json {
+            text = json(&serde_json::json!({ "groups": groups }))?;
+        } else {
+            write_same_into(&mut text, &groups)?;
+        }
+        Ok((text, groups.iter().all(|group| !group.problem)))
+    }
+
+    async fn top(&self, args: &TopArgs) -> Answer {
+        let interval = humantime::format_duration(args.interval).to_string();
+        let top = top(&self.fleet, &self.proxies().await?, &interval).await;
+        let mut text = String::new();
+        if args.output == TextOutput::Json {
+            text = json(&top)?;
+        } else {
+            write_rows_into(&mut text, &top.services, FILE_WIDTH, usize::MAX)?;
+            for (node, error) in &top.failures {
+                text += &format!("{}: no answer: {}\n", ferroute_core::Escaped(node), ferroute_core::Escaped(error));
+            }
+        }
+        Ok((text, top.failures.is_empty()))
+    }
+
+    async fn bundle(&self, args: &BundleArgs) -> Answer {
+        let proxies = self.proxies().await?;
+        let cannot_write = || format!("cannot write {}", args.file.display());
+        let file = File::create(&args.file).with_context(cannot_write)?;
+        let failures = write_bundles_into(file, &self.fleet, &proxies).await.with_context(cannot_write)?;
+        let mut text = format!(
+            "{}: bundles of {} nodes; see `ferroute replay` for each\n",
+            args.file.display(),
+            proxies.len() - failures.len()
+        );
+        for (node, error) in &failures {
+            text += &format!("{node}: no answer: {error}\n");
+        }
+        Ok((EscapedLines(text).to_string(), failures.is_empty()))
+    }
+}

@@ -1,0 +1,360 @@
+//! `kubectl ferroute` with three nodes: proxies in network namespaces, and a fake API server that runs programs in them.
+
+#![expect(clippy::unwrap_used, reason = "missing prerequisites fail the test")]
+
+use std::{
+    collections::BTreeMap,
+    fs, iter,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use ferroute_core::testing::{Cluster, SliceBuilder, pod, service, slice};
+use ferroute_kube::testing::{ExecRequest, ExecResponse, FakeApiServer};
+use ferroute_source::Resource;
+use ferroute_testing::NetNs;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ferroute");
+
+/// A proxy process, which is killed on drop.
+struct Proxy(Child);
+
+impl Proxy {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // It may have exited already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How the exec of a node fails.
+#[derive(Clone, Debug)]
+enum Failure {
+    Forbidden,
+    Hangs,
+    Garbage,
+    Cut,
+}
+
+/// Three nodes and the API server, each in a network namespace.
+struct Rig {
+    proxies: BTreeMap<String, Proxy>,
+    failures: Arc<Mutex<BTreeMap<String, Failure>>>,
+    server: FakeApiServer,
+    directory: tempfile::TempDir,
+    /// Ends after the server.
+    _runtime: tokio::runtime::Runtime,
+    hub: NetNs,
+    _nodes: Vec<NetNs>,
+}
+
+const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+impl Rig {
+    fn start() -> Self {
+        let (hub, nodes) = (NetNs::new(), NODES.map(|_| NetNs::new()));
+        for (number, node) in (1..).zip(&nodes) {
+            let link = format!("node{number}");
+            hub.link(&link, node, "eth0");
+            hub.add_address(&format!("10.99.{number}.1/24"), &link);
+            node.add_address(&format!("10.99.{number}.2/24"), "eth0");
+            node.command("ip", &["route", "add", "default", "via", &format!("10.99.{number}.1")]);
+            // The pods of the node are behind this device.
+            node.command("ip", &["link", "add", "cni0", "type", "bridge"]);
+            node.command("ip", &["link", "set", "cni0", "up"]);
+            node.add_address(&format!("10.244.{number}.1/24"), "cni0");
+            node.command("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
+        }
+        let (runtime, server) = hub.run(|| {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+            let server = runtime.block_on(FakeApiServer::start_at("0.0.0.0:0".parse().unwrap()));
+            (runtime, server)
+        });
+        let port = server.address().port();
+        let failures = Arc::new(Mutex::new(BTreeMap::new()));
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["kubectl-ferroute", "kubectl_complete-ferroute"] {
+            symlink(PROGRAM, directory.path().join(name)).unwrap();
+        }
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "fake", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "contexts": [{"name": "test", "context": {"cluster": "fake", "user": "me", "namespace": "shop"}}],
+            "users": [{"name": "me", "user": {}}],
+        });
+        fs::write(directory.path().join("config"), kubeconfig.to_string()).unwrap();
+
+        let mut pods = vec![json!({
+            "metadata": {"name": "client", "namespace": "shop"}, "spec": {"nodeName": "node-1"},
+            "status": {"phase": "Running", "podIP": "10.244.1.5"},
+        })];
+        let mut proxies = BTreeMap::new();
+        for (number, name) in (1..).zip(NODES) {
+            let mut node = serde_json::to_value(&Cluster::new(name).node).unwrap();
+            node["status"]["addresses"] = json!([{"type": "InternalIP", "address": format!("10.99.{number}.2")}]);
+            node["spec"]["podCIDRs"] = json!([format!("10.244.{number}.0/24")]);
+            node["metadata"]["labels"] = json!({"pool": if number == 1 { "a" } else { "b" }});
+            server.apply(Resource::Nodes, node);
+            let mode = if number == 1 { "iptables" } else { "nftables" };
+            let master = format!("http://10.99.{number}.1:{port}");
+            let arguments = ["run", "--master", &master, "--proxy-mode", mode, "--nftables-connection-counters", "100"];
+            pods.push(json!({
+                "metadata": {"name": format!("ferroute-{number}"), "namespace": "kube-system", "labels": {"app": "ferroute"}},
+                "spec": {"nodeName": name, "containers": [{"name": "ferroute", "args": arguments}]},
+                "status": {"phase": "Running"},
+            }));
+            let start = || {
+                let mut command = Command::new(PROGRAM);
+                command.args(arguments).arg("--hostname-override").arg(name).stderr(Stdio::null()).spawn().unwrap()
+            };
+            proxies.insert(name.to_owned(), Proxy(nodes[number - 1].run(start)));
+        }
+        server.set_pods(pods);
+        let paths: Vec<PathBuf> = nodes.iter().map(NetNs::path).collect();
+        let of_exec = Arc::clone(&failures);
+        server.set_exec(move |request| respond(request, &paths, &of_exec.lock().unwrap()));
+        let rig = Self { proxies, failures, server, directory, _runtime: runtime, hub, _nodes: nodes.into() };
+        rig.publish(&["10.244.2.9"]);
+        let mut tries = iter::repeat_with(|| rig.run(&["status", "--quick"])).take(600);
+        let is_ready = |output: &Output| {
+            output.status.success() || {
+                thread::sleep(Duration::from_millis(100));
+                false
+            }
+        };
+        assert!(tries.any(|output| is_ready(&output)), "{:?}", rig.run(&["status", "--quick"]));
+        rig
+    }
+
+    /// Applies a Service with these endpoints, which are on node 2.
+    fn publish(&self, endpoints: &[&str]) {
+        let web = service("shop/web").cluster_ip("10.96.0.80").port("http", 80).build();
+        self.server.apply(Resource::Services, serde_json::to_value(web).unwrap());
+        let slice = slice("shop/web-1", "web").port("http", 8080);
+        let slice = endpoints.iter().fold(slice, |slice: SliceBuilder, address| slice.pod(pod(address).on("node-2")));
+        self.server.apply(Resource::EndpointSlices, serde_json::to_value(slice.build()).unwrap());
+    }
+
+    /// Runs the plugin under its own name.
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.hub.run(|| {
+            let mut command = Command::new(self.directory.path().join("kubectl-ferroute"));
+            command.env("KUBECONFIG", self.directory.path().join("config")).args(arguments).output().unwrap()
+        })
+    }
+
+    /// Runs the plugin and returns its exit status and standard output.
+    fn text(&self, arguments: &[&str]) -> (i32, String) {
+        let output = self.run(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap(), text + &stderr)
+    }
+
+    /// Runs the plugin and returns its exit status and the JSON that it prints.
+    fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let output = self.run(&[arguments, &["-o", "json"]].concat());
+        let value = serde_json::from_slice(&output.stdout);
+        (output.status.code().unwrap(), value.unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}")))
+    }
+
+    fn fail(&self, failures: &[(&str, Failure)]) {
+        let failures = failures.iter().map(|(node, failure)| ((*node).to_owned(), failure.clone()));
+        *self.failures.lock().unwrap() = failures.collect();
+    }
+}
+
+/// Runs a program of a pod in the namespace of its node.
+fn respond(request: &ExecRequest, nodes: &[PathBuf], failures: &BTreeMap<String, Failure>) -> ExecResponse {
+    assert_eq!((request.namespace.as_str(), request.container.as_str()), ("kube-system", "ferroute"));
+    let number: usize = request.pod.strip_prefix("ferroute-").and_then(|number| number.parse().ok()).unwrap();
+    match failures.get(NODES[number - 1]) {
+        Some(Failure::Forbidden) => return ExecResponse::Status(403),
+        Some(Failure::Hangs) => return ExecResponse::Hang,
+        Some(Failure::Garbage) => return ExecResponse::Print(b"<html>\x1b[2J".to_vec()),
+        Some(Failure::Cut) => return ExecResponse::Cut(b"{\"node\":".to_vec()),
+        None => {}
+    }
+    let (program, arguments) = request.command.split_first().unwrap();
+    assert_eq!(program, "ferroute");
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", nodes[number - 1].display())).arg(PROGRAM).args(arguments);
+    ExecResponse::Run(command)
+}
+
+/// Returns the value of a field of each node.
+fn of_nodes(report: &Value, field: &str) -> Vec<Value> {
+    report["nodes"].as_array().unwrap().iter().map(|node| node[field].clone()).collect()
+}
+
+#[test]
+fn commands_ask_all_nodes() {
+    let rig = Rig::start();
+
+    let (code, report) = rig.json(&["status"]);
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(of_nodes(&report, "node"), NODES);
+    assert_eq!(of_nodes(&report, "mode"), ["iptables", "nftables", "nftables"]);
+    assert_eq!(of_nodes(&report, "ready"), [true; 3]);
+    assert_eq!(of_nodes(&report, "drift"), ["none"; 3]);
+    assert!(of_nodes(&report, "doctor").iter().all(|doctor| doctor["findings"].is_u64()), "{report}");
+    assert!(of_nodes(&report, "lastSync").iter().all(Value::is_string), "{report}");
+    let (code, text) = rig.text(&["status", "--quick", "-o", "wide", "-l", "pool=b"]);
+    assert_eq!((code, text.lines().count()), (0, 3), "{text}");
+    assert!(text.contains("ferroute-2") && !text.contains("node-1"), "{text}");
+    let (code, text) = rig.text(&["status", "--node", "node-9"]);
+    assert!(code == 2 && text.contains("no proxy runs on node node-9"), "{text}");
+
+    // The namespace is that of the context.
+    let (code, waited) = rig.json(&["wait", "service/web", "--for", "in-force", "--timeout", "60s"]);
+    assert_eq!((code, &waited["applied"]), (0, &json!(NODES)), "{waited}");
+
+    let (code, text) = rig.text(&["explain", "service/web"]);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(text.matches("Service shop/web, type ClusterIP, on node node-").count(), 3, "{text}");
+
+    let (_, doctor) = rig.json(&["doctor", "--no-connect"]);
+    let nodes = doctor["groups"].as_array().unwrap().iter().flat_map(|group| group["nodes"].as_array().unwrap());
+    assert_eq!(nodes.count(), 3, "{doctor}");
+    assert!(doctor["groups"][0]["output"]["findings"].is_array(), "{doctor}");
+
+    let (code, top) = rig.json(&["top", "--interval", "100ms"]);
+    assert_eq!((code, &top["failures"]), (0, &json!({})), "{top}");
+    assert_eq!(top["services"][0]["servicePort"], "shop/web:http", "{top}");
+
+    let archive = rig.directory.path().join("all.tar");
+    let (code, text) = rig.text(&["bundle", archive.to_str().unwrap()]);
+    assert_eq!(code, 0, "{text}");
+    let unpacked = rig.hub.command("tar", &["-tf", archive.to_str().unwrap()]);
+    assert_eq!(unpacked.lines().collect::<Vec<_>>(), ["node-1.json", "node-2.json", "node-3.json"]);
+    let directory = rig.directory.path().to_str().unwrap();
+    rig.hub.command("tar", &["-xf", archive.to_str().unwrap(), "-C", directory]);
+    rig.hub.command(PROGRAM, &["replay", &format!("{directory}/node-2.json")]);
+}
+
+#[test]
+fn trace_follows_the_packet_to_the_node_of_the_endpoint() {
+    let rig = Rig::start();
+    assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);
+    for flags in [&[][..], &["--planned"]] {
+        let (code, trace) = rig.json(&[&["trace", "pod/client", "service/web:80"], flags].concat());
+        assert_eq!((code, &trace["delivered"]), (0, &json!(true)), "{trace}");
+        let hops = trace["hops"].as_array().unwrap();
+        let steps = hops.iter().map(|hop| (hop["node"].as_str().unwrap(), hop["to"].as_str().unwrap()));
+        assert_eq!(steps.collect::<Vec<_>>(), [("node-1", "shop/web:80"), ("node-2", "10.244.2.9:8080")], "{trace}");
+        // Traffic between pods is not masqueraded.
+        assert_eq!(hops[1]["from"], "10.244.1.5", "{trace}");
+    }
+    let (code, text) = rig.text(&["trace", "pod/shop/client", "10.96.0.80:80"]);
+    assert!(code == 0 && text.contains("DNAT 10.96.0.80:80 to 10.244.2.9:8080"), "{text}");
+
+    rig.fail(&[("node-2", Failure::Forbidden)]);
+    let (code, text) = rig.text(&["trace", "pod/client", "service/web"]);
+    assert!(code == 1 && text.contains("== node-2: from 10.244.1.5 to 10.244.2.9:8080\nno answer: "), "{text}");
+    let (code, text) = rig.text(&["trace", "pod/nobody", "service/web"]);
+    assert!(code == 2 && text.contains("cannot read the pod"), "{text}");
+}
+
+#[test]
+fn wait_ends_once_all_nodes_have_applied_the_version() {
+    let rig = Rig::start();
+    assert_eq!(rig.text(&["wait", "service/shop/web", "--timeout", "60s"]).0, 0);
+
+    // A proxy that hangs has not applied a change.
+    rig.proxies["node-3"].signal(Signal::SIGSTOP);
+    rig.publish(&["10.244.2.9", "10.244.2.10"]);
+    let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "3s", "--request-timeout", "1s"]);
+    assert_eq!(code, 1, "{waited}");
+    assert!(waited["missing"]["node-3"].is_string(), "{waited}");
+    rig.proxies["node-3"].signal(Signal::SIGCONT);
+    let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "60s"]);
+    assert_eq!((code, &waited["applied"]), (0, &json!(NODES)), "{waited}");
+    for (node, programmed) in [("node-1", "10.244.2.10:8080"), ("node-3", "10.244.2.10:8080")] {
+        let (_, text) = rig.text(&["explain", "service/web", "--node", node]);
+        assert!(text.contains(programmed), "{text}");
+    }
+
+    // So does one that gets no events. The cluster has a slice less then.
+    rig.server.stall_watches();
+    rig.server.delete(Resource::EndpointSlices, "shop", "web-1");
+    let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "2s"]);
+    assert_eq!((code, waited["missing"].as_object().unwrap().len()), (1, 3), "{waited}");
+    assert_eq!(waited["missing"]["node-1"], "it still has endpoint slice web-1");
+
+    let (code, text) = rig.text(&["wait", "service/none"]);
+    assert!(code == 2 && text.contains("cannot read the Service"), "{text}");
+    let headless = json!({"metadata": {"namespace": "shop", "name": "db"}, "spec": {"clusterIP": "None"}});
+    rig.server.apply(Resource::Services, headless);
+    let (code, text) = rig.text(&["wait", "service/db"]);
+    assert!(code == 2 && text.contains("no node applies Service shop/db"), "{text}");
+}
+
+#[test]
+fn failures_of_nodes_are_shown_beside_the_answers_of_others() {
+    let rig = Rig::start();
+    let arguments = ["status", "--quick", "--request-timeout", "2s"];
+    for (failure, expected) in [
+        (Failure::Forbidden, "403"),
+        (Failure::Hangs, "no result from pod kube-system/ferroute-2 after 2s"),
+        (Failure::Garbage, "invalid answer of the node"),
+        (Failure::Cut, "cannot run a program in pod kube-system/ferroute-2"),
+    ] {
+        rig.fail(&[("node-2", failure.clone())]);
+        let (code, report) = rig.json(&arguments);
+        assert_eq!(code, 1, "{failure:?}: {report}");
+        let errors = of_nodes(&report, "error");
+        assert!(errors[1].as_str().unwrap().contains(expected), "{failure:?}: {report}");
+        assert!(errors[0].is_null() && errors[2].is_null(), "{failure:?}: {report}");
+        assert_eq!(of_nodes(&report, "ready"), [json!(true), Value::Null, json!(true)], "{report}");
+    }
+    // Of the other commands as well.
+    rig.fail(&[("node-2", Failure::Cut)]);
+    let (code, text) = rig.text(&["explain", "service/web"]);
+    assert!(code == 1 && text.contains("== node-2\nno answer: ") && text.contains("on node node-3"), "{text}");
+    let (code, top) = rig.json(&["top", "--interval", "100ms"]);
+    assert_eq!((code, top["failures"].as_object().unwrap().len()), (1, 1), "{top}");
+    assert_eq!(top["services"][0]["servicePort"], "shop/web:http", "{top}");
+    let archive = rig.directory.path().join("all.tar");
+    assert_eq!(rig.text(&["bundle", archive.to_str().unwrap()]).0, 1);
+    let names = rig.hub.command("tar", &["-tf", archive.to_str().unwrap()]);
+    assert_eq!(names.lines().collect::<Vec<_>>(), ["node-1.json", "node-3.json", "failures.txt"]);
+    // Output of nodes controls no terminal.
+    rig.fail(&[("node-2", Failure::Garbage)]);
+    for command in [&["explain", "service/web"][..], &["status", "--quick"], &["doctor"]] {
+        let (_, text) = rig.text(command);
+        assert!(!text.contains('\u{1b}'), "{command:?}: {text}");
+    }
+
+    // A node without a running proxy.
+    rig.fail(&[]);
+    rig.proxies["node-3"].signal(Signal::SIGKILL);
+    let mut tries = iter::repeat_with(|| rig.json(&arguments)).take(100);
+    let (_, report) = tries.find(|(code, _)| *code == 1).expect("a failure");
+    assert!(of_nodes(&report, "error")[2].as_str().unwrap().contains("no Ferroute runs"), "{report}");
+}
+
+#[test]
+fn kubectl_gets_completions_from_the_program_that_it_looks_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("kubectl_complete-ferroute");
+    symlink(PROGRAM, &program).unwrap();
+    let output = Command::new(program).args(["wait", "--f"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("--for\t") && text.ends_with(":4\n"), "{text}");
+}
