@@ -13,15 +13,15 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test test-monitoring build release install uninstall image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-vm rust clean
+.PHONY: demo test test-monitoring test-deb build release install uninstall deb image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
 
-test: deps-test unit test-monitoring vm-test conformance
-	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested 2>/dev/null || true
+test: deps-test unit test-monitoring test-deb vm-test conformance
+	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested 2>/dev/null || true
 
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
 unit: rust
@@ -92,6 +92,8 @@ BIN_DIR := $(DESTDIR)$(PREFIX)/bin
 MAN_DIR := $(DESTDIR)$(PREFIX)/share/man/man1
 # Other names of the program, under which it behaves as kube-proxy, as a plugin of kubectl, and as that plugin's completions.
 LINKS := kube-proxy kubectl-ferroute kubectl_complete-ferroute
+# The names with completions for shells; kubectl completes its plugins itself.
+NAMES := ferroute kube-proxy
 
 install:
 	@[ -x $(FERROUTE) ] || { echo "$(FERROUTE) does not exist: run make release first" >&2; exit 1; }
@@ -99,7 +101,7 @@ install:
 	for link in $(LINKS); do ln -sf ferroute $(BIN_DIR)/$$link; done
 	mkdir -p $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
 	$(FERROUTE) man $(MAN_DIR)
-	@set -e; for name in ferroute kube-proxy; do \
+	@set -e; for name in $(NAMES); do \
 	    for pair in bash:bash-completion/completions/$$name zsh:zsh/site-functions/_$$name fish:fish/vendor_completions.d/$$name.fish; do \
 	        option=; [ $$name = ferroute ] || option=--kube-proxy; \
 	        $(FERROUTE) completions $$option $${pair%%:*} > $(DESTDIR)$(PREFIX)/share/$${pair#*:}; \
@@ -110,7 +112,21 @@ install:
 uninstall:
 	rm -f $(addprefix $(BIN_DIR)/,ferroute $(LINKS)) $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
 	cd $(DESTDIR)$(PREFIX)/share && rm -f \
-	    $(foreach name,ferroute kube-proxy,bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
+	    $(foreach name,$(NAMES),bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
+
+# The Debian package, of the result of `make release`: `sudo apt install ./target/debian/ferroute_0.1.0_amd64.deb`.
+DEB_DIR := $(abspath $(TARGET_DIR))/debian
+DEB = $(DEB_DIR)/ferroute_$(1)_$(shell dpkg --print-architecture).deb
+deb: release deps-deb
+	deploy/debian/build.sh $(FERROUTE) $(VERSION) $(call DEB,$(VERSION))
+
+# Where a copy of this system cannot be mounted, that is reported, and `make test` repeats it at its end.
+test-deb: deps-test deb
+	@rm -f $(DEB_DIR)/not-tested
+	@DPKG_DEB_COMPRESSOR_TYPE=none deploy/debian/build.sh $(FERROUTE) $(VERSION)+newer $(call DEB,$(VERSION)+newer)
+	@status=0; $(SUDO) deploy/debian/test.sh $(call DEB,$(VERSION)) $(call DEB,$(VERSION)+newer) || status=$$?; \
+	rm -f $(call DEB,$(VERSION)+newer); [ $$status != 0 ] || exit 0; [ $$status = 77 ] || exit $$status; \
+	echo "NOT TESTED: the Debian package, because a copy of this system cannot be mounted" | tee $(DEB_DIR)/not-tested
 
 # Builds the image for deploy/ with the first available builder:
 # `make image IMAGE=registry.example.org/ferroute:0.1.0`.
@@ -265,6 +281,9 @@ deps-demo:
 deps-test: deps-demo
 	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
 	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace)
+
+deps-deb:
+	$(call install,dpkg-shlibdeps:dpkg-dev strip:binutils)
 
 deps-vm: deps-test
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)

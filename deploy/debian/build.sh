@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Builds the Debian package with Debian's own tools: build.sh PROGRAM VERSION OUTPUT
+#
+# cargo-deb would have to be compiled first, which takes longer than the package, and would list the files of `make install` again.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+program=$(realpath "$1") version=$2 output=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+
+# kube-proxy is a name of other packages, and the link is for containers.
+make --no-print-directory -s install FERROUTE="$program" PREFIX=/usr DESTDIR="$root" NAMES=ferroute \
+    LINKS="kubectl-ferroute kubectl_complete-ferroute"
+rm "$root/usr/share/man/man1/kube-proxy.1"
+gzip -9n "$root"/usr/share/man/man1/*.1
+strip --strip-unneeded "$root/usr/bin/ferroute"
+install -D -m 644 deploy/systemd/config.yaml "$root/etc/ferroute/config.yaml"
+install -d -m 755 "$root/etc/ferroute/manifests"
+mkdir -p "$root/usr/lib/systemd/system" "$root/DEBIAN" "$work/debian"
+sed 's|/usr/local/bin/|/usr/bin/|' deploy/systemd/ferroute.service >"$root/usr/lib/systemd/system/ferroute.service"
+install -D -m 644 LICENSE "$root/usr/share/doc/ferroute/copyright"
+gzip -9nc CHANGELOG.md >"$root/usr/share/doc/ferroute/changelog.gz"
+install -D -m 644 examples/cluster.yaml "$root/usr/share/doc/ferroute/examples/cluster.yaml"
+
+# The libraries that the program is linked with, in the versions that have its symbols.
+printf 'Source: ferroute\n\nPackage: ferroute\nArchitecture: any\n' >"$work/debian/control"
+depends=$(cd "$work" && dpkg-shlibdeps -O "$root/usr/bin/ferroute" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+sed "s|@VERSION@|$version|; s|@ARCHITECTURE@|$(dpkg --print-architecture)|; s|@DEPENDS@|$depends|" \
+    deploy/debian/control >"$root/DEBIAN/control"
+echo /etc/ferroute/config.yaml >"$root/DEBIAN/conffiles"
+install -m 755 deploy/debian/postinst deploy/debian/prerm deploy/debian/postrm "$root/DEBIAN"
+(cd "$root" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+mkdir -p "$(dirname "$output")"
+dpkg-deb --root-owner-group --build "$root" "$output"

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Installs, upgrades, removes and purges the package: test.sh PACKAGE NEWER_PACKAGE, as root.
+#
+# This happens in a copy of this system whose changes are kept in memory (overlayfs), in a chroot, with a network of its own, and
+# with a program that records the calls of systemctl. The exit status is 77 where the kernel does not permit that.
+set -euo pipefail
+if [ "${1:-}" != inside ]; then
+    old=$(realpath "$1") new=$(realpath "$2")
+    unshare --mount --net --propagation private true || exit 77
+    exec unshare --mount --net --propagation private "$0" inside "$old" "$new" "$(realpath "$(dirname "$0")/../../examples/nginx.yaml")"
+fi
+old=$2 new=$3 manifest=$4
+work=$(mktemp -d)
+mount -t tmpfs tmpfs "$work"
+trap 'umount -l "$work" && rmdir "$work"' EXIT
+mkdir "$work"/{upper,work,root}
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root" || exit 77
+root=$work/root
+mount -t proc proc "$root/proc"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+mount --bind /dev "$root/dev"
+mkdir -p "$root/run/systemd/system"
+cp "$old" "$root/tmp/old.deb"
+cp "$new" "$root/tmp/new.deb"
+cp "$manifest" "$root/tmp/nginx.yaml"
+# `is-active` says yes once /tmp/active exists.
+cat >"$root/tmp/systemctl" <<'END'
+#!/bin/sh
+echo "$*" >>/tmp/calls
+case "$*" in *is-active*) [ -e /tmp/active ] ;; esac
+END
+chmod 755 "$root/tmp/systemctl"
+systemctl=$(chroot "$root" sh -c 'command -v systemctl || echo /usr/bin/systemctl')
+[ -e "$root$systemctl" ] || touch "$root$systemctl"
+mount --bind "$root/tmp/systemctl" "$root$systemctl"
+
+in_root() { chroot "$root" "$@"; }
+fail() { echo "test.sh: $*" >&2; exit 1; }
+calls() { cat "$root/tmp/calls" 2>/dev/null || true; rm -f "$root/tmp/calls"; }
+version() { in_root dpkg-query -W -f '${Status} ${Version}' ferroute; }
+export DEBIAN_FRONTEND=noninteractive
+
+echo "== install"
+in_root dpkg -i /tmp/old.deb >/dev/null
+[ "$(calls)" = daemon-reload ] || fail "the unit was started or enabled"
+in_root ferroute --version
+in_root kubectl-ferroute status --help >/dev/null
+in_root kubectl_complete-ferroute wa | grep -q ^wait
+for file in /etc/ferroute/config.yaml /usr/lib/systemd/system/ferroute.service /usr/share/man/man1/ferroute-run.1.gz \
+    /usr/share/bash-completion/completions/ferroute /usr/share/doc/ferroute/copyright; do
+    [ -s "$root$file" ] || fail "$file is missing"
+done
+program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$root/usr/lib/systemd/system/ferroute.service")
+[ -x "$root$program" ] || fail "the unit runs $program, which does not exist"
+in_root dpkg --verify ferroute
+
+echo "== upgrade"
+echo '# edited' >>"$root/etc/ferroute/config.yaml"
+cp "$manifest" "$root/etc/ferroute/manifests/"
+before=$(version)
+in_root dpkg -i /tmp/new.deb >/dev/null
+[ "$(version)" != "$before" ] || fail "the version is still $before"
+grep -q '^# edited' "$root/etc/ferroute/config.yaml" || fail "the upgrade has replaced the configuration"
+calls | grep -qx 'try-restart ferroute.service' || fail "the upgrade has not restarted the unit"
+
+echo "== remove while the unit is not active"
+rules() { in_root ferroute render --manifests /tmp/nginx.yaml --proxy-mode nftables | in_root nft -f -; }
+tables() { in_root nft list tables | grep -c ferroute || true; }
+rules
+[ "$(tables)" != 0 ] || fail "there are no rules"
+in_root dpkg -r ferroute >/dev/null
+calls | grep -qx 'disable --now ferroute.service' || fail "the unit is still enabled"
+[ "$(tables)" != 0 ] || fail "rules of another Ferroute are removed"
+[ ! -e "$root/usr/bin/ferroute" ] && [ ! -L "$root/usr/bin/kubectl-ferroute" ] || fail "the program remains"
+[ -e "$root/etc/ferroute/config.yaml" ] || fail "the configuration is removed"
+
+echo "== remove while the unit is active"
+in_root dpkg -i /tmp/new.deb >/dev/null
+touch "$root/tmp/active"
+in_root dpkg -r ferroute >/dev/null
+[ "$(tables)" = 0 ] || fail "the rules of the unit remain"
+
+echo "== purge"
+in_root dpkg -P ferroute >/dev/null 2>&1
+[ ! -e "$root/etc/ferroute/config.yaml" ] || fail "the configuration remains"
+[ -e "$root/etc/ferroute/manifests/nginx.yaml" ] || fail "a file of the administrator is removed"
+rm -r "$root/etc/ferroute"
+left=$(cd "$work/upper" && find . ! -type d ! -type c | grep -vE '^\./(var/(lib/(dpkg|systemd)|log|cache)|etc/ld\.so\.cache|usr/share/info/dir)' || true)
+left=$(printf '%s\n' "$left" | grep -i ferroute || true)
+[ -z "$left" ] || fail "files remain: $left"
+echo "the package installs, upgrades and removes cleanly"
