@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test test-monitoring test-deb build release install uninstall deb image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
+.PHONY: demo test test-monitoring test-deb build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -119,6 +119,25 @@ DEB_DIR := $(abspath $(TARGET_DIR))/debian
 DEB = $(DEB_DIR)/ferroute_$(1)_$(shell dpkg --print-architecture).deb
 deb: release deps-deb
 	deploy/debian/build.sh $(FERROUTE) $(VERSION) $(call DEB,$(VERSION))
+
+# An archive for other distributions.
+DIST_DIR := $(abspath $(TARGET_DIR))/dist
+dist: release
+	deploy/release/dist.sh $(FERROUTE) $(VERSION) \
+	    $(DIST_DIR)/ferroute-$(VERSION)-linux-$(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m))).tar.gz
+
+# The components of the program, with their versions and licences.
+SBOM = $(DIST_DIR)/ferroute-$(VERSION).cdx.json
+CYCLONEDX := cargo-cyclonedx@0.5.9
+sbom: rust
+	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
+	command -v cargo-cyclonedx >/dev/null || \
+	    $(CARGO) install -q --locked --debug --root $(TOOLS) --target-dir $(TOOLS)/build $(CYCLONEDX); \
+	cargo-cyclonedx cyclonedx --manifest-path crates/ferroute/Cargo.toml --format json --override-filename sbom; \
+	mkdir -p $(DIST_DIR); sed 's|path+file://$(CURDIR)/|path+file:///|g' crates/ferroute/sbom.json >$(SBOM); rm -f crates/*/sbom.json
+
+version:
+	@echo $(VERSION)
 
 # Where a copy of this system cannot be mounted, that is reported, and `make test` repeats it at its end.
 test-deb: deps-test deb
@@ -247,12 +266,13 @@ fuzz: rust
 	        -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 
-# Builds each crate on its own, without the features that other crates enable.
+# Builds each crate on its own, without the features that other crates enable, and packs all as for crates.io.
 crates: rust
 	@set -e; for crate in $(notdir $(patsubst %/,%,$(wildcard crates/*/))); do \
 	    echo "== $$crate"; \
 	    $(CARGO) check -q --locked -p $$crate; \
 	done
+	$(CARGO) package -q --workspace --no-verify --allow-dirty --exclude-lockfile
 
 # Measurements for docs/performance.md.
 bench: deps-test release

@@ -316,3 +316,34 @@ fn images_have_the_version_of_the_crate() {
     assert_eq!(patch["spec"]["template"]["spec"]["containers"][0]["image"], image.as_str());
     assert!(read(&deploy("Dockerfile")).contains(&image));
 }
+
+/// The workflow that makes releases runs elsewhere; its script is run here.
+#[test]
+fn manifest_for_krew_names_the_files_of_a_release() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str| fs::write(directory.path().join(name), name).expect("a file");
+    let finish = || {
+        let mut command = std::process::Command::new(deploy("release/finish.sh"));
+        let url = "https://example.org/v9.8.7";
+        command.arg(directory.path()).args(["9.8.7", url, "https://example.org"]).output().expect("the script")
+    };
+    write("ferroute-9.8.7-linux-amd64.tar.gz");
+    write("ferroute-9.8.7-linux-arm64.tar.gz");
+    write("ferroute_9.8.7_arm64.deb");
+    assert!(!finish().status.success(), "a package is missing");
+    write("ferroute_9.8.7_amd64.deb");
+    let output = finish();
+    assert!(output.status.success(), "{output:?}");
+    let sums = read(&directory.path().join("SHA256SUMS"));
+    let manifest = &documents(&directory.path().join("krew-ferroute.yaml"))[0];
+    assert_eq!(manifest["spec"]["version"], "v9.8.7");
+    let platforms = manifest["spec"]["platforms"].as_array().expect("a list");
+    for platform in platforms {
+        let [uri, sum, architecture] =
+            [&platform["uri"], &platform["sha256"], &platform["selector"]["matchLabels"]["arch"]]
+                .map(|text| text.as_str().expect("a string"));
+        let file = uri.strip_prefix("https://example.org/v9.8.7/").expect("the address of the release");
+        assert!(file.contains(architecture) && sums.contains(&format!("{sum}  {file}\n")), "{sums}{platform}");
+    }
+    assert_eq!((platforms.len(), sums.lines().count()), (2, 5), "{sums}");
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Packs the program with its pages and completions for any distribution, and for krew: dist.sh PROGRAM VERSION OUTPUT
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+program=$(realpath "$1") version=$2 output=$3
+name=$(basename "$output" .tar.gz)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+make --no-print-directory -s install FERROUTE="$program" PREFIX="/$name" DESTDIR="$work"
+cp LICENSE README.md CHANGELOG.md "$work/$name"
+install -D -m 644 -t "$work/$name/systemd" deploy/systemd/*
+mkdir -p "$(dirname "$output")"
+# The same contents make the same archive, up to the compiler.
+date=$(git log -1 --format=%ct 2>/dev/null || date +%s)
+tar --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner -C "$work" -c "$name" | gzip -9n >"$output"
+echo "$output: version $version"
