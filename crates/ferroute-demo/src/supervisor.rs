@@ -293,5 +293,5 @@ fn report(report: &Report) {
 /// The interval at which processes and the YAML file are checked.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// The default YAML file.
-const EXAMPLE: &str = include_str!("../../../examples/nginx.yaml");
+/// The default YAML file, by a link in this crate, because packages of crates contain their own files only.
+const EXAMPLE: &str = include_str!("../nginx.yaml");
