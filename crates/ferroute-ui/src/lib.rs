@@ -24,3 +24,6 @@ mod watch;
 
 pub use server::serve;
 pub use source::Source;
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,8 @@ impl Source {
     /// Returns the name of the kind of source.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Objects(_) => "manifests",
+            Self::Objects(args) if args.source.manifests.is_some() => "manifests",
+            Self::Objects(_) => "cluster",
             Self::Node => "node",
             Self::Bundle { .. } => "bundle",
             Self::Demo(_) => "demo",
@@ -115,10 +116,12 @@ impl Source {
                 Ok((load(&args.settings)?, args.source))
             }
             (Self::Node | Self::Bundle { .. }, Some(bundle)) => {
-                let config = KubeProxyConfiguration::from_text(&bundle.configuration)
+                let mut config = KubeProxyConfiguration::from_text(&bundle.configuration)
                     .context("cannot read the configuration of the running proxy")?
                     .config
                     .defaulted();
+                // The active mode may differ from the configured one.
+                config.mode.clone_from(&bundle.mode);
                 let resolved =
                     REGISTRY.resolve(&config).context("the configuration of the running proxy is invalid")?;
                 Ok((Settings { config, resolved, warnings: Vec::new(), file: None }, SourceArgs::default()))
