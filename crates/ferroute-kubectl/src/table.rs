@@ -28,6 +28,6 @@ mod tests {
         let rows = [["NODE", "READY"], ["node-1\u{1b}[2J", "yes"]].map(|row| row.map(str::to_owned).to_vec());
         let mut text = String::new();
         write_table_into(&mut text, &rows).expect("strings accept everything");
-        assert_eq!(text, "NODE              READY\nnode-1\\u{1b}[2J  yes\n");
+        assert_eq!(text, "NODE             READY\nnode-1\\u{1b}[2J  yes\n");
     }
 }
