@@ -13,12 +13,17 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo test test-monitoring test-deb build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
+.PHONY: demo ui test test-monitoring test-deb build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
+
+# The demo's cluster in a browser.
+ui: deps-demo rust
+	$(CARGO) build --profile demo --bin ferroute
+	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
 test: deps-test unit test-monitoring test-deb vm-test conformance
 	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested 2>/dev/null || true

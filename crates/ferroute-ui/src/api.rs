@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     demo::DemoStatus,
     server::App,
+    source::Source,
     timeline::Timeline,
     view::{Counts, Machine},
 };
@@ -240,7 +241,9 @@ fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
     let bundle = app.source().recording().ok().flatten();
     let (settings, source) = app.source().settings(bundle.as_deref())?;
     let desired = Arc::clone(&app.view().desired);
-    app.source().on_node(|| diagnose(&read_inputs(&source, &settings, Some(&desired), true)))
+    // Endpoints in manifests may be anywhere.
+    let connect = matches!(app.source(), Source::Node | Source::Demo(_));
+    app.source().on_node(|| diagnose(&read_inputs(&source, &settings, Some(&desired), connect)))
 }
 
 /// `GET /diff`
