@@ -88,10 +88,15 @@ async function perform(button, output, action, body, done) {
 function connectForm({ port, graph, output, remembered }) {
   const clients = store.overview.demo.clients.map((name) => [name, name]);
   const [fromField, from] = select(t("demo.from"), clients, remembered.from);
+  // A client that is chosen in the graph is the sender here as well.
+  const pick = (name) => {
+    const client = store.overview.demo.clients.find((one) => machineOf(one) === name);
+    if (client) from.value = client;
+  };
   const [toField, to] = select(t("demo.to"), destinations(port), remembered.to);
   const amount = el("input", { type: "number", min: 1, max: 200, value: remembered.count ?? 20, "aria-label": t("demo.count") });
   const send = el("button", { class: "button primary", type: "submit", disabled: !hasToken() }, icon("bolt"), t("demo.send"));
-  return el("form", { class: "demo-form", on: { submit: (event) => {
+  const form = el("form", { class: "demo-form", on: { submit: (event) => {
     event.preventDefault();
     const [frontend, address] = to.value.split(" ");
     Object.assign(remembered, { from: from.value, to: to.value, count: amount.value });
@@ -102,6 +107,7 @@ function connectForm({ port, graph, output, remembered }) {
       showResults(graph(), machineOf(from.value), Number(frontend), answer.results);
     });
   } } }, fromField, toField, el("label", { class: "field narrow" }, el("span", {}, t("demo.count")), amount), send);
+  return { form, pick };
 }
 
 function stepper(deployment, output) {
@@ -136,13 +142,14 @@ export function demoPanel({ port, service, graph, previous }) {
   const remembered = same ? previous.remembered : {};
   const output = same ? previous.output : el("div", { class: "demo-output", "aria-live": "polite" });
   const { deployments, pods } = store.overview.demo;
+  const { form, pick } = connectForm({ port, graph, output, remembered });
   const element = card(t("demo.title"), { class: "demo" },
     !hasToken() && notice("info", t("demo.noToken")),
-    el("p", { class: "muted" }, t("demo.connectLead")), connectForm({ port, graph, output, remembered }), output,
+    el("p", { class: "muted" }, t("demo.connectLead")), form, output,
     el("details", { open: same ? previous.element.querySelector("details").open : false }, el("summary", {}, t("demo.change")),
       el("div", { class: "demo-columns" },
         el("div", {}, el("h4", {}, t("demo.deployments")), el("ul", { class: "rows" }, deployments.map((one) => stepper(one, output)))),
         el("div", {}, el("h4", {}, t("demo.pods")), el("ul", { class: "rows" }, pods.map((pod) => readiness(pod, output)))),
         el("div", {}, el("h4", {}, t("demo.drift")), el("p", { class: "muted" }, t("demo.breakLead")), breakButton(output)))));
-  return { element, service, remembered, output };
+  return { element, service, remembered, output, pick };
 }

@@ -7,9 +7,10 @@ import { t, translate } from "./i18n.js";
 import { sparkline } from "./spark.js";
 import { rateOf, store } from "./store.js";
 
-/** How many clients and endpoints of a node are drawn; the table has them all. */
+/** How many clients, endpoints and nodes are drawn; the table has them all. */
 const MAX_CLIENTS = 7;
-const MAX_ENDPOINTS = 8;
+const MAX_ENDPOINTS = 12;
+const MAX_NODES = 6;
 
 /** Selects clients that differ: pods of this node and of another, nodes, and one outside. */
 function selectClients(machines, node) {
@@ -29,6 +30,8 @@ function byNode(endpoints, here) {
     if (!groups.has(node)) groups.set(node, []);
     groups.get(node).push(endpoint);
   }
+  // Those in use first, because not all may be drawn.
+  for (const group of groups.values()) group.sort((left, right) => (standing(left) === "unused") - (standing(right) === "unused"));
   return [...groups].sort(([left], [right]) => (right === here) - (left === here) || left.localeCompare(right));
 }
 
@@ -161,14 +164,17 @@ export class Graph {
 
   endpointNodes() {
     const { node, zone } = this.explanation;
-    const groups = byNode(this.port.endpoints, node).map(([name, endpoints]) => {
+    const nodes = byNode(this.port.endpoints, node);
+    const limit = Math.max(2, Math.floor(MAX_ENDPOINTS / Math.min(nodes.length, MAX_NODES)));
+    const hidden = nodes.slice(MAX_NODES).reduce((sum, [, endpoints]) => sum + endpoints.length, 0);
+    const groups = nodes.slice(0, MAX_NODES).map(([name, endpoints]) => {
       const here = name === node;
       return el("div", { class: "gnode-group", role: "group", "aria-label": name || t("node.unknown") },
         el("h4", {}, icon("node"), name || t("node.unknown"), here && el("small", {}, t("node.this"), zone && ` · ${zone}`)),
-        endpoints.slice(0, MAX_ENDPOINTS).map((endpoint) => this.endpointNode(endpoint)),
-        endpoints.length > MAX_ENDPOINTS && el("p", { class: "muted more" }, t("graph.moreEndpoints", { count: endpoints.length - MAX_ENDPOINTS })));
+        endpoints.slice(0, limit).map((endpoint) => this.endpointNode(endpoint)),
+        endpoints.length > limit && el("p", { class: "muted more" }, t("graph.moreEndpoints", { count: endpoints.length - limit })));
     });
-    if (groups.length > 0) return groups;
+    if (groups.length > 0) return [...groups, hidden > 0 && el("p", { class: "muted more" }, t("graph.moreEndpoints", { count: hidden }))];
     return this.place("none", el("p", { class: "gnode none" }, icon("warn"), t("endpoints.none")));
   }
 

@@ -3,6 +3,7 @@
 
 import { el, svg } from "./dom.js";
 import { t } from "./i18n.js";
+import { LINKS } from "./walk.js";
 import { effectLabel, verdictOf } from "./words.js";
 
 /** Centre, width and height of each stage in the wide drawing. */
@@ -21,13 +22,6 @@ const WIDE = {
 const WIDTH = 1072;
 const HEIGHT = 282;
 const NARROW = 340;
-
-/** The ways between stages that the kernel knows. */
-const LINKS = [
-  ["sender", "prerouting"], ["prerouting", "routing"], ["routing", "forward"], ["forward", "postrouting"],
-  ["postrouting", "receiver"], ["routing", "input"], ["input", "process"], ["process", "output"], ["output", "routing2"],
-  ["routing2", "postrouting"],
-];
 
 const ROUND = new Set(["routing", "routing2"]);
 

@@ -126,7 +126,7 @@ export function mountService(container, name) {
     graph?.close();
     graph = new Graph({
       port, explanation, ports: row()?.ports ?? [], machines: store.overview.machines, client,
-      onClient: (chosen) => { client = chosen; },
+      onClient: (chosen) => { client = chosen; demo?.pick(chosen); },
       onAsk: (from, to) => ask(from, to, port.protocol),
     });
     return [

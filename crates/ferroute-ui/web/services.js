@@ -25,7 +25,7 @@ const ORDERS = {
 function searchText(service) {
   const frontends = service.frontends.map(({ address, port, protocol, kind }) =>
     `${address ? socket(address, port) : port} ${protocol} ${kind}`);
-  return [service.name, service.type, ...frontends, ...(service.ports ?? []), ...(service.pods ?? [])]
+  return [service.name, service.type, ...frontends, ...(service.ports ?? []), ...(service.search ?? [])]
     .join(" ").toLowerCase();
 }
 

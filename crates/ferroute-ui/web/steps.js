@@ -103,7 +103,7 @@ function withFolds(trace, items, current, go) {
 
 /** All steps, by stage. */
 export function stepList({ trace, walked, current, go }) {
-  return el("ol", { class: "stages", "aria-label": t("steps.label") }, walked.stages.map((stage) =>
+  return el("ol", { class: "stages", "aria-label": t("steps.label") }, walked.stages.filter(({ items }) => items.length > 0).map((stage) =>
     el("li", { class: `stage-box ${stage.items.some(({ step }) => step !== null && step === current) ? "stage-box-current" : ""}` },
       el("h3", {}, t(`place.${stage.place}`), stage.proxy && el("span", { class: "chip" }, stage.proxy),
         el("small", {}, t(`placeNote.${stage.place}`))),

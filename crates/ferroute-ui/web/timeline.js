@@ -13,7 +13,7 @@ const PAGE = 40;
 const MAX_CHANGES = 6;
 
 function took(sync) {
-  return sync.families.reduce((sum, family) => sum + family.tookUs, 0);
+  return sync.families.reduce((sum, family) => sum + (family.tookUs ?? 0), 0);
 }
 
 /** A sync is slow beside the others: five times the median, and long enough to matter. */
@@ -78,9 +78,10 @@ function changeNode(change) {
 
 function familyNode(family) {
   const { outcome, error, written, removed, total, tookUs, kernelUs, full, staleFlows } = family;
-  return el("li", {}, el("b", {}, family.family), " ", t(`outcome.${outcome}`), " · ",
-    t("sync.rules", { written: count(written), removed: count(removed), total: count(total) }), " · ",
-    t("sync.took", { took: duration(tookUs), kernel: duration(kernelUs) }),
+  return el("li", {}, el("b", {}, family.family), " ", t(`outcome.${outcome}`),
+    // Without any work, there are no figures.
+    written !== undefined && [" · ", t("sync.rules", { written: count(written), removed: count(removed), total: count(total) }),
+      " · ", t("sync.took", { took: duration(tookUs), kernel: duration(kernelUs) })],
     full && ` · ${t("sync.full")}`, staleFlows > 0 && ` · ${t("sync.stale", { count: staleFlows })}`,
     error && el("p", { class: "error-text" }, error));
 }

@@ -73,6 +73,8 @@ export class VirtualTable {
     const { scrollTop, clientHeight } = this.body;
     const first = Math.max(0, Math.floor(scrollTop / this.height) - MARGIN);
     const last = Math.min(this.rows.length, Math.ceil((scrollTop + clientHeight) / this.height) + MARGIN);
+    // The header has no scroll bar, but the same columns.
+    this.head.style.marginRight = `${this.body.offsetWidth - this.body.clientWidth}px`;
     const wanted = new Set();
     for (let index = first; index < last; index += 1) {
       const key = this.key(this.rows[index]);

@@ -1,5 +1,12 @@
 // The walk of a packet: turns the events of one branch of a trace into stages, steps and headers, without drawing anything.
 
+/** The ways between stages that the kernel knows. */
+export const LINKS = [
+  ["sender", "prerouting"], ["prerouting", "routing"], ["routing", "forward"], ["forward", "postrouting"],
+  ["postrouting", "receiver"], ["routing", "input"], ["input", "process"], ["process", "output"], ["output", "routing2"],
+  ["routing2", "postrouting"],
+];
+
 /** Returns the port's part of `ADDRESS:PORT`, with the colon. */
 function portOf(text) {
   return text.slice(text.lastIndexOf(":"));
@@ -43,7 +50,6 @@ export function walk(trace, way) {
   let header = { source: trace.packet.source, destination: trace.packet.destination, mark: trace.packet.mark ?? 0 };
   const stages = [];
   const steps = [];
-  let routings = 0;
 
   const stage = (place, extra) => {
     const last = stages.at(-1);
@@ -78,8 +84,9 @@ export function walk(trace, way) {
         break;
       }
       case "routed":
-        routings += 1;
-        add(stage(routings === 1 && origin(trace.packet) === "sender" ? "routing" : "routing2", {}), { ...event, interface: event.to });
+        // A process of the node has its route before its packet reaches a hook.
+        if (stages.at(-1).place === "process") add(stages.at(-1), { ...event, interface: event.to });
+        else add(stage(stages.some(({ place }) => place === "process") ? "routing2" : "routing", {}), { ...event, interface: event.to });
         break;
       default:
         if (stages.length > 0) add(stages.at(-1), event);
@@ -87,7 +94,31 @@ export function walk(trace, way) {
   }
   const last = end(way);
   add(last ? stage(last, {}) : stages.at(-1), { event: "end", way });
-  return { stages, steps };
+  return { stages: complete(stages), steps };
+}
+
+/** The shortest way between two stages, both included; only the two if there is none. */
+function between(from, to) {
+  const paths = [[from]];
+  const seen = new Set([from]);
+  for (const path of paths) {
+    if (path.at(-1) === to) return path;
+    for (const [start, stop] of LINKS) {
+      if (start !== path.at(-1) || seen.has(stop)) continue;
+      seen.add(stop);
+      paths.push([...path, stop]);
+    }
+  }
+  return [from, to];
+}
+
+/** Adds the stages that a packet passes without a rule: the trace has no event for hooks without chains. */
+function complete(stages) {
+  return stages.flatMap((stage, index) => {
+    if (index === 0 || stages[index - 1].place === stage.place) return [stage];
+    const passed = between(stages[index - 1].place, stage.place).slice(1, -1);
+    return [...passed.map((place) => ({ place, items: [], effects: [] })), stage];
+  });
 }
 
 /** Whether an event changes the packet or ends its way. */

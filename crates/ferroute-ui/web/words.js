@@ -10,9 +10,10 @@ export function owned(trace, text) {
   return owner ? `${text} (${owner})` : text;
 }
 
-/** The owner of an address, or the address. */
-function nameOf(trace, text) {
-  return trace.names?.[text] ?? trace.names?.[hostOf(text)] ?? text;
+/** The owner of an address with the address, as a title: `pod shop/web-1, 10.244.1.5:8080`. */
+function nameAndAddress(trace, text) {
+  const owner = trace.names?.[text] ?? trace.names?.[hostOf(text)];
+  return owner ? `${owner}, ${text}` : text;
 }
 
 /** Why a packet is rejected, as far as the list of Services knows. */
@@ -36,7 +37,7 @@ export function verdictOf(trace, way) {
       const choices = way.choices?.length ?? 0;
       if (!way.translated) return { kind: "neutral", title: t("verdict.plain", { to: owned(trace, way.to) }), note: t("verdict.plainNote") };
       if (choices > 1) return { kind: "good", title: t("verdict.oneOf", { count: choices }), note: masquerading(trace, way) };
-      return { kind: "good", title: t("verdict.delivered", { to: nameOf(trace, way.to), address: way.to }), note: masquerading(trace, way) };
+      return { kind: "good", title: t("verdict.delivered", { to: nameAndAddress(trace, way.to) }), note: masquerading(trace, way) };
     }
     case "rejected":
       return { kind: "bad", title: t("verdict.rejected", { with: way.with }), note: rejection(trace) };
