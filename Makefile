@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo ui test test-monitoring test-deb build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-vm rust clean
+.PHONY: demo ui test test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -25,8 +25,8 @@ ui: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
-test: deps-test unit test-monitoring test-deb vm-test conformance
-	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested 2>/dev/null || true
+test: deps-test unit test-monitoring test-deb test-ui vm-test conformance
+	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
 unit: rust
@@ -48,6 +48,18 @@ test-monitoring: deps-test rust
 	    $(PROMETHEUS)/usr/bin/promtool test rules deploy/monitoring/rules.test.yaml; \
 	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test -p ferroute --test run -- --ignored monitoring; \
 	}
+
+# The page of `ferroute ui` in Chromium, with pictures of all views for people to look at. Where Chromium cannot be installed,
+# that is reported, and `make test` repeats it at its end.
+PICTURES := $(abspath $(TARGET_DIR))/ui-screenshots
+test-ui: deps-test rust
+	@mkdir -p $(PICTURES); rm -f $(PICTURES)/not-tested
+	-@$(MAKE) --no-print-directory deps-ui
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	    $(AS_ROOT) $(CARGO) test -p ferroute --test browser -- --ignored; \
+	else \
+	    echo "NOT TESTED: the page of ferroute ui, because Chromium cannot be installed" | tee $(PICTURES)/not-tested; \
+	fi
 
 # Runs the tests of all libraries with other generated inputs: `make properties SEEDS="1 2 3"`. `make properties SEEDS=SEED`
 # repeats a failed seed.
@@ -309,6 +321,11 @@ deps-test: deps-demo
 
 deps-deb:
 	$(call install,dpkg-shlibdeps:dpkg-dev strip:binutils)
+
+# The font is for the Chinese text in pictures.
+deps-ui: deps-test
+	$(call install,chromium:chromium chromedriver:chromium-driver fc-list:fontconfig)
+	@[ -n "$$(fc-list :lang=zh-cn)" ] || $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy fonts-wqy-microhei
 
 deps-vm: deps-test
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)
