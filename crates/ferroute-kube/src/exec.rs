@@ -106,7 +106,8 @@ impl Cluster {
             match *stream {
                 STDOUT => output.stdout.extend_from_slice(bytes),
                 STDERR => output.stderr.extend_from_slice(bytes),
-                STATUS => {
+                // Servers may open a stream by an empty message.
+                STATUS if !bytes.is_empty() => {
                     output.status = exit_status(bytes).map_err(fail)?;
                     // The server closes the connection itself, but there is nothing to wait for.
                     return Ok(output);

@@ -148,6 +148,10 @@ async fn run(
     response: ExecResponse,
 ) -> Result<(), tokio_tungstenite::tungstenite::Error> {
     let message = |stream: u8, bytes: &[u8]| Message::binary([&[stream], bytes].concat());
+    // As servers do, to show that the streams are open.
+    for channel in [1, 2, 3] {
+        stream.send(message(channel, &[])).await?;
+    }
     let success = json!({"status": "Success"}).to_string();
     let last = match response {
         ExecResponse::Hang => std::future::pending().await,

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::{Consumer, NODE, connection, timing, tls::serve_without_client_certificates};
 
 /// A fake API server behind TLS, without which no credentials are sent.
-struct SecureServer {
+pub(crate) struct SecureServer {
     fake: FakeApiServer,
     address: SocketAddr,
     task: JoinHandle<()>,
@@ -48,7 +48,7 @@ impl Drop for SecureServer {
 }
 
 /// Writes a kubeconfig for the server with these fields of the user.
-fn kubeconfig(directory: &TempDir, server: &SecureServer, user: &str) -> ClientConnectionConfiguration {
+pub(crate) fn kubeconfig(directory: &TempDir, server: &SecureServer, user: &str) -> ClientConnectionConfiguration {
     kubeconfig_at(directory, &format!("server: '{}', insecure-skip-tls-verify: true", server.url()), user)
 }
 
@@ -67,7 +67,7 @@ async fn start(connection: &ClientConnectionConfiguration) -> Consumer {
     Consumer::from_source(ApiServer::new(connection, None, NODE).await.unwrap().with_timing(timing()))
 }
 
-async fn fake_requiring(token: &str) -> SecureServer {
+pub(crate) async fn fake_requiring(token: &str) -> SecureServer {
     let fake = SecureServer::start().await;
     require(&fake, token);
     fake
@@ -79,7 +79,7 @@ fn require(fake: &FakeApiServer, token: &str) {
 }
 
 /// Writes a credential plugin that runs this shell command. Returns the user of a kubeconfig.
-fn plugin(directory: &TempDir, line: &str) -> String {
+pub(crate) fn plugin(directory: &TempDir, line: &str) -> String {
     let plugin = write(&directory.path().join("plugin"), &format!("#!/bin/sh\n{line}\n"));
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
     format!(
@@ -89,13 +89,13 @@ fn plugin(directory: &TempDir, line: &str) -> String {
 }
 
 /// Returns the output of a credential plugin with this token.
-fn credential(token: &str) -> String {
+pub(crate) fn credential(token: &str) -> String {
     format!(
         r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}"}}}}"#
     )
 }
 
-fn write(path: &Path, text: &str) -> PathBuf {
+pub(crate) fn write(path: &Path, text: &str) -> PathBuf {
     fs::write(path, text).unwrap();
     path.to_owned()
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod credentials;
+mod exec;
 mod faults;
 mod listing;
 mod media_types;
