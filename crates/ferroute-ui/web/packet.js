@@ -171,11 +171,13 @@ export function mountPacket(container, route) {
         stepList({ trace, walked, current: question.step, go })));
   }
 
-  async function load(next) {
-    const same = question && trace && ["from", "to", "proto", "rules"].every((key) => question[key] === next[key]);
+  /** Answers a question. With `again`, also one that is answered already; its answer is shown until the new one arrives. */
+  async function load(next, again = false) {
+    const same = !again && question && trace && ["from", "to", "proto", "rules"].every((key) => question[key] === next[key]);
     question = next;
     memory = linkOf(question);
-    replace(top, form(question, ask));
+    // What is being typed stays when the cluster changes.
+    if (!again) replace(top, form(question, ask));
     if (!question.from || !question.to) {
       trace = null;
       return replace(body, welcome());
@@ -183,7 +185,8 @@ export function mountPacket(container, route) {
     const mine = ++serial;
     try {
       if (!same) {
-        body.classList.add("busy");
+        // The steps of the previous question are not those of this one.
+        body.inert = !again;
         const { from, to, proto, rules } = question;
         const fresh = await get("/trace", { from, to, proto, rules });
         if (mine !== serial) return undefined;
@@ -199,12 +202,12 @@ export function mountPacket(container, route) {
       trace = null;
       replace(body, notice("error", error.message), welcome());
     }
-    body.classList.remove("busy");
+    body.inert = false;
     return undefined;
   }
 
   function keys(event) {
-    if (!trace || event.target.closest("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (!trace || body.inert || event.target.closest("input, select, textarea") || event.altKey || event.ctrlKey || event.metaKey) return;
     const moves = { ArrowRight: next, ArrowLeft: previous, Escape: () => go(null) };
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -230,9 +233,7 @@ export function mountPacket(container, route) {
   document.addEventListener("keydown", keys);
   update(route);
   const end = on("services", () => {
-    if (!question?.from || !question.to) return;
-    trace = null;
-    load(question);
+    if (question?.from && question.to) load(question, true);
   });
   return { update, unmount: () => { end(); observer.disconnect(); document.removeEventListener("keydown", keys); } };
 }

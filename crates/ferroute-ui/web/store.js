@@ -60,6 +60,7 @@ function record(rates) {
 /** Starts to follow the server. */
 export function follow() {
   let reload = null;
+  let wasInterrupted = false;
   const changed = () => {
     clearTimeout(reload);
     reload = setTimeout(() => load().catch(() => {}), 150);
@@ -71,7 +72,8 @@ export function follow() {
     timeline: () => emit("timeline"),
   }, (live) => {
     // A stream that was interrupted may have missed a revision.
-    if (live && !state.live && state.overview) changed();
+    if (live && wasInterrupted) changed();
+    wasInterrupted = !live;
     state.live = live;
     emit("live");
   });

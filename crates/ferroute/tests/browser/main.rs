@@ -140,6 +140,11 @@ fn demo_acts_and_shows_it(mode: &str) {
     browser.click(".demo-columns button[aria-label^='One replica more']");
     browser.wait_for("return document.querySelectorAll('.graph .endpoint').length === 4");
 
+    // A repair by a sync that also applies changes is not shown as one.
+    browser.click(".tabs a[href='#/changes']");
+    browser.wait_for("return document.querySelector('.sync')?.textContent.includes('3 of 4 ready')");
+    open_service(&browser, &server, "default/nginx-service");
+    browser.click(".demo summary");
     browser.click("#break");
     browser.click(".demo-output a[href='#/changes']");
     browser.wait_for("return document.querySelector('.sync-repaired')");
@@ -208,6 +213,8 @@ fn rules_of_kube_proxy_in_the_kernel_answer_the_questions() {
     let directory = tempfile::tempdir().unwrap();
     let case = repository("conformance/scenarios/nodeport-cluster");
     let read = |path| fs::read_to_string(path).unwrap();
+    // Chromium cancels requests when an address appears, as the link-local address of IPv6 does after a while.
+    namespace.command("sysctl", &["-qw", "net.ipv6.conf.default.disable_ipv6=1"]);
     // The addresses of the node in the recording.
     namespace.link("eth0", &peer, "eth0");
     namespace.add_address("10.77.1.2/24", "eth0");
@@ -237,6 +244,30 @@ fn rules_of_kube_proxy_in_the_kernel_answer_the_questions() {
     open_changes(&browser);
     browser.click("#diff button");
     browser.wait_text("#diff .notice", "have the planned effect");
+    browser.assert_clean(&server.url, None);
+}
+
+#[test]
+#[ignore = "requires Chromium: make test-ui"]
+fn changes_of_the_cluster_appear_and_keep_what_is_typed() {
+    let namespace = NetNs::new();
+    let directory = tempfile::tempdir().unwrap();
+    let manifests = directory.path().join("cluster.yaml");
+    let example = fs::read_to_string(repository("examples/cluster.yaml")).unwrap();
+    fs::write(&manifests, &example).unwrap();
+    let server =
+        Server::start(&namespace, &["--manifests", manifests.to_str().unwrap(), "--hostname-override", "node-1"]);
+    let browser = Browser::start(&namespace, "en-US");
+    browser.open(&server.view("#/packet?from=outside&to=shop/cart:9000"));
+    browser.wait_text(".verdict h2", "10.244.1.6:9000");
+    browser.click("#next");
+    browser.enter("#from", "10.244.9.9");
+    let changed = example.replace("conditions: {ready: false}", "conditions: {ready: true}");
+    assert_ne!(changed, example);
+    fs::write(&manifests, changed).unwrap();
+    browser.wait_text(".verdict h2", "one of 2 endpoints");
+    assert_eq!(browser.run("return document.querySelector('#from').value"), "10.244.9.9");
+    browser.wait_text(".position", "1 /");
     browser.assert_clean(&server.url, None);
 }
 
