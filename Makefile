@@ -46,7 +46,7 @@ test-monitoring: deps-test rust
 	@set -e; [ -e $(PROMETHEUS)/not-tested ] || { \
 	    $(PROMETHEUS)/usr/bin/promtool check rules deploy/monitoring/rules.yaml; \
 	    $(PROMETHEUS)/usr/bin/promtool test rules deploy/monitoring/rules.test.yaml; \
-	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test -p ferroute --test run -- --ignored monitoring; \
+	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test --workspace --test run -- --ignored monitoring; \
 	}
 
 # The page of `ferroute ui` in Chromium, with pictures of all views for people to look at. Where Chromium cannot be installed,
@@ -56,7 +56,7 @@ test-ui: deps-test rust
 	@mkdir -p $(PICTURES); rm -f $(PICTURES)/not-tested
 	-@$(MAKE) --no-print-directory deps-ui
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
-	    $(AS_ROOT) $(CARGO) test -p ferroute --test browser -- --ignored; \
+	    $(AS_ROOT) $(CARGO) test --workspace --test browser -- --ignored; \
 	else \
 	    echo "NOT TESTED: the page of ferroute ui, because Chromium cannot be installed" | tee $(PICTURES)/not-tested; \
 	fi
