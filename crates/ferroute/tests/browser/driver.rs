@@ -14,6 +14,7 @@ use std::{
 
 use ferroute_testing::NetNs;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// The name under which the protocol returns an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -35,6 +36,8 @@ pub(crate) struct Browser<'a> {
     namespace: &'a NetNs,
     driver: Child,
     session: String,
+    /// What the browser leaves behind. Deleted after it has ended.
+    _files: TempDir,
 }
 
 impl<'a> Browser<'a> {
@@ -42,9 +45,10 @@ impl<'a> Browser<'a> {
     #[track_caller]
     pub(crate) fn start(namespace: &'a NetNs, language: &str) -> Self {
         let mut command = Command::new("chromedriver");
-        command.arg(format!("--port={PORT}")).stdout(Stdio::null()).stderr(Stdio::null());
+        let files = tempfile::tempdir().unwrap();
+        command.arg(format!("--port={PORT}")).env("TMPDIR", files.path()).stdout(Stdio::null()).stderr(Stdio::null());
         let driver = namespace.run(|| command.spawn()).expect("this test requires chromedriver (make test-ui)");
-        let mut browser = Self { namespace, driver, session: String::new() };
+        let mut browser = Self { namespace, driver, session: String::new(), _files: files };
         let arguments =
             ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking"];
         let options = json!({ "args": arguments, "prefs": { "intl.accept_languages": language } });
