@@ -1,4 +1,4 @@
-//! Network namespaces for tests that exercise the kernel: packets, rules, addresses and sysctls.
+//! Network namespaces and processes for tests that exercise the kernel: packets, rules, addresses and sysctls.
 //!
 //! A [`NetNs`] has no name. It exists as long as its file descriptor or a process in it, so that a failed or killed test
 //! leaves nothing behind, and concurrent tests never share a namespace. This crate is for tests only: its functions panic
@@ -20,5 +20,7 @@
 //! ```
 
 mod net_ns;
+mod process;
 
 pub use net_ns::NetNs;
+pub use process::{Running, wait};

@@ -8,7 +8,7 @@ use std::{
     iter,
     net::TcpStream,
     os::unix::fs::symlink,
-    process::{Child, Command},
+    process::Command,
     thread,
     time::{Duration, SystemTime},
 };
@@ -20,27 +20,14 @@ use ferroute_core::{
 };
 use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, Running};
 use serde_json::{Value, json};
 
-/// A proxy process, which is killed on drop.
-struct Proxy(Child);
-
-impl Proxy {
-    /// Starts the proxy in the calling thread's network namespace.
-    fn start(server: &FakeApiServer) -> Self {
-        let arguments = ["run", "--master", &server.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
-        let arguments = arguments.into_iter().chain(["--enable-service-status"]);
-        Self(Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).spawn().unwrap())
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the proxy in the calling thread's network namespace.
+fn start_proxy(server: &FakeApiServer) -> Running {
+    let arguments = ["run", "--master", &server.url(), "--hostname-override", "node-1", "--proxy-mode", "iptables"];
+    let arguments = arguments.into_iter().chain(["--enable-service-status"]);
+    Running(Command::new(env!("CARGO_BIN_EXE_ferroute")).args(arguments).spawn().unwrap())
 }
 
 /// Applies a cluster's objects to the server.
@@ -87,7 +74,7 @@ fn in_namespace(test: impl FnOnce(FakeApiServer, &tokio::runtime::Runtime) + Sen
 fn objects_of_the_api_server_and_changes_are_applied() {
     in_namespace(|server, _| {
         publish(&server, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&server);
+        let _proxy = start_proxy(&server);
         wait_for_rule("--to-destination 10.244.1.5:8080");
         publish(&server, &shop("10.244.1.6"));
         wait_for_rule("--to-destination 10.244.1.6:8080");
@@ -98,7 +85,7 @@ fn objects_of_the_api_server_and_changes_are_applied() {
 fn rules_stay_during_an_api_server_outage_and_changes_are_applied_afterwards() {
     in_namespace(|server, runtime| {
         publish(&server, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&server);
+        let _proxy = start_proxy(&server);
         wait_for_rule("--to-destination 10.244.1.5:8080");
         let address = server.address();
         drop(server);
@@ -121,7 +108,7 @@ fn invalid_objects_are_skipped() {
             "spec": {"clusterIP": "10.96.0.300", "ports": [{"port": "http"}]},
         });
         server.apply(Resource::Services, invalid);
-        let _proxy = Proxy::start(&server);
+        let _proxy = start_proxy(&server);
         wait_for_rule("--to-destination 10.244.1.5:8080");
     });
 }
@@ -139,7 +126,7 @@ fn request(path: &str) -> String {
 fn programming_latency_of_changes_is_measured() {
     in_namespace(|server, _| {
         publish(&server, &shop("10.244.1.5"));
-        let _proxy = Proxy::start(&server);
+        let _proxy = start_proxy(&server);
         wait_for_rule("--to-destination 10.244.1.5:8080");
         let mut changed = shop("10.244.1.6");
         let trigger = rfc3339::format_exact(SystemTime::now()).unwrap();
@@ -207,7 +194,7 @@ fn kubeadm_daemonset_works_unchanged() {
 
         let mut command = Command::new(path("kube-proxy"));
         command.arg(format!("--config={}", path("config.conf").display())).arg("--hostname-override=node-1");
-        let _proxy = Proxy(command.spawn().unwrap());
+        let _proxy = Running(command.spawn().unwrap());
         wait_for_rule("--to-destination 10.244.1.5:8080");
         // The rule uses the configured detection of local traffic.
         wait_for_rule("! -s 10.244.0.0/16 -d 10.96.0.80/32");

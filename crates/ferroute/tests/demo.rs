@@ -10,8 +10,10 @@ use std::{
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use ferroute_testing::wait;
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
 
@@ -135,19 +137,6 @@ impl Drop for Demo {
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Polls until `poll` returns a value.
-#[track_caller]
-fn wait<T>(condition: &str, poll: impl Fn() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "timeout: {condition}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn signal(signal: &str, process: &str) {

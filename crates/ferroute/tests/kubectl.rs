@@ -7,7 +7,7 @@ use std::{
     fs, iter,
     os::unix::fs::symlink,
     path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -16,7 +16,7 @@ use std::{
 use ferroute_core::testing::{Cluster, SliceBuilder, pod, service, slice};
 use ferroute_kube::testing::{ExecRequest, ExecResponse, FakeApiServer};
 use ferroute_source::Resource;
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, Running};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -25,21 +25,8 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ferroute");
 
-/// A proxy process, which is killed on drop.
-struct Proxy(Child);
-
-impl Proxy {
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.0.id().try_into().unwrap()), signal).unwrap();
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn send(signal: Signal, process: &Running) {
+    kill(Pid::from_raw(process.0.id().try_into().unwrap()), signal).unwrap();
 }
 
 /// How the exec of a node fails.
@@ -53,7 +40,7 @@ enum Failure {
 
 /// Three nodes and the API server, each in a network namespace.
 struct Rig {
-    proxies: BTreeMap<String, Proxy>,
+    proxies: BTreeMap<String, Running>,
     failures: Arc<Mutex<BTreeMap<String, Failure>>>,
     server: FakeApiServer,
     directory: tempfile::TempDir,
@@ -123,7 +110,7 @@ impl Rig {
                 let mut command = Command::new(PROGRAM);
                 command.args(arguments).arg("--hostname-override").arg(name).stderr(Stdio::null()).spawn().unwrap()
             };
-            proxies.insert(name.to_owned(), Proxy(nodes[number - 1].run(start)));
+            proxies.insert(name.to_owned(), Running(nodes[number - 1].run(start)));
         }
         server.set_pods(pods);
         let paths: Vec<PathBuf> = nodes.iter().map(NetNs::path).collect();
@@ -277,12 +264,12 @@ fn wait_ends_once_all_nodes_have_applied_the_version() {
     assert_eq!(rig.text(&["wait", "service/shop/web", "--timeout", "60s"]).0, 0);
 
     // A proxy that hangs has not applied a change.
-    rig.proxies["node-3"].signal(Signal::SIGSTOP);
+    send(Signal::SIGSTOP, &rig.proxies["node-3"]);
     rig.publish(&["10.244.2.9", "10.244.2.10"]);
     let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "3s", "--request-timeout", "1s"]);
     assert_eq!(code, 1, "{waited}");
     assert!(waited["missing"]["node-3"].is_string(), "{waited}");
-    rig.proxies["node-3"].signal(Signal::SIGCONT);
+    send(Signal::SIGCONT, &rig.proxies["node-3"]);
     let (code, waited) = rig.json(&["wait", "service/web", "--timeout", "60s"]);
     assert_eq!((code, &waited["applied"]), (0, &json!(NODES)), "{waited}");
     for (node, programmed) in [("node-1", "10.244.2.10:8080"), ("node-3", "10.244.2.10:8080")] {
@@ -343,7 +330,7 @@ fn failures_of_nodes_are_shown_beside_the_answers_of_others() {
 
     // A node without a running proxy.
     rig.fail(&[]);
-    rig.proxies["node-3"].signal(Signal::SIGKILL);
+    send(Signal::SIGKILL, &rig.proxies["node-3"]);
     let mut tries = iter::repeat_with(|| rig.json(&arguments)).take(100);
     let (_, report) = tries.find(|(code, _)| *code == 1).expect("a failure");
     assert!(of_nodes(&report, "error")[2].as_str().unwrap().contains("no Ferroute runs"), "{report}");

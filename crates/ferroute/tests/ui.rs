@@ -8,12 +8,10 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     path::Path,
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Stdio},
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, Running, wait};
 use serde_json::{Value, json};
 
 const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
@@ -75,30 +73,6 @@ impl Ui {
         let (head, body) = response.split_once("\r\n\r\n").unwrap();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
         (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {response}")))
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Polls until `poll` returns a value.
-#[track_caller]
-fn wait<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "timeout: {condition}");
-        thread::sleep(Duration::from_millis(50));
     }
 }
 

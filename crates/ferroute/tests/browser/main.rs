@@ -255,8 +255,7 @@ fn changes_of_the_cluster_appear_and_keep_what_is_typed() {
     let manifests = directory.path().join("cluster.yaml");
     let example = fs::read_to_string(repository("examples/cluster.yaml")).unwrap();
     fs::write(&manifests, &example).unwrap();
-    let server =
-        Server::start(&namespace, &["--manifests", manifests.to_str().unwrap(), "--hostname-override", "node-1"]);
+    let server = Server::with_manifests(&namespace, &manifests);
     let browser = Browser::start(&namespace, "en-US");
     browser.open(&server.view("#/packet?from=outside&to=shop/cart:9000"));
     browser.wait_text(".verdict h2", "10.244.1.6:9000");
@@ -287,8 +286,7 @@ fn names_are_shown_as_text() {
     assert_eq!(hostile.matches(MARKUP).count(), 3, "{hostile}");
     let manifests = directory.path().join("cluster.yaml");
     fs::write(&manifests, hostile).unwrap();
-    let server =
-        Server::start(&namespace, &["--manifests", manifests.to_str().unwrap(), "--hostname-override", "node-1"]);
+    let server = Server::with_manifests(&namespace, &manifests);
     let browser = Browser::start(&namespace, "en-US");
     let check = || {
         assert_eq!(browser.run("return window.isHostile ?? null"), json!(null));
@@ -329,7 +327,7 @@ fn table_of_many_services_renders_few_rows() {
     }
     let manifests = directory.path().join("services.yaml");
     fs::write(&manifests, yaml).unwrap();
-    let server = Server::start(&namespace, &["--manifests", manifests.to_str().unwrap()]);
+    let server = Server::with_manifests(&namespace, &manifests);
     let browser = Browser::start(&namespace, "en-US");
     browser.open(&server.view("#/services"));
     browser.wait_text(".figures", "10,000");

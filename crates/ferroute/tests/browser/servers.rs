@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, Running};
 
 pub(crate) const FERROUTE: &str = env!("CARGO_BIN_EXE_ferroute");
 
@@ -35,6 +35,12 @@ impl Server {
         let mut command = Command::new(FERROUTE);
         command.args(["ui", "--listen", "127.0.0.1:0"]).args(arguments);
         Self::spawn(namespace, command, None)
+    }
+
+    /// Starts `ferroute ui` on manifests, as the node node-1 sees them.
+    #[track_caller]
+    pub(crate) fn with_manifests(namespace: &NetNs, manifests: &Path) -> Self {
+        Self::start(namespace, &["--manifests", manifests.to_str().unwrap(), "--hostname-override", "node-1"])
     }
 
     /// Starts `ferroute ui` on the example with two nodes, as the first node sees it.
@@ -77,9 +83,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The demo removes its namespaces when it is interrupted.
+        // The demo removes its namespaces. Jobs in the background of a shell ignore SIGINT, and so would the server.
         let pid = self.process.id().to_string();
-        _ = Command::new("sh").args(["-c", "kill -INT \"$0\"", &pid]).status();
+        _ = Command::new("sh").args(["-c", "kill -TERM \"$0\"", &pid]).status();
         let end = Instant::now() + Duration::from_secs(60);
         while self.process.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {
             thread::sleep(Duration::from_millis(20));
@@ -101,7 +107,7 @@ pub(crate) fn record(namespace: &NetNs, directory: &Path) -> PathBuf {
     fs::write(manifests.join("cluster.yaml"), &example).unwrap();
     let mut command = Command::new(FERROUTE);
     command.args(["run", "--hostname-override", "node-1", "--proxy-mode", "nftables", "--manifests"]).arg(&manifests);
-    let _proxy = Ended(namespace.run(|| command.stderr(Stdio::null()).spawn()).unwrap());
+    let _proxy = Running(namespace.run(|| command.stderr(Stdio::null()).spawn()).unwrap());
     let file = directory.join("bundle.json");
     let changed = example.replace("conditions: {ready: false}", "conditions: {ready: true}");
     assert_ne!(changed, example);
@@ -116,15 +122,5 @@ pub(crate) fn record(namespace: &NetNs, directory: &Path) -> PathBuf {
             fs::write(manifests.join("cluster.yaml"), &changed).unwrap();
         }
         thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// A process that is ended when it is dropped.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        _ = self.0.kill();
-        _ = self.0.wait();
     }
 }

@@ -34,10 +34,9 @@ mod status;
 mod udp;
 mod userspace;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::{Duration, Instant},
-};
+use std::net::{IpAddr, SocketAddr};
+
+use ferroute_testing::wait;
 
 use self::{
     cluster::{Cluster, PORT, pod_addresses},
@@ -177,17 +176,4 @@ fn web_udp() -> [SocketAddr; 2] {
 
 fn web_at(port: u16) -> [SocketAddr; 2] {
     ["10.96.0.1", "fd00:96::1"].map(|address| SocketAddr::from((address.parse::<IpAddr>().unwrap(), port)))
-}
-
-/// Polls until `poll` returns a value. The time limit is generous, because these tests do not measure time.
-#[track_caller]
-fn wait<T>(condition: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "timeout: {condition}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
