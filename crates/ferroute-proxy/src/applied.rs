@@ -8,15 +8,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ferroute_core::{DataplaneError, IpFamily, NamespacedName, Tracker, tracker::TrackerEvent};
 use serde::{Deserialize, Serialize};
-use tokio::sync::oneshot;
 
 use crate::{
     observer::{FamilySynced, Observer},
+    requests::Requests,
     sync::Change,
 };
 
@@ -33,11 +32,8 @@ pub struct ServiceVersions {
     pub slices: BTreeMap<String, Option<u64>>,
 }
 
-/// A queue of requests for the versions of a Service, shared between threads.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct VersionRequests(Arc<Mutex<Vec<VersionRequest>>>);
-
-type VersionRequest = (NamespacedName, oneshot::Sender<ServiceVersions>);
+/// Requests for the versions of a Service.
+pub(crate) type VersionRequests = Requests<NamespacedName, ServiceVersions>;
 
 /// Keeps the versions of all Services and endpoint slices, which rules do not depend on.
 #[derive(Debug, Default)]
@@ -58,21 +54,6 @@ struct FamilyState {
     pending: BTreeSet<NamespacedName>,
     /// Services with a service port that the kernel has rejected, or that exceeds a limit, until all are accepted.
     rejected: BTreeSet<NamespacedName>,
-}
-
-impl VersionRequests {
-    /// Requests the versions of a Service. The response arrives within about a second; the sender is dropped if the sync loop
-    /// has ended.
-    pub(crate) fn send(&self, service: NamespacedName) -> oneshot::Receiver<ServiceVersions> {
-        let (sender, versions) = oneshot::channel();
-        self.queue().push((service, sender));
-        versions
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Vec<VersionRequest>> {
-        // The list is valid even if a thread panicked while it held the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl VersionsObserver {
@@ -121,7 +102,7 @@ enum Kind {
 
 impl Drop for VersionsObserver {
     fn drop(&mut self) {
-        self.requests.queue().clear();
+        self.requests.close();
     }
 }
 
@@ -185,10 +166,7 @@ impl Observer for VersionsObserver {
     }
 
     fn on_tick(&mut self, desired: &Tracker) {
-        for (service, sender) in std::mem::take(&mut *self.requests.queue()) {
-            // The receiver is dropped if the request has timed out.
-            let _ = sender.send(self.versions(&service, desired));
-        }
+        self.requests.respond(|service| self.versions(&service, desired));
     }
 }
 

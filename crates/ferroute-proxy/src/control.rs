@@ -17,7 +17,6 @@ use std::{
 };
 
 use ferroute_admin::{health::Health, history::History};
-use ferroute_config::settings::Settings;
 use ferroute_core::{NamespacedName, rfc3339};
 use ferroute_host::run_blocking;
 use nix::{
@@ -33,7 +32,6 @@ use tokio::{
 use crate::{
     applied::{ServiceVersions, VersionRequests},
     logging::chain,
-    modes::Registry,
     recording::{Bundle, BundleRequests},
 };
 
@@ -41,14 +39,15 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     /// The active mode.
-    mode: &'static str,
+    pub(crate) mode: &'static str,
     /// The active configuration, as YAML.
-    configuration: String,
-    node: String,
-    health: Arc<Health>,
-    history: Arc<History>,
-    bundles: BundleRequests,
-    versions: VersionRequests,
+    pub(crate) configuration: String,
+    /// The name of the node.
+    pub(crate) node: String,
+    pub(crate) health: Arc<Health>,
+    pub(crate) history: Arc<History>,
+    pub(crate) bundles: BundleRequests,
+    pub(crate) versions: VersionRequests,
 }
 
 /// The state of the proxy on one node.
@@ -75,27 +74,6 @@ pub struct NodeStatus {
 }
 
 impl Control {
-    /// Returns what responses of a proxy with these settings are made of.
-    pub(crate) fn new(
-        registry: &Registry,
-        settings: &Settings,
-        node: &str,
-        (health, history): (Arc<Health>, Arc<History>),
-        bundles: BundleRequests,
-        versions: VersionRequests,
-    ) -> Self {
-        let mode = registry.active(settings.resolved.mode).name().as_str();
-        Self {
-            mode,
-            configuration: settings.config.to_yaml(),
-            node: node.to_owned(),
-            health,
-            history,
-            bundles,
-            versions,
-        }
-    }
-
     fn status(&self) -> NodeStatus {
         let health = self.health.summary();
         let (services, slices) = self.history.pending();
@@ -213,15 +191,17 @@ pub(crate) async fn serve(control: Control) {
 /// Logs why the socket cannot be served: an intruder is worth a warning, another Ferroute is not.
 fn log_unavailable(error: &io::Error) {
     if error.kind() != io::ErrorKind::AddrInUse {
-        return tracing::info!("`ferroute bundle` is unavailable: {}", chain(error));
+        return tracing::info!("`ferroute bundle` and `ferroute status` are unavailable: {}", chain(error));
     }
     match holder() {
         Ok(holder) if !is_trusted(holder.uid()) => tracing::warn!(
             pid = holder.pid(),
             user = holder.uid(),
-            "`ferroute bundle` is unavailable: a process of another user holds the socket @ferroute"
+            "`ferroute bundle` and `ferroute status` are unavailable: a process of another user holds the socket @ferroute"
         ),
-        _ => tracing::info!("`ferroute bundle` is unavailable: another Ferroute runs in this network namespace"),
+        _ => tracing::info!(
+            "`ferroute bundle` and `ferroute status` are unavailable: another Ferroute runs in this network namespace"
+        ),
     }
 }
 
@@ -275,7 +255,7 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
-    let Ok(contents) = control.bundles.send().await else {
+    let Ok(contents) = control.bundles.send(()).await else {
         return Ok(LOOP_ENDED.to_vec());
     };
     let (mode, configuration) = (control.mode, control.configuration.clone());

@@ -48,6 +48,7 @@ pub mod modes;
 mod node_wait;
 pub mod observer;
 pub mod recording;
+mod requests;
 mod run;
 mod shutdown;
 mod startup_taint;

@@ -9,14 +9,9 @@ mod bundle;
 pub mod objects;
 mod recorder;
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::{net::IpAddr, time::SystemTime};
 
 use ferroute_core::{DataplaneError, IpFamily, Tracker};
-use tokio::sync::oneshot;
 
 pub use self::{
     bundle::{Bundle, FORMAT, FamilyRecord, Outcome, ReadError, RecordedChange, State, SyncRecord},
@@ -25,6 +20,7 @@ pub use self::{
 use crate::{
     logging::chain,
     observer::{FamilySynced, Observer},
+    requests::Requests,
     sync::Change,
 };
 
@@ -37,9 +33,8 @@ pub(crate) struct RecordingObserver {
     requests: BundleRequests,
 }
 
-/// A queue of requests for a bundle, shared between threads.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BundleRequests(Arc<Mutex<Vec<oneshot::Sender<BundleContents>>>>);
+/// Requests for the contents of a bundle.
+pub(crate) type BundleRequests = Requests<(), BundleContents>;
 
 /// The state of the recorder for a bundle.
 #[derive(Debug)]
@@ -63,24 +58,9 @@ impl RecordingObserver {
     }
 }
 
-impl BundleRequests {
-    /// Requests the contents of a bundle. The response arrives within about a second; the sender is dropped if the sync
-    /// loop has ended.
-    pub(crate) fn send(&self) -> oneshot::Receiver<BundleContents> {
-        let (sender, contents) = oneshot::channel();
-        self.senders().push(sender);
-        contents
-    }
-
-    fn senders(&self) -> MutexGuard<'_, Vec<oneshot::Sender<BundleContents>>> {
-        // The list is valid even if a thread panicked while it held the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Drop for RecordingObserver {
     fn drop(&mut self) {
-        self.requests.senders().clear();
+        self.requests.close();
     }
 }
 
@@ -114,10 +94,9 @@ impl Observer for RecordingObserver {
     }
 
     fn on_tick(&mut self, desired: &Tracker) {
-        for sender in std::mem::take(&mut *self.requests.senders()) {
-            let host_addresses = self.host_addresses.clone();
-            // The receiver is dropped if the request has timed out.
-            let _ = sender.send(BundleContents { snapshot: self.recorder.snapshot(desired), host_addresses });
-        }
+        self.requests.respond(|()| BundleContents {
+            snapshot: self.recorder.snapshot(desired),
+            host_addresses: self.host_addresses.clone(),
+        });
     }
 }

@@ -214,9 +214,15 @@ impl Daemon<'_> {
 
         let recording = RecordingObserver::new();
         let versions = VersionsObserver::default();
-        let state = (health.clone(), status.history());
-        let requests = (recording.requests(), versions.requests());
-        let control = Control::new(registry, settings, &feed.node().name, state, requests.0, requests.1);
+        let control = Control {
+            mode: registry.active(settings.resolved.mode).name().as_str(),
+            configuration: settings.config.to_yaml(),
+            node: feed.node().name.clone(),
+            health: health.clone(),
+            history: status.history(),
+            bundles: recording.requests(),
+            versions: versions.requests(),
+        };
         tasks.spawn("task that serves @ferroute", Work::Finite, control::serve(control));
         let mut observers: Vec<Box<dyn Observer>> = vec![
             Box::new(SyncLog),
