@@ -36,7 +36,7 @@ pub use self::{
     names::{AddressOwner, Names},
     network::demo_host,
 };
-use crate::replay::configuration;
+use crate::replay;
 
 /// The desired state of a node.
 pub struct Desired {
@@ -121,7 +121,7 @@ impl Desired {
     /// # Errors
     /// If the configuration or an object in the bundle is invalid.
     pub fn from_bundle(bundle: &Bundle, origin: String) -> anyhow::Result<Self> {
-        let resolved = configuration(&REGISTRY, bundle)?;
+        let resolved = replay::settings(&REGISTRY, bundle)?.resolved;
         let node = bundle.base.node.metadata.name.clone();
         let mut desired = Self::from_events(resolved, node, bundle::events(bundle)?, Names::default(), origin);
         if !bundle.host_addresses.is_empty() {

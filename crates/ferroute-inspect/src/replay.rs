@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context;
 use ferroute_api::{Kind, Object, ServiceCidr};
-use ferroute_config::{KubeProxyConfiguration, Resolved};
+use ferroute_config::{KubeProxyConfiguration, settings::Settings};
 use ferroute_core::{
     Escaped, IpFamily, NamespacedName, Tracker,
     parse::{InvalidObject, parse_node, parse_service_cidr},
@@ -56,7 +56,7 @@ pub fn replay(
     if options.manifests {
         return write_manifests(bundle, syncs, out).map(|()| Verdict::Same);
     }
-    let resolved = configuration(registry, bundle)?;
+    let resolved = settings(registry, bundle)?.resolved;
     let mode = registry.active(resolved.mode);
     let mut replay = Replay::new(bundle)?;
     let mut simulations: Vec<(IpFamily, Box<dyn Simulation>)> = families(bundle)
@@ -185,13 +185,18 @@ pub(crate) fn parse_name(name: &str) -> Result<NamespacedName, InvalidBundle> {
     Ok(NamespacedName::new(namespace, short_name))
 }
 
-pub(crate) fn configuration(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Resolved> {
+/// Returns the configuration of the proxy that recorded a bundle, with the mode that was active.
+///
+/// # Errors
+/// If it is invalid.
+pub fn settings(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Settings> {
     let decoded = KubeProxyConfiguration::from_text(&bundle.configuration)
         .context("cannot read the configuration in the bundle")?;
     let mut config = decoded.config.defaulted();
     // The active mode may differ from the configured one.
     config.mode.clone_from(&bundle.mode);
-    registry.resolve(&config).context("the configuration in the bundle is invalid")
+    let resolved = registry.resolve(&config).context("the configuration in the bundle is invalid")?;
+    Ok(Settings { config, resolved, warnings: Vec::new(), file: None })
 }
 
 /// Repeats the sync with this recorded outcome; returns `None` if there was nothing to do.

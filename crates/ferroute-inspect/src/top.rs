@@ -111,29 +111,36 @@ fn endpoints_behind(saved: &SavedRules, first: BTreeSet<ChainName>) -> Vec<(Chai
 /// The counter of a rewritten rule starts at zero, so a counter that decreased has counted only new connections.
 pub fn rates(before: &Sample, after: &Sample, elapsed: Duration) -> Vec<Row> {
     let seconds = elapsed.as_secs_f64();
-    let per_second = |connections: u64| if seconds > 0.0 { connections as f64 / seconds } else { 0.0 };
     let mut rows: Vec<Row> = after
         .0
         .iter()
         .map(|(service_port, endpoints)| {
             let previous = before.0.get(service_port);
-            let last = |endpoint| previous.and_then(|previous| previous.get(endpoint)).copied().unwrap_or_default();
-            let new: Vec<(SocketAddr, u64)> = endpoints
-                .iter()
-                .map(|(endpoint, count)| (*endpoint, count.checked_sub(last(endpoint)).unwrap_or(*count)))
-                .collect();
-            let total: u64 = new.iter().map(|(_, new)| new).sum();
-            let share = |new: u64| if total > 0 { new as f64 / total as f64 } else { 0.0 };
-            let mut endpoints: Vec<EndpointRate> = new
-                .into_iter()
-                .map(|(endpoint, new)| EndpointRate { endpoint, per_second: per_second(new), share: share(new) })
-                .collect();
-            endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
-            Row { service_port: service_port.clone(), per_second: per_second(total), endpoints }
+            let last = |endpoint: &SocketAddr| {
+                previous.and_then(|previous| previous.get(endpoint)).copied().unwrap_or_default()
+            };
+            let new = |(endpoint, count): (&SocketAddr, &u64)| {
+                (*endpoint, count.checked_sub(last(endpoint)).unwrap_or(*count) as f64)
+            };
+            let new = endpoints.iter().map(new).collect();
+            row(service_port.clone(), new, seconds)
         })
         .collect();
     rows.sort_by(|one, other| other.per_second.total_cmp(&one.per_second));
     rows
+}
+
+/// Returns the row of a service port whose endpoints had these connections in `seconds`.
+fn row(service_port: String, connections: Vec<(SocketAddr, f64)>, seconds: f64) -> Row {
+    let total: f64 = connections.iter().map(|(_, connections)| connections).sum();
+    let per_second = |connections: f64| if seconds > 0.0 { connections / seconds } else { 0.0 };
+    let share = |connections: f64| if total > 0.0 { connections / total } else { 0.0 };
+    let mut endpoints: Vec<EndpointRate> = connections
+        .into_iter()
+        .map(|(endpoint, new)| EndpointRate { endpoint, per_second: per_second(new), share: share(new) })
+        .collect();
+    endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
+    Row { service_port, per_second: per_second(total), endpoints }
 }
 
 /// Shows the rates on the terminal until the user quits.
@@ -164,15 +171,8 @@ pub fn sum(nodes: impl IntoIterator<Item = Vec<Row>>) -> Vec<Row> {
             *endpoints.entry(rate.endpoint).or_default() += rate.per_second;
         }
     }
-    let rows = sums.into_iter().map(|(service_port, endpoints)| {
-        let total: f64 = endpoints.values().sum();
-        let share = |rate: f64| if total > 0.0 { rate / total } else { 0.0 };
-        let rate = |(endpoint, rate)| EndpointRate { endpoint, per_second: rate, share: share(rate) };
-        let mut endpoints: Vec<EndpointRate> = endpoints.into_iter().map(rate).collect();
-        endpoints.sort_by(|one, other| other.share.total_cmp(&one.share));
-        Row { service_port, per_second: total, endpoints }
-    });
-    let mut rows: Vec<Row> = rows.collect();
+    let mut rows: Vec<Row> =
+        sums.into_iter().map(|(port, endpoints)| row(port, endpoints.into_iter().collect(), 1.0)).collect();
     rows.sort_by(|one, other| other.per_second.total_cmp(&one.per_second));
     rows
 }

@@ -238,8 +238,7 @@ pub(crate) async fn doctor(State(app): State<Arc<App>>) -> Result<JsonText, Refu
 
 fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
     anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
-    let bundle = app.source().recording().ok().flatten();
-    let (settings, source) = app.source().settings(bundle.as_deref())?;
+    let (settings, source) = app.source().settings()?;
     let desired = Arc::clone(&app.view().desired);
     // Endpoints in manifests may be anywhere.
     let connect = matches!(app.source(), Source::Node | Source::Demo(_));

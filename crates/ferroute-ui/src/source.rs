@@ -10,14 +10,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
 use ferroute_config::{
-    KubeProxyConfiguration,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
     settings::{self, Settings},
 };
 use ferroute_demo::{cluster::Cluster, layout::NodeId};
-use ferroute_inspect::desired::Desired;
+use ferroute_inspect::{desired::Desired, replay};
 use ferroute_proxy::{
     control::{request_bundle, request_status},
     modes::REGISTRY,
@@ -107,27 +105,21 @@ impl Source {
     }
 
     /// Returns the settings and the source of objects, for commands that examine the host. Blocks.
-    pub(crate) fn settings(&self, bundle: Option<&Bundle>) -> anyhow::Result<(Settings, SourceArgs)> {
+    pub(crate) fn settings(&self) -> anyhow::Result<(Settings, SourceArgs)> {
         let load = |args: &SettingsArgs| settings::load(args, &REGISTRY.names());
-        match (self, bundle) {
-            (Self::Objects(args), _) => Ok((load(&args.settings)?, args.source.clone())),
-            (Self::Demo(cluster), _) => {
+        match self {
+            Self::Objects(args) => Ok((load(&args.settings)?, args.source.clone())),
+            Self::Demo(cluster) => {
                 let args = demo_args(cluster);
                 Ok((load(&args.settings)?, args.source))
             }
-            (Self::Node | Self::Bundle { .. }, Some(bundle)) => {
-                let mut config = KubeProxyConfiguration::from_text(&bundle.configuration)
-                    .context("cannot read the configuration of the running proxy")?
-                    .config
-                    .defaulted();
-                // The active mode may differ from the configured one.
-                config.mode.clone_from(&bundle.mode);
-                let resolved =
-                    REGISTRY.resolve(&config).context("the configuration of the running proxy is invalid")?;
-                Ok((Settings { config, resolved, warnings: Vec::new(), file: None }, SourceArgs::default()))
-            }
-            (Self::Node | Self::Bundle { .. }, None) => {
-                load(&SettingsArgs::default()).map(|settings| (settings, SourceArgs::default()))
+            Self::Node | Self::Bundle { .. } => {
+                // The proxy may have ended meanwhile.
+                let settings = match self.recording() {
+                    Ok(Some(bundle)) => replay::settings(&REGISTRY, &bundle)?,
+                    Ok(None) | Err(_) => load(&SettingsArgs::default())?,
+                };
+                Ok((settings, SourceArgs::default()))
             }
         }
     }
