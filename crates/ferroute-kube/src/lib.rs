@@ -12,7 +12,8 @@
 //! only names and versions stay. Streaming lists are used where the server supports them, else lists in pages.
 //!
 //! `kube-client` provides kubeconfigs, credentials and TLS. Beside that, an [`ApiWriter`] writes Events and removes a
-//! taint from the Node. A [`Cluster`] runs programs in pods with the rights of a user, as `kubectl exec` does. What is *not* here: the meaning of objects, and when to write.
+//! taint from the Node. A [`Cluster`] runs programs in pods with the rights of a user, as `kubectl exec` does. What is *not*
+//! here: the meaning of objects, and when to write.
 //!
 //! # Example
 //!

@@ -1,9 +1,11 @@
 //! Commands on all nodes, and their answers.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
+use ferroute_core::{Escaped, EscapedLines};
 use ferroute_kube::{Cluster, ExecOutput};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::NodeProxy;
@@ -86,6 +88,40 @@ pub(crate) fn answered(output: ExecOutput, statuses: &[i32]) -> Result<Vec<u8>, 
         Some(line) => format!("ferroute exited with status {}: {}", output.status, line.trim()),
         None => format!("ferroute exited with status {}", output.status),
     })
+}
+
+/// Runs a command whose exit status is an answer: 0, or 1 or 2 for "no" and "maybe". Returns what it prints, as JSON or a text,
+/// and the exit status.
+///
+/// # Errors
+/// If there is no answer.
+pub(crate) async fn ask_command(
+    fleet: &Fleet,
+    proxy: &NodeProxy,
+    arguments: &[&str],
+    json: bool,
+) -> Result<(Value, i32), String> {
+    let format: &[&str] = if json { &["-o", "json"] } else { &[] };
+    let output = fleet.run_configured(proxy, &[arguments, format].concat()).await?;
+    // Without any output, the exit status is that of an error.
+    let statuses: &[i32] = if output.stdout.is_empty() { &[0] } else { &[0, 1, 2] };
+    let status = output.status;
+    let text = answered(output, statuses)?;
+    let value = if json { decode(&text)? } else { Value::String(String::from_utf8_lossy(&text).into_owned()) };
+    Ok((value, status))
+}
+
+/// Writes what a command has printed on a node, or why there is no answer.
+pub(crate) fn write_printed_into(
+    out: &mut impl fmt::Write,
+    printed: Option<&Value>,
+    error: Option<&str>,
+) -> fmt::Result {
+    match printed {
+        Some(Value::String(text)) => write!(out, "{}", EscapedLines(text)),
+        Some(value) => writeln!(out, "{value}"),
+        None => writeln!(out, "no answer: {}", Escaped(error.unwrap_or_default())),
+    }
 }
 
 /// Decodes an answer in JSON.

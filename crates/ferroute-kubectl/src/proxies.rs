@@ -1,8 +1,10 @@
-//! The pods of the proxies, one on each node.
+//! The pods of the proxies, one on each node, and other objects in the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, bail};
+use ferroute_api::{EndpointSlice, labels};
+use ferroute_core::NamespacedName;
 use ferroute_kube::{Cluster, PodContainer};
 use serde::Deserialize;
 
@@ -89,6 +91,18 @@ async fn node_names(cluster: &Cluster, selector: &str) -> anyhow::Result<BTreeSe
     Ok(list.items.into_iter().map(|node| node.metadata.name).collect())
 }
 
+/// Returns the endpoint slices of a Service.
+///
+/// # Errors
+/// If they cannot be listed.
+pub(crate) async fn slices_of(cluster: &Cluster, service: &NamespacedName) -> anyhow::Result<Vec<EndpointSlice>> {
+    let namespace = encode(service.namespace());
+    let selector = encode(&format!("{}={}", labels::SERVICE_NAME, service.name()));
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}");
+    let list: List<EndpointSlice> = cluster.get(&path).await.context("cannot list the Service's endpoint slices")?;
+    Ok(list.items)
+}
+
 impl NodeProxy {
     /// Returns the proxy of a pod; `None` if the pod is on no node yet.
     fn new(pod: Pod) -> Option<Self> {
@@ -138,8 +152,8 @@ pub(crate) fn encode(text: &str) -> String {
 
 /// A list of objects.
 #[derive(Debug, Deserialize)]
-pub(crate) struct List<T> {
-    pub(crate) items: Vec<T>,
+struct List<T> {
+    items: Vec<T>,
 }
 
 #[derive(Debug, Deserialize)]

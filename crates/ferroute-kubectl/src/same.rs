@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use ferroute_core::{Escaped, EscapedLines};
+use ferroute_core::Escaped;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     Fleet, NodeAnswer, NodeProxy,
-    answer::{answered, decode},
+    answer::{ask_command, write_printed_into},
 };
 
 /// What a command prints on some nodes.
@@ -30,25 +30,16 @@ pub struct Same {
 pub async fn same_everywhere(fleet: &Fleet, proxies: &[NodeProxy], arguments: &[String], json: bool) -> Vec<Same> {
     let arguments = arguments.to_vec();
     let answers = fleet.ask(proxies, |fleet, proxy| {
-        let mut arguments = arguments.clone();
+        let arguments = arguments.clone();
         async move {
-            if json {
-                arguments.extend(["-o", "json"].map(str::to_owned));
-            }
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let output = fleet.run_configured(&proxy, &arguments).await?;
-            // Without any output, the exit status is that of an error.
-            let statuses: &[i32] = if output.stdout.is_empty() { &[0] } else { &[0, 1, 2] };
-            let has_problem = output.status != 0;
-            let text = answered(output, statuses)?;
-            let output = if json { decode(&text)? } else { Value::String(String::from_utf8_lossy(&text).into_owned()) };
-            Ok((output, has_problem))
+            ask_command(&fleet, &proxy, &arguments, json).await
         }
     });
     let mut groups: Vec<Same> = Vec::new();
     for NodeAnswer { proxy, result } in answers.await {
         let (output, error, problem) = match result {
-            Ok((output, problem)) => (Some(output), None, problem),
+            Ok((output, status)) => (Some(output), None, status != 0),
             Err(error) => (None, Some(error), true),
         };
         match groups.iter_mut().find(|group| group.output == output && group.error == error) {
@@ -69,11 +60,7 @@ pub fn write_same_into(out: &mut impl fmt::Write, groups: &[Same]) -> fmt::Resul
             writeln!(out)?;
         }
         writeln!(out, "== {}", Escaped(group.nodes.join(", ")))?;
-        match (&group.output, &group.error) {
-            (Some(Value::String(text)), _) => write!(out, "{}", EscapedLines(text))?,
-            (Some(value), _) => writeln!(out, "{value}")?,
-            (None, error) => writeln!(out, "no answer: {}", Escaped(error.as_deref().unwrap_or_default()))?,
-        }
+        write_printed_into(out, group.output.as_ref(), group.error.as_deref())?;
     }
     Ok(())
 }

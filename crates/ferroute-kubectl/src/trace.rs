@@ -7,15 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use ferroute_api::{EndpointSlice, labels};
-use ferroute_core::{Escaped, EscapedLines};
+use ferroute_core::{Escaped, NamespacedName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
     Fleet, NodeProxy,
-    answer::{answered, decode},
-    proxies::{List, Pod, encode},
+    answer::{ask_command, write_printed_into},
+    proxies::{Pod, encode, slices_of},
     wait::parse_service,
 };
 
@@ -167,28 +166,15 @@ async fn trace_on(
     if query.kernel {
         arguments.push("--kernel");
     }
-    let run = async |output: &str| {
-        let arguments: Vec<&str> = arguments.iter().copied().chain(["-o", output]).collect();
-        let output = fleet.run_configured(proxy, &arguments).await?;
-        // Status 2 is that of an error and of an unknown outcome.
-        let statuses: &[i32] = if output.stdout.is_empty() { &[] } else { &[0, 1, 2] };
-        answered(output, statuses)
+    let ask = async || {
+        let (value, _) = ask_command(fleet, proxy, &arguments, true).await?;
+        let report = Report::deserialize(&value).map_err(|error| format!("invalid answer of the node: {error}"))?;
+        let trace = if json { value } else { ask_command(fleet, proxy, &arguments, false).await?.0 };
+        Ok((report, trace))
     };
-    let text = match run("json").await {
-        Ok(text) => text,
+    let (report, trace) = match ask().await {
+        Ok(answer) => answer,
         Err(error) => return failed(error),
-    };
-    let (report, value) = match (decode::<Report>(&text), decode::<Value>(&text)) {
-        (Ok(report), Ok(value)) => (report, value),
-        (Err(error), _) | (_, Err(error)) => return failed(error),
-    };
-    let trace = if json {
-        value
-    } else {
-        match run("text").await {
-            Ok(text) => Value::String(String::from_utf8_lossy(&text).into_owned()),
-            Err(error) => return failed(error),
-        }
     };
     let mut reached = BTreeSet::new();
     for way in &report.ways {
@@ -208,8 +194,7 @@ impl Hop {
 /// The destination, as `ferroute trace` accepts it.
 struct Destination {
     text: String,
-    /// Namespace and name of the Service.
-    service: Option<(String, String)>,
+    service: Option<NamespacedName>,
 }
 
 impl Destination {
@@ -222,19 +207,14 @@ impl Destination {
             None => (query.to.as_str(), String::new()),
         };
         let service = parse_service(name, &query.namespace)?;
-        let parts = (service.namespace().to_owned(), service.name().to_owned());
-        Ok(Self { text: format!("{service}{port}"), service: Some(parts) })
+        Ok(Self { text: format!("{service}{port}"), service: Some(service) })
     }
 
     /// Returns the nodes of the Service's endpoints.
     async fn nodes(&self, fleet: &Fleet) -> anyhow::Result<BTreeMap<IpAddr, String>> {
-        let Some((namespace, name)) = &self.service else { return Ok(BTreeMap::new()) };
-        let selector = encode(&format!("{}={name}", labels::SERVICE_NAME));
-        let namespace = encode(namespace);
-        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}");
-        let slices: List<EndpointSlice> = fleet.cluster.get(&path).await.context("cannot list endpoint slices")?;
+        let Some(service) = &self.service else { return Ok(BTreeMap::new()) };
         let mut nodes = BTreeMap::new();
-        for endpoint in slices.items.into_iter().flat_map(|slice| slice.endpoints) {
+        for endpoint in slices_of(&fleet.cluster, service).await?.into_iter().flat_map(|slice| slice.endpoints) {
             let address = endpoint.addresses.first().and_then(|address| address.parse().ok());
             nodes.extend(address.zip(endpoint.node_name));
         }
@@ -252,11 +232,7 @@ pub fn write_trace_into(out: &mut impl fmt::Write, trace: &ClusterTrace) -> fmt:
             writeln!(out)?;
         }
         writeln!(out, "== {}: from {} to {}", Escaped(&hop.node), hop.from, Escaped(&hop.to))?;
-        match (&hop.trace, &hop.error) {
-            (Some(Value::String(text)), _) => write!(out, "{}", EscapedLines(text))?,
-            (Some(value), _) => writeln!(out, "{value}")?,
-            (None, error) => writeln!(out, "no answer: {}", Escaped(error.as_deref().unwrap_or_default()))?,
-        }
+        write_printed_into(out, hop.trace.as_ref(), hop.error.as_deref())?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     Fleet, NodeProxy, Selection,
     answer::{answered, decode},
-    proxies::{List, encode},
+    proxies::{encode, slices_of},
 };
 
 /// The outcome of a wait.
@@ -103,15 +103,12 @@ impl Versions {
         if is_headless || has_other_proxy || object.spec.type_.as_deref() == Some("ExternalName") {
             bail!("no node applies Service {name}: it is headless, has an external name, or is for another proxy");
         }
-        let selector = encode(&format!("{}={}", labels::SERVICE_NAME, name.name()));
-        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector={selector}");
-        let slices: List<EndpointSlice> = fleet.cluster.get(&path).await.context("cannot list its endpoint slices")?;
         let is_read = |slice: &EndpointSlice| {
             let labels_of = &slice.metadata.labels;
             slice.address_type != "FQDN"
                 && ![labels::SERVICE_PROXY_NAME, labels::HEADLESS].iter().any(|label| labels_of.contains_key(*label))
         };
-        let slices = slices.items.into_iter().filter(is_read);
+        let slices = slices_of(&fleet.cluster, name).await?.into_iter().filter(is_read);
         let version = |slice: EndpointSlice| {
             let version = ObjectVersion::from_metadata(&slice.metadata).resource;
             (slice.metadata.name, version)

@@ -103,7 +103,7 @@ pub(crate) enum Command {
 
 /// An output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(crate) enum Output {
     /// For people.
     #[default]
     Text,
@@ -113,7 +113,7 @@ enum Output {
 
 impl Output {
     /// Writes a value as JSON, or as the text from `print`.
-    fn write(
+    pub(crate) fn write(
         self,
         out: &mut impl Write,
         value: &impl Serialize,

@@ -3,8 +3,10 @@
 mod complete;
 
 use std::{
+    collections::BTreeMap,
+    fmt::{self, Write as _},
     fs::File,
-    io::Write,
+    io::Write as _,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
@@ -14,7 +16,7 @@ use anyhow::Context;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::LogFormat;
-use ferroute_core::EscapedLines;
+use ferroute_core::Escaped;
 use ferroute_inspect::top::{FILE_WIDTH, write_rows_into};
 use ferroute_kube::{Cluster, UserAccess};
 use ferroute_kubectl::{
@@ -24,7 +26,7 @@ use ferroute_kubectl::{
 use ferroute_proxy::logging;
 use serde::Serialize;
 
-use crate::commands::{UNCLEAR, parse_interval, to_stdout};
+use crate::commands::{Output, UNCLEAR, parse_interval, to_stdout};
 
 /// Inspect the proxies on all nodes of a cluster, with the rights of kubectl exec.
 #[derive(Debug, Parser)]
@@ -149,8 +151,8 @@ struct WaitArgs {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
     timeout: Duration,
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: TextOutput,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -168,8 +170,8 @@ struct TraceArgs {
     #[arg(long)]
     planned: bool,
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: TextOutput,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -178,8 +180,8 @@ struct ExplainArgs {
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: TextOutput,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -188,8 +190,8 @@ struct DoctorArgs {
     #[arg(long)]
     no_connect: bool,
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: TextOutput,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -198,8 +200,8 @@ struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
     /// Output format
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    output: TextOutput,
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Output,
 }
 
 #[derive(Args, Debug)]
@@ -207,15 +209,6 @@ struct BundleArgs {
     /// Archive to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
-}
-
-/// An output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TextOutput {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// An output format of `status`.
@@ -279,15 +272,22 @@ fn execute(args: &KubectlArgs) -> anyhow::Result<ExitCode> {
     })?;
     // Connections to nodes that do not answer are not waited for.
     runtime.shutdown_background();
-    to_stdout(|out| Ok(write!(out, "{text}")?))?;
+    to_stdout(|out| Ok(out.write_all(&text)?))?;
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The text to print, and whether everything is as it should be.
-type Answer = anyhow::Result<(String, bool)>;
+type Answer = anyhow::Result<(Vec<u8>, bool)>;
 
-fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+/// Returns a value as JSON, or as the text from `print`.
+fn show(
+    output: Output,
+    value: &impl Serialize,
+    print: impl FnOnce(&mut String) -> fmt::Result,
+) -> anyhow::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    output.write(&mut text, value, print)?;
+    Ok(text)
 }
 
 impl Target {
@@ -321,12 +321,13 @@ impl Target {
 
     async fn status(&self, args: &StatusArgs) -> Answer {
         let reports = statuses(&self.fleet, &self.proxies().await?, !args.quick).await;
-        let mut text = String::new();
-        match args.output {
-            WideOutput::Json => text = json(&serde_json::json!({ "nodes": reports }))?,
-            output => write_statuses_into(&mut text, &reports, output == WideOutput::Wide)?,
-        }
-        Ok((text, is_good(&reports)))
+        let (output, is_wide) = match args.output {
+            WideOutput::Text => (Output::Text, false),
+            WideOutput::Wide => (Output::Text, true),
+            WideOutput::Json => (Output::Json, false),
+        };
+        let value = serde_json::json!({ "nodes": reports });
+        Ok((show(output, &value, |text| write_statuses_into(text, &reports, is_wide))?, is_good(&reports)))
     }
 
     async fn wait(&self, args: &WaitArgs) -> Answer {
@@ -334,24 +335,16 @@ impl Target {
         let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
         let deadline = Instant::now() + args.timeout;
         let waited = wait_in_force(&self.fleet, &self.selection, &service, deadline).await?;
-        let mut text = String::new();
-        match args.output {
-            TextOutput::Json => text = json(&waited)?,
-            TextOutput::Text if waited.missing.is_empty() => {
-                text = format!("Service {service} is in force on {} nodes\n", waited.applied.len());
+        let text = show(args.output, &waited, |text| {
+            for (node, reason) in &waited.missing {
+                writeln!(text, "{node}: {reason}")?;
             }
-            TextOutput::Text => {
-                for (node, reason) in &waited.missing {
-                    text += &format!("{node}: {reason}\n");
-                }
-                text += &format!(
-                    "Service {service} is not in force on {} of {} nodes\n",
-                    waited.missing.len(),
-                    waited.missing.len() + waited.applied.len()
-                );
-                text = EscapedLines(text).to_string();
+            let (missing, applied) = (waited.missing.len(), waited.applied.len());
+            match missing {
+                0 => writeln!(text, "Service {service} is in force on {applied} nodes"),
+                _ => writeln!(text, "Service {service} is not in force on {missing} of {} nodes", missing + applied),
             }
-        }
+        })?;
         Ok((text, waited.missing.is_empty()))
     }
 
@@ -363,15 +356,8 @@ impl Target {
             protocol: args.proto.clone(),
             kernel: !args.planned,
         };
-        let is_json = args.output == TextOutput::Json;
-        let trace = trace(&self.fleet, &self.proxies().await?, &query, is_json).await?;
-        let mut text = String::new();
-        if is_json {
-            text = json(&trace)?;
-        } else {
-            write_trace_into(&mut text, &trace)?;
-        }
-        Ok((text, trace.delivered))
+        let trace = trace(&self.fleet, &self.proxies().await?, &query, args.output == Output::Json).await?;
+        Ok((show(args.output, &trace, |text| write_trace_into(text, &trace))?, trace.delivered))
     }
 
     async fn explain(&self, args: &ExplainArgs) -> Answer {
@@ -385,31 +371,21 @@ impl Target {
     }
 
     /// Runs a command on all nodes, and shows nodes with the same text together.
-    async fn same(&self, arguments: &[&str], output: TextOutput) -> Answer {
+    async fn same(&self, arguments: &[&str], output: Output) -> Answer {
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-        let is_json = output == TextOutput::Json;
-        let groups = same_everywhere(&self.fleet, &self.proxies().await?, &arguments, is_json).await;
-        let mut text = String::new();
-        if is_json {
-            text = json(&serde_json::json!({ "groups": groups }))?;
-        } else {
-            write_same_into(&mut text, &groups)?;
-        }
+        let groups = same_everywhere(&self.fleet, &self.proxies().await?, &arguments, output == Output::Json).await;
+        let value = serde_json::json!({ "groups": groups });
+        let text = show(output, &value, |text| write_same_into(text, &groups))?;
         Ok((text, groups.iter().all(|group| !group.problem)))
     }
 
     async fn top(&self, args: &TopArgs) -> Answer {
         let interval = humantime::format_duration(args.interval).to_string();
         let top = top(&self.fleet, &self.proxies().await?, &interval).await;
-        let mut text = String::new();
-        if args.output == TextOutput::Json {
-            text = json(&top)?;
-        } else {
-            write_rows_into(&mut text, &top.services, FILE_WIDTH, usize::MAX)?;
-            for (node, error) in &top.failures {
-                text += &format!("{}: no answer: {}\n", ferroute_core::Escaped(node), ferroute_core::Escaped(error));
-            }
-        }
+        let text = show(args.output, &top, |text| {
+            write_rows_into(text, &top.services, FILE_WIDTH, usize::MAX)?;
+            write_failures_into(text, &top.failures)
+        })?;
         Ok((text, top.failures.is_empty()))
     }
 
@@ -420,12 +396,15 @@ impl Target {
         let failures = write_bundles_into(file, &self.fleet, &proxies).await.with_context(cannot_write)?;
         let mut text = format!(
             "{}: bundles of {} nodes; see `ferroute replay` for each\n",
-            args.file.display(),
+            Escaped(args.file.display()),
             proxies.len() - failures.len()
         );
-        for (node, error) in &failures {
-            text += &format!("{node}: no answer: {error}\n");
-        }
-        Ok((EscapedLines(text).to_string(), failures.is_empty()))
+        write_failures_into(&mut text, &failures)?;
+        Ok((text.into_bytes(), failures.is_empty()))
     }
+}
+
+/// Writes the nodes that do not answer, with the reasons.
+fn write_failures_into(out: &mut impl fmt::Write, failures: &BTreeMap<String, String>) -> fmt::Result {
+    failures.iter().try_for_each(|(node, error)| writeln!(out, "{}: no answer: {}", Escaped(node), Escaped(error)))
 }
