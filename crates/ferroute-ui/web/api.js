@@ -35,11 +35,6 @@ export async function act(action, body) {
   return answer(await fetch(`${BASE}/demo/${action}`, { method: "POST", headers, body: JSON.stringify(body) }));
 }
 
-/** The path of a Service: both parts of its name are escaped, the slash between them is not. */
-export function servicePath(name) {
-  return `/services/${name.split("/").map(encodeURIComponent).join("/")}`;
-}
-
 /** Subscribes to the stream of events; `handlers` by event, `state` is called with whether the stream is open. */
 export function subscribe(handlers, state) {
   const stream = new EventSource(`${BASE}/events`);

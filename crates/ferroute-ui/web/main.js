@@ -5,7 +5,7 @@ import { mountChanges } from "./changes.js";
 import { announce, el, icon, notice, replace } from "./dom.js";
 import { chooseLanguage, language, t } from "./i18n.js";
 import { mountPacket } from "./packet.js";
-import { parseRoute } from "./route.js";
+import { keepLink, parseRoute, serviceLink } from "./route.js";
 import { mountServices } from "./services.js";
 import { follow, load, on, store } from "./store.js";
 
@@ -112,7 +112,7 @@ function openDemo() {
   const isFirst = sessionStorage.getItem("ferroute-visited") === null;
   sessionStorage.setItem("ferroute-visited", "1");
   if (!store.overview.demo || !isFirst || !first || location.hash.length > 2) return;
-  history.replaceState(null, "", `#/services/${first.name.split("/").map(encodeURIComponent).join("/")}`);
+  keepLink(serviceLink(first.name));
 }
 
 async function start() {

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { announce, el, icon, notice, replace, segments } from "./dom.js";
 import { exportPath } from "./export.js";
-import { percent } from "./format.js";
+import { percent, socket } from "./format.js";
 import { t } from "./i18n.js";
 import { drawPath } from "./path.js";
 import { keepLink, packetLink, serviceLink } from "./route.js";
@@ -44,7 +44,7 @@ function receivers() {
   return store.services.filter(({ state }) => state === "served").flatMap(({ name, frontends }) => {
     const own = frontends.find(({ kind }) => kind === "clusterIp");
     const addresses = frontends.filter(({ address }) => address).map(({ address, port, kind }) =>
-      [address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`, `${name} · ${t(`frontend.${kind}`)}`]);
+      [socket(address, port), `${name} · ${t(`frontend.${kind}`)}`]);
     return own ? [[`${name}:${own.port}`, t("frontend.clusterIp")], ...addresses] : addresses;
   });
 }

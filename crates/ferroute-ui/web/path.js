@@ -2,6 +2,7 @@
 // little space, only the visited stages are drawn, from top to bottom.
 
 import { el, svg } from "./dom.js";
+import { hostOf } from "./format.js";
 import { t } from "./i18n.js";
 import { LINKS } from "./walk.js";
 import { effectLabel, verdictOf } from "./words.js";
@@ -69,15 +70,14 @@ function texts(x, y, lines) {
 function lines(place, visits, trace, way) {
   const packet = trace.packet;
   const owner = (address) => (trace.names?.[address] ?? "").replace(/^(pod|node) /, "").split("/").at(-1);
-  const cut = (text) => text.slice(0, text.lastIndexOf(":")).replace(/^\[|\]$/g, "");
   if (place === "sender" || (place === "process" && packet.origin === "local" && visits.length === 0)) {
     const local = packet.origin === "local";
-    return [[t("path.sender"), "stage-name"], ...(local ? [] : [[owner(cut(packet.source)) || cut(packet.source), "stage-effect"]])];
+    return [[t("path.sender"), "stage-name"], ...(local ? [] : [[owner(hostOf(packet.source)) || hostOf(packet.source), "stage-effect"]])];
   }
   if (place === "receiver") {
     const isOneOf = way.choices?.length > 1;
     const who = way.verdict !== "delivered" || way.through === null ? ""
-      : isOneOf ? t("path.oneOf", { count: way.choices.length }) : owner(cut(way.to)) || way.to;
+      : isOneOf ? t("path.oneOf", { count: way.choices.length }) : owner(hostOf(way.to)) || way.to;
     return [[t("path.receiver"), "stage-name"], ...(who ? [[who, "stage-effect"]] : [])];
   }
   const shown = visits.flatMap(({ effects }) => effects).filter(({ effect }) => effect !== "accept").map(effectLabel);

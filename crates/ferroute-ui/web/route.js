@@ -21,9 +21,14 @@ export function parseRoute() {
   };
 }
 
+/** The path of a Service, in the API and in addresses of the page: both parts of its name are escaped, the slash between them is not. */
+export function servicePath(name) {
+  return `/services/${name.split("/").map(encodeURIComponent).join("/")}`;
+}
+
 /** The address of a Service's page. */
 export function serviceLink(name) {
-  return `#/services/${name.split("/").map(encodeURIComponent).join("/")}`;
+  return `#${servicePath(name)}`;
 }
 
 /** The address of a packet's path; parameters without a value are left out. */

@@ -1,12 +1,12 @@
 // One Service: its graph, and below it the details of its explanation.
 
-import { get, servicePath } from "./api.js";
+import { get } from "./api.js";
 import { demoPanel } from "./demo.js";
 import { card, el, icon, notice, replace, segments } from "./dom.js";
 import { count } from "./format.js";
 import { Graph } from "./graph.js";
 import { t, translate } from "./i18n.js";
-import { packetLink } from "./route.js";
+import { packetLink, servicePath } from "./route.js";
 import { on, store } from "./store.js";
 
 function fact(term, value, note) {

@@ -1,5 +1,7 @@
 // The walk of a packet: turns the events of one branch of a trace into stages, steps and headers, without drawing anything.
 
+import { socket } from "./format.js";
+
 /** The ways between stages that the kernel knows. */
 export const LINKS = [
   ["sender", "prerouting"], ["prerouting", "routing"], ["routing", "forward"], ["forward", "postrouting"],
@@ -7,20 +9,16 @@ export const LINKS = [
   ["routing2", "postrouting"],
 ];
 
-/** Returns the port's part of `ADDRESS:PORT`, with the colon. */
+/** Returns the port of `ADDRESS:PORT`. */
 function portOf(text) {
-  return text.slice(text.lastIndexOf(":"));
-}
-
-function withPort(address, port) {
-  return address.includes(":") ? `[${address}]${port}` : `${address}${port}`;
+  return text.slice(text.lastIndexOf(":") + 1);
 }
 
 /** Returns the header after an effect. */
 function apply(header, event, way) {
   switch (event.effect) {
     case "dnat": return { ...header, destination: event.after };
-    case "masquerade": return { ...header, source: withPort(event.after, portOf(header.source)) };
+    case "masquerade": return { ...header, source: socket(event.after, portOf(header.source)) };
     case "mark": return { ...header, mark: event.after };
     // A process opens another connection, from an address of the host.
     case "connect": return { source: way.from ?? header.source, destination: event.after, mark: 0 };
