@@ -72,14 +72,14 @@ impl App {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Loads the state again, and tells all pages if it has changed. Blocks.
+    /// Loads the state again, and sends news to all pages if it has changed. Blocks.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
         let desired = self.source.load()?;
         let old = self.view();
         if !old.is_same(&desired) {
             let revision = old.revision + 1;
             *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(View::new(desired, revision));
-            self.tell(News::new("revision", &json!({ "revision": revision })));
+            self.send(News::new("revision", &json!({ "revision": revision })));
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl App {
     }
 
     /// Sends news to all pages.
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn send(&self, news: News) {
         if news.event.starts_with("rates") {
             *self.rates() = Some(news.clone());
         }

@@ -124,8 +124,8 @@ impl Source {
         }
     }
 
-    /// Returns a number that changes when files of the source do, and the shortest time between two loads of sources that
-    /// cannot tell. Bundles do not change.
+    /// Returns a number that changes when files of the source do. Sources without files have the shortest time between two
+    /// loads instead. Bundles do not change.
     pub(crate) fn version(&self) -> Version {
         match self {
             Self::Objects(args) => match &args.source.manifests {

@@ -1,4 +1,4 @@
-//! Follows the source, the kernel's counters and the syncs while somebody looks, and tells all open pages.
+//! Follows the source, the kernel's counters and the syncs while a page is open, and sends news to all open pages.
 
 use std::{
     sync::{Arc, Weak},
@@ -139,14 +139,14 @@ impl Watch {
                     let (_, sample) = self.sample.as_ref().expect("it was set above");
                     let rates = rates(&last, sample, elapsed).into_iter().filter(|row| row.per_second > 0.0).collect();
                     let at = rfc3339::format(SystemTime::now(), 3).unwrap_or_default();
-                    app.tell(News::new("rates", &Rates { at, interval: elapsed.as_secs_f64(), rates }));
+                    app.send(News::new("rates", &Rates { at, interval: elapsed.as_secs_f64(), rates }));
                 }
             }
             Err(error) => {
                 self.sample = None;
                 let why = format!("{error:#}");
                 if self.why.as_ref() != Some(&why) {
-                    app.tell(News::new("rates-unavailable", &Why { why: why.clone() }));
+                    app.send(News::new("rates-unavailable", &Why { why: why.clone() }));
                 }
                 self.why = Some(why);
             }
@@ -164,7 +164,7 @@ impl Watch {
         let last = bundle.syncs.last().map(|sync| (sync.at, bundle.syncs.len()));
         if self.last_sync != last {
             self.last_sync = last;
-            app.tell(News::new("timeline", &serde_json::json!({})));
+            app.send(News::new("timeline", &serde_json::json!({})));
         }
     }
 }

@@ -49,6 +49,6 @@ pub(crate) fn serve_demo(cluster: Cluster, listen: SocketAddr) -> anyhow::Result
 }
 
 fn announce(url: &str) {
-    // The page is served even if nobody can read its address here.
+    // The page is served even if standard output is closed.
     let _ = writeln!(std::io::stdout(), "open {url}\nend with Ctrl-C");
 }

@@ -165,7 +165,7 @@ impl<'a> Browser<'a> {
         self.run(&format!("return document.querySelectorAll({}).length", json!(selector))).as_u64().unwrap()
     }
 
-    /// Waits for an element, and performs a command on it. It is found again if the page was drawn anew meanwhile.
+    /// Waits for an element, and performs a command on it. It is found again if the page was drawn again meanwhile.
     #[track_caller]
     fn element(&self, selector: &str, command: &str, body: &Value) {
         self.poll(&format!("{command} of {selector}"), |browser| {
