@@ -15,8 +15,8 @@
 //! The cost of a change is proportional to the elements that it touches, independent of the size of the cluster.
 //!
 //! A rule cannot pass a register to the next rule, but it can store a number in the packet's metadata. The priority
-//! (`skb->priority`) is available for this: nat chains see only the first packet of a connection, and the next chain clears
-//! it, before routing, queueing or other programs' rules read it. `nft` calls its type `classid` and prints it as two
+//! (`skb->priority`) is available for this: nat chains see only the first packet of a connection, and a later chain clears
+//! it, before queueing or other programs' rules in postrouting read it. `nft` calls its type `classid` and prints it as two
 //! hexadecimal numbers, see [`ClassId`]. Here the upper 12 bits are the kind of forwarding, with or without the number of
 //! endpoints (the *class*), and the lower 20 bits are a list of endpoints.
 //!
@@ -31,11 +31,10 @@
 //!   output       -110      filter-output-pre-dnat      the same for the node's own packets          ─► firewall
 //!   prerouting   -100      nat-prerouting              chooses an endpoint, or rejects without any  ─► services
 //!   output       -100      nat-output                  the same for the node's own packets          ─► services
-//!   prerouting   -99       filter-prerouting-post-dnat clears the priority
-//!   output       -99       filter-output-post-dnat     the same for the node's own packets
 //!   input        0         filter-input                localhost for others: drop; only with node ports on localhost
 //!   forward      0         filter-forward              other ports of cluster IPs: reject           ─► cluster-ips
 //!   output       0         filter-output               the same                                     ─► cluster-ips
+//!   input        100       nat-input                   clears the priority; so do filter-output, and filter-forward for IPv6
 //!   postrouting  100       nat-postrouting             masquerades marked packets and hairpins
 //! ```
 //!
@@ -43,6 +42,10 @@
 //! before -100 a packet has the Service's address, after it the endpoint's; before 100 it has its original source. Only
 //! the rejection of packets without an endpoint is earlier, where kube-proxy decides at priority 0: the number of endpoints
 //! is known here anyway, so established and served connections need not be checked for it again.
+//!
+//! The kernel calls nat chains for the first packet of a connection only, but filter chains for every packet. Later packets
+//! that the node forwards pass one filter chain, in which they match no rule, and a second one at -110 only while a load
+//! balancer has source ranges.
 //!
 //! A *frontend* is `address . protocol . port`, or `protocol . port` for a node port. A *list* has the endpoints of a
 //! service port for one traffic policy. A *request* is a kind of forwarding and a list.

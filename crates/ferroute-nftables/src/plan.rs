@@ -31,6 +31,7 @@ use crate::model::{Name, TableId, Transaction};
 pub(crate) use context::Context;
 pub use context::NftablesSettings;
 pub(crate) use existing::ExistingLists;
+pub(crate) use fixed::is_optional;
 pub use frontend::{frontend_from_key, frontend_key, frontend_map};
 pub use list::{List, ListNumber};
 pub(crate) use planner::{Planner, Undo};

@@ -7,8 +7,9 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::{
-    Host, settings,
+    Host, SharedKernel, settings,
     shop::{cluster, pods, web},
+    table_id,
 };
 use ferroute_core::{
     Dataplane, IpFamily,
@@ -139,6 +140,51 @@ fn source_ranges_are_widened() {
     add rule ip ferroute source-ranges drop
     delete set ip ferroute source-ranges-16
     ");
+}
+
+#[test]
+fn chains_of_the_firewall_exist_while_there_are_source_ranges() {
+    let load_balancer = || web().load_balancer("198.51.100.1");
+    let edits = [set_service(load_balancer().source_range("10.0.0.0/8")), set_service(load_balancer())];
+    assert_snapshot!(written(&cluster(load_balancer(), pods(&[2])), edits), @r#"
+    add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
+    add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
+    add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
+    add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
+    add element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    add element ip ferroute restricted { 198.51.100.1 . tcp . 80 comment "shop/web:http" : 1:1 }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges ip saddr & 255.0.0.0 . meta priority @source-ranges-8 meta priority set none return
+    add rule ip ferroute source-ranges drop
+    delete element ip ferroute restricted { 198.51.100.1 . tcp . 80 : 1:1 }
+    delete element ip ferroute source-ranges-8 { 10.0.0.0 . 1:1 }
+    flush chain ip ferroute source-ranges
+    add rule ip ferroute source-ranges drop
+    flush chain ip ferroute filter-prerouting-pre-dnat
+    delete chain ip ferroute filter-prerouting-pre-dnat
+    flush chain ip ferroute filter-output-pre-dnat
+    delete chain ip ferroute filter-output-pre-dnat
+    delete set ip ferroute source-ranges-8
+    "#);
+}
+
+#[test]
+fn chains_of_the_firewall_are_removed_after_a_restart() {
+    let load_balancer = || web().load_balancer("198.51.100.1");
+    let (kernel, id) = (SharedKernel::default(), table_id(IpFamily::V4));
+    let sync = |service| {
+        let (kernel, cluster) = (kernel.clone(), cluster(service, pods(&[2])));
+        let mut dataplane = NftablesDataplane::with_kernel(kernel, IpFamily::V4, settings(), Box::new(Host::default()));
+        dataplane.resync(cluster.tracker().table(IpFamily::V4)).unwrap()
+    };
+    let chains = || kernel.lock().table(&id).unwrap().chains().filter(|chain| chain.chain.base.is_some()).count();
+    sync(load_balancer());
+    let without = chains();
+    sync(load_balancer().source_range("10.0.0.0/8"));
+    assert_eq!(chains(), without + 2);
+    assert!(!sync(load_balancer()).full, "the table was replaced");
+    assert_eq!(chains(), without);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn table_without_services() {
     add chain ip ferroute remember { comment "the endpoint whose slot is the priority" ; }
     add chain ip ferroute admit { comment "the same for clients that are new" ; }
     add chain ip ferroute services { comment "the choice of an endpoint" ; }
-    add rule ip ferroute services ip daddr @cluster-ips ip saddr != 10.244.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
+    add rule ip ferroute services ip saddr != 10.244.0.0/16 ip daddr @cluster-ips meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip ferroute services meta priority set ip daddr . meta l4proto . th dport map @services meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch
     add rule ip ferroute services ip daddr @node-port-addresses meta priority set meta l4proto . th dport map @node-ports meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch comment "node ports"
     add chain ip ferroute source-ranges { comment "the priority is the list of a load balancer with source ranges" ; }
@@ -64,22 +64,17 @@ fn table_without_services() {
     add chain ip ferroute masquerading { comment "sources that endpoints could not answer to" ; }
     add rule ip ferroute masquerading meta mark & 0x00004000 != 0x00000000 meta mark set meta mark ^ 0x00004000 masquerade fully-random
     add rule ip ferroute masquerading ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin masquerade fully-random
-    add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
-    add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
-    add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
-    add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
     add chain ip ferroute nat-prerouting { type nat hook prerouting priority -100 ; policy accept ; }
     add rule ip ferroute nat-prerouting jump services
     add chain ip ferroute nat-output { type nat hook output priority -100 ; policy accept ; }
     add rule ip ferroute nat-output jump services
-    add chain ip ferroute filter-prerouting-post-dnat { type filter hook prerouting priority -99 ; policy accept ; }
-    add rule ip ferroute filter-prerouting-post-dnat ct state new ct status dnat meta priority set none comment "it has carried class:list"
-    add chain ip ferroute filter-output-post-dnat { type filter hook output priority -99 ; policy accept ; }
-    add rule ip ferroute filter-output-post-dnat ct state new ct status dnat meta priority set none comment "it has carried class:list"
     add chain ip ferroute filter-forward { type filter hook forward priority 0 ; policy accept ; }
     add rule ip ferroute filter-forward ct state new jump cluster-ips
     add chain ip ferroute filter-output { type filter hook output priority 0 ; policy accept ; }
+    add rule ip ferroute filter-output ct state new ct status dnat meta priority set none comment "it has carried class:list"
     add rule ip ferroute filter-output ct state new jump cluster-ips
+    add chain ip ferroute nat-input { type nat hook input priority 100 ; policy accept ; }
+    add rule ip ferroute nat-input ct status dnat meta priority set none comment "it has carried class:list"
     add chain ip ferroute nat-postrouting { type nat hook postrouting priority 100 ; policy accept ; }
     add rule ip ferroute nat-postrouting jump masquerading
     add element ip ferroute dispatch { 70:1 : goto refuse }
@@ -91,7 +86,7 @@ fn table_without_services() {
     let rules = |text: String| text.lines().filter(|line| line.starts_with("add rule")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(rules(text(IpFamily::V6)), @r#"
     add rule ip6 ferroute refuse reject
-    add rule ip6 ferroute services ip6 daddr @cluster-ips ip6 saddr != fd00:244::/48 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
+    add rule ip6 ferroute services ip6 saddr != fd00:244::/48 ip6 daddr @cluster-ips meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
     add rule ip6 ferroute services meta priority set ip6 daddr . meta l4proto . th dport map @services meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch
     add rule ip6 ferroute services ip6 daddr @node-port-addresses meta priority set meta l4proto . th dport map @node-ports meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch comment "node ports"
     add rule ip6 ferroute source-ranges drop
@@ -99,14 +94,13 @@ fn table_without_services() {
     add rule ip6 ferroute cluster-ips ip6 daddr @cluster-ips reject comment "a port that the service has not"
     add rule ip6 ferroute masquerading meta mark & 0x00004000 != 0x00000000 meta mark set meta mark ^ 0x00004000 masquerade fully-random
     add rule ip6 ferroute masquerading ct status dnat ip6 saddr . ip6 daddr . meta l4proto . th dport @hairpin masquerade fully-random
-    add rule ip6 ferroute filter-prerouting-pre-dnat ct state new jump firewall
-    add rule ip6 ferroute filter-output-pre-dnat ct state new jump firewall
     add rule ip6 ferroute nat-prerouting jump services
     add rule ip6 ferroute nat-output jump services
-    add rule ip6 ferroute filter-prerouting-post-dnat ct state new ct status dnat meta priority set none comment "it has carried class:list"
-    add rule ip6 ferroute filter-output-post-dnat ct state new ct status dnat meta priority set none comment "it has carried class:list"
+    add rule ip6 ferroute filter-forward ct state new ct status dnat meta priority set none comment "it has carried class:list"
     add rule ip6 ferroute filter-forward ct state new jump cluster-ips
+    add rule ip6 ferroute filter-output ct state new ct status dnat meta priority set none comment "it has carried class:list"
     add rule ip6 ferroute filter-output ct state new jump cluster-ips
+    add rule ip6 ferroute nat-input ct status dnat meta priority set none comment "it has carried class:list"
     add rule ip6 ferroute nat-postrouting jump masquerading
     "#);
 }
@@ -160,6 +154,10 @@ fn service_with_all_features() {
     add rule ip ferroute external-local-sticky-2 drop comment "the service has just been changed"
     add element ip ferroute dispatch { 160:1 : goto external-local-sticky-2 }
     add set ip ferroute source-ranges-8 { type ipv4_addr . classid ; }
+    add chain ip ferroute filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; policy accept ; }
+    add rule ip ferroute filter-prerouting-pre-dnat ct state new jump firewall
+    add chain ip ferroute filter-output-pre-dnat { type filter hook output priority -110 ; policy accept ; }
+    add rule ip ferroute filter-output-pre-dnat ct state new jump firewall
     add set ip ferroute sticky-10800 { type classid ; }
     add set ip ferroute new-clients-10800 { type classid ; limit rate 10922/hour burst 32768 packets ; }
     add element ip ferroute cluster-ips { 10.96.0.1 }

@@ -175,6 +175,11 @@ fn source_ranges_restrict_load_balancers_only() {
     for to in ["192.168.0.1:30080", "10.96.0.1:80"] {
         assert!(matches!(tcp(&case.lab.client, to), Outcome::Pod(0, _)), "{to}");
     }
+    // The last source ranges are removed with their chains, and others are added.
+    case.update_to(IpFamily::V4, &cluster(web().load_balancer("198.51.100.1"), [local(0)]));
+    assert!(matches!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Pod(0, _)));
+    case.update_to(IpFamily::V4, &cluster(service("192.168.0.10/31"), [local(0)]));
+    assert_eq!(tcp(&case.lab.client, "198.51.100.1:80"), Outcome::Silence);
 }
 
 #[test]
@@ -283,22 +288,46 @@ fn ipv6_connections_are_served() {
 }
 
 #[test]
-fn priority_is_cleared_before_other_programs_rules() {
-    let case = Case::new(2, IpFamily::V4, settings(), &cluster(web(), (0..2).map(local)));
-    let hooks =
-        ["prerouting priority -98", "output priority -98", "forward priority -300", "postrouting priority -300"];
-    let chains = hooks.map(|hook| {
-        let name = hook.split(' ').next().unwrap();
-        format!(
-            "add chain inet watch {name} {{ type filter hook {hook}; }}; \
-             add rule inet watch {name} ip daddr 10.244.0.0/16 meta priority != none counter;"
-        )
-    });
-    case.lab.node.command("nft", &[&format!("add table inet watch; {}", chains.concat())]);
-    spread(|| tcp(&case.lab.node, "10.96.0.1:80"));
-    spread(|| tcp(&case.lab.client, "10.96.0.1:80"));
-    let listed = case.lab.node.command("nft", &["list", "table", "inet", "watch"]);
-    assert_eq!(listed.matches("counter packets 0 bytes 0").count(), hooks.len(), "{listed}");
+fn priority_is_cleared_before_queueing() {
+    let hooks = ["input priority 101", "output priority 1", "postrouting priority -300"];
+    let forward = [(IpFamily::V4, "forward priority -300"), (IpFamily::V6, "forward priority 1")];
+    for (family, forward) in forward {
+        let (web, host) = match family {
+            IpFamily::V4 => ("10.96.0.1", "10.96.0.2"),
+            IpFamily::V6 => ("fd00:96::1", "fd00:96::2"),
+        };
+        let lab_pods = (0..2).map(|i| match family {
+            IpFamily::V4 => pod(&pod_ip(i).to_string()),
+            IpFamily::V6 => pod(&pod_ip6(i).to_string()),
+        });
+        let pods =
+            lab_pods.fold(slice("shop/web-a", "web").port("http", PORT), |slice, pod| slice.pod(pod.on("node-1")));
+        // The gateway of the Pods.
+        let node = if family == IpFamily::V4 { "10.244.0.1" } else { "fd00:244::1" };
+        let cluster = Cluster::new("node-1")
+            .service(service("shop/web").cluster_ip(web).port("http", 80))
+            .service(service("shop/host").cluster_ip(host).port("http", 80))
+            .slice(pods)
+            .slice(slice("shop/host-a", "host").port("http", PORT).pod(pod(node).on("node-1")));
+        let case = Case::new(2, family, settings(), &cluster);
+        let chains = hooks.into_iter().chain([forward]).map(|hook| {
+            let name = hook.split(' ').next().unwrap();
+            format!(
+                "add chain inet watch {name} {{ type filter hook {hook}; }}; \
+                 add rule inet watch {name} ct status dnat counter; \
+                 add rule inet watch {name} ct status dnat meta priority != none counter;"
+            )
+        });
+        case.lab.node.command("nft", &[&format!("add table inet watch; {}", chains.collect::<String>())]);
+        let address = |ip: &str| if family == IpFamily::V4 { format!("{ip}:80") } else { format!("[{ip}]:80") };
+        spread(|| tcp(&case.lab.node, &address(web)));
+        spread(|| tcp(&case.lab.pods[0], &address(web)));
+        assert_eq!(tcp(&case.lab.pods[0], &address(host)), Outcome::Refused);
+        let listed = case.lab.node.command("nft", &["list", "table", "inet", "watch"]);
+        // One counter of each chain counts all translated packets, and the other one those with a priority.
+        assert_eq!(listed.matches("counter packets 0 bytes 0").count(), 4, "{listed}");
+        assert_eq!(listed.matches("counter packets").count(), 8, "{listed}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     kernel::{Consistency, Kernel, ListedChain, Listing},
     model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
-    plan::{ExistingLists, Planner, SetId},
+    plan::{ExistingLists, Planner, SetId, is_optional},
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
@@ -320,7 +320,7 @@ fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
         match planned.iter().find(|chain| chain.chain.name == listed.name) {
             Some(planned) => listed.chain.as_ref() == Some(&planned.chain),
             // An unused chain of this proxy, or another program's.
-            None => listed.chain.as_ref().is_none_or(|chain| chain.base.is_none()),
+            None => listed.chain.as_ref().is_none_or(|chain| chain.base.is_none() || is_optional(chain)),
         }
     });
     sets && chains

@@ -81,6 +81,12 @@ impl Transaction {
         self.changes.extend(rules.into_iter().map(|rule| Change::AddRule(chain.clone(), rule)));
     }
 
+    /// Deletes an existing chain with its rules.
+    pub fn delete_chain(&mut self, chain: Name) {
+        self.push(Change::FlushChain(chain.clone()));
+        self.push(Change::DeleteChain(chain));
+    }
+
     /// Returns the number of changes.
     pub fn len(&self) -> usize {
         self.changes.len()

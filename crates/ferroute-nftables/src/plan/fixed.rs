@@ -19,6 +19,7 @@ use crate::model::{Chain, ChainType, ChainWithRules, Element, Field, Hook, Match
 
 /// Returns these chains, targets of jumps first. `sets` are the sets of timeouts and source ranges that exist.
 pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> + Clone) -> Vec<ChainWithRules> {
+    let has_source_ranges = sets.clone().any(SetId::is_source_ranges);
     let mut chains = vec![
         Chain::new(REFUSE).comment("services without endpoints").rules([Rule::new([Statement::REJECT])]),
         remember(sets.clone()),
@@ -35,8 +36,17 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
             .rules(cluster_ips(context)),
         Chain::new(MASQUERADING).comment("sources that endpoints could not answer to").rules(masquerading(context)),
     ];
+    if has_source_ranges {
+        chains.extend(firewall_chains());
+    }
     chains.extend(base_chains(context));
     chains
+}
+
+/// Returns the base chains that exist while a load balancer has source ranges. Without them, packets pass one hook less.
+pub(super) fn firewall_chains() -> [ChainWithRules; 2] {
+    let chain = |name, hook| base(name, ChainType::Filter, hook, DNAT - 10, [new(FIREWALL)]);
+    [chain("filter-prerouting-pre-dnat", Hook::Prerouting), chain("filter-output-pre-dnat", Hook::Output)]
 }
 
 /// Returns the elements of verdict maps that exist without any Service.
@@ -47,30 +57,40 @@ pub(super) fn fixed_elements() -> impl Iterator<Item = SetElement> {
     })
 }
 
+/// Reports whether this is a base chain that only some Services need.
+pub(crate) fn is_optional(chain: &Chain) -> bool {
+    firewall_chains().iter().any(|optional| optional.chain == *chain)
+}
+
 fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     use ChainType::{Filter, Nat};
-    let base = |name, kind, hook, priority, rules: Vec<Rule>| {
-        Chain::new(Name::fixed(name)).base(kind, hook, priority).rules(rules)
-    };
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
-    let new = |chain: Name| Rule::new([Match::CtStateNew.into(), Verdict::Jump(chain).into()]);
+    let clear_first = || Rule::new([vec![Match::CtStateNew.into()], clear_priority()].concat()).comment(PRIORITY);
+    // The kernel itself sets the priority of IPv4 packets that it forwards, to that of their type of service.
+    let clear_forwarded = (context.family == IpFamily::V6).then(clear_first);
+    let forwarded: Vec<Rule> = clear_forwarded.into_iter().chain([new(CLUSTER_IPS)]).collect();
     let mut chains = vec![
-        base("filter-prerouting-pre-dnat", Filter, Hook::Prerouting, DNAT - 10, vec![new(FIREWALL)]),
-        base("filter-output-pre-dnat", Filter, Hook::Output, DNAT - 10, vec![new(FIREWALL)]),
-        base("nat-prerouting", Nat, Hook::Prerouting, DNAT, vec![jump(SERVICES)]),
-        base("nat-output", Nat, Hook::Output, DNAT, vec![jump(SERVICES)]),
-        base("filter-prerouting-post-dnat", Filter, Hook::Prerouting, DNAT + 1, vec![clear_priority()]),
-        base("filter-output-post-dnat", Filter, Hook::Output, DNAT + 1, vec![clear_priority()]),
+        base("nat-prerouting", Nat, Hook::Prerouting, DNAT, [jump(SERVICES)]),
+        base("nat-output", Nat, Hook::Output, DNAT, [jump(SERVICES)]),
     ];
     if context.localhost_node_ports {
-        chains.push(base("filter-input", Filter, Hook::Input, FILTER, vec![protect_localhost(context.family)]));
+        chains.push(base("filter-input", Filter, Hook::Input, FILTER, [protect_localhost(context.family)]));
     }
     chains.extend([
-        base("filter-forward", Filter, Hook::Forward, FILTER, vec![new(CLUSTER_IPS)]),
-        base("filter-output", Filter, Hook::Output, FILTER, vec![new(CLUSTER_IPS)]),
-        base("nat-postrouting", Nat, Hook::Postrouting, SNAT, vec![jump(MASQUERADING)]),
+        base("filter-forward", Filter, Hook::Forward, FILTER, forwarded),
+        base("filter-output", Filter, Hook::Output, FILTER, [clear_first(), new(CLUSTER_IPS)]),
+        base("nat-input", Nat, Hook::Input, SNAT, [Rule::new(clear_priority()).comment(PRIORITY)]),
+        base("nat-postrouting", Nat, Hook::Postrouting, SNAT, [jump(MASQUERADING)]),
     ]);
     chains
+}
+
+fn base(name: &'static str, kind: ChainType, hook: Hook, priority: i32, rules: impl Into<Vec<Rule>>) -> ChainWithRules {
+    Chain::new(Name::fixed(name)).base(kind, hook, priority).rules(rules)
+}
+
+fn new(chain: Name) -> Rule {
+    Rule::new([Match::CtStateNew.into(), Verdict::Jump(chain).into()])
 }
 
 fn services(context: &Context) -> Vec<Rule> {
@@ -81,7 +101,7 @@ fn services(context: &Context) -> Vec<Rule> {
     } else {
         let not_from_pods = context.match_local_pods(false);
         not_from_pods.map(|not_from_pods| {
-            Rule::new([cluster_ip(), not_from_pods.into(), masquerade])
+            Rule::new([not_from_pods.into(), cluster_ip(), masquerade])
                 .comment("endpoints may not know the way to others than pods")
         })
     };
@@ -178,10 +198,9 @@ fn protect_localhost(family: IpFamily) -> Rule {
         .comment("localhost is not for others")
 }
 
-/// Clears the priority after the endpoint was chosen, before anything else interprets it.
-fn clear_priority() -> Rule {
-    Rule::new([Match::CtStateNew.into(), Match::CtStatusDnat.into(), Statement::MetaPriorityNone])
-        .comment("it has carried class:list")
+/// Clears the priority of a connection's first packet after the endpoint was chosen, before queueing interprets it.
+fn clear_priority() -> Vec<Statement> {
+    vec![Match::CtStatusDnat.into(), Statement::MetaPriorityNone]
 }
 
 fn in_set(key: &[Field], set: SetId, eq: bool) -> Statement {
@@ -195,6 +214,7 @@ fn loopback(family: IpFamily) -> IpNet {
     }
 }
 
+const PRIORITY: &str = "it has carried class:list";
 const SERVICES: Name = Name::fixed("services");
 const FIREWALL: Name = Name::fixed("firewall");
 const SOURCE_RANGES: Name = Name::fixed("source-ranges");

@@ -103,6 +103,11 @@ impl SetId {
         }
     }
 
+    /// Reports whether these are allowed sources.
+    pub(super) fn is_source_ranges(self) -> bool {
+        matches!(self, Self::SourceRanges(_))
+    }
+
     /// Reports whether rules add the elements instead of the planner.
     pub fn is_dynamic(self) -> bool {
         self == Self::Affinity

@@ -11,7 +11,7 @@ use ferroute_core::Protocol;
 use super::{
     Context, List, SetId,
     elements::SetElement,
-    fixed::{fixed_chains, fixed_elements},
+    fixed::{firewall_chains, fixed_chains, fixed_elements},
     kind::{Class, Selection},
     port_plan::PortPlan,
 };
@@ -67,6 +67,10 @@ impl SharedObjects {
             if self.sets.acquire(set) && !self.written.sets.contains(&set) {
                 // Its elements follow in the same transaction, and rules that refer to it at the end.
                 transaction.push(Change::AddSet(set.declaration(context)));
+                if self.is_first_source_ranges(set) {
+                    // Before any frontend with source ranges: a long transaction is split.
+                    firewall_chains().into_iter().for_each(|chain| transaction.add_chain(chain));
+                }
             }
         }
         if let Some(address) = port.exposure.service.cluster_ip
@@ -90,6 +94,9 @@ impl SharedObjects {
         }
         for set in sets(port) {
             if self.sets.release(&set) && !self.written.sets.contains(&set) {
+                if self.is_first_source_ranges(set) {
+                    firewall_chains().into_iter().for_each(|chain| transaction.delete_chain(chain.chain.name));
+                }
                 transaction.push(Change::DeleteSet(set.name(), SetOrMap::Set));
             }
         }
@@ -115,10 +122,20 @@ impl SharedObjects {
         let old = fixed_chains(context, self.sets());
         self.written.sets = sets;
         let new = fixed_chains(context, self.sets());
-        for (old, new) in old.into_iter().zip(new).filter(|(old, new)| old != new) {
-            transaction.replace_rules(&old.chain.name, new.rules);
+        for old in old {
+            match new.iter().find(|new| new.chain == old.chain) {
+                Some(new) if new.rules == old.rules => {}
+                Some(new) => transaction.replace_rules(&new.chain.name, new.rules.iter().cloned()),
+                None => transaction.delete_chain(old.chain.name),
+            }
         }
         transaction.changes.extend(removed.into_iter().map(|set| Change::DeleteSet(set.name(), SetOrMap::Set)));
+    }
+
+    /// Reports whether no other source ranges exist than this set, which is not written.
+    fn is_first_source_ranges(&self, set: SetId) -> bool {
+        let mut others = self.written.sets.iter().chain(self.sets.iter()).filter(|other| **other != set);
+        set.is_source_ranges() && !others.any(|other| other.is_source_ranges())
     }
 
     /// Returns the elements of unused classes.

@@ -173,26 +173,16 @@ fn leaf_shows_why_each_rule_matches_or_not() {
         write_leaf_into(&mut text, &leaf).unwrap();
     }
     insta::assert_snapshot!(text, @r#"
-    ip ferroute filter-prerouting-pre-dnat
-      filter-prerouting-pre-dnat 1: ct state new jump firewall
-        yes
-        firewall 1: meta priority set ip daddr . meta l4proto . th dport map @restricted goto source-ranges
-          no: 10.111.175.78 . tcp . 80 is not in @restricted
-      end of filter-prerouting-pre-dnat: policy accept
     ip ferroute nat-prerouting
       nat-prerouting 1: jump services
         yes
-        services 1: ip daddr @cluster-ips ip saddr != 172.17.0.0/16 meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
+        services 1: ip saddr != 172.17.0.0/16 ip daddr @cluster-ips meta mark set meta mark | 0x00004000 comment "endpoints may not know the way to others than pods"
           no: source is 172.17.0.14, and 172.17.0.0/16 is excluded
         services 2: meta priority set ip daddr . meta l4proto . th dport map @services meta priority set meta priority map @lists meta priority & fff0:1 vmap @dispatch
           yes
           pick-1 1: meta l4proto tcp dnat ip to meta priority & f:ffff . numgen random mod 1 offset 1 map @tcp-endpoints
             yes
               => DNAT 10.111.175.78:80 to 172.17.0.14:80
-    ip ferroute filter-prerouting-post-dnat
-      filter-prerouting-post-dnat 1: ct state new ct status dnat meta priority set none comment "it has carried class:list"
-        yes
-      end of filter-prerouting-post-dnat: policy accept
     routed through cni0
     ip ferroute filter-forward
       filter-forward 1: ct state new jump cluster-ips
