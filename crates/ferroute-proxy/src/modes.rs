@@ -58,6 +58,12 @@ pub trait Mode: RemovableMode {
     /// The reason why the mode is unavailable.
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String>;
 
+    /// Returns how the mode accesses the rules of an IP family on this host, and why: `by netlink: the host's iptables uses
+    /// nf_tables`. `None` if there is only one way, or if the mode is unavailable.
+    fn access(&self, _resolved: &Resolved, _family: IpFamily) -> Option<String> {
+        None
+    }
+
     /// Opens a dataplane for each IP family of the node, in the network namespace of the calling thread.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ function finding({ check, severity, what, breaks, mend }) {
       el("small", { class: "mono muted" }, check)));
 }
 
-function diagnosisNodes({ findings, unknown, sound }) {
+function diagnosisNodes({ findings, unknown, sound, access }) {
   return [
     findings.length === 0 && notice("good", icon("check"), t("doctor.nothing")),
     el("ul", { class: "findings" }, findings.map(finding)),
@@ -25,6 +25,7 @@ function diagnosisNodes({ findings, unknown, sound }) {
       el("ul", {}, unknown.map(({ check, why }) => el("li", {}, el("span", { class: "mono" }, check), ` – ${why}`)))),
     sound.length > 0 && el("details", {}, el("summary", {}, t("doctor.sound", { count: sound.length })),
       el("p", { class: "sound" }, sound.map((check) => el("span", { class: "chip" }, icon("check"), check)))),
+    access.map((line) => el("p", { class: "muted" }, line)),
   ];
 }
 

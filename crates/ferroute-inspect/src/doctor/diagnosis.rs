@@ -1,6 +1,6 @@
 use std::fmt;
 
-use ferroute_core::Escaped;
+use ferroute_core::{Escaped, IpFamily};
 use serde::Serialize;
 
 use super::{Inputs, checks};
@@ -15,6 +15,8 @@ pub struct Diagnosis {
     /// Checks that passed.
     #[serde(rename = "sound")]
     pub passed: Vec<&'static str>,
+    /// How the mode accesses the rules of each IP family, if there are several ways.
+    pub access: Vec<String>,
 }
 
 /// A problem that a check found.
@@ -72,6 +74,10 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
         }
     }
     diagnosis.findings.sort_by_key(|finding| finding.severity);
+    for (family, inputs_of_family) in IpFamily::BOTH.into_iter().zip(&inputs.families) {
+        let access = inputs_of_family.access.iter();
+        diagnosis.access.extend(access.map(|access| format!("{family} rules of {} mode: {access}", inputs.mode)));
+    }
     diagnosis
 }
 
@@ -80,7 +86,7 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
 /// # Errors
 /// Only those of `out`.
 pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) -> fmt::Result {
-    let Diagnosis { findings, unknown, passed } = diagnosis;
+    let Diagnosis { findings, unknown, passed, access } = diagnosis;
     for Finding { check, severity, problem, effect, fix } in findings {
         let title = match severity {
             Severity::Problem => "PROBLEM",
@@ -96,6 +102,9 @@ pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) ->
     }
     if !passed.is_empty() {
         writeln!(out, "passed: {}", passed.join(", "))?;
+    }
+    for access in access {
+        writeln!(out, "{}", Escaped(access))?;
     }
     Ok(())
 }

@@ -40,6 +40,8 @@ pub struct FamilyInputs {
     pub has_services: Option<bool>,
     /// Why the host does not support the mode, if it does not.
     pub supported: Result<(), String>,
+    /// How the mode accesses its rules on this host, and why; `None` if there is only one way.
+    pub access: Option<String>,
     /// The rules in each backend of `iptables`.
     pub backends: Reading<Vec<BackendRules>>,
     /// Descriptions of the service proxies whose rules are in the kernel.

@@ -28,7 +28,7 @@ use ferroute_userspace::{
 use self::{leftovers::Workers, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
-    host_rules::{HostRules, Needs, probe_access},
+    host_rules::{HostRules, Needs, find_access, probe_access},
     iptables::chain_modes,
     memory_rules::MemoryRules,
     simulated::Simulated,
@@ -47,6 +47,10 @@ pub(super) struct Userspace;
 impl Mode for Userspace {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
         probe_access(resolved, family, Needs::Programs)
+    }
+
+    fn access(&self, resolved: &Resolved, family: IpFamily) -> Option<String> {
+        Some(find_access(resolved, family, Needs::Programs).ok()?.to_string())
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
