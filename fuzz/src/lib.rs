@@ -15,6 +15,7 @@ pub use self::{
     manifests::manifests,
 };
 pub use ferroute_host::testing::parse_messages as host_messages;
+pub use ferroute_iptables::native::testing::decode_messages as iptables_messages;
 pub use ferroute_ipvs::testing::parse_messages as ipvs_messages;
 pub use ferroute_kube::testing::fuzz::{decode_both_encodings as object_encodings, split_and_decode as watch_stream};
 pub use ferroute_netlink::testing::read_datagram as netlink;
@@ -24,11 +25,12 @@ pub use ferroute_nftables::testing::decode_listing as nftables_listing;
 pub type Target = fn(&[u8]);
 
 /// All targets by name.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("bundle", bundle),
     ("configuration", configuration),
     ("flags", flags),
     ("host_messages", host_messages),
+    ("iptables_messages", iptables_messages),
     ("iptables_save", iptables_save),
     ("ipvs_messages", ipvs_messages),
     ("manifests", manifests),

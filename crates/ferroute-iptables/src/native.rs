@@ -20,6 +20,8 @@ mod protocols;
 mod read;
 mod snapshot;
 mod tables;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod write;
 
 use std::sync::{Mutex, PoisonError};

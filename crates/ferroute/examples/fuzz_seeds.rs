@@ -18,6 +18,7 @@ use ferroute_core::{
     IpFamily,
     testing::{Cluster, pod, service, slice},
 };
+use ferroute_iptables::{RuleSet, native::testing::encode_rules};
 use ferroute_netlink::Batch;
 use ferroute_nftables::plan::{NftablesSettings, render};
 use ferroute_proxy::recording::{Bundle, Limits, Recorder};
@@ -30,8 +31,8 @@ fn main() {
         let text = fs::read(&path).expect("a readable file");
         match path.file_name().and_then(|name| name.to_str()) {
             Some("manifests.yaml") => seeds.write("manifests", &[&text]),
-            Some(name) if name.starts_with("iptables-save") => seeds.write("iptables_save", &[b"4", &text]),
-            Some(name) if name.starts_with("ip6tables-save") => seeds.write("iptables_save", &[b"1", &text]),
+            Some(name) if name.starts_with("iptables-save") => seeds.write_rules(IpFamily::V4, &text),
+            Some(name) if name.starts_with("ip6tables-save") => seeds.write_rules(IpFamily::V6, &text),
             _ => {}
         }
     }
@@ -65,6 +66,15 @@ impl Seeds {
         fs::create_dir_all(&directory).expect("a directory");
         let number = fs::read_dir(&directory).expect("a directory").count();
         fs::write(directory.join(format!("seed-{number}")), parts.concat()).expect("a writable file");
+    }
+
+    /// Writes the output of `iptables-save`, and the netlink messages of its rules.
+    fn write_rules(&self, family: IpFamily, text: &[u8]) {
+        let selector = if family == IpFamily::V4 { b"4" } else { b"1" };
+        self.write("iptables_save", &[selector, text]);
+        let text = str::from_utf8(text).expect("recorded text");
+        let rules = RuleSet::parse_save(family, text).expect("recorded rules");
+        self.write("iptables_messages", &[&encode_rules(&rules)]);
     }
 
     /// Writes each object, and lists and watches of them in both encodings.

@@ -1,0 +1,59 @@
+//! The body of a fuzz target, and the encoding that its seeds are made of.
+
+use ferroute_core::IpFamily;
+use ferroute_netlink::{Batch, Message, Messages, nf_tables::*, nfnetlink};
+
+use super::{decode, encode};
+use crate::{ChainName, Rule, RuleSet, TableName};
+
+/// Returns the messages of rules in nf_tables, without those that only the iptables programs can write.
+pub fn encode_rules(rules: &RuleSet) -> Vec<u8> {
+    let mut messages = Vec::new();
+    for (table, contents) in &rules.tables {
+        for (chain, contents) in &contents.chains {
+            let encoded = contents.rules.iter().filter_map(|rule| encode_rule(rules.family, *table, *chain, rule));
+            encoded.for_each(|message| messages.extend(message));
+        }
+    }
+    messages
+}
+
+fn encode_rule(family: IpFamily, table: TableName, chain: ChainName, rule: &Rule) -> Option<Vec<u8>> {
+    let mut batch = Batch::new();
+    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWRULE);
+    let mut message = batch.message(kind, 0, &nfnetlink::header(super::tables::nfproto(family), 0, 0));
+    message.put_str(NFTA_RULE_TABLE, table.as_str());
+    message.put_str(NFTA_RULE_CHAIN, chain.as_str());
+    let put = encode::put_rule(&mut message, family, rule);
+    drop(message);
+    put.ok()?;
+    batch.as_bytes().ok().map(<[u8]>::to_vec)
+}
+
+/// Parses the messages of a datagram as listed rules.
+///
+/// # Panics
+///
+/// A rule that was encoded decodes to another one.
+pub fn decode_messages(datagram: &[u8]) {
+    for message in Messages::new(datagram).map_while(Result::ok) {
+        for family in IpFamily::BOTH {
+            check(family, &message);
+        }
+    }
+}
+
+fn check(family: IpFamily, message: &Message<'_>) {
+    let Some(rule) = decoded(family, message) else { return };
+    let _ = rule.to_string();
+    let Some(encoded) = encode_rule(family, TableName::Nat, ChainName::PREROUTING, &rule) else { return };
+    let message = Messages::new(&encoded).next().expect("a message").expect("a valid message");
+    assert_eq!(decoded(family, &message), Some(rule));
+}
+
+/// Decodes a rule; `None` if it is malformed or not of iptables.
+fn decoded(family: IpFamily, message: &Message<'_>) -> Option<Rule> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
+    let rule = decode::rule(family, attributes).ok()?;
+    (!rule.is_foreign).then_some(rule.rule)
+}
