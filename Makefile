@@ -185,7 +185,7 @@ vm: vm-ipvs vm-nftables
 # A kernel with ipvs; about twenty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
-VM_FILES := conformance/vm/machine.sh conformance/vm/cluster.sh conformance/vm/web.yaml
+VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh load.py web.yaml)
 # A boot with Python.
 VM_PYTHON = MORE_TOOLS="$$(readlink -f /usr/bin/python3) conntrack bridge sysctl" \
     MORE_TREES="/usr/lib/$$(readlink /usr/bin/python3)" VM_MEMORY=1024 conformance/vm/boot.sh

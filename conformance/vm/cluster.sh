@@ -17,15 +17,20 @@ make_network() {
     ip address add ${POD_NET}1/24 dev cni0
     ip address add ${POD_NET6}1/64 dev cni0 nodad
     for pod in 2 3 4; do
-        join pod-$pod pod$pod
-        ip link set pod$pod master cni0
-        inside pod-$pod ip address add $POD_NET$pod/24 dev eth0
-        inside pod-$pod ip address add $POD_NET6$pod/64 dev eth0 nodad
-        inside pod-$pod ip route add default via ${POD_NET}1
-        inside pod-$pod ip route add default via ${POD_NET6}1
+        join_pod $pod
         inside pod-$pod busybox nc -ll -p 8080 -e busybox sh -c "echo pod-$pod; exec cat" 2>/dev/null &
     done
     join_client
+}
+
+# join_pod NUMBER: adds a pod to the node's bridge.
+join_pod() {
+    join pod-$1 pod$1
+    ip link set pod$1 master cni0
+    inside pod-$1 ip address add $POD_NET$1/24 dev eth0
+    inside pod-$1 ip address add $POD_NET6$1/64 dev eth0 nodad
+    inside pod-$1 ip route add default via ${POD_NET}1
+    inside pod-$1 ip route add default via ${POD_NET6}1
 }
 
 # Adds objects of other programs, some of them similar to those of kube-proxy.

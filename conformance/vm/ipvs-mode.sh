@@ -1,5 +1,5 @@
-# Runs in a virtual machine (boot.sh) and tests ipvs mode: /files has ferroute, cluster.sh and web.yaml. With a file
-# /files/full, it also waits until a terminated endpoint is removed, which takes minutes.
+# Runs in a virtual machine (boot.sh) and tests ipvs mode: /files has ferroute, cluster.sh, load.py and web.yaml. With a file
+# /files/full, it switches between all pairs of modes, and waits until a terminated endpoint is removed, which takes minutes.
 set -eu # No pipefail: grep -q exits before reading all input.
 . /files/cluster.sh
 
@@ -24,20 +24,27 @@ run_proxy() {
 }
 
 has_server() { ipvsadm -Sn | grep -qF -- "$1"; }
-has_no_kube_rules() { ! { iptables-save; ip6tables-save; } | grep -q KUBE-SERVICES; }
 has_no_tables() { ! nft list tables | grep -q ferroute; }
+# rules_are PATTERN [PATTERN...]: reports whether the iptables rules of each family match the first pattern, and none of the others.
+rules_are() {
+    local wanted=$1 save rules
+    shift
+    for save in iptables-save ip6tables-save; do
+        rules=$($save)
+        grep -qe "$wanted" <<<"$rules" || return
+        ! grep -qe NOTHING $(printf -- '-e %s ' "$@") <<<"$rules" || return
+    done
+}
 # Reports whether the rules of a mode are the only ones.
 is_active() {
     case $1 in
         ipvs)
             has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r" && has_no_tables &&
-                ip6tables-save | grep -q KUBE-IPVS-FILTER && ! { iptables-save; ip6tables-save; } | grep -q KUBE-SVC-
+                rules_are KUBE-IPVS-FILTER KUBE-SVC- KUBE-PORTALS
             ;;
-        nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && has_no_kube_rules ;;
-        iptables)
-            iptables-save | grep -q KUBE-SVC- && ip6tables-save | grep -q KUBE-SVC- && has_no_tables &&
-                ! { iptables-save; ip6tables-save; } | grep -q KUBE-IPVS-FILTER
-            ;;
+        nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && rules_are "" KUBE-SERVICES KUBE-PORTALS ;;
+        iptables) has_no_tables && rules_are KUBE-SVC- KUBE-IPVS-FILTER KUBE-PORTALS ;;
+        userspace) has_no_tables && rules_are "-A KUBE-PORTALS-CONTAINER" KUBE-SERVICES ;;
     esac
 }
 
@@ -180,6 +187,46 @@ check_switches() {
     done
 }
 
+# Switches from each of the four modes to each other one under more load: no request fails, and each connection lasts. The clients
+# are another host, the node itself, and a pod that is no endpoint.
+check_all_switches() {
+    echo "== live switches between all pairs of modes"
+    local modes="nftables ipvs iptables ipvs userspace nftables iptables nftables userspace iptables userspace ipvs"
+    local mode previous=ipvs flows= client
+    for client in client node pod-5; do
+        flows="$flows $client,tcp,10.96.0.3:80 $client,tcp,fd00:96::3:80 $client,tcp,192.0.2.1:30082"
+        flows="$flows $client,udp,10.96.0.3:53 $client,udp,fd00:96::3:53"
+    done
+    sed -e 's/: web/: load/g' -e 's/10\.96\.0\.1/10.96.0.3/g; s/fd00:96::1/fd00:96::3/g' -e '/externalIPs/d' \
+        -e 's/30080/30082/; s/30053/30054/; s/8080/8081/' /files/web.yaml >load.new
+    mv load.new manifests/load.yaml
+    wait_for "virtual servers of the load" has_server "[fd00:96::3]:53 -r"
+    rm -f load-*
+    python3 /files/load.py pod-2,pod-3,pod-4 $flows >load.log 2>&1 &
+    local load=$!
+    for mode in $modes; do
+        wait_for "requests in mode $previous" more_rounds 3
+        echo "$previous to $mode" >load-phase
+        wait_for "requests in mode $previous" more_rounds 1
+        # In this machine an answer may take longer than the 250 ms after which userspace mode forgets a flow.
+        settings $mode "udpIdleTimeout: 30s"
+        wait_for "mode $mode" is_active $mode
+        previous=$mode
+    done
+    wait_for "requests in mode $previous" more_rounds 3
+    kill $load
+    wait $load || fail "requests during the switches"
+    cat load.log
+    rm manifests/load.yaml
+    check_foreign_servers switches
+}
+# more_rounds NUMBER: reports whether each client has sent this often since the last success.
+rounds=0
+more_rounds() {
+    local now
+    now=$(cat load-rounds) && [ $((now - rounds)) -ge "$1" ] && rounds=$now
+}
+
 check_termination_ends() {
     echo "== end of graceful termination"
     close_connection held
@@ -206,6 +253,7 @@ check_demo() {
 ln -s "$(cd /usr/sbin && echo python3.*)" /usr/sbin/python3
 mkdir manifests
 make_network
+join_pod 5
 modprobe sctp
 add_foreign_objects
 cat >sticky.yaml <<'YAML'
@@ -238,7 +286,10 @@ check_held_ports
 check_commands
 start_graceful_termination
 check_switches
-[ ! -e /files/full ] || check_termination_ends
+if [ -e /files/full ]; then
+    check_termination_ends
+    check_all_switches
+fi
 for name in "${!connections[@]}"; do close_connection "$name"; done
 check_missing_scheduler
 end_proxy
