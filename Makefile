@@ -293,7 +293,7 @@ crates: rust
 
 # Measurements for docs/performance.md.
 bench: deps-test release
-	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections
+	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
 
 clean:
 	$(CARGO) clean

@@ -6,6 +6,8 @@
 pub(crate) mod arguments;
 pub(crate) mod cluster;
 pub(crate) mod figures;
+pub(crate) mod kube_proxy;
 pub(crate) mod manifests;
+pub(crate) mod network;
 pub(crate) mod pipeline;
 pub(crate) mod rules;

@@ -25,6 +25,7 @@ use super::{
 pub(crate) enum Event {
     Service(Box<Service>),
     Slice(Box<EndpointSlice>),
+    Node(NodeView),
 }
 
 /// An IPv4 proxy without source, scheduling and logging.
@@ -69,6 +70,7 @@ impl Pipeline {
         self.tracker.apply(match event {
             Event::Service(service) => TrackerEvent::from_service(service).unwrap(),
             Event::Slice(slice) => TrackerEvent::from_slice(slice, cluster::NODE).unwrap(),
+            Event::Node(node) => TrackerEvent::NodeApplied(node.clone()),
         });
     }
 
@@ -94,6 +96,21 @@ impl Pipeline {
         let took = start.elapsed();
         assert!(report.written > 0 && !report.full, "{report:?}");
         (took, report)
+    }
+
+    /// Syncs events that change no Service, although each might. The duration is as for [`Pipeline::sync`].
+    pub(crate) fn sync_same(&mut self, events: impl Iterator<Item = Event>) -> Duration {
+        let events: Vec<Event> = events.collect();
+        let start = Instant::now();
+        for event in &events {
+            self.apply(event);
+        }
+        let changes = self.tracker.update(IpFamily::V4);
+        assert!(changes.previous.is_empty(), "a Service has changed");
+        let report = self.dataplane.sync(self.tracker.table(IpFamily::V4), &changes).unwrap();
+        let took = start.elapsed();
+        assert!(report.written + report.removed == 0 && !report.full, "{report:?}");
+        took
     }
 
     /// Syncs events one by one.

@@ -8,9 +8,11 @@
 //! cargo bench -p ferroute --bench connections -- nftables 1000x10
 //! ```
 //!
-//! Clients connect, wait until the pod closes the connection, and repeat this as fast as possible. Rounds of three kinds
-//! alternate, so that other load affects all of them: directly to a pod without rules on the node, directly to a pod with
-//! rules, and through the Service in the middle of the cluster.
+//! Clients connect, wait until the pod closes the connection, and repeat this as fast as possible. Rounds of several kinds
+//! alternate, so that other load affects all of them: directly to a pod without rules on the node, with connection tracking
+//! and no other rules, and with the proxy's rules; through the Service in the middle of the cluster; and in nftables mode,
+//! up to 1,000 Services, through that Service with rules as kube-proxy writes them. Clients are pods, so that nothing is
+//! masqueraded.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "it is an interactive program")]
 
@@ -25,6 +27,7 @@ use self::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
         figures::time,
+        kube_proxy,
         pipeline::Pipeline,
         rules,
     },
@@ -36,9 +39,10 @@ fn main() {
         Invocation::Row(case) => measure(case),
         Invocation::Table(cases) => {
             println!(
-                "| mode | cluster | no proxy | pod, with rules | Service | Service vs. no proxy | time to connect: no proxy | pod | Service |"
+                "| mode | cluster | connections per second: no proxy | tracking | pod, with rules | Service | kube-proxy's \
+                 | time to connect: no proxy | tracking | pod, with rules | Service | kube-proxy's |"
             );
-            println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+            println!("|{}", " --- |".repeat(12));
             cases.into_iter().for_each(|case| measure_in_process(case, &[]));
         }
     }
@@ -58,31 +62,43 @@ fn measure(case: Case) {
     let pods: Vec<_> = (0..size.endpoints).map(|i| endpoint(size, number, i)).collect();
     let pod = SocketAddr::from((pods[0], TARGET_PORT));
     let service = SocketAddr::from((cluster_ip(number), PORT));
-    let (without, with) = (Network::new(&pods), Network::new(&pods));
+    let network = || Network::new(&pods);
+    let (without, tracking, with) = (network(), network(), network());
+    tracking.node.feed("nft", &["-f", "-"], TRACKING);
     with.node.run(|| {
         let mut pipeline = Pipeline::open(mode);
         pipeline.load(size);
         pipeline.first_sync();
     });
     rules::check(&with.node, mode, size);
-    let (mut no_proxy, mut direct, mut through) = (Vec::new(), Vec::new(), Vec::new());
+    let kube_proxy = (mode == Mode::Nftables && size.services <= kube_proxy::MAX_SERVICES).then(|| {
+        let network = network();
+        kube_proxy::write_rules(&network.node, size);
+        network
+    });
+    let mut kinds =
+        vec![(&without, pod, vec![]), (&tracking, pod, vec![]), (&with, pod, vec![]), (&with, service, vec![])];
+    kinds.extend(kube_proxy.as_ref().map(|network| (network, service, vec![])));
     for _ in 0..ROUNDS {
-        no_proxy.push(without.connect(pod));
-        direct.push(with.connect(pod));
-        through.push(with.connect(service));
+        for (network, to, rounds) in &mut kinds {
+            rounds.push(network.connect(*to));
+        }
     }
-    let [no_proxy, direct, through] = [no_proxy, direct, through].map(Round::median);
+    let medians: Vec<Round> = kinds.into_iter().map(|(_, _, rounds)| Round::median(rounds)).collect();
+    let columns = |value: &dyn Fn(&Round) -> String| {
+        (0..KINDS).map(|kind| medians.get(kind).map_or_else(String::new, value)).collect::<Vec<_>>().join(" | ")
+    };
     println!(
-        "| {mode} | {size} | {} | {} | {} | {:.0} % | {} | {} | {} |",
-        no_proxy.per_second,
-        direct.per_second,
-        through.per_second,
-        f64::from(through.per_second) * 100.0 / f64::from(no_proxy.per_second),
-        time(no_proxy.to_connect),
-        time(direct.to_connect),
-        time(through.to_connect),
+        "| {mode} | {size} | {} | {} |",
+        columns(&|round| round.per_second.to_string()),
+        columns(&|round| time(round.to_connect))
     );
 }
 
+/// The kernel tracks connections in a namespace once a rule asks for their state.
+const TRACKING: &str =
+    "table ip tracking { chain forward { type filter hook forward priority filter; ct state new; }; }";
+/// The kinds of connections, which are columns of the table.
+const KINDS: usize = 5;
 /// The number of rounds of each kind.
 const ROUNDS: usize = 7;

@@ -1,4 +1,4 @@
-//! A client, a node and pods.
+//! Connections from a client through a node to pods.
 
 use std::{
     io::{ErrorKind, Read},
@@ -10,9 +10,9 @@ use std::{
 use ferroute_testing::NetNs;
 use socket2::SockRef;
 
-use crate::common::{cluster::TARGET_PORT, figures};
+use crate::common::{cluster::TARGET_PORT, figures, network::Row};
 
-/// Three namespaces in a row, with a forwarding node in the middle.
+/// A client, a node, and pods that accept connections.
 pub(crate) struct Network {
     client: NetNs,
     pub(crate) node: NetNs,
@@ -29,20 +29,10 @@ pub(crate) struct Round {
 impl Network {
     /// Creates pods at these addresses, which accept and close connections on the cluster's target port.
     pub(crate) fn new(pods: &[Ipv4Addr]) -> Self {
-        let (client, node, server) = (NetNs::new(), NetNs::new(), NetNs::new());
-        client.link("node", &node, "client");
-        server.link("node", &node, "pods");
-        client.add_address("192.0.2.2/24", "node");
-        node.add_address("192.0.2.1/24", "client");
-        server.add_address("198.51.100.2/24", "node");
-        node.add_address("198.51.100.1/24", "pods");
-        client.command("ip", &["route", "add", "default", "via", "192.0.2.1"]);
-        server.command("ip", &["route", "add", "default", "via", "198.51.100.1"]);
+        let Row { client, node, server } = Row::new(pods.iter().copied());
         for pod in pods {
             server.add_address(&format!("{pod}/32"), "lo");
-            node.command("ip", &["route", "add", &pod.to_string(), "via", "198.51.100.2"]);
         }
-        node.command("sysctl", &["-qw", "net.ipv4.ip_forward=1"]);
         // A round may open more connections than the default range has ports.
         client.command("sysctl", &["-qw", "net.ipv4.ip_local_port_range=1024 65535"]);
         // By default, conntrack keeps closed connections for ten seconds, which fills its table.

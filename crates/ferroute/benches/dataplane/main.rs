@@ -12,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+use ferroute_core::NodeView;
 use ferroute_testing::NetNs;
 
 use self::common::{
@@ -27,9 +28,9 @@ fn main() {
         Invocation::Row(case) => measure(case),
         Invocation::Table(cases) => {
             println!(
-                "| mode | cluster | first sync | kernel | Ferroute | endpoint replaced, p50 / p99 | port of Service changed, p50 / p99 | 1,000 endpoints of 1,000 Services | kernel | memory | peak |"
+                "| mode | cluster | first sync | kernel | Ferroute | endpoint replaced, p50 / p99 | port of Service changed, p50 / p99 | 1,000 endpoints of 1,000 Services | kernel | node relabelled | 5,000 slices listed again | memory | peak |"
             );
-            println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+            println!("|{}", " --- |".repeat(13));
             cases.into_iter().for_each(|case| measure_in_process(case, &[]));
         }
     }
@@ -52,6 +53,11 @@ fn measure(case: Case) {
         pipeline.load(size);
         let (first, report) = pipeline.first_sync();
         let memory = Memory::of_process(std::process::id());
+        let zone = Some("zone-b".to_owned());
+        let node = NodeView { name: cluster::NODE.into(), zone, ..NodeView::default() };
+        let relabelled = pipeline.sync_same(std::iter::once(Event::Node(node)));
+        let slices = (0..LISTED.min(size.services)).map(|number| Event::Slice(Box::new(cluster::slice(size, number))));
+        let listed = pipeline.sync_same(slices);
         let singles = singles(mode);
         let mut endpoint = pipeline.repeat(singles, |round| {
             Event::Slice(Box::new(cluster::changed_slice(size, service_of_round(size, round), round)))
@@ -66,7 +72,7 @@ fn measure(case: Case) {
                 Event::Slice(Box::new(cluster::changed_slice(size, service_of_round(size, round), round)))
             }));
         format!(
-            "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {mode} | {size} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             time(first),
             time(report.kernel_time),
             time(first.saturating_sub(report.kernel_time)),
@@ -74,6 +80,8 @@ fn measure(case: Case) {
             percentiles(&mut service),
             time(many),
             time(many_report.kernel_time),
+            time(relabelled),
+            time(listed),
             megabytes(memory.resident.saturating_sub(before)),
             megabytes(memory.peak.saturating_sub(before)),
         )
@@ -92,3 +100,6 @@ fn singles(mode: Mode) -> u32 {
 
 /// The number of Services that change in one sync.
 const MANY: u32 = 1_000;
+
+/// The number of slices that an API server lists again, as after a watch that ended with status 410.
+const LISTED: u32 = 5_000;
