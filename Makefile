@@ -195,7 +195,7 @@ vm-ipvs: deps-vm release
 	touch $(VM_DIR)/full
 	$(VM_PYTHON) $(VM_DIR) conformance/vm/ipvs-mode.sh $(FERROUTE) $(VM_FILES) $(VM_DIR)/full
 	echo $(VM_CASES) >$(VM_DIR)/cases
-	$(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
+	VM_TIMEOUT=7200 $(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
 
 # The part of `make vm-ipvs` for `make test`: ipvs mode and a few scenarios, in three to four minutes. Where no machine can be
 # emulated, it reports that, and `make test` repeats it at its end. VM=required makes that a failure.
