@@ -170,11 +170,12 @@ start_graceful_termination() {
 check_switches() {
     echo "== live switches under load"
     start_traffic
-    local mode
+    local mode switch=0
     for mode in nftables ipvs iptables ipvs; do
-        open_connection "before-$mode" 10.96.0.1:80
-        open_connection "before6-$mode" fd00:96::1:80
-        open_connection "port-$mode" 192.0.2.1:30080
+        switch=$((switch + 1))
+        open_connection "$switch" 10.96.0.1:80
+        open_connection "$switch-ipv6" fd00:96::1:80
+        open_connection "$switch-node-port" 192.0.2.1:30080
         settings $mode
         wait_for "mode $mode" is_active $mode
         for name in "${!connections[@]}"; do send_line "$name" "in $mode"; done
