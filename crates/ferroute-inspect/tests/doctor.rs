@@ -19,8 +19,7 @@ fn healthy() -> Inputs {
     let family = FamilyInputs {
         in_kernel: true,
         has_services: Some(true),
-        supported: Ok(()),
-        access: None,
+        supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
         active_proxies: Ok(vec!["Ferroute in nftables mode".to_owned()]),
     };
@@ -192,7 +191,6 @@ fn unused_features_are_not_problems() {
             in_kernel: false,
             has_services: Some(false),
             supported: Err("no such family".to_owned()),
-            access: None,
             backends: Ok(Vec::new()),
             active_proxies: Ok(Vec::new()),
         };
@@ -256,7 +254,7 @@ fn report_lists_worst_findings_first_with_effect_and_fix() {
     let mut inputs = healthy();
     set(&mut inputs, "net.ipv4.ip_forward", "0");
     inputs.mode = ModeName::IPTABLES;
-    inputs.families[0].access = Some("by netlink: the host's iptables uses nf_tables".to_owned());
+    inputs.families[0].supported = Ok(Some("by netlink: the host's iptables uses nf_tables".to_owned()));
     inputs.families[0].backends.as_mut().unwrap()[0].forward_drops = true;
     inputs.endpoints = Some(vec![
         probe("10.244.0.2:8080", ProbeResult::Unreachable("no route to host".to_owned())),
@@ -275,7 +273,7 @@ fn names_in_findings_control_no_terminal() {
     let mut inputs = healthy();
     inputs.endpoints = Some(vec![probe("10.244.0.2:8080", ProbeResult::Unreachable(HOSTILE.to_owned()))]);
     inputs.listeners = Err(HOSTILE.to_owned());
-    inputs.families[0].access = Some(HOSTILE.to_owned());
+    inputs.families[0].supported = Ok(Some(HOSTILE.to_owned()));
     let diagnosis = diagnose(&inputs);
     let mut text = String::new();
     write_diagnosis_into(&mut text, &diagnosis).unwrap();

@@ -52,17 +52,12 @@ pub static REGISTRY: Registry =
 
 /// A proxy mode.
 pub trait Mode: RemovableMode {
-    /// Checks that this host supports everything that the mode needs for an IP family, and changes nothing.
+    /// Checks that this host supports everything that the mode needs for an IP family, and changes nothing. Returns how the
+    /// mode accesses its rules here, and why: `by netlink: the host's iptables uses nf_tables`; `None` if there is only one way.
     ///
     /// # Errors
     /// The reason why the mode is unavailable.
-    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String>;
-
-    /// Returns how the mode accesses the rules of an IP family on this host, and why: `by netlink: the host's iptables uses
-    /// nf_tables`. `None` if there is only one way, or if the mode is unavailable.
-    fn access(&self, _resolved: &Resolved, _family: IpFamily) -> Option<String> {
-        None
-    }
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String>;
 
     /// Opens a dataplane for each IP family of the node, in the network namespace of the calling thread.
     ///

@@ -74,9 +74,10 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
         }
     }
     diagnosis.findings.sort_by_key(|finding| finding.severity);
-    for (family, inputs_of_family) in IpFamily::BOTH.into_iter().zip(&inputs.families) {
-        let access = inputs_of_family.access.iter();
-        diagnosis.access.extend(access.map(|access| format!("{family} rules of {} mode: {access}", inputs.mode)));
+    for family in IpFamily::BOTH {
+        if let Ok(Some(access)) = &inputs.families[family.index()].supported {
+            diagnosis.access.push(format!("{family} rules of {} mode: {access}", inputs.mode));
+        }
     }
     diagnosis
 }

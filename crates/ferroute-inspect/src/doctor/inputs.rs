@@ -38,10 +38,9 @@ pub struct FamilyInputs {
     pub in_kernel: bool,
     /// Whether there are Services of the family; `None` without a source of Services.
     pub has_services: Option<bool>,
-    /// Why the host does not support the mode, if it does not.
-    pub supported: Result<(), String>,
-    /// How the mode accesses its rules on this host, and why; `None` if there is only one way.
-    pub access: Option<String>,
+    /// How the mode accesses its rules on this host, and why; `None` if there is only one way. If the host does not support the
+    /// mode, the reason.
+    pub supported: Result<Option<String>, String>,
     /// The rules in each backend of `iptables`.
     pub backends: Reading<Vec<BackendRules>>,
     /// Descriptions of the service proxies whose rules are in the kernel.

@@ -79,12 +79,14 @@ pub(super) fn find_access(resolved: &Resolved, family: IpFamily, needs: Needs) -
     ChosenAccess::find(family, Arc::new(HostExec), &search_path(), require_programs)
 }
 
-/// Checks that the rules of an IP family can be accessed.
+/// Checks that the rules of an IP family can be accessed. Returns how, and why, for [`Mode::probe`].
 ///
 /// # Errors
 /// The reason why they cannot.
-pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<(), String> {
-    find_access(resolved, family, needs).map(|_| ()).map_err(|error| chain(&error))
+///
+/// [`Mode::probe`]: super::Mode::probe
+pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<Option<String>, String> {
+    find_access(resolved, family, needs).map(|access| Some(access.to_string())).map_err(|error| chain(&error))
 }
 
 /// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.

@@ -19,7 +19,7 @@ use ferroute_iptables::{
 
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    host_rules::{HostRules, Needs, find_access, probe_access},
+    host_rules::{HostRules, Needs, probe_access},
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -31,12 +31,8 @@ use crate::{
 pub(super) struct Iptables;
 
 impl Mode for Iptables {
-    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
         probe_access(resolved, family, Needs::Any)
-    }
-
-    fn access(&self, resolved: &Resolved, family: IpFamily) -> Option<String> {
-        Some(find_access(resolved, family, Needs::Any).ok()?.to_string())
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {

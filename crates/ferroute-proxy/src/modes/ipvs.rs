@@ -34,8 +34,8 @@ pub use self::planned::KernelIpvs;
 pub(super) struct Ipvs;
 
 impl Mode for Ipvs {
-    fn probe(&self, resolved: &Resolved, _: IpFamily) -> Result<(), String> {
-        open_servers(resolved).map(|_| ()).map_err(|error| chain(error.as_ref()))
+    fn probe(&self, resolved: &Resolved, _: IpFamily) -> Result<Option<String>, String> {
+        open_servers(resolved).map(|_| None).map_err(|error| chain(error.as_ref()))
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {

@@ -33,11 +33,11 @@ use crate::{
 pub(super) struct Nftables;
 
 impl Mode for Nftables {
-    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
         let probe = || -> Result<(), ProbeError<NetlinkError>> {
             ferroute_nftables::probe(&mut NetlinkKernel::open()?, family, &settings(resolved))
         };
-        probe().map_err(|error| unsupported(&chain(&error), kernel_release().as_deref()))
+        probe().map(|()| None).map_err(|error| unsupported(&chain(&error), kernel_release().as_deref()))
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {

@@ -58,9 +58,10 @@ impl Registry {
         let probe = |resolved: &Resolved| {
             let mode = self.active(resolved.mode);
             let families = IpFamily::BOTH.into_iter().filter(|family| *family == IpFamily::V4 || kernel_has_ipv6());
-            families
-                .into_iter()
-                .try_for_each(|family| mode.probe(resolved, family).map_err(|reason| format!("{family}: {reason}")))
+            families.into_iter().try_for_each(|family| match mode.probe(resolved, family) {
+                Ok(_) => Ok(()),
+                Err(reason) => Err(format!("{family}: {reason}")),
+            })
         };
         let selected = self.select_with(&settings.config, called_as, probe);
         let (resolved, reason) = selected.context("the configuration is invalid")?;

@@ -28,7 +28,7 @@ use ferroute_userspace::{
 use self::{leftovers::Workers, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
-    host_rules::{HostRules, Needs, find_access, probe_access},
+    host_rules::{HostRules, Needs, probe_access},
     iptables::chain_modes,
     memory_rules::MemoryRules,
     simulated::Simulated,
@@ -45,12 +45,8 @@ pub use self::planned::KernelUserspace;
 pub(super) struct Userspace;
 
 impl Mode for Userspace {
-    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<(), String> {
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
         probe_access(resolved, family, Needs::Programs)
-    }
-
-    fn access(&self, resolved: &Resolved, family: IpFamily) -> Option<String> {
-        Some(find_access(resolved, family, Needs::Programs).ok()?.to_string())
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {

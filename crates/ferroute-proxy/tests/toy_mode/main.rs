@@ -59,7 +59,7 @@ fn configuration_accepts_only_modes_of_registry() {
 fn unsupported_ip_family_fails_probe() {
     let resolved = resolve("toy").unwrap();
     let probes = IpFamily::BOTH.map(|family| mode().probe(&resolved, family));
-    assert_eq!(probes, [Ok(()), Err("toys are for IPv4 only".to_owned())]);
+    assert_eq!(probes, [Ok(None), Err("toys are for IPv4 only".to_owned())]);
 }
 
 #[test]

@@ -158,8 +158,8 @@ fn translate(walker: &mut Walker<'_>, endpoint: SocketAddr) -> ChainVerdict {
 struct Toy;
 
 impl Mode for Toy {
-    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<(), String> {
-        if family == IpFamily::V4 { Ok(()) } else { Err("toys are for IPv4 only".to_owned()) }
+    fn probe(&self, _: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
+        if family == IpFamily::V4 { Ok(None) } else { Err("toys are for IPv4 only".to_owned()) }
     }
 
     fn open(&self, _: &Resolved, _: &NodeView) -> anyhow::Result<OpenMode> {

@@ -22,7 +22,6 @@ pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<b
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services,
         supported: mode.probe(resolved, family),
-        access: mode.access(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),
         active_proxies: rules.as_ref().map(active_proxies).map_err(Clone::clone),
     }
