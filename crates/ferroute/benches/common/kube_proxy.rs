@@ -4,7 +4,15 @@ use std::fmt::Write as _;
 
 use ferroute_testing::NetNs;
 
-use super::cluster::{CLUSTER_CIDR, NODE_IP, PORT, Size, TARGET_PORT, cluster_ip, endpoint};
+use super::{
+    arguments::Mode,
+    cluster::{CLUSTER_CIDR, NODE_IP, PORT, Size, TARGET_PORT, cluster_ip, endpoint},
+};
+
+/// Reports whether these rules are a mode's counterpart, and written in seconds.
+pub(crate) fn is_comparable(mode: Mode, size: Size) -> bool {
+    mode == Mode::Nftables && size.services <= MAX_SERVICES
+}
 
 /// Writes the rules with `nft`.
 pub(crate) fn write_rules(node: &NetNs, size: Size) {
@@ -96,4 +104,4 @@ fn fixed() -> String {
 }
 
 /// The most Services that `nft` writes in seconds.
-pub(crate) const MAX_SERVICES: u32 = 1_000;
+const MAX_SERVICES: u32 = 1_000;

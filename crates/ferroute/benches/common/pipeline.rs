@@ -86,31 +86,29 @@ impl Pipeline {
     /// acknowledgement.
     pub(crate) fn sync(&mut self, events: impl Iterator<Item = Event>) -> (Duration, SyncReport) {
         let events: Vec<Event> = events.collect();
-        let start = Instant::now();
-        for event in &events {
-            self.apply(event);
-        }
-        let changes = self.tracker.update(IpFamily::V4);
-        assert_eq!(changes.previous.len(), events.len(), "each event changes a Service");
-        let report = self.dataplane.sync(self.tracker.table(IpFamily::V4), &changes).unwrap();
-        let took = start.elapsed();
+        let (took, changed, report) = self.sync_all(&events);
+        assert_eq!(changed, events.len(), "each event changes a Service");
         assert!(report.written > 0 && !report.full, "{report:?}");
         (took, report)
     }
 
     /// Syncs events that change no Service, although each might. The duration is as for [`Pipeline::sync`].
     pub(crate) fn sync_same(&mut self, events: impl Iterator<Item = Event>) -> Duration {
-        let events: Vec<Event> = events.collect();
+        let (took, changed, report) = self.sync_all(&events.collect::<Vec<_>>());
+        assert_eq!(changed, 0, "a Service has changed");
+        assert!(report.written + report.removed == 0 && !report.full, "{report:?}");
+        took
+    }
+
+    /// Returns the duration, the number of Services that changed, and the report.
+    fn sync_all(&mut self, events: &[Event]) -> (Duration, usize, SyncReport) {
         let start = Instant::now();
-        for event in &events {
+        for event in events {
             self.apply(event);
         }
         let changes = self.tracker.update(IpFamily::V4);
-        assert!(changes.previous.is_empty(), "a Service has changed");
         let report = self.dataplane.sync(self.tracker.table(IpFamily::V4), &changes).unwrap();
-        let took = start.elapsed();
-        assert!(report.written + report.removed == 0 && !report.full, "{report:?}");
-        took
+        (start.elapsed(), changes.previous.len(), report)
     }
 
     /// Syncs events one by one.

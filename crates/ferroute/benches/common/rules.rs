@@ -1,4 +1,5 @@
-//! Checks that the kernel has the rules. Measurements without them would be meaningless.
+//! The rules of nodes that connections and packets pass, and a check that the kernel has them: measurements without them would be
+//! meaningless.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,7 +12,23 @@ use ferroute_nftables::{
 };
 use ferroute_testing::NetNs;
 
-use super::{arguments::Mode, cluster::Size};
+use super::{arguments::Mode, cluster::Size, pipeline::Pipeline};
+
+/// Lets a namespace track connections, as the kernel does once a rule asks for their state.
+pub(crate) fn track(namespace: &NetNs) {
+    let table = "table ip tracking { chain forward { type filter hook forward priority filter; ct state new; }; }";
+    namespace.feed("nft", &["-f", "-"], table);
+}
+
+/// Writes and checks the proxy's rules for a cluster of this size.
+pub(crate) fn write(namespace: &NetNs, mode: Mode, size: Size) {
+    namespace.run(|| {
+        let mut pipeline = Pipeline::open(mode);
+        pipeline.load(size);
+        pipeline.first_sync();
+    });
+    check(namespace, mode, size);
+}
 
 /// Panics unless the namespace has rules for a cluster of this size.
 pub(crate) fn check(namespace: &NetNs, mode: Mode, size: Size) {

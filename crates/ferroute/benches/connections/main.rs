@@ -27,9 +27,7 @@ use self::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
         figures::time,
-        kube_proxy,
-        pipeline::Pipeline,
-        rules,
+        kube_proxy, rules,
     },
     network::{Network, Round},
 };
@@ -64,14 +62,9 @@ fn measure(case: Case) {
     let service = SocketAddr::from((cluster_ip(number), PORT));
     let network = || Network::new(&pods);
     let (without, tracking, with) = (network(), network(), network());
-    tracking.node.feed("nft", &["-f", "-"], TRACKING);
-    with.node.run(|| {
-        let mut pipeline = Pipeline::open(mode);
-        pipeline.load(size);
-        pipeline.first_sync();
-    });
-    rules::check(&with.node, mode, size);
-    let kube_proxy = (mode == Mode::Nftables && size.services <= kube_proxy::MAX_SERVICES).then(|| {
+    rules::track(&tracking.node);
+    rules::write(&with.node, mode, size);
+    let kube_proxy = kube_proxy::is_comparable(mode, size).then(|| {
         let network = network();
         kube_proxy::write_rules(&network.node, size);
         network
@@ -95,9 +88,6 @@ fn measure(case: Case) {
     );
 }
 
-/// The kernel tracks connections in a namespace once a rule asks for their state.
-const TRACKING: &str =
-    "table ip tracking { chain forward { type filter hook forward priority filter; ct state new; }; }";
 /// The kinds of connections, which are columns of the table.
 const KINDS: usize = 5;
 /// The number of rounds of each kind.

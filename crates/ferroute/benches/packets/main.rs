@@ -30,9 +30,7 @@ use self::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{PORT, Size, TARGET_PORT, cluster_ip, endpoint},
         figures::{median, time},
-        kube_proxy,
-        pipeline::Pipeline,
-        rules,
+        kube_proxy, rules,
     },
     network::{Connection, Network},
 };
@@ -74,23 +72,12 @@ fn measure(case: Case) {
     let pod = pods[0];
     let service = SocketAddrV4::new(cluster_ip(number), PORT);
     let network = || Network::new(&pods);
-    let with_table = |table: &str| {
-        let network = network();
-        network.node.feed("nft", &["-f", "-"], table);
-        network
-    };
-    let without = network();
-    let tracking = with_table(TRACKING);
+    let (without, tracking, one_rule, proxy) = (network(), network(), network(), network());
+    rules::track(&tracking.node);
     let rule = format!("add rule ip translation prerouting ip daddr {} tcp dport {PORT} dnat to {pod}", service.ip());
-    let one_rule = with_table(&format!("{NAT}\n{rule}"));
-    let proxy = network();
-    proxy.node.run(|| {
-        let mut pipeline = Pipeline::open(mode);
-        pipeline.load(size);
-        pipeline.first_sync();
-    });
-    rules::check(&proxy.node, mode, size);
-    let kube_proxy = (mode == Mode::Nftables && size.services <= kube_proxy::MAX_SERVICES).then(|| {
+    one_rule.node.feed("nft", &["-f", "-"], &format!("{NAT}\n{rule}"));
+    rules::write(&proxy.node, mode, size);
+    let kube_proxy = kube_proxy::is_comparable(mode, size).then(|| {
         let network = network();
         kube_proxy::write_rules(&network.node, size);
         network
@@ -135,9 +122,6 @@ fn stay_on_one_processor() {
     sched_setaffinity(Pid::from_raw(0), &processors).unwrap();
 }
 
-/// The kernel tracks connections in a namespace once a rule asks for their state.
-const TRACKING: &str =
-    "table ip tracking { chain forward { type filter hook forward priority filter; ct state new; }; }";
 /// The hooks that any translation needs.
 const NAT: &str = "table ip translation {
     chain prerouting { type nat hook prerouting priority dstnat; }
