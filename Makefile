@@ -182,7 +182,7 @@ image:
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables
 
-# A kernel with ipvs; about twenty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
+# A kernel with ipvs; about forty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh load.py web.yaml)

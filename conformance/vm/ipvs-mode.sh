@@ -25,14 +25,12 @@ run_proxy() {
 
 has_server() { ipvsadm -Sn | grep -qF -- "$1"; }
 has_no_tables() { ! nft list tables | grep -q ferroute; }
-# rules_are PATTERN [PATTERN...]: reports whether the iptables rules of each family match the first pattern, and none of the others.
+# rules_are WANTED UNWANTED: reports whether the iptables rules of each family match the first pattern, and not the second.
 rules_are() {
-    local wanted=$1 save rules
-    shift
+    local save rules
     for save in iptables-save ip6tables-save; do
         rules=$($save)
-        grep -qe "$wanted" <<<"$rules" || return
-        ! grep -qe NOTHING $(printf -- '-e %s ' "$@") <<<"$rules" || return
+        grep -qEe "$1" <<<"$rules" && ! grep -qEe "$2" <<<"$rules" || return
     done
 }
 # Reports whether the rules of a mode are the only ones.
@@ -40,10 +38,10 @@ is_active() {
     case $1 in
         ipvs)
             has_server "10.96.0.1:80 -r" && has_server "[fd00:96::1]:80 -r" && has_no_tables &&
-                rules_are KUBE-IPVS-FILTER KUBE-SVC- KUBE-PORTALS
+                rules_are KUBE-IPVS-FILTER "KUBE-SVC-|KUBE-PORTALS"
             ;;
-        nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && rules_are "" KUBE-SERVICES KUBE-PORTALS ;;
-        iptables) has_no_tables && rules_are KUBE-SVC- KUBE-IPVS-FILTER KUBE-PORTALS ;;
+        nftables) nft get element ip6 ferroute cluster-ips { fd00:96::1 } && rules_are "" "KUBE-SERVICES|KUBE-PORTALS" ;;
+        iptables) has_no_tables && rules_are KUBE-SVC- "KUBE-IPVS-FILTER|KUBE-PORTALS" ;;
         userspace) has_no_tables && rules_are "-A KUBE-PORTALS-CONTAINER" KUBE-SERVICES ;;
     esac
 }
