@@ -46,11 +46,11 @@ pub(super) struct Userspace;
 
 impl Mode for Userspace {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
-        probe_access(resolved, family, Needs::Programs)
+        probe_access(resolved, family, Needs::Any)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Programs)?;
+        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Any)?;
         let mut worker = WorkerClient::new(worker_program(resolved));
         // A host that cannot run it should not get rules that lead to it.
         worker.generation()?;

@@ -76,7 +76,7 @@ fn missing_programs_are_reported_if_they_are_required_and_no_mode_with_netlink_n
         let error = format!("{program} not found in /nowhere:/usr/local/sbin:/usr/sbin:/sbin");
         assert!(log.contains(&error) && log.contains("package"), "{log}");
     }
-    for mode in [Mode::Iptables, Mode::Nftables] {
+    for mode in [Mode::Userspace, Mode::Iptables, Mode::Nftables] {
         let mut proxy = Proxy::spawn(&cluster.node, &mut run(mode));
         proxy.wait_synced(&cluster.node);
         for to in web_tcp() {

@@ -1,0 +1,80 @@
+//! Rules written by netlink compared with those that `iptables-restore` writes for the same plan, as an oracle. Each test has
+//! network namespaces of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+#[expect(dead_code, reason = "the recorded rules are those of iptables mode")]
+#[path = "../../ferroute-iptables/tests/common/records.rs"]
+mod records;
+
+use std::sync::Arc;
+
+use ferroute_core::IpFamily;
+use ferroute_iptables::{
+    GenerationTracker, HostExec, IptablesPrograms,
+    exec::{Backend, GroupWriter, RuleAccess, search_path},
+    native::NativeRules,
+    plan::{ChainGroup, GroupSummary},
+};
+use ferroute_testing::NetNs;
+use ferroute_userspace::{
+    PlannedRelay, PortRange, Relay,
+    plan::{PlanContext, State},
+};
+use records::{Record, records};
+
+fn chains(record: &Record) -> ChainGroup {
+    let table = record.table();
+    let mut state = State::new(PlanContext::new(&record.settings(), &table, &record.host()));
+    let changes = state.listener_changes(&table, None);
+    let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
+    state.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());
+    state.chains(&table)
+}
+
+fn by_programs(family: IpFamily) -> RuleAccess {
+    let programs = IptablesPrograms::find_backend(family, Backend::NfTables, &HostExec, &search_path()).unwrap();
+    RuleAccess::programs(programs, Arc::new(HostExec))
+}
+
+fn by_netlink(family: IpFamily) -> RuleAccess {
+    RuleAccess::netlink(NativeRules::open(family).unwrap())
+}
+
+/// Applies the plans of all recorded cases one after another, so that rules are added, changed and removed.
+fn check(family: IpFamily) {
+    let ways: [fn(IpFamily) -> RuleAccess; 2] = [by_programs, by_netlink];
+    let writer = |node: &NetNs, way: fn(IpFamily) -> RuleAccess| {
+        node.run(|| GroupWriter::new(way(family), GenerationTracker::open().unwrap()))
+    };
+    let mut nodes = ways.map(|way| {
+        let node = NetNs::new();
+        let writer = writer(&node, way);
+        (node, writer)
+    });
+    let save = if family == IpFamily::V4 { "iptables-nft-save" } else { "ip6tables-nft-save" };
+    for record in records().into_iter().filter(|record| record.family == family) {
+        let (name, wanted) = (record.name(), chains(&record));
+        let saved = nodes.each_mut().map(|(node, writer)| {
+            node.run(|| writer.apply(&wanted, false)).unwrap();
+            let text = node.command(save, &["-c"]);
+            text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        });
+        assert_eq!(saved[0], saved[1], "{name}");
+        for ((node, _), other) in nodes.iter().zip([by_netlink, by_programs]) {
+            let mut reader = writer(node, other);
+            let repaired = node.run(|| reader.apply(&wanted, true)).unwrap().written;
+            assert_eq!(repaired, GroupSummary::default(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn recorded_ipv4_cases_are_the_same_rules_with_and_without_the_programs() {
+    check(IpFamily::V4);
+}
+
+#[test]
+fn recorded_ipv6_cases_are_the_same_rules_with_and_without_the_programs() {
+    check(IpFamily::V6);
+}
