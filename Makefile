@@ -164,17 +164,18 @@ test-deb: deps-test deb
 	rm -f $(call DEB,$(VERSION)+newer); [ $$status != 0 ] || exit 0; [ $$status = 77 ] || exit $$status; \
 	echo "NOT TESTED: the Debian package, because a copy of this system cannot be mounted" | tee $(DEB_DIR)/not-tested
 
-# Builds the image for deploy/ with the first available builder:
-# `make image IMAGE=registry.example.org/ferroute:0.1.0`.
+# Builds the image for deploy/ with the first available builder: `make image IMAGE=registry.example.org/ferroute:0.1.0`. With
+# NF_TABLES_ONLY=1 it is the one without the iptables programs.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-IMAGE ?= ferroute:$(VERSION)
+NF_TABLES_ONLY ?=
+IMAGE ?= ferroute:$(VERSION)$(if $(NF_TABLES_ONLY),-nf_tables)
 BUILDERS ?= docker podman buildah
 
 image:
 	@set -e; for builder in $(BUILDERS); do \
 	    $$builder info >/dev/null 2>&1 || continue; \
 	    echo "building $(IMAGE) with $$builder"; \
-	    exec $$builder build -f deploy/Dockerfile -t $(IMAGE) .; \
+	    exec $$builder build -f deploy/Dockerfile $(if $(NF_TABLES_ONLY),--target nf_tables) -t $(IMAGE) .; \
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
