@@ -3,14 +3,14 @@
 //!
 //! Numbers have the host's byte order, except for addresses and the ports of translations.
 
+mod matches;
+mod targets;
+
 use std::{borrow::Cow, net::IpAddr};
 
-use ferroute_core::{IpFamily, Protocol};
+use ferroute_core::IpFamily;
 
-use crate::{
-    AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent, RecentAction,
-    RejectWith, Sense, Target,
-};
+use crate::PortRange;
 
 /// A match module or target with the content of its structure, in the kernel's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) enum Info<'a> {
 }
 
 impl Info<'_> {
-    fn zeroed(length: usize) -> Self {
+    pub(super) fn zeroed(length: usize) -> Self {
         Self::Owned { bytes: [0; MAX_INFO], length }
     }
 
@@ -51,51 +51,51 @@ impl Info<'_> {
         }
     }
 
-    fn put(mut self, at: usize, value: &[u8]) -> Self {
+    pub(super) fn put(mut self, at: usize, value: &[u8]) -> Self {
         if let Self::Owned { bytes, .. } = &mut self {
             bytes[at..at + value.len()].copy_from_slice(value);
         }
         self
     }
 
-    fn put_u8(self, at: usize, value: u8) -> Self {
+    pub(super) fn put_u8(self, at: usize, value: u8) -> Self {
         self.put(at, &[value])
     }
 
-    fn put_u16(self, at: usize, value: u16) -> Self {
+    pub(super) fn put_u16(self, at: usize, value: u16) -> Self {
         self.put(at, &value.to_ne_bytes())
     }
 
-    fn put_u32(self, at: usize, value: u32) -> Self {
+    pub(super) fn put_u32(self, at: usize, value: u32) -> Self {
         self.put(at, &value.to_ne_bytes())
     }
 
-    fn put_ports(self, at: usize, range: PortRange) -> Self {
+    pub(super) fn put_ports(self, at: usize, range: PortRange) -> Self {
         self.put_u16(at, range.first).put_u16(at + 2, range.last)
     }
 
-    fn u8(&self, at: usize) -> Option<u8> {
+    pub(super) fn u8(&self, at: usize) -> Option<u8> {
         self.as_bytes().get(at).copied()
     }
 
-    fn u16(&self, at: usize) -> Option<u16> {
+    pub(super) fn u16(&self, at: usize) -> Option<u16> {
         self.as_bytes().get(at..)?.first_chunk().copied().map(u16::from_ne_bytes)
     }
 
-    fn u32(&self, at: usize) -> Option<u32> {
+    pub(super) fn u32(&self, at: usize) -> Option<u32> {
         self.as_bytes().get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
     }
 
-    fn ports(&self, at: usize) -> Option<PortRange> {
+    pub(super) fn ports(&self, at: usize) -> Option<PortRange> {
         let range = PortRange { first: self.u16(at)?, last: self.u16(at + 2)? };
         (range.first <= range.last).then_some(range)
     }
 
-    fn port_be(&self, at: usize) -> Option<u16> {
+    pub(super) fn port_be(&self, at: usize) -> Option<u16> {
         self.as_bytes().get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
     }
 
-    fn address(&self, family: IpFamily, at: usize) -> Option<IpAddr> {
+    pub(super) fn address(&self, family: IpFamily, at: usize) -> Option<IpAddr> {
         let bytes = self.as_bytes().get(at..)?;
         Some(match family {
             IpFamily::V4 => IpAddr::from(*bytes.first_chunk::<4>()?),
@@ -104,14 +104,14 @@ impl Info<'_> {
     }
 
     /// Returns the text of `length` bytes up to the first zero.
-    fn text(&self, at: usize, length: usize) -> Option<Cow<'_, str>> {
+    pub(super) fn text(&self, at: usize, length: usize) -> Option<Cow<'_, str>> {
         let bytes = self.as_bytes().get(at..at + length)?;
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         Some(String::from_utf8_lossy(text))
     }
 
     /// Reports whether all bytes are zero but those at offsets that `is_used` accepts.
-    fn is_zero_except(&self, is_used: impl Fn(usize) -> bool) -> bool {
+    pub(super) fn is_zero_except(&self, is_used: impl Fn(usize) -> bool) -> bool {
         self.as_bytes().iter().enumerate().all(|(at, byte)| *byte == 0 || is_used(at))
     }
 }
@@ -133,318 +133,6 @@ impl Extension<'static> {
     ) -> Self {
         Self { name: name.into(), revision, info: fill(Info::zeroed(length)) }
     }
-
-    /// Returns the module of a match; `None` if it is not supported.
-    pub(super) fn of_match(family: IpFamily, module: &Match) -> Option<Self> {
-        Some(match module {
-            Match::Comment(text) => {
-                let text = text.as_bytes();
-                // The kernel requires a zero at the end.
-                (text.len() < COMMENT && !text.contains(&0)).then_some(())?;
-                Self::new("comment", 0, COMMENT, |info| info.put(0, text))
-            }
-            Match::Transport { protocol, source, destination } => {
-                transport(*protocol, source.as_ref(), destination.as_ref())
-            }
-            Match::Conntrack(states) => {
-                let negated = u16::from(states.is_negated()) * CONNTRACK_STATE;
-                let bits = CtStates::KERNEL_BITS.iter().filter(|(state, _)| states.value().intersects(*state));
-                let mask = bits.fold(0, |mask, (_, bit)| mask | bit);
-                Self::new("conntrack", 3, CONNTRACK, |info| {
-                    info.put_u16(146, CONNTRACK_STATE).put_u16(148, negated).put_u16(150, mask)
-                })
-            }
-            Match::Mark(mark) => {
-                let MarkMatch { value, mask } = *mark.value();
-                Self::new("mark", 1, 16, |info| {
-                    info.put_u32(0, value).put_u32(4, mask).put_u8(8, mark.is_negated().into())
-                })
-            }
-            Match::AddrType { source, destination } => {
-                let bit = |kind: &Option<Sense<AddressType>>| kind.as_ref().map_or(0, |kind| type_bit(*kind.value()));
-                let negated = |kind: &Option<Sense<AddressType>>| kind.as_ref().is_some_and(Sense::is_negated);
-                let flags = u32::from(negated(source)) | u32::from(negated(destination)) << 1;
-                Self::new("addrtype", 1, 8, |info| {
-                    info.put_u16(0, bit(source)).put_u16(2, bit(destination)).put_u32(4, flags)
-                })
-            }
-            Match::Statistic(chance) => Self::new("statistic", 0, 24, |info| {
-                info.put_u16(2, chance.is_negated().into()).put_u32(4, chance.value().bits())
-            }),
-            Match::Recent(recent) => {
-                let Recent { action, seconds, reap, name, mask } = recent;
-                (name.len() < RECENT_NAME && is_of(family, *mask)).then_some(())?;
-                let action = match action {
-                    RecentAction::Check => RECENT_CHECK,
-                    RecentAction::Set => RECENT_SET,
-                };
-                let reap = if *reap { RECENT_REAP } else { 0 };
-                Self::new("recent", 1, 232, |info| {
-                    let info = info.put_u32(0, seconds.unwrap_or(0)).put_u8(8, action | reap);
-                    put_address(info.put(10, name.as_bytes()), 212, *mask)
-                })
-            }
-            Match::Nfacct(name) => {
-                (name.len() < 32).then_some(())?;
-                Self::new("nfacct", 0, 40, |info| info.put(0, name.as_bytes()))
-            }
-            Match::PhysdevIsIn(sense) => {
-                let inverted = if sense.is_negated() { PHYSDEV_IS_IN } else { 0 };
-                Self::new("physdev", 0, 72, |info| info.put_u8(64, inverted).put_u8(65, PHYSDEV_IS_IN))
-            }
-            Match::Multiport { side, ports } => multiport(*side, ports)?,
-            Match::State(_) | Match::Set(_) | Match::Ipvs(_) | Match::Other(_) => return None,
-        })
-    }
-
-    /// Returns the module of a target; `None` if it is a verdict or not supported.
-    pub(super) fn of_target(family: IpFamily, target: &Target) -> Option<Self> {
-        Some(match target {
-            Target::Mark { value, mask } => Self::new("MARK", 2, 8, |info| info.put_u32(0, *value).put_u32(4, *mask)),
-            Target::Masquerade { random_fully } => {
-                let flags = if *random_fully { NAT_RANDOM_FULLY } else { 0 };
-                match family {
-                    IpFamily::V4 => Self::new("MASQUERADE", 0, 24, |info| info.put_u32(0, 1).put_u32(4, flags)),
-                    IpFamily::V6 => Self::new("MASQUERADE", 0, 40, |info| info.put_u32(0, flags)),
-                }
-            }
-            Target::Dnat { address, port } => {
-                is_of(family, *address).then_some(())?;
-                let flags = NAT_MAP_IPS | port.map_or(0, |_| NAT_PROTO_SPECIFIED);
-                let port = port.unwrap_or(0).to_be_bytes();
-                Self::new("DNAT", 2, 48, |info| {
-                    let info = put_address(put_address(info.put_u32(0, flags), 4, *address), 20, *address);
-                    info.put(36, &port).put(38, &port)
-                })
-            }
-            Target::Reject(with) => {
-                let number = reject_words(family).iter().find(|(_, word)| *word == with.as_str())?.0;
-                Self::new("REJECT", 0, 8, |info| info.put_u32(0, number))
-            }
-            Target::Jump(_)
-            | Target::Goto(_)
-            | Target::Accept
-            | Target::Drop
-            | Target::Return
-            | Target::Snat { .. }
-            | Target::Other(_) => return None,
-        })
-    }
-}
-
-impl Extension<'_> {
-    /// Returns the match; `None` if it has options that [`Match`] cannot represent.
-    pub(super) fn to_match(&self, family: IpFamily) -> Option<Match> {
-        let Self { name, revision, info } = self;
-        match (&**name, revision) {
-            ("comment", 0) => info.text(0, info.as_bytes().len()).map(|text| Match::Comment(text.into())),
-            ("tcp", 0) => {
-                let (options, inverted) = (info.is_zero_except(|at| at < 8 || at == 11), info.u8(11)?);
-                options.then(|| ports_of(Protocol::Tcp, info.ports(0)?, info.ports(4)?, inverted.into()))?
-            }
-            ("udp", 0) => {
-                let inverted = info.u8(8)?;
-                ports_of(Protocol::Udp, info.ports(0)?, info.ports(4)?, inverted.into())
-            }
-            ("sctp", 0) => {
-                let (flags, inverted) = (info.u32(284)?, info.u32(288)?);
-                (flags & !(SCTP_SOURCE | SCTP_DESTINATION) == 0).then_some(())?;
-                let range = |flag, at| if flags & flag == 0 { Some(PortRange::ALL) } else { info.ports(at) };
-                ports_of(Protocol::Sctp, range(SCTP_SOURCE, 4)?, range(SCTP_DESTINATION, 0)?, inverted)
-            }
-            ("conntrack", 1..=3) => conntrack(info, *revision),
-            ("mark", 1) => {
-                let mark = MarkMatch { value: info.u32(0)?, mask: info.u32(4)? };
-                Some(Match::Mark(Sense::new(info.u8(8)? != 0, mark)))
-            }
-            ("addrtype", 1) => {
-                let flags = info.u32(4)?;
-                (flags & !3 == 0).then_some(())?;
-                let kind = |at, flag| match info.u16(at)? {
-                    0 => Some(None),
-                    bits => {
-                        let (kind, _) =
-                            AddressType::KERNEL_NUMBERS.into_iter().find(|(kind, _)| type_bit(*kind) == bits)?;
-                        Some(Some(Sense::new(flags & flag != 0, kind)))
-                    }
-                };
-                Some(Match::AddrType { source: kind(0, 1)?, destination: kind(2, 2)? })
-            }
-            ("statistic", 0) if info.u16(0)? == 0 => {
-                let chance = Probability::from_bits(info.u32(4)?)?;
-                Some(Match::Statistic(Sense::new(info.u16(2)? != 0, chance)))
-            }
-            ("recent", 0 | 1) => recent(family, info, *revision).map(Match::Recent),
-            ("nfacct", 0 | 1) => Some(Match::Nfacct(info.text(0, 32)?.into())),
-            ("physdev", 0) if info.u8(65)? == PHYSDEV_IS_IN => {
-                Some(Match::PhysdevIsIn(Sense::new(info.u8(64)? == PHYSDEV_IS_IN, ())))
-            }
-            ("multiport", 1) => multiport_of(info),
-            _ => None,
-        }
-    }
-
-    /// Returns the target; `None` if it has options that [`Target`] cannot represent.
-    pub(super) fn to_target(&self, family: IpFamily) -> Option<Target> {
-        let Self { name, revision, info } = self;
-        match (&**name, revision, family) {
-            ("MARK", 2, _) => Some(Target::Mark { value: info.u32(0)?, mask: info.u32(4)? }),
-            ("MASQUERADE", 0, _) => {
-                let at = if family == IpFamily::V4 { 4 } else { 0 };
-                let flags = info.u32(at)?;
-                let random_fully = flags == NAT_RANDOM_FULLY;
-                (random_fully || flags == 0).then_some(Target::Masquerade { random_fully })
-            }
-            ("DNAT", 2, _) => translation(family, info, [4, 20, 36, 38]),
-            // `struct nf_nat_range`, and `nf_nat_ipv4_multi_range_compat` with one range.
-            ("DNAT", 1, IpFamily::V6) => translation(family, info, [4, 20, 36, 38]),
-            ("DNAT", 0, IpFamily::V4) if info.u32(0)? == 1 => {
-                let range = Info::Borrowed(info.as_bytes().get(4..)?);
-                translation(family, &range, [4, 8, 12, 14])
-            }
-            ("REJECT", 0, _) => {
-                let number = info.u32(0)?;
-                let (_, word) = reject_words(family).iter().find(|(code, _)| *code == number)?;
-                Some(Target::Reject(RejectWith::from_word(word)))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// `struct xt_tcp`, `xt_udp` and `xt_sctp_info`.
-fn transport(
-    protocol: Protocol,
-    source: Option<&Sense<PortRange>>,
-    destination: Option<&Sense<PortRange>>,
-) -> Extension<'static> {
-    let range = |side: Option<&Sense<PortRange>>| side.map_or(PortRange::ALL, |side| *side.value());
-    let inverted = |side: Option<&Sense<PortRange>>| u8::from(side.is_some_and(Sense::is_negated));
-    let flags = inverted(source) | inverted(destination) << 1;
-    let info = |info: Info<'static>| info.put_ports(0, range(source)).put_ports(4, range(destination));
-    match protocol {
-        Protocol::Tcp => Extension::new("tcp", 0, 16, |new| info(new).put_u8(11, flags)),
-        Protocol::Udp => Extension::new("udp", 0, 16, |new| info(new).put_u8(8, flags)),
-        Protocol::Sctp => {
-            let given = |side: Option<&Sense<PortRange>>, flag| if side.is_some() { flag } else { 0 };
-            let given = given(source, SCTP_SOURCE) | given(destination, SCTP_DESTINATION);
-            Extension::new("sctp", 0, 296, |mut new| {
-                if let Some(ports) = destination {
-                    new = new.put_ports(0, *ports.value());
-                }
-                if let Some(ports) = source {
-                    new = new.put_ports(4, *ports.value());
-                }
-                // As `iptables` does: no chunk type has flags.
-                for flag in 0..4 {
-                    new = new.put_u8(268 + 3 * flag, u8::MAX);
-                }
-                new.put_u32(284, given).put_u32(288, flags.into())
-            })
-        }
-    }
-}
-
-fn ports_of(protocol: Protocol, source: PortRange, destination: PortRange, inverted: u32) -> Option<Match> {
-    (inverted & !3 == 0).then_some(())?;
-    let side = |range: PortRange, flag| {
-        let side = Sense::new(inverted & flag != 0, range);
-        (side != Sense::Is(PortRange::ALL)).then_some(side)
-    };
-    Some(Match::Transport { protocol, source: side(source, 1), destination: side(destination, 2) })
-}
-
-/// `struct xt_multiport_v1`: a list of ports, of which each first one of a range has a flag.
-fn multiport(side: PortSide, ports: &Sense<PortList>) -> Option<Extension<'static>> {
-    let ranges = ports.value().ranges();
-    let count: usize = ranges.iter().map(|range| if range.first == range.last { 1 } else { 2 }).sum();
-    (count <= MULTIPORT_PORTS).then_some(())?;
-    let side = match side {
-        PortSide::Source => 0,
-        PortSide::Destination => 1,
-        PortSide::Either => 2,
-    };
-    Some(Extension::new("multiport", 1, 48, |info| {
-        let mut info = info.put_u8(0, side).put_u8(1, u8::try_from(count).unwrap_or(u8::MAX));
-        let mut at = 0;
-        for range in ranges {
-            info = info.put_u16(2 + 2 * at, range.first);
-            if range.first != range.last {
-                info = info.put_u8(32 + at, 1).put_u16(2 + 2 * (at + 1), range.last);
-                at += 1;
-            }
-            at += 1;
-        }
-        info.put_u8(47, ports.is_negated().into())
-    }))
-}
-
-fn multiport_of(info: &Info<'_>) -> Option<Match> {
-    let side = match info.u8(0)? {
-        0 => PortSide::Source,
-        1 => PortSide::Destination,
-        2 => PortSide::Either,
-        _ => return None,
-    };
-    let count = usize::from(info.u8(1)?);
-    (count <= MULTIPORT_PORTS).then_some(())?;
-    let (mut ranges, mut at) = (Vec::new(), 0);
-    while at < count {
-        let first = info.u16(2 + 2 * at)?;
-        let is_range = info.u8(32 + at)? != 0;
-        at += usize::from(is_range);
-        (at < count).then_some(())?;
-        ranges.push(PortRange { first, last: if is_range { info.u16(2 + 2 * at)? } else { first } });
-        at += 1;
-    }
-    Some(Match::Multiport { side, ports: Sense::new(info.u8(47)? != 0, PortList::new(ranges)) })
-}
-
-/// `struct xt_conntrack_mtinfo1`, whose state is a byte, and the later ones.
-fn conntrack(info: &Info<'_>, revision: u32) -> Option<Match> {
-    let (flags, inverted) = (info.u16(146)?, info.u16(148)?);
-    let mask = if revision == 1 { info.u8(150)?.into() } else { info.u16(150)? };
-    let is_alias = flags & CONNTRACK_STATE_ALIAS != 0;
-    (flags & !CONNTRACK_STATE_ALIAS == CONNTRACK_STATE && info.is_zero_except(|at| (146..154).contains(&at)))
-        .then_some(())?;
-    let known = CtStates::KERNEL_BITS.iter().filter(|(_, bit)| mask & bit != 0);
-    let (states, bits) =
-        known.fold((CtStates::default(), 0), |(states, bits), (state, bit)| (states.or(*state), bits | bit));
-    let states = Sense::new(inverted & CONNTRACK_STATE != 0, states);
-    (bits == mask).then_some(if is_alias { Match::State(states) } else { Match::Conntrack(states) })
-}
-
-/// `struct xt_recent_mtinfo` and `xt_recent_mtinfo_v1`, which adds a mask.
-fn recent(family: IpFamily, info: &Info<'_>, revision: u32) -> Option<Recent> {
-    let (seconds, hits, checks) = (info.u32(0)?, info.u32(4)?, info.u8(8)?);
-    let (inverted, by_destination) = (info.u8(9)?, info.u8(210)?);
-    let action = match checks & !RECENT_REAP {
-        RECENT_CHECK => RecentAction::Check,
-        RECENT_SET => RecentAction::Set,
-        _ => return None,
-    };
-    (hits == 0 && inverted == 0 && by_destination == 0).then_some(())?;
-    let mask = match (revision, family) {
-        (0, IpFamily::V4) => IpAddr::from([u8::MAX; 4]),
-        (0, IpFamily::V6) => IpAddr::from([u8::MAX; 16]),
-        _ => info.address(family, 212)?,
-    };
-    Some(Recent {
-        action,
-        seconds: (seconds > 0).then_some(seconds),
-        reap: checks & RECENT_REAP != 0,
-        name: info.text(10, RECENT_NAME)?.into(),
-        mask,
-    })
-}
-
-/// Returns the destination of a range of one address and at most one port, whose parts have these offsets.
-fn translation(family: IpFamily, info: &Info<'_>, [first, last, first_port, last_port]: [usize; 4]) -> Option<Target> {
-    let flags = info.u32(0)?;
-    let (address, port) = (info.address(family, first)?, info.port_be(first_port)?);
-    let is_one = address == info.address(family, last)? && port == info.port_be(last_port)?;
-    (is_one && flags & !NAT_PROTO_SPECIFIED == NAT_MAP_IPS).then_some(())?;
-    Some(Target::Dnat { address, port: (flags & NAT_PROTO_SPECIFIED != 0).then_some(port) })
 }
 
 fn put_address(info: Info<'_>, at: usize, address: IpAddr) -> Info<'_> {
@@ -458,55 +146,5 @@ fn is_of(family: IpFamily, address: IpAddr) -> bool {
     address.is_ipv4() == (family == IpFamily::V4)
 }
 
-/// Returns the bit of an address type (`1 << RTN_*`).
-fn type_bit(kind: AddressType) -> u16 {
-    AddressType::KERNEL_NUMBERS.into_iter().find(|(known, _)| *known == kind).map_or(0, |(_, number)| 1 << number)
-}
-
-/// The numbers of `enum ipt_reject_with` and `ip6t_reject_with`.
-fn reject_words(family: IpFamily) -> &'static [(u32, &'static str)] {
-    match family {
-        IpFamily::V4 => &[
-            (0, "icmp-net-unreachable"),
-            (1, "icmp-host-unreachable"),
-            (2, "icmp-proto-unreachable"),
-            (3, "icmp-port-unreachable"),
-            (5, "icmp-net-prohibited"),
-            (6, "icmp-host-prohibited"),
-            (7, "tcp-reset"),
-            (8, "icmp-admin-prohibited"),
-        ],
-        IpFamily::V6 => &[
-            (0, "icmp6-no-route"),
-            (1, "icmp6-adm-prohibited"),
-            (3, "icmp6-addr-unreachable"),
-            (4, "icmp6-port-unreachable"),
-            (6, "tcp-reset"),
-            (7, "icmp6-policy-fail"),
-            (8, "icmp6-reject-route"),
-        ],
-    }
-}
-
 /// The size of the largest structure, `xt_sctp_info`.
 const MAX_INFO: usize = 296;
-/// `XT_MAX_COMMENT_LEN`.
-const COMMENT: usize = 256;
-/// The size of `struct xt_conntrack_mtinfo3`.
-const CONNTRACK: usize = 168;
-const CONNTRACK_STATE: u16 = 1 << 0;
-/// Printed as `-m state`.
-const CONNTRACK_STATE_ALIAS: u16 = 1 << 13;
-/// `XT_RECENT_NAME_LEN`.
-const RECENT_NAME: usize = 200;
-const RECENT_CHECK: u8 = 1 << 0;
-const RECENT_SET: u8 = 1 << 1;
-const RECENT_REAP: u8 = 1 << 5;
-const SCTP_SOURCE: u32 = 1 << 0;
-const SCTP_DESTINATION: u32 = 1 << 1;
-const PHYSDEV_IS_IN: u8 = 1 << 3;
-/// `XT_MULTI_PORTS`.
-const MULTIPORT_PORTS: usize = 15;
-const NAT_MAP_IPS: u32 = 1 << 0;
-const NAT_PROTO_SPECIFIED: u32 = 1 << 1;
-const NAT_RANDOM_FULLY: u32 = 1 << 4;
