@@ -14,11 +14,14 @@ settings() {
     mv config.new config.yaml
 }
 
+# run_proxy [OPTION...]: starts it without the programs in /usr/sbin, unless it is to use those of iptables.
 run_proxy() {
     (
         # An inherited descriptor would keep a connection open.
         for descriptor in "${connections[@]}"; do exec {descriptor}>&-; done
-        exec /files/ferroute run --config config.yaml --manifests manifests --hostname-override node-1 --hold-node-ports
+        hide=
+        [ "$*" = --iptables-programs ] || hide="busybox unshare -m busybox sh -c"
+        exec ${hide:+$hide 'busybox mount -t tmpfs none /usr/sbin && exec "$@"' sh} /files/ferroute run "$@" --config config.yaml --manifests manifests --hostname-override node-1 --hold-node-ports
     ) >>proxy.log 2>&1 &
     proxy=$!
 }
@@ -79,6 +82,7 @@ check_first_sync() {
     settings ipvs "ipvs: {strictARP: true, scheduler: wrr, tcpTimeout: 701s, tcpFinTimeout: 21s, udpTimeout: 31s}"
     run_proxy
     wait_for "the first sync" is_active ipvs
+    [ "$(grep -c 'using ipvs .*by netlink: no iptables programs are installed' proxy.log)" = 2 ] || fail "$(cat proxy.log)"
     wait_for "IPv6 rules" eval "ip6tables-save | grep -q KUBE-6-CLUSTER-IP"
     check_flows "first sync"
     ipvsadm -Sn | grep -qF -- "-A -t 10.96.0.1:80 -s wrr" || fail "scheduler: $(ipvsadm -Sn)"
@@ -90,6 +94,56 @@ check_first_sync() {
     check_foreign_servers "first sync"
     ! inside client busybox arping -c 2 -w 2 -I eth0 10.96.0.1 || fail "the node answers ARP requests for 10.96.0.1"
     inside client busybox arping -c 1 -w 5 -I eth0 192.0.2.1 >/dev/null || fail "no answer to an ARP request"
+}
+
+# The rules by netlink are those of the programs.
+check_programs() {
+    echo "== rules with and without the iptables programs"
+    # The node is outside of the source ranges, so rules match the virtual servers of its own connections.
+    cat >manifests/ranges.yaml <<'YAML'
+apiVersion: v1
+kind: Service
+metadata: {name: ranges}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.4
+  clusterIPs: [10.96.0.4, "fd00:96::4"]
+  ipFamilies: [IPv4, IPv6]
+  loadBalancerSourceRanges: [192.0.2.2/32, "2001:db8::2/128"]
+  ports: [{name: tcp, port: 80, targetPort: 8080, nodePort: 30083}]
+status: {loadBalancer: {ingress: [{ip: 203.0.113.5}, {ip: "2001:db8:5::5"}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: ranges-4, labels: {kubernetes.io/service-name: ranges}}
+addressType: IPv4
+ports: [{name: tcp, port: 8080}]
+endpoints: [{addresses: [10.244.0.2]}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: ranges-6, labels: {kubernetes.io/service-name: ranges}}
+addressType: IPv6
+ports: [{name: tcp, port: 8080}]
+endpoints: [{addresses: ["fd00:10:244::2"]}]
+YAML
+    settings ipvs
+    for way in netlink programs; do
+        end_proxy
+        /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"
+        run_proxy $([ $way = netlink ] || echo --iptables-programs)
+        wait_for "ipvs mode" is_active ipvs
+        wait_for "virtual servers with source ranges" has_server "[2001:db8:5::5]:80 -r"
+        check_flows "rules by $way"
+        [ "$(inside client bash -c "request 203.0.113.5:80")" = pod-2 ] || fail "rules by $way: no answer to a permitted source"
+        [ "$(timeout 5 bash -c "request 203.0.113.5:80")" != pod-2 ] || fail "rules by $way: the node is not permitted"
+        for save in iptables-save ip6tables-save; do
+            $save | sed -e '/^#/d' -e 's/ \[[0-9].*//'
+        done >rules-by-$way
+    done
+    diff rules-by-netlink rules-by-programs || fail "other rules by netlink than by the programs"
+    [ "$(grep -c -- '-m ipvs --vproto' rules-by-netlink)" = 2 ] || fail "rules for virtual servers: $(cat rules-by-netlink)"
+    rm manifests/ranges.yaml
 }
 
 # SCTP, which the kernels of most build machines lack; the tests of the crates cover the rest.
@@ -290,6 +344,7 @@ if [ -e /files/full ]; then
     check_all_switches
 fi
 for name in "${!connections[@]}"; do close_connection "$name"; done
+check_programs
 check_missing_scheduler
 end_proxy
 /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "ferroute run --cleanup: $(cat cleanup.log)"

@@ -18,6 +18,7 @@ mod extension;
 mod probe;
 mod protocols;
 mod read;
+mod sets;
 mod snapshot;
 mod tables;
 #[cfg(feature = "testing")]
@@ -29,7 +30,7 @@ use std::sync::{Mutex, PoisonError};
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Error, Protocol, Socket};
 
-pub use probe::{ProbeError, probe};
+pub use probe::{Modules, ProbeError, probe};
 pub(crate) use write::KernelSink;
 pub use write::WriteError;
 

@@ -43,6 +43,7 @@
 #[cfg(feature = "tokio")]
 mod async_subscription;
 mod error;
+pub mod ipset;
 mod memory;
 pub mod nf_tables;
 pub mod nfnetlink;

@@ -172,6 +172,14 @@ attributes! {
     NFTA_MATCH_REV = 2,
     NFTA_MATCH_INFO = 3,
 }
+/// The command of `NFNL_SUBSYS_NFT_COMPAT` that asks for a match module or target.
+pub const NFNL_MSG_COMPAT_GET: u8 = 0;
+/// The name of a match module or target.
+pub const NFTA_COMPAT_NAME: u16 = 1;
+/// Its revision.
+pub const NFTA_COMPAT_REV: u16 = 2;
+/// 0 for a match module, 1 for a target.
+pub const NFTA_COMPAT_TYPE: u16 = 3;
 /// `NFT_RULE_COMPAT_F_INV`: the protocol is negated.
 pub const NFT_RULE_COMPAT_F_INV: u32 = 1 << 1;
 

@@ -36,8 +36,8 @@ pub struct RunArgs {
     pub nftables_connection_counters: Option<NonZeroUsize>,
     /// Run the iptables programs where netlink would do
     ///
-    /// By default, iptables and userspace mode read and write the rules of such hosts by netlink, which is faster and needs no
-    /// programs.
+    /// By default, iptables, ipvs and userspace mode read and write the rules of such hosts by netlink, which is faster and
+    /// needs no programs.
     #[arg(long, default_value = "false")]
     pub iptables_programs: Switch,
     /// Time after which userspace mode ends an idle UDP flow

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ChainName, TableName,
-    native::{NativeRules, probe},
+    native::{Modules, NativeRules, probe},
 };
 
 /// The access to the rules of this host, with the reason for its choice.
@@ -41,7 +41,7 @@ impl ChosenAccess {
     /// Chooses the access to the rules of an IP family in the calling thread's network namespace.
     ///
     /// Rules must be in the backend that the host's other programs use, above all the kubelet. Rules of nf_tables are
-    /// accessed by netlink, unless the kernel lacks a module for it; those of the legacy backend by its programs. With
+    /// accessed by netlink, unless the kernel lacks a module for it, such as one of `modules`; those of the legacy backend by its programs. With
     /// `require_programs`, netlink is not considered.
     ///
     /// # Errors
@@ -51,6 +51,7 @@ impl ChosenAccess {
         exec: Arc<dyn Exec>,
         path: &[PathBuf],
         require_programs: bool,
+        modules: Modules,
     ) -> Result<Self, ProgramsError> {
         let found = IptablesPrograms::find_for_kubelet(family, &*exec, path);
         let (programs, reason) = match found {
@@ -64,7 +65,7 @@ impl ChosenAccess {
             }
             Err(error) => return Err(error),
         };
-        let native = probe(family).and_then(|()| Ok(NativeRules::open(family)?));
+        let native = probe(family, modules).and_then(|()| Ok(NativeRules::open(family)?));
         match (native, programs) {
             (Ok(native), programs) => {
                 Ok(Self { access: RuleAccess::netlink(native), programs: programs.ok(), reason: reason.to_owned() })

@@ -33,6 +33,19 @@ pub(super) struct KernelRule<'a> {
     pub(super) counters: Counters,
     /// It has an expression that `iptables-nft` does not write.
     pub(super) is_foreign: bool,
+    /// Its matches on ipsets, which lack the names: the position, and the set's number.
+    pub(super) sets: Vec<(usize, u16)>,
+}
+
+/// Inserts the names of ipsets into a rule. `name_of` returns the name of the set with a number.
+pub(super) fn name_sets<N: AsRef<str>>(rule: &mut Rule, sets: &[(usize, u16)], name_of: impl Fn(u16) -> Option<N>) {
+    for (position, number) in sets {
+        let Some(module) = rule.matches.get_mut(*position) else { continue };
+        match (&mut *module, name_of(*number)) {
+            (Match::Set(Sense::Is(set) | Sense::Not(set)), Some(name)) => set.name = name.as_ref().into(),
+            _ => *module = Match::Other("-m set".into()),
+        }
+    }
 }
 
 /// Decodes the attributes of a rule.
@@ -44,6 +57,7 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
         rule: Rule::new(),
         counters: Counters::default(),
         is_foreign: false,
+        sets: Vec::new(),
     };
     let mut userdata = None;
     for attribute in attributes {
@@ -57,8 +71,8 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
                 for entry in attribute.nested() {
                     decoder.expression(&entry?)?;
                 }
-                let Decoder { rule, counters, is_foreign, .. } = decoder;
-                (found.rule, found.counters, found.is_foreign) = (rule, counters, is_foreign);
+                let Decoder { rule, counters, is_foreign, sets, loaded: _, family: _ } = decoder;
+                (found.rule, found.counters, found.is_foreign, found.sets) = (rule, counters, is_foreign, sets);
             }
             NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
             _ => {}
@@ -102,6 +116,7 @@ struct Decoder<'a> {
     rule: Rule,
     counters: Counters,
     is_foreign: bool,
+    sets: Vec<(usize, u16)>,
     /// By number of the 4-byte register.
     loaded: [Option<Loaded<'a>>; REGISTERS],
 }
@@ -109,7 +124,7 @@ struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     fn new(family: IpFamily) -> Self {
         let loaded = [const { None }; REGISTERS];
-        Self { family, rule: Rule::new(), counters: Counters::default(), is_foreign: false, loaded }
+        Self { family, rule: Rule::new(), counters: Counters::default(), is_foreign: false, sets: Vec::new(), loaded }
     }
 
     fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
@@ -268,6 +283,11 @@ impl<'a> Decoder<'a> {
         let Some(extension) = extension(data, [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO])? else {
             return Ok(None);
         };
+        if let Some((set, number)) = extension.to_set_match() {
+            self.sets.push((self.rule.matches.len(), number));
+            self.rule.matches.push(Match::Set(set));
+            return Ok(Some(()));
+        }
         let module = extension.to_match(self.family);
         let module = module.unwrap_or_else(|| Match::Other(format!("-m {}", extension.name).into()));
         self.rule.matches.push(module);

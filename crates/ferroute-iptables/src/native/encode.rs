@@ -6,15 +6,20 @@ use std::net::IpAddr;
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Writer, nf_tables::*};
 
-use super::{extension::Extension, protocols};
+use super::{extension::Extension, protocols, sets::SetNumbers};
 use crate::{AddressMatch, ChainName, InterfaceMatch, Rule, Sense, Target};
 
-/// A rule has a match or target that cannot be encoded.
+/// A rule has a match or target that cannot be encoded, or an ipset whose number is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unsupported;
 
 /// Writes the attributes of a rule into its message, after those of its table and chain.
-pub(super) fn put_rule(message: &mut Writer<'_>, family: IpFamily, rule: &Rule) -> Result<(), Unsupported> {
+pub(super) fn put_rule(
+    message: &mut Writer<'_>,
+    family: IpFamily,
+    rule: &Rule,
+    sets: &SetNumbers,
+) -> Result<(), Unsupported> {
     let Rule { source, destination, in_interface, out_interface, protocol, matches, target } = rule;
     let (number, inverted) = match protocol {
         None => (0, false),
@@ -31,7 +36,7 @@ pub(super) fn put_rule(message: &mut Writer<'_>, family: IpFamily, rule: &Rule) 
     list.address(offsets(family).0, source.as_ref());
     list.address(offsets(family).1, destination.as_ref());
     for module in matches {
-        let extension = Extension::of_match(family, module).ok_or(Unsupported)?;
+        let extension = Extension::of_match(family, module, sets).ok_or(Unsupported)?;
         list.extension("match", [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO], &extension);
     }
     list.expression("counter", |data| {

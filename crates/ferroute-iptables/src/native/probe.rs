@@ -3,20 +3,29 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_netlink::Error;
+use ferroute_netlink::{Error, Request, nf_tables::*, nfnetlink};
 
-use super::{KernelSink, NativeRules, WriteError};
+use super::{KernelSink, NativeRules, WriteError, sets, tables::nfproto};
 use crate::{
     AddressType, ChainName, CtStates, MarkMatch, Match, PortRange, Probability, Rule, Sense, TableName, Target,
     plan::chains, sink::RuleSink,
 };
 
-/// Checks whether the kernel in the calling thread's network namespace supports reading and writing the rules of an IP
-/// family by netlink, with a transaction that is not committed.
+/// The match modules and targets in the rules of a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modules {
+    /// Those of every mode.
+    Common,
+    /// Those of every mode, and those for ipsets and virtual servers.
+    Ipvs,
+}
+
+/// Checks whether the kernel in the calling thread's network namespace supports reading and writing rules of an IP family
+/// with these modules by netlink. Common ones are in a transaction that is not committed.
 ///
 /// # Errors
 /// If it does not, or this process may not write rules.
-pub fn probe(family: IpFamily) -> Result<(), ProbeError> {
+pub fn probe(family: IpFamily, modules: Modules) -> Result<(), ProbeError> {
     if cfg!(not(target_pointer_width = "64")) {
         return Err(ProbeError::Machine);
     }
@@ -25,10 +34,39 @@ pub fn probe(family: IpFamily) -> Result<(), ProbeError> {
     let mut sink = KernelSink::new(&rules);
     let written = sample(family, &mut sink).and_then(|()| sink.try_out());
     match (written, sink.into_error()) {
-        (Ok(()), _) => Ok(()),
-        (Err(_), Some(error)) => Err(error.into()),
+        (Ok(()), _) => {}
+        (Err(_), Some(error)) => return Err(error.into()),
         (Err(error), None) => unreachable!("bug: the sink has no error but reports {error}"),
     }
+    match modules {
+        Modules::Common => Ok(()),
+        Modules::Ipvs => probe_ipvs(&rules),
+    }
+}
+
+/// Rules with these modules require a set, and should not be tried out in hooks of packets.
+fn probe_ipvs(rules: &NativeRules) -> Result<(), ProbeError> {
+    for (module, revision) in [("set", 4), ("ipvs", 0)] {
+        let mut request = compat_request(rules.family(), module, revision);
+        rules
+            .with_socket(|socket| socket.request(&mut request, |_| Ok::<_, Error>(())))
+            .map_err(|source| ProbeError::Module { module, revision, source })?;
+    }
+    // There need not be one.
+    rules.with_socket(|socket| sets::number_of(socket, "FERROUTE-PROBE")).map_err(ProbeError::Sets)?;
+    Ok(())
+}
+
+/// Returns the request for a match module, which loads it.
+fn compat_request(family: IpFamily, module: &str, revision: u32) -> Request {
+    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFT_COMPAT, NFNL_MSG_COMPAT_GET);
+    let mut request = Request::new(kind, 0, &nfnetlink::header(nfproto(family), 0, 0));
+    let mut attributes = request.attributes();
+    attributes.put_str(NFTA_COMPAT_NAME, module);
+    attributes.put_u32_be(NFTA_COMPAT_REV, revision);
+    attributes.put_u32_be(NFTA_COMPAT_TYPE, 0);
+    drop(attributes);
+    request
 }
 
 /// Why rules cannot be read and written by netlink.
@@ -40,6 +78,20 @@ pub enum ProbeError {
     /// The kernel cannot be asked.
     #[error("cannot read chains by netlink")]
     Netlink(#[from] Error),
+    /// The kernel lacks a match module.
+    #[error("the kernel lacks match module {module}, revision {revision}")]
+    Module {
+        /// The name of the module.
+        module: &'static str,
+        /// The revision of its structure.
+        revision: u32,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The kernel does not return the numbers of ipsets.
+    #[error("cannot find ipsets by netlink")]
+    Sets(#[source] Error),
     /// The kernel refuses a rule.
     #[error(transparent)]
     Write(#[from] WriteError),

@@ -1,11 +1,14 @@
 //! Reading chains and rules.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use ferroute_core::{Heartbeat, IpFamily};
 use ferroute_netlink::{Consistency, Error, Malformed, Message, Request, Socket, nf_tables::*, nfnetlink};
 
 use super::{
     NativeRules, ReadError,
     decode::{self, KernelRule},
+    sets,
     tables::request,
 };
 use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName};
@@ -57,13 +60,25 @@ impl NativeRules {
     pub(super) fn rules_of(&self, table: TableName, chain: ChainName) -> Result<Vec<ListedRule>, Error> {
         let mut request = request(self.family, NFT_MSG_GETRULE, table);
         request.attributes().put_str(NFTA_RULE_CHAIN, chain.as_str());
-        self.collect(&mut request, |message| {
+        let listed = self.collect(&mut request, |message| {
             let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-            let KernelRule { table: of, chain: listed, handle, rule, counters, is_foreign } =
+            let KernelRule { table: of, chain: listed, handle, rule, counters, is_foreign, sets: of_rule } =
                 decode::rule(self.family, attributes)?;
             let is_wanted = of == table.as_str() && listed == chain.as_str();
-            Ok(is_wanted.then_some(ListedRule { handle, rule, counters, is_foreign }))
-        })
+            Ok(is_wanted.then_some((ListedRule { handle, rule, counters, is_foreign }, of_rule)))
+        })?;
+        // The socket is busy during the dump.
+        let mut names: BTreeMap<u16, Option<Box<str>>> = BTreeMap::new();
+        for (_, number) in listed.iter().flat_map(|(_, sets)| sets) {
+            if let Entry::Vacant(entry) = names.entry(*number) {
+                entry.insert(self.with_socket(|socket| sets::name_of(socket, *number))?);
+            }
+        }
+        let named = |(mut listed, sets): (ListedRule, Vec<(usize, u16)>)| {
+            decode::name_sets(&mut listed.rule, &sets, |number| names.get(&number)?.as_deref());
+            listed
+        };
+        Ok(listed.into_iter().map(named).collect())
     }
 
     /// Returns the chains of a table; none if it does not exist.

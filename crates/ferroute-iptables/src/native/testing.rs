@@ -3,7 +3,10 @@
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Batch, Message, Messages, nf_tables::*, nfnetlink};
 
-use super::{decode, encode};
+use super::{
+    decode, encode,
+    sets::{self, SetNumbers},
+};
 use crate::{ChainName, Rule, RuleSet, TableName};
 
 /// Returns the messages of rules in nf_tables, without those that only the iptables programs can write.
@@ -24,7 +27,7 @@ fn encode_rule(family: IpFamily, table: TableName, chain: ChainName, rule: &Rule
     let mut message = batch.message(kind, 0, &nfnetlink::header(super::tables::nfproto(family), 0, 0));
     message.put_str(NFTA_RULE_TABLE, table.as_str());
     message.put_str(NFTA_RULE_CHAIN, chain.as_str());
-    let put = encode::put_rule(&mut message, family, rule);
+    let put = encode::put_rule(&mut message, family, rule, &numbers(rule));
     drop(message);
     put.ok()?;
     batch.as_bytes().ok().map(<[u8]>::to_vec)
@@ -54,6 +57,15 @@ fn check(family: IpFamily, message: &Message<'_>) {
 /// Decodes a rule; `None` if it is malformed or not of iptables.
 fn decoded(family: IpFamily, message: &Message<'_>) -> Option<Rule> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
-    let rule = decode::rule(family, attributes).ok()?;
-    (!rule.is_foreign).then_some(rule.rule)
+    let mut decoded = decode::rule(family, attributes).ok()?;
+    // Without a kernel that has sets, their numbers are their names.
+    decode::name_sets(&mut decoded.rule, &decoded.sets, |number| Some(number.to_string()));
+    (!decoded.is_foreign).then_some(decoded.rule)
+}
+
+/// Returns the numbers of sets whose names are numbers; any for other names.
+fn numbers(rule: &Rule) -> SetNumbers {
+    let mut numbers = SetNumbers::default();
+    sets::names_in(rule).for_each(|name| numbers.insert(name, name.parse().unwrap_or_default()));
+    numbers
 }

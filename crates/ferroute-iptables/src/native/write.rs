@@ -1,6 +1,6 @@
 //! Writing rules in transactions.
 
-use std::{collections::BTreeSet, io};
+use std::{collections::BTreeSet, io, mem};
 
 use ferroute_core::Heartbeat;
 use ferroute_netlink::{Batch, Error, Messages, Refusal, Writer, flags, nf_tables::*, nfnetlink};
@@ -8,6 +8,7 @@ use ferroute_netlink::{Batch, Error, Messages, Refusal, Writer, flags, nf_tables
 use super::{
     NativeRules, decode, encode,
     read::has_chain,
+    sets::{self, SetNumbers},
     tables::{base_chain, nfproto, put_base_chain},
 };
 use crate::{ChainName, Rule, TableName, sink::RuleSink, text::Line};
@@ -39,6 +40,23 @@ pub enum WriteError {
         /// The rule, as in the input of `iptables-restore`.
         rule: String,
     },
+    /// The ipset of a rule cannot be found.
+    #[error("cannot find ipset {name}")]
+    FindSet {
+        /// The name of the set.
+        name: String,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
+    /// The ipset of a rule does not exist.
+    #[error("cannot write {rule:?}: ipset {name} does not exist")]
+    NoSet {
+        /// The name of the set.
+        name: String,
+        /// The rule, as in the input of `iptables-restore`.
+        rule: String,
+    },
     /// The rule to be deleted does not exist.
     #[error("cannot delete {rule:?}, which does not exist")]
     NoRule {
@@ -56,6 +74,8 @@ pub(crate) struct KernelSink<'a> {
     base_chains: BTreeSet<ChainName>,
     /// The handles of the rules that this transaction deletes.
     removed: BTreeSet<u64>,
+    /// The numbers of the sets in this transaction's rules.
+    sets: SetNumbers,
     error: Option<WriteError>,
 }
 
@@ -67,6 +87,7 @@ impl<'a> KernelSink<'a> {
             table: TableName::Filter,
             base_chains: BTreeSet::new(),
             removed: BTreeSet::new(),
+            sets: SetNumbers::default(),
             error: None,
         }
     }
@@ -117,15 +138,36 @@ impl<'a> KernelSink<'a> {
         if chain.is_builtin() {
             self.ensure_base_chain(chain)?;
         }
+        self.find_sets(chain, rule)?;
         let family = self.rules.family;
+        let sets = mem::take(&mut self.sets);
         let mut message = self.message(NFT_MSG_NEWRULE, flags);
         message.put_str(NFTA_RULE_CHAIN, chain.as_str());
-        let put = encode::put_rule(&mut message, family, rule);
+        let put = encode::put_rule(&mut message, family, rule, &sets);
         drop(message);
+        self.sets = sets;
         match put {
             Ok(()) => Ok(()),
             Err(encode::Unsupported) => self.fail(WriteError::Unsupported { rule: Line(chain, rule).to_string() }),
         }
+    }
+
+    /// Looks up the numbers of a rule's sets.
+    fn find_sets(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
+        for name in sets::names_in(rule) {
+            if self.sets.number(name).is_some() {
+                continue;
+            }
+            match self.rules.with_socket(|socket| sets::number_of(socket, name)) {
+                Ok(Some(number)) => self.sets.insert(name, number),
+                Ok(None) => {
+                    let rule = Line(chain, rule).to_string();
+                    return self.fail(WriteError::NoSet { name: name.to_owned(), rule });
+                }
+                Err(source) => return self.fail(WriteError::FindSet { name: name.to_owned(), source }),
+            }
+        }
+        Ok(())
     }
 
     /// Creates a base chain if it does not exist. The hook of an existing one may differ, and then must not be named.
@@ -155,7 +197,8 @@ impl<'a> KernelSink<'a> {
         let name = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind)?.str().ok();
         match command {
             NFT_MSG_NEWRULE => {
-                let decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
+                let mut decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
+                decode::name_sets(&mut decoded.rule, &decoded.sets, |number| self.sets.name(number));
                 let is_appended = message.flags & flags::NLM_F_APPEND != 0;
                 Some(format!("{} {} {}", if is_appended { "-A" } else { "-I" }, decoded.chain, decoded.rule))
             }
@@ -173,6 +216,7 @@ impl RuleSink for KernelSink<'_> {
         self.batch.clear();
         self.base_chains.clear();
         self.removed.clear();
+        self.sets.clear();
         self.table = table;
         begin(&mut self.batch);
         self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);

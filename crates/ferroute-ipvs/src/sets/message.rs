@@ -4,6 +4,10 @@ use std::net::IpAddr;
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{Attributes, Error, Message, Writer, nfnetlink};
+pub(super) use ferroute_netlink::{
+    attribute_flags::NLA_F_NET_BYTEORDER as NET_BYTEORDER,
+    ipset::{HEADER, IPSET_ATTR_PROTOCOL, IPSET_ATTR_SETNAME, IPSET_PROTOCOL_MIN, command},
+};
 use ipnet::IpNet;
 
 use crate::plan::{Entry, ServerKey, SetKind, SetType};
@@ -138,12 +142,7 @@ pub(super) fn revision(set_type: SetType) -> u8 {
     }
 }
 
-pub(super) const fn command(command: u8) -> u16 {
-    nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, command)
-}
-
 // `include/uapi/linux/netfilter/ipset/ip_set.h`: commands, attributes and errors. The headers of libc do not have them.
-pub(super) const HEADER: [u8; nfnetlink::HEADER_LENGTH] = nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0);
 pub(super) const IPSET_CMD_CREATE: u8 = 2;
 pub(super) const IPSET_CMD_DESTROY: u8 = 3;
 pub(super) const IPSET_CMD_SWAP: u8 = 6;
@@ -152,8 +151,6 @@ pub(super) const IPSET_CMD_ADD: u8 = 9;
 pub(super) const IPSET_CMD_DEL: u8 = 10;
 pub(super) const IPSET_CMD_TEST: u8 = 11;
 pub(super) const IPSET_CMD_TYPE: u8 = 13;
-pub(super) const IPSET_ATTR_PROTOCOL: u16 = 1;
-pub(super) const IPSET_ATTR_SETNAME: u16 = 2;
 pub(super) const IPSET_ATTR_TYPENAME: u16 = 3;
 /// The second set of `IPSET_CMD_SWAP`.
 pub(super) const IPSET_ATTR_SETNAME2: u16 = 3;
@@ -174,11 +171,7 @@ const IPSET_ATTR_CIDR2: u16 = 21;
 // Attributes within `IPSET_ATTR_IP`.
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
-/// Version 6 of the protocol, which every kernel supports; version 7 only adds commands that are not used here.
-pub(super) const IPSET_PROTOCOL_MIN: u8 = 6;
 pub(super) const IPSET_ERR_BUSY: i32 = 4100;
 pub(super) const IPSET_ERR_EXIST: i32 = 4103;
 /// The flag of a list without entries.
 pub(super) const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
-/// The flag that ipset requires on numbers in attributes.
-pub(super) const NET_BYTEORDER: u16 = libc::NLA_F_NET_BYTEORDER as u16;

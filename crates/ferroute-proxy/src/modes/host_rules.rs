@@ -8,6 +8,7 @@ use ferroute_core::{IpFamily, NodeView};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
     exec::{ChosenAccess, OtherBackend, ProgramsError, search_path},
+    native::Modules,
 };
 
 use super::kernel_has_ipv6;
@@ -23,22 +24,13 @@ pub(super) struct HostRules {
     pub(super) disabled: Vec<IpFamily>,
 }
 
-/// The modes' needs for the access to rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Needs {
-    /// Netlink or the iptables programs.
-    Any,
-    /// The iptables programs.
-    Programs,
-}
-
 impl HostRules {
     /// Finds the access, and logs why an IP family is disabled.
     ///
     /// # Errors
     /// If no IP family that the configuration requires can be served.
-    pub(super) fn find(resolved: &Resolved, node: &NodeView, needs: Needs) -> anyhow::Result<Self> {
-        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| find_access(resolved, family, needs));
+    pub(super) fn find(resolved: &Resolved, node: &NodeView, modules: Modules) -> anyhow::Result<Self> {
+        let [ipv4, ipv6] = IpFamily::BOTH.map(|family| find_access(resolved, family, modules));
         let support = FamilySupport { ipv4: ipv4.is_ok(), ipv6: ipv6.is_ok() && kernel_has_ipv6() };
         let served = match resolved.families(node, support) {
             Ok(families) => families,
@@ -70,13 +62,16 @@ impl HostRules {
     }
 }
 
-/// Chooses the access to the rules of an IP family.
+/// Chooses the access to the rules of an IP family, which contain these modules.
 ///
 /// # Errors
 /// If they cannot be accessed.
-pub(super) fn find_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<ChosenAccess, ProgramsError> {
-    let require_programs = resolved.require_iptables_programs || needs == Needs::Programs;
-    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), require_programs)
+pub(super) fn find_access(
+    resolved: &Resolved,
+    family: IpFamily,
+    modules: Modules,
+) -> Result<ChosenAccess, ProgramsError> {
+    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), resolved.require_iptables_programs, modules)
 }
 
 /// Checks that the rules of an IP family can be accessed. Returns how, and why, for [`Mode::probe`].
@@ -85,8 +80,8 @@ pub(super) fn find_access(resolved: &Resolved, family: IpFamily, needs: Needs) -
 /// The reason why they cannot.
 ///
 /// [`Mode::probe`]: super::Mode::probe
-pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, needs: Needs) -> Result<Option<String>, String> {
-    find_access(resolved, family, needs).map(|access| Some(access.to_string())).map_err(|error| chain(&error))
+pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, modules: Modules) -> Result<Option<String>, String> {
+    find_access(resolved, family, modules).map(|access| Some(access.to_string())).map_err(|error| chain(&error))
 }
 
 /// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.

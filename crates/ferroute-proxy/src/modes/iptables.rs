@@ -13,13 +13,13 @@ use ferroute_iptables::{
         Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, ProgramsError, RuleAccess, clean_up,
         detect_modes, remove_counters, search_path,
     },
-    native::NativeRules,
+    native::{Modules, NativeRules},
     plan::{chains, rules_digest},
 };
 
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, SimulatedSync, Simulation,
-    host_rules::{HostRules, Needs, probe_access},
+    host_rules::{HostRules, probe_access},
 };
 use crate::{
     cleanup::{Leftovers, Report},
@@ -32,11 +32,11 @@ pub(super) struct Iptables;
 
 impl Mode for Iptables {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
-        probe_access(resolved, family, Needs::Any)
+        probe_access(resolved, family, Modules::Common)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostRules { generations, families, disabled } = HostRules::find(resolved, node, Needs::Any)?;
+        let HostRules { generations, families, disabled } = HostRules::find(resolved, node, Modules::Common)?;
         let mut dataplanes: Vec<(IpFamily, Box<dyn Dataplane>)> = Vec::new();
         let mut leftovers: Vec<_> =
             disabled.into_iter().map(|family| leftovers_beside_own_rules(family, None)).collect();
@@ -133,7 +133,7 @@ fn active_backend(family: IpFamily) -> Option<Backend> {
 
 /// Returns an access to the rules of an IP family in the backend that a mode with iptables rules uses.
 fn any_access(family: IpFamily) -> Result<RuleAccess, ProgramsError> {
-    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), false).map(|chosen| chosen.access)
+    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), false, Modules::Common).map(|chosen| chosen.access)
 }
 
 /// Returns the modes of kube-proxy that have chains in the kernel, in either IP family. Chains that cannot be listed are

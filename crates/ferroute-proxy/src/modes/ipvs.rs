@@ -10,7 +10,10 @@ use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, Sysctls};
-use ferroute_iptables::exec::{ChainMode, GroupWriter};
+use ferroute_iptables::{
+    exec::{ChainMode, GroupWriter},
+    native::Modules,
+};
 use ferroute_ipvs::{
     DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
@@ -20,7 +23,7 @@ use ferroute_ipvs::{
 use self::{leftovers::VirtualServersAndSets, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RemovableMode, Removal, RulesView, Simulation, Sysctl,
-    host_rules::{HostRules, Needs},
+    host_rules::{HostRules, probe_access},
     iptables::chain_modes,
     kernel_release,
     memory_rules::MemoryRules,
@@ -34,13 +37,14 @@ pub use self::planned::KernelIpvs;
 pub(super) struct Ipvs;
 
 impl Mode for Ipvs {
-    fn probe(&self, resolved: &Resolved, _: IpFamily) -> Result<Option<String>, String> {
-        open_servers(resolved).map(|_| None).map_err(|error| chain(error.as_ref()))
+    fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
+        open_servers(resolved).map_err(|error| chain(error.as_ref()))?;
+        // An IP family whose rules cannot be accessed is not served, which is no reason for another mode.
+        Ok(probe_access(resolved, family, Modules::Ipvs).unwrap_or_default())
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        // `-m set` needs the programs.
-        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Programs)?;
+        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Modules::Ipvs)?;
         let mut servers = open_servers(resolved)?;
         check_sysctls(resolved)?;
         let ferroute_config::IpvsSettings { tcp_timeout, tcp_fin_timeout, udp_timeout, .. } = resolved.ipvs;

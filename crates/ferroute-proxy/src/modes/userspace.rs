@@ -17,7 +17,10 @@ use ferroute_admin::metrics::{ModeMetric, RelayedPort, USERSPACE_METRICS};
 use ferroute_config::{LogFormat, ModeName, Resolved, UserspaceSettings};
 use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, Protocol, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, raise_descriptor_limit};
-use ferroute_iptables::exec::{ChainMode, GroupWriter};
+use ferroute_iptables::{
+    exec::{ChainMode, GroupWriter},
+    native::Modules,
+};
 use ferroute_userspace::{
     Limits, ListenerStats, PlannedRelay, PortRange, Relay, ServicePortStats, StatsReader, UserspaceDataplane,
     WorkerClient, WorkerProgram, WorkerSettings,
@@ -28,7 +31,7 @@ use ferroute_userspace::{
 use self::{leftovers::Workers, planned::Planned};
 use super::{
     ActiveProxy, Mode, OpenMode, PlannedRules, RelayReader, RemovableMode, Removal, RulesView, Simulation,
-    host_rules::{HostRules, Needs, probe_access},
+    host_rules::{HostRules, probe_access},
     iptables::chain_modes,
     memory_rules::MemoryRules,
     simulated::Simulated,
@@ -46,11 +49,11 @@ pub(super) struct Userspace;
 
 impl Mode for Userspace {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
-        probe_access(resolved, family, Needs::Any)
+        probe_access(resolved, family, Modules::Common)
     }
 
     fn open(&self, resolved: &Resolved, node: &NodeView) -> anyhow::Result<OpenMode> {
-        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Needs::Any)?;
+        let HostRules { generations, families, .. } = HostRules::find(resolved, node, Modules::Common)?;
         let mut worker = WorkerClient::new(worker_program(resolved));
         // A host that cannot run it should not get rules that lead to it.
         worker.generation()?;

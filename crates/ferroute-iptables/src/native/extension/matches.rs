@@ -7,11 +7,12 @@ use ferroute_core::{IpFamily, Protocol};
 use super::{Extension, Info, is_of, put_address};
 use crate::{
     AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent, RecentAction, Sense,
+    SetMatch, SetSide, VirtualServerMatch, native::sets::SetNumbers,
 };
 
 impl Extension<'static> {
-    /// Returns the module of a match; `None` if it is not supported.
-    pub(in crate::native) fn of_match(family: IpFamily, module: &Match) -> Option<Self> {
+    /// Returns the module of a match; `None` if it is not supported, or one of an ipset whose number is unknown.
+    pub(in crate::native) fn of_match(family: IpFamily, module: &Match, sets: &SetNumbers) -> Option<Self> {
         Some(match module {
             Match::Comment(text) => {
                 let text = text.as_bytes();
@@ -22,14 +23,8 @@ impl Extension<'static> {
             Match::Transport { protocol, source, destination } => {
                 transport(*protocol, source.as_ref(), destination.as_ref())
             }
-            Match::Conntrack(states) => {
-                let negated = u16::from(states.is_negated()) * CONNTRACK_STATE;
-                let bits = CtStates::KERNEL_BITS.iter().filter(|(state, _)| states.value().intersects(*state));
-                let mask = bits.fold(0, |mask, (_, bit)| mask | bit);
-                Self::new("conntrack", 3, CONNTRACK, |info| {
-                    info.put_u16(146, CONNTRACK_STATE).put_u16(148, negated).put_u16(150, mask)
-                })
-            }
+            Match::Conntrack(states) => conntrack(states, CONNTRACK_STATE),
+            Match::State(states) => conntrack(states, CONNTRACK_STATE | CONNTRACK_STATE_ALIAS),
             Match::Mark(mark) => {
                 let MarkMatch { value, mask } = *mark.value();
                 Self::new("mark", 1, 16, |info| {
@@ -69,7 +64,9 @@ impl Extension<'static> {
                 Self::new("physdev", 0, 72, |info| info.put_u8(64, inverted).put_u8(65, PHYSDEV_IS_IN))
             }
             Match::Multiport { side, ports } => multiport(*side, ports)?,
-            Match::State(_) | Match::Set(_) | Match::Ipvs(_) | Match::Other(_) => return None,
+            Match::Set(set) => set_match(set, sets.number(&set.value().name)?)?,
+            Match::Ipvs(server) => virtual_server(family, server)?,
+            Match::Other(_) => return None,
         })
     }
 }
@@ -94,7 +91,7 @@ impl Extension<'_> {
                 let range = |flag, at| if flags & flag == 0 { Some(PortRange::ALL) } else { info.ports(at) };
                 ports_of(Protocol::Sctp, range(SCTP_SOURCE, 4)?, range(SCTP_DESTINATION, 0)?, inverted)
             }
-            ("conntrack", 1..=3) => conntrack(info, *revision),
+            ("conntrack", 1..=3) => conntrack_of(info, *revision),
             ("mark", 1) => {
                 let mark = MarkMatch { value: info.u32(0)?, mask: info.u32(4)? };
                 Some(Match::Mark(Sense::new(info.u8(8)? != 0, mark)))
@@ -122,8 +119,22 @@ impl Extension<'_> {
                 Some(Match::PhysdevIsIn(Sense::new(info.u8(64)? == PHYSDEV_IS_IN, ())))
             }
             ("multiport", 1) => multiport_of(info),
+            ("ipvs", 0) => virtual_server_of(family, info).map(Match::Ipvs),
             _ => None,
         }
+    }
+
+    /// Returns a match on an ipset, without the set's name, and the set's number; `None` if it is another match or has
+    /// options that [`SetMatch`] cannot represent.
+    pub(in crate::native) fn to_set_match(&self) -> Option<(Sense<SetMatch>, u16)> {
+        let Self { name, revision, info } = self;
+        // Later revisions add options, which are zero without them.
+        (name == "set" && matches!(revision, 1..=4) && info.is_zero_except(|at| at < 4)).then_some(())?;
+        let (dimensions, flags) = (info.u8(2)?, info.u8(3)?);
+        (dimensions <= SET_DIMENSIONS && u32::from(flags) < 2 << dimensions).then_some(())?;
+        let side = |n: u8| if flags & (1 << n) == 0 { SetSide::Destination } else { SetSide::Source };
+        let sides = (1..=dimensions).map(side).collect();
+        Some((Sense::new(flags & SET_INVERTED != 0, SetMatch { name: "".into(), sides }), info.u16(0)?))
     }
 }
 
@@ -215,8 +226,45 @@ fn multiport_of(info: &Info<'_>) -> Option<Match> {
     Some(Match::Multiport { side, ports: Sense::new(info.u8(47)? != 0, PortList::new(ranges)) })
 }
 
+/// `struct xt_set_info_match_v4`, with the number of the set, its dimensions and a bit for each that is a source.
+fn set_match(set: &Sense<SetMatch>, number: u16) -> Option<Extension<'static>> {
+    let SetMatch { name: _, sides } = set.value();
+    let dimensions = u8::try_from(sides.len()).ok().filter(|dimensions| *dimensions <= SET_DIMENSIONS)?;
+    let inverted = if set.is_negated() { SET_INVERTED } else { 0 };
+    let flags = (1..).zip(sides).fold(inverted, |flags, (n, side)| match side {
+        SetSide::Source => flags | 1 << n,
+        SetSide::Destination => flags,
+    });
+    Some(Extension::new("set", 4, 48, |info| info.put_u16(0, number).put_u8(2, dimensions).put_u8(3, flags)))
+}
+
+/// `struct xt_ipvs_mtinfo`.
+fn virtual_server(family: IpFamily, server: &VirtualServerMatch) -> Option<Extension<'static>> {
+    let VirtualServerMatch { address, protocol, port } = *server;
+    is_of(family, address).then_some(())?;
+    Some(Extension::new("ipvs", 0, 40, |info| {
+        let info = put_address(put_address(info, 0, address), 16, all_ones(family));
+        info.put(32, &port.to_be_bytes()).put_u8(34, protocol.number()).put_u8(39, IPVS_SERVER)
+    }))
+}
+
+fn virtual_server_of(family: IpFamily, info: &Info<'_>) -> Option<VirtualServerMatch> {
+    let is_one = info.address(family, 16)? == all_ones(family) && info.u8(39)? == IPVS_SERVER;
+    (is_one && info.is_zero_except(|at| at < 35 || at == 39)).then_some(())?;
+    let protocol = Protocol::from_number(info.u8(34)?)?;
+    Some(VirtualServerMatch { address: info.address(family, 0)?, protocol, port: info.port_be(32)? })
+}
+
+/// `struct xt_conntrack_mtinfo3` with a condition on the state.
+fn conntrack(states: &Sense<CtStates>, flags: u16) -> Extension<'static> {
+    let negated = u16::from(states.is_negated()) * CONNTRACK_STATE;
+    let bits = CtStates::KERNEL_BITS.iter().filter(|(state, _)| states.value().intersects(*state));
+    let mask = bits.fold(0, |mask, (_, bit)| mask | bit);
+    Extension::new("conntrack", 3, CONNTRACK, |info| info.put_u16(146, flags).put_u16(148, negated).put_u16(150, mask))
+}
+
 /// `struct xt_conntrack_mtinfo1`, whose state is a byte, and the later ones.
-fn conntrack(info: &Info<'_>, revision: u32) -> Option<Match> {
+fn conntrack_of(info: &Info<'_>, revision: u32) -> Option<Match> {
     let (flags, inverted) = (info.u16(146)?, info.u16(148)?);
     let mask = if revision == 1 { info.u8(150)?.into() } else { info.u16(150)? };
     let is_alias = flags & CONNTRACK_STATE_ALIAS != 0;
@@ -240,8 +288,7 @@ fn recent(family: IpFamily, info: &Info<'_>, revision: u32) -> Option<Recent> {
     };
     (hits == 0 && inverted == 0 && by_destination == 0).then_some(())?;
     let mask = match (revision, family) {
-        (0, IpFamily::V4) => IpAddr::from([u8::MAX; 4]),
-        (0, IpFamily::V6) => IpAddr::from([u8::MAX; 16]),
+        (0, family) => all_ones(family),
         _ => info.address(family, 212)?,
     };
     Some(Recent {
@@ -251,6 +298,13 @@ fn recent(family: IpFamily, info: &Info<'_>, revision: u32) -> Option<Recent> {
         name: info.text(10, RECENT_NAME)?.into(),
         mask,
     })
+}
+
+fn all_ones(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => [u8::MAX; 4].into(),
+        IpFamily::V6 => [u8::MAX; 16].into(),
+    }
 }
 
 /// Returns the bit of an address type (`1 << RTN_*`).
@@ -270,8 +324,43 @@ const RECENT_NAME: usize = 200;
 const RECENT_CHECK: u8 = 1 << 0;
 const RECENT_SET: u8 = 1 << 1;
 const RECENT_REAP: u8 = 1 << 5;
+/// `IPSET_INV_MATCH`.
+const SET_INVERTED: u8 = 1 << 0;
+/// `IPSET_DIM_MAX`, less one for the inversion.
+const SET_DIMENSIONS: u8 = 6;
+/// `XT_IPVS_IPVS_PROPERTY`, `XT_IPVS_PROTO`, `XT_IPVS_VADDR` and `XT_IPVS_VPORT`.
+const IPVS_SERVER: u8 = 0x0f;
 const SCTP_SOURCE: u32 = 1 << 0;
 const SCTP_DESTINATION: u32 = 1 << 1;
 const PHYSDEV_IS_IN: u8 = 1 << 3;
 /// `XT_MULTI_PORTS`.
 const MULTIPORT_PORTS: usize = 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `iptables-nft` 1.8.9 writes it, which few kernels accept.
+    #[test]
+    fn virtual_server_is_encoded_and_decoded_as_by_iptables_nft() {
+        let (mut ipv4, mut ipv6) = ([0; 40], [0; 40]);
+        ipv4[..4].copy_from_slice(&[10, 0, 0, 1]);
+        ipv4[16..20].fill(0xff);
+        ipv6[..16].copy_from_slice(&[0xfd, 0, 0, 0x96, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        ipv6[16..32].fill(0xff);
+        for (family, address, mut bytes) in [(IpFamily::V4, "10.0.0.1", ipv4), (IpFamily::V6, "fd00:96::1", ipv6)] {
+            // The port, TCP, and that these and the address are compared.
+            bytes[32..35].copy_from_slice(&[0, 80, 6]);
+            bytes[39] = 0x0f;
+            let address = address.parse().unwrap();
+            let module = Match::Ipvs(VirtualServerMatch { address, protocol: Protocol::Tcp, port: 80 });
+            let written = Extension::of_match(family, &module, &SetNumbers::default()).unwrap();
+            assert_eq!((&*written.name, written.revision, written.info.as_bytes()), ("ipvs", 0, &bytes[..]));
+            assert_eq!(written.to_match(family), Some(module));
+            // A negated address.
+            bytes[38] = 1 << 2;
+            let negated = Extension { name: "ipvs".into(), revision: 0, info: Info::Borrowed(&bytes) };
+            assert_eq!(negated.to_match(family), None);
+        }
+    }
+}

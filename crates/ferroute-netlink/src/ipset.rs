@@ -1,0 +1,29 @@
+//! Messages about ipsets (`include/uapi/linux/netfilter/ipset/ip_set.h`), as far as several crates use them. Numbers in
+//! attributes require the flag [`NLA_F_NET_BYTEORDER`](crate::attribute_flags::NLA_F_NET_BYTEORDER).
+
+use crate::nfnetlink;
+
+/// The header of all messages.
+pub const HEADER: [u8; nfnetlink::HEADER_LENGTH] = nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0);
+
+/// Returns the message type of a command.
+pub const fn command(command: u8) -> u16 {
+    nfnetlink::kind(nfnetlink::NFNL_SUBSYS_IPSET, command)
+}
+
+/// Returns the number of the set with a name. Requires version 7 of the protocol.
+pub const IPSET_CMD_GET_BYNAME: u8 = 14;
+/// Returns the name of the set with a number. Requires version 7 of the protocol.
+pub const IPSET_CMD_GET_BYINDEX: u8 = 15;
+
+/// The version of the protocol, in all messages.
+pub const IPSET_ATTR_PROTOCOL: u16 = 1;
+/// The name of a set.
+pub const IPSET_ATTR_SETNAME: u16 = 2;
+/// The number of a set.
+pub const IPSET_ATTR_INDEX: u16 = 11;
+
+/// Version 6 of the protocol, which every kernel supports.
+pub const IPSET_PROTOCOL_MIN: u8 = 6;
+/// Version 7, which only adds commands.
+pub const IPSET_PROTOCOL: u8 = 7;
