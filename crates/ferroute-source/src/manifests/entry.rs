@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
+    num::NonZeroU64,
 };
 
 use ferroute_api::{Kind, Object, mirror};
@@ -36,14 +37,26 @@ impl Digest {
     }
 }
 
+/// A hash of the name of a Service with slices, shorter than a [`Digest`] because every slice has one. It decides only whether
+/// slices are mirrored from Endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ServiceDigest(NonZeroU64);
+
+impl ServiceDigest {
+    pub(super) fn new(namespace: &str, name: &str) -> Self {
+        let Digest(half, _) = Digest::new(&(namespace, name));
+        Self(NonZeroU64::new(half).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
 /// The state kept for an object in a file.
 #[derive(Debug)]
 pub(super) enum Entry {
     Object {
         key: Key,
         digest: Digest,
-        /// For an EndpointSlice: the name of its Service, in its namespace.
-        service: Option<Box<str>>,
+        /// For an EndpointSlice: its Service.
+        service: Option<ServiceDigest>,
     },
     Endpoints {
         name: NamespacedName,
@@ -97,7 +110,7 @@ pub(super) fn split(object: Object) -> Option<(Entry, Vec<Candidate>)> {
         Object::Node(node) => (Resource::Nodes, None, Event::NodeApplied(Box::new(node))),
         Object::ServiceCidr(cidr) => (Resource::ServiceCidrs, None, Event::ServiceCidrApplied(Box::new(cidr))),
         Object::EndpointSlice(slice) => {
-            let service = slice.service_name().map(Into::into);
+            let service = slice.service_name().map(|service| ServiceDigest::new(name.namespace(), service));
             (Resource::EndpointSlices, service, Event::SliceApplied(Box::new(slice)))
         }
         Object::Endpoints(endpoints) => {

@@ -8,6 +8,7 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::Path,
+    slice,
     sync::Arc,
 };
 
@@ -40,9 +41,15 @@ pub(super) struct FileState {
 pub(super) struct DocumentState {
     /// Digest of the text; `None` if the document has errors and must be parsed again to report them again.
     text: Option<Digest>,
-    pub(super) entries: Box<[Entry]>,
+    pub(super) entries: Entries,
     /// `apiVersion` and `kind` of the objects that a proxy does not read.
     ignored: Box<[(Box<str>, Box<str>)]>,
+}
+
+/// The entries of a document. Nearly all documents have one, which is not worth an allocation of its own.
+pub(super) enum Entries {
+    One(Entry),
+    Other(Box<[Entry]>),
 }
 
 /// The metadata by which versions of a file are distinguished without reading it.
@@ -152,7 +159,26 @@ impl DocumentState {
             ignored.clear();
         }
         let text = (errors.len() == before).then_some(digest);
-        Ok(Self { text, entries: entries.into(), ignored: ignored.into() })
+        Ok(Self { text, entries: Entries::new(entries), ignored: ignored.into() })
+    }
+}
+
+impl Entries {
+    fn new(mut entries: Vec<Entry>) -> Self {
+        match entries.pop() {
+            Some(only) if entries.is_empty() => Self::One(only),
+            last => {
+                entries.extend(last);
+                Self::Other(entries.into())
+            }
+        }
+    }
+
+    pub(super) fn iter(&self) -> slice::Iter<'_, Entry> {
+        match self {
+            Self::One(entry) => slice::from_ref(entry).iter(),
+            Self::Other(entries) => entries.iter(),
+        }
     }
 }
 

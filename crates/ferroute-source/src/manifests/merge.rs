@@ -10,7 +10,7 @@ use ferroute_api::Kind;
 use ferroute_core::NamespacedName;
 
 use super::{
-    entry::{Digest, Entry, Key},
+    entry::{Digest, Entry, Key, ServiceDigest},
     file::FileState,
     store::State,
 };
@@ -33,15 +33,13 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, FileState>, missing: &HashSet<Path
         match entry {
             Entry::Object { key, digest, service } => {
                 merge.desired.push((key.clone(), *digest));
-                if let Some(service) = service {
-                    merge.services_with_slices.insert((key.name.namespace(), service));
-                }
+                merge.services_with_slices.extend(service);
             }
             Entry::Endpoints { name, slices } => endpoints.push((path, name, slices)),
         }
     }
     for (path, name, slices) in endpoints {
-        if merge.services_with_slices.contains(&(name.namespace(), name.name())) {
+        if merge.services_with_slices.contains(&ServiceDigest::new(name.namespace(), name.name())) {
             continue;
         }
         for (key, digest) in slices {
@@ -66,8 +64,8 @@ struct Merge<'f> {
     duplicates: Vec<Arc<Problem>>,
     /// The file of each object's first definition.
     defined: HashMap<(Kind, &'f NamespacedName), &'f Path>,
-    /// Services with EndpointSlices, by namespace and name.
-    services_with_slices: HashSet<(&'f str, &'f str)>,
+    /// Services with EndpointSlices.
+    services_with_slices: HashSet<ServiceDigest>,
 }
 
 impl<'f> Merge<'f> {

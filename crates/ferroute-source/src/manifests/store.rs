@@ -139,7 +139,7 @@ impl Store {
         }
         let keys: BTreeSet<&Key> = missing.keys().copied().collect();
         let files = self.files.iter().filter(|(_, file)| {
-            file.documents.iter().flat_map(|document| &document.entries).any(|entry| entry.defines_any(&keys))
+            file.documents.iter().flat_map(|document| document.entries.iter()).any(|entry| entry.defines_any(&keys))
         });
         for (path, _) in files {
             FileState::default().read(path, &mut |candidate| {
