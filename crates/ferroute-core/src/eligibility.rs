@@ -73,8 +73,8 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns the eligible endpoints.
-    pub(crate) fn select<'e>(&self, endpoints: &'e [Endpoint]) -> Vec<&'e Endpoint> {
-        endpoints.iter().filter(|endpoint| self.eligibility(endpoint).is_eligible()).collect()
+    pub(crate) fn select(&self, endpoints: &[Endpoint]) -> Vec<Endpoint> {
+        endpoints.iter().filter(|endpoint| self.eligibility(endpoint).is_eligible()).cloned().collect()
     }
 }
 

@@ -11,19 +11,19 @@
 //! ```
 
 use crate::{
-    Eligibility, Endpoint, Hints, NodeView, ServicePortEntry, ServiceTable,
+    Eligibility, Endpoint, Hints, NodeView, ServicePort, ServicePortEntry, ServiceTable,
     eligibility::{Scope, Selection},
 };
 
 /// The sets of endpoints that the traffic of a service port uses on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EndpointSets<'a> {
+pub struct EndpointSets {
     /// Endpoints for traffic with policy Cluster, restricted by topology; empty without such traffic.
-    pub cluster: Vec<&'a Endpoint>,
+    pub cluster: Vec<Endpoint>,
     /// Endpoints for traffic with policy Local; empty without such traffic.
-    pub local: Vec<&'a Endpoint>,
+    pub local: Vec<Endpoint>,
     /// The union of both sets, in the order of [`ServicePortEntry::endpoints`].
-    pub reachable: Vec<&'a Endpoint>,
+    pub reachable: Vec<Endpoint>,
     /// Some node of the cluster has a usable endpoint. If false, connections are rejected.
     pub has_any_endpoints: bool,
 }
@@ -39,37 +39,46 @@ pub struct EndpointEligibility {
 
 impl ServiceTable {
     /// Returns the endpoints that the traffic of `entry` uses on the node of this table.
-    pub fn endpoint_sets<'a>(&self, entry: &'a ServicePortEntry) -> EndpointSets<'a> {
+    pub fn endpoint_sets(&self, entry: &ServicePortEntry) -> EndpointSets {
         let mut sets = EndpointSets::default();
         if entry.endpoints.is_empty() {
             return sets;
         }
-        let (cluster, local) = self.selections(entry);
+        let endpoints: Vec<Endpoint> = entry.endpoints.iter().collect();
+        let (cluster, local) = self.selections(&entry.service, &endpoints);
         if let Some(selection) = cluster {
-            sets.cluster = selection.select(&entry.endpoints);
+            sets.cluster = selection.select(&endpoints);
             sets.has_any_endpoints = !sets.cluster.is_empty();
         }
-        let Some(selection) = local else {
+        let Some(local) = local else {
             sets.reachable.clone_from(&sets.cluster);
             return sets;
         };
         let is_usable = |endpoint: &Endpoint| endpoint.ready || endpoint.is_serving_terminating();
-        sets.has_any_endpoints |= entry.endpoints.iter().any(is_usable);
-        sets.local = selection.select(&entry.endpoints);
-        sets.reachable = union(&sets.cluster, &sets.local);
+        sets.has_any_endpoints |= endpoints.iter().any(is_usable);
+        sets.local = local.select(&endpoints);
+        let is_reachable = |endpoint: &Endpoint| {
+            let selections = cluster.iter().chain([&local]);
+            selections.into_iter().any(|selection| selection.eligibility(endpoint).is_eligible())
+        };
+        sets.reachable = endpoints.into_iter().filter(is_reachable).collect();
         sets
     }
 
     /// Returns the reason why each endpoint of `entry` is, or is not, in the sets of [`ServiceTable::endpoint_sets`].
     pub fn eligibility(&self, entry: &ServicePortEntry) -> EndpointEligibility {
-        let (cluster, local) = self.selections(entry);
-        let each = |selection: Selection<'_>| entry.endpoints.iter().map(|e| selection.eligibility(e)).collect();
+        let endpoints: Vec<Endpoint> = entry.endpoints.iter().collect();
+        let (cluster, local) = self.selections(&entry.service, &endpoints);
+        let each = |selection: Selection<'_>| endpoints.iter().map(|e| selection.eligibility(e)).collect();
         EndpointEligibility { cluster: cluster.map(each), local: local.map(each) }
     }
 
     /// Returns the selections for policy Cluster and for policy Local; `None` without such traffic.
-    fn selections(&self, entry: &ServicePortEntry) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
-        let (service, endpoints) = (&entry.service, &entry.endpoints);
+    fn selections(
+        &self,
+        service: &ServicePort,
+        endpoints: &[Endpoint],
+    ) -> (Option<Selection<'_>>, Option<Selection<'_>>) {
         // Hints apply only if they leave a ready endpoint, so they never restrict the terminating ones.
         let cluster = || Selection::new(endpoints, topology(endpoints, &self.node));
         let local = || Selection::new(endpoints, Scope::Local);
@@ -94,14 +103,6 @@ fn topology<'a>(endpoints: &[Endpoint], node: &'a NodeView) -> Scope<'a> {
         return Scope::HintedZone(zone);
     }
     Scope::Cluster
-}
-
-/// Returns the union of two ordered subsets of one slice, in the order of the slice, which is that of memory addresses.
-fn union<'a>(a: &[&'a Endpoint], b: &[&'a Endpoint]) -> Vec<&'a Endpoint> {
-    let mut all: Vec<&Endpoint> = a.iter().chain(b).copied().collect();
-    all.sort_unstable_by_key(|endpoint| std::ptr::from_ref(*endpoint));
-    all.dedup_by_key(|endpoint| std::ptr::from_ref(*endpoint));
-    all
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{cmp::Ordering, fmt, sync::Arc};
 
 use ferroute_api::ObjectMeta;
 
@@ -6,21 +6,34 @@ use crate::Protocol;
 
 /// The namespace and name of a Kubernetes object.
 ///
-/// The namespace is empty for objects that are not namespaced, such as Nodes. Clones share one allocation.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The namespace is empty for objects that are not namespaced, such as Nodes. Clones share one allocation. Names are ordered by
+/// their text.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct NamespacedName {
+    /// The length of the namespace in digits of six bits, the lowest first, all but the last with [`MORE_DIGITS`]. Then
     /// `namespace/name`, or `name` without a namespace.
+    ///
+    /// The length is part of names because this type does not reject slashes in them. It has no field of its own because a
+    /// large cluster has a million names.
     text: Arc<str>,
-    /// Length of the namespace within `text`. Takes part in comparisons because this type does not reject slashes in
-    /// names.
-    namespace_len: usize,
 }
 
 impl NamespacedName {
     /// Creates a name from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
-        let text = if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into() };
-        Self { text, namespace_len: namespace.len() }
+        let mut text = String::with_capacity(namespace.len() + name.len() + 2);
+        let mut len = namespace.len();
+        while len > usize::from(DIGIT) {
+            text.push(char::from(len as u8 & DIGIT | MORE_DIGITS));
+            len >>= DIGIT_BITS;
+        }
+        text.push(char::from(len as u8));
+        if !namespace.is_empty() {
+            text.push_str(namespace);
+            text.push('/');
+        }
+        text.push_str(name);
+        Self { text: text.into() }
     }
 
     /// The name of the object with this metadata.
@@ -30,32 +43,59 @@ impl NamespacedName {
 
     /// The namespace; empty for objects that are not namespaced.
     pub fn namespace(&self) -> &str {
-        &self.text[..self.namespace_len]
+        let (namespace_len, text) = self.parts();
+        &text[..namespace_len]
     }
 
     /// The name within the namespace.
     pub fn name(&self) -> &str {
-        match self.namespace_len {
-            0 => &self.text,
-            len => &self.text[len + 1..],
+        match self.parts() {
+            (0, text) => text,
+            (namespace_len, text) => &text[namespace_len + 1..],
         }
     }
 
     /// `namespace/name`, or `name` without a namespace.
     pub fn as_str(&self) -> &str {
-        &self.text
+        self.parts().1
+    }
+
+    /// Returns the length of the namespace, and `namespace/name`.
+    fn parts(&self) -> (usize, &str) {
+        let mut len = 0;
+        for (i, byte) in self.text.bytes().enumerate() {
+            len |= usize::from(byte & DIGIT) << (DIGIT_BITS * i);
+            if byte & MORE_DIGITS == 0 {
+                return (len, &self.text[i + 1..]);
+            }
+        }
+        unreachable!("bug: name without its first part");
+    }
+}
+
+impl Ord for NamespacedName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (len, text) = self.parts();
+        let (other_len, other_text) = other.parts();
+        text.cmp(other_text).then(len.cmp(&other_len))
+    }
+}
+
+impl PartialOrd for NamespacedName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl fmt::Display for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.text, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
@@ -84,6 +124,12 @@ impl fmt::Display for ServicePortName {
         Ok(())
     }
 }
+
+/// The bits of a digit of a length. One digit suffices for the namespaces of Kubernetes, whose names have at most 63 characters.
+const DIGIT: u8 = 0x3f;
+const DIGIT_BITS: usize = 6;
+/// The bit of all digits but the last.
+const MORE_DIGITS: u8 = 0x40;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Changes, Endpoint, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceTable};
+use crate::{Changes, Frontend, Protocol, ServicePort, ServicePortEntry, ServiceTable};
 
 /// A filter of stale UDP conntrack entries, for the frontends affected by a change.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ impl StaleConntrackEntries {
         for (name, previous) in changes.previous.iter().filter(|(name, _)| name.protocol == Protocol::Udp) {
             if let Some(previous) = previous {
                 stale.affect(&previous.service, |backends| {
-                    backends.previous.extend(previous.endpoints.iter().map(Endpoint::socket));
+                    backends.previous.extend(previous.endpoints.iter().map(|endpoint| endpoint.socket()));
                 });
             }
             if let Some(entry) = table.entries.get(name) {
@@ -109,7 +109,7 @@ impl StaleConntrackEntries {
     /// Makes the endpoints of `entry` valid for those of its frontends that are affected.
     fn allow(&mut self, entry: &ServicePortEntry) {
         // Traffic policies and topology apply to new flows only: a flow may stay on any endpoint that still serves.
-        let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(Endpoint::socket);
+        let serving = || entry.endpoints.iter().filter(|endpoint| endpoint.serving).map(|endpoint| endpoint.socket());
         let mut shared = None;
         for (_, frontend) in entry.service.frontends(Protocol::Udp) {
             if let Some(backends) = self.frontends.get_mut(&frontend) {

@@ -5,7 +5,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{Endpoint, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
+use crate::{Endpoints, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
 
 /// A service port with all of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct ServicePortEntry {
     pub service: Arc<ServicePort>,
     /// All endpoints in slices of the Service, whatever their conditions. Each address and port occurs once. They are
     /// sorted by text (`10.0.0.10:80` before `10.0.0.2:80`), as in kube-proxy.
-    pub endpoints: Box<[Endpoint]>,
+    pub endpoints: Endpoints,
 }
 
 /// The desired state of one IP family: all service ports and their endpoints.

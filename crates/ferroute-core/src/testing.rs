@@ -62,4 +62,6 @@ mod values;
 pub use cluster::{Cluster, Edit};
 pub use hostile::{HOSTILE, assert_visible};
 pub use objects::{PodBuilder, ServiceBuilder, SliceBuilder, pod, service, slice};
-pub use values::{endpoint, entry, namespaced_name, node, port_name, service_port, table, udp_port_name};
+pub use values::{
+    endpoint, entry, namespaced_name, node, port_name, replace_endpoint, service_port, table, udp_port_name,
+};

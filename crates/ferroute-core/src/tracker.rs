@@ -7,6 +7,7 @@
 
 mod claims;
 mod event;
+mod shared;
 mod slices;
 mod view;
 
@@ -18,7 +19,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use self::{claims::Claims, slices::Slices};
+use self::{claims::Claims, shared::Shared, slices::Slices};
 pub use self::{
     event::TrackerEvent,
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
@@ -34,6 +35,10 @@ pub struct Tracker {
     services: HashMap<NamespacedName, Service>,
     /// The Service of each slice, by the slice's own name: deletions name only the slice.
     owners: HashMap<NamespacedName, NamespacedName>,
+    /// The names of ports of Services.
+    port_names: Shared<str>,
+    /// The ports of slices.
+    slice_ports: Shared<[SlicePort]>,
     tables: [ServiceTable; 2],
     /// Services that may differ from the table, by family.
     pending: [BTreeSet<NamespacedName>; 2],
@@ -62,6 +67,8 @@ impl Tracker {
         Self {
             services: HashMap::new(),
             owners: HashMap::new(),
+            port_names: Shared::default(),
+            slice_ports: Shared::default(),
             tables: IpFamily::BOTH.map(|family| ServiceTable::new(family, node.clone())),
             pending: Default::default(),
             node,
@@ -84,7 +91,10 @@ impl Tracker {
 
     fn apply_service(&mut self, service: ServiceView) {
         let name = self.shared_name(service.name);
-        let new = service.ports.map(Vec::into_boxed_slice);
+        let mut new = service.ports.map(Vec::into_boxed_slice);
+        for port in new.iter_mut().flatten() {
+            port.name = self.port_names.share(&port.name);
+        }
         let new_families = families(&new);
         let old = self.services.entry(name.clone()).or_default().ports.replace(new);
         self.mark_pending(&name, new_families.into_iter().chain(old.iter().flat_map(families)));
@@ -108,7 +118,7 @@ impl Tracker {
         let service = self.shared_name(slice.service.clone());
         self.owners.insert(slice.name.clone(), service.clone());
         let family = slice.family;
-        let old = self.services.entry(service.clone()).or_default().slices.insert(slice);
+        let old = self.services.entry(service.clone()).or_default().slices.insert(slice, &mut self.slice_ports);
         self.mark_pending(&service, [family].into_iter().chain(old));
     }
 

@@ -7,12 +7,12 @@ use ferroute_core::{
 };
 use proptest::prelude::*;
 
-fn sockets(endpoints: &[&Endpoint]) -> Vec<SocketAddr> {
+fn sockets(endpoints: &[Endpoint]) -> Vec<SocketAddr> {
     endpoints.iter().map(|endpoint| endpoint.socket()).collect()
 }
 
 fn filtered(entry: &ServicePortEntry, condition: impl Fn(&Endpoint) -> bool) -> Vec<SocketAddr> {
-    entry.endpoints.iter().filter(|endpoint| condition(endpoint)).map(Endpoint::socket).collect()
+    entry.endpoints.iter().filter(|endpoint| condition(endpoint)).map(|endpoint| endpoint.socket()).collect()
 }
 
 fn is_fallback(endpoint: &Endpoint) -> bool {
@@ -22,7 +22,7 @@ fn is_fallback(endpoint: &Endpoint) -> bool {
 /// Checks all service ports of both families.
 fn check_entries(
     cluster: &ferroute_core::testing::Cluster,
-    check: impl Fn(&ServiceTable, &ServicePortEntry, EndpointSets<'_>) -> Result<(), TestCaseError>,
+    check: impl Fn(&ServiceTable, &ServicePortEntry, EndpointSets) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     for family in IpFamily::BOTH {
         let table = cluster.table(family);
@@ -93,7 +93,7 @@ proptest! {
                 filtered(entry, |endpoint| endpoint.ready && zone.is_some_and(|zone| endpoint.is_hinted_for_zone(zone)));
             prop_assert!(selected == ready || selected == for_node || selected == for_zone, "{selected:?} of {ready:?}");
             let has_no_hints = |endpoint: &Endpoint| endpoint.ready && endpoint.hints.is_none();
-            if entry.endpoints.iter().any(has_no_hints) {
+            if entry.endpoints.iter().any(|endpoint| has_no_hints(&endpoint)) {
                 prop_assert_eq!(selected, ready);
             }
             Ok(())
@@ -104,7 +104,7 @@ proptest! {
     fn has_any_endpoints_is_false_only_without_usable_endpoints(cluster in arbitrary::cluster()) {
         check_entries(&cluster, |_, entry, sets| {
             let usable = |endpoint: &Endpoint| endpoint.ready || is_fallback(endpoint);
-            prop_assert_eq!(sets.has_any_endpoints, entry.endpoints.iter().any(usable));
+            prop_assert_eq!(sets.has_any_endpoints, entry.endpoints.iter().any(|endpoint| usable(&endpoint)));
             prop_assert!(sets.has_any_endpoints || sets.reachable.is_empty());
             Ok(())
         })?;
@@ -136,11 +136,11 @@ proptest! {
                     let node = &table.node;
                     let holds = match eligibility {
                         Eligibility::Ready => endpoint.ready,
-                        Eligibility::ServingTerminating => !endpoint.ready && is_fallback(endpoint),
-                        Eligibility::NotReady => !endpoint.ready && !is_fallback(endpoint) && !endpoint.terminating,
+                        Eligibility::ServingTerminating => !endpoint.ready && is_fallback(&endpoint),
+                        Eligibility::NotReady => !endpoint.ready && !is_fallback(&endpoint) && !endpoint.terminating,
                         Eligibility::TerminatingNotServing => !endpoint.ready && !endpoint.serving && endpoint.terminating,
                         Eligibility::Terminating => {
-                            is_fallback(endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
+                            is_fallback(&endpoint) && entry.endpoints.iter().any(|e| e.ready && (e.local || !local))
                         }
                         Eligibility::OtherNode => local && !endpoint.local,
                         Eligibility::HintedOtherNode => {

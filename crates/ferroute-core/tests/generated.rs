@@ -72,7 +72,7 @@ fn any_entry(table: &ServiceTable, condition: impl Fn(&ServicePortEntry) -> bool
 }
 
 fn any_endpoint(table: &ServiceTable, condition: impl Fn(&Endpoint) -> bool) -> bool {
-    any_entry(table, |entry| entry.endpoints.iter().any(&condition))
+    any_entry(table, |entry| entry.endpoints.iter().any(|endpoint| condition(&endpoint)))
 }
 
 fn any_fallback(table: &ServiceTable, local: bool) -> bool {
@@ -141,7 +141,7 @@ const FEATURES: [Feature; 30] = [
         })
     }),
     ("two endpoints with one address", |table| {
-        any_entry(table, |e| e.endpoints.windows(2).any(|pair| pair[0].address == pair[1].address))
+        any_entry(table, |e| e.endpoints.iter().zip(e.endpoints.iter().skip(1)).any(|(a, b)| a.address == b.address))
     }),
 ];
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Endpoint, Frontend, IpFamily, Protocol, ServicePortEntry, ServiceTable, StaleConntrackEntries, Tracker,
+    Frontend, IpFamily, Protocol, ServicePortEntry, ServiceTable, StaleConntrackEntries, Tracker,
     testing::{Cluster, arbitrary},
 };
 use proptest::prelude::*;
@@ -136,7 +136,7 @@ proptest! {
             let table = cluster.table(family);
             let stale = StaleConntrackEntries::from_table(&table);
             for (frontends, entry) in udp(&table) {
-                let not_serving = entry.endpoints.iter().filter(|endpoint| !endpoint.serving).map(Endpoint::socket);
+                let not_serving = entry.endpoints.iter().filter(|endpoint| !endpoint.serving).map(|endpoint| endpoint.socket());
                 for reply_source in not_serving.chain([other]) {
                     for frontend in &frontends {
                         let valid = is_valid(&table, (*frontend, reply_source));

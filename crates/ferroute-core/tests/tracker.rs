@@ -140,12 +140,12 @@ proptest! {
             let table = cluster.table(family);
             for ServicePortEntry { service, endpoints } in table.entries.values() {
                 let outside = service.external_ips.iter().chain(&service.load_balancer_vips);
-                let addresses = outside.chain(&service.cluster_ip).chain(endpoints.iter().map(|e| &e.address));
+                let addresses = outside.chain(&service.cluster_ip).copied().chain(endpoints.iter().map(|e| e.address));
                 let ranges = service.load_balancer_source_ranges.iter().map(|net| net.addr());
-                for address in addresses.copied().chain(ranges) {
+                for address in addresses.chain(ranges) {
                     prop_assert_eq!(IpFamily::of(address), family);
                 }
-                let texts: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+                let texts: Vec<String> = endpoints.iter().map(|endpoint| endpoint.to_string()).collect();
                 prop_assert!(texts.is_sorted_by(|a, b| a < b), "{texts:?}");
             }
         }

@@ -154,7 +154,7 @@ proptest! {
                 let endpoints_of = |(name, entry): (&ServicePortName, _)| {
                     let sets = planned.services.endpoint_sets(entry);
                     let key = (entry.service.cluster_ip, entry.service.port, name.protocol);
-                    (key, sets.reachable.into_iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
+                    (key, sets.reachable.iter().map(ferroute_core::Endpoint::socket).collect::<BTreeSet<_>>())
                 };
                 let endpoints = planned.services.entries.iter().map(endpoints_of);
                 endpoints.filter(|(_, endpoints)| !endpoints.is_empty()).collect()

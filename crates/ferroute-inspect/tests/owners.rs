@@ -136,7 +136,7 @@ proptest! {
         let table = tracker.table(IpFamily::V4);
         let modes = Modes::plan(table);
         for (name, entry) in &table.entries {
-            let [endpoint] = &entry.endpoints[..] else { panic!("{name} has {:?}", entry.endpoints) };
+            let [endpoint] = &entry.endpoints.iter().collect::<Vec<_>>()[..] else { panic!("{name} has {:?}", entry.endpoints) };
             for (kind, frontend) in entry.service.frontends(name.protocol) {
                 let to = SocketAddr::new(frontend.address.unwrap_or(node), frontend.port);
                 let others = table.entries.iter().filter(|(other, _)| *other != name && other.protocol == name.protocol);

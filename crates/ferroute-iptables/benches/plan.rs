@@ -4,7 +4,7 @@ use std::{hint::black_box, io, sync::Arc, time::Duration};
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 use ferroute_core::{
-    Changes, Endpoint, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortEntry, ServicePortName,
+    Changes, Endpoints, HostState, IpFamily, LocalTrafficDetector, ProxySettings, ServicePortEntry, ServicePortName,
     ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port, table},
 };
@@ -36,8 +36,8 @@ fn change(table: &mut ServiceTable) -> Changes {
     let (name, entry): (&ServicePortName, &mut ServicePortEntry) =
         table.entries.iter_mut().nth(middle).expect("some entry");
     let previous = entry.clone();
-    let fewer: Vec<Endpoint> = entry.endpoints[1..].to_vec();
-    entry.endpoints = fewer.into();
+    let fewer: Endpoints = entry.endpoints.iter().skip(1).collect();
+    entry.endpoints = fewer;
     Changes {
         services: [name.service.clone()].into(),
         previous: [(name.clone(), Some(previous))].into(),

@@ -18,7 +18,7 @@ use std::{
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, HostState, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
-    testing::{endpoint, entry, node, port_name, service_port},
+    testing::{endpoint, entry, node, port_name, replace_endpoint, service_port},
 };
 use ferroute_host::KernelAddresses;
 use ferroute_iptables::{
@@ -203,7 +203,8 @@ fn feed(command: &[&str], input: &str) -> Duration {
 
 fn replace(table: &mut ServiceTable, service: u32, number: u32) -> Changes {
     let mut entry = table.entries[&name(service)].clone();
-    entry.endpoints[3] = endpoint(&format!("172.16.{}.{}:8080", number >> 8 & 255, number & 255));
+    let another = endpoint(&format!("172.16.{}.{}:8080", number >> 8 & 255, number & 255));
+    replace_endpoint(&mut entry, 3, another);
     let mut changes = Changes::default();
     changes.services.insert(name(service).service);
     let old = table.entries.insert(name(service), entry);

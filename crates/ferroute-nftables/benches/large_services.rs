@@ -15,7 +15,7 @@ use std::{
 
 use ferroute_core::{
     Changes, Dataplane, IpFamily, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
-    testing::{endpoint, entry, node, port_name, service_port},
+    testing::{endpoint, entry, node, port_name, replace_endpoint, service_port},
 };
 use ferroute_nftables::{
     NftablesDataplane,
@@ -108,12 +108,13 @@ fn measure(Case { name: label, service, endpoints }: Case) {
     let mut others = Vec::new();
     for round in 0..rounds {
         let mut changed = large.clone();
-        changed.endpoints[1] = spare.clone();
+        replace_endpoint(&mut changed, 1, spare.clone());
         replaced.extend([sync(&name, changed).0, sync(&name, large.clone()).0]);
-        let fewer = ServicePortEntry { endpoints: large.endpoints[1..].into(), ..large.clone() };
+        let fewer = ServicePortEntry { endpoints: large.endpoints.iter().skip(1).collect(), ..large.clone() };
         resized.extend([sync(&name, fewer).0, sync(&name, large.clone()).0]);
         let (other, mut entry) = small(round % 100);
-        entry.endpoints[3] = endpoint(&format!("172.17.{}.{}:80", round / 100, 1 + round % 100));
+        let another = endpoint(&format!("172.17.{}.{}:80", round / 100, 1 + round % 100));
+        replace_endpoint(&mut entry, 3, another);
         others.push(sync(&other, entry).0);
     }
     println!(

@@ -14,7 +14,7 @@ use std::{
 
 use ferroute_core::{
     Changes, Dataplane, Endpoint, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
-    testing::{endpoint, entry, node, port_name, service_port},
+    testing::{endpoint, entry, node, port_name, replace_endpoint, service_port},
 };
 use ferroute_nftables::{
     NftablesDataplane,
@@ -81,10 +81,10 @@ fn measure(services: u32, endpoints: u32) {
         i = (i + 7_919) % services;
         i
     };
-    let replaced = bench.repeat(|table| table.change(next(), |entry, n| entry.endpoints[3] = spare(n)));
+    let replaced = bench.repeat(|table| table.change(next(), |entry, n| replace_endpoint(entry, 3, spare(n))));
     let resized = bench.repeat(|table| {
         table.change(next(), |entry, n| {
-            let mut endpoints = std::mem::take(&mut entry.endpoints).into_vec();
+            let mut endpoints = entry.endpoints.iter().collect::<Vec<_>>();
             if endpoints.len() > 9 {
                 drop(endpoints.remove(3));
             } else {
@@ -101,7 +101,7 @@ fn measure(services: u32, endpoints: u32) {
     let many = bench.time(|table| {
         let mut changes = Changes::default();
         for _ in 0..1_000.min(services) {
-            changes.previous.extend(table.change(next(), |entry, n| entry.endpoints[5] = spare(n)).previous);
+            changes.previous.extend(table.change(next(), |entry, n| replace_endpoint(entry, 5, spare(n))).previous);
         }
         changes
     });

@@ -144,7 +144,7 @@ impl<'a> Modes<'a> {
             all.extend(addresses.flat_map(|address| [service.port, UNUSED].map(|port| SocketAddr::new(address, port))));
             let node_port = service.node_port.into_iter();
             all.extend(node_port.flat_map(|port| node.iter().map(move |own| SocketAddr::new(*own, port.get()))));
-            all.extend(entry.endpoints.first().map(|endpoint| endpoint.socket()));
+            all.extend(entry.endpoints.get(0).map(|endpoint| endpoint.socket()));
         }
         let unknown: [&str; 2] = [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]][family.index()];
         all.extend(unknown.map(|address| SocketAddr::new(ip(address), 80)));

@@ -61,7 +61,7 @@ struct Sets<'a> {
 #[track_caller]
 fn assert_sets(table: &ServiceTable, entry: &ServicePortEntry, expected: Sets<'_>) {
     let sets = table.endpoint_sets(entry);
-    let texts = |endpoints: &[&Endpoint]| endpoints.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let texts = |endpoints: &[Endpoint]| endpoints.iter().map(ToString::to_string).collect::<Vec<_>>();
     let (cluster, local) = (texts(&sets.cluster), texts(&sets.local));
     let reachable = texts(&sets.reachable);
     let actual = (cluster, local, reachable, sets.has_any_endpoints);

@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, num::NonZeroU16};
 
 use super::*;
 use crate::{
-    IpFamily, ServicePortName,
+    Endpoint, IpFamily, ServicePortName,
     testing::{endpoint, entry, node, port_name, service_port, table, udp_port_name},
 };
 

@@ -44,6 +44,13 @@ pub fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>
     ServicePortEntry { service: Arc::new(service), endpoints: endpoints.into() }
 }
 
+/// Replaces an endpoint, by its position.
+pub fn replace_endpoint(entry: &mut ServicePortEntry, i: usize, endpoint: Endpoint) {
+    let mut endpoints: Vec<Endpoint> = entry.endpoints.iter().collect();
+    endpoints[i] = endpoint;
+    entry.endpoints = endpoints.into();
+}
+
 /// Returns a node with a name only.
 pub fn node(name: &str) -> NodeView {
     NodeView { name: name.to_owned(), ..NodeView::default() }

@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use super::{EndpointView, SlicePort, SliceView};
-use crate::{Endpoint, Hints, IpFamily, NamespacedName, ServicePortName};
+use super::{EndpointView, SlicePort, SliceView, shared::Shared};
+use crate::{Endpoint, Endpoints, Hints, IpFamily, NamespacedName, ServicePortName, endpoints::Conditions};
 
 /// The slices of a Service, sorted by name, so that the same slices always result in the same endpoints.
 ///
@@ -17,7 +17,8 @@ pub(super) struct Slices(Vec<Slice>);
 #[derive(Debug)]
 struct Slice {
     name: NamespacedName,
-    ports: Box<[SlicePort]>,
+    /// Shared between slices with the same ports.
+    ports: Arc<[SlicePort]>,
     addresses: Addresses,
     /// The hints of each address; empty if no address has hints, which is usual.
     hints: Box<[Option<Arc<Hints>>]>,
@@ -30,10 +31,6 @@ enum Addresses {
     V6(Box<[(Ipv6Addr, Conditions)]>),
 }
 
-/// The conditions of an [`EndpointView`] as a bit set.
-#[derive(Clone, Copy, Debug)]
-struct Conditions(u8);
-
 impl Slices {
     /// Reports whether there are no slices.
     pub(super) fn is_empty(&self) -> bool {
@@ -41,12 +38,13 @@ impl Slices {
     }
 
     /// Adds a slice, or replaces the slice with this name and returns its family.
-    pub(super) fn insert(&mut self, slice: SliceView) -> Option<IpFamily> {
+    pub(super) fn insert(&mut self, slice: SliceView, ports: &mut Shared<[SlicePort]>) -> Option<IpFamily> {
+        let slice = Slice::new(slice, ports);
         match self.position(&slice.name) {
-            Ok(index) => Some(std::mem::replace(&mut self.0[index], Slice::new(slice)).family()),
+            Ok(index) => Some(std::mem::replace(&mut self.0[index], slice).family()),
             Err(index) => {
                 self.0.reserve_exact(1);
-                self.0.insert(index, Slice::new(slice));
+                self.0.insert(index, slice);
                 None
             }
         }
@@ -61,7 +59,7 @@ impl Slices {
     /// documents, and the number of those beyond `limit`, which are left out.
     ///
     /// [`ServicePortEntry::endpoints`]: crate::ServicePortEntry::endpoints
-    pub(super) fn endpoints(&self, family: IpFamily, name: &ServicePortName, limit: usize) -> (Box<[Endpoint]>, usize) {
+    pub(super) fn endpoints(&self, family: IpFamily, name: &ServicePortName, limit: usize) -> (Endpoints, usize) {
         let mut endpoints = Vec::new();
         for slice in self.0.iter().filter(|slice| slice.family() == family) {
             for port in slice.ports.iter().filter(|port| port.matches(name)) {
@@ -74,7 +72,7 @@ impl Slices {
         if excess > 0 {
             keep_preferred(&mut endpoints, limit);
         }
-        (endpoints.into_boxed_slice(), excess)
+        (endpoints.into(), excess)
     }
 
     /// Returns all slices, as slices of `service`.
@@ -96,13 +94,13 @@ impl Slices {
 }
 
 impl Slice {
-    fn new(slice: SliceView) -> Self {
+    fn new(slice: SliceView, shared_ports: &mut Shared<[SlicePort]>) -> Self {
         let SliceView { service: _, name, family, ports, endpoints, ignored: _ } = slice;
         let addresses = Addresses::new(family, &endpoints);
         let hinted = endpoints.iter().any(|endpoint| endpoint.hints.is_some());
         let hints =
             if hinted { endpoints.into_iter().map(|endpoint| endpoint.hints).collect() } else { Box::default() };
-        Self { name, ports: ports.into(), addresses, hints }
+        Self { name, ports: shared_ports.share(&ports), addresses, hints }
     }
 
     fn family(&self) -> IpFamily {
@@ -114,14 +112,14 @@ impl Slice {
 
     fn endpoints(&self) -> impl Iterator<Item = EndpointView> {
         let hints = self.hints.iter().cloned().chain(std::iter::repeat(None));
-        self.addresses.iter().zip(hints).map(|((address, conditions), hints)| conditions.endpoint(address, hints))
+        self.addresses.iter().zip(hints).map(|((address, conditions), hints)| view(address, conditions, hints))
     }
 }
 
 impl Addresses {
     /// All endpoints must have addresses of `family`.
     fn new(family: IpFamily, endpoints: &[EndpointView]) -> Self {
-        let all = endpoints.iter().map(|endpoint| (endpoint.address, Conditions::new(endpoint)));
+        let all = endpoints.iter().map(|endpoint| (endpoint.address, conditions(endpoint)));
         match family {
             IpFamily::V4 => Self::V4(
                 all.filter_map(|(address, conditions)| match address {
@@ -150,18 +148,14 @@ impl Addresses {
     }
 }
 
-impl Conditions {
-    fn new(endpoint: &EndpointView) -> Self {
-        let EndpointView { address: _, ready, serving, terminating, local, hints: _ } = *endpoint;
-        let bits = [(ready, READY), (serving, SERVING), (terminating, TERMINATING), (local, LOCAL)];
-        Self(bits.into_iter().filter(|(is_set, _)| *is_set).map(|(_, bit)| bit).sum())
-    }
+fn conditions(endpoint: &EndpointView) -> Conditions {
+    let EndpointView { address: _, ready, serving, terminating, local, hints: _ } = *endpoint;
+    Conditions::new([ready, serving, terminating, local])
+}
 
-    fn endpoint(self, address: IpAddr, hints: Option<Arc<Hints>>) -> EndpointView {
-        let has = |bit| self.0 & bit != 0;
-        let (ready, serving, terminating, local) = (has(READY), has(SERVING), has(TERMINATING), has(LOCAL));
-        EndpointView { address, ready, serving, terminating, local, hints }
-    }
+fn view(address: IpAddr, conditions: Conditions, hints: Option<Arc<Hints>>) -> EndpointView {
+    let [ready, serving, terminating, local] = conditions.get();
+    EndpointView { address, ready, serving, terminating, local, hints }
 }
 
 /// Removes all but `limit` endpoints, and keeps their order. Those that are ready are preferred.
@@ -179,8 +173,3 @@ fn keep_preferred(endpoints: &mut Vec<Endpoint>, limit: usize) {
 fn preference(endpoint: &Endpoint) -> (bool, bool, bool, bool) {
     (endpoint.terminating, !endpoint.ready, !endpoint.serving, !endpoint.local)
 }
-
-const READY: u8 = 1;
-const SERVING: u8 = 2;
-const TERMINATING: u8 = 4;
-const LOCAL: u8 = 8;

@@ -67,7 +67,7 @@ fn update(tracker: &mut Tracker) -> Vec<String> {
 /// Returns the endpoints of an IPv4 port, in order.
 #[track_caller]
 fn endpoints(tracker: &Tracker, name: &ServicePortName) -> Vec<String> {
-    tracker.table(IpFamily::V4).entries[name].endpoints.iter().map(ToString::to_string).collect()
+    tracker.table(IpFamily::V4).entries[name].endpoints.iter().map(|endpoint| endpoint.to_string()).collect()
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn families_are_updated_independently() {
     let changes = tracker.update(IpFamily::V6);
     assert_eq!(summary(&tracker, &changes, IpFamily::V6), ["+shop/web:http"]);
     let v6 = &tracker.table(IpFamily::V6).entries[&port_name("shop/web:http")];
-    assert_eq!(v6.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[fd00:244::2]:8080"]);
+    assert_eq!(v6.endpoints.iter().map(|endpoint| endpoint.to_string()).collect::<Vec<_>>(), ["[fd00:244::2]:8080"]);
     assert_eq!(endpoints(&tracker, &port_name("shop/web:http")), ["10.244.0.2:8080"]);
 }
 

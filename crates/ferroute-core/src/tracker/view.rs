@@ -44,7 +44,7 @@ pub struct SliceView {
 }
 
 /// A port of a [`SliceView`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// Name of the service port.
     pub name: Box<str>,

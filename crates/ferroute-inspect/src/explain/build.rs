@@ -89,7 +89,7 @@ fn port(
         family: table.family,
         protocol: name.protocol,
         frontends: frontends(table, name, entry, inputs),
-        endpoints: endpoints.map(|(i, endpoint)| explained(endpoint, i, &eligibility, inputs)).collect(),
+        endpoints: endpoints.map(|(i, endpoint)| explained(&endpoint, i, &eligibility, inputs)).collect(),
         excess_endpoints: table.excess.get(name).copied().unwrap_or_default(),
         unused_slices: slices.iter().filter_map(|slice| slice_without_port(slice, table.family, name)).collect(),
         kernel: None,
@@ -165,7 +165,7 @@ fn frontends(
     service.frontends(name.protocol).map(explained).collect()
 }
 
-fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods: bool, masquerade_all: bool) -> Answer {
+fn internal_answer(service: &ServicePort, sets: &EndpointSets, detects_pods: bool, masquerade_all: bool) -> Answer {
     let policy = service.internal_policy;
     let source = match (masquerade_all, detects_pods) {
         (true, _) => Source::Node,
@@ -175,7 +175,7 @@ fn internal_answer(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods:
     Answer { clients: Clients::All, outcome: outcome(policy, sets, source) }
 }
 
-fn external_answers(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods: bool) -> Vec<Answer> {
+fn external_answers(service: &ServicePort, sets: &EndpointSets, detects_pods: bool) -> Vec<Answer> {
     let rejected_or = |outcome| if sets.has_any_endpoints { outcome } else { Outcome::Rejected };
     if !service.external_local() || !sets.has_any_endpoints {
         let outcome = rejected_or(outcome(TrafficPolicy::Cluster, sets, Source::Node));
@@ -190,7 +190,7 @@ fn external_answers(service: &ServicePort, sets: &EndpointSets<'_>, detects_pods
     ]
 }
 
-fn outcome(policy: TrafficPolicy, sets: &EndpointSets<'_>, source: Source) -> Outcome {
+fn outcome(policy: TrafficPolicy, sets: &EndpointSets, source: Source) -> Outcome {
     let endpoints = match policy {
         TrafficPolicy::Cluster => sets.cluster.len(),
         TrafficPolicy::Local => sets.local.len(),

@@ -17,7 +17,7 @@ pub(crate) struct ServicePlan<'a> {
     context: &'a PlanContext,
     service: &'a ServicePort,
     protocol: Protocol,
-    endpoints: EndpointSets<'a>,
+    endpoints: EndpointSets,
     /// `namespace/name:port`.
     name: Arc<str>,
     chains: ServiceChainNames,
@@ -44,7 +44,7 @@ impl<'a> ServicePlan<'a> {
     pub(crate) fn new(
         name: &ServicePortName,
         service: &'a ServicePort,
-        endpoints: EndpointSets<'a>,
+        endpoints: EndpointSets,
         context: &'a PlanContext,
     ) -> Self {
         let text: Arc<str> = name.to_string().into();
@@ -82,11 +82,8 @@ impl<'a> ServicePlan<'a> {
         if self.has_firewall() {
             each(self.chains.firewall, &self.firewall_chain());
         }
-        let chain = |endpoint: &'a Endpoint| EndpointChain {
-            endpoint,
-            name: self.chains.endpoint(endpoint.address, endpoint.port),
-        };
-        let reachable: Vec<EndpointChain<'_>> = self.endpoints.reachable.iter().copied().map(chain).collect();
+        let chain = |endpoint| EndpointChain { endpoint, name: self.chains.endpoint(endpoint.address, endpoint.port) };
+        let reachable: Vec<EndpointChain<'_>> = self.endpoints.reachable.iter().map(chain).collect();
         for (chain, endpoints) in
             [(self.chains.cluster, &self.endpoints.cluster), (self.chains.local, &self.endpoints.local)]
         {
@@ -356,8 +353,9 @@ fn mark_masquerade() -> Target {
 }
 
 /// Returns the chains of `endpoints`, which are a subsequence of the endpoints in `all`.
-fn select<'a>(all: &[EndpointChain<'a>], endpoints: &[&Endpoint]) -> Vec<EndpointChain<'a>> {
+fn select<'a>(all: &[EndpointChain<'a>], endpoints: &[Endpoint]) -> Vec<EndpointChain<'a>> {
     let mut remaining = endpoints.iter().peekable();
-    let is_next = |chain: &&EndpointChain<'_>| remaining.next_if(|next| std::ptr::eq(**next, chain.endpoint)).is_some();
+    let is_next =
+        |chain: &&EndpointChain<'_>| remaining.next_if(|next| next.socket() == chain.endpoint.socket()).is_some();
     all.iter().filter(is_next).copied().collect()
 }

@@ -115,7 +115,7 @@ impl PortPlan {
 
 /// Returns the real servers of a frontend. As in kube-proxy, a frontend with policy Local and no usable endpoint on this
 /// node has those of policy Cluster, if the service port has such traffic.
-fn real_servers(local: bool, sets: &EndpointSets<'_>) -> RealServers {
+fn real_servers(local: bool, sets: &EndpointSets) -> RealServers {
     let endpoints = if local && !sets.local.is_empty() { &sets.local } else { &sets.cluster };
     RealServers::new(endpoints.iter().map(|endpoint| endpoint.socket()))
 }

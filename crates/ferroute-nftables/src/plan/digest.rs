@@ -32,7 +32,9 @@ impl Planner {
 }
 
 fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
-    for (list, backends) in [("cluster", &port.cluster), ("local", &port.local), ("own", &port.on_node)] {
+    for (list, backends) in
+        [("cluster", port.list(List::Cluster)), ("local", port.list(List::Local)), ("own", port.on_node())]
+    {
         let mut sockets: Vec<_> = backends.iter().collect();
         sockets.sort_unstable();
         out.write_str(list)?;
@@ -42,7 +44,7 @@ fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
     if let Some(seconds) = port.affinity() {
         writeln!(out, "affinity {seconds}")?;
     }
-    port.exposure.source_ranges.iter().try_for_each(|net| writeln!(out, "source {net}"))
+    port.exposure.source_ranges().iter().try_for_each(|net| writeln!(out, "source {net}"))
 }
 
 fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan, owned: bool) -> fmt::Result {

@@ -42,7 +42,7 @@ impl FrontendView<'_> {
 impl PortPlan {
     /// Returns the contents of the lists and the lists' timeouts of session affinity, in the order of sets and keys.
     pub(super) fn list_elements(&self, protocol: Protocol) -> Vec<SetElement> {
-        let mut elements = Vec::with_capacity(self.cluster.len() + self.local.len());
+        let mut elements = Vec::with_capacity(self.list(List::Cluster).len() + self.list(List::Local).len());
         for list in List::ALL.into_iter().filter(|list| self.exposure.uses(*list)) {
             let id = self.number.list(list);
             let target = |key, socket: SocketAddr| {
@@ -69,7 +69,7 @@ impl PortPlan {
     /// Returns the elements of source ranges, in the order of sets and keys. They depend on the Service alone.
     pub(super) fn source_range_elements(&self) -> Vec<SetElement> {
         let list: Value = self.number.list(List::Cluster).into();
-        let ranges = self.exposure.source_ranges.iter();
+        let ranges = self.exposure.source_ranges().iter();
         let mut elements: Vec<SetElement> = ranges
             .map(|net| (SetId::SourceRanges(net.prefix_len()), Element::new([net.network().into(), list])))
             .collect();

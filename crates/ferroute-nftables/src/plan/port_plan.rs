@@ -4,7 +4,8 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits};
+use arrayvec::ArrayVec;
+use ferroute_core::{Endpoint, FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits};
 use ipnet::IpNet;
 
 use super::{
@@ -25,13 +26,9 @@ pub(super) struct PortPlan {
     /// What does not depend on endpoints.
     pub(super) exposure: Arc<Exposure>,
     /// Endpoints for policy Cluster, by index.
-    pub(super) cluster: SocketList,
-    /// Endpoints for policy Local, by index.
-    pub(super) local: SocketList,
-    /// The endpoints in either list that are on this node.
-    pub(super) on_node: SocketList,
-    /// The slots, with session affinity.
-    slots: Option<Box<[Slots; 2]>>,
+    cluster: SocketList,
+    /// What most service ports do not have.
+    extra: Option<Box<Extra>>,
     /// Whether any node has endpoints.
     pub(super) has_any_endpoints: bool,
     /// Whether `internalTrafficPolicy` is Local and only other nodes have endpoints.
@@ -40,20 +37,38 @@ pub(super) struct PortPlan {
     pub(super) no_local_external: bool,
 }
 
+/// The part of a plan that most service ports do not have. It is separate, because a large cluster has many.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Extra {
+    /// Endpoints for policy Local, by index.
+    local: SocketList,
+    /// The endpoints in either list that are on this node.
+    on_node: SocketList,
+    /// The slots of both lists, with session affinity.
+    slots: Option<[Slots; 2]>,
+}
+
 /// The part of a plan that depends on the Service alone. It is computed once, because a Service can have thousands of
 /// frontends whose endpoints change every second.
 #[derive(Debug)]
 pub(super) struct Exposure {
     /// The service port.
     pub(super) service: Arc<ServicePort>,
-    /// [`Context::node_ip`], on which the source ranges depend.
-    node_ip: Option<IpAddr>,
     /// The frontends, sorted and without duplicates.
     pub(super) frontends: Box<[FrontendPlan]>,
     /// The lists that frontends use, with the kinds of forwarding.
-    pub(super) requests: Box<[Request]>,
-    /// The aggregated source ranges of restricted frontends.
-    pub(super) source_ranges: Box<[IpNet]>,
+    pub(super) requests: ArrayVec<Request, MAX_REQUESTS>,
+    /// The source ranges of restricted frontends, if there are any.
+    source_ranges: Option<Box<SourceRanges>>,
+}
+
+/// The source ranges of restricted frontends.
+#[derive(Debug)]
+struct SourceRanges {
+    /// [`Context::node_ip`], on which they depend.
+    node_ip: Option<IpAddr>,
+    /// The aggregated ranges.
+    nets: Box<[IpNet]>,
     /// Their prefix lengths, each once.
     prefix_lengths: Box<[u8]>,
 }
@@ -87,18 +102,21 @@ impl PortPlan {
         let sets = table.endpoint_sets(entry);
         // The tracker keeps them; tables may also come from elsewhere.
         let max_endpoints = limits::max_endpoints(service.affinity.is_some(), 1);
-        let list = |list, endpoints: &[&ferroute_core::Endpoint]| {
+        let list = |list, endpoints: &[Endpoint]| {
             let desired: Vec<SocketAddr> = endpoints.iter().take(max_endpoints).map(|e| e.socket()).collect();
             SocketList::new(table.family, arrange(&old(list), &desired).into_iter())
         };
         let on_node = sets.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
+        let extra = Extra {
+            local: list(List::Local, &sets.local),
+            on_node: SocketList::new(table.family, on_node),
+            slots: None,
+        };
         let no_local = sets.has_any_endpoints && sets.local.is_empty();
         Self {
             number,
             cluster: list(List::Cluster, &sets.cluster),
-            local: list(List::Local, &sets.local),
-            on_node: SocketList::new(table.family, on_node),
-            slots: None,
+            extra: (extra != Extra::default()).then(|| Box::new(extra)),
             has_any_endpoints: sets.has_any_endpoints,
             no_local_internal: no_local && service.internal_local(),
             no_local_external: no_local && service.external_local() && service.externally_accessible(),
@@ -109,12 +127,12 @@ impl PortPlan {
     /// Assigns slots to the endpoints. `previous` returns the slots that endpoints had.
     pub(super) fn assign_slots(&mut self, previous: impl Fn(List) -> Vec<(SocketAddr, ClassId)>) {
         let slots = List::ALL.map(|list| Slots::new(self.list(list), &previous(list)));
-        self.slots = Some(Box::new(slots));
+        self.extra.get_or_insert_default().slots = Some(slots);
     }
 
     /// Returns the endpoints of a list with their slots, in the list's order; `None` without session affinity.
     pub(super) fn slots(&self, list: List) -> Option<impl Iterator<Item = (SocketAddr, ClassId)> + '_> {
-        let [cluster, local] = &**self.slots.as_ref()?;
+        let [cluster, local] = self.extra.as_ref()?.slots.as_ref()?;
         let slots = match list {
             List::Cluster => cluster,
             List::Local => local,
@@ -126,8 +144,13 @@ impl PortPlan {
     pub(super) fn list(&self, list: List) -> &SocketList {
         match list {
             List::Cluster => &self.cluster,
-            List::Local => &self.local,
+            List::Local => self.extra.as_ref().map_or(&SocketList::Empty, |extra| &extra.local),
         }
+    }
+
+    /// Returns the endpoints in either list that are on this node.
+    pub(super) fn on_node(&self) -> &SocketList {
+        self.extra.as_ref().map_or(&SocketList::Empty, |extra| &extra.on_node)
     }
 
     /// Returns the session affinity timeout in seconds.
@@ -168,7 +191,8 @@ impl Exposure {
         old: Option<&Arc<Self>>,
     ) -> Arc<Self> {
         let is_same = |old: &&Arc<Self>| {
-            (Arc::ptr_eq(&old.service, service) || old.service == *service) && old.node_ip == context.node_ip
+            (Arc::ptr_eq(&old.service, service) || old.service == *service)
+                && old.source_ranges.as_ref().is_none_or(|ranges| ranges.node_ip == context.node_ip)
         };
         if let Some(old) = old.filter(is_same) {
             return Arc::clone(old);
@@ -182,21 +206,22 @@ impl Exposure {
             requests.sort_unstable();
             requests.dedup();
         }
-        let source_ranges = source_ranges(service, context);
-        let prefix_lengths: BTreeSet<u8> = source_ranges.iter().map(IpNet::prefix_len).collect();
         Arc::new(Self {
-            prefix_lengths: prefix_lengths.into_iter().collect(),
-            source_ranges,
             service: Arc::clone(service),
-            node_ip: context.node_ip,
             frontends,
-            requests: requests.into(),
+            requests: requests.into_iter().collect(),
+            source_ranges: SourceRanges::new(service, context).map(Box::new),
         })
+    }
+
+    /// Returns the aggregated source ranges of restricted frontends.
+    pub(super) fn source_ranges(&self) -> &[IpNet] {
+        self.source_ranges.as_ref().map_or(&[], |ranges| &ranges.nets)
     }
 
     /// Returns the prefix lengths of the source ranges, each once.
     pub(super) fn prefix_lengths(&self) -> impl Iterator<Item = u8> + '_ {
-        self.prefix_lengths.iter().copied()
+        self.source_ranges.iter().flat_map(|ranges| ranges.prefix_lengths.iter().copied())
     }
 
     /// Reports whether a frontend uses a list.
@@ -207,7 +232,8 @@ impl Exposure {
 
 impl PartialEq for Exposure {
     fn eq(&self, other: &Self) -> bool {
-        self.service == other.service && self.node_ip == other.node_ip
+        let node_ip = |exposure: &Self| exposure.source_ranges.as_ref().map(|ranges| ranges.node_ip);
+        self.service == other.service && node_ip(self) == node_ip(other)
     }
 }
 
@@ -234,17 +260,25 @@ fn requests(service: &ServicePort) -> (Request, Request) {
     (Request { selection: Selection::Pick, list: internal }, Request { selection: external, list: List::Cluster })
 }
 
-/// Returns the source ranges of a service port.
-///
-/// As in kube-proxy, the load balancer's own addresses are allowed if the node's is: where they are assigned to the
-/// node, its own packets have them as source.
-fn source_ranges(service: &ServicePort, context: &Context) -> Box<[IpNet]> {
-    let mut nets = service.load_balancer_source_ranges.clone();
-    if nets.is_empty() || service.load_balancer_vips.is_empty() {
-        return Box::default();
+impl SourceRanges {
+    /// Returns the source ranges of a service port; `None` if it has none.
+    ///
+    /// As in kube-proxy, the load balancer's own addresses are allowed if the node's is: where they are assigned to the
+    /// node, its own packets have them as source.
+    fn new(service: &ServicePort, context: &Context) -> Option<Self> {
+        let mut nets = service.load_balancer_source_ranges.clone();
+        if nets.is_empty() || service.load_balancer_vips.is_empty() {
+            return None;
+        }
+        if context.node_ip.is_some_and(|ip| nets.iter().any(|net| net.contains(&ip))) {
+            nets.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
+        }
+        let nets: Box<[IpNet]> = IpNet::aggregate(&nets).into();
+        let prefix_lengths: BTreeSet<u8> = nets.iter().map(IpNet::prefix_len).collect();
+        Some(Self { node_ip: context.node_ip, nets, prefix_lengths: prefix_lengths.into_iter().collect() })
     }
-    if context.node_ip.is_some_and(|ip| nets.iter().any(|net| net.contains(&ip))) {
-        nets.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
-    }
-    IpNet::aggregate(&nets).into()
 }
+
+/// The maximum number of requests of a service port: one of internal traffic, one of external traffic, and one of external
+/// traffic to this node's endpoints.
+const MAX_REQUESTS: usize = 3;

@@ -78,7 +78,7 @@ impl SharedObjects {
         {
             transaction.push(add(cluster_ip(address)));
         }
-        for socket in port.on_node.iter() {
+        for socket in port.on_node().iter() {
             if self.hairpins.acquire((socket, protocol)) {
                 transaction.push(add(hairpin(socket, protocol)));
             }
@@ -105,7 +105,7 @@ impl SharedObjects {
         {
             transaction.push(delete(cluster_ip(address)));
         }
-        for socket in port.on_node.iter() {
+        for socket in port.on_node().iter() {
             if self.hairpins.release(&(socket, protocol)) {
                 transaction.push(delete(hairpin(socket, protocol)));
             }

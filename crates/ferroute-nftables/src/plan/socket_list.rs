@@ -7,14 +7,20 @@ use ferroute_core::IpFamily;
 
 /// An ordered list of the addresses and ports of endpoints of one IP family. Compact, because a large cluster has a
 /// million endpoints.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum SocketList {
+    #[default]
+    Empty,
     V4(Box<[SocketAddrV4]>),
     V6(Box<[SocketAddrV6]>),
 }
 
 impl SocketList {
     pub(super) fn new(family: IpFamily, sockets: impl Iterator<Item = SocketAddr>) -> Self {
+        let mut sockets = sockets.peekable();
+        if sockets.peek().is_none() {
+            return Self::Empty;
+        }
         // All endpoints of a table have its IP family.
         match family {
             IpFamily::V4 => Self::V4(
@@ -38,6 +44,7 @@ impl SocketList {
 
     pub(super) fn len(&self) -> usize {
         match self {
+            Self::Empty => 0,
             Self::V4(sockets) => sockets.len(),
             Self::V6(sockets) => sockets.len(),
         }
@@ -49,6 +56,7 @@ impl SocketList {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         let (v4, v6) = match self {
+            Self::Empty => (&[][..], &[][..]),
             Self::V4(sockets) => (&sockets[..], &[][..]),
             Self::V6(sockets) => (&[][..], &sockets[..]),
         };

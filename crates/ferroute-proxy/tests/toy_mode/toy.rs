@@ -11,8 +11,8 @@ use std::{
 use ferroute_admin::metrics::ModeMetric;
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Endpoint, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest,
-    ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable,
+    SyncReport,
 };
 use ferroute_proxy::{
     cleanup::{Leftovers, Report},
@@ -51,7 +51,7 @@ pub(crate) struct ToyRules(pub(crate) BTreeMap<Frontend, Vec<SocketAddr>>);
 impl ToyRules {
     fn new(table: &ServiceTable) -> Self {
         let rules = table.entries.iter().flat_map(|(name, entry)| {
-            let endpoints: Vec<SocketAddr> = entry.endpoints.iter().map(Endpoint::socket).collect();
+            let endpoints: Vec<SocketAddr> = entry.endpoints.iter().map(|endpoint| endpoint.socket()).collect();
             entry.service.frontends(name.protocol).map(move |(_, frontend)| (frontend, endpoints.clone()))
         });
         Self(rules.collect())

@@ -14,7 +14,7 @@ use crate::ListenerSpec;
 pub(super) struct PortPlan<'a> {
     name: &'a ServicePortName,
     service: &'a ServicePort,
-    sets: EndpointSets<'a>,
+    sets: EndpointSets,
     context: &'a PlanContext,
     text: String,
 }
@@ -61,7 +61,7 @@ impl<'a> PortPlan<'a> {
             let spec = ListenerSpec {
                 family: self.context.family,
                 protocol: self.name.protocol,
-                endpoints: endpoints.iter().copied().map(Endpoint::socket).collect(),
+                endpoints: endpoints.iter().map(Endpoint::socket).collect(),
                 affinity: self.service.affinity.map(|affinity| Duration::from_secs(affinity.timeout_seconds.into())),
             };
             (key, spec)

@@ -1,8 +1,5 @@
 use super::*;
-use crate::{
-    Endpoint,
-    testing::{Cluster, Edit},
-};
+use crate::testing::{Cluster, Edit};
 
 #[test]
 fn endpoints_beyond_the_limit_are_left_out_and_counted() {
@@ -27,7 +24,7 @@ fn endpoints_beyond_the_limit_are_left_out_and_counted() {
     assert_eq!((&changes.excess, &table.excess), (&[name.clone()].into(), &[(name.clone(), 5)].into()));
     let endpoints = &table.entries[&name].endpoints;
     assert_eq!((endpoints.len(), endpoints.iter().filter(|endpoint| endpoint.ready).count()), (4_095, 4_000));
-    assert!(endpoints.is_sorted_by_key(Endpoint::to_string));
+    assert!(endpoints.iter().is_sorted_by_key(|endpoint| endpoint.to_string()));
     // Without session affinity, the limit is higher.
     Edit::SetService(Box::new(web.with(|service| service.spec.session_affinity = None).build())).apply_to(&mut tracker);
     let changes = tracker.update(IpFamily::V4);
