@@ -1,6 +1,6 @@
 //! iptables mode in the registry.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, thread, time::Duration};
 
 use ferroute_admin::metrics::{IPTABLES_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
@@ -275,12 +275,27 @@ impl Leftovers for PacketCounters {
     fn remove(&mut self, report: &mut Report) {
         match KernelCounters::open() {
             Ok(Some(mut counters)) => {
-                let (removed, errors) = remove_counters(&mut counters);
-                removed.into_iter().for_each(|name| report.removed(format!("packet counter {name}")));
-                errors.iter().for_each(|error| report.failed(error));
+                for attempt in 1..=ATTEMPTS {
+                    let (removed, errors) = remove_counters(&mut counters);
+                    removed.into_iter().for_each(|name| report.removed(format!("packet counter {name}")));
+                    if errors.is_empty() {
+                        break;
+                    }
+                    if attempt < ATTEMPTS {
+                        thread::sleep(PAUSE);
+                    } else {
+                        errors.iter().for_each(|error| report.failed(error));
+                    }
+                }
             }
             Ok(None) => {}
             Err(error) => report.failed(&error),
         }
     }
 }
+
+/// How often the removal of packet counters is tried: the kernel releases them shortly after the last rule that refers to them
+/// is deleted.
+const ATTEMPTS: usize = 10;
+/// The pause between attempts.
+const PAUSE: Duration = Duration::from_millis(50);
