@@ -158,8 +158,11 @@ fn break_here() -> anyhow::Result<String> {
     bail!("no command works here: {}", errors.join("; "))
 }
 
-const COMMANDS: [&str; 3] = [
+/// Those of nft for chains of iptables are for hosts without its programs.
+const COMMANDS: [&str; 5] = [
     "nft delete table ip ferroute",
     "iptables -w -t nat -F KUBE-SERVICES",
     "iptables -w -t nat -F KUBE-PORTALS-CONTAINER",
+    "nft flush chain ip nat KUBE-SERVICES",
+    "nft flush chain ip nat KUBE-PORTALS-CONTAINER",
 ];
