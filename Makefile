@@ -13,7 +13,7 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo ui test test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
+.PHONY: demo ui test unit-without-iptables deps-iptables test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -25,12 +25,26 @@ ui: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
-test: deps-test unit test-monitoring test-deb test-ui vm-test conformance
-	@cat $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
+test: deps-test deps-iptables unit test-monitoring test-deb test-ui vm-test conformance
+	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
-# All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces.
+# All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces. Where the iptables programs
+# are not installed, the tests about them, and those that take their rules as an oracle, are left out. That is reported, and
+# `make test` repeats it at its end.
+UNIT := $(abspath $(TARGET_DIR))/unit
+NEED_IPTABLES := crates/ferroute-testing/need-iptables.txt
 unit: rust
-	$(AS_ROOT) $(CARGO) test --workspace
+	@mkdir -p $(UNIT); rm -f $(UNIT)/not-tested; skip=; \
+	for program in iptables-nft iptables-legacy; do \
+	    PATH="$$PATH:/usr/sbin:/sbin" command -v $$program >/dev/null || skip="$$(sed -n 's/^[a-z].*/--skip &/p' $(NEED_IPTABLES))"; \
+	done; \
+	[ -z "$$skip" ] || echo "NOT TESTED: the tests in $(NEED_IPTABLES), because the iptables programs are not installed" \
+	    | tee $(UNIT)/not-tested; \
+	$(AS_ROOT) $(CARGO) test --workspace -- $$skip
+
+# The same as if the iptables programs were not installed.
+unit-without-iptables:
+	$(SUDO) crates/ferroute-testing/without-iptables.sh $(MAKE) --no-print-directory unit
 
 # Alerts and dashboard of deploy/monitoring, with promtool and with a Prometheus that reads the program's metrics. Debian's
 # package is only unpacked, because it would start a service. Where it cannot be downloaded, that is reported, and `make test`
@@ -85,17 +99,22 @@ soak: deps-test release
 	failed=0; for pid in $$pids; do wait $$pid || failed=1; done; exit $$failed
 
 # Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
-# runs, each as SOURCE-MODE: the objects come from files or from a fake API server.
+# runs, each as SOURCE-MODE: the objects come from files or from a fake API server. Without the iptables programs, traffic is
+# compared, and the rules of iptables mode are not.
 RUNS ?= files-iptables files-nftables fake-api-iptables files-userspace
 CASES ?=
 FAKE_API_SERVER := $(abspath $(TARGET_DIR))/release/examples/fake_api_server
 conformance: deps-test release
 	$(CARGO) build --release -p ferroute-kube --features testing --example fake_api_server
-	@set -e; for run in $(RUNS); do \
+	@set -e; mkdir -p $(UNIT); rm -f $(UNIT)/conformance-not-tested; no_rules=; \
+	PATH="$$PATH:/usr/sbin:/sbin" command -v iptables-save >/dev/null || { no_rules=--no-rules; \
+	    echo "NOT TESTED: rules in the scenarios of iptables mode, because the iptables programs are not installed" \
+	        | tee $(UNIT)/conformance-not-tested; }; \
+	for run in $(RUNS); do \
 	    source=$${run%-*} mode=$${run##*-}; \
 	    echo "== conformance, mode $$mode, source $$source"; \
 	    manifests=; [ $$source != files ] || manifests="--manifests {manifests}"; \
-	    $(SUDO) env FAKE_API_SERVER=$(FAKE_API_SERVER) python3 conformance/check.py --mode $$mode --source $$source \
+	    $(SUDO) env FAKE_API_SERVER=$(FAKE_API_SERVER) python3 conformance/check.py --mode $$mode --source $$source $$no_rules \
 	        --proxy-cmd "$(FERROUTE) run --config {config} $$manifests" $(CASES); \
 	done
 
@@ -314,11 +333,15 @@ define install
 endef
 
 deps-demo:
-	$(call install,cc:gcc ip:iproute2 iptables:iptables curl:curl)
+	$(call install,cc:gcc ip:iproute2 curl:curl)
 
 deps-test: deps-demo
 	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
 	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace)
+
+# Tests take the rules of these programs as an oracle, where they can be installed.
+deps-iptables: deps-test
+	-$(call install,iptables:iptables)
 
 deps-deb:
 	$(call install,dpkg-shlibdeps:dpkg-dev strip:binutils)
@@ -328,7 +351,7 @@ deps-ui: deps-test
 	$(call install,chromium:chromium chromedriver:chromium-driver fc-list:fontconfig)
 	@[ -n "$$(fc-list :lang=zh-cn)" ] || $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy fonts-wqy-microhei
 
-deps-vm: deps-test
+deps-vm: deps-test deps-iptables
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)
 
-deps: deps-test
+deps: deps-test deps-iptables

@@ -7,7 +7,8 @@
 # files and directories in /files. Prints the script's output and exits with its status. Keeps the kernel and the initramfs
 # in STATE_DIR. KERNEL_PACKAGE is a package that depends on the newest kernel of a series; the default is the distribution's
 # own kernel. The machine is emulated, so neither root nor /dev/kvm is required; programs are about ten times slower. Exits with
-# status 77 if no machine can be started here: on another architecture, without qemu, or without Debian's packages.
+# status 77 if no machine can be started here: on another architecture, without qemu, ipvsadm or iptables, or without Debian's
+# packages.
 #
 # Other variables: VM_ACCEL=kvm, to use /dev/kvm; MORE_TOOLS, programs to add; MORE_TREES, directories to add at the same place, such as the library of an
 # interpreter; VM_MEMORY in MiB; VM_TIMEOUT in seconds.
@@ -23,7 +24,7 @@ shift 2
 export PATH="$PATH:/usr/sbin:/sbin"
 unable() { echo "no virtual machine: $*" >&2; exit 77; }
 [ "$(uname -m)" = x86_64 ] || unable "it requires an x86_64 host"
-for program in qemu-system-x86_64 busybox ipvsadm; do
+for program in qemu-system-x86_64 busybox ipvsadm xtables-nft-multi; do
     type -P $program >/dev/null || unable "$program is missing"
 done
 mkdir -p "$state"

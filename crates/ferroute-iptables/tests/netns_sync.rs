@@ -172,7 +172,8 @@ fn a_sync_waits_for_the_holder_of_the_lock() {
     let script = directory.path().join("iptables-restore");
     let text = format!("XTABLES_LOCKFILE={} exec iptables-legacy-restore \"$@\"", lock.display());
     common::netns_host::script(&script, &text);
-    let mut dataplane = node.dataplane_with(IpFamily::V4, &settings(), |programs, _| programs.restore = script);
+    let mut dataplane =
+        node.dataplane_with(IpFamily::V4, &settings(), |programs, _| programs.unwrap().restore = script);
     let lock_file = std::fs::File::create(&lock).unwrap();
     lock_file.lock().unwrap();
     let (sender, released) = std::sync::mpsc::channel();

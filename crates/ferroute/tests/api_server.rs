@@ -15,8 +15,12 @@ use std::{
 
 use ferroute_api::{TargetRef, labels};
 use ferroute_core::{
-    rfc3339,
+    IpFamily, rfc3339,
     testing::{Cluster, pod, service, slice},
+};
+use ferroute_iptables::{
+    HostExec,
+    exec::{search_path, snapshot_rules},
 };
 use ferroute_kube::testing::FakeApiServer;
 use ferroute_source::Resource;
@@ -50,8 +54,8 @@ fn shop(endpoint: &str) -> Cluster {
 /// Waits until the kernel has a rule with this text.
 fn wait_for_rule(rule: &str) {
     for _ in 0..600 {
-        let output = Command::new("iptables-save").args(["-t", "nat"]).output().unwrap();
-        if String::from_utf8_lossy(&output.stdout).contains(rule) {
+        let backends = snapshot_rules(IpFamily::V4, &HostExec, &search_path()).unwrap();
+        if backends.iter().any(|backend| backend.saved.rules.to_string().contains(rule)) {
             return;
         }
         thread::sleep(Duration::from_millis(100));

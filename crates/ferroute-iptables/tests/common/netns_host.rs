@@ -12,12 +12,11 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, ProxySettings};
-use ferroute_host::KernelCounters;
 use ferroute_iptables::{
     GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, RuleSet,
     exec::{
-        Backend, CleanupError, CleanupScope, Exec, Exit, Invocation, ProgramError, RuleAccess, clean_up,
-        remove_counters, search_path,
+        Backend, CleanupError, CleanupScope, Exec, Exit, Invocation, ProgramError, RuleAccess, clean_up, search_path,
+        snapshot_rules,
     },
     native::NativeRules,
 };
@@ -64,40 +63,38 @@ impl NetnsHost {
         self.dataplane_with(family, settings, |_, _| {})
     }
 
-    /// Like [`NetnsHost::dataplane`], with changed programs or host.
+    /// Like [`NetnsHost::dataplane`], with changed programs, if there are any, or host.
     pub(crate) fn dataplane_with(
         &self,
         family: IpFamily,
         settings: &ProxySettings,
-        change: impl FnOnce(&mut IptablesPrograms, &mut HostAccess) + Send,
+        change: impl FnOnce(Option<&mut IptablesPrograms>, &mut HostAccess) + Send,
     ) -> IptablesDataplane {
         self.netns.run(|| {
-            let mut programs =
-                IptablesPrograms::find_backend(family, self.way.backend(), &HostExec, &search_path()).unwrap();
+            let mut programs = self.programs(family);
             let mut host = HostAccess::open().unwrap();
             host.now = self.clock.clone().reader();
-            change(&mut programs, &mut host);
-            let access = self.access(programs, Arc::new(LoggingExec { calls: self.calls.clone() }));
+            change(programs.as_mut(), &mut host);
+            let access = access(family, programs, Arc::new(LoggingExec { calls: self.calls.clone() }));
             IptablesDataplane::new(access, settings.clone(), host, self.generations.clone())
         })
     }
 
-    fn access(&self, programs: IptablesPrograms, exec: Arc<dyn Exec>) -> RuleAccess {
+    /// The programs that write the rules.
+    fn programs(&self, family: IpFamily) -> Option<IptablesPrograms> {
         match self.way {
-            Way::Programs(_) => RuleAccess::programs(programs, exec),
-            Way::Netlink => RuleAccess::netlink(NativeRules::open(programs.family).unwrap()),
+            Way::Programs(backend) => {
+                Some(IptablesPrograms::find_backend(family, backend, &HostExec, &search_path()).unwrap())
+            }
+            Way::Netlink => None,
         }
     }
 
     /// Removes all rules of all proxies and returns the errors.
     pub(crate) fn clean_up(&self, family: IpFamily) -> Vec<CleanupError> {
         self.netns.run(|| {
-            let programs =
-                IptablesPrograms::find_backend(family, self.way.backend(), &HostExec, &search_path()).unwrap();
-            let errors = clean_up(&self.access(programs, Arc::new(HostExec)), CleanupScope::Everything).errors;
-            // The kernel refuses to delete counters that rules of the other family use.
-            let _ = remove_counters(&mut KernelCounters::open().unwrap().unwrap());
-            errors
+            let access = access(family, self.programs(family), Arc::new(HostExec));
+            clean_up(&access, CleanupScope::Everything).errors
         })
     }
 
@@ -125,10 +122,21 @@ impl NetnsHost {
         self.netns.feed(&self.program(family, "-restore"), &["--noflush"], input);
     }
 
-    /// Returns the rules of all programs.
+    /// Returns the rules of all programs, as `iptables-save` prints them where it is installed.
     pub(crate) fn rules(&self, family: IpFamily) -> RuleSet {
-        let text = self.netns.command(&self.program(family, "-save"), &[]);
-        RuleSet::parse_save(family, &text).unwrap()
+        let program = self.program(family, "-save");
+        if self.way == Way::Netlink && !search_path().iter().any(|directory| directory.join(&program).exists()) {
+            let mut backends = self.netns.run(|| snapshot_rules(family, &HostExec, &[])).unwrap();
+            return backends.pop().map_or_else(|| RuleSet::new(family), |backend| backend.saved.rules);
+        }
+        RuleSet::parse_save(family, &self.netns.command(&program, &[])).unwrap()
+    }
+}
+
+fn access(family: IpFamily, programs: Option<IptablesPrograms>, exec: Arc<dyn Exec>) -> RuleAccess {
+    match programs {
+        Some(programs) => RuleAccess::programs(programs, exec),
+        None => RuleAccess::netlink(NativeRules::open(family).unwrap()),
     }
 }
 

@@ -75,11 +75,7 @@ fn check_takeover(mode: Mode, add_leftovers: fn(&NetNs), has_leftovers: fn(&NetN
 
 fn no_request_fails_during_takeover_from_kube_proxy_iptables(mode: Mode) {
     // This chain is not of a Service in the test.
-    check_takeover(mode, leftovers::iptables, |node| {
-        ["iptables-save", "ip6tables-save"]
-            .iter()
-            .any(|program| node.command(program, &[]).contains("KUBE-SVC-4LVCYZMTA5CQO6SX"))
-    });
+    check_takeover(mode, leftovers::iptables, |node| rules::saved(node).concat().contains("KUBE-SVC-4LVCYZMTA5CQO6SX"));
 }
 
 fn no_request_fails_during_takeover_from_kube_proxy_nftables(mode: Mode) {
@@ -128,7 +124,7 @@ fn leftovers_of_ipvs_are_removed_after_the_first_sync(mode: Mode) {
     });
     assert!(cluster.node.command("ipset", &["save"]).contains("KUBE-FOREIGN"));
     cluster.node.command("ip", &["link", "show", "kube-ipvs0"]);
-    let saved = cluster.node.command("iptables-save", &[]);
+    let [saved, _] = rules::saved(&cluster.node);
     for name in
         ["KUBE-NODE-PORT ", "KUBE-LOAD-BALANCER", "KUBE-IPVS", "KUBE-SOURCE-RANGES", "kube-proxy firewall rules"]
     {

@@ -1,5 +1,10 @@
-//! The rules in the node's kernel, as printed by the standard tools.
+//! The rules in the node's kernel, as printed by the standard tools where they are installed.
 
+use ferroute_core::IpFamily;
+use ferroute_iptables::{
+    HostExec,
+    exec::{search_path, snapshot_rules},
+};
 use ferroute_testing::NetNs;
 
 use crate::{Mode, wait};
@@ -22,8 +27,7 @@ pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
             rules
         }
         Mode::Iptables => {
-            let saved = ["iptables-save", "ip6tables-save"].map(|program| {
-                let text = node.command(program, &[]);
+            let saved = saved(node).map(|text| {
                 // The kubelet uses KUBE-FIREWALL, so the proxy does not remove it.
                 let is_foreign = |line: &str| ["KUBE-FIREWALL", "FOREIGN"].iter().any(|name| line.contains(name));
                 let is_of_proxy = |line: &&str| line.contains("KUBE-") && !is_foreign(line);
@@ -47,6 +51,19 @@ pub(crate) fn of_proxy(node: &NetNs, mode: Mode) -> Vec<String> {
             lines
         }
     }
+}
+
+/// Returns all iptables rules of both IP families as `iptables-save` prints them. Only where that is not installed, they are
+/// read in the way of the program that is tested.
+pub(crate) fn saved(node: &NetNs) -> [String; 2] {
+    let path = search_path();
+    [("iptables-save", IpFamily::V4), ("ip6tables-save", IpFamily::V6)].map(|(program, family)| {
+        if path.iter().any(|directory| directory.join(program).exists()) {
+            return node.command(program, &[]);
+        }
+        let backends = node.run(|| snapshot_rules(family, &HostExec, &path).unwrap());
+        backends.iter().map(|backend| backend.saved.rules.to_string()).collect()
+    })
 }
 
 /// Replaces the ports of listeners, which differ after each start.
@@ -114,8 +131,7 @@ impl ForeignRules {
 
     /// Lists the rules that exist.
     pub(crate) fn list(&self, node: &NetNs) -> Vec<String> {
-        let saved = ["iptables-save", "ip6tables-save"].map(|program| node.command(program, &[]));
-        let saved = saved.concat();
+        let saved = saved(node).concat();
         let chains = saved.lines().filter(|line| line.contains("FOREIGN")).map(str::to_owned);
         let output = node.try_command("nft", &["list", "table", "inet", "foreign"]);
         let table = String::from_utf8(output.stdout).unwrap();

@@ -15,7 +15,7 @@ use crate::{
     http::{Response, get, get_as},
     in_each_mode,
     proxy::{FERROUTE, Files, Proxy, run_command},
-    slices,
+    rules, slices,
     traffic::{self, Connection},
     wait, web, web_tcp,
 };
@@ -95,8 +95,7 @@ fn metrics_follow_changes(mode: Mode) {
     assert!(second.get("kubeproxy_proxy_healthz_total{code=\"200\"}") > 0.0, "wait_synced requests it");
     match mode {
         Mode::Iptables | Mode::Userspace => {
-            let saved =
-                ["iptables-save", "ip6tables-save"].map(|program| case.cluster.node.command(program, &[])).concat();
+            let saved = rules::saved(&case.cluster.node).concat();
             let rules = saved.lines().filter(|line| line.starts_with("-A KUBE-")).count();
             let series = ["filter", "nat"].into_iter().flat_map(|table| {
                 ["IPv4", "IPv6"].map(|family| format!("{{ip_family=\"{family}\",table=\"{table}\"}}"))
