@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ferroute_core::{NodePortAddresses, ProxySettings};
+use ferroute_core::{FlowtableSettings, NodePortAddresses, ProxySettings};
 use ipnet::IpNet;
 use serde::Serialize;
 
@@ -61,6 +61,8 @@ pub struct Resolved {
     /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none. Set
     /// by a flag of Ferroute, not by a field of the configuration.
     pub connection_counters: Option<NonZeroUsize>,
+    /// In nftables mode, lets packets of established connections skip the hooks; `None` if none may. Set by flags of Ferroute.
+    pub flowtable: Option<FlowtableSettings>,
     /// Read and write iptables rules with the iptables programs only. Set by a flag of Ferroute as well.
     pub require_iptables_programs: bool,
 }
@@ -265,6 +267,7 @@ impl KubeProxyConfiguration {
             logging,
             allow_external_ips: self.feature_gates.get(EXTERNAL_IPS_GATE).copied().unwrap_or(true),
             connection_counters: None,
+            flowtable: None,
             require_iptables_programs: false,
         })
     }

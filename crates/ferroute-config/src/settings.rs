@@ -7,6 +7,7 @@ use crate::{
     flags::{EFFECTIVE_WITH_CONFIG, RawArgs, RunArgs, SettingsArgs, is_kube_proxy_flag},
 };
 use anyhow::Context;
+use ferroute_core::FlowtableSettings;
 
 /// A resolved configuration and its warnings.
 pub struct Settings {
@@ -91,6 +92,10 @@ impl Settings {
     /// Applies Ferroute's own flags, with or without a file.
     fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
         self.resolved.connection_counters = args.nftables_connection_counters;
+        self.resolved.flowtable = (!args.nftables_flowtable.is_empty()).then(|| FlowtableSettings {
+            devices: args.nftables_flowtable.clone(),
+            packets: args.nftables_flowtable_packets,
+        });
         self.resolved.require_iptables_programs = args.iptables_programs.0;
         self
     }

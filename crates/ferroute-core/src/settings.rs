@@ -1,6 +1,8 @@
 use std::net::IpAddr;
 
-use crate::{IpFamily, LocalTraffic, LocalTrafficDetector, NodePortAddresses, NodePortMatch, NodeView};
+use crate::{
+    InterfacePattern, IpFamily, LocalTraffic, LocalTrafficDetector, NodePortAddresses, NodePortMatch, NodeView,
+};
 
 /// The settings that rules of every mode depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +17,15 @@ pub struct ProxySettings {
     pub node_port_addresses: NodePortAddresses,
     /// Method of recognising packets from local pods.
     pub detector: LocalTrafficDetector,
+}
+
+/// The settings of the flowtable of nftables mode: packets of established connections to Services skip the kernel's hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowtableSettings {
+    /// The devices on which such packets arrive. Others pass the hooks.
+    pub devices: Vec<InterfacePattern>,
+    /// The number of packets of a connection, in both directions, that pass the hooks before.
+    pub packets: u32,
 }
 
 impl Default for ProxySettings {

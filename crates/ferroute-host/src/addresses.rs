@@ -3,6 +3,8 @@ use std::net::IpAddr;
 use ferroute_core::error_chain;
 use ferroute_netlink::{AsyncSubscription, Drained, Error, Message, Protocol, Request, Socket, Subscription};
 
+use crate::routes::IFINFOMSG_LENGTH;
+
 /// An error of the host's address list.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
@@ -202,9 +204,6 @@ pub const SERVICE_DEVICE: &str = "kube-ipvs0";
 
 /// The notifications of changed addresses.
 const ADDRESS_GROUPS: [u32; 2] = [libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
-
-/// `sizeof(struct ifinfomsg)` (`include/uapi/linux/rtnetlink.h`).
-const IFINFOMSG_LENGTH: usize = 16;
 
 /// `sizeof(struct ifaddrmsg)`: address family at offset 0, interface index at 4 (`include/uapi/linux/if_addr.h`).
 pub(crate) const IFADDRMSG_LENGTH: usize = 8;

@@ -1,4 +1,4 @@
-//! The proxy's interface to its host: addresses, routes, sysctls, listening sockets, packet counters, connection tracking,
+//! The proxy's interface to its host: addresses, devices, routes, sysctls, listening sockets, packet counters, connection tracking,
 //! the generation of the nf_tables ruleset, the node name, firewalld, child programs, and the resource usage and limits of
 //! the process.
 //!
@@ -23,6 +23,7 @@ mod bus;
 pub mod conntrack;
 mod counters;
 mod descriptors;
+mod devices;
 mod firewalld;
 mod generation;
 mod held_port;
@@ -39,6 +40,7 @@ pub use addresses::{AddressError, AddressWatch, HostAddresses, KernelAddresses, 
 pub use blocking::run_blocking;
 pub use counters::{Counter, CounterError, KernelCounters, PacketCounters};
 pub use descriptors::{DescriptorLimitError, raise_descriptor_limit};
+pub use devices::{Device, DeviceError, HostDevices, KernelDevices};
 pub use firewalld::watch_firewalld;
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration};
 pub use held_port::{HeldPort, HoldError};

@@ -129,6 +129,6 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Erro
 }
 
 /// `sizeof(struct ifinfomsg)`: interface index at offset 4.
-const IFINFOMSG_LENGTH: usize = 16;
+pub(crate) const IFINFOMSG_LENGTH: usize = 16;
 /// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
 const RTMSG_LENGTH: usize = 12;

@@ -31,6 +31,12 @@ from_libc!(u8:
     NFT_MSG_NEWSET NFT_MSG_GETSET NFT_MSG_DELSET
     NFT_MSG_NEWSETELEM NFT_MSG_GETSETELEM NFT_MSG_DELSETELEM
 );
+/// `NFT_MSG_NEWFLOWTABLE`
+pub const NFT_MSG_NEWFLOWTABLE: u8 = 22;
+/// `NFT_MSG_GETFLOWTABLE`
+pub const NFT_MSG_GETFLOWTABLE: u8 = 23;
+/// `NFT_MSG_DELFLOWTABLE`
+pub const NFT_MSG_DELFLOWTABLE: u8 = 24;
 
 // enum nft_list_attributes, nft_table_attributes, nft_hook_attributes, nft_chain_attributes, nft_rule_attributes
 attributes! {
@@ -95,6 +101,23 @@ attributes! {
     NFTA_VERDICT_CHAIN = 2,
 }
 
+// enum nft_flowtable_attributes, nft_flowtable_hook_attributes, nft_devices_attributes, nft_offload_attributes
+attributes! {
+    NFTA_FLOWTABLE_TABLE = 1,
+    NFTA_FLOWTABLE_NAME = 2,
+    NFTA_FLOWTABLE_HOOK = 3,
+    NFTA_FLOWTABLE_FLAGS = 7,
+    NFTA_FLOWTABLE_HOOK_NUM = 1,
+    NFTA_FLOWTABLE_HOOK_PRIORITY = 2,
+    NFTA_FLOWTABLE_HOOK_DEVS = 3,
+    NFTA_DEVICE_NAME = 1,
+    NFTA_FLOW_TABLE_NAME = 1,
+}
+/// `NFT_FLOWTABLE_COUNTER`
+pub const NFT_FLOWTABLE_COUNTER: u32 = 1 << 1;
+/// `NF_NETDEV_INGRESS` of `include/uapi/linux/netfilter.h`.
+pub const NF_NETDEV_INGRESS: u32 = 0;
+
 // enum nft_expr_attributes and the attributes of each expression
 attributes! {
     NFTA_EXPR_NAME = 1,
@@ -109,6 +132,7 @@ attributes! {
     NFTA_BITWISE_OP = 6,
     NFTA_BYTEORDER_SREG = 1,
     NFTA_BYTEORDER_DREG = 2,
+    NFTA_BYTEORDER_OP = 3,
     NFTA_BYTEORDER_LEN = 4,
     NFTA_BYTEORDER_SIZE = 5,
     NFTA_CMP_SREG = 1,
@@ -138,6 +162,7 @@ attributes! {
     NFTA_META_SREG = 3,
     NFTA_CT_DREG = 1,
     NFTA_CT_KEY = 2,
+    NFTA_CT_DIRECTION = 3,
     NFTA_CT_SREG = 4,
     NFTA_FIB_DREG = 1,
     NFTA_FIB_RESULT = 2,
@@ -202,9 +227,18 @@ from_libc!(u32:
     NFT_META_PROTOCOL NFT_META_PRIORITY NFT_META_MARK NFT_META_IIFNAME NFT_META_OIFNAME NFT_META_NFPROTO
     NFT_META_L4PROTO
     NFT_PAYLOAD_NETWORK_HEADER NFT_PAYLOAD_TRANSPORT_HEADER
-    NFT_CT_STATE NFT_CT_STATUS
+    NFT_CT_STATE NFT_CT_STATUS NFT_CT_PROTO_DST NFT_CT_PKTS
     NFT_NG_RANDOM
 );
+
+/// `NFT_CT_DST_IP`
+pub const NFT_CT_DST_IP: u32 = 20;
+/// `NFT_CT_DST_IP6`
+pub const NFT_CT_DST_IP6: u32 = 22;
+/// `IP_CT_DIR_ORIGINAL` of `include/uapi/linux/netfilter/nf_conntrack_tuple_common.h`.
+pub const IP_CT_DIR_ORIGINAL: u8 = 0;
+/// `NFT_BYTEORDER_HTON`
+pub const NFT_BYTEORDER_HTON: u32 = 1;
 
 // enum nft_cmp_ops, nft_range_ops, nft_dynset_ops, nft_nat_types, nft_reject_types, nft_lookup_flags
 from_libc!(u32:

@@ -4,6 +4,7 @@
 //! program has committed a transaction since; only then the table is checked, and read and repaired if it was modified.
 
 mod commit;
+mod flowtable;
 mod resync;
 mod run;
 
@@ -11,14 +12,19 @@ use std::collections::HashMap;
 
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, Progress, RulesDigest, ServicePortName, ServiceTable, SyncReport,
+    error_chain,
 };
-use ferroute_host::{AddressError, HostAddresses};
+use ferroute_host::{AddressError, DeviceError, HostAddresses, HostDevices, KernelDevices};
 
-use self::run::{Pending, Run, TransactionSize};
+use self::{
+    flowtable::FlowtableDevices,
+    run::{Pending, Run, TransactionSize},
+};
 use crate::{
     kernel::{Consistency, ErrorKind, Kernel, KernelError, ListedChain, Listing, NetlinkError, NetlinkKernel},
     model::{ChainWithRules, Change, Name, TableId, Transaction},
     plan::{Context, NftablesSettings, Planner, SetId, TABLE},
+    probe::probe_flowtable,
 };
 
 /// The nftables mode for one IP family.
@@ -27,6 +33,8 @@ pub struct NftablesDataplane<K = NetlinkKernel> {
     table: TableId,
     settings: NftablesSettings,
     addresses: Box<dyn HostAddresses>,
+    /// The devices of the flowtable; `None` without a flowtable, or if it has none.
+    flowtable: Option<FlowtableDevices>,
     /// The applied state; `None` before the first sync and after a failure, when it is unknown.
     applied: Option<Applied>,
     transaction_size: TransactionSize,
@@ -57,19 +65,45 @@ enum Failure<E: KernelError> {
     ChangedWhileReading { set: Name },
 }
 
+/// Why the mode could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The kernel's nf_tables are not accessible.
+    #[error(transparent)]
+    Kernel(#[from] NetlinkError),
+    /// The host's devices are not accessible.
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
+}
+
 impl NftablesDataplane {
     /// Opens the kernel's nf_tables in the calling thread's network namespace. `addresses` are read at each resync and
-    /// when the Node changes.
+    /// when the Node changes. Where the kernel supports no flowtables, that is logged, and there is none.
     ///
     /// # Errors
     ///
     /// The netlink sockets could not be opened, or the kernel does not support nf_tables.
     pub fn open(
         family: IpFamily,
-        settings: NftablesSettings,
+        mut settings: NftablesSettings,
         addresses: Box<dyn HostAddresses>,
-    ) -> Result<Self, NetlinkError> {
-        Ok(Self::with_kernel(NetlinkKernel::open()?, family, settings, addresses))
+    ) -> Result<Self, OpenError> {
+        let mut kernel = NetlinkKernel::open()?;
+        if settings.flowtable.is_some()
+            && let Err(error) = probe_flowtable(&mut kernel, family)
+        {
+            tracing::warn!(
+                %family, error = error_chain(&error),
+                "the kernel supports no flowtables; all packets of connections pass its hooks"
+            );
+            settings.flowtable = None;
+        }
+        let devices = settings.flowtable.is_some().then(KernelDevices::open).transpose()?;
+        let dataplane = Self::with_kernel(kernel, family, settings, addresses);
+        Ok(match devices {
+            Some(devices) => dataplane.with_devices(Box::new(devices)),
+            None => dataplane,
+        })
     }
 }
 
@@ -86,10 +120,17 @@ impl<K: Kernel> NftablesDataplane<K> {
             table: TableId { family, name: TABLE },
             settings,
             addresses,
+            flowtable: None,
             applied: None,
             transaction_size: TransactionSize::default(),
             progress: Progress::default(),
         }
+    }
+
+    /// Adds those of the host's devices to the flowtable that the settings name. Has no effect without a flowtable.
+    pub fn with_devices(mut self, devices: Box<dyn HostDevices>) -> Self {
+        self.flowtable = self.settings.flowtable.clone().map(|settings| FlowtableDevices::new(settings, devices));
+        self
     }
 
     /// Returns the kernel.
@@ -155,7 +196,8 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
-        let Run { mut report, elements, expected_generation, .. } = run;
+        let Run { mut report, elements, mut expected_generation, .. } = run;
+        self.attach_devices(&mut expected_generation);
         let no_local_endpoints = planner.no_local_endpoints();
         report.no_local_internal = no_local_endpoints.internal;
         report.no_local_external = no_local_endpoints.external;
@@ -245,9 +287,11 @@ impl Applied {
     fn matches(&self, listing: &Listing) -> bool {
         let chains = self.planner.chains();
         let unused = self.planner.unused_chains().len();
+        let flowtable = self.planner.flowtable();
         let family = self.planner.context().family;
         listing.chains.len() == chains.len() + unused
             && listing.sets.len() == self.planner.sets().len()
+            && listing.flowtables.iter().map(|listed| &listed.name).eq(flowtable.iter().map(|own| &own.name))
             && chains.iter().all(|chain| {
                 let listed = listing.chains.iter().find(|listed| listed.name == chain.chain.name);
                 listed.is_some_and(|listed| has_rules(listed, chain, family))
@@ -273,6 +317,12 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         self.is_modified()
             .map_err(|error| DataplaneError::Read { rules: format!("table {}", self.table), source: error.into() })
+    }
+
+    fn maintain(&mut self) {
+        let Some(Applied { mut generation, planner, elements }) = self.applied.take() else { return };
+        self.attach_devices(&mut generation);
+        self.applied = Some(Applied { generation, planner, elements });
     }
 
     fn progress(&self) -> Option<Progress> {

@@ -13,7 +13,7 @@ pub use memory::{MemoryError, MemoryKernel, MemoryTable};
 pub use netlink::{NetlinkError, NetlinkKernel};
 pub use snapshot::{TableFamily, TableSnapshot};
 
-use crate::model::{Chain, Change, Element, Key, Name, Rule, Set, TableId, Transaction};
+use crate::model::{Chain, Change, Element, Flowtable, Key, Name, Rule, Set, TableId, Transaction};
 pub use crate::wire::EncodedRule;
 
 /// An nf_tables implementation.
@@ -28,7 +28,7 @@ pub trait Kernel: Send {
     /// by one; after `u32::MAX` follows 1.
     fn generation(&mut self) -> Result<u32, Self::Error>;
 
-    /// Lists the chains, rules and sets of a table, without elements; `None` if the table does not exist.
+    /// Lists the chains, rules, sets and flowtables of a table, without elements; `None` if the table does not exist.
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error>;
 
     /// Dumps the elements of a set, in no particular order. `set` is the set's declaration.
@@ -102,6 +102,8 @@ pub struct Listing {
     pub chains: Vec<ListedChain>,
     /// The sets and maps.
     pub sets: Vec<ListedSet>,
+    /// The flowtables with their devices.
+    pub flowtables: Vec<Flowtable>,
 }
 
 /// A chain as the kernel lists it.

@@ -61,6 +61,7 @@
 //! | `hairpin` | address . address . protocol . port | connections of this node's endpoints to themselves |
 //! | `cluster-ips` | address | cluster IPs, to masquerade external clients and to reject unknown ports |
 //! | `node-port-addresses` | address | addresses that serve node ports, unless all local ones do |
+//! | `flow-services`, `flow-node-ports` | frontend | frontends over TCP; only with a flowtable |
 //! | `slots` | list . index | slot of an endpoint, number:list, for Services with session affinity |
 //! | `sticky-N` | list | lists with an affinity timeout of N seconds |
 //! | `new-clients-N` | list | the same, with a limit for clients that are not in `affinity` |
@@ -107,6 +108,17 @@
 //! the list's share of the map, and the other half flows in during N seconds, so that no more clients than the share are
 //! in the map at a time. Clients beyond are served without affinity.
 //!
+//! # Flowtable
+//!
+//! With [`NftablesSettings::flowtable`](plan::NftablesSettings::flowtable), chain `filter-forward` adds connections through a
+//! Service to flowtable `established` once they have had enough packets. Their further packets that arrive on a device of the
+//! flowtable are translated and forwarded at its ingress hook, past all other hooks, until one of them ends the connection
+//! or none has come for 30 s. Only TCP: an entry of connection tracking cannot be deleted while its connection is in a
+//! flowtable, and those of UDP flows to removed endpoints must be.
+//!
+//! The devices are added in transactions of their own, because one that has just been deleted makes the kernel refuse the
+//! transaction.
+//!
 //! # Changes
 //!
 //! All changes are written through netlink, one transaction per sync. The first sync writes the API server and DNS first,
@@ -132,6 +144,7 @@
 //! | --- | --- |
 //! | ranges in concatenations: `source-ranges` | 5.6 |
 //! | counters of the elements of a map: connection counters | 5.7 |
+//! | flowtables without devices, and changes of their devices: only with a flowtable | 5.8 |
 //! | comments of chains, by which a restarted proxy recognises its own chains | 5.10 |
 //!
 //! Neither newer messages, such as those that delete an object if it exists (6.3), nor newer attributes are used.
@@ -188,7 +201,7 @@ pub mod testing;
 mod wire;
 
 pub use connections::{ConnectionReader, ConnectionTotals};
-pub use dataplane::NftablesDataplane;
+pub use dataplane::{NftablesDataplane, OpenError};
 pub use model::{ClassId, DataType, Value};
 pub use probe::{MINIMUM_KERNEL, ProbeError, probe};
 pub use remove::{TableOwner, delete_table};

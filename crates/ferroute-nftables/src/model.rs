@@ -5,6 +5,7 @@
 //! network plugins' rules, so that their tables can be evaluated. The rest is [`Opaque`].
 
 mod chain;
+mod flowtable;
 mod name;
 mod rule;
 mod set;
@@ -13,9 +14,11 @@ mod transaction;
 mod value;
 
 pub use chain::{BaseChain, Chain, ChainType, ChainWithRules, Hook, Policy, Verdict};
+pub use ferroute_core::InterfacePattern;
+pub use flowtable::Flowtable;
 pub(crate) use name::Printable;
 pub use name::{Comment, Name};
-pub use rule::{CmpOp, Expression, Field, InterfacePattern, Match, Opaque, Outcome, RejectWith, Rule, Statement};
+pub use rule::{CmpOp, Expression, Field, Match, Opaque, Outcome, RejectWith, Rule, Statement};
 pub(crate) use set::length;
 pub use set::{Data, Element, KeyText, Limit, Set, SetData, SetKind};
 pub(crate) use text::join;

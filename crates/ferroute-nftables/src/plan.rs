@@ -52,5 +52,7 @@ pub fn render(table: &ServiceTable, settings: &NftablesSettings, host: &[IpAddr]
     transaction
 }
 
+/// The name of the table's flowtable.
+pub(crate) const FLOWTABLE: Name = Name::fixed("established");
 /// The name of Ferroute's tables, one per IP family. No other program uses them.
 pub const TABLE: Name = Name::fixed("ferroute");

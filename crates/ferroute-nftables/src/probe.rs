@@ -14,8 +14,8 @@ use ipnet::IpNet;
 
 use crate::{
     kernel::{ErrorKind, Kernel, KernelError, ListedRule, Listing},
-    model::{Change, Name, TableId, Transaction},
-    plan::{NftablesSettings, render},
+    model::{Chain, ChainType, Change, Flowtable, Hook, Name, Rule, Statement, TableId, Transaction},
+    plan::{FLOWTABLE, NftablesSettings, render},
 };
 
 /// The first kernel with everything that the mode needs, see [the crate's documentation](crate#required-kernel). It is for
@@ -75,6 +75,22 @@ pub fn probe<K: Kernel>(
         Some(listing) if is_unchanged => compare(&transaction, &listing),
         _ => Ok(()),
     }
+}
+
+/// Checks whether a kernel supports flowtables (`CONFIG_NF_FLOW_TABLE`, `CONFIG_NFT_FLOW_OFFLOAD`), by creating one without
+/// devices and deleting it in the same transaction.
+///
+/// # Errors
+///
+/// The kernel refuses it.
+pub(crate) fn probe_flowtable<K: Kernel>(kernel: &mut K, family: IpFamily) -> Result<(), K::Error> {
+    let mut transaction = Transaction::new(TableId { family, name: TABLE });
+    transaction.changes.extend([Change::AddTable(None), Change::DeleteTable, Change::AddTable(None)]);
+    transaction.push(Change::AddFlowtable(Flowtable { name: FLOWTABLE, devices: Vec::new() }));
+    let rule = Rule::new([Statement::FlowAdd(FLOWTABLE)]);
+    transaction.add_chain(Chain::new(Name::fixed("offload")).base(ChainType::Filter, Hook::Forward, 0).rules([rule]));
+    transaction.push(Change::DeleteTable);
+    kernel.commit(&transaction)
 }
 
 /// Compares the objects that a transaction created with those in the kernel.

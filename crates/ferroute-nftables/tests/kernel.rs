@@ -132,7 +132,7 @@ proptest! {
     fn rendered_table_loaded_by_nft_needs_no_change(
         cluster in arbitrary::cluster(), proxy in arbitrary::settings(), counters: bool,
     ) {
-        let (ns, settings) = (NetNs::new(), NftablesSettings { proxy, counters });
+        let (ns, settings) = (NetNs::new(), NftablesSettings { proxy, counters, flowtable: None });
         for family in IpFamily::BOTH {
             let mut table = cluster.table(family);
             let networks = ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse::<IpNet>().unwrap());

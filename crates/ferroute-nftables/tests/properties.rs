@@ -8,8 +8,8 @@ use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
 
 use common::{Host, SharedKernel, contents, settings, table_id};
 use ferroute_core::{
-    Changes, Dataplane, IpFamily, NodePortAddresses, ServicePort, ServicePortEntry, ServicePortName, ServiceTable,
-    Tracker,
+    Changes, Dataplane, FlowtableSettings, IpFamily, NodePortAddresses, ServicePort, ServicePortEntry, ServicePortName,
+    ServiceTable, Tracker,
     testing::{arbitrary, endpoint, node, port_name, service_port},
     tracker::TrackerEvent,
 };
@@ -26,18 +26,17 @@ fn dataplane<K: Kernel>(kernel: K, family: IpFamily, settings: NftablesSettings)
 }
 
 fn any_settings() -> impl Strategy<Value = NftablesSettings> {
-    (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(masquerade_all, localhost, all, counters)| {
-            let mut settings = settings();
-            settings.proxy.masquerade_all = masquerade_all;
-            settings.proxy.localhost_node_ports = localhost;
-            if all {
-                settings.proxy.node_port_addresses = NodePortAddresses::All;
-            }
-            settings.counters = counters;
-            settings
-        },
-    )
+    any::<[bool; 5]>().prop_map(|[masquerade_all, localhost, all, counters, flowtable]| {
+        let mut settings = settings();
+        settings.proxy.masquerade_all = masquerade_all;
+        settings.proxy.localhost_node_ports = localhost;
+        if all {
+            settings.proxy.node_port_addresses = NodePortAddresses::All;
+        }
+        settings.counters = counters;
+        settings.flowtable = flowtable.then(|| FlowtableSettings { devices: Vec::new(), packets: 20 });
+        settings
+    })
 }
 
 /// Sets some of the cluster's service CIDRs.
@@ -195,7 +194,7 @@ proptest! {
             let table = kernel.table(&table_id(family)).unwrap();
             let numbers: BTreeSet<&str> = table.chains().filter_map(|chain| count_in(&chain.chain.name)).collect();
             let fixed = table.chains().filter(|chain| count_in(&chain.chain.name).is_none()).count();
-            prop_assert!((14..=17).contains(&fixed), "{fixed}");
+            prop_assert!((14..=18).contains(&fixed), "{fixed}");
             prop_assert!(table.chains().count() - fixed <= KINDS * numbers.len());
         }
     }

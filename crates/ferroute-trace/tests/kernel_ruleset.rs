@@ -128,7 +128,7 @@ fn world() -> World {
 }
 
 fn load_planned(world: &World, family: IpFamily, node: &NetNs) {
-    let settings = NftablesSettings { proxy: world.settings.clone(), counters: true };
+    let settings = NftablesSettings { proxy: world.settings.clone(), counters: true, flowtable: None };
     let mut table = cluster(family).table(family);
     let network = match family {
         IpFamily::V4 => "10.96.0.0/16",

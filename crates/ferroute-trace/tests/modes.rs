@@ -57,7 +57,7 @@ impl<'a> Modes<'a> {
         let networks: Vec<IpNet> =
             if with_service_cidrs { CLUSTER_IPS.map(|net| net.parse().unwrap()).into() } else { Vec::new() };
         services.service_cidrs = of_family(&networks, family);
-        let settings = NftablesSettings { proxy: world.settings.clone(), counters: false };
+        let settings = NftablesSettings { proxy: world.settings.clone(), ..NftablesSettings::default() };
         let mut nftables = MemoryKernel::new();
         nftables.commit(&ferroute_nftables::plan::render(&services, &settings, &world.addresses())).unwrap();
         let userspace = Relayed::new(cluster, world, family);

@@ -66,7 +66,7 @@ fn main() {
         (port_name(&format!("bench/s{port}:tcp")), entry(service, [endpoint(&format!("10.244.0.2:{port}"))]))
     });
     let table = table(IpFamily::V4, node("node-1"), entries);
-    let settings = NftablesSettings { proxy: Default::default(), counters: false };
+    let settings = NftablesSettings::default();
     let addresses = ["192.168.0.1".parse().unwrap(), "10.244.0.1".parse().unwrap()];
     node_ns.run(|| NetlinkKernel::open().unwrap().commit(&render(&table, &settings, &addresses)).unwrap());
 

@@ -3,6 +3,7 @@
 use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::{Args, Parser};
+use ferroute_core::InterfacePattern;
 
 use super::{ProxyFlags, RawArgs, values::Switch};
 use crate::{ClientConnectionConfiguration, GoDuration};
@@ -34,6 +35,17 @@ pub struct RunArgs {
     /// the rest. By default, connections are not counted.
     #[arg(long, value_name = "COUNT")]
     pub nftables_connection_counters: Option<NonZeroUsize>,
+    /// Devices on which established connections skip the kernel's hooks
+    ///
+    /// Names and prefixes such as eth0,cali*. In nftables mode, connections to Services over TCP are added to a flowtable, and
+    /// their packets that arrive on these devices are translated and forwarded without any rule of the host.
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    pub nftables_flowtable: Vec<InterfacePattern>,
+    /// Packets of a connection before it is added to the flowtable
+    ///
+    /// Packets of both directions count. Short connections then cost nothing.
+    #[arg(long, value_name = "COUNT", default_value_t = 20, requires = "nftables_flowtable")]
+    pub nftables_flowtable_packets: u32,
     /// Run the iptables programs where netlink would do
     ///
     /// By default, iptables, ipvs and userspace mode read and write the rules of such hosts by netlink, which is faster and

@@ -50,6 +50,7 @@ fn default_mode_is_iptables_with_its_defaults() {
         logging: Logging { format: LogFormat::Text, verbosity: 0 },
         allow_external_ips: true,
         connection_counters: None,
+        flowtable: None,
         require_iptables_programs: false,
     };
     assert_eq!(defaults().resolve(), Ok(expected));

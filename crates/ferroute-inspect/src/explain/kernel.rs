@@ -198,9 +198,7 @@ fn nftables_elements(
 ) -> Vec<ServiceRule> {
     let frontends: Vec<Key> =
         entry.service.frontends(port.protocol).map(|(_, frontend)| frontend_key(frontend)).collect();
-    let owns = |set: SetId, key: &Key| {
-        matches!(set, SetId::Services | SetId::NodePorts | SetId::Restricted) && frontends.contains(key)
-    };
+    let owns = |set: SetId, key: &Key| set.has_frontends() && frontends.contains(key);
     let number = |id: ClassId| ListNumber::from_class_id(id).map(|(number, _)| number);
     let numbers: BTreeSet<ListNumber> = elements
         .iter()
@@ -218,7 +216,9 @@ fn nftables_elements(
             key[..] == [address, address, Value::protocol(port.protocol), Value::Port(endpoint.port)]
         }),
         SetId::Dispatch | SetId::LocalDispatch | SetId::NodePortAddresses => false,
-        SetId::Services | SetId::NodePorts | SetId::Restricted => owns(set, key),
+        SetId::Services | SetId::NodePorts | SetId::Restricted | SetId::FlowServices | SetId::FlowNodePorts => {
+            owns(set, key)
+        }
         SetId::Lists
         | SetId::Endpoints(_)
         | SetId::Slots

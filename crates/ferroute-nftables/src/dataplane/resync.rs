@@ -20,7 +20,9 @@ impl<K: Kernel> NftablesDataplane<K> {
         let numbers = self.applied.take().map(|applied| applied.planner.numbers()).unwrap_or_default();
         let planner = Planner::new(self.context(table)?);
         let mut run = Run::new(HashMap::new(), Some(self.kernel.generation()?));
-        let Some(listing) = self.kernel.list_table(&self.table)? else {
+        let listing = self.kernel.list_table(&self.table)?;
+        self.restart_flowtable(listing.as_ref(), &mut run.expected_generation);
+        let Some(listing) = listing else {
             let mut transaction = self.transaction();
             planner.create_table(&mut transaction);
             return self.write_new_table(planner, table, transaction, run);
@@ -62,6 +64,7 @@ impl<K: Kernel> NftablesDataplane<K> {
         table: &ServiceTable,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
+        self.restart_flowtable(None, &mut run.expected_generation);
         let mut transaction = self.transaction();
         transaction.push(Change::DeleteTable);
         planner.create_table(&mut transaction);
@@ -248,6 +251,7 @@ impl Contents {
         transaction
             .changes
             .extend(sets.iter().filter(|set| !existing.contains(&set.name)).cloned().map(Change::AddSet));
+        let unused_flowtables = self.repair_flowtable(planner, transaction);
         let unused_chains = self.repair_chains(planner, transaction);
         let mut additions = Vec::new();
         planner.for_each_element(|set, element| {
@@ -273,7 +277,7 @@ impl Contents {
             .iter()
             .filter(|set| !planned.contains(&set.name))
             .map(|set| Change::DeleteSet(set.name.clone(), if set.is_map { SetOrMap::Map } else { SetOrMap::Set }));
-        unused_chains.into_iter().map(Change::DeleteChain).chain(unused_sets).collect()
+        unused_chains.into_iter().map(Change::DeleteChain).chain(unused_flowtables).chain(unused_sets).collect()
     }
 
     /// Removes and returns the element with the key of a planned one.
@@ -283,6 +287,19 @@ impl Contents {
             None => (Some(self.lists.remove(set, planned)?), None),
         };
         Some(Element { key: planned.key.clone(), data, comment })
+    }
+
+    /// Writes the flowtable if it is missing. Returns deletions of others.
+    fn repair_flowtable(&self, planner: &Planner, transaction: &mut Transaction) -> Vec<Change> {
+        let mut wanted = planner.flowtable();
+        let mut unused = Vec::new();
+        for listed in &self.listing.flowtables {
+            if wanted.take_if(|wanted| wanted.name == listed.name).is_none() {
+                unused.push(Change::DeleteFlowtable(listed.name.clone()));
+            }
+        }
+        transaction.changes.extend(wanted.map(Change::AddFlowtable));
+        unused
     }
 
     /// Writes the changes of chains and rules. Unused chains are flushed and returned.

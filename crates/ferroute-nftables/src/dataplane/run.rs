@@ -80,14 +80,18 @@ impl Run {
     /// Counts a committed transaction.
     pub(super) fn count(&mut self, transaction: &Transaction, took: Duration) {
         self.report.kernel_time += took;
-        // The kernel skips generation 0.
-        self.expected_generation = self.expected_generation.map(|generation| generation.checked_add(1).unwrap_or(1));
+        self.expected_generation = self.expected_generation.map(next_generation);
         for change in &transaction.changes {
             match change {
                 Change::AddTable(_) | Change::FlushChain(_) => {}
                 Change::DeleteTable => self.elements.clear(),
-                Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) => self.report.written += 1,
-                Change::DeleteChain(_) | Change::DeleteSet(..) => self.report.removed += 1,
+                Change::AddChain(_) | Change::AddRule(..) | Change::AddSet(_) | Change::AddFlowtable(_) => {
+                    self.report.written += 1;
+                }
+                Change::DeleteChain(_)
+                | Change::DeleteSet(..)
+                | Change::DeleteFlowtable(_)
+                | Change::DeleteDevices(_) => self.report.removed += 1,
                 Change::AddElement(set, _) => {
                     self.report.written += 1;
                     *self.elements.entry(set.clone()).or_default() += 1;
@@ -110,6 +114,11 @@ impl Run {
         }
         is_due
     }
+}
+
+/// Returns the kernel's generation after one more transaction. The kernel skips 0.
+pub(super) fn next_generation(generation: u32) -> u32 {
+    generation.checked_add(1).unwrap_or(1)
 }
 
 impl Default for TransactionSize {

@@ -1,6 +1,9 @@
 mod check;
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use self::check::{fit, overlap, set_of};
 
@@ -8,8 +11,8 @@ use super::{
     Consistency, Counter, ErrorKind, Kernel, KernelError, ListedChain, ListedRule, ListedSet, Listing, OnElement,
 };
 use crate::model::{
-    ChainWithRules, Change, Comment, Data, Element, Key, Name, Set, SetData, SetKind, TableId, Transaction, Verdict,
-    family_name, join,
+    ChainWithRules, Change, Comment, Data, Element, Flowtable, Key, Name, Set, SetData, SetKind, Statement, TableId,
+    Transaction, Verdict, family_name, join,
 };
 
 /// An in-memory implementation of [`Kernel`] that checks references and types as nf_tables does, and fails with the
@@ -26,6 +29,8 @@ pub struct MemoryTable {
     comment: Option<Comment>,
     chains: BTreeMap<Name, ChainWithRules>,
     sets: BTreeMap<Name, MemorySet>,
+    /// The devices of each flowtable.
+    flowtables: BTreeMap<Name, BTreeSet<Box<str>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +140,7 @@ impl Kernel for MemoryKernel {
                     element_count: Some(elements.len()),
                 })
                 .collect(),
+            flowtables: table.flowtables().collect(),
         }))
     }
 
@@ -181,6 +187,7 @@ impl MemoryTable {
                     (set.name.clone(), MemorySet { set, elements: by_key(elements).collect(), undecoded })
                 })
                 .collect(),
+            flowtables: BTreeMap::new(),
         }
     }
 
@@ -216,6 +223,12 @@ impl MemoryTable {
     /// Returns all sets and maps, sorted by name.
     pub fn sets(&self) -> impl Iterator<Item = &Set> {
         self.sets.values().map(|set| &set.set)
+    }
+
+    /// Returns all flowtables, sorted by name.
+    pub fn flowtables(&self) -> impl Iterator<Item = Flowtable> + '_ {
+        let flowtables = self.flowtables.iter();
+        flowtables.map(|(name, devices)| Flowtable { name: name.clone(), devices: devices.iter().cloned().collect() })
     }
 
     /// Returns the elements of a set, sorted by key; none if the set does not exist.
@@ -280,6 +293,20 @@ impl MemoryTable {
                 let used = self.statements().filter_map(set_of).any(|set| set == name);
                 if used { Err(ErrorKind::Busy) } else { Ok(()) }
             }
+            Change::AddFlowtable(Flowtable { name, devices }) => {
+                self.flowtables.entry(name.clone()).or_default().extend(devices.iter().cloned());
+                Ok(())
+            }
+            Change::DeleteDevices(Flowtable { name, devices }) => {
+                let existing = self.flowtables.get_mut(name).ok_or(ErrorKind::NotFound)?;
+                let are_removed = devices.iter().all(|device| existing.remove(device));
+                if are_removed { Ok(()) } else { Err(ErrorKind::NotFound) }
+            }
+            Change::DeleteFlowtable(name) => {
+                self.flowtables.remove(name).ok_or(ErrorKind::NotFound)?;
+                let is_used = self.statements().any(|used| matches!(used, Statement::FlowAdd(to) if to == name));
+                if is_used { Err(ErrorKind::Busy) } else { Ok(()) }
+            }
             Change::AddElement(set, element) => self.add_element(set, element),
             Change::DeleteElement(set, element) => {
                 let set = self.sets.get_mut(set).ok_or(ErrorKind::NotFound)?;
@@ -338,6 +365,11 @@ impl fmt::Display for TableText<'_> {
                 let elements: Vec<&Element> = elements.values().collect();
                 writeln!(f, "\t\telements = {{ {} }}", join(&elements, ",\n\t\t\t     "))?;
             }
+            writeln!(f, "\t}}\n")?;
+        }
+        for flowtable in self.table.flowtables() {
+            writeln!(f, "\tflowtable {} {{", flowtable.name)?;
+            flowtable.properties().iter().try_for_each(|property| writeln!(f, "\t\t{property}"))?;
             writeln!(f, "\t}}\n")?;
         }
         for ChainWithRules { chain, rules } in self.table.chains.values() {

@@ -5,7 +5,8 @@ use super::{Consistency, ErrorKind, Kernel, KernelError, Listing, OnElement};
 use crate::{
     model::{Change, Key, Set, TableId, Transaction},
     wire::{
-        self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_rule, parse_set, table_request,
+        self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_flowtable, parse_rule,
+        parse_set, table_request,
     },
 };
 
@@ -156,7 +157,13 @@ impl Kernel for NetlinkKernel {
                 parse_set(&message).map(Some)
             })
             .map_err(failed)?;
-        Ok(Some(Listing { chains, sets }))
+        let flowtables = self
+            .socket
+            .collect(&mut list_request(table.family.into(), &table.name, Listed::Flowtables), |message| {
+                parse_flowtable(&message).map(Some)
+            })
+            .map_err(failed)?;
+        Ok(Some(Listing { chains, sets, flowtables }))
     }
 
     fn dump_elements(

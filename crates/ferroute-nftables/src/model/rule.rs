@@ -1,6 +1,6 @@
 use std::{cmp::Ordering, fmt, net::IpAddr, time::Duration};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{InterfacePattern, IpFamily};
 use ipnet::IpNet;
 
 use super::{ClassId, Comment, DataType, Name, Value, Verdict};
@@ -33,6 +33,10 @@ pub enum Field {
     MetaPriority,
     /// `meta priority & mask`.
     PriorityBits(ClassId),
+    /// `ct original ip daddr` or `ct original ip6 daddr`: the destination before its translation.
+    CtOriginalDaddr,
+    /// `ct original proto-dst`: the destination port before its translation.
+    CtOriginalDport,
     /// `th sport`. The planner writes neither this field nor those below.
     Sport,
     /// `meta mark`.
@@ -137,6 +141,8 @@ pub enum Statement {
     },
     /// `reject`.
     Reject(RejectWith),
+    /// `flow add @flowtable`: later packets of the connection skip the hooks.
+    FlowAdd(Name),
     /// `notrack`.
     Notrack,
     /// A verdict.
@@ -239,6 +245,8 @@ pub enum Match {
     CtStateNew,
     /// `ct status dnat`.
     CtStatusDnat,
+    /// `ct packets > number`: the connection has had more packets than this in both directions.
+    CtPacketsAbove(u64),
     /// `meta mark & bits != 0`.
     MetaMark(u32),
     /// `meta nfproto`, in tables of family `inet`.
@@ -284,15 +292,6 @@ pub enum CmpOp {
     Gte,
 }
 
-/// An interface name or a prefix of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum InterfacePattern {
-    /// `"name"`.
-    Exact(Box<str>),
-    /// `"prefix*"`.
-    Prefix(Box<str>),
-}
-
 impl Statement {
     /// `masquerade fully-random`, as the planner writes it.
     pub const MASQUERADE: Self = Self::Masquerade { fully_random: true };
@@ -304,9 +303,9 @@ impl Field {
     /// Returns the type of the field's value in packets of an IP family.
     pub fn data_type(self, family: IpFamily) -> DataType {
         match self {
-            Self::Saddr | Self::SaddrNetwork(_) | Self::Daddr => DataType::address(family),
+            Self::Saddr | Self::SaddrNetwork(_) | Self::Daddr | Self::CtOriginalDaddr => DataType::address(family),
             Self::L4proto => DataType::InetProto,
-            Self::Dport | Self::Sport => DataType::InetService,
+            Self::Dport | Self::Sport | Self::CtOriginalDport => DataType::InetService,
             Self::MetaPriority | Self::PriorityBits(_) => DataType::ClassId,
             Self::Iifname | Self::Oifname => DataType::IfName,
             Self::MetaMark

@@ -91,6 +91,7 @@ impl RuleText<'_> {
                 write!(f, "dnat to {}", SocketAddr::new(*address, *port))
             }
             Statement::Snat(address) => write!(f, "snat to {address}"),
+            Statement::FlowAdd(flowtable) => write!(f, "flow add @{flowtable}"),
             Statement::Notrack => f.write_str("notrack"),
             Statement::Opaque(opaque) => write!(f, "[{}]", opaque.text),
             Statement::DnatMap { key, map } => write!(f, "dnat {ip} to {} map @{map}", self.key(key)),
@@ -120,6 +121,7 @@ impl RuleText<'_> {
             Match::FibDaddrLocal => f.write_str("fib daddr type local"),
             Match::CtStateNew => f.write_str("ct state new"),
             Match::CtStatusDnat => f.write_str("ct status dnat"),
+            Match::CtPacketsAbove(packets) => write!(f, "ct packets > {packets}"),
             Match::MetaMark(bits) => write!(f, "meta mark & {bits:#010x} != 0x00000000"),
             Match::Nfproto(IpFamily::V4) => f.write_str("meta nfproto ipv4"),
             Match::Nfproto(IpFamily::V6) => f.write_str("meta nfproto ipv6"),
@@ -164,6 +166,8 @@ impl RuleText<'_> {
             Field::L4proto => f.write_str("meta l4proto"),
             Field::Dport => f.write_str("th dport"),
             Field::Sport => f.write_str("th sport"),
+            Field::CtOriginalDaddr => write!(f, "ct original {ip} daddr"),
+            Field::CtOriginalDport => f.write_str("ct original proto-dst"),
             Field::MetaPriority => f.write_str("meta priority"),
             Field::PriorityBits(mask) => write!(f, "meta priority & {mask}"),
             Field::MetaMark => f.write_str("meta mark"),

@@ -2,7 +2,7 @@ use std::fmt;
 
 use ferroute_core::IpFamily;
 
-use super::{Chain, ChainWithRules, Comment, Element, Name, Rule, Set, family_name, join};
+use super::{Chain, ChainWithRules, Comment, Element, Flowtable, Name, Rule, Set, family_name, join};
 
 /// The family and name of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +41,12 @@ pub enum Change {
     AddSet(Set),
     /// Deletes a set or map. It must not be referenced.
     DeleteSet(Name, SetOrMap),
+    /// Creates a flowtable, or adds devices to an existing one.
+    AddFlowtable(Flowtable),
+    /// Removes these devices from a flowtable.
+    DeleteDevices(Flowtable),
+    /// Deletes a flowtable. It must not be referenced.
+    DeleteFlowtable(Name),
     /// Adds an element. An existing element with the same key must have the same data.
     AddElement(Name, Element),
     /// Deletes an element.
@@ -112,6 +118,14 @@ impl Change {
             Self::AddSet(set) => format!("add {} {table} {}{}", set.keyword(), set.name, block(&set.properties())),
             Self::DeleteSet(name, SetOrMap::Set) => format!("delete set {table} {name}"),
             Self::DeleteSet(name, SetOrMap::Map) => format!("delete map {table} {name}"),
+            Self::AddFlowtable(flowtable) => {
+                format!("add flowtable {table} {}{}", flowtable.name, block(&flowtable.properties()))
+            }
+            Self::DeleteDevices(flowtable) => {
+                let devices: Vec<String> = flowtable.device_property().into_iter().collect();
+                format!("delete flowtable {table} {}{}", flowtable.name, block(&devices))
+            }
+            Self::DeleteFlowtable(name) => format!("delete flowtable {table} {name}"),
             Self::AddElement(set, element) => format!("add element {table} {set} {{ {element} }}"),
             Self::DeleteElement(set, element) => {
                 // `nft` requires the data of a map's element here, but accepts no comment.

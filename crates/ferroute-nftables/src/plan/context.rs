@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use ferroute_core::{IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
+use ferroute_core::{FlowtableSettings, IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
 use ipnet::IpNet;
 
 use crate::model::{InterfacePattern, Match};
@@ -13,6 +13,8 @@ pub struct NftablesSettings {
     pub proxy: ProxySettings,
     /// Whether each frontend and endpoint gets a connection counter.
     pub counters: bool,
+    /// Lets packets of established connections skip the hooks; `None` if none may.
+    pub flowtable: Option<FlowtableSettings>,
 }
 
 /// The inputs of rules besides Services and endpoints. A change of them can affect the rules of all Services.
@@ -37,6 +39,8 @@ pub(crate) struct Context {
     pub(crate) service_networks: Vec<IpNet>,
     /// Whether elements have counters.
     pub(crate) counters: bool,
+    /// The number of packets after which a connection is added to the flowtable; `None` without one.
+    pub(crate) flowtable_packets: Option<u32>,
 }
 
 impl Context {
@@ -60,6 +64,7 @@ impl Context {
             node_ip: node.primary_address(family),
             service_networks: IpNet::aggregate(&table.service_cidrs),
             counters: settings.counters,
+            flowtable_packets: settings.flowtable.as_ref().map(|flowtable| flowtable.packets),
         }
     }
 

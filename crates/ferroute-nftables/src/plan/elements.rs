@@ -35,6 +35,10 @@ impl FrontendView<'_> {
         if plan.restricted {
             elements.push(element(SetId::Restricted, port.number.list(List::Cluster)));
         }
+        if plan.may_skip_hooks {
+            let set = if plan.frontend.address.is_some() { SetId::FlowServices } else { SetId::FlowNodePorts };
+            elements.push((set, Element::with_key(frontend_key(plan.frontend))));
+        }
         elements
     }
 }

@@ -9,7 +9,7 @@ use ferroute_core::{IpFamily, NodePortMatch};
 use ipnet::IpNet;
 
 use super::{
-    Context, MapName, SetId,
+    Context, FLOWTABLE, MapName, SetId,
     elements::SetElement,
     frontend::{FRONTEND, NODE_PORT, PROTOCOLS},
     kind::{ADMIT, CLIENT, Class, REFUSE, REMEMBER, dispatch_frontend, restricted, send},
@@ -36,6 +36,11 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
             .rules(cluster_ips(context)),
         Chain::new(MASQUERADING).comment("sources that endpoints could not answer to").rules(masquerading(context)),
     ];
+    if context.flowtable_packets.is_some() {
+        chains.push(
+            Chain::new(OFFLOAD).comment("connections whose packets may skip the hooks from now on").rules(offload()),
+        );
+    }
     if has_source_ranges {
         chains.extend(firewall_chains());
     }
@@ -68,7 +73,8 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     let clear_first = || Rule::new([vec![Match::CtStateNew.into()], clear_priority()].concat()).comment(PRIORITY);
     // The kernel itself sets the priority of IPv4 packets that it forwards, to that of their type of service.
     let clear_forwarded = (context.family == IpFamily::V6).then(clear_first);
-    let forwarded: Vec<Rule> = clear_forwarded.into_iter().chain([new(CLUSTER_IPS)]).collect();
+    let established = context.flowtable_packets.map(established);
+    let forwarded: Vec<Rule> = clear_forwarded.into_iter().chain([new(CLUSTER_IPS)]).chain(established).collect();
     let mut chains = vec![
         base("nat-prerouting", Nat, Hook::Prerouting, DNAT, [jump(SERVICES)]),
         base("nat-output", Nat, Hook::Output, DNAT, [jump(SERVICES)]),
@@ -156,6 +162,20 @@ fn masquerading(context: &Context) -> Vec<Rule> {
     ]
 }
 
+/// Both directions of a connection must have been seen, and short ones do not pay.
+fn established(packets: u32) -> Rule {
+    let conditions = [Match::CtStatusDnat, Match::CtPacketsAbove(packets.into())];
+    Rule::new(conditions.into_iter().map(Statement::from).chain([Verdict::Jump(OFFLOAD).into()]).collect::<Vec<_>>())
+}
+
+fn offload() -> [Rule; 2] {
+    let add = |frontend: &[Field], set| Rule::new([in_set(frontend, set, true), Statement::FlowAdd(FLOWTABLE)]);
+    [
+        add(&[Field::CtOriginalDaddr, Field::L4proto, Field::CtOriginalDport], SetId::FlowServices),
+        add(&[Field::L4proto, Field::CtOriginalDport], SetId::FlowNodePorts),
+    ]
+}
+
 /// Updates the clients of the affinity map.
 fn remember(sets: impl Iterator<Item = SetId>) -> ChainWithRules {
     let timeout = |set| if let SetId::Sticky(seconds) = set { Some(seconds) } else { None };
@@ -219,6 +239,7 @@ const SERVICES: Name = Name::fixed("services");
 const FIREWALL: Name = Name::fixed("firewall");
 const SOURCE_RANGES: Name = Name::fixed("source-ranges");
 const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
+const OFFLOAD: Name = Name::fixed("offload");
 const MASQUERADING: Name = Name::fixed("masquerading");
 
 /// `NF_IP_PRI_NAT_DST`, `dstnat` in `nft`.

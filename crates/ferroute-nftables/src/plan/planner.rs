@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
 
 use super::{
-    Context, Frontend, ListNumber, SetId, TABLE,
+    Context, FLOWTABLE, Frontend, ListNumber, SetId, TABLE,
     elements::{Difference, FrontendView, SetElement},
     existing::ExistingLists,
     fixed::{fixed_chains, fixed_elements},
@@ -12,7 +12,7 @@ use super::{
     port_plan::{Exposure, PortPlan},
     shared::{SharedObjects, Written, delete},
 };
-use crate::model::{ChainWithRules, Change, Comment, Element, Name, Set, TableId, Transaction, Value};
+use crate::model::{ChainWithRules, Change, Comment, Element, Flowtable, Name, Set, TableId, Transaction, Value};
 
 /// Computes the changes that bring a table from its current to its desired state.
 ///
@@ -92,6 +92,7 @@ impl Planner {
     /// Writes the objects that exist without any Service.
     pub(crate) fn create_table(&self, transaction: &mut Transaction) {
         transaction.push(Change::AddTable(Some(TABLE_COMMENT)));
+        transaction.changes.extend(self.flowtable().map(Change::AddFlowtable));
         transaction.changes.extend(self.sets().into_iter().map(Change::AddSet));
         for chain in fixed_chains(&self.context, self.shared.sets()) {
             transaction.add_chain(chain);
@@ -155,7 +156,7 @@ impl Planner {
     pub(crate) fn owner_of(&self, change: &Change) -> Option<ServicePortName> {
         let (Change::AddElement(set, element) | Change::DeleteElement(set, element)) = change else { return None };
         match SetId::from_name(set)? {
-            SetId::Services | SetId::NodePorts | SetId::Restricted => {
+            SetId::Services | SetId::NodePorts | SetId::Restricted | SetId::FlowServices | SetId::FlowNodePorts => {
                 self.owners.get(&frontend_from_key(&element.key)?).cloned()
             }
             SetId::Lists
@@ -279,7 +280,18 @@ impl Planner {
 
     /// Returns all sets and maps.
     pub(crate) fn sets(&self) -> Vec<Set> {
-        SetId::FIXED.into_iter().chain(self.shared.sets()).map(|id| id.declaration(&self.context)).collect()
+        let of_flowtable = self.flowtable().map(|_| SetId::OF_FLOWTABLE).into_iter().flatten();
+        SetId::FIXED
+            .into_iter()
+            .chain(of_flowtable)
+            .chain(self.shared.sets())
+            .map(|id| id.declaration(&self.context))
+            .collect()
+    }
+
+    /// Returns the flowtable without devices; `None` if there is none.
+    pub(crate) fn flowtable(&self) -> Option<Flowtable> {
+        self.context.flowtable_packets.map(|_| Flowtable { name: FLOWTABLE, devices: Vec::new() })
     }
 
     /// Returns all chains; the targets of jumps and gotos come first.

@@ -5,7 +5,9 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use ferroute_core::{Endpoint, FrontendKind, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits};
+use ferroute_core::{
+    Endpoint, FrontendKind, Protocol, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits,
+};
 use ipnet::IpNet;
 
 use super::{
@@ -80,6 +82,8 @@ pub(super) struct FrontendPlan {
     pub(super) request: Request,
     /// Whether source ranges apply.
     pub(super) restricted: bool,
+    /// Whether its connections may be in the flowtable.
+    pub(super) may_skip_hooks: bool,
 }
 
 /// A kind of forwarding to a list.
@@ -197,7 +201,7 @@ impl Exposure {
         if let Some(old) = old.filter(is_same) {
             return Arc::clone(old);
         }
-        let frontends = frontends(name, service);
+        let frontends = frontends(name, service, context);
         let mut requests: Vec<Request> = frontends.iter().map(|plan| plan.request).collect();
         requests.sort_unstable();
         requests.dedup();
@@ -240,14 +244,17 @@ impl PartialEq for Exposure {
 impl Eq for Exposure {}
 
 /// Returns all frontends, sorted. If two kinds have the same address, the first kind wins, as in kube-proxy.
-fn frontends(name: &ServicePortName, service: &ServicePort) -> Box<[FrontendPlan]> {
+fn frontends(name: &ServicePortName, service: &ServicePort, context: &Context) -> Box<[FrontendPlan]> {
     let has_source_ranges = !service.load_balancer_source_ranges.is_empty();
     let (internal, external) = requests(service);
+    // The proxy deletes entries of UDP flows to endpoints that are gone, but the kernel refuses that while they are in a
+    // flowtable.
+    let may_skip_hooks = context.flowtable_packets.is_some() && name.protocol == Protocol::Tcp;
     let mut plans: BTreeMap<Frontend, FrontendPlan> = BTreeMap::new();
     for (kind, frontend) in service.frontends(name.protocol) {
         let request = if kind == FrontendKind::ClusterIp { internal } else { external };
         let restricted = has_source_ranges && kind == FrontendKind::LoadBalancer;
-        let plan = plans.entry(frontend).or_insert(FrontendPlan { frontend, request, restricted });
+        let plan = plans.entry(frontend).or_insert(FrontendPlan { frontend, request, restricted, may_skip_hooks });
         plan.restricted |= restricted;
     }
     plans.into_values().collect()

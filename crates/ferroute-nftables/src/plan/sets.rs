@@ -29,6 +29,10 @@ pub enum SetId {
     Restricted,
     /// Connections of this node's endpoints to themselves.
     Hairpin,
+    /// Frontends whose connections may be in the flowtable.
+    FlowServices,
+    /// The same for node ports.
+    FlowNodePorts,
     /// Cluster IPs.
     ClusterIps,
     /// Addresses that serve node ports.
@@ -64,6 +68,8 @@ impl MapName {
 }
 
 impl SetId {
+    /// The sets that exist with a flowtable.
+    pub(super) const OF_FLOWTABLE: [Self; 2] = [Self::FlowServices, Self::FlowNodePorts];
     /// The sets and maps that exist without any Service.
     pub const FIXED: [Self; 14] = [
         Self::Services,
@@ -95,6 +101,8 @@ impl SetId {
             Self::Affinity => MapName::AFFINITY,
             Self::Restricted => MapName::RESTRICTED,
             Self::Hairpin => Name::fixed("hairpin"),
+            Self::FlowServices => Name::fixed("flow-services"),
+            Self::FlowNodePorts => Name::fixed("flow-node-ports"),
             Self::ClusterIps => Name::fixed("cluster-ips"),
             Self::NodePortAddresses => Name::fixed("node-port-addresses"),
             Self::SourceRanges(length) => format!("{SOURCE_RANGES}{length}").into(),
@@ -108,6 +116,12 @@ impl SetId {
         matches!(self, Self::SourceRanges(_))
     }
 
+    /// Reports whether the keys are frontends.
+    pub fn has_frontends(self) -> bool {
+        use SetId::{FlowNodePorts, FlowServices, NodePorts, Restricted, Services};
+        matches!(self, Services | NodePorts | Restricted | FlowServices | FlowNodePorts)
+    }
+
     /// Reports whether rules add the elements instead of the planner.
     pub fn is_dynamic(self) -> bool {
         self == Self::Affinity
@@ -119,7 +133,8 @@ impl SetId {
         let ranges = text.strip_prefix(SOURCE_RANGES).and_then(|length| length.parse().ok()).map(Self::SourceRanges);
         let sticky = text.strip_prefix(STICKY).and_then(|seconds| seconds.parse().ok()).map(Self::Sticky);
         let new_clients = text.strip_prefix(NEW_CLIENTS).and_then(|seconds| seconds.parse().ok()).map(Self::NewClients);
-        Self::FIXED.into_iter().chain(ranges).chain(sticky).chain(new_clients).find(|id| id.name() == *name)
+        let fixed = Self::FIXED.into_iter().chain(Self::OF_FLOWTABLE);
+        fixed.chain(ranges).chain(sticky).chain(new_clients).find(|id| id.name() == *name)
     }
 
     /// Returns the declaration.
@@ -160,6 +175,10 @@ impl SetId {
             }
             Self::Hairpin => set(&[&[address], &frontend[..]].concat())
                 .comment("endpoints of this node that reach themselves through a service"),
+            Self::FlowServices => set(&frontend).comment("services whose connections may skip the hooks"),
+            Self::FlowNodePorts => {
+                set(&[DataType::InetProto, DataType::InetService]).comment("the same for node ports")
+            }
             Self::ClusterIps => set(&[address]).comment("addresses of services within the cluster"),
             Self::NodePortAddresses => {
                 set(&[address]).comment("addresses that answer on node ports, unless all local ones do")

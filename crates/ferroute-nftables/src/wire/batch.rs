@@ -37,6 +37,9 @@ pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
                 objects.add_set(set, sets);
             }
             Change::DeleteSet(name, _) => objects.delete_set(name),
+            Change::AddFlowtable(flowtable) => objects.add_flowtable(flowtable),
+            Change::DeleteDevices(flowtable) => objects.delete_devices(flowtable),
+            Change::DeleteFlowtable(name) => objects.delete_flowtable(name),
             Change::AddElement(..) | Change::DeleteElement(..) => {
                 done = first + add_elements(&mut objects, &changes[first..]);
             }

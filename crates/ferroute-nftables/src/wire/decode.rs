@@ -66,6 +66,11 @@ impl<'a> Decoder<'a, '_> {
                 Some(())
             }
             "ct" => self.load(&parts, |_| registers::ct(&parts)),
+            "byteorder" => self.byteorder(&parts),
+            "flow_offload" => {
+                self.push(Statement::FlowAdd(Name::from(parts.text(NFTA_FLOW_TABLE_NAME)?)));
+                Some(())
+            }
             "fib" => self.load(&parts, |_| registers::fib(&parts)),
             "numgen" => self.load(&parts, |_| registers::numgen(&parts)),
             "bitwise" => self.bitwise(&parts),
@@ -148,6 +153,17 @@ impl<'a> Decoder<'a, '_> {
         Some(())
     }
 
+    fn byteorder(&mut self, parts: &Parts<'_>) -> Option<()> {
+        let (from, to) = (parts.register(NFTA_BYTEORDER_SREG)?, parts.register(NFTA_BYTEORDER_DREG)?);
+        let is_whole = parts.u32(NFTA_BYTEORDER_OP)? == NFT_BYTEORDER_HTON && parts.u32(NFTA_BYTEORDER_SIZE)? == 8;
+        let ordered = match self.registers.at(from) {
+            Loaded::CtPackets if is_whole => Loaded::OrderedCtPackets,
+            other => Loaded::Unknown(format!("{other} in another byte order")),
+        };
+        self.registers.put(to, ordered, usize::try_from(parts.u32(NFTA_BYTEORDER_LEN)?).ok()?);
+        Some(())
+    }
+
     fn compare(&mut self, parts: &Parts<'_>) -> Option<()> {
         let loaded = self.registers.at(parts.register(NFTA_CMP_SREG)?);
         let op = cmp_op_from(parts.u32(NFTA_CMP_OP)?)?;
@@ -181,6 +197,9 @@ impl<'a> Decoder<'a, '_> {
             }
             Loaded::Field(Field::FibDaddrType) if eq == Some(true) && bytes == RTN_LOCAL.to_ne_bytes() => {
                 Some(Match::FibDaddrLocal)
+            }
+            Loaded::OrderedCtPackets if op == CmpOp::Gt => {
+                Some(Match::CtPacketsAbove(u64::from_be_bytes(bytes.try_into().ok()?)))
             }
             Loaded::Family { key } => self.family_match(*key, eq?, bytes),
             Loaded::Bitwise { field, mask, xor: 0 } => {
@@ -342,7 +361,7 @@ fn cmp_op_from(number: u32) -> Option<CmpOp> {
 /// Returns the possible outcome of an expression that is not decoded.
 fn outcome_of(name: &str) -> Outcome {
     match name {
-        "log" | "last" | "objref" | "byteorder" => Outcome::Nothing,
+        "log" | "last" | "objref" => Outcome::Nothing,
         "limit" | "quota" | "connlimit" | "match" | "exthdr" | "socket" | "osf" | "rt" | "xfrm" | "tunnel" | "hash"
         | "cmp" | "range" | "bitwise" => Outcome::Condition,
         _ => Outcome::Anything,

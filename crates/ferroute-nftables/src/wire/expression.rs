@@ -86,6 +86,9 @@ impl Expressions<'_, '_> {
                     data.put_u8(NFTA_REJECT_ICMP_CODE, code);
                 });
             }
+            Statement::FlowAdd(flowtable) => self.expression("flow_offload", |data| {
+                data.put_str(NFTA_FLOW_TABLE_NAME, flowtable.as_str());
+            }),
             Statement::Notrack => self.expression("notrack", |_| {}),
             Statement::Verdict(verdict) => self.expression("immediate", |data| {
                 data.put_u32_be(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT);
@@ -135,6 +138,18 @@ impl Expressions<'_, '_> {
             Match::CtStatusDnat => {
                 self.load_ct(NFT_CT_STATUS, Register::FIRST);
                 self.has_bits(IPS_DST_NAT);
+            }
+            Match::CtPacketsAbove(packets) => {
+                self.load_ct(NFT_CT_PKTS, Register::FIRST);
+                // Bytes are compared, so the number needs the most significant one first.
+                self.expression("byteorder", |data| {
+                    data.put_u32_be(NFTA_BYTEORDER_SREG, Register::FIRST.number());
+                    data.put_u32_be(NFTA_BYTEORDER_DREG, Register::FIRST.number());
+                    data.put_u32_be(NFTA_BYTEORDER_OP, NFT_BYTEORDER_HTON);
+                    data.put_u32_be(NFTA_BYTEORDER_LEN, 8);
+                    data.put_u32_be(NFTA_BYTEORDER_SIZE, 8);
+                });
+                self.compare_with_op(CmpOp::Gt, &packets.to_be_bytes());
             }
             Match::MetaMark(bits) => {
                 self.load_meta(NFT_META_MARK, Register::FIRST);
@@ -197,6 +212,14 @@ impl Expressions<'_, '_> {
             Field::Oifname => self.load_meta(NFT_META_OIFNAME, to),
             Field::CtState => self.load_ct(NFT_CT_STATE, to),
             Field::CtStatus => self.load_ct(NFT_CT_STATUS, to),
+            Field::CtOriginalDaddr => {
+                let key = match self.family {
+                    IpFamily::V4 => NFT_CT_DST_IP,
+                    IpFamily::V6 => NFT_CT_DST_IP6,
+                };
+                self.load_ct_original(key, to);
+            }
+            Field::CtOriginalDport => self.load_ct_original(NFT_CT_PROTO_DST, to),
             Field::FibSaddrType => self.load_fib_type(NFTA_FIB_F_SADDR, to),
             Field::FibDaddrType => self.load_fib_type(NFTA_FIB_F_DADDR, to),
             Field::NumgenRandom { count, first } => self.expression("numgen", |data| {
@@ -240,6 +263,15 @@ impl Expressions<'_, '_> {
         self.expression("ct", |data| {
             data.put_u32_be(NFTA_CT_DREG, to.number());
             data.put_u32_be(NFTA_CT_KEY, key);
+        });
+    }
+
+    /// Loads a property of the connection's direction from the client.
+    fn load_ct_original(&mut self, key: u32, to: Register) {
+        self.expression("ct", |data| {
+            data.put_u32_be(NFTA_CT_DREG, to.number());
+            data.put_u32_be(NFTA_CT_KEY, key);
+            data.put_u8(NFTA_CT_DIRECTION, IP_CT_DIR_ORIGINAL);
         });
     }
 

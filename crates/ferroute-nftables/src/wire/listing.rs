@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     kernel::{ListedChain, ListedRule, ListedSet, TableFamily},
-    model::{BaseChain, Chain, ChainType, DataType, Hook, Limit, Name, Policy, Set, SetData, SetKind},
+    model::{BaseChain, Chain, ChainType, DataType, Flowtable, Hook, Limit, Name, Policy, Set, SetData, SetKind},
 };
 
 /// Parses a chain; `None` if it belongs to another table.
@@ -55,6 +55,25 @@ pub(crate) fn parse_rule(message: &Message<'_>) -> Result<(Name, ListedRule), Er
     }
     let chain = chain.ok_or_else(|| message.missing(NFTA_RULE_CHAIN))?;
     Ok((chain, ListedRule::Encoded(EncodedRule::parse(attributes(message)?)?)))
+}
+
+/// Parses a flowtable.
+pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<Flowtable, Error> {
+    let (mut name, mut devices) = (None, Vec::new());
+    for attribute in attributes(message)? {
+        let attribute = attribute?;
+        match attribute.kind {
+            NFTA_FLOWTABLE_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_FLOWTABLE_HOOK => {
+                let Some(listed) = find(&attribute, NFTA_FLOWTABLE_HOOK_DEVS)? else { continue };
+                for device in listed.nested() {
+                    devices.push(device?.str()?.into());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(Flowtable { name: name.ok_or_else(|| message.missing(NFTA_FLOWTABLE_NAME))?, devices })
 }
 
 /// Parses a set.

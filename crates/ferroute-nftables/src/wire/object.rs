@@ -4,7 +4,8 @@ use ferroute_netlink::{Batch, Request, Writer, flags, nfnetlink};
 use super::{constants::*, element::put_key, expression::Expressions, userdata};
 use crate::kernel::TableFamily;
 use crate::model::{
-    BaseChain, Chain, Comment, DataType, Hook, Key, Limit, Name, Policy, Rule, Set, SetData, SetKind, TableId,
+    BaseChain, Chain, Comment, DataType, Flowtable, Hook, Key, Limit, Name, Policy, Rule, Set, SetData, SetKind,
+    TableId,
 };
 
 /// Returns the kernel's number of an IP family (`NFPROTO_*`).
@@ -28,6 +29,7 @@ pub(crate) enum Listed {
     Chains,
     Rules,
     Sets,
+    Flowtables,
 }
 
 /// Returns a request for all tables of all families.
@@ -35,12 +37,13 @@ pub(crate) fn tables_request() -> Request {
     request(NFT_MSG_GETTABLE, 0)
 }
 
-/// Returns a request for all chains, rules or sets of a table. The kernel's dump also contains chains of other tables.
+/// Returns a request for all objects of a kind in a table. The kernel's dump also contains chains of other tables.
 pub(crate) fn list_request(family: TableFamily, name: &Name, objects: Listed) -> Request {
     let (kind, attribute) = match objects {
         Listed::Chains => (NFT_MSG_GETCHAIN, NFTA_CHAIN_TABLE),
         Listed::Rules => (NFT_MSG_GETRULE, NFTA_RULE_TABLE),
         Listed::Sets => (NFT_MSG_GETSET, NFTA_SET_TABLE),
+        Listed::Flowtables => (NFT_MSG_GETFLOWTABLE, NFTA_FLOWTABLE_TABLE),
     };
     let mut request = request(kind, family.number());
     request.attributes().put_str(attribute, name.as_str());
@@ -179,9 +182,39 @@ impl Objects<'_> {
         }
     }
 
+    pub(super) fn add_flowtable(&mut self, item: &Flowtable) {
+        let mut message = self.message(NFT_MSG_NEWFLOWTABLE, flags::NLM_F_CREATE);
+        message.put_str(NFTA_FLOWTABLE_NAME, item.name.as_str());
+        let mut hook = message.nest(NFTA_FLOWTABLE_HOOK);
+        hook.put_u32_be(NFTA_FLOWTABLE_HOOK_NUM, NF_NETDEV_INGRESS);
+        hook.put_u32_be(NFTA_FLOWTABLE_HOOK_PRIORITY, FLOWTABLE_PRIORITY);
+        put_devices(&mut hook, item);
+        drop(hook);
+        message.put_u32_be(NFTA_FLOWTABLE_FLAGS, NFT_FLOWTABLE_COUNTER);
+    }
+
+    pub(super) fn delete_devices(&mut self, item: &Flowtable) {
+        let mut message = self.message(NFT_MSG_DELFLOWTABLE, 0);
+        message.put_str(NFTA_FLOWTABLE_NAME, item.name.as_str());
+        put_devices(&mut message.nest(NFTA_FLOWTABLE_HOOK), item);
+    }
+
+    pub(super) fn delete_flowtable(&mut self, name: &Name) {
+        self.message(NFT_MSG_DELFLOWTABLE, 0).put_str(NFTA_FLOWTABLE_NAME, name.as_str());
+    }
+
     pub(super) fn delete_set(&mut self, name: &Name) {
         self.message(NFT_MSG_DELSET, 0).put_str(NFTA_SET_NAME, name.as_str());
     }
+}
+
+/// A flowtable without devices has no list of them: the kernel refuses an empty one.
+fn put_devices(hook: &mut Writer<'_>, item: &Flowtable) {
+    if item.devices.is_empty() {
+        return;
+    }
+    let mut devices = hook.nest(NFTA_FLOWTABLE_HOOK_DEVS);
+    item.devices.iter().for_each(|device| devices.put_str(NFTA_DEVICE_NAME, device));
 }
 
 /// Returns the set's flags (`NFT_SET_*`).
@@ -256,6 +289,8 @@ const TYPE_CLASSID: u32 = 23;
 const TYPE_IFNAME: u32 = 41;
 const TYPE_BITS: u32 = 6;
 const TYPE_MASK: u32 = (1 << TYPE_BITS) - 1;
+/// `filter` in `nft`.
+const FLOWTABLE_PRIORITY: u32 = 0;
 /// The expression type of counters.
 pub(super) const COUNTER: &str = "counter";
 pub(super) const LIMIT: &str = "limit";

@@ -35,7 +35,9 @@ pub(super) struct Nftables;
 impl Mode for Nftables {
     fn probe(&self, resolved: &Resolved, family: IpFamily) -> Result<Option<String>, String> {
         let probe = || -> Result<(), ProbeError<NetlinkError>> {
-            ferroute_nftables::probe(&mut NetlinkKernel::open()?, family, &settings(resolved))
+            // A flowtable is not needed.
+            let settings = NftablesSettings { flowtable: None, ..settings(resolved) };
+            ferroute_nftables::probe(&mut NetlinkKernel::open()?, family, &settings)
         };
         probe().map(|()| None).map_err(|error| unsupported(&chain(&error), kernel_release().as_deref()))
     }
@@ -138,7 +140,11 @@ fn unsupported(reason: &str, release: Option<&str>) -> String {
 
 /// Returns the settings of this mode.
 fn settings(resolved: &Resolved) -> NftablesSettings {
-    NftablesSettings { proxy: resolved.settings.clone(), counters: resolved.connection_counters.is_some() }
+    NftablesSettings {
+        proxy: resolved.settings.clone(),
+        counters: resolved.connection_counters.is_some(),
+        flowtable: resolved.flowtable.clone(),
+    }
 }
 
 /// Describes the elements of a table that could not be decoded.

@@ -67,7 +67,8 @@ impl Registry {
         let (resolved, reason) = selected.context("the configuration is invalid")?;
         // These are set by flags only, not by fields of the configuration.
         let Resolved { connection_counters, require_iptables_programs, .. } = settings.resolved;
-        settings.resolved = Resolved { connection_counters, require_iptables_programs, ..resolved };
+        let flowtable = settings.resolved.flowtable.take();
+        settings.resolved = Resolved { connection_counters, require_iptables_programs, flowtable, ..resolved };
         Ok(reason)
     }
 

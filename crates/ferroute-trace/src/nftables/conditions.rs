@@ -4,7 +4,7 @@ use ferroute_iptables::CtStates;
 use ferroute_nftables::{
     Value,
     kernel::MemoryTable,
-    model::{CmpOp, Element, Field, IfName, InterfacePattern, Key, KeyText, Match, Name, Opaque, Outcome, Statement},
+    model::{CmpOp, Element, Field, IfName, Key, KeyText, Match, Name, Opaque, Outcome, Statement},
 };
 use ipnet::IpNet;
 
@@ -65,12 +65,9 @@ impl PacketState<'_> {
             Match::Iifname { name, eq } => {
                 // The kernel gives locally sent packets an empty input interface name.
                 let interface = self.in_interface.unwrap_or_default();
-                let (matches, wanted) = match name {
-                    InterfacePattern::Exact(name) => (interface == &**name, name.to_string()),
-                    InterfacePattern::Prefix(prefix) => (interface.starts_with(&**prefix), format!("{prefix}*")),
-                };
+                let matches = name.matches(interface);
                 let interface = self.in_interface.unwrap_or("none");
-                self.match_if(matches == *eq, || mismatch_text("input interface", interface, &wanted, !*eq))
+                self.match_if(matches == *eq, || mismatch_text("input interface", interface, name, !*eq))
             }
             Match::FibSaddrLocal => {
                 self.match_if(self.is_local(source), || format!("source {source} is no address of the host"))
@@ -83,6 +80,9 @@ impl PacketState<'_> {
             }),
             Match::CtStatusDnat => self.match_if(self.connection.intersects(CtStates::DNAT), || {
                 "the destination was not translated".to_owned()
+            }),
+            Match::CtPacketsAbove(packets) => self.match_if(FIRST_PACKET > *packets, || {
+                format!("this is the connection's first packet, not one after {packets}")
             }),
             Match::MetaMark(bits) => {
                 let mark = self.mark;
@@ -169,7 +169,8 @@ impl PacketState<'_> {
                 Statement::Opaque(Opaque { outcome: Outcome::Nothing | Outcome::Condition, .. })
                 | Statement::UpdateMap { .. }
                 | Statement::DeleteFromMap { .. }
-                | Statement::UpdateSet { .. } => {}
+                | Statement::UpdateSet { .. }
+                | Statement::FlowAdd(_) => {}
                 _ => return Relevance::Relevant,
             }
         }
@@ -204,6 +205,8 @@ impl PacketState<'_> {
             Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
             Field::CtState => Value::Integer(STATE_NEW),
             Field::CtStatus => return Err("the connection's status".to_owned()),
+            Field::CtOriginalDaddr => return Err("the connection's original destination".to_owned()),
+            Field::CtOriginalDport => return Err("the connection's original destination port".to_owned()),
             Field::FibSaddrType => self.address_type(self.source.ip())?,
             Field::FibDaddrType => self.address_type(self.destination.ip())?,
             Field::NumgenRandom { first, .. } => Value::Integer(random.unwrap_or(first)),
@@ -278,12 +281,16 @@ fn field_name(field: Field) -> &'static str {
         Field::Oifname => "output interface",
         Field::CtState => "connection state",
         Field::CtStatus => "connection status",
+        Field::CtOriginalDaddr => "original destination",
+        Field::CtOriginalDport => "original destination port",
         Field::FibSaddrType => "type of the source",
         Field::FibDaddrType => "type of the destination",
         Field::NumgenRandom { .. } => "the random number",
     }
 }
 
+/// The number of packets that a traced connection has had, with the traced one.
+const FIRST_PACKET: u64 = 1;
 /// `RTN_LOCAL`.
 const LOCAL: Value = Value::Integer(2);
 /// `RTN_MULTICAST`.

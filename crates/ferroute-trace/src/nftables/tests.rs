@@ -20,7 +20,7 @@ use crate::{
 /// A kernel with the planned rules of a cluster.
 fn kernel(cluster: &Cluster, service_networks: &[&str]) -> MemoryKernel {
     let proxy = settings();
-    let settings = NftablesSettings { proxy, counters: false };
+    let settings = NftablesSettings { proxy, ..NftablesSettings::default() };
     let mut table = cluster.table(IpFamily::V4);
     table.service_cidrs = service_networks.iter().map(|net| net.parse().unwrap()).collect();
     let mut kernel = MemoryKernel::new();

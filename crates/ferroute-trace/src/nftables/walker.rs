@@ -220,10 +220,11 @@ impl<'a> ChainWalker<'a> {
             Statement::MetaMarkOr(bits) => set_mark(packet, packet.mark | bits, effects),
             Statement::MetaMarkXor(bits) => set_mark(packet, packet.mark ^ bits, effects),
             Statement::MetaMarkSet { mask, xor } => set_mark(packet, packet.mark & mask ^ xor, effects),
-            // Updates of maps and sets affect the client's next connection, not this one.
-            Statement::UpdateMap { .. } | Statement::DeleteFromMap { .. } | Statement::UpdateSet { .. } => {
-                StatementResult::Continue
-            }
+            // Updates of maps and sets affect the client's next connection, and flowtables later packets, not this one.
+            Statement::UpdateMap { .. }
+            | Statement::DeleteFromMap { .. }
+            | Statement::UpdateSet { .. }
+            | Statement::FlowAdd(_) => StatementResult::Continue,
             Statement::DnatMap { key, map } => match packet.find(table, map, key, random) {
                 Ok(element) => dnat_to_element(packet, map, element, effects),
                 Err(error) => error.into_result(map),

@@ -49,6 +49,25 @@ fn default_mode_is_nftables_but_iptables_for_the_program_name_kube_proxy() {
     }
 }
 
+#[test]
+fn flowtable_is_used_or_its_absence_is_reported() {
+    let (cluster, files) = (Cluster::new(), Files::new());
+    files.apply(&web(&[0]));
+    let mut command = run_command(FERROUTE, &files.manifests(), &files.config_with_mode("nftables"));
+    command.args(["--nftables-flowtable", "*", "--nftables-flowtable-packets", "5"]);
+    let mut proxy = Proxy::spawn(&cluster.node, &mut command);
+    proxy.wait_synced(&cluster.node);
+    let listed = cluster.node.command("nft", &["list", "ruleset"]);
+    let has_flowtable = listed.contains("ct packets > 5") && listed.contains("flow add @established");
+    let reported = proxy.log().contains("the kernel supports no flowtables");
+    assert_ne!(has_flowtable, reported, "{listed}");
+    for to in web_tcp() {
+        let mut connection = Connection::open(&cluster.client, to).unwrap();
+        (0..20).for_each(|_| connection.echo("hello").unwrap());
+    }
+    assert!(proxy.stop("TERM").success());
+}
+
 /// Checks that a proxy takes over from rules of kube-proxy while clients connect continuously.
 fn check_takeover(mode: Mode, add_leftovers: fn(&NetNs), has_leftovers: fn(&NetNs) -> bool) {
     let (cluster, files) = (Cluster::new(), Files::new());

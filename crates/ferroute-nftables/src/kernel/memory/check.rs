@@ -8,10 +8,15 @@ use super::{ErrorKind, MemoryTable};
 use crate::model::{Data, DataType, Field, Key, Match, Name, SetData, Statement, Value, Verdict};
 
 impl MemoryTable {
-    /// Checks the chains and sets that a statement refers to.
+    /// Checks the chains, flowtables and sets that a statement refers to.
     pub(super) fn check(&self, statement: &Statement) -> Result<(), ErrorKind> {
         if let Statement::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) = statement
             && !self.chains.contains_key(chain)
+        {
+            return Err(ErrorKind::NotFound);
+        }
+        if let Statement::FlowAdd(flowtable) = statement
+            && !self.flowtables.contains_key(flowtable)
         {
             return Err(ErrorKind::NotFound);
         }

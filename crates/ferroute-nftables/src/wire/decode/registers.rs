@@ -31,6 +31,10 @@ pub(super) enum Loaded {
     Bitwise { field: Field, mask: u32, xor: u32 },
     /// The packet's family, as this `meta` key returns it.
     Family { key: u32 },
+    /// The number of packets of the connection.
+    CtPackets,
+    /// The same with its most significant byte first.
+    OrderedCtPackets,
     /// A constant.
     Constant(Vec<u8>),
     /// The data of a map's element, from byte `offset` on.
@@ -189,12 +193,16 @@ pub(super) fn meta(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
 
 /// Decodes `ct`.
 pub(super) fn ct(parts: &Parts<'_>) -> Option<(Loaded, usize)> {
-    let loaded = match parts.u32(NFTA_CT_KEY)? {
-        NFT_CT_STATE => Loaded::Field(Field::CtState),
-        NFT_CT_STATUS => Loaded::Field(Field::CtStatus),
-        key => Loaded::Unknown(format!("ct {key}")),
-    };
-    Some((loaded, 4))
+    let direction = parts.get(NFTA_CT_DIRECTION).map(|direction| direction.u8().ok());
+    Some(match (parts.u32(NFTA_CT_KEY)?, direction) {
+        (NFT_CT_STATE, _) => (Loaded::Field(Field::CtState), 4),
+        (NFT_CT_STATUS, _) => (Loaded::Field(Field::CtStatus), 4),
+        (NFT_CT_PKTS, None) => (Loaded::CtPackets, 8),
+        (NFT_CT_DST_IP, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 4),
+        (NFT_CT_DST_IP6, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDaddr), 16),
+        (NFT_CT_PROTO_DST, Some(Some(IP_CT_DIR_ORIGINAL))) => (Loaded::Field(Field::CtOriginalDport), 2),
+        (key, _) => (Loaded::Unknown(format!("ct {key}")), 4),
+    })
 }
 
 /// Decodes `fib`.

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ferroute_core::{
-    LocalTrafficDetector, NodePortAddresses, ProxySettings,
+    FlowtableSettings, LocalTrafficDetector, NodePortAddresses, ProxySettings,
     testing::{Cluster, arbitrary, service, slice},
 };
 use proptest::prelude::*;
@@ -54,7 +54,7 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
         Just(LocalTrafficDetector::BridgeInterface("cni0".into())),
         Just(LocalTrafficDetector::InterfaceNamePrefix("veth".into())),
     ];
-    (detectors, any::<[bool; 4]>()).prop_map(|(detector, [all, localhost, any_local, counters])| {
+    (detectors, any::<[bool; 5]>()).prop_map(|(detector, [all, localhost, any_local, counters, flowtable])| {
         let node_port_addresses = if any_local { NodePortAddresses::All } else { NodePortAddresses::Primary };
         let proxy = ProxySettings {
             detector,
@@ -63,7 +63,8 @@ fn any_settings() -> impl Strategy<Value = NftablesSettings> {
             node_port_addresses,
             ..ProxySettings::default()
         };
-        NftablesSettings { proxy, counters }
+        let flowtable = flowtable.then(|| FlowtableSettings { devices: Vec::new(), packets: 20 });
+        NftablesSettings { proxy, counters, flowtable }
     })
 }
 
@@ -173,6 +174,12 @@ fn rules_of_other_programs_survive_a_round_trip() {
             vec![Match::Nfproto(family).into(), Statement::MetaMarkSet { mask: 0, xor: 5 }],
             vec![Statement::UpdateSet { key: vec![Field::Saddr], set: Name::fixed("clients") }],
             vec![Statement::Notrack],
+            vec![
+                Match::CtPacketsAbove(300).into(),
+                Match::Cmp { field: Field::CtOriginalDport, mask: u32::MAX, op: CmpOp::Eq, value: Value::Port(443) }
+                    .into(),
+                Statement::FlowAdd(Name::fixed("fast")),
+            ],
             vec![
                 Match::Cmp {
                     field: Field::Oifname,
