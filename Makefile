@@ -253,7 +253,7 @@ vm-nftables: deps-vm release
 	    cp "$$program" $(VM_DIR)/test-$$test; \
 	done; \
 	for kernel in $(VM_KERNELS); do \
-	    KERNEL_PACKAGE=$$kernel conformance/vm/boot.sh $(VM_DIR) conformance/vm/nftables.sh conformance/vm/machine.sh $(FERROUTE) \
+	    KERNEL_PACKAGE=$$kernel $(VM_PYTHON) $(VM_DIR) conformance/vm/nftables.sh $(VM_FILES) conformance/vm/flood.py $(FERROUTE) \
 	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
 	done
 

@@ -24,6 +24,7 @@ make_network() {
         inside pod-$pod ip route add default via ${POD_NET}1
         inside pod-$pod ip route add default via ${POD_NET6}1
         inside pod-$pod busybox nc -ll -p 8080 -e busybox echo pod-$pod 2>/dev/null &
+        inside pod-$pod busybox nc -ll -p 9090 -e busybox cat 2>/dev/null &
     done
     join_client
     inside client ip address add 192.0.2.3/24 dev eth0
@@ -120,10 +121,11 @@ check_flows() {
 }
 serves() { [ "$(answers 1 10.96.0.1:80)" = "$1" ] && [ "$(answers 1 fd00:96::1:80)" = "$1" ]; }
 
+# start_proxy [FLAG...]
 start_proxy() {
     # No mode is configured: this one is selected if the kernel supports everything that it needs.
     /files/ferroute run --manifests manifests --hostname-override node-1 --cluster-cidr 10.244.0.0/16,fd00:10:244::/64 \
-        >>proxy.log 2>&1 &
+        "$@" >>proxy.log 2>&1 &
     proxy=$!
 }
 
@@ -210,10 +212,162 @@ check_program() {
 }
 serves_only_pods_2_and_4() { case $(answers 5 10.96.0.1:80) in pod-2 | pod-4 | "pod-2 pod-4") ;; *) return 1 ;; esac; }
 
+# echo_service POD: writes a Service to which a pod answers with what it is sent.
+echo_service() {
+    {
+        cat <<'YAML'
+apiVersion: v1
+kind: Service
+metadata: {name: echo}
+spec:
+  type: NodePort
+  clusterIPs: [10.96.0.9, "fd00:96::9"]
+  ipFamilies: [IPv4, IPv6]
+  ports: [{port: 90, targetPort: 9090, nodePort: 30090}]
+YAML
+        slices echo "$1" | sed 's/port: 8080/port: 9090/'
+    } >services.new
+    mv services.new manifests/services.yaml
+}
+
+# A connection of the client whose lines come back. Commands arrive through a pipe: `talk COUNT` sends lines, and says how many
+# came back.
+converse() {
+    exec 3<>"/dev/tcp/$1/$2"
+    while read -r count; do
+        answered=0
+        for ((i = 0; i < count; i++)); do
+            echo "$i" >&3
+            if read -r -t 3 answer <&3 && [ "$answer" = $i ]; then answered=$((answered + 1)); fi
+        done
+        echo $answered
+    done
+}
+export -f converse
+
+hold() {
+    coproc CONNECTION { inside client bash -c "converse $1 $2" 2>/dev/null; }
+    holder=$CONNECTION_PID
+}
+talk() {
+    local answered=none
+    echo "$1" >&"${CONNECTION[1]}"
+    read -r -t 120 answered <&"${CONNECTION[0]}" || true
+    echo $answered
+}
+end_connection() {
+    exec {CONNECTION[1]}>&-
+    wait $holder || true
+}
+
+# Packets of pods' port 9090 that pass the forward hook.
+forwarded() { nft list counter inet watch forwarded | sed -n 's/.*packets \([0-9]*\).*/\1/p'; }
+offloaded() { conntrack -L -f "$1" 2>/dev/null | grep -c OFFLOAD || true; }
+
+check_flowtable() {
+    nft -f - <<'NFT'
+table inet watch {
+    counter forwarded { }
+    chain forward { type filter hook forward priority -10; tcp dport 9090 counter name forwarded; tcp sport 9090 counter name forwarded; }
+    chain policies { type filter hook forward priority -5; }
+}
+NFT
+    for flow in "ipv4 10.96.0.9 90" "ipv6 fd00:96::9 90" "ipv4 192.0.2.1 30090"; do
+        read -r family address port <<<"$flow"
+        echo "== flowtable, $address"
+        echo_service 2
+        start_proxy --nftables-flowtable 'lan,pod*' --nftables-flowtable-packets 30
+        wait_for "the Service of $address" inside client bash -c "exec 3<>/dev/tcp/$address/$port"
+        hold "$address" "$port"
+        [ "$(talk 3)" = 3 ] || fail "a connection to $address"
+        [ "$(offloaded $family)" = 0 ] || fail "a short connection is in the flowtable"
+        [ "$(talk 30)" = 30 ] || fail "a longer connection to $address"
+        [ "$(offloaded $family)" = 1 ] || fail "the connection to $address is not in the flowtable: $(conntrack -L -f $family 2>&1)"
+        before=$(forwarded) counted=$(counted_packets $family)
+        [ "$(talk 200)" = 200 ] || fail "a connection to $address in the flowtable"
+        after=$(forwarded)
+        [ "$after" -le $((before + 4)) ] || fail "of 400 packets and their acknowledgements, $((after - before)) passed the forward hook"
+        [ "$(counted_packets $family)" -ge $((counted + 400)) ] || fail "packets in the flowtable are not counted: $(conntrack -L -f $family 2>&1)"
+
+        echo "== an endpoint is replaced"
+        echo_service 3
+        wait_for "the other endpoint of $address" reaches_pod 3 "$address" "$port"
+        [ "$(talk 20)" = 20 ] || fail "the connection to the removed endpoint of $address is lost"
+
+        echo "== a policy does not see the connection until it leaves the flowtable"
+        nft add rule inet watch policies tcp dport 9090 drop
+        [ "$(talk 20)" = 20 ] || fail "a policy concerns a connection in the flowtable"
+        end_proxy -TERM
+        nft list flowtables | grep -q pod4 || fail "the flowtable has not all devices: $(nft list flowtables)"
+        start_proxy
+        wait_for "the removal of the flowtable" eval '! nft list flowtables | grep -q established'
+        [ "$(talk 1)" = 0 ] || fail "a policy does not concern a connection that left the flowtable"
+        nft flush chain inet watch policies
+        [ "$(talk 5)" != none ] || fail "the connection ended"
+        end_connection
+        end_proxy -TERM
+        if grep -E ' (WARN|ERROR) ' proxy.log; then fail "the proxy reports problems"; fi
+        nft delete table ip ferroute
+        nft delete table ip6 ferroute
+        conntrack -F 2>/dev/null
+    done
+
+    echo "== devices that come and go"
+    start_proxy --nftables-flowtable 'pod*'
+    wait_for "devices of the flowtable" eval 'nft list flowtable ip ferroute established | grep -q pod4'
+    ip link add pod5 type veth peer name other5
+    wait_for "a new device" eval 'nft list flowtable ip6 ferroute established | grep -q pod5'
+    ip link delete pod5
+    ip link add pod5 type veth peer name other5
+    wait_for "a device of the same name" eval 'nft list flowtable ip ferroute established | grep -q pod5'
+    if nft list flowtables | grep -qw lan; then fail "a device that was not named is in the flowtable"; fi
+    end_proxy -TERM
+    if grep -E ' (WARN|ERROR) ' proxy.log; then fail "the proxy reports problems"; fi
+
+    echo "== processor time"
+    echo_service 2
+    for devices in none 'pod*,lan'; do
+        start_proxy --nftables-flowtable "$devices"
+        wait_for "the Service" reaches_pod 2 10.96.0.9 90
+        flood "flowtable with devices $devices"
+        end_proxy -TERM
+    done
+    # What remains without forwarding.
+    nft add table netdev watch
+    nft add chain netdev watch lan "{ type filter hook ingress device lan priority -10; }"
+    (sleep 3; nft add rule netdev watch lan tcp dport 90 drop) &
+    flood "dropped where it arrives"
+    nft delete table netdev watch
+    /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "cleanup: $(cat cleanup.log)"
+    nft delete table inet watch
+    [ -z "$(nft list ruleset)" ] || fail "rules are left: $(nft list ruleset)"
+}
+# counted_packets FAMILY: the packets of connections in the flowtable, as connection tracking counts them.
+counted_packets() {
+    local total=0 packets
+    for packets in $(conntrack -L -f "$1" 2>/dev/null | grep OFFLOAD | grep -o 'packets=[0-9]*'); do
+        total=$((total + ${packets#*=}))
+    done
+    echo $total
+}
+# flood DESCRIPTION: prints the time for a packet to the Service.
+flood() {
+    local time
+    time=$(inside client python3 /files/flood.py 10.96.0.9 90 5000) || fail "flood: $1"
+    echo "microseconds per packet, $1: $time"
+}
+# reaches_pod POD ADDRESS PORT: checks that a new connection is translated to the pod.
+reaches_pod() {
+    inside client bash -c "exec 3<>/dev/tcp/$2/$3 && echo x >&3 && read -r -t 5 <&3" || return 1
+    { conntrack -L -f ipv4; conntrack -L -f ipv6; } 2>/dev/null | grep "dst=$2 " | grep -q -e "src=$POD_NET$1 " -e "src=$POD_NET6$1 "
+}
+
 echo "Linux $(uname -r)"
+ln -s "$(cd /usr/sbin && echo python3.*)" /usr/sbin/python3
 mkdir manifests
 make_network
 check_program
+check_flowtable
 for tests in /files/test-*; do
     [ -e "$tests" ] || continue
     echo "== ${tests##*/test-}"
