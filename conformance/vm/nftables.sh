@@ -332,12 +332,6 @@ NFT
         flood "flowtable with devices $devices"
         end_proxy -TERM
     done
-    # What remains without forwarding.
-    nft add table netdev watch
-    nft add chain netdev watch lan "{ type filter hook ingress device lan priority -10; }"
-    (sleep 3; nft add rule netdev watch lan tcp dport 90 drop) &
-    flood "dropped where it arrives"
-    nft delete table netdev watch
     /files/ferroute run --cleanup >cleanup.log 2>&1 || fail "cleanup: $(cat cleanup.log)"
     nft delete table inet watch
     [ -z "$(nft list ruleset)" ] || fail "rules are left: $(nft list ruleset)"
