@@ -43,14 +43,7 @@ impl RuleGeneration for KernelGeneration {
 }
 
 pub(crate) fn parse(message: Message<'_>) -> Result<u32, Error> {
-    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == NFTA_GEN_ID {
-            return Ok(attribute.u32_be()?);
-        }
-    }
-    Err(message.missing(NFTA_GEN_ID).into())
+    Ok(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(NFTA_GEN_ID)?.u32_be()?)
 }
 
 // include/uapi/linux/netfilter/nf_tables.h

@@ -275,14 +275,7 @@ impl IpSets {
         attributes.put_u8(IPSET_ATTR_FAMILY, type_family(set_type, family));
         drop(attributes);
         let newest = self.socket.get(&mut request, |message: Message<'_>| {
-            let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-            for attribute in attributes {
-                let attribute = attribute?;
-                if attribute.kind == IPSET_ATTR_REVISION {
-                    return Ok::<u8, Error>(attribute.u8()?);
-                }
-            }
-            Err(message.missing(IPSET_ATTR_REVISION).into())
+            Ok::<u8, Error>(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(IPSET_ATTR_REVISION)?.u8()?)
         })?;
         Ok(revision(set_type).min(newest.unwrap_or_default()))
     }

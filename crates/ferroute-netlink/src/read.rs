@@ -101,6 +101,14 @@ impl<'a> Message<'a> {
         Ok((header, Attributes::new(attributes)))
     }
 
+    /// Returns the first attribute of a kind after a fixed header of `N` bytes.
+    ///
+    /// # Errors
+    /// If the message is malformed or has no such attribute.
+    pub fn attribute<const N: usize>(&self, kind: u16) -> Result<Attribute<'a>, Malformed> {
+        self.split_header::<N>()?.1.first(kind)?.ok_or_else(|| self.missing(kind))
+    }
+
     /// Returns the error for a missing required attribute.
     pub fn missing(&self, kind: u16) -> Malformed {
         Malformed::Missing { message: self.kind, kind }
@@ -138,6 +146,20 @@ impl<'a> Attributes<'a> {
     /// Parses the payload of a nest, or the bytes after the fixed header of a message.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
+    }
+
+    /// Returns the first attribute of a kind; `None` if there is none.
+    ///
+    /// # Errors
+    /// If an attribute before it is malformed.
+    pub fn first(self, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
+        for attribute in self {
+            let attribute = attribute?;
+            if attribute.kind == kind {
+                return Ok(Some(attribute));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -51,33 +51,17 @@ pub(super) fn number_of(socket: &mut Socket, name: &str) -> Result<Option<u16>, 
         socket,
         IPSET_CMD_GET_BYNAME,
         |attributes| attributes.put_str(IPSET_ATTR_SETNAME, name),
-        |message| {
-            for attribute in message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?.1 {
-                let attribute = attribute?;
-                if attribute.kind == IPSET_ATTR_INDEX {
-                    return Ok(attribute.u16_be()?);
-                }
-            }
-            Err(message.missing(IPSET_ATTR_INDEX).into())
-        },
+        |message| Ok(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(IPSET_ATTR_INDEX)?.u16_be()?),
     )
 }
 
-/// Returns the name of the set with a number; `None` if there is none, or the kernel is too old to tell it.
+/// Returns the name of the set with a number; `None` if there is none, or the kernel is too old to return it.
 pub(super) fn name_of(socket: &mut Socket, number: u16) -> Result<Option<Box<str>>, Error> {
     let found = ask(
         socket,
         IPSET_CMD_GET_BYINDEX,
         |attributes| attributes.put_u16_be(IPSET_ATTR_INDEX | NLA_F_NET_BYTEORDER, number),
-        |message| {
-            for attribute in message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?.1 {
-                let attribute = attribute?;
-                if attribute.kind == IPSET_ATTR_SETNAME {
-                    return Ok(attribute.str()?.into());
-                }
-            }
-            Err(message.missing(IPSET_ATTR_SETNAME).into())
-        },
+        |message| Ok(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(IPSET_ATTR_SETNAME)?.str()?.into()),
     );
     match found {
         Err(Error::Refused(_)) => Ok(None),

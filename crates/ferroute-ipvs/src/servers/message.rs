@@ -74,14 +74,7 @@ fn unpadded(address: [u8; 16], is_ipv4: bool) -> IpAddr {
 }
 
 pub(crate) fn parse_server(message: Message<'_>) -> Result<Option<(ServerKey, ServerConfig)>, Error> {
-    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == IPVS_CMD_ATTR_SERVICE {
-            return parse_service(attribute.nested());
-        }
-    }
-    Err(message.missing(IPVS_CMD_ATTR_SERVICE).into())
+    parse_service(message.attribute::<GENL_HDRLEN>(IPVS_CMD_ATTR_SERVICE)?.nested())
 }
 
 /// Parses a virtual server; `None` if it has no address, or a protocol that Services do not support.
@@ -113,14 +106,7 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, Server
 }
 
 pub(crate) fn parse_real_server(message: Message<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
-    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == IPVS_CMD_ATTR_DEST {
-            return parse_destination(attribute.nested(), is_ipv4);
-        }
-    }
-    Err(message.missing(IPVS_CMD_ATTR_DEST).into())
+    parse_destination(message.attribute::<GENL_HDRLEN>(IPVS_CMD_ATTR_DEST)?.nested(), is_ipv4)
 }
 
 fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option<KernelRealServer>, Error> {
@@ -162,14 +148,7 @@ fn parse_destination(attributes: Attributes<'_>, is_ipv4: bool) -> Result<Option
 }
 
 pub(crate) fn parse_family(message: Message<'_>) -> Result<u16, Error> {
-    let (_, attributes) = message.split_header::<GENL_HDRLEN>()?;
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == CTRL_ATTR_FAMILY_ID {
-            return Ok(attribute.u16_ne()?);
-        }
-    }
-    Err(message.missing(CTRL_ATTR_FAMILY_ID).into())
+    Ok(message.attribute::<GENL_HDRLEN>(CTRL_ATTR_FAMILY_ID)?.u16_ne()?)
 }
 
 /// Returns a `struct genlmsghdr` (`include/uapi/linux/genetlink.h`): command, version, and two reserved bytes.

@@ -99,13 +99,13 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
 }
 
 pub(super) fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
-    let Some(expression) = find(entry, NFTA_SET_ELEM_EXPR)? else { return Ok(None) };
-    let name = find(&expression, NFTA_EXPR_NAME)?.map(|name| name.str()).transpose()?;
+    let Some(expression) = entry.nested().first(NFTA_SET_ELEM_EXPR)? else { return Ok(None) };
+    let name = expression.nested().first(NFTA_EXPR_NAME)?.map(|name| name.str()).transpose()?;
     if name != Some(COUNTER) {
         return Ok(None);
     }
-    let Some(data) = find(&expression, NFTA_EXPR_DATA)? else { return Ok(None) };
-    let (packets, bytes) = (find(&data, NFTA_COUNTER_PACKETS)?, find(&data, NFTA_COUNTER_BYTES)?);
+    let Some(data) = expression.nested().first(NFTA_EXPR_DATA)? else { return Ok(None) };
+    let (packets, bytes) = (data.nested().first(NFTA_COUNTER_PACKETS)?, data.nested().first(NFTA_COUNTER_BYTES)?);
     let Some((packets, bytes)) = packets.zip(bytes) else { return Ok(None) };
     Ok(Some(Counter { packets: packets.u64_be()?, bytes: bytes.u64_be()? }))
 }
@@ -172,18 +172,7 @@ pub(super) fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Mal
 }
 
 pub(super) fn value_of<'a>(nest: &Attribute<'a>) -> Result<Option<&'a [u8]>, Malformed> {
-    Ok(find(nest, NFTA_DATA_VALUE)?.map(|attribute| attribute.payload))
-}
-
-/// Returns the first attribute of a type in a nest.
-pub(super) fn find<'a>(nest: &Attribute<'a>, kind: u16) -> Result<Option<Attribute<'a>>, Malformed> {
-    for attribute in nest.nested() {
-        let attribute = attribute?;
-        if attribute.kind == kind {
-            return Ok(Some(attribute));
-        }
-    }
-    Ok(None)
+    Ok(nest.nested().first(NFTA_DATA_VALUE)?.map(|attribute| attribute.payload))
 }
 
 /// Encodes values as the kernel has them in registers. In a concatenation each starts at a register.

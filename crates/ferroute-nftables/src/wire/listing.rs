@@ -6,7 +6,6 @@ use ferroute_netlink::{Attribute, Attributes, Error, Malformed, Message, nfnetli
 use super::{
     EncodedRule,
     constants::*,
-    element::find,
     object::{COUNTER, HOUR, LIMIT, hook_number, set_flags, types_of},
     userdata,
 };
@@ -65,7 +64,7 @@ pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<Flowtable, Error>
         match attribute.kind {
             NFTA_FLOWTABLE_NAME => name = Some(Name::from(attribute.str()?)),
             NFTA_FLOWTABLE_HOOK => {
-                let Some(listed) = find(&attribute, NFTA_FLOWTABLE_HOOK_DEVS)? else { continue };
+                let Some(listed) = attribute.nested().first(NFTA_FLOWTABLE_HOOK_DEVS)? else { continue };
                 for device in listed.nested() {
                     devices.push(device?.str()?.into());
                 }
@@ -145,15 +144,16 @@ impl SetParts {
             NFTA_SET_KEY_LEN => self.key_length = attribute.u32_be()?,
             NFTA_SET_DATA_LEN => self.data_length = attribute.u32_be()?,
             NFTA_SET_DATA_TYPE => self.data = Some(attribute.u32_be()?),
-            NFTA_SET_DESC => self.size = find_u32(attribute.nested(), NFTA_SET_DESC_SIZE)?,
+            NFTA_SET_DESC => self.size = first_u32(attribute, NFTA_SET_DESC_SIZE)?,
             NFTA_SET_COUNT => self.count = usize::try_from(attribute.u32_be()?).ok(),
             NFTA_SET_USERDATA => self.userdata = attribute.payload.to_vec(),
             NFTA_SET_EXPR => {
-                let Some(name) = find(attribute, NFTA_EXPR_NAME)? else { return Ok(()) };
+                let Some(name) = attribute.nested().first(NFTA_EXPR_NAME)? else { return Ok(()) };
                 match name.str()? {
                     COUNTER => self.counter = true,
                     LIMIT => {
-                        self.limit = find(attribute, NFTA_EXPR_DATA)?.map(|data| limit(&data)).transpose()?.flatten();
+                        self.limit =
+                            attribute.nested().first(NFTA_EXPR_DATA)?.map(|data| limit(&data)).transpose()?.flatten();
                     }
                     _ => {}
                 }
@@ -209,8 +209,11 @@ impl SetParts {
 
 /// Returns a limit; `None` if the model cannot represent it.
 fn limit(data: &Attribute<'_>) -> Result<Option<Limit>, Malformed> {
-    let (rate, unit, burst) =
-        (find(data, NFTA_LIMIT_RATE)?, find(data, NFTA_LIMIT_UNIT)?, find(data, NFTA_LIMIT_BURST)?);
+    let (rate, unit, burst) = (
+        data.nested().first(NFTA_LIMIT_RATE)?,
+        data.nested().first(NFTA_LIMIT_UNIT)?,
+        data.nested().first(NFTA_LIMIT_BURST)?,
+    );
     let Some(((rate, unit), burst)) = rate.zip(unit).zip(burst) else { return Ok(None) };
     let limit = Limit { per_hour: rate.u64_be()?, burst: burst.u32_be()? };
     Ok((unit.u64_be()? == HOUR).then_some(limit))
@@ -223,21 +226,15 @@ fn any_types_of(number: u32, length: u32) -> Option<Vec<DataType>> {
 }
 
 fn parse_hook(attribute: &Attribute<'_>) -> Result<(Option<Hook>, i32), Malformed> {
-    let number = find_u32(attribute.nested(), NFTA_HOOK_HOOKNUM)?;
-    let priority = find_u32(attribute.nested(), NFTA_HOOK_PRIORITY)?.unwrap_or_default();
+    let number = first_u32(attribute, NFTA_HOOK_HOOKNUM)?;
+    let priority = first_u32(attribute, NFTA_HOOK_PRIORITY)?.unwrap_or_default();
     let hooks = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
     let hook = hooks.into_iter().find(|hook| Some(hook_number(*hook)) == number);
     Ok((hook, priority.cast_signed()))
 }
 
-fn find_u32(attributes: Attributes<'_>, kind: u16) -> Result<Option<u32>, Malformed> {
-    for attribute in attributes {
-        let attribute = attribute?;
-        if attribute.kind == kind {
-            return attribute.u32_be().map(Some);
-        }
-    }
-    Ok(None)
+fn first_u32(nest: &Attribute<'_>, kind: u16) -> Result<Option<u32>, Malformed> {
+    nest.nested().first(kind)?.map(|number| number.u32_be()).transpose()
 }
 
 fn attributes<'a>(message: &Message<'a>) -> Result<Attributes<'a>, Malformed> {
