@@ -44,8 +44,8 @@ pub use field_error::{FieldError, FieldErrors};
 pub use media_type::MediaType;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use resolve::{
-    Conntrack, ConntrackLimit, IpvsSettings, LogFormat, Logging, ModeName, Resolved, SyncPeriods, UserspaceSettings,
-    canonical_node_name,
+    Conntrack, ConntrackLimit, FlagSettings, IpvsSettings, LogFormat, Logging, ModeName, Resolved, SyncPeriods,
+    UserspaceSettings, canonical_node_name,
 };
 pub use types::{
     ApiVersion, ClientConnectionConfiguration, ConntrackConfiguration, DetectLocalConfiguration, FlushFrequency,

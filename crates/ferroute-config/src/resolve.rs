@@ -58,12 +58,18 @@ pub struct Resolved {
     pub logging: Logging,
     /// Serve `externalIPs`: false if the feature gate `AllowServiceExternalIPs` is disabled.
     pub allow_external_ips: bool,
-    /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none. Set
-    /// by a flag of Ferroute, not by a field of the configuration.
+    /// What flags of Ferroute set.
+    pub flags: FlagSettings,
+}
+
+/// Settings of modes that only flags of Ferroute set, no fields of the configuration. They stay when the mode is selected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlagSettings {
+    /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none.
     pub connection_counters: Option<NonZeroUsize>,
-    /// In nftables mode, lets packets of established connections skip the hooks; `None` if none may. Set by flags of Ferroute.
+    /// In nftables mode, lets packets of established connections skip the hooks; `None` if none may.
     pub flowtable: Option<FlowtableSettings>,
-    /// Read and write iptables rules with the iptables programs only. Set by a flag of Ferroute as well.
+    /// Read and write iptables rules with the iptables programs only.
     pub require_iptables_programs: bool,
 }
 
@@ -266,9 +272,7 @@ impl KubeProxyConfiguration {
             config_sync_period,
             logging,
             allow_external_ips: self.feature_gates.get(EXTERNAL_IPS_GATE).copied().unwrap_or(true),
-            connection_counters: None,
-            flowtable: None,
-            require_iptables_programs: false,
+            flags: FlagSettings::default(),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    KubeProxyConfiguration, ModeName, Resolved,
+    FlagSettings, KubeProxyConfiguration, ModeName, Resolved,
     flags::{EFFECTIVE_WITH_CONFIG, RawArgs, RunArgs, SettingsArgs, is_kube_proxy_flag},
 };
 use anyhow::Context;
@@ -91,12 +91,13 @@ pub fn from_file(args: &RawArgs<RunArgs>, path: &Path, text: &str, modes: &[Mode
 impl Settings {
     /// Applies Ferroute's own flags, with or without a file.
     fn with_ferroute_flags(mut self, args: &RunArgs) -> Self {
-        self.resolved.connection_counters = args.nftables_connection_counters;
-        self.resolved.flowtable = (!args.nftables_flowtable.is_empty()).then(|| FlowtableSettings {
-            devices: args.nftables_flowtable.clone(),
-            packets: args.nftables_flowtable_packets,
-        });
-        self.resolved.require_iptables_programs = args.iptables_programs.0;
+        let flowtable =
+            || FlowtableSettings { devices: args.nftables_flowtable.clone(), packets: args.nftables_flowtable_packets };
+        self.resolved.flags = FlagSettings {
+            connection_counters: args.nftables_connection_counters,
+            flowtable: (!args.nftables_flowtable.is_empty()).then(flowtable),
+            require_iptables_programs: args.iptables_programs.0,
+        };
         self
     }
 }

@@ -86,7 +86,7 @@ impl Status {
         let reported = dataplanes.iter().filter_map(|(family, dataplane)| Some((*family, dataplane.progress()?)));
         progress.get_or_init(|| reported.collect());
         let families: Vec<IpFamily> = dataplanes.iter().map(|(family, _)| *family).collect();
-        if let Some(limit) = resolved.connection_counters.filter(|_| mode.counts_connections())
+        if let Some(limit) = resolved.flags.connection_counters.filter(|_| mode.counts_connections())
             && let Err(error) = connections.start(&families, limit, tasks)
         {
             tracing::warn!("cannot count connections: {error:#}");

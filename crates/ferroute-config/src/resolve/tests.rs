@@ -49,9 +49,7 @@ fn default_mode_is_iptables_with_its_defaults() {
         config_sync_period: Duration::from_secs(900),
         logging: Logging { format: LogFormat::Text, verbosity: 0 },
         allow_external_ips: true,
-        connection_counters: None,
-        flowtable: None,
-        require_iptables_programs: false,
+        flags: FlagSettings { connection_counters: None, flowtable: None, require_iptables_programs: false },
     };
     assert_eq!(defaults().resolve(), Ok(expected));
 }

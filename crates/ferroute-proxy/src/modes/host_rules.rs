@@ -71,7 +71,7 @@ pub(super) fn find_access(
     family: IpFamily,
     modules: Modules,
 ) -> Result<ChosenAccess, ProgramsError> {
-    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), resolved.require_iptables_programs, modules)
+    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), resolved.flags.require_iptables_programs, modules)
 }
 
 /// Checks that the rules of an IP family can be accessed. Returns how, and why, for [`Mode::probe`].

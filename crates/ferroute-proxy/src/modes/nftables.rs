@@ -142,8 +142,8 @@ fn unsupported(reason: &str, release: Option<&str>) -> String {
 fn settings(resolved: &Resolved) -> NftablesSettings {
     NftablesSettings {
         proxy: resolved.settings.clone(),
-        counters: resolved.connection_counters.is_some(),
-        flowtable: resolved.flowtable.clone(),
+        counters: resolved.flags.connection_counters.is_some(),
+        flowtable: resolved.flags.flowtable.clone(),
     }
 }
 

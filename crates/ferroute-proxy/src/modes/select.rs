@@ -5,7 +5,7 @@
 //! | any | that mode, or its fallback where the host does not support it | the same |
 //! | none | iptables, as in kube-proxy 1.36 | nftables where the kernel supports it, else iptables |
 
-use std::fmt;
+use std::{fmt, mem};
 
 use anyhow::Context;
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved, settings::Settings};
@@ -65,10 +65,8 @@ impl Registry {
         };
         let selected = self.select_with(&settings.config, called_as, probe);
         let (resolved, reason) = selected.context("the configuration is invalid")?;
-        // These are set by flags only, not by fields of the configuration.
-        let Resolved { connection_counters, require_iptables_programs, .. } = settings.resolved;
-        let flowtable = settings.resolved.flowtable.take();
-        settings.resolved = Resolved { connection_counters, require_iptables_programs, flowtable, ..resolved };
+        let flags = mem::take(&mut settings.resolved.flags);
+        settings.resolved = Resolved { flags, ..resolved };
         Ok(reason)
     }
 
