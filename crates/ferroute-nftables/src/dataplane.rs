@@ -196,8 +196,7 @@ impl<K: Kernel> NftablesDataplane<K> {
     }
 
     fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
-        let Run { mut report, elements, mut expected_generation, .. } = run;
-        self.attach_devices(&mut expected_generation);
+        let Run { mut report, elements, expected_generation, .. } = run;
         let no_local_endpoints = planner.no_local_endpoints();
         report.no_local_internal = no_local_endpoints.internal;
         report.no_local_external = no_local_endpoints.external;
@@ -311,7 +310,10 @@ impl<K: Kernel> Dataplane for NftablesDataplane<K> {
     }
 
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
-        self.reconcile(table).map_err(|failure| self.write_error(failure))
+        let report = self.reconcile(table).map_err(|failure| self.write_error(failure))?;
+        // Later changes are found once per second: a sync need not look for them.
+        self.maintain();
+        Ok(report)
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
