@@ -26,7 +26,7 @@ def main():
         connection.recv(1)
     time.sleep(0.5)
     frame = last_acknowledgement(raw, port)
-    # A protocol that nobody receives.
+    # A protocol without a receiver.
     unknown = frame[: ETHERNET - 2] + b"\x88\xb5" + frame[ETHERNET:]
     forwarded, dropped = (min(measure(raw, kind, count) for _ in range(5)) for kind in (frame, unknown))
     print(f"{forwarded:.1f}, dropped on arrival {dropped:.1f}")

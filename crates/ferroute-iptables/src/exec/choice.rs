@@ -41,8 +41,8 @@ impl ChosenAccess {
     /// Chooses the access to the rules of an IP family in the calling thread's network namespace.
     ///
     /// Rules must be in the backend that the host's other programs use, above all the kubelet. Rules of nf_tables are
-    /// accessed by netlink, unless the kernel lacks a module for it, such as one of `modules`; those of the legacy backend by its programs. With
-    /// `require_programs`, netlink is not considered.
+    /// accessed by netlink, unless the kernel lacks a module for it, such as one of `modules`; those of the legacy backend
+    /// by its programs. With `require_programs`, netlink is not considered.
     ///
     /// # Errors
     /// If the programs are missing or fail and the rules cannot be accessed by netlink.
