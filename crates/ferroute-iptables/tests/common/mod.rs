@@ -7,5 +7,7 @@ pub(crate) mod arbitrary;
 pub(crate) mod fake_kernel;
 pub(crate) mod fake_programs;
 pub(crate) mod fixtures;
+pub(crate) mod netlink_differences;
+pub(crate) mod netlink_dump;
 pub(crate) mod netns_host;
 pub(crate) mod records;

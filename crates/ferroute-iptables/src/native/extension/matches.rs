@@ -40,7 +40,9 @@ impl Extension<'static> {
                 })
             }
             Match::Statistic(chance) => Self::new("statistic", 0, 24, |info| {
-                info.put_u16(2, chance.is_negated().into()).put_u32(4, chance.value().bits())
+                let bits = chance.value().bits();
+                // `iptables` also sets the counter of the other mode, which the kernel does not use in this one.
+                info.put_u16(2, chance.is_negated().into()).put_u32(4, bits).put_u32(12, bits)
             }),
             Match::Recent(recent) => {
                 let Recent { action, seconds, reap, name, mask } = recent;

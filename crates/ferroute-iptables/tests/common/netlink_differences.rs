@@ -1,0 +1,126 @@
+//! The expressions in which rules written by netlink differ from those that `iptables-restore` writes, and why.
+
+use std::collections::BTreeSet;
+
+use super::netlink_dump::Object;
+
+/// A difference between expressions of the same rule.
+pub(crate) struct KnownDifference {
+    pub(crate) reason: &'static str,
+    /// `None` if the expressions begin with others.
+    translate: fn(&[String]) -> Option<Translation>,
+}
+
+/// The number of expressions of the programs, and those that are written by netlink instead.
+type Translation = (usize, Vec<String>);
+
+pub(crate) static KNOWN_DIFFERENCES: [KnownDifference; 5] = [
+    KnownDifference {
+        reason: "versions before 1.8.8 read ports of TCP in the structure of the module only",
+        translate: |expressions| port(expressions, "tcp"),
+    },
+    KnownDifference {
+        reason: "versions before 1.8.8 read ports of UDP in the structure of the module only",
+        translate: |expressions| port(expressions, "udp"),
+    },
+    KnownDifference {
+        reason: "versions before 1.8.8 read a mark in the structure of the module only",
+        translate: mark,
+    },
+    KnownDifference {
+        reason: "versions before 1.8.7 ignore the length of a prefix unless there is a mask",
+        translate: prefix,
+    },
+    KnownDifference {
+        reason: "older kernels and versions have revision 0 only, which is the same on machines with 64 bits",
+        translate: nfacct,
+    },
+];
+
+/// Compares what `iptables-restore` wrote with what was written by netlink, and returns the reasons of the differences.
+///
+/// # Panics
+///
+/// There is an unknown difference.
+pub(crate) fn compare(programs: &[Object], netlink: &[Object], name: &str) -> BTreeSet<&'static str> {
+    let heads = |objects: &[Object]| -> Vec<String> { objects.iter().map(|object| object.head.clone()).collect() };
+    assert_eq!(heads(programs), heads(netlink), "{name}: tables, chains, or chains of rules");
+    let mut occurred = BTreeSet::new();
+    for (one, other) in programs.iter().zip(netlink) {
+        if one != other && !compare_rule(&one.expressions, &other.expressions, &mut occurred) {
+            panic!("{name}: the programs write {one:#?}, by netlink it is {other:#?}");
+        }
+    }
+    occurred
+}
+
+/// Reports whether there are known differences only, and adds their reasons.
+fn compare_rule(mut programs: &[String], mut netlink: &[String], occurred: &mut BTreeSet<&'static str>) -> bool {
+    while let Some(expression) = programs.first() {
+        if netlink.first() == Some(expression) {
+            (programs, netlink) = (&programs[1..], &netlink[1..]);
+            continue;
+        }
+        let known = KNOWN_DIFFERENCES.iter().find_map(|difference| {
+            let (replaced, replacement) = (difference.translate)(programs)?;
+            Some((difference, replaced, netlink.strip_prefix(&replacement[..])?))
+        });
+        let Some((difference, replaced, rest)) = known else { return false };
+        occurred.insert(difference.reason);
+        (programs, netlink) = (&programs[replaced..], rest);
+    }
+    netlink.is_empty()
+}
+
+fn port(expressions: &[String], module: &str) -> Option<Translation> {
+    let [load, compare, ..] = expressions else { return None };
+    let port = equals(compare)?;
+    let port = u16::from_str_radix(port, 16).ok().filter(|_| load == "payload to=1 base=2 offset=2 length=2")?;
+    let port: String = port.to_ne_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let info = format!("0000ffff{port}{port}{}", "00".repeat(8));
+    Some((2, vec![format!("match name={module} revision=0 info={info}")]))
+}
+
+fn mark(expressions: &[String]) -> Option<Translation> {
+    let [load, mask, compare, ..] = expressions else { return None };
+    let mask = mask.strip_prefix("bitwise from=1 to=1 length=4 operation=0 mask={value=")?;
+    let mask = mask.strip_suffix("} xor={value=00000000}").filter(|_| load == "meta key=3 to=1")?;
+    let (mark, inverted) = match equals(compare) {
+        Some(mark) => (mark, "00"),
+        None => (differs(compare)?, "01"),
+    };
+    Some((3, vec![format!("match name=mark revision=1 info={mark}{mask}{inverted}{}", "00".repeat(7))]))
+}
+
+fn prefix(expressions: &[String]) -> Option<Translation> {
+    let [load, compare, ..] = expressions else { return None };
+    let (offset, length) = load.strip_prefix("payload to=1 base=1 offset=")?.split_once(" length=")?;
+    let complete = if matches!(offset, "12" | "16") { 4 } else { 16 };
+    let bytes = equals(compare).or_else(|| differs(compare))?;
+    let length: usize = length.parse().ok().filter(|length| 2 * length == bytes.len())?;
+    let rest = "00".repeat(complete - length);
+    let (mask, xor) = ("ff".repeat(length) + &rest, "00".repeat(complete));
+    Some((
+        2,
+        vec![
+            format!("payload to=1 base=1 offset={offset} length={complete}"),
+            format!("bitwise from=1 to=1 length={complete} operation=0 mask={{value={mask}}} xor={{value={xor}}}"),
+            compare.replace(bytes, &format!("{bytes}{rest}")),
+        ],
+    ))
+}
+
+fn nfacct(expressions: &[String]) -> Option<Translation> {
+    let info = expressions.first()?.strip_prefix("match name=nfacct revision=1 ")?;
+    Some((1, vec![format!("match name=nfacct revision=0 {info}")]))
+}
+
+/// Returns the value that a comparison requires.
+fn equals(comparison: &str) -> Option<&str> {
+    comparison.strip_prefix("cmp from=1 operation=0 data={value=")?.strip_suffix('}')
+}
+
+/// Returns the value that a comparison excludes.
+fn differs(comparison: &str) -> Option<&str> {
+    comparison.strip_prefix("cmp from=1 operation=1 data={value=")?.strip_suffix('}')
+}
