@@ -34,12 +34,19 @@ impl KernelGeneration {
 
 impl RuleGeneration for KernelGeneration {
     fn current(&mut self) -> Result<u32, GenerationError> {
-        let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN);
-        let mut request = Request::new(kind, 0, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
-        let generation = self.socket.get(&mut request, parse)?;
-        // The kernel acknowledged the request without a reply message.
-        generation.ok_or(GenerationError(Error::Unanswered { kind }))
+        Ok(read_generation(&mut self.socket)?)
     }
+}
+
+/// Reads what [`RuleGeneration::current`] returns through a socket for netfilter.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn read_generation(socket: &mut Socket) -> Result<u32, Error> {
+    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN);
+    let mut request = Request::new(kind, 0, &nfnetlink::header(libc::AF_UNSPEC as u8, 0, 0));
+    // The kernel may acknowledge the request without a reply message.
+    socket.get(&mut request, parse)?.ok_or(Error::Unanswered { kind })
 }
 
 pub(crate) fn parse(message: Message<'_>) -> Result<u32, Error> {

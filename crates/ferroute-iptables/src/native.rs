@@ -28,6 +28,7 @@ mod write;
 use std::sync::{Mutex, PoisonError};
 
 use ferroute_core::IpFamily;
+use ferroute_host::read_generation;
 use ferroute_netlink::{Error, Protocol, Socket};
 
 pub use probe::{Modules, ProbeError, probe};
@@ -68,6 +69,14 @@ impl NativeRules {
     /// The IP family.
     pub fn family(&self) -> IpFamily {
         self.family
+    }
+
+    /// Reads the generation of the rules, which each transaction of any program increments.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn generation(&self) -> Result<u32, Error> {
+        self.with_socket(read_generation)
     }
 
     /// Calls `exchange` with the socket, and replaces that after an error that leaves it unusable.

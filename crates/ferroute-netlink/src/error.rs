@@ -139,6 +139,11 @@ impl Refusal {
         self.errno == libc::EBUSY
     }
 
+    /// Reports whether other transactions were committed since the generation that the batch requires (`ERESTART`).
+    pub fn is_outdated(&self) -> bool {
+        self.errno == libc::ERESTART
+    }
+
     /// Reports whether the kernel lacks memory, or the process a right, or another transaction came between: then the
     /// contents of the message are not at fault.
     pub fn is_circumstantial(&self) -> bool {
@@ -179,6 +184,11 @@ impl Error {
     /// See [`Refusal::is_busy`].
     pub fn is_busy(&self) -> bool {
         self.refusal().is_some_and(Refusal::is_busy)
+    }
+
+    /// See [`Refusal::is_outdated`].
+    pub fn is_outdated(&self) -> bool {
+        self.refusal().is_some_and(Refusal::is_outdated)
     }
 }
 

@@ -279,9 +279,14 @@ pub const SOURCE_PORT_OFFSET: u32 = 0;
 /// The offset of the destination port.
 pub const DESTINATION_PORT_OFFSET: u32 = 2;
 
-/// Begins a transaction of nf_tables.
-pub fn begin(batch: &mut Batch) {
-    batch.message(nfnetlink::NFNL_MSG_BATCH_BEGIN, 0, &nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into()));
+/// Begins a transaction of nf_tables. With a generation, the kernel refuses the transaction if that is not the current one:
+/// see [`Refusal::is_outdated`](crate::Refusal::is_outdated).
+pub fn begin(batch: &mut Batch, generation: Option<u32>) {
+    let header = nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into());
+    let mut message = batch.message(nfnetlink::NFNL_MSG_BATCH_BEGIN, 0, &header);
+    if let Some(generation) = generation {
+        message.put_u32_be(nfnetlink::NFNL_BATCH_GENID, generation);
+    }
 }
 
 /// Commits the transaction that [`begin`] began, and requests an ack for its last change, which the kernel only sends if it

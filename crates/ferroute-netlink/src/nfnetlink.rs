@@ -11,6 +11,9 @@ pub const NFNL_MSG_BATCH_BEGIN: u16 = libc::NFNL_MSG_BATCH_BEGIN as u16;
 /// error.
 pub const NFNL_MSG_BATCH_END: u16 = libc::NFNL_MSG_BATCH_END as u16;
 
+/// The generation in [`NFNL_MSG_BATCH_BEGIN`] that the transaction requires.
+pub const NFNL_BATCH_GENID: u16 = libc::NFNL_BATCH_GENID as u16;
+
 /// Connection tracking.
 pub const NFNL_SUBSYS_CTNETLINK: u8 = libc::NFNL_SUBSYS_CTNETLINK as u8;
 /// ipset.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ferroute_netlink::{
     Batch, Consistency, Drained, Error, Message, Oversize, Protocol, Refusal, Request, Socket, Subscription, flags,
-    nfnetlink,
+    nf_tables, nfnetlink,
 };
 use ferroute_testing::NetNs;
 
@@ -108,15 +108,24 @@ fn transaction_for_an_older_generation_is_refused() {
     let namespace = NetNs::new();
     let mut socket = netfilter(&namespace);
     let seen = generation(&mut socket);
-    let mut batch = Batch::new();
-    let header = nfnetlink::header(0, 0, nfnetlink::NFNL_SUBSYS_NFTABLES.into());
-    batch.message(nfnetlink::NFNL_MSG_BATCH_BEGIN, 0, &header).put_u32_be(NFTA_GEN_ID, seen);
-    table(&mut batch, "t", flags::NLM_F_CREATE | flags::NLM_F_ACK);
-    end(&mut batch);
+    let transaction = |required| {
+        let mut batch = Batch::new();
+        nf_tables::begin(&mut batch, Some(required));
+        table(&mut batch, "t", flags::NLM_F_CREATE);
+        nf_tables::end(&mut batch);
+        batch
+    };
     namespace.command("nft", &["add", "table", "inet", "other"]);
-    let error = socket.send_batch(&mut batch).unwrap().into_result().unwrap_err();
-    assert_eq!(error.refusal().map(|refusal| refusal.errno), Some(libc::ERESTART));
+    let refusals = socket.send_batch(&mut transaction(seen)).unwrap();
+    let begin = nfnetlink::NFNL_MSG_BATCH_BEGIN;
+    let outdated = Refusal { index: 0, kind: begin, errno: libc::ERESTART, offset: None, message: None };
+    assert_eq!(refusals.as_slice(), [outdated]);
+    assert!(refusals.into_result().unwrap_err().is_outdated());
     assert_eq!(count(&mut socket, GETTABLE), 1);
+
+    let seen = generation(&mut socket);
+    assert!(socket.send_batch(&mut transaction(seen)).unwrap().is_empty());
+    assert_eq!(count(&mut socket, GETTABLE), 2);
 }
 
 #[test]

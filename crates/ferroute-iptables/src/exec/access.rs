@@ -120,13 +120,26 @@ impl RuleAccess {
         }
     }
 
+    /// Returns the generation of the kernel's rules. `None` for the programs: those of nf_tables check by themselves that no
+    /// other program comes between their own reads and writes.
+    fn generation(&self) -> Option<u32> {
+        match &self.0 {
+            Way::Programs(_) => None,
+            Way::Netlink(rules) => {
+                let generation = rules.generation();
+                generation.inspect_err(|error| tracing::debug!(%error, "cannot read the nf_tables generation id")).ok()
+            }
+        }
+    }
+
     /// Writes rules and returns the time that it took. After a failure, `write` may be called once more, and must write the
-    /// same rules.
+    /// same rules. With a generation, all is refused that follows a transaction of another program.
     ///
     /// # Errors
     /// If a rule or transaction is rejected. Transactions before it are applied nevertheless.
     pub(super) fn write(
         &self,
+        generation: Option<u32>,
         write: &mut dyn FnMut(&mut dyn RuleSink) -> io::Result<()>,
     ) -> Result<Duration, RestoreError> {
         match &self.0 {
@@ -137,7 +150,7 @@ impl RuleAccess {
             }),
             Way::Netlink(rules) => {
                 let start = Instant::now();
-                let mut sink = KernelSink::new(rules);
+                let mut sink = KernelSink::new(rules, generation);
                 match (write(&mut sink), sink.into_error()) {
                     (Ok(()), _) => Ok(start.elapsed()),
                     (Err(_), Some(error)) => Err(error.into()),
@@ -159,6 +172,39 @@ impl RuleAccess {
     }
 }
 
+/// Attempts to read rules and write what differs, without a transaction of another program between these.
+///
+/// The last attempt allows it, so that a host on which other programs never stop cannot keep rules from being written. What
+/// it misses is found by the next comparison.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    begun: u32,
+}
+
+impl Attempts {
+    /// Begins an attempt, before reading. Returns the generation for [`RuleAccess::write`].
+    pub(super) fn begin(&mut self, access: &RuleAccess) -> Option<u32> {
+        self.begun += 1;
+        if self.is_last() { None } else { access.generation() }
+    }
+
+    /// Reports whether another attempt is required after this failure to write.
+    pub(super) fn must_repeat(&self, error: &RestoreError) -> bool {
+        let repeat = error.is_outdated() && !self.is_last();
+        if repeat {
+            tracing::debug!(attempt = self.begun, "another program modified rules since they were read; reading again");
+        }
+        repeat
+    }
+
+    fn is_last(&self) -> bool {
+        self.begun >= MAX_ATTEMPTS
+    }
+}
+
+/// The number of attempts. An attempt takes milliseconds, or seconds with the rules of 10,000 Services, and keeps what it has
+/// committed.
+const MAX_ATTEMPTS: u32 = 4;
 /// The limit of chains per transaction of `iptables-nft-restore`, which only a service port with more chains exceeds: for
 /// each rule, the program searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and a quarter
 /// of an hour for 100,000. With half as many, 55,000 chains take the kernel 1.5 times as long, because it validates the whole

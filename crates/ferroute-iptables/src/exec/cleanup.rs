@@ -6,7 +6,7 @@ use ferroute_core::NfacctCounters;
 use ferroute_host::{CounterError, PacketCounters};
 
 use super::{
-    access::RuleAccess,
+    access::{Attempts, RuleAccess},
     executor::{RestoreError, SaveError},
 };
 use crate::{
@@ -113,12 +113,7 @@ pub fn clean_up(access: &RuleAccess, scope: CleanupScope) -> CleanupReport {
             }
         }
     }
-    for table in TableName::PROXY {
-        match leftovers(access, table, scope) {
-            Err(source) => report.errors.push(CleanupError::Read { table, source }),
-            Ok(leftovers) => report.remove(access, table, leftovers),
-        }
-    }
+    TableName::PROXY.into_iter().for_each(|table| report.clean_up_table(access, table, scope));
     report
 }
 
@@ -156,19 +151,26 @@ pub fn detect_modes(access: &RuleAccess) -> Result<Vec<ChainMode>, SaveError> {
 }
 
 impl CleanupReport {
-    fn remove(&mut self, access: &RuleAccess, table: TableName, leftovers: Leftovers) {
-        if leftovers == Leftovers::default() {
-            return;
-        }
-        match access.write(&mut |out| write_removal(table, &leftovers, out)) {
-            Ok(_) => {
-                self.jumps += leftovers.jumps.len();
-                self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
+    fn clean_up_table(&mut self, access: &RuleAccess, table: TableName, scope: CleanupScope) {
+        let mut attempts = Attempts::default();
+        loop {
+            let generation = attempts.begin(access);
+            let leftovers = match leftovers(access, table, scope) {
+                Ok(leftovers) if leftovers == Leftovers::default() => return,
+                Ok(leftovers) => leftovers,
+                Err(source) => return self.errors.push(CleanupError::Read { table, source }),
+            };
+            match access.write(generation, &mut |out| write_removal(table, &leftovers, out)) {
+                Ok(_) => {
+                    self.jumps += leftovers.jumps.len();
+                    self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
+                }
+                Err(error) if attempts.must_repeat(&error) => continue,
+                Err(source) => self.errors.push(CleanupError::Write { table, source }),
             }
-            Err(source) => self.errors.push(CleanupError::Write { table, source }),
+            let in_use = leftovers.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from });
+            return self.errors.extend(in_use);
         }
-        let in_use = leftovers.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from });
-        self.errors.extend(in_use);
     }
 }
 

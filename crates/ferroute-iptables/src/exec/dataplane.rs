@@ -6,7 +6,7 @@ use ferroute_core::{
 };
 
 use super::{
-    access::RuleAccess,
+    access::{Attempts, RuleAccess},
     executor::{RestoreError, SaveError},
     generation::GenerationTracker,
     host::{Environment, HostAccess},
@@ -74,26 +74,32 @@ impl IptablesDataplane {
         Ok((chains.finish(), took))
     }
 
-    /// Writes a difference. Also returns the time that it took.
-    fn write(&self, table: &ServiceTable, difference: &Difference) -> Result<(WriteSummary, Duration), DataplaneError> {
+    /// Writes a difference from the rules of a generation. Also returns the time that it took.
+    fn write(
+        &self,
+        table: &ServiceTable,
+        difference: &Difference,
+        generation: Option<u32>,
+    ) -> Result<(WriteSummary, Duration), RestoreError> {
         if difference.is_empty() {
             return Ok((WriteSummary::default(), Duration::ZERO));
         }
         let limit = self.access.chains_per_transaction();
-        let written = self.generations.count_own(|| {
+        self.generations.count_own(|| {
             let mut written = WriteSummary::default();
-            let took = self.access.write(&mut |out: &mut dyn RuleSink| {
+            let took = self.access.write(generation, &mut |out: &mut dyn RuleSink| {
                 difference.write_to(table, limit, out).map(|summary| written = summary)
             })?;
             Ok(((written, took), written.transactions))
-        });
-        written.map_err(|error: RestoreError| {
-            let rules = format!("{} rules", self.family());
-            match error.line().and_then(|line| line_owner(line, difference, table)).cloned() {
-                Some(service_port) => DataplaneError::Rejected { rules, service_port, source: error.into() },
-                None => DataplaneError::Write { rules, source: error.into() },
-            }
         })
+    }
+
+    fn write_error(&self, error: RestoreError, table: &ServiceTable, difference: &Difference) -> DataplaneError {
+        let rules = format!("{} rules", self.family());
+        match error.line().and_then(|line| line_owner(line, difference, table)).cloned() {
+            Some(service_port) => DataplaneError::Rejected { rules, service_port, source: error.into() },
+            None => DataplaneError::Write { rules, source: error.into() },
+        }
     }
 
     fn read_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {
@@ -174,7 +180,9 @@ impl Dataplane for IptablesDataplane {
         let Some(mut state) = self.state.take() else { return self.resync(table) };
         self.environment.refresh_addresses(&mut self.host);
         let difference = state.difference(table, &self.context(table), changes);
-        let (written, took) = self.write(table, &difference)?;
+        // Chains are written as a whole, whatever other programs have done to them.
+        let written = self.write(table, &difference, None);
+        let (written, took) = written.map_err(|error| self.write_error(error, table, &difference))?;
         let (full, removed) = (difference.is_complete(), difference.deleted());
         state.record(difference, &written);
         Ok(self.applied(state, full, removed, &written, took))
@@ -183,14 +191,22 @@ impl Dataplane for IptablesDataplane {
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.state = None;
         self.environment.prepare(self.family(), &mut self.host);
-        // Read first: a change during the read may be missing from what was read.
-        let verified = self.generations.external();
-        let (kernel, reading) = self.kernel_chains().map_err(|error| self.read_error(error))?;
-        let difference = Difference::from_kernel(table, self.context(table), kernel);
-        let (written, writing) = self.write(table, &difference)?;
-        let removed = difference.deleted();
-        self.verified = verified;
-        Ok(self.applied(ChainState::new(difference), true, removed, &written, reading + writing))
+        let (mut attempts, mut took) = (Attempts::default(), Duration::ZERO);
+        loop {
+            // Read first: a change during the read may be missing from what was read.
+            let (generation, verified) = (attempts.begin(&self.access), self.generations.external());
+            let (kernel, reading) = self.kernel_chains().map_err(|error| self.read_error(error))?;
+            took += reading;
+            let difference = Difference::from_kernel(table, self.context(table), kernel);
+            let (written, writing) = match self.write(table, &difference, generation) {
+                Ok(written) => written,
+                Err(error) if attempts.must_repeat(&error) => continue,
+                Err(error) => return Err(self.write_error(error, table, &difference)),
+            };
+            let removed = difference.deleted();
+            self.verified = verified;
+            return Ok(self.applied(ChainState::new(difference), true, removed, &written, took + writing));
+        }
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {

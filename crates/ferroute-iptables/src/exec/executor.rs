@@ -99,6 +99,16 @@ pub enum SaveError {
 }
 
 impl RestoreError {
+    /// Reports whether the rules that were read before are outdated: another program has committed a transaction since the
+    /// generation that was required, or has deleted a rule that was to be deleted.
+    pub(super) fn is_outdated(&self) -> bool {
+        match self {
+            Self::Netlink(WriteError::Commit { source, .. }) => source.is_outdated(),
+            Self::Netlink(WriteError::NoRule { .. }) => true,
+            _ => false,
+        }
+    }
+
     /// Returns the text of the rejected line.
     pub(super) fn line(&self) -> Option<&str> {
         match self {

@@ -6,7 +6,11 @@ use std::{
 use ferroute_core::{DataplaneError, IpFamily, TableReport};
 
 use super::{
-    access::RuleAccess, executor::SaveError, generation::GenerationTracker, throttle::Throttle, version::Backend,
+    access::{Attempts, RuleAccess},
+    executor::{RestoreError, SaveError},
+    generation::GenerationTracker,
+    throttle::Throttle,
+    version::Backend,
 };
 use crate::{
     TableName,
@@ -81,15 +85,10 @@ impl GroupWriter {
     /// # Errors
     /// If the rules cannot be read or written. They are unknown then.
     pub fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
-        let (kernel, reading) = match self.applied.take().filter(|_| !full) {
-            Some(applied) => (applied, Duration::ZERO),
-            None => {
-                // Read first: a change during the read may be missing from what was read.
-                self.verified = self.generations.external();
-                self.read(wanted).map_err(|error| self.read_error(error))?
-            }
+        let (written, took) = match self.applied.take().filter(|_| !full) {
+            Some(applied) => self.write(wanted, &applied, None).map_err(|error| self.write_error(error))?,
+            None => self.read_and_write(wanted)?,
         };
-        let (written, writing) = self.write(wanted, &kernel)?;
         self.applied = Some(wanted.clone());
         let total = wanted.counts();
         let tables =
@@ -97,7 +96,7 @@ impl GroupWriter {
         Ok(GroupReport {
             written,
             tables: tables.map(|(table, written, total)| TableReport { name: table.as_str(), written, total }).into(),
-            took: reading + writing,
+            took,
         })
     }
 
@@ -127,6 +126,23 @@ impl GroupWriter {
         Ok(!is_same)
     }
 
+    /// Reads the kernel's rules and writes those that differ. Also returns the time that it took.
+    fn read_and_write(&mut self, wanted: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
+        let (mut attempts, mut took) = (Attempts::default(), Duration::ZERO);
+        loop {
+            // Read first: a change during the read may be missing from what was read.
+            let generation = attempts.begin(&self.access);
+            self.verified = self.generations.external();
+            let (kernel, reading) = self.read(wanted).map_err(|error| self.read_error(error))?;
+            took += reading;
+            match self.write(wanted, &kernel, generation) {
+                Ok((written, writing)) => return Ok((written, took + writing)),
+                Err(error) if attempts.must_repeat(&error) => {}
+                Err(error) => return Err(self.write_error(error)),
+            }
+        }
+    }
+
     fn read(&self, wanted: &ChainGroup) -> Result<(ChainGroup, Duration), SaveError> {
         let tables: Vec<TableName> = wanted.tables().into_iter().collect();
         let mut kernel = ChainGroupCollector::new(wanted);
@@ -134,21 +150,27 @@ impl GroupWriter {
         Ok((kernel.finish(), took))
     }
 
-    fn write(&self, wanted: &ChainGroup, kernel: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
+    /// Writes the difference from the rules of a generation.
+    fn write(
+        &self,
+        wanted: &ChainGroup,
+        kernel: &ChainGroup,
+        generation: Option<u32>,
+    ) -> Result<(GroupSummary, Duration), RestoreError> {
         if wanted.is_in(kernel) {
             return Ok(Default::default());
         }
-        let written = self.generations.count_own(|| {
+        self.generations.count_own(|| {
             let mut written = GroupSummary::default();
-            let took = self.access.write(&mut |out: &mut dyn RuleSink| {
+            let took = self.access.write(generation, &mut |out: &mut dyn RuleSink| {
                 wanted.write_difference_to(kernel, out).map(|summary| written = summary)
             })?;
             Ok(((written, took), written.tables))
-        });
-        written.map_err(|error: super::executor::RestoreError| DataplaneError::Write {
-            rules: format!("{} rules", self.family()),
-            source: error.into(),
         })
+    }
+
+    fn write_error(&self, source: RestoreError) -> DataplaneError {
+        DataplaneError::Write { rules: format!("{} rules", self.family()), source: source.into() }
     }
 
     fn read_error(&self, source: impl Error + Send + Sync + 'static) -> DataplaneError {

@@ -66,8 +66,13 @@ pub enum WriteError {
 }
 
 /// Sends each transaction to the kernel when it ends.
+///
+/// What a transaction itself depends on (base chains, and the handles of rules to be deleted) is read while it is composed.
+/// If another program changes that meanwhile, the kernel refuses the transaction.
 pub(crate) struct KernelSink<'a> {
     rules: &'a NativeRules,
+    /// The generation that the next transaction requires; `None` for any.
+    generation: Option<u32>,
     batch: Batch,
     table: TableName,
     /// The base chains that exist, or that this transaction creates.
@@ -80,9 +85,12 @@ pub(crate) struct KernelSink<'a> {
 }
 
 impl<'a> KernelSink<'a> {
-    pub(crate) fn new(rules: &'a NativeRules) -> Self {
+    /// Creates a sink. With a generation, the kernel refuses what is written if another program has committed a transaction
+    /// since then, or does so between the transactions.
+    pub(crate) fn new(rules: &'a NativeRules, generation: Option<u32>) -> Self {
         Self {
             rules,
+            generation,
             batch: Batch::new(),
             table: TableName::Filter,
             base_chains: BTreeSet::new(),
@@ -218,7 +226,7 @@ impl RuleSink for KernelSink<'_> {
         self.removed.clear();
         self.sets.clear();
         self.table = table;
-        begin(&mut self.batch);
+        begin(&mut self.batch, self.generation);
         self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);
         Ok(())
     }
@@ -260,6 +268,9 @@ impl RuleSink for KernelSink<'_> {
 
     fn commit(&mut self) -> io::Result<()> {
         end(&mut self.batch);
-        self.send()
+        self.send()?;
+        // Each transaction increments the generation.
+        self.generation = self.generation.map(|generation| generation.wrapping_add(1));
+        Ok(())
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct NetnsHost {
     pub(crate) way: Way,
     pub(crate) clock: Clock,
     calls: Arc<Mutex<Vec<String>>>,
-    generations: GenerationTracker,
+    pub(crate) generations: GenerationTracker,
 }
 
 impl NetnsHost {

@@ -18,7 +18,7 @@ pub(crate) struct EncodedTransaction {
 pub(crate) fn encode(transaction: &Transaction) -> EncodedTransaction {
     let changes = &transaction.changes;
     let mut encoded = EncodedTransaction { batch: Batch::new(), messages: Vec::new() };
-    nf_tables::begin(&mut encoded.batch);
+    nf_tables::begin(&mut encoded.batch, None);
     encoded.messages.push(0..0);
     let (mut done, mut sets) = (0, 0);
     while let Some(change) = changes.get(done) {
