@@ -215,7 +215,7 @@ pub(crate) const UNCLEAR: u8 = 2;
 #[cfg(test)]
 mod deploy_tests;
 #[cfg(test)]
-mod reliability_tests;
+mod named_tests;
 #[cfg(test)]
 mod tests {
     use ferroute_config::KubeProxyConfiguration;
