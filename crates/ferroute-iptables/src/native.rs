@@ -25,24 +25,31 @@ mod tables;
 pub mod testing;
 mod write;
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use ferroute_core::IpFamily;
 use ferroute_host::read_generation;
 use ferroute_netlink::{Error, Protocol, Socket};
 
 pub use probe::{Modules, ProbeError, probe};
+pub(crate) use read::AddItem;
 pub(crate) use write::KernelSink;
 pub use write::WriteError;
 
-use crate::TableName;
+use crate::{ChainName, TableName};
+use tables::{BUILTIN_CHAINS, base_chain};
 
 /// The rules of one IP family in the nf_tables of a network namespace.
 #[derive(Debug)]
 pub struct NativeRules {
     family: IpFamily,
-    /// `None` after an error that leaves the socket unusable.
-    socket: Mutex<Option<Socket>>,
+    /// Those that are idle. One that an error leaves unusable does not return.
+    sockets: Mutex<Vec<Socket>>,
+    /// The builtin chains, and the chains of other programs beside which there were many when they were read.
+    other_chains: Mutex<BTreeSet<(TableName, ChainName)>>,
 }
 
 /// A failure to read rules by netlink. Retrying may succeed.
@@ -63,7 +70,9 @@ impl NativeRules {
     /// If the socket cannot be opened.
     pub fn open(family: IpFamily) -> Result<Self, Error> {
         let socket = Socket::open(Protocol::Netfilter)?;
-        Ok(Self { family, socket: Mutex::new(Some(socket)) })
+        let builtin = TableName::ALL.into_iter().flat_map(|table| BUILTIN_CHAINS.map(|chain| (table, chain)));
+        let builtin = builtin.filter(|(table, chain)| base_chain(*table, *chain).is_some());
+        Ok(Self { family, sockets: Mutex::new(vec![socket]), other_chains: Mutex::new(builtin.collect()) })
     }
 
     /// The IP family.
@@ -79,17 +88,21 @@ impl NativeRules {
         self.with_socket(read_generation)
     }
 
-    /// Calls `exchange` with the socket, and replaces that after an error that leaves it unusable.
+    fn other_chains(&self) -> MutexGuard<'_, BTreeSet<(TableName, ChainName)>> {
+        self.other_chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Vec<Socket>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `exchange` with a socket that nothing else uses meanwhile.
     pub(super) fn with_socket<T>(&self, exchange: impl FnOnce(&mut Socket) -> Result<T, Error>) -> Result<T, Error> {
-        // A panic drops the socket.
-        let mut slot = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut socket = match slot.take() {
-            Some(socket) => socket,
-            None => Socket::open(Protocol::Netfilter)?,
-        };
+        let idle = self.sockets().pop();
+        let mut socket = idle.map_or_else(|| Socket::open(Protocol::Netfilter), Ok)?;
         let result = exchange(&mut socket);
         if !matches!(&result, Err(error) if leaves_unusable(error)) {
-            *slot = Some(socket);
+            self.sockets().push(socket);
         }
         result
     }

@@ -12,7 +12,7 @@ use std::{
 
 use common::{
     fake_kernel::chains_of,
-    fixtures::{cluster, rendered, settings},
+    fixtures::{cluster, rendered, settings, synced},
     netlink_differences::{KNOWN_DIFFERENCES, compare},
     netlink_dump::dump,
     netns_host::{NetnsHost, Way},
@@ -20,11 +20,12 @@ use common::{
 };
 use ferroute_core::{
     Dataplane, IpFamily, ProxySettings, ServiceTable,
-    testing::{Edit, arbitrary, namespaced_name, slice},
+    testing::{Cluster, Edit, arbitrary, namespaced_name, service, slice},
 };
 use ferroute_iptables::{
     HostExec, IptablesPrograms, RuleSet, TableName,
     exec::{Backend, search_path, snapshot_rules},
+    plan::is_service_chain,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
 
@@ -128,6 +129,60 @@ fn tables_with_rules_of_nft_are_left_out_without_the_iptables_programs() {
     let snapshot = node.netns.run(|| snapshot_rules(IpFamily::V4, &HostExec, &[])).unwrap();
     let tables: Vec<TableName> = snapshot[0].saved.rules.tables.keys().copied().collect();
     assert_eq!(tables, [TableName::Nat]);
+}
+
+/// Tables with many chains are read by the names of those that are expected.
+#[test]
+fn what_other_programs_change_in_large_tables_is_found() {
+    const IN_USE: &str = "KUBE-SVC-INUSEAAAAAAAAAAA";
+    let node = NetnsHost::new(Way::Netlink);
+    let table = large_cluster().table(IpFamily::V4);
+    let mut dataplane = synced(&node, &table);
+    let others = |rules: &RuleSet| {
+        let mut chains = chains_of(rules);
+        chains.retain(|(_, chain), _| !chain.as_str().starts_with("KUBE-") || chain.as_str() == IN_USE);
+        chains
+    };
+    let theirs = format!(
+        "*nat\n:THEIRS - [0:0]\n:EMPTY - [0:0]\n:{IN_USE} - [0:0]\n:KUBE-SVC-STALEAAAAAAAAAAA - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
+         -A THEIRS -j {IN_USE}\n-A {IN_USE} -j RETURN\n-A PREROUTING -j THEIRS\nCOMMIT\n\
+         *mangle\n:THEIRS - [0:0]\n-A THEIRS -j RETURN\nCOMMIT\n*raw\n:THEIRS - [0:0]\nCOMMIT\n"
+    );
+    let planned = rendered(&table);
+    let first_service = planned.keys().map(|(_, chain)| *chain).find(|chain| is_service_chain(*chain)).unwrap();
+    for restarts in [false, true] {
+        node.restore(IpFamily::V4, &theirs);
+        node.restore(IpFamily::V4, &format!("*nat\n:{first_service} - [0:0]\nCOMMIT\n"));
+        node.iptables(IpFamily::V4, &["-w", "-t", "mangle", "-X", "KUBE-PROXY-CANARY"]);
+        let before = others(&node.rules(IpFamily::V4));
+        if restarts {
+            dataplane = node.dataplane(IpFamily::V4, &settings());
+        }
+        let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!(report.removed, 1, "the stale chain");
+        let after = node.rules(IpFamily::V4);
+        let mut wanted = before;
+        wanted.insert((TableName::Nat, IN_USE.parse().unwrap()), Vec::new());
+        assert_eq!(others(&after), wanted);
+        let mut ours = chains_of(&after);
+        ours.retain(|chain, _| planned.contains_key(chain) && !chain.1.is_builtin());
+        assert_eq!(ours.len(), planned.keys().filter(|(_, chain)| !chain.is_builtin()).count());
+        assert!(ours.iter().all(|(chain, rules)| planned[chain] == *rules));
+        let report = node.netns.run(|| dataplane.resync(&table)).unwrap();
+        assert_eq!((report.written, report.removed), (0, 0), "nothing to repair");
+    }
+}
+
+/// Returns a cluster with more chains than are listed at once.
+fn large_cluster() -> Cluster {
+    (0..500).fold(Cluster::new(arbitrary::NODE), |cluster, i| {
+        let (high, low) = (i / 250, i % 250 + 1);
+        let name = format!("ns1/svc-{i}");
+        let service = service(&name).cluster_ip(&format!("10.96.{high}.{low}")).port("http", 80);
+        let slice = slice(&format!("{name}-a"), &format!("svc-{i}")).port("http", 8080);
+        let slice = (0..10).fold(slice, |slice, pod| slice.pod(&*format!("10.{}.{high}.{low}", 100 + pod)));
+        cluster.service(service).slice(slice)
+    })
 }
 
 /// A change by netlink resets no counters of other chains.

@@ -1,4 +1,4 @@
-use std::{io, os::fd::OwnedFd};
+use std::{io, ops::ControlFlow, os::fd::OwnedFd};
 
 use libc::c_int;
 
@@ -48,10 +48,11 @@ impl Socket {
     pub fn request<E: From<Error>>(
         &mut self,
         request: &mut Request,
-        on_message: impl FnMut(Message<'_>) -> Result<(), E>,
+        mut on_message: impl FnMut(Message<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         // Only dumps can be interrupted.
-        self.exchange(request, libc::NLM_F_ACK as u16, on_message).map(|_: Consistency| ())
+        self.exchange(request, libc::NLM_F_ACK as u16, |message| on_message(message).map(ControlFlow::Continue))
+            .map(|_: Consistency| ())
     }
 
     /// Requests one object and returns the result of `parse`; `None` if the kernel acknowledged the request without
@@ -77,7 +78,17 @@ impl Socket {
     pub fn dump<E: From<Error>>(
         &mut self,
         request: &mut Request,
-        on_message: impl FnMut(Message<'_>) -> Result<(), E>,
+        mut on_message: impl FnMut(Message<'_>) -> Result<(), E>,
+    ) -> Result<Consistency, E> {
+        self.exchange(request, libc::NLM_F_DUMP as u16, |message| on_message(message).map(ControlFlow::Continue))
+    }
+
+    /// Dumps a list like [`Socket::dump`], but no further than to the object for which `on_message` breaks. The socket is
+    /// closed then, so that the kernel need not go through the rest.
+    pub fn dump_until<E: From<Error>>(
+        mut self,
+        request: &mut Request,
+        on_message: impl FnMut(Message<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<Consistency, E> {
         self.exchange(request, libc::NLM_F_DUMP as u16, on_message)
     }
@@ -149,11 +160,13 @@ impl Socket {
         Ok(refusals)
     }
 
+    /// Sends a request and calls `on_message` with each message of the reply. After it breaks, the kernel may not have sent the
+    /// rest of a dump, and refuses another one.
     fn exchange<E: From<Error>>(
         &mut self,
         request: &mut Request,
         reply_flags: u16,
-        mut on_message: impl FnMut(Message<'_>) -> Result<(), E>,
+        mut on_message: impl FnMut(Message<'_>) -> Result<ControlFlow<()>, E>,
     ) -> Result<Consistency, E> {
         let (sequence, kind) = (self.next_sequence(1), request.kind());
         let bytes = request.seal(sequence, reply_flags).map_err(Error::from)?;
@@ -170,7 +183,11 @@ impl Socket {
                     consistency = Consistency::Interrupted;
                 }
                 match Reply::parse(message, 0, kind).map_err(Error::from)? {
-                    Reply::Data(message) => result = result.and_then(|()| on_message(message)),
+                    Reply::Data(message) => match result.and_then(|()| on_message(message)) {
+                        Ok(ControlFlow::Break(())) => return Ok(consistency),
+                        Ok(ControlFlow::Continue(())) => result = Ok(()),
+                        Err(error) => result = Err(error),
+                    },
                     Reply::Done => return result.map(|()| consistency),
                     Reply::Refused(refusal) => return result.and(Err(Error::from(refusal).into())),
                     Reply::Nothing => {}

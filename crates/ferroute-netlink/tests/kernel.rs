@@ -1,6 +1,6 @@
 //! Exchanges with the kernel, in network namespaces.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, ops::ControlFlow};
 
 use ferroute_netlink::{
     Batch, Consistency, Drained, Error, Message, Oversize, Protocol, Refusal, Request, Socket, Subscription, flags,
@@ -289,6 +289,23 @@ fn callback_error_ends_a_dump_and_the_socket_remains_usable() {
     });
     assert!(matches!(result, Err(Stop::Here)) && calls == 3, "{result:?} after {calls} calls");
     assert_eq!(count(&mut socket, GETCHAIN), 2_000);
+}
+
+#[test]
+fn dump_ends_where_its_callback_breaks() {
+    let namespace = NetNs::new();
+    let mut socket = netfilter(&namespace);
+    assert!(socket.send_batch(&mut chains("t", 2_000)).unwrap().is_empty());
+    for wanted in [3, 5_000] {
+        let socket = namespace.run(|| Socket::open(Protocol::Netfilter).unwrap());
+        let mut request = Request::new(GETCHAIN, 0, &nfnetlink::header(INET, 0, 0));
+        let mut calls = 0;
+        let consistency = socket.dump_until(&mut request, |_| {
+            calls += 1;
+            Ok::<_, Error>(if calls == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        });
+        assert_eq!((consistency.unwrap(), calls), (Consistency::Consistent, wanted.min(2_000)));
+    }
 }
 
 #[test]

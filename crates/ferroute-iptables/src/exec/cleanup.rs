@@ -216,7 +216,7 @@ fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Resu
         CleanupScope::Beside(active) => is_foreign_jump(active, to, rule),
     };
     let mut leftovers = Leftovers::default();
-    access.read(&[table], &mut |_, item| match item {
+    access.read(&[table], Vec::new(), &mut |_, item| match item {
         SaveItem::Chain(chain, _) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
         SaveItem::Rule(from, rule) if !is_leftover(from) => match rule.next_chain() {
             Some(to) if from.is_builtin() && (is_leftover(to) || is_other_jump(to, &rule)) => {

@@ -67,10 +67,10 @@ impl IptablesDataplane {
         PlanContext::new(&self.environment.settings, table, &self.environment.host)
     }
 
-    /// Reads the proxy's chains from the kernel. Also returns the time that it took.
-    fn kernel_chains(&self) -> Result<(KernelChains, Duration), SaveError> {
+    /// Reads the proxy's chains from the kernel; `expected` are chains that probably exist. Also returns the time that it took.
+    fn kernel_chains(&self, expected: Vec<(TableName, ChainName)>) -> Result<(KernelChains, Duration), SaveError> {
         let mut chains = KernelChainsCollector::new(self.family());
-        let took = self.access.read(&TableName::PROXY, &mut |table, item| chains.add(table, item))?;
+        let took = self.access.read(&TableName::PROXY, expected, &mut |table, item| chains.add(table, item))?;
         Ok((chains.finish(), took))
     }
 
@@ -165,7 +165,7 @@ impl IptablesDataplane {
 
     /// Reads all rules and reports whether they differ from the applied ones.
     fn has_drifted(&self, state: &ChainState) -> Result<bool, DataplaneError> {
-        let (kernel, _) = self.kernel_chains().map_err(|error| self.read_error(error))?;
+        let (kernel, _) = self.kernel_chains(state.chains()).map_err(|error| self.read_error(error))?;
         let drift = state.drift(&kernel);
         if let Some(drift) = drift {
             tracing::info!(family = %self.family(), %drift, "another program modified the rules");
@@ -195,9 +195,10 @@ impl Dataplane for IptablesDataplane {
         loop {
             // Read first: a change during the read may be missing from what was read.
             let (generation, verified) = (attempts.begin(&self.access), self.generations.external());
-            let (kernel, reading) = self.kernel_chains().map_err(|error| self.read_error(error))?;
+            let everything = Difference::everything(table, self.context(table));
+            let (kernel, reading) = self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?;
             took += reading;
-            let difference = Difference::from_kernel(table, self.context(table), kernel);
+            let difference = everything.without(kernel);
             let (written, writing) = match self.write(table, &difference, generation) {
                 Ok(written) => written,
                 Err(error) if attempts.must_repeat(&error) => continue,

@@ -1,50 +1,129 @@
 //! Reading chains and rules.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    num::NonZeroUsize,
+    ops::ControlFlow,
+    panic::resume_unwind,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use ferroute_core::{Heartbeat, IpFamily};
-use ferroute_netlink::{Consistency, Error, Malformed, Message, Request, Socket, nf_tables::*, nfnetlink};
+use ferroute_netlink::{Consistency, Error, Malformed, Message, Protocol, Request, Socket, nf_tables::*, nfnetlink};
 
 use super::{
     NativeRules, ReadError,
     decode::{self, KernelRule},
     sets,
-    tables::request,
+    tables::{dump_request, request},
 };
 use crate::{ChainHead, ChainName, Counters, Policy, Rule, SaveItem, TableName};
 
 impl NativeRules {
-    /// Reads tables and calls `add` with the chains of each, then with its rules chain by chain. Chains that `iptables` cannot
-    /// name are left out.
+    /// Reads tables and calls `add` with chains, and with the rules of each chain together. Chains that `iptables` cannot name
+    /// are left out. `expected` are chains that probably exist: large tables are read faster if they are known.
     ///
     /// Rules of one chain are those of a single moment, even if other programs change rules meanwhile; those of two chains
     /// need not be.
     ///
     /// # Errors
     /// If the kernel refuses, or other programs change rules all the time.
-    pub(crate) fn read(&self, tables: &[TableName], add: &mut dyn FnMut(TableName, SaveItem)) -> Result<(), ReadError> {
-        for table in tables {
-            self.read_table(*table, &mut |item| add(*table, item))
-                .map_err(|source| ReadError { table: *table, source })?;
+    pub(crate) fn read(
+        &self,
+        tables: &[TableName],
+        expected: Vec<(TableName, ChainName)>,
+        add: &mut AddItem<'_>,
+    ) -> Result<(), ReadError> {
+        let Some(first) = tables.first() else { return Ok(()) };
+        let failed = |source| ReadError { table: *first, source };
+        let mut sizes = self.sizes(tables).map_err(failed)?;
+        let listed = if sizes.values().all(|size| *size <= LISTED_AT_ONCE) {
+            self.list_chains(tables).map_err(failed)?
+        } else {
+            let mut chains = expected;
+            chains.extend(self.other_chains().iter());
+            chains.retain(|(table, _)| tables.contains(table));
+            chains.sort_unstable();
+            chains.dedup();
+            let missing = self.add_expected(&chains, add)?;
+            self.sockets().truncate(1);
+            // A transaction of another program may have left chains out of the first numbers, and fail.
+            for (table, size) in self.sizes(tables).map_err(failed)? {
+                let known = sizes.entry(table).or_default();
+                *known = size.max(*known);
+            }
+            let is_read =
+                |chain: &(TableName, ChainName)| chains.binary_search(chain).is_ok() && !missing.contains(chain);
+            for (table, _) in chains.iter().filter(|chain| is_read(chain)) {
+                sizes.entry(*table).and_modify(|size| *size = size.saturating_sub(1));
+            }
+            let listed = self.list_other_chains(&sizes, is_read).map_err(failed)?;
+            let mut others = self.other_chains();
+            others.retain(|chain| !missing.contains(chain));
+            others.extend(listed.iter().filter_map(|(table, chain)| Some((*table, chain.name?))));
+            listed
+        };
+        for (table, ListedChain { name, head, .. }) in listed {
+            Heartbeat::beat_thread();
+            if let Some(name) = name {
+                let rules = self.rules_of(table, name).map_err(|source| ReadError { table, source })?;
+                add_chain(add, table, name, (head, rules));
+            }
         }
         Ok(())
     }
 
-    /// Dumps chain by chain: in a dump of the whole table, the kernel goes through all rules that it has returned before for
-    /// every 32 KiB that it returns.
-    fn read_table(&self, table: TableName, add: &mut dyn FnMut(SaveItem)) -> Result<(), Error> {
-        let chains = self.chains_of(table)?;
-        let named = || chains.iter().filter_map(|ListedChain { name, head, .. }| Some(((*name)?, *head)));
-        for (name, head) in named() {
-            add(SaveItem::Chain(name, head));
-        }
-        for (name, _) in named() {
-            Heartbeat::beat_thread();
-            for ListedRule { rule, .. } in self.rules_of(table, name)? {
-                add(SaveItem::Rule(name, rule));
+    /// Calls `add` with chains and their rules, read on several processors. Returns those that do not exist.
+    fn add_expected(
+        &self,
+        chains: &[(TableName, ChainName)],
+        add: &mut AddItem<'_>,
+    ) -> Result<BTreeSet<(TableName, ChainName)>, ReadError> {
+        let add = Mutex::new(add);
+        let read = |part: &[(TableName, ChainName)]| {
+            let mut missing = BTreeSet::new();
+            for chains in part.chunks(READ_AT_ONCE) {
+                Heartbeat::beat_thread();
+                let mut found = Vec::new();
+                for (table, chain) in chains {
+                    match self.read_chain(*table, *chain).map_err(|source| ReadError { table: *table, source })? {
+                        Some(contents) => found.push((*table, *chain, contents)),
+                        None => drop(missing.insert((*table, *chain))),
+                    }
+                }
+                let mut add = add.lock().unwrap_or_else(PoisonError::into_inner);
+                found.into_iter().for_each(|(table, chain, contents)| add_chain(&mut **add, table, chain, contents));
             }
+            Ok(missing)
+        };
+        let readers = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_READERS);
+        let mut parts = chains.chunks(chains.len().div_ceil(readers).max(1));
+        let own = parts.next().unwrap_or_default();
+        thread::scope(|scope| {
+            // In the network namespace of this thread.
+            let start = |part| (part, thread::Builder::new().spawn_scoped(scope, move || read(part)));
+            let running: Vec<_> = parts.map(start).collect();
+            let mut missing = read(own)?;
+            for (part, reader) in running {
+                missing.append(&mut match reader {
+                    Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic))?,
+                    Err(_) => read(part)?,
+                });
+            }
+            Ok(missing)
+        })
+    }
+
+    /// Returns a chain and its rules; `None` if it does not exist.
+    fn read_chain(&self, table: TableName, chain: ChainName) -> Result<Option<(ChainHead, Vec<ListedRule>)>, Error> {
+        let rules = self.rules_of(table, chain)?;
+        // Only base chains have a policy and counters.
+        if !rules.is_empty() && !chain.is_builtin() {
+            return Ok(Some((ChainHead::default(), rules)));
         }
-        Ok(())
+        let listed = self.with_socket(|socket| find_chain(socket, self.family, table, chain))?;
+        Ok(listed.map(|listed| (listed.head, rules)))
     }
 
     /// Reports whether a chain exists.
@@ -52,7 +131,8 @@ impl NativeRules {
     /// # Errors
     /// If the kernel refuses for another reason.
     pub(crate) fn has_chain(&self, table: TableName, chain: ChainName) -> Result<bool, ReadError> {
-        self.with_socket(|socket| has_chain(socket, self.family, table, chain))
+        self.with_socket(|socket| find_chain(socket, self.family, table, chain))
+            .map(|chain| chain.is_some())
             .map_err(|source| ReadError { table, source })
     }
 
@@ -81,9 +161,55 @@ impl NativeRules {
         Ok(listed.into_iter().map(named).collect())
     }
 
-    /// Returns the chains of a table; none if it does not exist.
-    pub(super) fn chains_of(&self, table: TableName) -> Result<Vec<ListedChain>, Error> {
-        self.collect(&mut request(self.family, NFT_MSG_GETCHAIN, table), |message| chain(message, table))
+    /// Returns the numbers of chains and sets of tables that exist.
+    fn sizes(&self, tables: &[TableName]) -> Result<BTreeMap<TableName, u32>, Error> {
+        let sizes = self.collect(&mut dump_request(self.family, NFT_MSG_GETTABLE), |message| table(message, tables))?;
+        Ok(sizes.into_iter().collect())
+    }
+
+    /// Returns the chains of tables, in the order in which they were created.
+    pub(super) fn list_chains(&self, tables: &[TableName]) -> Result<Vec<(TableName, ListedChain)>, Error> {
+        self.collect(&mut dump_request(self.family, NFT_MSG_GETCHAIN), |message| {
+            Ok(chain(message)?.filter(|(table, _)| tables.contains(table)))
+        })
+    }
+
+    /// Returns the chains of the tables in `sizes` without those that were read before. `sizes` are their numbers.
+    ///
+    /// A dump contains the chains of all tables, and takes a time that grows with the square of their number: for every 32 KiB that
+    /// it returns, the kernel goes through all that it has returned before. So it ends when all chains are found.
+    fn list_other_chains(
+        &self,
+        sizes: &BTreeMap<TableName, u32>,
+        is_read: impl Fn(&(TableName, ChainName)) -> bool,
+    ) -> Result<Vec<(TableName, ListedChain)>, Error> {
+        let number = sizes.values().fold(0, |sum: u32, size| sum.saturating_add(*size));
+        let mut attempts = 0;
+        loop {
+            let (mut left, mut found) = (number, Vec::new());
+            if left == 0 {
+                return Ok(found);
+            }
+            attempts += 1;
+            let mut request = dump_request(self.family, NFT_MSG_GETCHAIN);
+            let result = Socket::open(Protocol::Netfilter)?.dump_until(&mut request, |message| {
+                let listed = chain(&message)?.filter(|(table, _)| sizes.contains_key(table));
+                let is_other =
+                    |(table, chain): &(_, ListedChain)| !chain.name.is_some_and(|name| is_read(&(*table, name)));
+                if let Some(other) = listed.filter(is_other) {
+                    found.push(other);
+                    left -= 1;
+                }
+                Ok::<_, Error>(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+            match result {
+                Consistency::Consistent => return Ok(found),
+                Consistency::Interrupted if attempts == MAX_ATTEMPTS => {
+                    return Err(Error::Interrupted { kind: request.kind(), attempts });
+                }
+                Consistency::Interrupted => {}
+            }
+        }
     }
 
     /// Returns the objects of a dump; none if the table or chain does not exist.
@@ -115,6 +241,14 @@ impl NativeRules {
     }
 }
 
+/// Receives what was read.
+pub(crate) type AddItem<'a> = dyn FnMut(TableName, SaveItem) + Send + 'a;
+
+fn add_chain(add: &mut AddItem<'_>, table: TableName, chain: ChainName, (head, rules): (ChainHead, Vec<ListedRule>)) {
+    add(table, SaveItem::Chain(chain, head));
+    rules.into_iter().for_each(|ListedRule { rule, .. }| add(table, SaveItem::Rule(chain, rule)));
+}
+
 /// A rule of a chain.
 pub(super) struct ListedRule {
     /// The number by which the kernel identifies it.
@@ -134,31 +268,46 @@ pub(super) struct ListedChain {
     pub(super) is_base: bool,
 }
 
-/// Reports whether a chain exists.
-pub(super) fn has_chain(
+/// Returns a chain; `None` if it does not exist.
+pub(super) fn find_chain(
     socket: &mut Socket,
     family: IpFamily,
     table: TableName,
-    chain: ChainName,
-) -> Result<bool, Error> {
+    name: ChainName,
+) -> Result<Option<ListedChain>, Error> {
     let mut request = request(family, NFT_MSG_GETCHAIN, table);
-    request.attributes().put_str(NFTA_CHAIN_NAME, chain.as_str());
-    match socket.request_ack(&mut request) {
-        Ok(()) => Ok(true),
-        Err(error) if error.is_not_found() => Ok(false),
+    request.attributes().put_str(NFTA_CHAIN_NAME, name.as_str());
+    match socket.get(&mut request, |message| chain(&message).map_err(Error::from)) {
+        Ok(listed) => Ok(listed.flatten().map(|(_, chain)| chain)),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Decodes a chain; `None` if it is of another table.
-fn chain(message: &Message<'_>, table: TableName) -> Result<Option<ListedChain>, Malformed> {
+/// Decodes the name and the number of chains and sets of a table; `None` if it is not one of `tables`.
+fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableName, u32)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let mut found = ListedChain { name: None, head: ChainHead::default(), is_base: false };
-    let mut is_of_table = false;
+    let (mut name, mut size) = (None, 0);
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_CHAIN_TABLE => is_of_table = attribute.str()? == table.as_str(),
+            NFTA_TABLE_NAME => name = TableName::from_word(attribute.str()?),
+            NFTA_TABLE_USE => size = attribute.u32_be()?,
+            _ => {}
+        }
+    }
+    Ok(name.filter(|name| tables.contains(name)).map(|name| (name, size)))
+}
+
+/// Decodes a chain and the name of its table; `None` if that is not one of `iptables`.
+fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
+    let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+    let mut found = ListedChain { name: None, head: ChainHead::default(), is_base: false };
+    let mut table = None;
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            NFTA_CHAIN_TABLE => table = TableName::from_word(attribute.str()?),
             NFTA_CHAIN_NAME => found.name = ChainName::new(attribute.str()?).ok(),
             NFTA_CHAIN_HOOK => found.is_base = true,
             NFTA_CHAIN_POLICY => {
@@ -179,9 +328,15 @@ fn chain(message: &Message<'_>, table: TableName) -> Result<Option<ListedChain>,
             _ => {}
         }
     }
-    Ok(is_of_table.then_some(found))
+    Ok(table.map(|table| (table, found)))
 }
 
+/// The number of chains that are listed in a few milliseconds.
+const LISTED_AT_ONCE: u32 = 5000;
+/// The number of chains that are decoded before they are passed on, with a lock.
+const READ_AT_ONCE: usize = 64;
+/// The number of processors that read. More are not needed for a second's work.
+const MAX_READERS: usize = 4;
 /// How often a dump is repeated because of other programs' changes. A dump takes a millisecond, except for that of the chains of a
 /// large cluster and of the few chains with rules of all Services.
 const MAX_ATTEMPTS: usize = 20;

@@ -5,6 +5,10 @@ use ferroute_netlink::{Request, Writer, nf_tables::*, nfnetlink};
 
 use crate::{ChainName, TableName};
 
+/// The builtin chains in the order in which a packet may traverse them.
+pub(super) const BUILTIN_CHAINS: [ChainName; 5] =
+    [ChainName::PREROUTING, ChainName::INPUT, ChainName::FORWARD, ChainName::OUTPUT, ChainName::POSTROUTING];
+
 /// The properties of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BaseChain {
@@ -48,10 +52,15 @@ pub(super) fn nfproto(family: IpFamily) -> u8 {
     }
 }
 
+/// Returns a request for objects of all tables.
+pub(super) fn dump_request(family: IpFamily, command: u8) -> Request {
+    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, command);
+    Request::new(kind, 0, &nfnetlink::header(nfproto(family), 0, 0))
+}
+
 /// Returns a request for objects of a table, with the table's name, which is attribute 1 of all kinds of objects.
 pub(super) fn request(family: IpFamily, command: u8, table: TableName) -> Request {
-    let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, command);
-    let mut request = Request::new(kind, 0, &nfnetlink::header(nfproto(family), 0, 0));
+    let mut request = dump_request(family, command);
     request.attributes().put_str(NFTA_TABLE_NAME, table.as_str());
     request
 }

@@ -7,7 +7,7 @@ use ferroute_netlink::{Batch, Error, Messages, Refusal, Writer, flags, nf_tables
 
 use super::{
     NativeRules, decode, encode,
-    read::has_chain,
+    read::find_chain,
     sets::{self, SetNumbers},
     tables::{base_chain, nfproto, put_base_chain},
 };
@@ -185,9 +185,9 @@ impl<'a> KernelSink<'a> {
             return Ok(());
         }
         let (family, table) = (self.rules.family, self.table);
-        match self.rules.with_socket(|socket| has_chain(socket, family, table, chain)) {
-            Ok(true) => {}
-            Ok(false) => {
+        match self.rules.with_socket(|socket| find_chain(socket, family, table, chain)) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
                 let mut message = self.message(NFT_MSG_NEWCHAIN, flags::NLM_F_CREATE);
                 message.put_str(NFTA_CHAIN_NAME, chain.as_str());
                 put_base_chain(&mut message, base);

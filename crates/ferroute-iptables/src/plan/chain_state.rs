@@ -8,6 +8,7 @@ use ferroute_core::{Changes, NamespacedName, Protocol, ServicePortName, ServiceT
 use super::{
     ChainContents, ChainDigest, Difference, FixedChain, KernelChains, PlanContext, ServicePlan, SharedChain,
     WriteSummary, chains,
+    difference::proxy_chains,
     fixed::{fixed_chains, node_port_jumps},
 };
 use crate::{ChainName, TableName};
@@ -197,6 +198,11 @@ impl ChainState {
             actual.is_none_or(|actual| digest.is_some_and(|digest| *actual != digest))
         };
         fixed.chain(shared).chain(service).find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
+    }
+
+    /// The applied chains.
+    pub(crate) fn chains(&self) -> Vec<(TableName, ChainName)> {
+        proxy_chains(&self.context, self.ports.values())
     }
 
     /// Returns statistics of the applied rules.

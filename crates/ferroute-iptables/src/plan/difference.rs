@@ -6,7 +6,7 @@ use super::{
     ChainContents, ChainDigest, FixedChain, Jump, KernelChains, PlanContext, ServicePlan, SharedChain,
     chain_state::PortState,
     fixed::{fixed_chains, node_port_jumps},
-    is_service_chain,
+    is_service_chain, jumps,
 };
 use crate::{ChainName, TableName};
 
@@ -56,48 +56,66 @@ impl Difference {
     }
 
     /// Compares the rules planned for `table` with the chains in the kernel, whichever program wrote those.
-    pub fn from_kernel(table: &ServiceTable, context: PlanContext, mut kernel: KernelChains) -> Self {
+    pub fn from_kernel(table: &ServiceTable, context: PlanContext, kernel: KernelChains) -> Self {
+        Self::everything(table, context).without(kernel)
+    }
+
+    /// Plans all rules for `table`, as if the kernel had none of the proxy's chains.
+    pub(crate) fn everything(table: &ServiceTable, context: PlanContext) -> Self {
         let mut difference = Self { complete: true, ..Self::empty(context) };
         let context = &difference.context;
         let mut shared = [ChainDigest::EMPTY; SharedChain::ALL.len()];
         for (name, entry) in &table.entries {
             let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), context);
-            let mut port = PortState::from_plan(&plan, &mut shared);
-            for chain in &mut port.chains {
-                chain.applied = kernel.chains.remove(&(TableName::Nat, chain.name)) == Some(chain.digest);
-            }
-            difference.ports.insert(name.clone(), Some(port));
+            difference.ports.insert(name.clone(), Some(PortState::from_plan(&plan, &mut shared)));
         }
         node_port_jumps(context).iter().for_each(|rule| shared[SharedChain::NatServices.index()].append(rule));
-        for chain in SharedChain::ALL {
-            let applied = kernel.chains.get(&(chain.table(), chain.name()));
-            difference.shared[chain.index()] = applied != Some(&shared[chain.index()]);
-        }
+        difference.shared = [true; SharedChain::ALL.len()];
         difference.shared_digests = shared.map(Some);
         difference.fixed = fixed_chains(context);
-        difference.fixed.retain(|chain| {
+        difference.jumps = jumps();
+        difference.has_localnet_rule = context.localhost_node_ports;
+        difference.write_localnet_rule = context.localhost_node_ports;
+        difference
+    }
+
+    /// The proxy's chains, if this is [`Difference::everything`].
+    pub(crate) fn chains(&self) -> Vec<(TableName, ChainName)> {
+        proxy_chains(&self.context, self.ports.values().flatten())
+    }
+
+    /// Leaves out of [`Difference::everything`] what the kernel has, and adds what it should not have.
+    pub(crate) fn without(mut self, mut kernel: KernelChains) -> Self {
+        for chain in self.ports.values_mut().flatten().flat_map(|port| &mut port.chains) {
+            chain.applied = kernel.chains.remove(&(TableName::Nat, chain.name)) == Some(chain.digest);
+        }
+        for chain in SharedChain::ALL {
+            let applied = kernel.chains.get(&(chain.table(), chain.name()));
+            self.shared[chain.index()] = applied.is_none() || applied != self.shared_digests[chain.index()].as_ref();
+        }
+        self.fixed.retain(|chain| {
             let applied = kernel.chains.get(&(chain.table, chain.name));
             match &chain.contents {
                 ChainContents::Rules(rules) => applied != Some(&ChainDigest::from_rules(rules)),
                 ChainContents::Unmanaged => applied.is_none(),
             }
         });
-        difference.jumps = kernel.missing_jumps;
-        difference.has_localnet_rule = kernel.has_localnet_rule || context.localhost_node_ports;
-        difference.write_localnet_rule = difference.has_localnet_rule && !kernel.has_localnet_rule;
+        self.jumps = kernel.missing_jumps;
+        self.has_localnet_rule |= kernel.has_localnet_rule;
+        self.write_localnet_rule = self.has_localnet_rule && !kernel.has_localnet_rule;
         for ((table, chain), digest) in kernel.chains {
             if table != TableName::Nat || !is_service_chain(chain) {
                 continue;
             }
             match kernel.referenced.contains(&chain) {
-                false => difference.delete.push(chain),
-                true if digest != ChainDigest::EMPTY => difference.flush.push(chain),
+                false => self.delete.push(chain),
+                true if digest != ChainDigest::EMPTY => self.flush.push(chain),
                 true => {}
             }
         }
-        difference.delete.sort_unstable();
-        difference.flush.sort_unstable();
-        difference
+        self.delete.sort_unstable();
+        self.flush.sort_unstable();
+        self
     }
 
     /// Reports whether there is nothing to write.
@@ -138,6 +156,17 @@ impl Difference {
     pub(super) fn shared_in(&self, table: TableName) -> impl Iterator<Item = SharedChain> {
         SharedChain::ALL.into_iter().filter(move |chain| chain.table() == table && self.shared[chain.index()])
     }
+}
+
+/// The proxy's chains, with those of some service ports.
+pub(super) fn proxy_chains<'a>(
+    context: &PlanContext,
+    ports: impl Iterator<Item = &'a PortState>,
+) -> Vec<(TableName, ChainName)> {
+    let fixed = fixed_chains(context).into_iter().map(|chain| (chain.table, chain.name));
+    let shared = SharedChain::ALL.into_iter().map(|chain| (chain.table(), chain.name()));
+    let service = ports.flat_map(|port| &port.chains).map(|chain| (TableName::Nat, chain.name));
+    fixed.chain(shared).chain(service).collect()
 }
 
 /// The tables in the order in which they are written, which is kube-proxy's.
