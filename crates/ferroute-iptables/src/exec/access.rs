@@ -178,35 +178,41 @@ impl RuleAccess {
 ///
 /// The last attempt allows it, so that a host on which other programs never stop cannot keep rules from being written. What
 /// it misses is found by the next comparison.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Attempts {
+    start: Instant,
     begun: u32,
+    /// The current attempt is the last one.
+    is_last: bool,
 }
 
 impl Attempts {
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now(), begun: 0, is_last: false }
+    }
+
     /// Begins an attempt, before reading. Returns the generation for [`RuleAccess::write`].
     pub(super) fn begin(&mut self, access: &RuleAccess) -> Option<u32> {
         self.begun += 1;
-        if self.is_last() { None } else { access.generation() }
+        self.is_last = self.begun >= MAX_ATTEMPTS || self.start.elapsed() >= MAX_TIME;
+        if self.is_last { None } else { access.generation() }
     }
 
     /// Reports whether another attempt is required after this failure to write.
     pub(super) fn must_repeat(&self, error: &RestoreError) -> bool {
-        let repeat = error.is_outdated() && !self.is_last();
+        let repeat = error.is_outdated() && !self.is_last;
         if repeat {
             tracing::debug!(attempt = self.begun, "another program modified rules since they were read; reading again");
         }
         repeat
     }
-
-    fn is_last(&self) -> bool {
-        self.begun >= MAX_ATTEMPTS
-    }
 }
 
-/// The number of attempts. An attempt takes milliseconds, or seconds with the rules of 10,000 Services, and keeps what it has
-/// committed.
+/// The number of attempts.
 const MAX_ATTEMPTS: u32 = 4;
+/// The time after which an attempt is the last one. An attempt takes milliseconds, or seconds with the rules of 10,000
+/// Services, which must not wait for more than two.
+const MAX_TIME: Duration = Duration::from_secs(1);
 /// The limit of chains per transaction of `iptables-nft-restore`, which only a service port with more chains exceeds: for
 /// each rule, the program searches a list of all chains in the transaction, which takes 40 s for 20,000 chains and a quarter
 /// of an hour for 100,000. With half as many, 55,000 chains take the kernel 1.5 times as long, because it validates the whole

@@ -152,7 +152,7 @@ pub fn detect_modes(access: &RuleAccess) -> Result<Vec<ChainMode>, SaveError> {
 
 impl CleanupReport {
     fn clean_up_table(&mut self, access: &RuleAccess, table: TableName, scope: CleanupScope) {
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new();
         loop {
             let generation = attempts.begin(access);
             let leftovers = match leftovers(access, table, scope) {

@@ -191,7 +191,7 @@ impl Dataplane for IptablesDataplane {
     fn resync(&mut self, table: &ServiceTable) -> Result<SyncReport, DataplaneError> {
         self.state = None;
         self.environment.prepare(self.family(), &mut self.host);
-        let (mut attempts, mut took) = (Attempts::default(), Duration::ZERO);
+        let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
             // Read first: a change during the read may be missing from what was read.
             let (generation, verified) = (attempts.begin(&self.access), self.generations.external());

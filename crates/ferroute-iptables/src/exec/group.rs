@@ -128,7 +128,7 @@ impl GroupWriter {
 
     /// Reads the kernel's rules and writes those that differ. Also returns the time that it took.
     fn read_and_write(&mut self, wanted: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
-        let (mut attempts, mut took) = (Attempts::default(), Duration::ZERO);
+        let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
             // Read first: a change during the read may be missing from what was read.
             let generation = attempts.begin(&self.access);
