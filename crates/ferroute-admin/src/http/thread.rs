@@ -171,12 +171,19 @@ impl HttpThread {
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> Server {
         let (guard, closed) = mpsc::channel();
         let report = ReportPanic(self.on_lost.clone());
-        let task = self.handle.spawn(async move {
-            // Dropped after `work`: locals drop in reverse order of declaration.
-            let _guard = (guard, report);
-            work.await;
-        });
+        let task = self.handle.spawn(guarded(work, (guard, report)));
         Server { task: task.abort_handle(), closed }
+    }
+}
+
+/// Returns a future that drops `work` before `guard`, also if it is never polled.
+fn guarded<G: Send>(work: impl Future<Output = ()> + Send, guard: G) -> impl Future<Output = ()> + Send {
+    // A block that was never polled drops what it has captured in an order that depends on its code. The fields of a tuple are
+    // dropped in their own order.
+    let parts = (work, guard);
+    async move {
+        let parts = parts;
+        parts.0.await;
     }
 }
 

@@ -2,6 +2,7 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     sync::atomic::{AtomicUsize, Ordering},
+    task::{Context, Waker},
 };
 
 use hyper::StatusCode;
@@ -104,4 +105,29 @@ fn taken_port_is_reported_and_retried_until_free() {
     };
     assert_eq!(answer, "at last");
     assert!(failures.load(Ordering::Relaxed) >= 3);
+}
+
+/// A server that is dropped before its task has run at all must not report that its port is free too early.
+#[test]
+fn work_is_dropped_before_its_guard_whether_it_has_begun_or_not() {
+    struct Logged(&'static str, mpsc::Sender<&'static str>);
+    impl Drop for Logged {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0);
+        }
+    }
+    for has_begun in [false, true] {
+        let (sender, dropped) = mpsc::channel();
+        let listener = Logged("work", sender.clone());
+        let work = async move {
+            let _listener = listener;
+            std::future::pending::<()>().await;
+        };
+        let mut task = Box::pin(guarded(work, Logged("guard", sender)));
+        if has_begun {
+            assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }
+        drop(task);
+        assert_eq!(dropped.iter().collect::<Vec<_>>(), ["work", "guard"], "has begun: {has_begun}");
+    }
 }
