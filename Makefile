@@ -13,7 +13,10 @@ HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo ui test unit-without-iptables deps-iptables test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
+.PHONY: demo ui test unit-without-iptables deps-iptables test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
+
+# Makes targets at the same time. The output of each is printed at its end, and a failure of one does not stop the others.
+together = $(MAKE) --no-print-directory --keep-going --jobs=$(words $(1)) --output-sync=target $(1)
 
 # Built with a profile that favours build time.
 demo: deps-demo rust
@@ -25,7 +28,10 @@ ui: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
-test: deps-test deps-iptables unit test-monitoring test-deb test-ui vm-test conformance
+# The last parts mostly wait, or use one processor.
+test: deps-test deps-iptables unit test-monitoring test-deb test-ui conformance-setup
+	@+$(call together,vm-test $(CONFORMANCE))
+	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces. Where the iptables programs
@@ -99,24 +105,35 @@ soak: deps-test release
 	failed=0; for pid in $$pids; do wait $$pid || failed=1; done; exit $$failed
 
 # Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
-# runs, each as SOURCE-MODE: the objects come from files or from a fake API server. Without the iptables programs, traffic is
-# compared, and the rules of iptables mode are not.
+# runs, each as SOURCE-MODE: the objects come from files or from a fake API server. Runs mostly wait, so all are made at the same
+# time, each in a lab of its own, and each prints its output at its end. Without the iptables programs, traffic is compared, and
+# the rules of iptables mode are not.
 RUNS ?= files-iptables files-nftables fake-api-iptables files-userspace
 CASES ?=
-FAKE_API_SERVER := $(abspath $(TARGET_DIR))/release/examples/fake_api_server
-conformance: deps-test release
-	$(CARGO) build --release -p ferroute-kube --features testing --example fake_api_server
-	@set -e; mkdir -p $(UNIT); rm -f $(UNIT)/conformance-not-tested; no_rules=; \
-	PATH="$$PATH:/usr/sbin:/sbin" command -v iptables-save >/dev/null || { no_rules=--no-rules; \
+CONFORMANCE := $(addprefix conformance-,$(RUNS))
+CONFORMANCE_SUMMARY = for run in $(CONFORMANCE); do sed -n '1p;$$p' $(UNIT)/$$run.log; done
+conformance: conformance-setup
+	@+$(call together,$(CONFORMANCE))
+	@$(CONFORMANCE_SUMMARY)
+
+# The same features and profile as in `make unit`, which has built all but the linked program.
+FAKE_API_SERVER := $(abspath $(TARGET_DIR))/debug/examples/fake_api_server
+conformance-setup: deps-test release
+	$(CARGO) build --workspace --example fake_api_server
+	@mkdir -p $(UNIT); rm -f $(UNIT)/conformance-not-tested; \
+	PATH="$$PATH:/usr/sbin:/sbin" command -v iptables-save >/dev/null || \
 	    echo "NOT TESTED: rules in the scenarios of iptables mode, because the iptables programs are not installed" \
-	        | tee $(UNIT)/conformance-not-tested; }; \
-	for run in $(RUNS); do \
-	    source=$${run%-*} mode=$${run##*-}; \
+	        | tee $(UNIT)/conformance-not-tested
+
+# One of the runs.
+conformance-%: conformance-setup
+	@set -o pipefail; run=$*; source=$${run%-*} mode=$${run##*-}; { \
 	    echo "== conformance, mode $$mode, source $$source"; \
 	    manifests=; [ $$source != files ] || manifests="--manifests {manifests}"; \
-	    $(SUDO) env FAKE_API_SERVER=$(FAKE_API_SERVER) python3 conformance/check.py --mode $$mode --source $$source $$no_rules \
+	    no_rules=; [ ! -e $(UNIT)/conformance-not-tested ] || no_rules=--no-rules; \
+	    $(SUDO) env FAKE_API_SERVER=$(FAKE_API_SERVER) conformance/run.sh --mode $$mode --source $$source $$no_rules \
 	        --proxy-cmd "$(FERROUTE) run --config {config} $$manifests" $(CASES); \
-	done
+	} | tee $(UNIT)/$@.log
 
 release: rust
 	$(CARGO) build --release --bin ferroute
@@ -277,6 +294,7 @@ ADVISORY_DB := https://github.com/rustsec/advisory-db
 deny: rust
 	@set -e; export PATH="$$PATH:$(TOOLS)/bin"; \
 	command -v cargo-deny >/dev/null || \
+	    CARGO_PROFILE_DEV_DEBUG=false \
 	    $(CARGO) install -q --locked --debug --root $(TOOLS) --target-dir $(TOOLS)/build $(CARGO_DENY); \
 	cargo-deny --locked check --hide-inclusion-graph bans licenses sources; \
 	if timeout 20 git ls-remote -q --exit-code $(ADVISORY_DB) HEAD >/dev/null 2>&1; then \
