@@ -55,6 +55,7 @@ def last_acknowledgement(raw, port):
         if kind == socket.PACKET_OUTGOING and ip[0] >> 4 == 4 and ip[9] == TCP and len(tcp) == (tcp[12] >> 4) * 4:
             if struct.unpack("!H", tcp[2:4])[0] == port:
                 found = frame[: ETHERNET + header], ip, tcp
+    raw.setblocking(True)
     start, ip, tcp = found
     tcp = tcp[:16] + bytes(2) + tcp[18:]
     pseudo = ip[12:20] + struct.pack("!HH", TCP, len(tcp))
