@@ -26,15 +26,15 @@ pub(super) fn put_rule(
         Some(protocol) => (protocols::number(protocol.value()).ok_or(Unsupported)?, protocol.is_negated()),
     };
     let mut list = Expressions { list: message.nest(NFTA_RULE_EXPRESSIONS), family };
-    // The order of iptables-nft.
+    // The order of iptables-nft since 1.8.10. Most rules that a packet passes are for other addresses, so these come first.
+    list.address(offsets(family).0, source.as_ref());
+    list.address(offsets(family).1, destination.as_ref());
     list.interface(NFT_META_IIFNAME, in_interface.as_ref());
     list.interface(NFT_META_OIFNAME, out_interface.as_ref());
     if protocol.is_some() {
         list.load_meta(NFT_META_L4PROTO);
         list.compare(inverted, &[number]);
     }
-    list.address(offsets(family).0, source.as_ref());
-    list.address(offsets(family).1, destination.as_ref());
     for module in matches {
         let extension = Extension::of_match(family, module, sets).ok_or(Unsupported)?;
         list.extension("match", [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO], &extension);

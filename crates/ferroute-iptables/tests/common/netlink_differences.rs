@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use ferroute_core::IpFamily;
+
 use super::netlink_dump::Object;
 
 /// A difference between expressions of the same rule.
 pub(crate) struct KnownDifference {
     pub(crate) reason: &'static str,
+    /// It occurs in rules of this family that this version of the programs writes. It may occur with others, too.
+    pub(crate) occurs: fn([u16; 3], IpFamily) -> bool,
     /// `None` if the expressions begin with others.
     translate: fn(&[String]) -> Option<Translation>,
 }
@@ -14,28 +18,47 @@ pub(crate) struct KnownDifference {
 /// The number of expressions of the programs, and those that are written by netlink instead.
 type Translation = (usize, Vec<String>);
 
-pub(crate) static KNOWN_DIFFERENCES: [KnownDifference; 5] = [
+pub(crate) static KNOWN_DIFFERENCES: [KnownDifference; 7] = [
     KnownDifference {
         reason: "versions before 1.8.8 read ports of TCP in the structure of the module only",
+        occurs: |version, _| version >= [1, 8, 9],
         translate: |expressions| port(expressions, "tcp"),
     },
     KnownDifference {
         reason: "versions before 1.8.8 read ports of UDP in the structure of the module only",
+        occurs: |version, _| version >= [1, 8, 9],
         translate: |expressions| port(expressions, "udp"),
     },
     KnownDifference {
         reason: "versions before 1.8.8 read a mark in the structure of the module only",
+        occurs: |version, _| version >= [1, 8, 9],
         translate: mark,
     },
     KnownDifference {
         reason: "versions before 1.8.7 ignore the length of a prefix unless there is a mask",
+        occurs: |version, _| version >= [1, 8, 9],
         translate: prefix,
     },
     KnownDifference {
         reason: "older kernels and versions have revision 0 only, which is the same on machines with 64 bits",
+        occurs: |version, _| version >= [1, 8, 9],
         translate: nfacct,
     },
+    KnownDifference {
+        reason: "the protocol of IPv4 and IPv6 packets is found in the same way, and versions before 1.8.10 do it, too",
+        occurs: |version, family| version >= [1, 8, 10] && family == IpFamily::V4,
+        translate: protocol,
+    },
+    KnownDifference {
+        reason: ORDER,
+        occurs: |version, _| version < [1, 8, 10],
+        // The expressions may have other differences, too.
+        translate: |_| None,
+    },
 ];
+
+const ORDER: &str =
+    "most rules are for other addresses, so addresses are compared first; versions before 1.8.10 do it last";
 
 /// Compares what `iptables-restore` wrote with what was written by netlink, and returns the reasons of the differences.
 ///
@@ -55,7 +78,12 @@ pub(crate) fn compare(programs: &[Object], netlink: &[Object], name: &str) -> BT
 }
 
 /// Reports whether there are known differences only, and adds their reasons.
-fn compare_rule(mut programs: &[String], mut netlink: &[String], occurred: &mut BTreeSet<&'static str>) -> bool {
+fn compare_rule(programs: &[String], mut netlink: &[String], occurred: &mut BTreeSet<&'static str>) -> bool {
+    let ordered = addresses_first(programs);
+    if ordered != programs {
+        occurred.insert(ORDER);
+    }
+    let mut programs = &ordered[..];
     while let Some(expression) = programs.first() {
         if netlink.first() == Some(expression) {
             (programs, netlink) = (&programs[1..], &netlink[1..]);
@@ -113,6 +141,25 @@ fn prefix(expressions: &[String]) -> Option<Translation> {
 fn nfacct(expressions: &[String]) -> Option<Translation> {
     let info = expressions.first()?.strip_prefix("match name=nfacct revision=1 ")?;
     Some((1, vec![format!("match name=nfacct revision=0 {info}")]))
+}
+
+fn protocol(expressions: &[String]) -> Option<Translation> {
+    let load = expressions.first()?;
+    (load == "payload to=1 base=1 offset=9 length=1").then(|| (1, vec!["meta key=16 to=1".to_owned()]))
+}
+
+/// Moves the comparisons of addresses before those of interfaces and the protocol.
+fn addresses_first(expressions: &[String]) -> Vec<String> {
+    let begins = |at: usize, text: &str| expressions.get(at).is_some_and(|expression| expression.starts_with(text));
+    let mut addresses = 0;
+    while ["6", "7", "16"].iter().any(|key| begins(addresses, &format!("meta key={key} "))) {
+        addresses += 2;
+    }
+    let mut end = addresses;
+    while ["8", "12", "16", "24"].iter().any(|offset| begins(end, &format!("payload to=1 base=1 offset={offset} "))) {
+        end += if begins(end + 1, "bitwise ") { 3 } else { 2 };
+    }
+    [&expressions[addresses..end], &expressions[..addresses], &expressions[end..]].concat()
 }
 
 /// Returns the value that a comparison requires.
