@@ -1,19 +1,13 @@
 //! The path from events to the kernel, in this process.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use ferroute_api::{EndpointSlice, Service};
 use ferroute_core::{
     Dataplane, IpFamily, LocalTrafficDetector, NodeView, ProxySettings, SyncReport, Tracker, tracker::TrackerEvent,
 };
 use ferroute_host::KernelAddresses;
-use ferroute_iptables::{
-    GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
-    exec::{RuleAccess, search_path},
-};
+use ferroute_iptables::{GenerationTracker, HostAccess, IptablesDataplane, exec::RuleAccess, native::NativeRules};
 use ferroute_nftables::{NftablesDataplane, plan::NftablesSettings};
 
 use super::{
@@ -44,10 +38,9 @@ impl Pipeline {
         let node = NodeView { name: cluster::NODE.into(), ..NodeView::default() };
         let dataplane: Box<dyn Dataplane> = match mode {
             Mode::Iptables => {
-                let programs = Arc::new(HostExec);
-                let tools = IptablesPrograms::find(IpFamily::V4, &*programs, &search_path()).unwrap();
+                let rules = RuleAccess::netlink(NativeRules::open(IpFamily::V4).unwrap());
                 let (host, generations) = (HostAccess::open().unwrap(), GenerationTracker::open().unwrap());
-                Box::new(IptablesDataplane::new(RuleAccess::programs(tools, programs), proxy, host, generations))
+                Box::new(IptablesDataplane::new(rules, proxy, host, generations))
             }
             Mode::Nftables => {
                 let settings = NftablesSettings { proxy, ..NftablesSettings::default() };
