@@ -2,10 +2,9 @@
 //! size of the cluster. `cargo bench -p ferroute-iptables --bench sync [NAME...]`, as root; a name is `nft`, `legacy` or
 //! `netlink`, or a size such as `1000x10`.
 //!
-//! "own" is the CPU time of the syncing thread; in a first sync it spends a quarter of it on writing the text to
-//! `iptables-restore`. "kernel" is the duration of `iptables-save` and `iptables-restore`, or of the
-//! exchange with the kernel, which includes encoding and decoding. "peak" is the peak memory of the
-//! process during the sync, most of it for Services and endpoints.
+//! "own" is the CPU time of the process without the iptables programs, which includes the kernel's work for it. "kernel" is
+//! the duration of `iptables-save` and `iptables-restore`, or of the exchange with the kernel, which includes encoding and
+//! decoding. "peak" is the peak memory of the process during the sync, most of it for Services and endpoints.
 
 #![expect(clippy::print_stdout, reason = "its output is a table")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]
@@ -23,6 +22,10 @@ use ferroute_iptables::{
     native::NativeRules,
 };
 use ferroute_testing::NetNs;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeValLike,
+};
 
 /// Services and endpoints of each.
 const SIZES: [(usize, usize); 3] = [(100, 10), (1_000, 10), (10_000, 10)];
@@ -120,7 +123,7 @@ fn address(network: u8, n: usize) -> String {
     format!("{network}.{b}.{c}.{d}")
 }
 
-/// Runs a sync and returns the CPU time of this thread.
+/// Runs a sync and returns the CPU time of this process, without the programs that it runs.
 fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -> (SyncReport, Duration) {
     // Resets the peak memory.
     fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -129,10 +132,11 @@ fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -
     (report, cpu_time() - start)
 }
 
-/// Returns the CPU time of this thread.
+/// Returns the CPU time of all threads of this process.
 fn cpu_time() -> Duration {
-    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    let micros = [usage.user_time(), usage.system_time()].map(|time| u64::try_from(time.num_microseconds()).unwrap());
+    Duration::from_micros(micros.iter().sum())
 }
 
 /// Returns the process's peak memory in KiB.

@@ -30,7 +30,7 @@ mod throttle;
 mod version;
 
 pub use access::RuleAccess;
-pub use choice::ChosenAccess;
+pub use choice::{ChosenAccess, existing_accesses};
 pub use cleanup::{ChainMode, CleanupError, CleanupReport, CleanupScope, clean_up, detect_modes, remove_counters};
 pub use dataplane::IptablesDataplane;
 pub use executor::{RestoreError, SaveError};

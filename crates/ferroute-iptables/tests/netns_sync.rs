@@ -15,11 +15,16 @@ use ferroute_core::{
     testing::{Edit, arbitrary, namespaced_name},
 };
 use ferroute_host::{Counter, CounterError, KernelCounters, PacketCounters, Sysctls};
-use ferroute_iptables::{Rule, TableName, exec::Backend, plan::chains};
+use ferroute_iptables::{
+    Rule, TableName,
+    exec::{Backend, ChainMode, detect_modes, existing_accesses, search_path},
+    plan::chains,
+};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 
 common::netns_host::with_all_ways!(
     the_first_sync_creates_the_rendered_rules,
+    the_mode_of_the_rules_is_detected,
     incremental_changes_equal_a_full_write,
     rules_of_an_earlier_kube_proxy_are_taken_over,
     the_error_has_the_rejected_rule_and_the_next_sync_is_full,
@@ -47,6 +52,23 @@ fn the_first_sync_creates_the_rendered_rules(way: Way) {
             }
             Way::Netlink => assert_eq!(node.calls(), [""; 0]),
         }
+    }
+}
+
+fn the_mode_of_the_rules_is_detected(way: Way) {
+    for family in IpFamily::BOTH {
+        let node = NetnsHost::new(way);
+        let detected = || {
+            let accesses = node.netns.run(|| existing_accesses(family, &node.exec(), &search_path()));
+            let modes = accesses.iter().flat_map(|access| node.netns.run(|| detect_modes(access)).unwrap());
+            modes.collect::<Vec<_>>()
+        };
+        assert_eq!(detected(), []);
+        let mut dataplane = node.dataplane(family, &settings());
+        node.netns.run(|| dataplane.resync(&cluster().table(family))).unwrap();
+        node.calls();
+        assert_eq!(detected(), [ChainMode::Iptables]);
+        assert_eq!(node.calls().is_empty(), way.backend() == Backend::NfTables);
     }
 }
 

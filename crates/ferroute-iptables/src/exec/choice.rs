@@ -87,15 +87,28 @@ impl ChosenAccess {
     }
 }
 
+/// Returns an access to each backend that may have rules of an IP family in the calling thread's network namespace. This runs
+/// no program unless the legacy backend has tables.
+pub fn existing_accesses(family: IpFamily, exec: &Arc<dyn Exec>, path: &[PathBuf]) -> Vec<RuleAccess> {
+    let native = NativeRules::open(family).ok().map(RuleAccess::netlink);
+    let has_legacy = has_legacy_tables(family);
+    let legacy = has_legacy.then(|| IptablesPrograms::find_backend(family, Backend::Legacy, &**exec, path).ok());
+    let legacy = legacy.flatten().map(|programs| RuleAccess::programs(programs, Arc::clone(exec)));
+    native.into_iter().chain(legacy).collect()
+}
+
 /// Reports whether this host's programs use the legacy backend, as far as that shows without them: it has tables there, and
 /// the kubelet has none of its chains in nf_tables.
 fn is_legacy_host(family: IpFamily) -> bool {
+    has_legacy_tables(family) && !NativeRules::open(family).is_ok_and(|rules| has_kubelet(&rules))
+}
+
+fn has_legacy_tables(family: IpFamily) -> bool {
     let tables = match family {
-        IpFamily::V4 => "/proc/net/ip_tables_names",
-        IpFamily::V6 => "/proc/net/ip6_tables_names",
+        IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
+        IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
-    let has_tables = fs::read_to_string(tables).is_ok_and(|tables| !tables.trim().is_empty());
-    has_tables && !NativeRules::open(family).is_ok_and(|rules| has_kubelet(&rules))
+    fs::read_to_string(tables).is_ok_and(|tables| !tables.trim().is_empty())
 }
 
 fn has_kubelet(rules: &NativeRules) -> bool {

@@ -75,9 +75,14 @@ impl NetnsHost {
             let mut host = HostAccess::open().unwrap();
             host.now = self.clock.clone().reader();
             change(programs.as_mut(), &mut host);
-            let access = access(family, programs, Arc::new(LoggingExec { calls: self.calls.clone() }));
+            let access = access(family, programs, self.exec());
             IptablesDataplane::new(access, settings.clone(), host, self.generations.clone())
         })
+    }
+
+    /// Runs the host's programs and logs them for [`NetnsHost::calls`].
+    pub(crate) fn exec(&self) -> Arc<dyn Exec> {
+        Arc::new(LoggingExec { calls: self.calls.clone() })
     }
 
     /// The programs that write the rules.

@@ -10,8 +10,8 @@ use ferroute_iptables::{
     ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains, PlanContext,
     RuleSet, TableName,
     exec::{
-        Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, ProgramsError, RuleAccess, clean_up,
-        detect_modes, remove_counters, search_path,
+        Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, Exec, ProgramsError, RuleAccess, clean_up,
+        detect_modes, existing_accesses, remove_counters, search_path,
     },
     native::{Modules, NativeRules},
     plan::{chains, rules_digest},
@@ -128,19 +128,16 @@ pub(super) fn leftovers_beside_own_rules(family: IpFamily, active: Option<Backen
 
 /// Returns the backend that a mode with iptables rules uses in an IP family.
 fn active_backend(family: IpFamily) -> Option<Backend> {
-    any_access(family).ok().map(|access| access.backend())
+    let chosen = ChosenAccess::find(family, Arc::new(HostExec), &search_path(), false, Modules::Common);
+    chosen.ok().map(|chosen| chosen.access.backend())
 }
 
-/// Returns an access to the rules of an IP family in the backend that a mode with iptables rules uses.
-fn any_access(family: IpFamily) -> Result<RuleAccess, ProgramsError> {
-    ChosenAccess::find(family, Arc::new(HostExec), &search_path(), false, Modules::Common).map(|chosen| chosen.access)
-}
-
-/// Returns the modes of kube-proxy that have chains in the kernel, in either IP family. Chains that cannot be listed are
-/// ignored.
+/// Returns the modes of kube-proxy that have chains in the kernel, in either IP family and backend. Chains that cannot be
+/// listed are ignored.
 pub(super) fn chain_modes() -> Vec<ChainMode> {
-    let modes = IpFamily::BOTH.into_iter().filter_map(|family| detect_modes(&any_access(family).ok()?).ok());
-    modes.flatten().collect()
+    let (exec, path): (Arc<dyn Exec>, _) = (Arc::new(HostExec), search_path());
+    let accesses = IpFamily::BOTH.into_iter().flat_map(|family| existing_accesses(family, &exec, &path));
+    accesses.filter_map(|access| detect_modes(&access).ok()).flatten().collect()
 }
 
 /// Returns the context for a host that supports all optional features.
