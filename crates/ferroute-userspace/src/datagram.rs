@@ -15,7 +15,7 @@ use nix::{
         setsockopt, sockopt,
     },
 };
-use socket2::{Domain, Socket, Type};
+use socket2::Type;
 use tokio::net::UdpSocket;
 
 use crate::listener::bind;
@@ -35,13 +35,6 @@ pub(crate) fn listen(family: IpFamily, port: u16) -> io::Result<UdpSocket> {
         IpFamily::V4 => setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?,
         IpFamily::V6 => setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?,
     }
-    UdpSocket::from_std(socket.into())
-}
-
-/// Opens a non-blocking socket from and to an endpoint only.
-pub(crate) fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(endpoint), Type::DGRAM.nonblocking().cloexec(), None)?;
-    socket.connect(&endpoint.into())?;
     UdpSocket::from_std(socket.into())
 }
 

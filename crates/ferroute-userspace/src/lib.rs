@@ -21,6 +21,7 @@ mod dataplane;
 mod engine;
 mod exchange;
 mod listener;
+mod own_sockets;
 pub mod plan;
 mod planned_relay;
 mod ports;

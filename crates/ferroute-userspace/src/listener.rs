@@ -4,9 +4,9 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ferroute_core::{IpFamily, Protocol};
@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     balancer::Balancer,
+    own_sockets::{OwnSockets, Path},
     relay::{PipePool, RelayedBytes},
     relay_ports::RelayPorts,
     retired::Retired,
@@ -97,6 +98,7 @@ pub(crate) struct Shared {
     pub(crate) pipes: PipePool,
     pub(crate) connections: Arc<Semaphore>,
     pub(crate) flows: Arc<Semaphore>,
+    pub(crate) own_sockets: OwnSockets,
     pub(crate) relay_ports: RelayPorts,
     pub(crate) retired: Retired,
 }
@@ -107,6 +109,8 @@ pub(crate) struct Listener {
     pub(crate) shared: Arc<Shared>,
     balancer: Mutex<Balancer>,
     pub(crate) counters: Counters,
+    /// A loop was found, and logged.
+    has_loop: AtomicBool,
     /// The part of the shared limit that this listener may use.
     quota: Arc<Semaphore>,
 }
@@ -134,6 +138,7 @@ impl Shared {
             pipes: PipePool::default(),
             connections: Arc::new(Semaphore::new(limits.connections)),
             flows: Arc::new(Semaphore::new(limits.flows)),
+            own_sockets: OwnSockets::default(),
             relay_ports: RelayPorts::default(),
             retired: Retired::default(),
         })
@@ -147,7 +152,8 @@ impl Listener {
             _ => shared.limits.connections,
         };
         let quota = Arc::new(Semaphore::new(limit.div_ceil(2)));
-        let listener = Self { shared, balancer: Mutex::default(), counters: Counters::default(), quota };
+        let (balancer, counters) = (Mutex::default(), Counters::default());
+        let listener = Self { shared, balancer, counters, has_loop: AtomicBool::new(false), quota };
         listener.balancer().update(&spec.endpoints, spec.affinity);
         Arc::new(listener)
     }
@@ -156,6 +162,19 @@ impl Listener {
     pub(crate) fn balancer(&self) -> MutexGuard<'_, Balancer> {
         // Its methods leave it valid at every point at which they could panic.
         self.balancer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns all endpoints in the order in which a new connection or flow tries them, without those that lead back.
+    pub(crate) fn candidates(&self, client: IpAddr, path: &Path) -> Vec<SocketAddr> {
+        let endpoints = self.balancer().candidates(client, Instant::now());
+        let (candidates, loops): (Vec<_>, Vec<_>) =
+            endpoints.into_iter().partition(|endpoint| path.may_continue(*endpoint));
+        if let Some(endpoint) = loops.first()
+            && !self.has_loop.swap(true, Relaxed)
+        {
+            tracing::warn!(%endpoint, "an endpoint is the address of a Service that leads back to it; what returns is not sent there again");
+        }
+        candidates
     }
 
     /// Waits for the right to a connection.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::{IpFamily, error_chain};
+use ferroute_core::{IpFamily, Protocol, error_chain};
 use socket2::{SockRef, TcpKeepalive, Type};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -16,6 +16,7 @@ use tokio::{
 
 use crate::{
     listener::{Listener, bind},
+    own_sockets::{OwnSocket, Path},
     relay::relay,
 };
 
@@ -57,7 +58,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 
 async fn serve_connection(listener: &Listener, client: TcpStream, address: SocketAddr) {
     let counters = &listener.counters;
-    let Some(endpoint) = connect(listener, address).await else {
+    let Some((endpoint, _own_socket)) = connect(listener, address).await else {
         counters.refused.fetch_add(1, Relaxed);
         // The client must not take the end for an empty response. A socket that is closed already needs no reset.
         let _ = client.set_zero_linger();
@@ -78,14 +79,14 @@ async fn serve_connection(listener: &Listener, client: TcpStream, address: Socke
 /// Connects to an endpoint for a client; `None` if none can be reached.
 ///
 /// All endpoints are tried in several rounds, each with a longer timeout. The endpoints may change meanwhile.
-async fn connect(listener: &Listener, client: SocketAddr) -> Option<TcpStream> {
+async fn connect(listener: &Listener, client: SocketAddr) -> Option<(TcpStream, OwnSocket)> {
     let start = Instant::now();
+    let path = listener.shared.own_sockets.path(Protocol::Tcp, client);
     for attempt in ATTEMPT_TIMEOUTS {
-        let candidates = listener.balancer().candidates(client.ip(), Instant::now());
-        for endpoint in candidates {
-            if let Ok(Ok(stream)) = timeout(attempt, TcpStream::connect(endpoint)).await {
+        for endpoint in listener.candidates(client.ip(), &path) {
+            if let Ok(Ok(connection)) = timeout(attempt, connect_to(listener, endpoint, &path)).await {
                 listener.balancer().connected(client.ip(), endpoint, Instant::now());
-                return Some(stream);
+                return Some(connection);
             }
             listener.counters.failed_attempts.fetch_add(1, Relaxed);
             listener.balancer().failed(endpoint, Instant::now());
@@ -95,6 +96,17 @@ async fn connect(listener: &Listener, client: SocketAddr) -> Option<TcpStream> {
         }
     }
     None
+}
+
+async fn connect_to(listener: &Listener, endpoint: SocketAddr, path: &Path) -> io::Result<(TcpStream, OwnSocket)> {
+    let (socket, own_socket) = listener.shared.own_sockets.connect(Protocol::Tcp, endpoint, path)?;
+    let stream = TcpStream::from_std(socket.into())?;
+    // It is writable as soon as it is connected, or has failed.
+    stream.writable().await?;
+    match stream.take_error()? {
+        None => Ok((stream, own_socket)),
+        Some(error) => Err(error),
+    }
 }
 
 /// Timeouts of the rounds, as kube-proxy's userspace mode had them.

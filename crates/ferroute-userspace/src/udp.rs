@@ -8,14 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ferroute_core::error_chain;
+use ferroute_core::{Protocol, error_chain};
 use socket2::SockRef;
 use tokio::{io::Interest, net::UdpSocket};
 
 use crate::{
-    datagram::{FlowKey, connect, receive, send_from, with_buffer},
+    datagram::{FlowKey, receive, send_from, with_buffer},
     exchange::Exchange,
     listener::{Listener, Permit},
+    own_sockets::{OwnSocket, Path},
     relay_ports::RelayPort,
 };
 
@@ -42,6 +43,7 @@ struct Flow {
     endpoint: SocketAddr,
     socket: UdpSocket,
     exchange: Mutex<Exchange>,
+    _own_socket: OwnSocket,
     _permit: Permit,
 }
 
@@ -96,9 +98,9 @@ impl Flows {
             }
             self.lock().replace(&key, &flow);
         }
-        let candidates = self.listener.balancer().candidates(key.client.ip(), Instant::now());
-        for endpoint in candidates {
-            let Some(flow) = self.open(key, endpoint) else { continue };
+        let path = self.listener.shared.own_sockets.path(Protocol::Udp, key.client);
+        for endpoint in self.listener.candidates(key.client.ip(), &path) {
+            let Some(flow) = self.open(key, endpoint, &path) else { continue };
             if self.send(&flow, datagram) {
                 return;
             }
@@ -108,10 +110,12 @@ impl Flows {
     }
 
     /// Opens a flow; `None` if the endpoint is unreachable or the limit is reached.
-    fn open(self: &Arc<Self>, key: FlowKey, endpoint: SocketAddr) -> Option<Arc<Flow>> {
+    fn open(self: &Arc<Self>, key: FlowKey, endpoint: SocketAddr, path: &Path) -> Option<Arc<Flow>> {
         let permit = self.listener.flow_permit()?;
-        let socket = match connect(endpoint) {
-            Ok(socket) => socket,
+        let opened = self.listener.shared.own_sockets.connect(Protocol::Udp, endpoint, path);
+        let opened = opened.and_then(|(socket, own)| Ok((UdpSocket::from_std(socket.into())?, own)));
+        let (socket, own_socket) = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 tracing::trace!(%endpoint, "cannot open a flow: {}", error_chain(&error));
                 self.failed(endpoint);
@@ -119,7 +123,7 @@ impl Flows {
             }
         };
         let exchange = Mutex::new(Exchange::new(Instant::now()));
-        let flow = Arc::new(Flow { endpoint, socket, exchange, _permit: permit });
+        let flow = Arc::new(Flow { endpoint, socket, exchange, _own_socket: own_socket, _permit: permit });
         self.lock().current.insert(key, flow.clone());
         let counters = &self.listener.counters;
         counters.connections.fetch_add(1, Relaxed);

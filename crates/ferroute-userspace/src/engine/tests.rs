@@ -140,6 +140,45 @@ async fn without_endpoints_connections_are_reset() {
 }
 
 #[tokio::test]
+async fn connections_that_return_do_not_pass_the_same_endpoint_again() {
+    let (alive, _) = endpoint("alive").await;
+    let mut engine = engine();
+    let port = engine.set("loop", tcp(&[])).unwrap();
+    engine.set("loop", tcp(&[at(port)])).unwrap();
+    assert_eq!(connect(port).await.1, "");
+    let stats = engine.stats(&"loop").unwrap();
+    assert_eq!((stats.connections, stats.refused), (1, 1));
+
+    engine.set("loop", tcp(&[at(port), alive])).unwrap();
+    for _ in 0..6 {
+        assert_eq!(connect(port).await.1, "alive");
+    }
+    let other = engine.set("other", tcp(&[at(port)])).unwrap();
+    assert_eq!(connect(other).await.1, "alive", "the address of another Service is an endpoint like any other");
+    engine.set("loop", tcp(&[at(other)])).unwrap();
+    assert_eq!(connect(port).await.1, "");
+    assert_eq!(connect(other).await.1, "");
+}
+
+#[tokio::test]
+async fn datagrams_that_return_do_not_pass_the_same_endpoint_again() {
+    let (alive, _) = udp_endpoint("alive", "127.0.0.1:0").await;
+    let mut engine = engine();
+    let port = engine.set("loop", udp(&[])).unwrap();
+    engine.set("loop", udp(&[at(port)])).unwrap();
+    let client = UdpSocket::bind(at(0)).await.unwrap();
+    client.send_to(b"lost", at(port)).await.unwrap();
+    until(|| engine.stats(&"loop").unwrap().refused > 0).await;
+    assert_eq!(engine.stats(&"loop").unwrap().connections, 1);
+
+    engine.set("loop", udp(&[at(port), alive])).unwrap();
+    for _ in 0..4 {
+        let client = UdpSocket::bind(at(0)).await.unwrap();
+        assert_eq!(ask(&client, at(port), b"!").await.0, b"alive!");
+    }
+}
+
+#[tokio::test]
 async fn established_connections_survive_all_changes() {
     let ((a, _), (b, _)) = (endpoint("a").await, endpoint("b").await);
     let mut engine = engine();
