@@ -6,6 +6,9 @@
 //!                                               documents only)
 //! ```
 //!
+//! If the changed documents define the same objects as before, with other contents, nothing is merged: the cost of such a change
+//! does not depend on the other files.
+//!
 //! A file is read after its writer has closed it or moved it into place, so that half-written files have no effect. If
 //! a file becomes invalid, the last valid version of the whole file stays applied; if it has never been valid, its valid
 //! documents are applied. If a file disappears, its objects are deleted after a short grace period, because some editors

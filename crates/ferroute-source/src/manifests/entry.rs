@@ -50,7 +50,7 @@ impl ServiceDigest {
 }
 
 /// The state kept for an object in a file.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Object {
         key: Key,
@@ -77,6 +77,16 @@ impl Entry {
         match self {
             Self::Object { key, .. } => &key.name,
             Self::Endpoints { name, .. } => name,
+        }
+    }
+
+    /// Returns the object with its digest if only its contents differ from `previous`; `None` for other differences.
+    pub(super) fn changed_content(&self, previous: &Self) -> Option<(Key, Digest)> {
+        match (self, previous) {
+            (Self::Object { key, digest, service }, Self::Object { key: old_key, digest: _, service: old_service }) => {
+                (key == old_key && service == old_service).then(|| (key.clone(), *digest))
+            }
+            _ => None,
         }
     }
 

@@ -17,7 +17,7 @@ use ferroute_core::parse::{InvalidObject, validate};
 
 use super::{
     Closed,
-    entry::{Candidate, Digest, Entry, split},
+    entry::{Candidate, Digest, Entry, Key, split},
     text::{TextError, for_each_document},
 };
 use crate::{IgnoredKind, Problem};
@@ -115,6 +115,22 @@ impl FileState {
         let ignored = ignored_kinds(&documents).map(|kinds| Problem::Ignored { file: path.clone(), kinds });
         let problems = problems.into_iter().chain(ignored).map(Arc::new).collect();
         Ok(Some(Self { documents, problems, stamp: Some(stamp), was_valid: is_valid }))
+    }
+
+    /// Returns the objects whose contents differ from those in `previous` if both define the same objects, and the same
+    /// Endpoints, in the same order; `None` otherwise.
+    pub(super) fn changed_contents(&self, previous: &Self) -> Option<Vec<(Key, Digest)>> {
+        let (documents, previous) = (&self.documents, &previous.documents);
+        let mut changed = Vec::new();
+        (documents.len() == previous.len()).then_some(())?;
+        for (document, previous) in documents.iter().zip(previous).filter(|(a, b)| !Arc::ptr_eq(a, b)) {
+            let (entries, previous) = (document.entries.iter(), previous.entries.iter());
+            (entries.len() == previous.len()).then_some(())?;
+            for (entry, previous) in entries.zip(previous).filter(|(a, b)| a != b) {
+                changed.push(entry.changed_content(previous)?);
+            }
+        }
+        Some(changed)
     }
 
     /// Returns the same documents with other problems.

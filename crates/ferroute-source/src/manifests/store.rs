@@ -29,6 +29,9 @@ pub(super) struct Store {
     problems: BTreeMap<String, Arc<Problem>>,
     /// [`Event::Synced`] has been sent.
     synced: bool,
+    /// The applied objects are the desired ones, and each has a single definition, so that its next version depends on no other
+    /// file.
+    settled: bool,
 }
 
 /// The changes of files to process.
@@ -61,6 +64,8 @@ impl Store {
     pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Closed> {
         let Work { read, deleted, missing, problems, complete } = work;
         let mut batch = Vec::new();
+        // The objects with other contents, as long as nothing else may have changed: then no file needs to be merged.
+        let mut contents = (self.settled && deleted.is_empty() && missing.is_empty()).then(Vec::new);
         for path in deleted {
             self.files.remove(&path);
         }
@@ -68,7 +73,7 @@ impl Store {
         for path in read {
             let previous = self.files.remove(&path).unwrap_or_default();
             let (applied, synced) = (&mut self.applied, self.synced);
-            let state = previous.read(&path, &mut |candidate| {
+            let read = previous.read(&path, &mut |candidate| {
                 let Candidate { key, digest, event, is_mirrored } = candidate;
                 if !synced && !is_mirrored && !applied.contains_key(&key) {
                     applied.insert(key, digest);
@@ -78,15 +83,33 @@ impl Store {
                 }
                 if batch.len() < INITIAL_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
             })?;
+            if let Some(state) = &read {
+                contents = contents.and_then(|mut all| {
+                    all.extend(state.changed_contents(&previous)?);
+                    Some(all)
+                });
+            }
             // A file that has just disappeared stays for the grace period.
-            self.files.insert(path, state.unwrap_or(previous));
+            self.files.insert(path, read.unwrap_or(previous));
         }
-        let (desired, duplicates) = merge(&self.files, &missing);
-        self.apply(&desired, loaded, &mut batch)?;
-        if self.applied == desired {
-            // The same content in less memory.
-            self.applied = desired;
-        }
+        let duplicates = match contents {
+            Some(contents) => {
+                let contents: State = contents.into_iter().collect();
+                let changes = contents.into_iter().map(|(key, digest)| (key, Some(digest))).collect();
+                self.settled = self.apply(changes, loaded, &mut batch)?;
+                Vec::new()
+            }
+            None => {
+                let (desired, duplicates) = merge(&self.files, &missing);
+                let is_applied = self.apply(diff(&self.applied, &desired), loaded, &mut batch)?;
+                if is_applied {
+                    // The same content in less memory.
+                    self.applied = desired;
+                }
+                self.settled = is_applied && duplicates.is_empty() && missing.is_empty();
+                duplicates
+            }
+        };
         let file_problems = self.files.values().flat_map(|file| file.problems.iter().cloned());
         let problems = problems.into_iter().chain(file_problems).chain(duplicates).collect();
         self.update_problems(problems, &mut batch);
@@ -97,15 +120,16 @@ impl Store {
         if batch.is_empty() { Ok(()) } else { send(batch) }
     }
 
-    /// Changes the applied state to the desired one. `loaded` contains the objects that have just been read.
+    /// Applies changes from the applied state to the desired one. `loaded` contains the objects that have just been read.
+    /// Reports whether all could be applied.
     fn apply(
         &mut self,
-        desired: &State,
+        changes: Vec<(Key, Option<Digest>)>,
         mut loaded: HashMap<(Key, Digest), Event>,
         batch: &mut Vec<Event>,
-    ) -> Result<(), Closed> {
-        let changes = diff(&self.applied, desired);
+    ) -> Result<bool, Closed> {
         self.reload(&changes, &mut loaded)?;
+        let mut all = true;
         for (key, digest) in changes {
             let Some(digest) = digest else {
                 self.applied.remove(&key);
@@ -114,12 +138,15 @@ impl Store {
             };
             // The file may have been changed or broken since the object was read. The applied version stays until the
             // file can be read again.
-            if let Some(event) = loaded.remove(&(key.clone(), digest)) {
-                self.applied.insert(key, digest);
-                batch.push(event);
+            match loaded.remove(&(key.clone(), digest)) {
+                Some(event) => {
+                    self.applied.insert(key, digest);
+                    batch.push(event);
+                }
+                None => all = false,
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Reads the files again that define objects which apply now without having changed themselves, for example because

@@ -1,5 +1,9 @@
 //! The store alone: the events that result from reading files.
 
+use std::collections::BTreeSet;
+
+use proptest::{collection::vec, prelude::*};
+
 use super::{Directory, INVALID, INVALID_FIELD, SYNCED, endpoints, service, slice};
 use crate::{
     Event,
@@ -312,4 +316,87 @@ fn reading_ends_when_receiver_is_dropped() {
     directory.write("a.yaml", &service("x", "10.0.0.1"));
     let work = Work { read: [directory.file("a.yaml")].into(), complete: true, ..Work::default() };
     assert!(Store::default().refresh(work, &mut |_| Err(Closed)).is_err());
+}
+
+/// Returns a document with one of a few objects, in one of two versions.
+fn document((object, version): (u8, u8)) -> String {
+    let address = format!("10.0.0.{version}");
+    match object {
+        0 => service("web", &address),
+        1 => service("db", &address),
+        2 => slice("web-1", "web", &address),
+        // The same object, of another Service.
+        3 => slice("web-1", "db", &address),
+        // Its slice is mirrored, unless the Service has another one.
+        4 => endpoints("web", &address),
+        _ => slice("web-mirrored-ipv4", "web", &address),
+    }
+}
+
+/// Updates the applied objects and current problems for lines of events.
+fn apply(current: &mut BTreeSet<String>, lines: Vec<String>) {
+    for line in lines {
+        if let Some(problem) = line.strip_prefix("resolved: ") {
+            assert!(current.remove(&format!("problem: {problem}")), "{line}");
+            continue;
+        }
+        // "apply slice web-1 10.0.0.1", "delete slice default/web-1"
+        let object = line.rsplit_once(' ').map(|(object, _)| object.replace("apply ", ""));
+        let name = line.strip_prefix("delete ").map(|object| object.replace("default/", "")).or(object);
+        if let Some(name) = name.filter(|_| !line.starts_with("problem: ") && !line.starts_with("synced ")) {
+            let existing = format!("apply {name} ");
+            current.retain(|line| !line.starts_with(&existing));
+        }
+        if !line.starts_with("delete ") {
+            current.insert(line);
+        }
+    }
+}
+
+/// A change of one of two files.
+#[derive(Clone, Debug)]
+enum Edit {
+    Write(Vec<(u8, u8)>),
+    /// Replaces the document at this position.
+    Replace(usize, (u8, u8)),
+    Delete,
+}
+
+fn edits() -> impl Strategy<Value = Vec<(usize, Edit)>> {
+    let document = || (0..6_u8, 1..3_u8);
+    let edit = prop_oneof![
+        2 => vec(document(), 0..4).prop_map(Edit::Write),
+        3 => (0..3_usize, document()).prop_map(|(at, document)| Edit::Replace(at, document)),
+        1 => Just(Edit::Delete),
+    ];
+    vec((0..2_usize, edit), 1..16)
+}
+
+proptest! {
+    #[test]
+    fn changed_files_lead_to_the_same_state_as_a_first_read(edits in edits()) {
+        let names = ["a.yaml", "b.yaml"];
+        let mut files = [Vec::new(), Vec::new()];
+        let mut fixture = Fixture { directory: Directory::new(), store: Store::default() };
+        let mut current = BTreeSet::new();
+        apply(&mut current, fixture.read(&[]));
+        for (file, edit) in edits {
+            let (name, documents) = (names[file], &mut files[file]);
+            match edit {
+                Edit::Write(new) => *documents = new,
+                Edit::Replace(at, new) => documents.iter_mut().skip(at).take(1).for_each(|document| *document = new),
+                Edit::Delete => documents.clear(),
+            }
+            if documents.is_empty() && fixture.directory.file(name).exists() {
+                fixture.directory.remove(name);
+                apply(&mut current, fixture.delete(&[name]));
+            } else if !documents.is_empty() {
+                let text: String = documents.iter().copied().map(document).collect();
+                apply(&mut current, fixture.change(name, &text));
+            }
+            let mut expected = BTreeSet::new();
+            apply(&mut expected, fixture.directory.lines(&read_once(&fixture.directory.path).unwrap()));
+            prop_assert_eq!(&current, &expected);
+        }
+    }
 }
