@@ -11,10 +11,10 @@
 
 use std::{env, fs, sync::Arc, time::Duration};
 
-use ferroute_api::EndpointSlice;
+use ferroute_api::{EndpointSlice, Service};
 use ferroute_core::{
     Dataplane, IpFamily, LocalTrafficDetector, ProxySettings, SyncReport, Tracker,
-    testing::{Edit, node, pod, service, slice},
+    testing::{Edit, namespaced_name, node, pod, service, slice},
 };
 use ferroute_iptables::{
     GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms,
@@ -76,12 +76,27 @@ fn measure(backend: Option<Backend>, name: &str, size: &str, services: usize, en
     };
     let mut dataplane = new();
     line("first", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
-    let one_less = |tracker: &mut Tracker| {
-        Edit::SetSlice(endpoint_slice(services / 2, endpoints, endpoints - 1)).apply_to(tracker);
-        let changes = tracker.update(IpFamily::V4);
-        dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap()
-    };
-    line("one endpoint less", timed(&mut tracker, one_less));
+    let middle = services / 2;
+    let slice = endpoint_slice(middle, endpoints, endpoints - 1);
+    let edits = [
+        ("one endpoint less", vec![Edit::SetSlice(slice.clone())]),
+        (
+            "one Service less",
+            vec![
+                Edit::RemoveService(namespaced_name(&service_name(middle))),
+                Edit::RemoveSlice(namespaced_name(&slice_name(middle))),
+            ],
+        ),
+        ("one Service more", vec![Edit::SetService(cluster_service(middle)), Edit::SetSlice(slice)]),
+    ];
+    for (what, edits) in edits {
+        let sync = |tracker: &mut Tracker| {
+            edits.iter().for_each(|edit| edit.apply_to(tracker));
+            let changes = tracker.update(IpFamily::V4);
+            dataplane.sync(tracker.table(IpFamily::V4), &changes).unwrap()
+        };
+        line(what, timed(&mut tracker, sync));
+    }
     line("nothing to repair", timed(&mut tracker, |tracker| dataplane.resync(tracker.table(IpFamily::V4)).unwrap()));
     drop(dataplane);
     let mut dataplane = new();
@@ -100,19 +115,29 @@ fn measure(backend: Option<Backend>, name: &str, size: &str, services: usize, en
 fn tracker(services: usize, endpoints: usize) -> Tracker {
     let mut tracker = Tracker::new(node("node-1"));
     for i in 0..services {
-        let name = format!("bench/svc-{i:05}");
-        let service = service(&name).cluster_ip(&address(11, i)).port("http", 80).build();
-        Edit::SetService(service.into()).apply_to(&mut tracker);
+        Edit::SetService(cluster_service(i)).apply_to(&mut tracker);
         Edit::SetSlice(endpoint_slice(i, endpoints, endpoints)).apply_to(&mut tracker);
     }
     tracker.update(IpFamily::V4);
     tracker
 }
 
+fn service_name(service: usize) -> String {
+    format!("bench/svc-{service:05}")
+}
+
+fn slice_name(service: usize) -> String {
+    format!("{}-a", service_name(service))
+}
+
+/// Returns a Service.
+fn cluster_service(n: usize) -> Box<Service> {
+    Box::new(service(&service_name(n)).cluster_ip(&address(11, n)).port("http", 80).build())
+}
+
 /// Returns the slice of a Service with its first endpoints.
 fn endpoint_slice(service: usize, endpoints: usize, wanted: usize) -> EndpointSlice {
-    let name = format!("svc-{service:05}");
-    let slice = slice(&format!("bench/{name}-a"), &name).port("http", 8080);
+    let slice = slice(&slice_name(service), &format!("svc-{service:05}")).port("http", 8080);
     let pods = (0..wanted).map(|j| pod(&address(10, service * endpoints + j)).on(&format!("node-{}", j + 2)));
     pods.fold(slice, |slice, pod| slice.pod(pod)).build()
 }
