@@ -20,8 +20,9 @@ pub(crate) trait RuleSink {
     /// Inserts a rule at the start of a chain.
     fn insert(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()>;
 
-    /// Deletes a rule from a chain, which fails if the chain has no such rule.
-    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()>;
+    /// Deletes rules from a chain, which fails if the chain lacks one of them. Must be called with all rules of the chain that
+    /// the transaction deletes.
+    fn remove(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()>;
 
     /// Deletes a chain, which must be empty and unreferenced.
     fn delete(&mut self, chain: ChainName) -> io::Result<()>;

@@ -1,6 +1,9 @@
 //! Removal of a proxy's chains and rules from iptables' tables.
 
-use std::{collections::BTreeSet, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use ferroute_core::NfacctCounters;
 use ferroute_host::{CounterError, PacketCounters};
@@ -91,7 +94,7 @@ struct Leftovers {
     /// The chains.
     chains: BTreeSet<ChainName>,
     /// Rules in builtin chains that jump to them. Earlier versions of kube-proxy had other jumps.
-    jumps: Vec<(ChainName, Rule)>,
+    jumps: BTreeMap<ChainName, Vec<Rule>>,
     /// Chains that rules of other programs jump to, with the first chain that has such a rule.
     in_use: Vec<(ChainName, ChainName)>,
 }
@@ -162,7 +165,7 @@ impl CleanupReport {
             };
             match access.write(generation, &mut |out| write_removal(table, &leftovers, out)) {
                 Ok(_) => {
-                    self.jumps += leftovers.jumps.len();
+                    self.jumps += leftovers.jumps.values().map(Vec::len).sum::<usize>();
                     self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
                 }
                 Err(error) if attempts.must_repeat(&error) => continue,
@@ -220,7 +223,7 @@ fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Resu
         SaveItem::Chain(chain, _) if is_leftover(chain) => drop(leftovers.chains.insert(chain)),
         SaveItem::Rule(from, rule) if !is_leftover(from) => match rule.next_chain() {
             Some(to) if from.is_builtin() && (is_leftover(to) || is_other_jump(to, &rule)) => {
-                leftovers.jumps.push((from, rule));
+                leftovers.jumps.entry(from).or_default().push(rule);
             }
             Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),
             _ => {}
@@ -235,7 +238,7 @@ fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Resu
 fn write_removal(table: TableName, leftovers: &Leftovers, out: &mut dyn RuleSink) -> io::Result<()> {
     let Leftovers { chains, jumps, .. } = leftovers;
     out.begin(table)?;
-    jumps.iter().try_for_each(|(from, rule)| out.remove(*from, rule))?;
+    jumps.iter().try_for_each(|(from, rules)| out.remove(*from, rules))?;
     chains.iter().try_for_each(|chain| out.declare(*chain))?;
     chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
     out.commit()

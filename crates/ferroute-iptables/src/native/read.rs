@@ -1,7 +1,7 @@
 //! Reading chains and rules.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map::Entry},
     num::NonZeroUsize,
     ops::ControlFlow,
     panic::resume_unwind,
@@ -138,14 +138,12 @@ impl NativeRules {
 
     /// Returns the rules of a chain; none if it does not exist.
     pub(super) fn rules_of(&self, table: TableName, chain: ChainName) -> Result<Vec<ListedRule>, Error> {
-        let mut request = request(self.family, NFT_MSG_GETRULE, table);
-        request.attributes().put_str(NFTA_RULE_CHAIN, chain.as_str());
+        let mut request = self.rules_request(table, chain);
         let listed = self.collect(&mut request, |message| {
-            let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-            let KernelRule { table: of, chain: listed, handle, rule, counters, is_foreign, sets: of_rule } =
-                decode::rule(self.family, attributes)?;
-            let is_wanted = of == table.as_str() && listed == chain.as_str();
-            Ok(is_wanted.then_some((ListedRule { handle, rule, counters, is_foreign }, of_rule)))
+            let decoded = self.decode_rule(message, table, chain)?;
+            Ok(decoded.map(|KernelRule { rule, counters, is_foreign, sets, .. }| {
+                (ListedRule { rule, counters, is_foreign }, sets)
+            }))
         })?;
         // The socket is busy during the dump.
         let mut names: BTreeMap<u16, Option<Box<str>>> = BTreeMap::new();
@@ -159,6 +157,72 @@ impl NativeRules {
             listed
         };
         Ok(listed.into_iter().map(named).collect())
+    }
+
+    /// Returns the handles of rules in a chain, or the first rule that it lacks.
+    ///
+    /// Reads no further than to the last one of them, and needs no consistent dump to find them: a handle is never that of
+    /// another rule.
+    pub(super) fn handles_of<'a>(
+        &self,
+        table: TableName,
+        chain: ChainName,
+        rules: &'a [Rule],
+    ) -> Result<Result<BTreeSet<u64>, &'a Rule>, Error> {
+        let mut request = self.rules_request(table, chain);
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut handles = BTreeSet::new();
+            // Service ports with the same name and different protocols can have equal rules.
+            let mut missing: HashMap<&Rule, usize> = HashMap::new();
+            rules.iter().for_each(|rule| *missing.entry(rule).or_default() += 1);
+            let result = Socket::open(Protocol::Netfilter)?.dump_until(&mut request, |message| {
+                if let Some(KernelRule { handle, mut rule, sets, .. }) = self.decode_rule(&message, table, chain)? {
+                    for (position, number) in sets {
+                        let name = self.with_socket(|socket| sets::name_of(socket, number))?;
+                        decode::name_sets(&mut rule, &[(position, number)], |_| name.as_deref());
+                    }
+                    if let Some(number) = missing.get_mut(&rule).filter(|number| **number > 0)
+                        && handles.insert(handle)
+                    {
+                        *number -= 1;
+                    }
+                }
+                let is_complete = handles.len() == rules.len();
+                Ok::<_, Error>(if is_complete { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            });
+            let consistency = match result {
+                Err(error) if error.is_not_found() => Consistency::Consistent,
+                result => result?,
+            };
+            match (rules.iter().find(|rule| missing[rule] > 0), consistency) {
+                (None, _) => return Ok(Ok(handles)),
+                (Some(rule), Consistency::Consistent) => return Ok(Err(rule)),
+                (Some(_), Consistency::Interrupted) if attempts == MAX_ATTEMPTS => {
+                    return Err(Error::Interrupted { kind: request.kind(), attempts });
+                }
+                (Some(_), Consistency::Interrupted) => {}
+            }
+        }
+    }
+
+    fn rules_request(&self, table: TableName, chain: ChainName) -> Request {
+        let mut request = request(self.family, NFT_MSG_GETRULE, table);
+        request.attributes().put_str(NFTA_RULE_CHAIN, chain.as_str());
+        request
+    }
+
+    /// Decodes a rule; `None` if it is of another chain.
+    fn decode_rule<'a>(
+        &self,
+        message: &Message<'a>,
+        table: TableName,
+        chain: ChainName,
+    ) -> Result<Option<KernelRule<'a>>, Malformed> {
+        let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
+        let rule = decode::rule(self.family, attributes)?;
+        Ok(Some(rule).filter(|rule| rule.table == table.as_str() && rule.chain == chain.as_str()))
     }
 
     /// Returns the numbers of chains and sets of tables that exist.
@@ -251,8 +315,6 @@ fn add_chain(add: &mut AddItem<'_>, table: TableName, chain: ChainName, (head, r
 
 /// A rule of a chain.
 pub(super) struct ListedRule {
-    /// The number by which the kernel identifies it.
-    pub(super) handle: u64,
     pub(super) rule: Rule,
     pub(super) counters: Counters,
     /// It has an expression that `iptables-nft` does not write.

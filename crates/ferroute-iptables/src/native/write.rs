@@ -77,8 +77,6 @@ pub(crate) struct KernelSink<'a> {
     table: TableName,
     /// The base chains that exist, or that this transaction creates.
     base_chains: BTreeSet<ChainName>,
-    /// The handles of the rules that this transaction deletes.
-    removed: BTreeSet<u64>,
     /// The numbers of the sets in this transaction's rules.
     sets: SetNumbers,
     error: Option<WriteError>,
@@ -94,7 +92,6 @@ impl<'a> KernelSink<'a> {
             batch: Batch::new(),
             table: TableName::Filter,
             base_chains: BTreeSet::new(),
-            removed: BTreeSet::new(),
             sets: SetNumbers::default(),
             error: None,
         }
@@ -212,7 +209,14 @@ impl<'a> KernelSink<'a> {
             }
             NFT_MSG_NEWCHAIN => Some(format!(":{} - [0:0]", name(NFTA_CHAIN_NAME)?)),
             NFT_MSG_DELCHAIN => Some(format!("-X {}", name(NFTA_CHAIN_NAME)?)),
-            NFT_MSG_DELRULE => Some(format!("-F {}", name(NFTA_RULE_CHAIN)?)),
+            NFT_MSG_DELRULE => {
+                let chain = name(NFTA_RULE_CHAIN)?;
+                let handle = attributes.clone().flatten().find(|attribute| attribute.kind == NFTA_RULE_HANDLE);
+                Some(match handle.and_then(|handle| handle.u64_be().ok()) {
+                    Some(handle) => format!("-D {chain} (handle {handle})"),
+                    None => format!("-F {chain}"),
+                })
+            }
             NFT_MSG_NEWTABLE => Some(format!("*{}", self.table)),
             _ => None,
         }
@@ -223,7 +227,6 @@ impl RuleSink for KernelSink<'_> {
     fn begin(&mut self, table: TableName) -> io::Result<()> {
         self.batch.clear();
         self.base_chains.clear();
-        self.removed.clear();
         self.sets.clear();
         self.table = table;
         begin(&mut self.batch, self.generation);
@@ -245,19 +248,17 @@ impl RuleSink for KernelSink<'_> {
         self.rule(chain, rule, flags::NLM_F_CREATE)
     }
 
-    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        let rules = match self.rules.rules_of(self.table, chain) {
-            Ok(rules) => rules,
+    fn remove(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        let handles = match self.rules.handles_of(self.table, chain, rules) {
+            Ok(Ok(handles)) => handles,
+            Ok(Err(rule)) => return self.fail(WriteError::NoRule { rule: Line(chain, rule).to_string() }),
             Err(source) => return self.fail(WriteError::Commit { table: self.table, source }),
         };
-        let wanted = rules.iter().find(|listed| listed.rule == *rule && !self.removed.contains(&listed.handle));
-        let Some(handle) = wanted.map(|listed| listed.handle) else {
-            return self.fail(WriteError::NoRule { rule: Line(chain, rule).to_string() });
-        };
-        self.removed.insert(handle);
-        let mut message = self.message(NFT_MSG_DELRULE, 0);
-        message.put_str(NFTA_RULE_CHAIN, chain.as_str());
-        message.put_u64_be(NFTA_RULE_HANDLE, handle);
+        for handle in handles {
+            let mut message = self.message(NFT_MSG_DELRULE, 0);
+            message.put_str(NFTA_RULE_CHAIN, chain.as_str());
+            message.put_u64_be(NFTA_RULE_HANDLE, handle);
+        }
         Ok(())
     }
 

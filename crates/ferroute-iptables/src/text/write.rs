@@ -257,8 +257,8 @@ impl<W: io::Write> RuleSink for RestoreWriter<W> {
         self.rule("-I", chain, rule)
     }
 
-    fn remove(&mut self, chain: ChainName, rule: &Rule) -> io::Result<()> {
-        self.rule("-D", chain, rule)
+    fn remove(&mut self, chain: ChainName, rules: &[Rule]) -> io::Result<()> {
+        rules.iter().try_for_each(|rule| self.rule("-D", chain, rule))
     }
 
     fn delete(&mut self, chain: ChainName) -> io::Result<()> {
