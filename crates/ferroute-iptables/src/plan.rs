@@ -16,7 +16,7 @@
 //! A service port has rules in the [`SharedChain`]s and in chains of its own. `ServicePlan` passes both to a callback
 //! one after the other and stores none, so that the rules of a large cluster are never in memory all at once; [`render`]
 //! collects them for printing and analysis. [`ChainState`] holds digests of the applied chains and returns, chain by
-//! chain, the [`Difference`] to be written.
+//! chain, the [`Difference`] to be written. In [`SharedChain`]s it can be limited to the rules of changed service ports.
 //!
 //! What is *not* here: running programs, and reading the state of the host, which is an argument
 //! ([`HostState`](ferroute_core::HostState)).
@@ -26,6 +26,7 @@ mod chain_state;
 mod context;
 mod difference;
 mod digest;
+mod edit;
 mod fixed;
 mod kernel_chains;
 mod names;
@@ -42,8 +43,8 @@ pub use chain_group::{ChainGroup, GroupCounts, GroupSummary};
 pub use chain_state::{ChainState, Drift, RuleCounts, RuleStats};
 pub use context::PlanContext;
 pub use difference::Difference;
-pub(crate) use digest::ChainDigest;
 pub use digest::rules_digest;
+pub(crate) use digest::{ChainDigest, RuleSum};
 pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps, loopback};
 pub use kernel_chains::{KernelChains, KernelChainsReader};
 pub(crate) use kernel_chains::{KernelChainsCollector, ignore_unnameable};

@@ -87,12 +87,12 @@ proptest! {
             let context = env.context(table);
             let difference = state.difference(table, &context, &changes);
             let mut text = Vec::new();
-            let summary = difference.write(table, &mut text).expect("writing to memory cannot fail");
+            difference.write(table, &mut text).expect("writing to memory cannot fail");
             prop_assert_eq!(text.is_empty(), difference.is_empty());
 
             let before = kernel.chains();
             kernel.restore(&text);
-            state.record(difference, &summary);
+            state.record(difference);
             prop_assert_eq!(state.drift(&kernel_chains(family, &kernel.save())), None);
             let expected = with_firewall_rules(render(table, &context), &before);
             prop_assert_eq!(kernel.chains(), chains_of(&expected));
@@ -175,6 +175,30 @@ fn with_firewall_rules(mut rules: RuleSet, before: &BTreeMap<(TableName, ChainNa
         }
     }
     rules
+}
+
+#[test]
+fn rules_of_shared_chains_may_have_any_order_before_the_jump_to_node_ports() {
+    let table = Cluster::uniform(3, 1).table(IpFamily::V4);
+    let env = Environment { settings: Default::default(), host: Default::default(), large_cluster: false };
+    let context = env.context(&table);
+    let mut kernel = fresh(&table, &context);
+    let difference = |kernel: &FakeKernel| {
+        let difference = Difference::from_kernel(&table, context.clone(), kernel_chains(IpFamily::V4, &kernel.save()));
+        declared(IpFamily::V4, &written(&difference, &table))
+    };
+    let services = |kernel: &mut FakeKernel, change: fn(&mut Vec<Rule>)| {
+        change(&mut kernel.rules.table_mut(TableName::Nat).chains[&chains::SERVICES].rules);
+    };
+    services(&mut kernel, |rules| rules.swap(0, 2));
+    assert_eq!(difference(&kernel), BTreeSet::new());
+    let whole = BTreeSet::from([(TableName::Nat, chains::SERVICES)]);
+    services(&mut kernel, |rules| rules.swap(2, 3));
+    assert_eq!(difference(&kernel), whole, "a rule behind the jump");
+    services(&mut kernel, |rules| drop(rules.remove(3)));
+    assert_eq!(difference(&kernel), whole, "a missing rule");
+    services(&mut kernel, |rules| rules.insert(0, rules[0].clone()));
+    assert_eq!(difference(&kernel), whole, "a rule that is there twice");
 }
 
 #[test]

@@ -87,6 +87,11 @@ impl RuleAccess {
         }
     }
 
+    /// Reports whether shared chains should be edited. The programs would read the whole table to find a rule that they delete.
+    pub(super) fn edits_chains(&self) -> bool {
+        matches!(self.0, Way::Netlink(_))
+    }
+
     /// Reads tables: calls `add` with chains, and with the rules of each chain together. Returns the time that it took, which is
     /// shorter by netlink if the chains of large tables are `expected`.
     ///

@@ -179,12 +179,22 @@ impl Dataplane for IptablesDataplane {
         // The kernel's rules are unknown until the sync has succeeded.
         let Some(mut state) = self.state.take() else { return self.resync(table) };
         self.environment.refresh_addresses(&mut self.host);
-        let difference = state.difference(table, &self.context(table), changes);
-        // Chains are written as a whole, whatever other programs have done to them.
-        let written = self.write(table, &difference, None);
+        let mut difference = state.difference(table, &self.context(table), changes);
+        if self.access.edits_chains() {
+            state.edit_shared(table, changes, &mut difference);
+        }
+        let mut written = self.write(table, &difference, None);
+        if let Err(error) = &written
+            && difference.has_edits()
+        {
+            // Whole chains are written whatever other programs have done to them.
+            tracing::debug!(%error, "cannot edit chains; writing whole chains");
+            difference.replace_edits();
+            written = self.write(table, &difference, None);
+        }
         let (written, took) = written.map_err(|error| self.write_error(error, table, &difference))?;
         let (full, removed) = (difference.is_complete(), difference.deleted());
-        state.record(difference, &written);
+        state.record(difference);
         Ok(self.applied(state, full, removed, &written, took))
     }
 

@@ -6,9 +6,9 @@ use std::{
 use ferroute_core::{Changes, NamespacedName, Protocol, ServicePortName, ServiceTable};
 
 use super::{
-    ChainContents, ChainDigest, Difference, FixedChain, KernelChains, PlanContext, ServicePlan, SharedChain,
-    WriteSummary, chains,
-    difference::proxy_chains,
+    ChainContents, ChainDigest, Difference, FixedChain, KernelChains, PlanContext, RuleSum, ServicePlan, SharedChain,
+    chains,
+    difference::{SharedChange, proxy_chains},
     fixed::{fixed_chains, node_port_jumps},
 };
 use crate::{ChainName, TableName};
@@ -21,10 +21,8 @@ use crate::{ChainName, TableName};
 #[derive(Clone, Debug)]
 pub struct ChainState {
     /// The context of the applied rules.
-    context: PlanContext,
-    ports: BTreeMap<ServicePortName, PortState>,
-    /// Digests of the shared chains, by [`SharedChain::index`].
-    shared: [ChainDigest; SharedChain::ALL.len()],
+    pub(super) context: PlanContext,
+    pub(super) ports: BTreeMap<ServicePortName, PortState>,
     /// [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
     has_localnet_rule: bool,
     /// The sum over `ports`.
@@ -48,7 +46,7 @@ pub(super) struct PortState {
     /// The chains that belong to the service port, sorted by name.
     pub(super) chains: Box<[ServiceChain]>,
     /// Digests of its rules in the shared chains, by [`SharedChain::index`].
-    pub(super) shared: [ChainDigest; SharedChain::ALL.len()],
+    pub(super) shared: [RuleSum; SharedChain::ALL.len()],
     pub(super) stats: RuleStats,
 }
 
@@ -82,18 +80,16 @@ pub struct RuleStats {
 }
 
 impl PortState {
-    /// Computes the state of a plan. Its rules in shared chains are also appended to `shared`, the digests of the whole
-    /// shared chains.
-    pub(super) fn from_plan(plan: &ServicePlan<'_>, shared: &mut [ChainDigest; SharedChain::ALL.len()]) -> Self {
-        let mut own = [ChainDigest::EMPTY; SharedChain::ALL.len()];
+    /// Computes the state of a plan.
+    pub(super) fn from_plan(plan: &ServicePlan<'_>) -> Self {
+        let mut shared = [RuleSum::EMPTY; SharedChain::ALL.len()];
         let mut stats = RuleStats {
             no_local_internal: plan.lacks_local_internal().into(),
             no_local_external: plan.lacks_local_external().into(),
             ..RuleStats::default()
         };
         plan.shared_rules(&mut |chain, rule| {
-            own[chain.index()].append(&rule);
-            shared[chain.index()].append(&rule);
+            shared[chain.index()].add(&rule);
             *stats.rules.table_mut(chain.table()) += 1;
         });
         let mut chains = Vec::new();
@@ -102,7 +98,7 @@ impl PortState {
             chains.push(ServiceChain { name, digest: ChainDigest::from_rules(rules), applied: false });
         });
         chains.sort_unstable_by_key(|chain| chain.name);
-        Self { chains: chains.into(), shared: own, stats }
+        Self { chains: chains.into(), shared, stats }
     }
 
     pub(super) fn chain(&self, name: ChainName) -> Option<&ServiceChain> {
@@ -121,11 +117,10 @@ impl ChainState {
         let mut state = Self {
             context: everything.context.clone(),
             ports: BTreeMap::new(),
-            shared: [ChainDigest::EMPTY; SharedChain::ALL.len()],
             has_localnet_rule: false,
             stats: RuleStats::default(),
         };
-        state.record(everything, &WriteSummary::default());
+        state.record(everything);
         state
     }
 
@@ -150,11 +145,8 @@ impl ChainState {
         difference
     }
 
-    /// Updates the state after `difference` was applied; `written` is the summary of writing it.
-    pub fn record(&mut self, difference: Difference, written: &WriteSummary) {
-        for (at, digest) in self.shared.iter_mut().enumerate() {
-            *digest = difference.shared_digests[at].or(written.shared[at]).unwrap_or(*digest);
-        }
+    /// Updates the state after `difference` was applied.
+    pub fn record(&mut self, difference: Difference) {
         if difference.complete {
             self.ports.clear();
             self.stats = RuleStats::default();
@@ -189,15 +181,19 @@ impl ChainState {
             };
             (chain.table, chain.name, digest)
         });
-        let shared = SharedChain::ALL.into_iter().zip(self.shared);
-        let shared = shared.map(|(chain, digest)| (chain.table(), chain.name(), Some(digest)));
+        let shared = shared_digests(&self.context, self.ports.values());
+        for ((chain, digest), actual) in SharedChain::ALL.into_iter().zip(shared).zip(kernel.shared) {
+            if actual != Some(digest) {
+                return Some(Drift::Chain(chain.table(), chain.name()));
+            }
+        }
         let service = self.ports.values().flat_map(|port| &port.chains);
         let service = service.map(|chain| (TableName::Nat, chain.name, Some(chain.digest)));
         let has_drifted = |(table, chain, digest): &(_, _, Option<ChainDigest>)| {
             let actual = kernel.chains.get(&(*table, *chain));
             actual.is_none_or(|actual| digest.is_some_and(|digest| *actual != digest))
         };
-        fixed.chain(shared).chain(service).find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
+        fixed.chain(service).find(has_drifted).map(|(table, chain, _)| Drift::Chain(table, chain))
     }
 
     /// The applied chains.
@@ -230,11 +226,13 @@ impl ChainState {
         let old = self.ports.get(name);
         let mut new = table.entries.get(name).map(|entry| {
             let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &difference.context);
-            PortState::from_plan(&plan, &mut [ChainDigest::EMPTY; SharedChain::ALL.len()])
+            PortState::from_plan(&plan)
         });
-        let shared = |port: Option<&PortState>, at: usize| port.map_or(ChainDigest::EMPTY, |port| port.shared[at]);
-        for (at, stale) in difference.shared.iter_mut().enumerate() {
-            *stale |= shared(old, at) != shared(new.as_ref(), at);
+        let digests = shared_digests_of(old).into_iter().zip(shared_digests_of(new.as_ref()));
+        for (change, (old, new)) in difference.shared.iter_mut().zip(digests) {
+            if old != new {
+                *change = SharedChange::Whole;
+            }
         }
         for chain in new.iter_mut().flat_map(|port| &mut port.chains) {
             let applied = old.and_then(|old| old.chain(chain.name));
@@ -255,9 +253,27 @@ impl ChainState {
         difference.has_localnet_rule |= difference.context.localhost_node_ports;
         difference.write_localnet_rule = difference.has_localnet_rule && !self.has_localnet_rule;
         if node_port_jumps(&self.context) != node_port_jumps(&difference.context) {
-            difference.shared[SharedChain::NatServices.index()] = true;
+            difference.shared[SharedChain::NatServices.index()] = SharedChange::Whole;
         }
     }
+}
+
+/// Returns the digests of a service port's rules in the shared chains.
+pub(super) fn shared_digests_of(port: Option<&PortState>) -> [RuleSum; SharedChain::ALL.len()] {
+    port.map_or([RuleSum::EMPTY; SharedChain::ALL.len()], |port| port.shared)
+}
+
+/// Returns the digests of the shared chains with the rules of these service ports.
+pub(super) fn shared_digests<'a>(
+    context: &PlanContext,
+    ports: impl Iterator<Item = &'a PortState>,
+) -> [RuleSum; SharedChain::ALL.len()] {
+    let mut digests = [RuleSum::EMPTY; SharedChain::ALL.len()];
+    for port in ports {
+        digests.iter_mut().zip(port.shared).for_each(|(digest, of_port)| *digest += of_port);
+    }
+    digests[SharedChain::NatServices.index()] += RuleSum::from_rules(&node_port_jumps(context));
+    digests
 }
 
 impl RuleCounts {

@@ -4,14 +4,15 @@ use ferroute_core::{ServicePortName, ServiceTable};
 
 use super::{
     ChainContents, ChainDigest, FixedChain, Jump, KernelChains, PlanContext, ServicePlan, SharedChain,
-    chain_state::PortState,
-    fixed::{fixed_chains, node_port_jumps},
+    chain_state::{PortState, shared_digests},
+    edit::SharedEdit,
+    fixed::fixed_chains,
     is_service_chain, jumps,
 };
 use crate::{ChainName, TableName};
 
-/// The difference between planned and applied rules: the chains to write and to delete. A chain is written as a whole,
-/// and only if it differs.
+/// The difference between planned and applied rules: the chains to write and to delete. A chain is written only if it
+/// differs, and then as a whole, except for shared chains that are edited.
 #[derive(Clone, Debug)]
 pub struct Difference {
     pub(super) context: PlanContext,
@@ -19,10 +20,8 @@ pub struct Difference {
     pub(super) complete: bool,
     /// The compared service ports; `None` for removed ones.
     pub(super) ports: BTreeMap<ServicePortName, Option<PortState>>,
-    /// The shared chains to write, by [`SharedChain::index`].
-    pub(super) shared: [bool; SharedChain::ALL.len()],
-    /// The planned digests of the shared chains, where they are known before writing.
-    pub(super) shared_digests: [Option<ChainDigest>; SharedChain::ALL.len()],
+    /// The changes of the shared chains, by [`SharedChain::index`].
+    pub(super) shared: [SharedChange; SharedChain::ALL.len()],
     /// The fixed chains to write.
     pub(super) fixed: Vec<FixedChain>,
     /// The missing jumps.
@@ -37,6 +36,18 @@ pub struct Difference {
     pub(super) flush: Vec<ChainName>,
 }
 
+/// The change of a shared chain.
+#[derive(Clone, Debug, Default)]
+pub(super) enum SharedChange {
+    /// The chain stays as it is.
+    #[default]
+    Nothing,
+    /// The rules of some service ports are replaced.
+    Edit(SharedEdit),
+    /// The chain is written as a whole.
+    Whole,
+}
+
 impl Difference {
     /// Creates an empty difference.
     pub(super) fn empty(context: PlanContext) -> Self {
@@ -44,8 +55,7 @@ impl Difference {
             context,
             complete: false,
             ports: BTreeMap::new(),
-            shared: [false; SharedChain::ALL.len()],
-            shared_digests: [None; SharedChain::ALL.len()],
+            shared: Default::default(),
             fixed: Vec::new(),
             jumps: Vec::new(),
             write_localnet_rule: false,
@@ -64,14 +74,11 @@ impl Difference {
     pub(crate) fn everything(table: &ServiceTable, context: PlanContext) -> Self {
         let mut difference = Self { complete: true, ..Self::empty(context) };
         let context = &difference.context;
-        let mut shared = [ChainDigest::EMPTY; SharedChain::ALL.len()];
         for (name, entry) in &table.entries {
             let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), context);
-            difference.ports.insert(name.clone(), Some(PortState::from_plan(&plan, &mut shared)));
+            difference.ports.insert(name.clone(), Some(PortState::from_plan(&plan)));
         }
-        node_port_jumps(context).iter().for_each(|rule| shared[SharedChain::NatServices.index()].append(rule));
-        difference.shared = [true; SharedChain::ALL.len()];
-        difference.shared_digests = shared.map(Some);
+        difference.shared.fill(SharedChange::Whole);
         difference.fixed = fixed_chains(context);
         difference.jumps = jumps();
         difference.has_localnet_rule = context.localhost_node_ports;
@@ -89,9 +96,11 @@ impl Difference {
         for chain in self.ports.values_mut().flatten().flat_map(|port| &mut port.chains) {
             chain.applied = kernel.chains.remove(&(TableName::Nat, chain.name)) == Some(chain.digest);
         }
-        for chain in SharedChain::ALL {
-            let applied = kernel.chains.get(&(chain.table(), chain.name()));
-            self.shared[chain.index()] = applied.is_none() || applied != self.shared_digests[chain.index()].as_ref();
+        let planned = shared_digests(&self.context, self.ports.values().flatten());
+        for ((change, planned), applied) in self.shared.iter_mut().zip(planned).zip(kernel.shared) {
+            if applied == Some(planned) {
+                *change = SharedChange::Nothing;
+            }
         }
         self.fixed.retain(|chain| {
             let applied = kernel.chains.get(&(chain.table, chain.name));
@@ -116,6 +125,17 @@ impl Difference {
         self.delete.sort_unstable();
         self.flush.sort_unstable();
         self
+    }
+
+    /// Reports whether shared chains are edited, which depends on the rules that they have.
+    pub(crate) fn has_edits(&self) -> bool {
+        self.shared.iter().any(|change| matches!(change, SharedChange::Edit(_)))
+    }
+
+    /// Replaces edits of shared chains by writing the whole chains.
+    pub(crate) fn replace_edits(&mut self) {
+        let edits = self.shared.iter_mut().filter(|change| matches!(change, SharedChange::Edit(_)));
+        edits.for_each(|change| *change = SharedChange::Whole);
     }
 
     /// Reports whether there is nothing to write.
@@ -153,8 +173,9 @@ impl Difference {
     }
 
     /// Returns the shared chains of a table that must be written.
-    pub(super) fn shared_in(&self, table: TableName) -> impl Iterator<Item = SharedChain> {
-        SharedChain::ALL.into_iter().filter(move |chain| chain.table() == table && self.shared[chain.index()])
+    pub(super) fn shared_in(&self, table: TableName) -> impl Iterator<Item = (SharedChain, &SharedChange)> {
+        let changes = SharedChain::ALL.into_iter().zip(&self.shared);
+        changes.filter(move |(chain, change)| chain.table() == table && !matches!(change, SharedChange::Nothing))
     }
 }
 

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
+    ops::AddAssign,
 };
 
 use ferroute_core::{NfacctCounters, RulesDigest, ServiceTable};
@@ -28,11 +29,48 @@ impl ChainDigest {
 
     /// Updates the digest for a rule appended to the chain.
     pub(crate) fn append(&mut self, rule: &Rule) {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        rule.hash(&mut hasher);
-        self.0 = hasher.finish();
+        self.0 = hash(&(self.0, rule));
     }
+}
+
+/// A 64-bit digest of rules regardless of their order, which is the sum of their hashes: the digest of a shared chain is the
+/// sum of those of its service ports. Like [`ChainDigest`], it is comparable only within one run of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RuleSum(u64);
+
+impl RuleSum {
+    /// The digest of no rules.
+    pub(crate) const EMPTY: Self = Self(0);
+
+    /// Computes the digest of these rules.
+    pub(crate) fn from_rules<'a>(rules: impl IntoIterator<Item = &'a Rule>) -> Self {
+        let mut sum = Self::EMPTY;
+        rules.into_iter().for_each(|rule| sum.add(rule));
+        sum
+    }
+
+    /// Updates the digest for a further rule.
+    pub(crate) fn add(&mut self, rule: &Rule) {
+        *self += Self(hash(rule));
+    }
+
+    /// Updates the digest for a further rule that is behind those that must be the last, so that it equals that of no planned
+    /// rules.
+    pub(crate) fn add_misplaced(&mut self, rule: &Rule) {
+        *self += Self(hash(&("misplaced", rule)));
+    }
+}
+
+impl AddAssign for RuleSum {
+    fn add_assign(&mut self, other: Self) {
+        self.0 = self.0.wrapping_add(other.0);
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Computes a digest of the rules planned for the Services of `table`, which is comparable between machines. Rules that
@@ -80,6 +118,24 @@ mod tests {
 
     fn digest(table: &ServiceTable, host: &HostState) -> RulesDigest {
         rules_digest(table, &PlanContext::new(&ProxySettings::default(), table, host))
+    }
+
+    #[test]
+    fn sum_of_rules_depends_on_their_number_and_not_on_their_order() {
+        let [a, b] = ["a", "b"].map(|comment| Rule::new().comment(comment));
+        let sum = |rules: &[&Rule]| RuleSum::from_rules(rules.iter().copied());
+        assert_eq!(sum(&[&a, &b, &a]), sum(&[&a, &a, &b]));
+        let mut total = sum(&[&a]);
+        total += sum(&[&b, &a]);
+        assert_eq!(total, sum(&[&a, &b, &a]));
+        let mut misplaced = sum(&[&a]);
+        misplaced.add_misplaced(&b);
+        let sums = [sum(&[]), sum(&[&a]), sum(&[&b]), sum(&[&a, &a]), sum(&[&a, &b]), sum(&[&b, &b]), misplaced];
+        for (i, sum) in sums.iter().enumerate() {
+            assert!(!sums[..i].contains(sum), "{sums:?}");
+        }
+        assert_eq!(sum(&[]), RuleSum::EMPTY);
+        assert_ne!(ChainDigest::from_rules([&a, &b]), ChainDigest::from_rules([&b, &a]));
     }
 
     #[test]

@@ -40,7 +40,8 @@ pub enum ChainContents {
     Unmanaged,
 }
 
-/// A chain with rules of all service ports. It is rewritten as a whole when the rules of any service port in it change.
+/// A chain with rules of all service ports. The order of two service ports' rules does not matter, because no two service
+/// ports have the same frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SharedChain {
     /// `KUBE-SERVICES` in table filter: rejects traffic to cluster IPs.
@@ -86,6 +87,11 @@ impl SharedChain {
             Self::FilterNodePorts | Self::NatNodePorts => chains::NODE_PORTS,
             Self::FilterProxyFirewall => chains::PROXY_FIREWALL,
         }
+    }
+
+    /// Returns the shared chain of this table and name.
+    pub(crate) fn find(table: TableName, name: ChainName) -> Option<Self> {
+        Self::ALL.into_iter().find(|shared| shared.table() == table && shared.name() == name)
     }
 
     /// The position in [`SharedChain::ALL`].

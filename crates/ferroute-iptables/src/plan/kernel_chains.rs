@@ -2,14 +2,20 @@ use std::collections::{HashMap, HashSet};
 
 use ferroute_core::IpFamily;
 
-use super::{ChainDigest, Jump, chains, fixed::localnet_rule, is_iptables_mode_chain, is_service_chain, jumps};
+use super::{
+    ChainDigest, Jump, RuleSum, SharedChain, chains, fixed::localnet_rule, is_iptables_mode_chain, is_service_chain,
+    jumps,
+};
 use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
 
 /// The proxy's chains in the kernel, as digests. Read line by line from `iptables-save` text, so that its size
 /// does not depend on the number of rules.
 #[derive(Clone, Debug)]
 pub struct KernelChains {
+    /// All except the shared chains.
     pub(super) chains: HashMap<(TableName, ChainName), ChainDigest>,
+    /// The shared chains, by [`SharedChain::index`]; `None` if they do not exist.
+    pub(super) shared: [Option<RuleSum>; SharedChain::ALL.len()],
     /// The jumps of [`jumps`] that do not exist.
     pub(super) missing_jumps: Vec<Jump>,
     /// [`localnet_rule`] is in `KUBE-FIREWALL`.
@@ -32,12 +38,20 @@ pub(crate) struct KernelChainsCollector {
     localnet_rule: Rule,
     /// The chain of the last rules, not yet in `kernel`: rules of one chain are printed together.
     current: Option<((TableName, ChainName), ChainDigest)>,
+    /// A jump to the chain of node ports, which must be the last in nat `KUBE-SERVICES`, was added.
+    has_node_port_jump: bool,
 }
 
 impl KernelChains {
     /// A kernel without chains of the proxy.
     pub fn empty() -> Self {
-        Self { chains: HashMap::new(), missing_jumps: jumps(), has_localnet_rule: false, referenced: HashSet::new() }
+        Self {
+            chains: HashMap::new(),
+            shared: [None; SharedChain::ALL.len()],
+            missing_jumps: jumps(),
+            has_localnet_rule: false,
+            referenced: HashSet::new(),
+        }
     }
 }
 
@@ -71,36 +85,67 @@ impl KernelChainsReader {
 impl KernelChainsCollector {
     /// Creates a collector for one IP family.
     pub(crate) fn new(family: IpFamily) -> Self {
-        Self { kernel: KernelChains::empty(), localnet_rule: localnet_rule(family), current: None }
+        Self {
+            kernel: KernelChains::empty(),
+            localnet_rule: localnet_rule(family),
+            current: None,
+            has_node_port_jump: false,
+        }
     }
 
     /// Adds a chain or rule of a table.
     pub(crate) fn add(&mut self, table: TableName, item: SaveItem) {
         match item {
-            SaveItem::Chain(chain, _) if is_iptables_mode_chain(table, chain) => {
-                self.kernel.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
-            }
+            SaveItem::Chain(chain, _) => match SharedChain::find(table, chain) {
+                Some(shared) => _ = self.shared(shared),
+                None if is_iptables_mode_chain(table, chain) => {
+                    self.kernel.chains.entry((table, chain)).or_insert(ChainDigest::EMPTY);
+                }
+                None => {}
+            },
             SaveItem::Rule(chains::FIREWALL, rule) if table == TableName::Filter => {
                 self.kernel.has_localnet_rule |= rule == self.localnet_rule;
             }
             SaveItem::Rule(chain, rule) => match &mut self.current {
                 Some((current, digest)) if *current == (table, chain) => digest.append(&rule),
-                _ if is_iptables_mode_chain(table, chain) => {
-                    self.store_current();
-                    let previous = self.kernel.chains.get(&(table, chain));
-                    let mut digest = previous.copied().unwrap_or(ChainDigest::EMPTY);
-                    digest.append(&rule);
-                    self.current = Some(((table, chain), digest));
-                }
-                _ => {
-                    let exists = |jump: &Jump| jump.table == table && jump.from == chain && jump.rule == rule;
-                    self.kernel.missing_jumps.retain(|jump| !exists(jump));
-                    let next = rule.next_chain().filter(|to| table == TableName::Nat && is_service_chain(*to));
-                    self.kernel.referenced.extend(next);
-                }
+                _ => match SharedChain::find(table, chain) {
+                    Some(shared) => self.add_shared_rule(shared, &rule),
+                    None => self.add_rule(table, chain, &rule),
+                },
             },
-            _ => {}
+            SaveItem::Table(_) | SaveItem::Commit => {}
         }
+    }
+
+    /// Adds a rule of another chain than the current one.
+    fn add_rule(&mut self, table: TableName, chain: ChainName, rule: &Rule) {
+        if is_iptables_mode_chain(table, chain) {
+            self.store_current();
+            let previous = self.kernel.chains.get(&(table, chain));
+            let mut digest = previous.copied().unwrap_or(ChainDigest::EMPTY);
+            digest.append(rule);
+            self.current = Some(((table, chain), digest));
+            return;
+        }
+        let exists = |jump: &Jump| jump.table == table && jump.from == chain && jump.rule == *rule;
+        self.kernel.missing_jumps.retain(|jump| !exists(jump));
+        let next = rule.next_chain().filter(|to| table == TableName::Nat && is_service_chain(*to));
+        self.kernel.referenced.extend(next);
+    }
+
+    fn add_shared_rule(&mut self, shared: SharedChain, rule: &Rule) {
+        // A Service's external address may be an address of the host as well, and its port another Service's node port.
+        let is_ordered = shared == SharedChain::NatServices;
+        let is_node_port_jump = is_ordered && rule.next_chain() == Some(chains::NODE_PORTS);
+        match is_ordered && self.has_node_port_jump && !is_node_port_jump {
+            true => self.shared(shared).add_misplaced(rule),
+            false => self.shared(shared).add(rule),
+        }
+        self.has_node_port_jump |= is_node_port_jump;
+    }
+
+    fn shared(&mut self, shared: SharedChain) -> &mut RuleSum {
+        self.kernel.shared[shared.index()].get_or_insert(RuleSum::EMPTY)
     }
 
     /// Returns the chains.

@@ -3,8 +3,9 @@ use std::io;
 use ferroute_core::{ServicePortEntry, ServicePortName, ServiceTable};
 
 use super::{
-    ChainContents, ChainDigest, Difference, Jump, RuleCounts, ServicePlan, SharedChain, chains,
-    difference::TABLES,
+    ChainContents, Difference, Jump, RuleCounts, ServicePlan, SharedChain, chains,
+    difference::{SharedChange, TABLES},
+    edit::SharedEdit,
     fixed::{localnet_rule, node_port_jumps},
 };
 use crate::{ChainName, Rule, TableName, sink::RuleSink, text::RestoreWriter};
@@ -16,8 +17,6 @@ pub struct WriteSummary {
     pub rules: RuleCounts,
     /// Number of transactions in the kernel, each of which changes something.
     pub transactions: u32,
-    /// Digests of the shared chains that were written.
-    pub(super) shared: [Option<ChainDigest>; SharedChain::ALL.len()],
 }
 
 impl Difference {
@@ -111,34 +110,39 @@ impl Difference {
         Ok(())
     }
 
-    /// Writes the shared chains of a table, then the jumps, whose targets exist by then. Plans every service port again,
-    /// because rules are not stored.
+    /// Writes the shared chains of a table, then the jumps, whose targets exist by then. Plans every service port again if
+    /// chains are written as a whole, because rules are not stored.
     fn write_shared(&self, name: TableName, table: &ServiceTable, out: &mut Transactions<'_>) -> io::Result<()> {
-        let shared: Vec<SharedChain> = self.shared_in(name).collect();
         let jumps = || self.jumps.iter().filter(|jump| jump.table == name);
-        if shared.is_empty() && jumps().next().is_none() {
+        let changed = self.shared_in(name).count();
+        if changed == 0 && jumps().next().is_none() {
             return Ok(());
         }
-        let chains: Vec<ChainName> = shared.iter().map(|chain| chain.name()).collect();
-        out.declare(name, &chains)?;
-        for chain in &shared {
-            out.summary.shared[chain.index()] = Some(ChainDigest::EMPTY);
+        out.reserve(name, changed)?;
+        let mut whole = Vec::new();
+        for (chain, change) in self.shared_in(name) {
+            match change {
+                SharedChange::Nothing => {}
+                SharedChange::Edit(edit) => out.edit(chain.name(), edit)?,
+                SharedChange::Whole => {
+                    out.sink.declare(chain.name())?;
+                    whole.push(chain);
+                }
+            }
         }
-        if !shared.is_empty() {
+        if !whole.is_empty() {
             for (port, entry) in &table.entries {
                 let mut result = Ok(());
                 self.plan(port, entry, table).shared_rules(&mut |chain, rule| {
-                    if result.is_ok() && shared.contains(&chain) {
-                        result = out.append_shared(chain, &rule);
+                    if result.is_ok() && whole.contains(&chain) {
+                        result = out.append_all(chain.name(), &[rule]);
                     }
                 });
                 result?;
             }
         }
-        if shared.contains(&SharedChain::NatServices) {
-            node_port_jumps(&self.context)
-                .iter()
-                .try_for_each(|rule| out.append_shared(SharedChain::NatServices, rule))?;
+        if whole.contains(&SharedChain::NatServices) {
+            out.append_all(SharedChain::NatServices.name(), &node_port_jumps(&self.context))?;
         }
         jumps().try_for_each(|Jump { from, rule, .. }| out.sink.insert(*from, rule))
     }
@@ -160,7 +164,7 @@ struct Transactions<'a> {
     limit: usize,
     /// The current transaction's table and number of chains; `None` between transactions.
     current: Option<(TableName, usize)>,
-    /// The number of appended rules.
+    /// The number of appended and inserted rules, without jumps.
     rules: usize,
     summary: WriteSummary,
 }
@@ -182,10 +186,14 @@ impl Transactions<'_> {
         rules.iter().try_for_each(|rule| self.sink.append(chain, rule))
     }
 
-    fn append_shared(&mut self, chain: SharedChain, rule: &Rule) -> io::Result<()> {
-        self.summary.shared[chain.index()].get_or_insert(ChainDigest::EMPTY).append(rule);
-        self.rules += 1;
-        self.sink.append(chain.name(), rule)
+    fn edit(&mut self, chain: ChainName, edit: &SharedEdit) -> io::Result<()> {
+        let SharedEdit { remove, insert } = edit;
+        if !remove.is_empty() {
+            self.sink.remove(chain, remove)?;
+        }
+        self.rules += insert.len();
+        // Each rule becomes the first one.
+        insert.iter().rev().try_for_each(|rule| self.sink.insert(chain, rule))
     }
 
     /// Reserves this many chains, in a new transaction if they exceed the limit of the current one.

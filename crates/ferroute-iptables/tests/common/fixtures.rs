@@ -8,7 +8,7 @@ use ferroute_core::{
 };
 use ferroute_iptables::{
     ChainName, IptablesDataplane, PlanContext, Rule, RuleSet, TableName,
-    plan::{chains, is_service_chain},
+    plan::{SharedChain, chains, is_service_chain},
     render,
 };
 
@@ -70,6 +70,24 @@ pub(crate) fn rendered(table: &ServiceTable) -> BTreeMap<(TableName, ChainName),
         }
     }
     chains_of(&rules)
+}
+
+/// Sorts the rules of shared chains by service port, as far as their order does not matter: an incremental sync by netlink
+/// inserts new ones at the start. Rules of one service port keep their order, and so does what is behind the first jump to the
+/// chain of node ports, which should be nothing but further jumps.
+pub(crate) fn by_service_port(
+    mut chains: BTreeMap<(TableName, ChainName), Vec<Rule>>,
+) -> BTreeMap<(TableName, ChainName), Vec<Rule>> {
+    for shared in SharedChain::ALL {
+        let Some(rules) = chains.get_mut(&(shared.table(), shared.name())) else { continue };
+        let is_last = |rule: &Rule| rule.next_chain() == Some(chains::NODE_PORTS);
+        let end = rules.iter().position(is_last).unwrap_or(rules.len());
+        rules[..end].sort_by_cached_key(|rule| {
+            let name = rule.first_comment().and_then(|comment| comment.split(' ').next()).map(str::to_owned);
+            (name, rule.protocol.as_ref().map(|protocol| protocol.value().to_string()))
+        });
+    }
+    chains
 }
 
 const ALL_BUILTIN: [ChainName; 5] =

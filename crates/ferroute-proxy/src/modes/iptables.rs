@@ -179,7 +179,7 @@ impl Simulated {
         let removed = difference.deleted();
         let state = match state {
             Some(mut state) => {
-                state.record(difference, &written);
+                state.record(difference);
                 state
             }
             None => ChainState::new(difference),
