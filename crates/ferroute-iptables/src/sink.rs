@@ -6,9 +6,10 @@ use crate::{ChainName, Rule, TableName};
 
 /// A receiver of changes: the input of `iptables-restore --noflush`, or transactions that are sent to the kernel.
 ///
-/// Changes are between [`RuleSink::begin`] and [`RuleSink::commit`]. All methods fail only if the receiver does.
+/// Changes of a table are between [`RuleSink::begin`] and [`RuleSink::end`]. By netlink, those of all tables until
+/// [`RuleSink::commit`] are one transaction; the programs commit each table on its own. All methods fail only if the receiver does.
 pub(crate) trait RuleSink {
-    /// Begins a transaction in a table.
+    /// Begins the changes of a table.
     fn begin(&mut self, table: TableName) -> io::Result<()>;
 
     /// Creates a chain, or flushes it if it exists.
@@ -27,6 +28,12 @@ pub(crate) trait RuleSink {
     /// Deletes a chain, which must be empty and unreferenced.
     fn delete(&mut self, chain: ChainName) -> io::Result<()>;
 
+    /// Ends the changes of the table.
+    fn end(&mut self) -> io::Result<()>;
+
     /// Ends the transaction.
     fn commit(&mut self) -> io::Result<()>;
+
+    /// The number of transactions that have ended.
+    fn transactions(&self) -> u32;
 }

@@ -16,6 +16,7 @@ use ferroute_core::{
     Dataplane, DataplaneError, IpFamily, SyncReport, Tracker,
     testing::{Edit, namespaced_name, service},
 };
+use ferroute_host::{KernelGeneration, RuleGeneration as _};
 use ferroute_iptables::IptablesDataplane;
 use ferroute_testing::wait;
 
@@ -128,6 +129,20 @@ fn counters_of_other_services_are_kept_in_shared_chains() {
     let (new, rest) = saved(&node).into_iter().partition::<Vec<_>, _>(|line| line.contains("ns1/web:"));
     assert_eq!(rest, others);
     assert!(new.len() == 1 && new[0].starts_with("[0:0] "), "{new:?}");
+    node.assert_right();
+}
+
+#[test]
+fn a_service_that_loses_its_endpoints_is_rejected_by_the_same_transaction() {
+    let mut node = Node::new();
+    let generation =
+        |node: &Node| node.host.netns.run(|| KernelGeneration::open().unwrap().unwrap().current().unwrap());
+    let before = generation(&node);
+    let report = node.sync(&Edit::RemoveSlice(namespaced_name("ns1/web-a"))).unwrap();
+    let written: Vec<_> = report.tables.iter().map(|table| (table.name, table.written > 0)).collect();
+    assert_eq!(written, [("filter", true), ("nat", false)], "nat only loses rules");
+    assert_eq!(with_address(&node.services(), "10.96.1.1"), [""; 0]);
+    assert_eq!(generation(&node), before + 1);
     node.assert_right();
 }
 

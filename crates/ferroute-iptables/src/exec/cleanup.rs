@@ -241,5 +241,6 @@ fn write_removal(table: TableName, leftovers: &Leftovers, out: &mut dyn RuleSink
     jumps.iter().try_for_each(|(from, rules)| out.remove(*from, rules))?;
     chains.iter().try_for_each(|chain| out.declare(*chain))?;
     chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).try_for_each(|chain| out.delete(*chain))?;
+    out.end()?;
     out.commit()
 }

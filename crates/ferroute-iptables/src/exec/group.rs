@@ -165,7 +165,7 @@ impl GroupWriter {
             let took = self.access.write(generation, &mut |out: &mut dyn RuleSink| {
                 wanted.write_difference_to(kernel, out).map(|summary| written = summary)
             })?;
-            Ok(((written, took), written.tables))
+            Ok(((written, took), written.transactions))
         })
     }
 

@@ -28,7 +28,7 @@ pub enum WriteError {
     /// A transaction could not be sent, or the kernel did not acknowledge it.
     #[error("cannot commit a transaction in table {table}")]
     Commit {
-        /// The table.
+        /// The table, or the last one of several.
         table: TableName,
         /// The cause.
         #[source]
@@ -65,7 +65,7 @@ pub enum WriteError {
     },
 }
 
-/// Sends each transaction to the kernel when it ends.
+/// Sends each transaction, which can change several tables, to the kernel when it ends.
 ///
 /// What a transaction itself depends on (base chains, and the handles of rules to be deleted) is read while it is composed.
 /// If another program changes that meanwhile, the kernel refuses the transaction.
@@ -74,8 +74,13 @@ pub(crate) struct KernelSink<'a> {
     /// The generation that the next transaction requires; `None` for any.
     generation: Option<u32>,
     batch: Batch,
+    /// `batch` has the beginning of a transaction.
+    has_begun: bool,
+    /// The number of committed transactions.
+    transactions: u32,
+    /// The current table, or the last one.
     table: TableName,
-    /// The base chains that exist, or that this transaction creates.
+    /// The base chains of the table that exist, or that this transaction creates.
     base_chains: BTreeSet<ChainName>,
     /// The numbers of the sets in this transaction's rules.
     sets: SetNumbers,
@@ -90,6 +95,8 @@ impl<'a> KernelSink<'a> {
             rules,
             generation,
             batch: Batch::new(),
+            has_begun: false,
+            transactions: 0,
             table: TableName::Filter,
             base_chains: BTreeSet::new(),
             sets: SetNumbers::default(),
@@ -217,7 +224,7 @@ impl<'a> KernelSink<'a> {
                     None => format!("-F {chain}"),
                 })
             }
-            NFT_MSG_NEWTABLE => Some(format!("*{}", self.table)),
+            NFT_MSG_NEWTABLE => Some(format!("*{}", name(NFTA_TABLE_NAME)?)),
             _ => None,
         }
     }
@@ -225,11 +232,13 @@ impl<'a> KernelSink<'a> {
 
 impl RuleSink for KernelSink<'_> {
     fn begin(&mut self, table: TableName) -> io::Result<()> {
-        self.batch.clear();
+        if !mem::replace(&mut self.has_begun, true) {
+            self.batch.clear();
+            self.sets.clear();
+            begin(&mut self.batch, self.generation);
+        }
         self.base_chains.clear();
-        self.sets.clear();
         self.table = table;
-        begin(&mut self.batch, self.generation);
         self.message(NFT_MSG_NEWTABLE, flags::NLM_F_CREATE);
         Ok(())
     }
@@ -267,11 +276,23 @@ impl RuleSink for KernelSink<'_> {
         Ok(())
     }
 
+    fn end(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn commit(&mut self) -> io::Result<()> {
+        if !mem::replace(&mut self.has_begun, false) {
+            return Ok(());
+        }
         end(&mut self.batch);
         self.send()?;
+        self.transactions += 1;
         // Each transaction increments the generation.
         self.generation = self.generation.map(|generation| generation.wrapping_add(1));
         Ok(())
+    }
+
+    fn transactions(&self) -> u32 {
+        self.transactions
     }
 }

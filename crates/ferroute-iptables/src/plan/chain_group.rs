@@ -28,8 +28,8 @@ pub struct ChainGroup {
 pub struct GroupSummary {
     /// Number of rules written in table filter and in all other tables.
     pub rules: GroupCounts,
-    /// Number of tables written: of transactions that the kernel commits.
-    pub tables: u32,
+    /// Number of transactions in the kernel.
+    pub transactions: u32,
 }
 
 /// Numbers of rules by table.
@@ -125,9 +125,10 @@ impl ChainGroup {
                 summary.rules.add(table, rules.len());
             }
             jumps.iter().try_for_each(|jump| out.insert(jump.from, &jump.rule))?;
-            out.commit()?;
-            summary.tables += 1;
+            out.end()?;
         }
+        out.commit()?;
+        summary.transactions = out.transactions();
         Ok(summary)
     }
 
@@ -238,7 +239,7 @@ mod tests {
         -I PREROUTING -j KUBE-SERVICES
         COMMIT
         ");
-        assert_eq!((summary.rules.filter, summary.rules.nat, summary.tables), (0, 2, 2));
+        assert_eq!((summary.rules.filter, summary.rules.nat, summary.transactions), (0, 2, 2));
     }
 
     #[test]

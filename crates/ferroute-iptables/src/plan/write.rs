@@ -45,7 +45,7 @@ impl Difference {
         Ok(written)
     }
 
-    /// Writes to `sink`, with one transaction per table or, with a `limit`, in transactions with at most so many chains.
+    /// Writes to `sink`, in one transaction or, with a `limit`, in transactions with at most so many chains.
     ///
     /// The chains of one service port are always in one transaction, and new ones are committed before the shared chains
     /// jump to them, so that the active rules are right for each Service at any time.
@@ -59,7 +59,8 @@ impl Difference {
         sink: &mut dyn RuleSink,
     ) -> io::Result<WriteSummary> {
         let limit = limit.unwrap_or(usize::MAX);
-        let mut out = Transactions { sink, limit, current: None, rules: 0, summary: WriteSummary::default() };
+        let mut out = Transactions { sink, limit, table: None, named: 0, rules: 0 };
+        let mut rules = RuleCounts::default();
         for name in TABLES.into_iter().filter(|name| self.changes(*name)) {
             let before = out.rules;
             self.write_fixed(name, &mut out)?;
@@ -71,10 +72,11 @@ impl Difference {
                 self.flush.iter().chain(&self.delete).try_for_each(|chain| out.declare(name, &[*chain]))?;
                 self.delete.iter().try_for_each(|chain| out.delete(name, *chain))?;
             }
-            out.commit()?;
-            *out.summary.rules.table_mut(name) += out.rules - before;
+            out.end()?;
+            *rules.table_mut(name) += out.rules - before;
         }
-        Ok(out.summary)
+        out.sink.commit()?;
+        Ok(WriteSummary { rules, transactions: out.sink.transactions() })
     }
 
     fn write_fixed(&self, name: TableName, out: &mut Transactions<'_>) -> io::Result<()> {
@@ -162,11 +164,12 @@ struct Transactions<'a> {
     sink: &'a mut dyn RuleSink,
     /// The number of chains that one transaction may name.
     limit: usize,
-    /// The current transaction's table and number of chains; `None` between transactions.
-    current: Option<(TableName, usize)>,
+    /// The current table; `None` between tables and between transactions.
+    table: Option<TableName>,
+    /// The number of chains that the current transaction names.
+    named: usize,
     /// The number of appended and inserted rules, without jumps.
     rules: usize,
-    summary: WriteSummary,
 }
 
 impl Transactions<'_> {
@@ -198,25 +201,21 @@ impl Transactions<'_> {
 
     /// Reserves this many chains, in a new transaction if they exceed the limit of the current one.
     fn reserve(&mut self, table: TableName, chains: usize) -> io::Result<()> {
-        if self.current.is_some_and(|(_, named)| named > 0 && named.saturating_add(chains) > self.limit) {
-            self.commit()?;
+        if self.named > 0 && self.named.saturating_add(chains) > self.limit {
+            self.end()?;
+            self.sink.commit()?;
+            self.named = 0;
         }
-        let (_, named) = match &mut self.current {
-            Some(current) => current,
-            None => {
-                self.sink.begin(table)?;
-                self.current.insert((table, 0))
-            }
-        };
-        *named = named.saturating_add(chains);
+        if self.table.is_none() {
+            self.sink.begin(table)?;
+            self.table = Some(table);
+        }
+        self.named = self.named.saturating_add(chains);
         Ok(())
     }
 
-    fn commit(&mut self) -> io::Result<()> {
-        if self.current.take().is_some() {
-            self.summary.transactions += 1;
-            self.sink.commit()?;
-        }
-        Ok(())
+    /// Ends the changes of the current table.
+    fn end(&mut self) -> io::Result<()> {
+        if self.table.take().is_some() { self.sink.end() } else { Ok(()) }
     }
 }

@@ -237,6 +237,8 @@ pub(crate) struct RestoreWriter<W: io::Write> {
     out: W,
     /// Text not yet written to `out`.
     text: String,
+    /// The number of tables written.
+    tables: u32,
 }
 
 impl<W: io::Write> RuleSink for RestoreWriter<W> {
@@ -265,15 +267,24 @@ impl<W: io::Write> RuleSink for RestoreWriter<W> {
         self.words(&["-X ", chain.as_str()])
     }
 
-    fn commit(&mut self) -> io::Result<()> {
+    fn end(&mut self) -> io::Result<()> {
+        self.tables += 1;
         self.words(&["COMMIT"])
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn transactions(&self) -> u32 {
+        self.tables
     }
 }
 
 impl<W: io::Write> RestoreWriter<W> {
     /// Creates a writer to `out`, which need not be buffered.
     pub(crate) fn new(out: W) -> Self {
-        Self { out, text: String::with_capacity(2 * FLUSH_AT) }
+        Self { out, text: String::with_capacity(2 * FLUSH_AT), tables: 0 }
     }
 
     /// Writes the buffered text.
