@@ -1,7 +1,7 @@
 //! Merging the objects of all files to the desired state.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map},
+    collections::{HashMap, HashSet, hash_map},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -21,10 +21,13 @@ use crate::Problem;
 /// Of several definitions of an object, the first applies, in the order of paths and within each file. Files that are
 /// missing come last, since their objects may have moved to other files. EndpointSlices take precedence over
 /// Endpoints of the same Service.
-pub(super) fn merge(files: &BTreeMap<PathBuf, FileState>, missing: &HashSet<PathBuf>) -> (State, Vec<Arc<Problem>>) {
+pub(super) fn merge<'f>(
+    files: impl Iterator<Item = (&'f PathBuf, &'f FileState)> + Clone,
+    missing: &'f HashSet<PathBuf>,
+) -> (State, Vec<Arc<Problem>>) {
     let mut merge = Merge::new(missing);
     let mut endpoints = Vec::new();
-    let present = entries(files).filter(|(path, _)| !missing.contains(*path));
+    let present = entries(files.clone()).filter(|(path, _)| !missing.contains(*path));
     let absent = entries(files).filter(|(path, _)| missing.contains(*path));
     for (path, entry) in present.chain(absent) {
         if !merge.define(entry.kind(), entry.name(), path) {
@@ -48,12 +51,13 @@ pub(super) fn merge(files: &BTreeMap<PathBuf, FileState>, missing: &HashSet<Path
             }
         }
     }
-    // A map that is collected at once is packed more densely than one that grows.
     (merge.desired.into_iter().collect(), merge.duplicates)
 }
 
-fn entries(files: &BTreeMap<PathBuf, FileState>) -> impl Iterator<Item = (&Path, &Entry)> {
-    files.iter().flat_map(|(path, file)| {
+fn entries<'f>(
+    files: impl Iterator<Item = (&'f PathBuf, &'f FileState)>,
+) -> impl Iterator<Item = (&'f Path, &'f Entry)> {
+    files.flat_map(|(path, file)| {
         file.documents.iter().flat_map(|document| document.entries.iter()).map(move |entry| (path.as_path(), entry))
     })
 }

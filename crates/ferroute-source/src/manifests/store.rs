@@ -23,15 +23,13 @@ pub(super) type State = BTreeMap<Key, Digest>;
 pub(super) struct Store {
     /// By path, which is the precedence of duplicate definitions.
     files: BTreeMap<PathBuf, FileState>,
-    /// The objects that have been sent.
-    applied: State,
+    /// The objects that have been sent; `None` if they are those that the files define, each once. Then the next version of an
+    /// object depends on no other file.
+    applied: Option<State>,
     /// The current problems, which have been sent, by text.
     problems: BTreeMap<String, Arc<Problem>>,
     /// [`Event::Synced`] has been sent.
     synced: bool,
-    /// The applied objects are the desired ones, and each has a single definition, so that its next version depends on no other
-    /// file.
-    settled: bool,
 }
 
 /// The changes of files to process.
@@ -64,10 +62,14 @@ impl Store {
     pub(super) fn refresh(&mut self, work: Work, send: &mut Send<'_>) -> Result<(), Closed> {
         let Work { read, deleted, missing, problems, complete } = work;
         let mut batch = Vec::new();
+        if !self.synced {
+            self.applied.get_or_insert_default();
+        }
         // The objects with other contents, as long as nothing else may have changed: then no file needs to be merged.
-        let mut contents = (self.settled && deleted.is_empty() && missing.is_empty()).then(Vec::new);
+        let mut contents = (self.applied.is_none() && deleted.is_empty() && missing.is_empty()).then(Vec::new);
+        let mut previous_files = BTreeMap::new();
         for path in deleted {
-            self.files.remove(&path);
+            previous_files.extend(self.files.remove_entry(&path));
         }
         let mut loaded = HashMap::new();
         for path in read {
@@ -75,40 +77,36 @@ impl Store {
             let (applied, synced) = (&mut self.applied, self.synced);
             let read = previous.read(&path, &mut |candidate| {
                 let Candidate { key, digest, event, is_mirrored } = candidate;
-                if !synced && !is_mirrored && !applied.contains_key(&key) {
-                    applied.insert(key, digest);
-                    batch.push(event);
-                } else if applied.get(&key) != Some(&digest) {
-                    loaded.insert((key, digest), event);
+                match applied {
+                    Some(applied) if !synced && !is_mirrored && !applied.contains_key(&key) => {
+                        applied.insert(key, digest);
+                        batch.push(event);
+                    }
+                    Some(applied) if applied.get(&key) == Some(&digest) => {}
+                    _ => drop(loaded.insert((key, digest), event)),
                 }
                 if batch.len() < INITIAL_BATCH { Ok(()) } else { send(std::mem::take(&mut batch)) }
             })?;
-            if let Some(state) = &read {
-                contents = contents.and_then(|mut all| {
-                    all.extend(state.changed_contents(&previous)?);
-                    Some(all)
-                });
-            }
-            // A file that has just disappeared stays for the grace period.
-            self.files.insert(path, read.unwrap_or(previous));
+            let Some(file) = read else {
+                // A file that has just disappeared stays for the grace period.
+                self.files.insert(path, previous);
+                continue;
+            };
+            contents = contents.and_then(|mut all| {
+                all.extend(file.changed_contents(&previous)?);
+                Some(all)
+            });
+            self.files.insert(path.clone(), file);
+            previous_files.insert(path, previous);
         }
         let duplicates = match contents {
             Some(contents) => {
                 let contents: State = contents.into_iter().collect();
-                let changes = contents.into_iter().map(|(key, digest)| (key, Some(digest))).collect();
-                self.settled = self.apply(changes, loaded, &mut batch)?;
+                let event = |object| loaded.remove(&object).expect("bug: changed object was not read");
+                batch.extend(contents.into_iter().map(event));
                 Vec::new()
             }
-            None => {
-                let (desired, duplicates) = merge(&self.files, &missing);
-                let is_applied = self.apply(diff(&self.applied, &desired), loaded, &mut batch)?;
-                if is_applied {
-                    // The same content in less memory.
-                    self.applied = desired;
-                }
-                self.settled = is_applied && duplicates.is_empty() && missing.is_empty();
-                duplicates
-            }
+            None => self.merge(&previous_files, &missing, loaded, &mut batch)?,
         };
         let file_problems = self.files.values().flat_map(|file| file.problems.iter().cloned());
         let problems = problems.into_iter().chain(file_problems).chain(duplicates).collect();
@@ -120,33 +118,40 @@ impl Store {
         if batch.is_empty() { Ok(()) } else { send(batch) }
     }
 
-    /// Applies changes from the applied state to the desired one. `loaded` contains the objects that have just been read.
-    /// Reports whether all could be applied.
-    fn apply(
+    /// Applies the differences between the applied objects and those that the files define. `previous` are earlier versions of
+    /// changed files, and deleted ones; `loaded` contains the objects that have just been read. Returns the duplicate definitions.
+    fn merge(
         &mut self,
-        changes: Vec<(Key, Option<Digest>)>,
+        previous: &BTreeMap<PathBuf, FileState>,
+        missing: &HashSet<PathBuf>,
         mut loaded: HashMap<(Key, Digest), Event>,
         batch: &mut Vec<Event>,
-    ) -> Result<bool, Closed> {
+    ) -> Result<Vec<Arc<Problem>>, Closed> {
+        let mut applied = self.applied.take().unwrap_or_else(|| {
+            let unchanged = self.files.iter().filter(|(path, _)| !previous.contains_key(*path));
+            merge(unchanged.chain(previous), &HashSet::new()).0
+        });
+        let (desired, duplicates) = merge(self.files.iter(), missing);
+        let changes = diff(&applied, &desired);
         self.reload(&changes, &mut loaded)?;
-        let mut all = true;
         for (key, digest) in changes {
             let Some(digest) = digest else {
-                self.applied.remove(&key);
+                applied.remove(&key);
                 batch.push(Event::deleted(key.resource, key.name));
                 continue;
             };
             // The file may have been changed or broken since the object was read. The applied version stays until the
             // file can be read again.
-            match loaded.remove(&(key.clone(), digest)) {
-                Some(event) => {
-                    self.applied.insert(key, digest);
-                    batch.push(event);
-                }
-                None => all = false,
+            if let Some(event) = loaded.remove(&(key.clone(), digest)) {
+                applied.insert(key, digest);
+                batch.push(event);
             }
         }
-        Ok(all)
+        let is_desired = applied == desired;
+        let is_settled = is_desired && duplicates.is_empty() && missing.is_empty();
+        // Collected at once, `desired` is packed more densely.
+        self.applied = (!is_settled).then(|| if is_desired { desired } else { applied });
+        Ok(duplicates)
     }
 
     /// Reads the files again that define objects which apply now without having changed themselves, for example because
