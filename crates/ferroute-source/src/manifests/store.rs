@@ -150,7 +150,7 @@ impl Store {
         let is_desired = applied == desired;
         let is_settled = is_desired && duplicates.is_empty() && missing.is_empty();
         // Collected at once, `desired` is packed more densely.
-        self.applied = (!is_settled).then(|| if is_desired { desired } else { applied });
+        self.applied = (!is_settled).then_some(if is_desired { desired } else { applied });
         Ok(duplicates)
     }
 
