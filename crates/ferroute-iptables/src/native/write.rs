@@ -206,7 +206,8 @@ impl<'a> KernelSink<'a> {
         let message = Messages::new(self.batch.as_bytes().ok()?).nth(refusal.index)?.ok()?;
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
         let [_, command] = message.kind.to_be_bytes();
-        let name = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind)?.str().ok();
+        let attribute = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind);
+        let name = |kind| attribute(kind)?.str().ok();
         match command {
             NFT_MSG_NEWRULE => {
                 let mut decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
@@ -218,8 +219,7 @@ impl<'a> KernelSink<'a> {
             NFT_MSG_DELCHAIN => Some(format!("-X {}", name(NFTA_CHAIN_NAME)?)),
             NFT_MSG_DELRULE => {
                 let chain = name(NFTA_RULE_CHAIN)?;
-                let handle = attributes.clone().flatten().find(|attribute| attribute.kind == NFTA_RULE_HANDLE);
-                Some(match handle.and_then(|handle| handle.u64_be().ok()) {
+                Some(match attribute(NFTA_RULE_HANDLE).and_then(|handle| handle.u64_be().ok()) {
                     Some(handle) => format!("-D {chain} (handle {handle})"),
                     None => format!("-F {chain}"),
                 })

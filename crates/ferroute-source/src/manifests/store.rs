@@ -106,7 +106,7 @@ impl Store {
                 batch.extend(contents.into_iter().map(event));
                 Vec::new()
             }
-            None => self.merge(&previous_files, &missing, loaded, &mut batch)?,
+            None => self.apply_merged(&previous_files, &missing, loaded, &mut batch)?,
         };
         let file_problems = self.files.values().flat_map(|file| file.problems.iter().cloned());
         let problems = problems.into_iter().chain(file_problems).chain(duplicates).collect();
@@ -120,7 +120,7 @@ impl Store {
 
     /// Applies the differences between the applied objects and those that the files define. `previous` are earlier versions of
     /// changed files, and deleted ones; `loaded` contains the objects that have just been read. Returns the duplicate definitions.
-    fn merge(
+    fn apply_merged(
         &mut self,
         previous: &BTreeMap<PathBuf, FileState>,
         missing: &HashSet<PathBuf>,
