@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use crate::CreationTime;
 
 /// A traffic policy of a Service: the endpoints that traffic may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficPolicy {
     /// All endpoints of the cluster.
     #[default]

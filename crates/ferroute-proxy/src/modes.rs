@@ -32,7 +32,9 @@ use std::{
 
 use ferroute_admin::metrics::{ModeMetric, RelayedPort};
 use ferroute_config::{FieldErrors, KubeProxyConfiguration, ModeName, Resolved};
-use ferroute_core::{Changes, Dataplane, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable};
+use ferroute_core::{
+    Changes, Dataplane, Frontend, IpFamily, ModeTraits, NodeView, ProxySettings, RulesDigest, ServiceTable,
+};
 use ferroute_iptables::RuleSet;
 use ferroute_nftables::kernel::MemoryTable;
 use ferroute_trace::Traceable;
@@ -84,6 +86,9 @@ pub trait Mode: RemovableMode {
 
     /// Returns the metrics that this mode exposes in addition to those of all modes.
     fn metrics(&self) -> &'static [ModeMetric];
+
+    /// Returns what the mode does differently from others with connections.
+    fn traits(&self) -> &'static ModeTraits;
 
     /// Reports whether the daemon sets the sysctl `route_localnet` with these settings.
     fn sets_route_localnet(&self, settings: &ProxySettings) -> bool;

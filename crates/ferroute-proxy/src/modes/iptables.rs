@@ -4,7 +4,9 @@ use std::{net::IpAddr, sync::Arc, thread, time::Duration};
 
 use ferroute_admin::metrics::{IPTABLES_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
-use ferroute_core::{Changes, Dataplane, HostState, IpFamily, NfacctCounters, NodeView, ProxySettings, ServiceTable};
+use ferroute_core::{
+    Changes, Dataplane, HostState, IpFamily, ModeTraits, NfacctCounters, NodeView, ProxySettings, ServiceTable,
+};
 use ferroute_host::{KernelCounters, KernelGeneration};
 use ferroute_iptables::{
     ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains, PlanContext,
@@ -87,6 +89,10 @@ impl Mode for Iptables {
 
     fn metrics(&self) -> &'static [ModeMetric] {
         IPTABLES_METRICS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPTABLES
     }
 
     fn sets_route_localnet(&self, settings: &ProxySettings) -> bool {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context, bail};
 use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
-use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, ProxySettings, ServiceTable};
+use ferroute_core::{Dataplane, HostState, IpFamily, ModeTraits, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, Sysctls};
 use ferroute_iptables::{
     exec::{ChainMode, GroupWriter},
@@ -102,6 +102,10 @@ impl Mode for Ipvs {
 
     fn metrics(&self) -> &'static [ModeMetric] {
         IPVS_METRICS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPVS
     }
 
     fn sets_route_localnet(&self, _: &ProxySettings) -> bool {

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, NFTABLES_METRICS};
 use ferroute_config::{FamilySupport, ModeName, Resolved};
-use ferroute_core::{Dataplane, IpFamily, NodeView, ProxySettings, ServiceTable};
+use ferroute_core::{Dataplane, IpFamily, ModeTraits, NodeView, ProxySettings, ServiceTable};
 use ferroute_host::KernelAddresses;
 use ferroute_nftables::{
     MINIMUM_KERNEL, NftablesDataplane, ProbeError, TableOwner, delete_table,
@@ -100,6 +100,10 @@ impl Mode for Nftables {
 
     fn metrics(&self) -> &'static [ModeMetric] {
         NFTABLES_METRICS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::NFTABLES
     }
 
     fn sets_route_localnet(&self, settings: &ProxySettings) -> bool {

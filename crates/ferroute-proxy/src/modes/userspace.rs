@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::metrics::{ModeMetric, RelayedPort, USERSPACE_METRICS};
 use ferroute_config::{LogFormat, ModeName, Resolved, UserspaceSettings};
-use ferroute_core::{Dataplane, HostState, IpFamily, NodeView, Protocol, ProxySettings, ServiceTable};
+use ferroute_core::{Dataplane, HostState, IpFamily, ModeTraits, NodeView, Protocol, ProxySettings, ServiceTable};
 use ferroute_host::{KernelAddresses, raise_descriptor_limit};
 use ferroute_iptables::{
     exec::{ChainMode, GroupWriter},
@@ -111,6 +111,10 @@ impl Mode for Userspace {
 
     fn metrics(&self) -> &'static [ModeMetric] {
         USERSPACE_METRICS
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::USERSPACE
     }
 
     fn sets_route_localnet(&self, _: &ProxySettings) -> bool {

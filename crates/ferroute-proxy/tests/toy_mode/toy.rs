@@ -11,8 +11,8 @@ use std::{
 use ferroute_admin::metrics::ModeMetric;
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Frontend, IpFamily, NodeView, ProxySettings, RulesDigest, ServiceTable,
-    SyncReport,
+    Changes, Dataplane, DataplaneError, Frontend, IpFamily, ModeTraits, NodeView, ProxySettings, RulesDigest,
+    ServiceTable, SyncReport,
 };
 use ferroute_proxy::{
     cleanup::{Leftovers, Report},
@@ -187,6 +187,10 @@ impl Mode for Toy {
 
     fn metrics(&self) -> &'static [ModeMetric] {
         &[]
+    }
+
+    fn traits(&self) -> &'static ModeTraits {
+        &ModeTraits::IPTABLES
     }
 
     fn sets_route_localnet(&self, _: &ProxySettings) -> bool {

@@ -1,0 +1,56 @@
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use crate::{IpFamily, LocalTraffic, ModeTraits, NodePortMatch, ProxySettings, ServiceTable};
+
+/// The proxy's settings, resolved for one IP family of a node. If they change, rules of every Service may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FamilySettings {
+    /// The IP family.
+    pub family: IpFamily,
+    /// Mark of packets to be masqueraded.
+    pub masquerade_mark: u32,
+    /// Masquerade all traffic to cluster IPs.
+    pub masquerade_all: bool,
+    /// Match for packets from local pods; `None` if they cannot be recognised.
+    pub local_traffic: Option<LocalTraffic>,
+    /// Addresses that serve node ports.
+    pub node_ports: NodePortMatch,
+    /// Node ports are served on localhost.
+    pub localhost_node_ports: bool,
+    /// The node's primary address, if it is known.
+    pub node_ip: Option<IpAddr>,
+}
+
+impl FamilySettings {
+    /// Resolves the settings for the family and node of `table`, in a mode with these traits; `host` has the addresses of all
+    /// interfaces.
+    pub fn new(settings: &ProxySettings, table: &ServiceTable, traits: &ModeTraits, host: &[IpAddr]) -> Self {
+        let family = table.family;
+        let localhost_node_ports = traits.localhost_node_ports && settings.localhost_node_ports(family);
+        let mut node_ports = settings.node_ports(family, &table.node, host);
+        if let NodePortMatch::Addresses(addresses) = &mut node_ports
+            && !localhost_node_ports
+        {
+            addresses.retain(|address| !address.is_loopback());
+        }
+        Self {
+            family,
+            masquerade_mark: settings.masquerade_mark(),
+            masquerade_all: settings.masquerade_all,
+            local_traffic: settings.local_traffic(family, &table.node),
+            node_ports,
+            localhost_node_ports,
+            node_ip: table.node.primary_address(family),
+        }
+    }
+
+    /// Returns the network of the family's loopback addresses.
+    pub fn loopback(&self) -> IpNet {
+        match self.family {
+            IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            IpFamily::V6 => IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128),
+        }
+    }
+}

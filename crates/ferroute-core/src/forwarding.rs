@@ -1,0 +1,266 @@
+//! What the proxy does with a connection to a Service, decided once: planners encode it, commands print or compare it.
+//!
+//! ```text
+//!   Service, ModeTraits, settings ──► Routes     the list of endpoints and the source address, for each kind of frontend and
+//!                                       │        class of clients; does not depend on endpoints
+//!   endpoints, policies, hints ─────► lists      the endpoints of each policy, or the refusal where there are none
+//!                                       ▼
+//!                                    Outcome     forward, reject, drop, or not ours
+//! ```
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::{
+    Endpoint, EndpointSets, FamilySettings, Frontend, FrontendKind, ModeTraits, Protocol, ServicePort,
+    ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
+    mode_traits::{Sources, WithoutLocalEndpoints},
+};
+
+/// A class of clients, by what the rules can recognise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Client {
+    /// A pod, as recognised by the configured [`LocalTraffic`](crate::LocalTraffic). Without one, pods are outside.
+    Pod,
+    /// The node itself.
+    Node,
+    /// Any other client.
+    Outside,
+}
+
+/// The source address that an endpoint sees, except for connections of an endpoint to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SourceAddress {
+    /// The one that the packet has.
+    Kept,
+    /// The node's: the connection is masqueraded or relayed.
+    Node,
+}
+
+/// How connections of a class of clients are forwarded if their list has endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route {
+    /// The list of endpoints that they use.
+    pub list: TrafficPolicy,
+    /// The source address that the endpoint sees.
+    pub source: SourceAddress,
+}
+
+/// The routes of one kind of frontend, by class of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Routes {
+    /// [`Client::Pod`]; the same as `outside` where pods cannot be recognised.
+    pub pod: Route,
+    /// [`Client::Node`].
+    pub node: Route,
+    /// [`Client::Outside`].
+    pub outside: Route,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It is forwarded to one of the endpoints of a list, which is not empty.
+    Forward(Route),
+    /// It is rejected.
+    Reject(Refusal),
+    /// It is dropped.
+    Drop(Refusal),
+    /// The proxy has no rule for it.
+    NotOurs,
+}
+
+/// The reason why a connection reaches no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// No node has a usable endpoint.
+    NoEndpoints,
+    /// The policy is Local, and only other nodes have usable endpoints.
+    NoLocalEndpoints,
+    /// The mode does not support the protocol.
+    UnsupportedProtocol,
+    /// The client is outside of the load balancer's source ranges.
+    SourceRanges,
+}
+
+/// What a mode does with the connections to a service port.
+#[derive(Clone, Debug)]
+pub struct PortForwarding<'a> {
+    /// The service port, with the frontends that it owns.
+    pub service: &'a ServicePort,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The endpoints of each policy.
+    pub endpoints: EndpointSets,
+    /// The routes of the cluster IP.
+    pub internal: Routes,
+    /// The routes of all other frontends.
+    pub external: Routes,
+    node_ip: Option<IpAddr>,
+    traits: &'static ModeTraits,
+}
+
+/// Returns what a mode with these traits does with the connections to a service port of `table`.
+pub fn forwarding<'a>(
+    table: &ServiceTable,
+    name: &ServicePortName,
+    entry: &'a ServicePortEntry,
+    settings: &FamilySettings,
+    traits: &'static ModeTraits,
+) -> PortForwarding<'a> {
+    let service = &*entry.service;
+    PortForwarding {
+        service,
+        protocol: name.protocol,
+        endpoints: table.endpoint_sets(entry),
+        internal: Routes::internal(service, settings, traits),
+        external: Routes::external(service, settings, traits),
+        node_ip: settings.node_ip,
+        traits,
+    }
+}
+
+impl Routes {
+    /// Returns the routes of cluster IPs. They do not depend on endpoints.
+    ///
+    /// Endpoints may have no route to clients outside of the cluster, so their connections are masqueraded where pods can be
+    /// recognised.
+    pub fn internal(service: &ServicePort, settings: &FamilySettings, traits: &ModeTraits) -> Self {
+        let route = |is_masqueraded| Route {
+            list: service.internal_policy,
+            source: match is_masqueraded || traits.sources == Sources::Node {
+                true => SourceAddress::Node,
+                false => SourceAddress::Kept,
+            },
+        };
+        let outside = settings.masquerade_all || settings.local_traffic.is_some();
+        Self {
+            pod: route(settings.masquerade_all),
+            node: route(outside || traits.sources == Sources::ServiceOfNode),
+            outside: route(outside),
+        }
+    }
+
+    /// Returns the routes of external IPs, load balancer IPs and node ports. They do not depend on endpoints.
+    ///
+    /// Policy Local preserves the client's address. It does not apply to pods and to the node itself: their connections are
+    /// treated as if they left the cluster and came back through a load balancer, which could send them to any node. Otherwise
+    /// connections are masqueraded, because the replies have to return through this node.
+    pub fn external(service: &ServicePort, settings: &FamilySettings, traits: &ModeTraits) -> Self {
+        use SourceAddress::{Kept, Node};
+        let route = |list, source| Route { list, source: if traits.sources == Sources::Node { Node } else { source } };
+        let all = |route| Self { pod: route, node: route, outside: route };
+        if service.external_policy == TrafficPolicy::Cluster {
+            return all(route(TrafficPolicy::Cluster, Node));
+        }
+        let outside = route(TrafficPolicy::Local, Kept);
+        if traits.local_policy_for_all_clients {
+            return all(outside);
+        }
+        let pod = if settings.local_traffic.is_some() { route(TrafficPolicy::Cluster, Kept) } else { outside };
+        Self { pod, node: route(TrafficPolicy::Cluster, Node), outside }
+    }
+
+    /// Returns the route of a class of clients.
+    pub fn of(&self, client: Client) -> Route {
+        match client {
+            Client::Pod => self.pod,
+            Client::Node => self.node,
+            Client::Outside => self.outside,
+        }
+    }
+}
+
+impl PortForwarding<'_> {
+    /// Returns the endpoints of a policy, in the order of [`ServicePortEntry::endpoints`].
+    ///
+    /// # Errors
+    /// The reason why there are none.
+    pub fn list(&self, policy: TrafficPolicy) -> Result<&[Endpoint], Refusal> {
+        let EndpointSets { cluster, local, has_any_endpoints, .. } = &self.endpoints;
+        if !has_any_endpoints {
+            return Err(Refusal::NoEndpoints);
+        }
+        if !self.traits.protocols.contains(&self.protocol) {
+            return Err(Refusal::UnsupportedProtocol);
+        }
+        let list = match (policy, self.traits.without_local_endpoints) {
+            (TrafficPolicy::Local, WithoutLocalEndpoints::UseCluster) if local.is_empty() => cluster,
+            (TrafficPolicy::Local, _) => local,
+            (TrafficPolicy::Cluster, _) => cluster,
+        };
+        if list.is_empty() { Err(Refusal::NoLocalEndpoints) } else { Ok(list) }
+    }
+
+    /// Returns the routes of a kind of frontend.
+    pub fn routes(&self, kind: FrontendKind) -> &Routes {
+        if kind == FrontendKind::ClusterIp { &self.internal } else { &self.external }
+    }
+
+    /// Returns what happens to connections of a class of clients that may use the frontend.
+    pub fn outcome(&self, kind: FrontendKind, client: Client) -> Outcome {
+        let route = self.routes(kind).of(client);
+        match self.list(route.list) {
+            Ok(_) => Outcome::Forward(route),
+            Err(refusal) => self.refuse(refusal, kind, client),
+        }
+    }
+
+    /// Returns what happens to connections of clients outside of the source ranges to a restricted frontend.
+    pub fn outcome_outside_source_ranges(&self, kind: FrontendKind, client: Client) -> Outcome {
+        match self.list(TrafficPolicy::Cluster) {
+            Err(refusal @ (Refusal::NoEndpoints | Refusal::UnsupportedProtocol))
+                if !self.traits.source_ranges_before_rejection =>
+            {
+                self.refuse(refusal, kind, client)
+            }
+            _ => Outcome::Drop(Refusal::SourceRanges),
+        }
+    }
+
+    fn refuse(&self, refusal: Refusal, kind: FrontendKind, client: Client) -> Outcome {
+        let leaves_node = client == Client::Node
+            && matches!(kind, FrontendKind::ExternalIp | FrontendKind::LoadBalancer)
+            && !self.traits.rejects_own_external_connections;
+        match (refusal, self.traits.without_local_endpoints) {
+            // The other host may support the protocol, but this Service's address is the same everywhere.
+            (Refusal::UnsupportedProtocol, _) => Outcome::Reject(refusal),
+            _ if leaves_node => Outcome::NotOurs,
+            (Refusal::NoLocalEndpoints, WithoutLocalEndpoints::Drop) | (Refusal::SourceRanges, _) => {
+                Outcome::Drop(refusal)
+            }
+            (Refusal::NoEndpoints | Refusal::NoLocalEndpoints, _) => Outcome::Reject(refusal),
+        }
+    }
+
+    /// Reports whether only clients in [`PortForwarding::permitted_sources`] may use a frontend of [`ServicePort::frontends`].
+    pub fn is_restricted(&self, kind: FrontendKind, frontend: Frontend) -> bool {
+        let is_in = |addresses: &[IpAddr]| frontend.address.is_some_and(|address| addresses.contains(&address));
+        let is_load_balancer = match self.traits.source_ranges_on_external_ips {
+            true => is_in(&self.service.load_balancer_vips),
+            false => kind == FrontendKind::LoadBalancer && !is_in(&self.service.external_ips),
+        };
+        is_load_balancer && !self.service.load_balancer_source_ranges.is_empty()
+    }
+
+    /// Returns the sources that may use restricted frontends; empty without source ranges.
+    pub fn permitted_sources(&self) -> Vec<IpNet> {
+        permitted_sources(self.service, self.node_ip)
+    }
+}
+
+/// Returns the sources that may use the load balancer IPs of a service port; empty for all.
+///
+/// If the node may, so may these addresses themselves: where they are assigned to the node, its own packets have them as their
+/// source.
+pub fn permitted_sources(service: &ServicePort, node_ip: Option<IpAddr>) -> Vec<IpNet> {
+    let mut sources = service.load_balancer_source_ranges.clone();
+    if node_ip.is_some_and(|node| sources.iter().any(|net| net.contains(&node))) {
+        sources.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
+    }
+    sources
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use std::{num::NonZeroU16, sync::Arc};
+
+use super::*;
+use crate::{
+    IpFamily, LocalTrafficDetector, NodeView, ProxySettings,
+    testing::{endpoint, port_name, service_port},
+};
+
+const MODES: [&ModeTraits; 4] =
+    [&ModeTraits::IPTABLES, &ModeTraits::NFTABLES, &ModeTraits::IPVS, &ModeTraits::USERSPACE];
+
+/// Both policies Local, all kinds of frontends, source ranges.
+fn local_service() -> ServicePort {
+    ServicePort {
+        node_port: NonZeroU16::new(30080),
+        external_ips: vec!["198.51.100.1".parse().unwrap()],
+        load_balancer_vips: vec!["203.0.113.1".parse().unwrap()],
+        load_balancer_source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
+        internal_policy: TrafficPolicy::Local,
+        external_policy: TrafficPolicy::Local,
+        ..service_port("10.96.0.1:80")
+    }
+}
+
+fn entry(service: ServicePort, endpoints: impl IntoIterator<Item = Endpoint>) -> ServicePortEntry {
+    ServicePortEntry { service: Arc::new(service), endpoints: endpoints.into_iter().collect() }
+}
+
+fn remote() -> Endpoint {
+    endpoint("10.244.1.2:8080")
+}
+
+fn local() -> Endpoint {
+    Endpoint { local: true, ..endpoint("10.244.0.2:8080") }
+}
+
+/// Returns the outcomes of pods, of the node and of others, for the cluster IP, an external IP and the node port.
+fn outcomes(entry: &ServicePortEntry, name: &str, traits: &'static ModeTraits, pods: bool) -> [[Outcome; 3]; 3] {
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let detector = LocalTrafficDetector::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+    let detector = if pods { detector } else { LocalTrafficDetector::None };
+    let settings = FamilySettings::new(&ProxySettings { detector, ..ProxySettings::default() }, &table, traits, &[]);
+    let forwarding = forwarding(&table, &port_name(name), entry, &settings, traits);
+    [FrontendKind::ClusterIp, FrontendKind::ExternalIp, FrontendKind::NodePort]
+        .map(|kind| [Client::Pod, Client::Node, Client::Outside].map(|client| forwarding.outcome(kind, client)))
+}
+
+fn to(list: TrafficPolicy, source: SourceAddress) -> Outcome {
+    Outcome::Forward(Route { list, source })
+}
+
+#[test]
+fn policy_local_without_local_endpoints_differs_by_mode() {
+    use {SourceAddress::*, TrafficPolicy::*};
+    let entry = entry(local_service(), [remote()]);
+    let dropped = Outcome::Drop(Refusal::NoLocalEndpoints);
+    for traits in [&ModeTraits::IPTABLES, &ModeTraits::NFTABLES] {
+        let external = [to(Cluster, Kept), to(Cluster, Node), dropped];
+        assert_eq!(outcomes(&entry, "shop/web", traits, true), [[dropped; 3], external, external]);
+    }
+    let external = [to(Local, Kept); 3];
+    let internal = [to(Local, Kept), to(Local, Node), to(Local, Node)];
+    assert_eq!(outcomes(&entry, "shop/web", &ModeTraits::IPVS, true), [internal, external, external]);
+    let external = [to(Cluster, Node), to(Cluster, Node), dropped];
+    assert_eq!(outcomes(&entry, "shop/web", &ModeTraits::USERSPACE, true), [[dropped; 3], external, external]);
+}
+
+#[test]
+fn without_endpoints_connections_are_rejected_but_the_nodes_own_may_leave_it() {
+    let entry = entry(local_service(), []);
+    let rejected = Outcome::Reject(Refusal::NoEndpoints);
+    for traits in MODES {
+        let own = if traits.rejects_own_external_connections { rejected } else { Outcome::NotOurs };
+        let expected = [[rejected; 3], [rejected, own, rejected], [rejected; 3]];
+        assert_eq!(outcomes(&entry, "shop/web", traits, false), expected, "{traits:?}");
+    }
+}
+
+#[test]
+fn unsupported_protocols_are_rejected_for_all_clients() {
+    let name = crate::ServicePortName { protocol: Protocol::Sctp, ..port_name("shop/web") };
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let entry = entry(local_service(), [local()]);
+    for traits in MODES {
+        let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+        let forwarding = forwarding(&table, &name, &entry, &settings, traits);
+        let is_rejected = |client| {
+            forwarding.outcome(FrontendKind::ExternalIp, client) == Outcome::Reject(Refusal::UnsupportedProtocol)
+        };
+        let all = [Client::Pod, Client::Node, Client::Outside].into_iter().all(is_rejected);
+        assert_eq!(all, traits == &ModeTraits::USERSPACE);
+    }
+}
+
+#[test]
+fn sources_are_kept_only_where_replies_return() {
+    use {SourceAddress::*, TrafficPolicy::*};
+    let service = ServicePort { external_policy: Cluster, internal_policy: Cluster, ..local_service() };
+    let entry = entry(service, [local(), remote()]);
+    let node = to(Cluster, Node);
+    for (traits, pods, internal) in [
+        (&ModeTraits::IPTABLES, true, [Kept, Node, Node]),
+        (&ModeTraits::IPTABLES, false, [Kept, Kept, Kept]),
+        (&ModeTraits::IPVS, false, [Kept, Node, Kept]),
+        (&ModeTraits::USERSPACE, true, [Node, Node, Node]),
+    ] {
+        let internal = internal.map(|source| to(Cluster, source));
+        assert_eq!(outcomes(&entry, "shop/web", traits, pods), [internal, [node; 3], [node; 3]], "{traits:?}");
+    }
+}
+
+#[test]
+fn source_ranges_apply_before_or_after_rejection() {
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    for traits in MODES {
+        let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+        let outcome = |endpoints: Vec<Endpoint>| {
+            let entry = entry(local_service(), endpoints);
+            let forwarding = forwarding(&table, &port_name("shop/web"), &entry, &settings, traits);
+            forwarding.outcome_outside_source_ranges(FrontendKind::LoadBalancer, Client::Outside)
+        };
+        assert_eq!(outcome(vec![remote()]), Outcome::Drop(Refusal::SourceRanges));
+        let rejected = Outcome::Reject(Refusal::NoEndpoints);
+        let before = traits.source_ranges_before_rejection;
+        assert_eq!(outcome(vec![]), if before { Outcome::Drop(Refusal::SourceRanges) } else { rejected });
+    }
+}
+
+#[test]
+fn addresses_of_the_load_balancer_are_permitted_with_the_node() {
+    let service = local_service();
+    let node = |text: &str| Some(text.parse().unwrap());
+    let texts = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(permitted_sources(&service, node("192.0.2.7"))), ["192.0.2.0/24", "203.0.113.1/32"]);
+    assert_eq!(texts(permitted_sources(&service, node("10.0.0.1"))), ["192.0.2.0/24"]);
+}
