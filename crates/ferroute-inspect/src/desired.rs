@@ -27,7 +27,7 @@ use ferroute_config::{
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
 };
-use ferroute_proxy::{feed::Feed, logging, modes::REGISTRY, node_name, recording::Bundle, sync::Change};
+use ferroute_proxy::{ThisHost, feed::Feed, logging, modes::REGISTRY, recording::Bundle, sync::Change};
 use ferroute_source::{Event, read_once};
 use ferroute_trace::Host;
 
@@ -48,12 +48,13 @@ pub struct Desired {
     pub services: BTreeMap<String, Service>,
     /// The owners of addresses.
     pub names: Names,
-    /// The node's addresses and routes, as far as they follow from the objects.
+    /// The node's addresses and routes: the addresses of this host's interfaces if the node is this host, and otherwise, as
+    /// the routes, those that follow from the objects.
     pub host: Host,
     /// The source of the objects, for messages.
     pub origin: String,
-    /// Whether this is the demo's cluster, which does not run on a real machine.
-    pub is_demo: bool,
+    /// Whether the node is this host.
+    pub is_this_host: bool,
 }
 
 impl Desired {
@@ -106,14 +107,14 @@ impl Desired {
                 track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
             let host = demo_host(node, &resolved);
             set_host(&mut tracker, &resolved, &host);
-            return Ok(Self { resolved, tracker, services, names, host, origin, is_demo: true });
+            return Ok(Self { resolved, tracker, services, names, host, origin, is_this_host: false });
         }
         let events = match &source.manifests {
             Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
             None => list::list(source, config.client_connection, &resolved)?,
         };
-        let node = node_name(&resolved)?;
-        Ok(Self::from_events(resolved, node, events, names, origin))
+        let this_host = ThisHost::read(&resolved)?;
+        Ok(Self::from_events(resolved, this_host, events, names, origin))
     }
 
     /// Returns the state that a proxy had applied, or was about to apply, when its bundle was created.
@@ -122,8 +123,10 @@ impl Desired {
     /// If the configuration or an object in the bundle is invalid.
     pub fn from_bundle(bundle: &Bundle, origin: String) -> anyhow::Result<Self> {
         let resolved = replay::settings(&REGISTRY, bundle)?.resolved;
-        let node = bundle.base.node.metadata.name.clone();
-        let mut desired = Self::from_events(resolved, node, bundle::events(bundle)?, Names::default(), origin);
+        // The bundle has the Node, even if the cluster has none.
+        let node = NodeView { name: bundle.base.node.metadata.name.clone(), ..NodeView::default() };
+        let this_host = ThisHost { node, ..ThisHost::read(&resolved)? };
+        let mut desired = Self::from_events(resolved, this_host, bundle::events(bundle)?, Names::default(), origin);
         if !bundle.host_addresses.is_empty() {
             desired.host.addresses.clone_from(&bundle.host_addresses);
             set_host(&mut desired.tracker, &desired.resolved, &desired.host);
@@ -131,13 +134,24 @@ impl Desired {
         Ok(desired)
     }
 
-    fn from_events(resolved: Resolved, node: String, events: Vec<Event>, mut names: Names, origin: String) -> Self {
+    fn from_events(
+        resolved: Resolved,
+        this_host: ThisHost,
+        events: Vec<Event>,
+        mut names: Names,
+        origin: String,
+    ) -> Self {
         events.iter().for_each(|event| names.add_event(event));
         let services = services(&events);
-        let mut tracker = track(&resolved, NodeView { name: node, ..NodeView::default() }, events);
-        let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
+        let mut tracker = track(&resolved, this_host.node.clone(), events);
+        let node = &tracker.table(IpFamily::V4).node;
+        let mut host = network::node_host(node, &resolved);
+        let is_this_host = this_host.is_node(node);
+        if is_this_host {
+            host.addresses = this_host.addresses;
+        }
         set_host(&mut tracker, &resolved, &host);
-        Self { resolved, tracker, services, names, host, origin, is_demo: false }
+        Self { resolved, tracker, services, names, host, origin, is_this_host }
     }
 
     /// Starts logging and loads the configuration only, without any objects.
@@ -148,11 +162,8 @@ impl Desired {
         let Settings { resolved, .. } = load_settings(args, KubeProxyConfiguration::default(), |resolved| {
             logging::start_for_command(verbosity, resolved.logging.format);
         })?;
-        let node = NodeView { name: node_name(&resolved)?, ..NodeView::default() };
-        let tracker = track(&resolved, node, Vec::new());
-        let host = network::node_host(&tracker.table(IpFamily::V4).node, &resolved);
-        let (names, origin) = (Names::default(), "no objects".to_owned());
-        Ok(Self { resolved, tracker, services: BTreeMap::new(), names, host, origin, is_demo: false })
+        let this_host = ThisHost::read(&resolved)?;
+        Ok(Self::from_events(resolved, this_host, Vec::new(), Names::default(), "no objects".to_owned()))
     }
 
     /// Returns the Services of an IP family with all their endpoints.
@@ -185,7 +196,7 @@ fn load_settings(
     Ok(settings)
 }
 
-/// Returns the tables that a proxy would apply on `node`. Only the node's name has to be set; the rest is in its Node object.
+/// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
 pub fn track(resolved: &Resolved, node: NodeView, events: Vec<Event>) -> Tracker {
     let mut feed = Feed::new(resolved, resolved.effective_node(node));
     let mut tracker = Tracker::new(feed.node().clone());

@@ -18,7 +18,6 @@ use std::fmt;
 use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{Escaped, IpFamily};
-use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_proxy::modes::REGISTRY;
 use serde::Serialize;
 
@@ -64,13 +63,12 @@ pub fn preflight(
         from.or(kernel.mode).context("no rules of a service proxy are in the kernel: set the old mode with --from")?;
     let to = REGISTRY.active(desired.resolved.mode).name();
     let from_settings = resolve_for(config, from)?;
-    let host_addresses = KernelAddresses::open()?.list()?;
     let for_family = |family| {
         differences(&Switch {
             from: Side { mode: from, settings: &from_settings.settings },
             to: Side { mode: to, settings: &desired.resolved.settings },
             table: desired.table(family),
-            host_addresses: &host_addresses,
+            host_addresses: &desired.host.addresses,
             kernel: &kernel,
         })
     };

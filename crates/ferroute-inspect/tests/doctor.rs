@@ -13,6 +13,7 @@ use ferroute_inspect::doctor::{
     BackendRules, ClockOffset, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding, Inputs, Listener,
     NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
 };
+use ferroute_nftables::MINIMUM_KERNEL;
 
 /// A healthy host in a dual-stack cluster.
 fn healthy() -> Inputs {
@@ -181,6 +182,17 @@ fn each_problem_is_found_by_one_check() {
     ];
     for (number, (change, check, severity)) in cases.iter().enumerate() {
         assert_eq!(only(&findings_after(change)), (*check, *severity), "case {number}");
+    }
+}
+
+#[test]
+fn required_kernel_is_that_of_nftables_mode_everywhere() {
+    let findings = findings_after(|inputs| inputs.families[0].supported = Err("no nf_tables".to_owned()));
+    assert!(findings[0].fix.contains(&format!("use kernel {MINIMUM_KERNEL} or later")), "{}", findings[0].fix);
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for document in ["README.md", "docs/modes.md"] {
+        let text = std::fs::read_to_string(format!("{root}/{document}")).unwrap();
+        assert!(text.contains(&format!("nftables mode requires Linux {MINIMUM_KERNEL} or newer")), "{document}");
     }
 }
 

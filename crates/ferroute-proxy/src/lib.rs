@@ -56,10 +56,12 @@ mod status;
 pub mod sync;
 mod sync_thread;
 mod tasks;
+mod this_host;
 mod watchdog;
 
 pub use self::{
     applied::ServiceVersions,
-    run::{node_name, run},
+    run::run,
     shutdown::Shutdown,
+    this_host::{ThisHost, node_name},
 };

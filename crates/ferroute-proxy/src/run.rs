@@ -12,7 +12,7 @@
 
 use std::{
     mem::ManuallyDrop,
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::SocketAddr,
     process::ExitCode,
     sync::{
         Arc,
@@ -28,15 +28,12 @@ use ferroute_admin::{
     http::{self, Budget, Handler, HttpThread, ListenError, ListenScope, Server, listen},
 };
 use ferroute_config::{
-    ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, canonical_node_name,
+    ClientConnectionConfiguration, KubeProxyConfiguration,
     flags::{RawArgs, RunArgs},
     settings::Settings,
 };
-use ferroute_core::{NodeView, Tracker};
-use ferroute_host::{
-    AddressError, AddressWatch, HostAddresses, KernelAddresses, program::kill_programs, raise_descriptor_limit,
-    watch_firewalld,
-};
+use ferroute_core::Tracker;
+use ferroute_host::{AddressError, AddressWatch, program::kill_programs, raise_descriptor_limit, watch_firewalld};
 use ferroute_kube::{ApiServer, ApiWriter, RequestCounter};
 use ferroute_source::{Event, Manifests, WatchError};
 use tokio::{
@@ -64,6 +61,7 @@ use crate::{
     sync::Change,
     sync_thread::{QUEUE, Shared, SyncThread},
     tasks::{LostTasks, Tasks, Work},
+    this_host::{ThisHost, node_name},
     watchdog::Watchdog,
 };
 
@@ -191,7 +189,7 @@ impl Daemon<'_> {
         let _healthz = resolved.healthz.map(serve_health).transpose()?.map(ManuallyDrop::new);
         let serve_metrics = |address| serve(&pages, "metrics", status.handler(), address, hard_fail);
         let _metrics = resolved.metrics.map(serve_metrics).transpose()?.map(ManuallyDrop::new);
-        let node = node_of_host(resolved)?;
+        let ThisHost { node, .. } = ThisHost::read(resolved)?;
         let events = EventRecorder::start(source.writer(), &node.name, &tasks);
         events.starting(setup);
         let mut feed = Feed::new(resolved, node).with_events(events.clone());
@@ -339,43 +337,6 @@ fn serve(
         }
     };
     Ok(http.serve_when_free(scope, address.port(), handler, limits, LISTEN_RETRY, report))
-}
-
-/// Returns the name of this node: the configured one, or the host name.
-///
-/// # Errors
-/// If none is configured and the host name is unusable.
-pub fn node_name(resolved: &Resolved) -> anyhow::Result<String> {
-    match &resolved.node_name {
-        Some(name) => Ok(name.clone()),
-        None => {
-            let host = ferroute_host::node_name("")?;
-            canonical_node_name(&host).context("the host has no name; set one with --hostname-override")
-        }
-    }
-}
-
-/// Returns the state of the node until its Node is received, which also serves hosts without a Node: its name and the
-/// host's addresses. The first address of each family is the one for outgoing packets, not that of a bridge.
-fn node_of_host(resolved: &Resolved) -> anyhow::Result<NodeView> {
-    let is_usable = |address: &IpAddr| match address {
-        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
-        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
-    };
-    let mut addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?.into_iter().filter(is_usable).collect();
-    let outgoing = [source_address("192.0.2.1:9"), source_address("[2001:db8::1]:9")];
-    addresses.sort_by_key(|address| !outgoing.contains(&Some(*address)));
-    let node = NodeView { name: node_name(resolved)?, addresses, ..NodeView::default() };
-    Ok(resolved.effective_node(node))
-}
-
-/// Returns the source address of packets to `destination`, an address reserved for documentation. Connecting a UDP socket
-/// only looks up a route and sends nothing.
-fn source_address(destination: &str) -> Option<IpAddr> {
-    let any = if destination.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect(destination).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Time that a sync in progress may take to complete before the program executes itself again. A sync that is cancelled is

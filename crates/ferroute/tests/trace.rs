@@ -130,7 +130,9 @@ fn invalid_arguments_are_errors_with_the_cause() {
     let source = ["--hostname-override", "node-1", "--manifests", file.to_str().unwrap()];
     let message = error(&trace_in(&source, "--from 10.0.0.1 --in eth0 --to shop/two"));
     assert!(message.contains("443/tcp, 80/tcp"), "{message}");
-    // Without a Node, the route to the source is unknown.
+    // Without an address of this IP family, the route to the source is unknown. Without a Node, it would be this host's.
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-1}\nstatus: {addresses: [{type: InternalIP, address: \"fd00:168::1\"}]}\n";
+    std::fs::write(&file, format!("{text}{node}")).unwrap();
     let message = error(&trace_in(&source, "--from 10.0.0.1 --to shop/two:http"));
     assert!(message.contains("10.0.0.1") && message.contains("--in"), "{message}");
 }

@@ -1,11 +1,8 @@
 //! The explanation of a Service on this host.
 
-use std::net::IpAddr;
-
 use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
 use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
-use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
 
 use super::{Explanation, Handling, Inputs, explain, kernel};
@@ -18,7 +15,7 @@ use crate::desired::{AddressOwner, Desired};
 pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Explanation> {
     let Some(object) = desired.services.get(service) else { bail!(not_found(service, desired)) };
     let name = NamespacedName::from_metadata(&object.metadata);
-    let addresses = addresses(desired);
+    let addresses = &desired.host.addresses;
     let pod = |address| match desired.names.owner(address) {
         Some(AddressOwner::Pod { name, .. }) => Some(name.clone()),
         _ => None,
@@ -26,7 +23,7 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
     let inputs = Inputs {
         tracker: &desired.tracker,
         settings: &desired.resolved.settings,
-        addresses: &addresses,
+        addresses,
         health_check: health_check(desired, &name),
         pod: &pod,
         node: &|address| desired.names.node(address).map(str::to_owned),
@@ -38,7 +35,7 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
     {
         ignored.push(format!("{EXTERNAL_IPS}: {EXTERNAL_IPS_DISABLED}"));
     }
-    kernel::add_state(&mut explanation, desired, &name, &addresses);
+    kernel::add_state(&mut explanation, desired, &name, addresses);
     Ok(explanation)
 }
 
@@ -46,14 +43,6 @@ fn not_found(name: &str, desired: &Desired) -> String {
     let similar = similar_names(name, desired.services.keys().map(String::as_str));
     let hint = if similar.is_empty() { String::new() } else { format!(" (did you mean {}?)", similar.join(" or ")) };
     format!("Service {name} not found{hint}")
-}
-
-/// Returns the addresses on which node ports may be served: those of the Node, or if it has none, those of this host.
-fn addresses(desired: &Desired) -> Vec<IpAddr> {
-    if !desired.node().addresses.is_empty() {
-        return desired.host.addresses.clone();
-    }
-    KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default()
 }
 
 fn health_check(desired: &Desired, name: &NamespacedName) -> Option<HealthCheck> {

@@ -2,7 +2,6 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ferroute_core::{IpFamily, NodeView};
 use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
 use ferroute_trace::{Host, Route};
 use ipnet::IpNet;
@@ -40,19 +39,10 @@ impl TraceNode {
     /// # Errors
     /// If the host cannot be read.
     pub fn new(desired: Arc<Desired>, kernel: bool) -> anyhow::Result<Self> {
-        let here = kernel || (!desired.is_demo && is_this_machine(desired.node()));
+        let here = kernel || desired.is_this_host;
         let host = if here { from_kernel()? } else { desired.host.clone() };
         Ok(Self { desired, host, here })
     }
-}
-
-/// Reports whether an interface of this machine has a primary address of the node.
-fn is_this_machine(node: &NodeView) -> bool {
-    let addresses = KernelAddresses::open().and_then(|mut addresses| addresses.list()).unwrap_or_default();
-    IpFamily::BOTH
-        .into_iter()
-        .filter_map(|family| node.primary_address(family))
-        .any(|address| addresses.contains(&address))
 }
 
 fn from_kernel() -> anyhow::Result<Host> {

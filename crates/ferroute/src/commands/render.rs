@@ -39,7 +39,8 @@ impl From<Family> for IpFamily {
     }
 }
 
-/// Prints the rules. The host's addresses are those of the Node and its loopback interface; programs and kernel are assumed to support all features.
+/// Prints the rules. On another host than this one, the addresses are those of the Node and its loopback interface; programs
+/// and kernel are assumed to support all features.
 pub(crate) fn run(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let mode = REGISTRY.active(desired.resolved.mode);

@@ -1,10 +1,16 @@
 //! Changes of the Node object, which take effect without a restart.
 
-use std::net::SocketAddr;
+use std::{fs, net::SocketAddr, process::Command};
 
-use crate::{Case, Files, Mode, in_each_mode, rules, slices, wait, web, web_tcp};
+use ferroute_testing::NetNs;
 
-in_each_mode!(added_node_addresses_of_the_other_family_are_used, changed_pod_cidrs_are_used,);
+use crate::{Case, Files, Mode, in_each_mode, proxy::FERROUTE, rules, slices, wait, web, web_tcp};
+
+in_each_mode!(
+    added_node_addresses_of_the_other_family_are_used,
+    changed_pod_cidrs_are_used,
+    commands_plan_the_same_rules_as_the_proxy_without_a_node,
+);
 
 fn node_ports(pods: &[u8]) -> String {
     format!(
@@ -58,5 +64,26 @@ fn changed_pod_cidrs_are_used(mode: Mode) {
     rules::wait_gone(&case.cluster.node, mode, "10.1.0.0/24");
     for to in web_tcp() {
         assert_eq!(case.connect(to).unwrap(), 0);
+    }
+}
+
+fn commands_plan_the_same_rules_as_the_proxy_without_a_node(mode: Mode) {
+    let files = Files::new();
+    fs::remove_file(files.manifests().join("node.yaml")).unwrap();
+    files.apply(&node_ports(&[0]));
+    let case = Case::with_files(mode, files);
+    let config = case.files.config(mode);
+    let run = |command: &str| {
+        let mut program = Command::new(FERROUTE);
+        program.arg(command).arg("--config").arg(&config).arg("--manifests").arg(case.files.manifests());
+        case.cluster.node.run(|| program.output()).unwrap()
+    };
+    let diff = run("diff");
+    assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    let rendered = String::from_utf8(run("render").stdout).unwrap();
+    if mode == Mode::Nftables {
+        let other = NetNs::new();
+        other.feed("nft", &["-f", "-"], &rendered);
+        assert_eq!(rules::of_proxy(&other, mode), case.rules());
     }
 }

@@ -2,6 +2,7 @@
 
 use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
+use ferroute_nftables::MINIMUM_KERNEL;
 
 use crate::doctor::{
     FamilyInputs, Inputs, Severity,
@@ -35,8 +36,10 @@ pub(super) fn nftables(inputs: &Inputs) -> CheckResult {
     }
     mode_support(
         inputs,
-        "run as root with CAP_NET_ADMIN; load the modules nf_tables and nft_nat, or use kernel 5.13 or later; or use \
-         --proxy-mode=iptables",
+        &format!(
+            "run as root with CAP_NET_ADMIN; load the modules nf_tables and nft_nat, or use kernel {MINIMUM_KERNEL} or \
+             later; or use --proxy-mode=iptables"
+        ),
     )
 }
 
