@@ -86,6 +86,19 @@ impl ObjectChange {
     }
 }
 
+/// Numbers of service ports of one family after a sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServicePortCounts {
+    /// Service ports that are not up to date because the kernel refused their rules, in this sync or before.
+    pub isolated: usize,
+    /// Service ports that are not served, or not with all of their endpoints, because a limit was exceeded.
+    pub limited: usize,
+    /// Service ports with internal traffic policy Local and no usable endpoint on this node, but on others.
+    pub no_local_internal: usize,
+    /// The same for external traffic policy Local; only service ports with an address for external traffic.
+    pub no_local_external: usize,
+}
+
 /// A successful sync of one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Synced<'a> {
@@ -97,6 +110,8 @@ pub struct Synced<'a> {
     pub full: bool,
     /// Report of the dataplane; `None` if nothing had changed.
     pub report: Option<&'a SyncReport>,
+    /// Numbers of service ports.
+    pub counts: ServicePortCounts,
     /// Services whose rules have changed.
     pub changed: &'a BTreeSet<NamespacedName>,
     /// Duration of the search for stale conntrack entries and number of deleted entries; `None` without a search.

@@ -122,7 +122,7 @@ impl Metrics {
         if let Some(report) = sync.report {
             self.mode.synced(family, report);
         }
-        self.ferroute.synced(family, sync.report);
+        self.ferroute.synced(family, sync);
     }
 
     /// Records a failed sync of a family.

@@ -66,23 +66,13 @@ pub struct SyncReport {
     /// Service ports whose rules the kernel refused. Their previous rules stay if there are any, and all other changes are
     /// applied.
     pub rejected: Vec<Rejection>,
-    /// Number of service ports that are not up to date because the kernel refused their rules, in this sync or before. The
-    /// sync loop counts them.
-    pub isolated: usize,
     /// Service ports that are not served, because there are more than the mode has numbers for. They are tried again when
     /// they change and with each full sync.
     pub unserved: BTreeSet<ServicePortName>,
-    /// Number of service ports that are not served, or not with all of their endpoints, because a limit was exceeded. The
-    /// sync loop counts them.
-    pub limited: usize,
     /// Service ports whose protocol the mode does not serve, in the first sync that has them.
     pub unsupported: BTreeSet<ServicePortName>,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
-    /// Number of service ports with internal traffic policy Local and no usable endpoint on this node.
-    pub no_local_internal: usize,
-    /// Number of service ports with external traffic policy Local and no usable endpoint on this node.
-    pub no_local_external: usize,
     /// Time spent in the kernel, or in the programs that write rules to it.
     pub kernel_time: Duration,
 }
@@ -97,13 +87,9 @@ impl SyncReport {
             total,
             tables,
             mut rejected,
-            isolated,
             unserved,
-            limited,
             mut unsupported,
             refused_removals,
-            no_local_internal,
-            no_local_external,
             kernel_time,
         } = later;
         self.full |= full;
@@ -113,9 +99,7 @@ impl SyncReport {
         self.kernel_time += kernel_time;
         self.rejected.append(&mut rejected);
         self.unsupported.append(&mut unsupported);
-        (self.total, self.tables, self.isolated) = (total, tables, isolated);
-        (self.unserved, self.limited) = (unserved, limited);
-        (self.no_local_internal, self.no_local_external) = (no_local_internal, no_local_external);
+        (self.total, self.tables, self.unserved) = (total, tables, unserved);
     }
 }
 

@@ -52,6 +52,21 @@ pub struct Changes {
     pub excess: BTreeSet<ServicePortName>,
 }
 
+impl ServicePortEntry {
+    /// Reports whether internal, and external, traffic has no usable endpoint on this node because of its policy, although
+    /// other nodes have one.
+    pub fn lacks_local_endpoints(&self) -> (bool, bool) {
+        let service = &self.service;
+        if !service.uses_local_endpoints() {
+            return (false, false);
+        }
+        let usable = || self.endpoints.iter().filter(|e| e.ready || e.is_serving_terminating());
+        let lacks = usable().next().is_some() && !usable().any(|endpoint| endpoint.local);
+        let external = service.external_local() && service.externally_accessible();
+        (lacks && service.internal_local(), lacks && external)
+    }
+}
+
 impl Changes {
     /// Reports whether nothing changed that rules depend on.
     pub fn is_empty(&self) -> bool {

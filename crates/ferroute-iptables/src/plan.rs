@@ -40,7 +40,7 @@ use fixed::{localnet_rule, node_port_jumps};
 
 pub(crate) use chain_group::ChainGroupCollector;
 pub use chain_group::{ChainGroup, GroupCounts, GroupSummary};
-pub use chain_state::{ChainState, Drift, RuleCounts, RuleStats};
+pub use chain_state::{ChainState, Drift, RuleCounts};
 pub use context::PlanContext;
 pub use difference::Difference;
 pub use digest::rules_digest;

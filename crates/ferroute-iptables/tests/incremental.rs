@@ -113,9 +113,9 @@ proptest! {
                 "{unchanged:?} are written needlessly"
             );
 
-            let stats = state.stats();
-            prop_assert_eq!(stats.rules.filter, count(&render(table, &context), TableName::Filter));
-            prop_assert_eq!(stats.rules.nat, count(&render(table, &context), TableName::Nat));
+            let counts = state.counts();
+            prop_assert_eq!(counts.filter, count(&render(table, &context), TableName::Filter));
+            prop_assert_eq!(counts.nat, count(&render(table, &context), TableName::Nat));
         }
     }
 

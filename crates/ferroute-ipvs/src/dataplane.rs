@@ -299,7 +299,6 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     fn report(&mut self, state: State, full: bool, written: &Written) -> SyncReport {
-        let (no_local_internal, no_local_external) = state.no_local_endpoints();
         let rules: usize = self.tables.iter().map(|table| table.total).sum();
         let total = state.total() + rules;
         self.state = Some(state);
@@ -309,15 +308,8 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
             removed: written.removed,
             total,
             tables: self.tables.clone(),
-            rejected: Vec::new(),
-            isolated: 0,
-            unserved: Default::default(),
-            unsupported: Default::default(),
-            limited: 0,
-            refused_removals: 0,
-            no_local_internal,
-            no_local_external,
             kernel_time: written.kernel_time,
+            ..SyncReport::default()
         }
     }
 

@@ -197,9 +197,6 @@ impl<K: Kernel> NftablesDataplane<K> {
 
     fn finish(&mut self, planner: Planner, run: Run) -> SyncReport {
         let Run { mut report, elements, expected_generation, .. } = run;
-        let no_local_endpoints = planner.no_local_endpoints();
-        report.no_local_internal = no_local_endpoints.internal;
-        report.no_local_external = no_local_endpoints.external;
         report.total = elements.values().sum();
         report.unserved = planner.unnumbered().clone();
         // Without a generation the next check compares the table.

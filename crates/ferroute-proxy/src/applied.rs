@@ -149,7 +149,7 @@ impl Observer for VersionsObserver {
         state.has_synced = true;
         state.pending.clear();
         if let Some(report) = &sync.outcome.report {
-            if report.isolated == 0 {
+            if sync.outcome.counts.isolated == 0 {
                 state.rejected.clear();
             }
             let rejected = report.rejected.iter().map(|rejection| &rejection.service_port);

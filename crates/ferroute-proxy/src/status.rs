@@ -175,6 +175,7 @@ impl Observer for MetricsObserver {
             took: outcome.took,
             full: self.sync_start.1 || report.is_some_and(|report| report.full),
             report,
+            counts: outcome.counts,
             changed: &outcome.changes.services,
             conntrack: outcome.conntrack_took.map(|took| (took, outcome.conntrack_deleted)),
         };

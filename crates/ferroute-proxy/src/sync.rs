@@ -11,6 +11,7 @@
 //! The loop runs on its own thread, because writing rules blocks. It writes no rule before the initial lists of Services
 //! and endpoints were received, and leaves the rules in the kernel when it ends.
 
+mod counts;
 mod family;
 mod isolation;
 mod schedule;

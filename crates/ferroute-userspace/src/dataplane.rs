@@ -142,7 +142,6 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         }
         report.total = state.total() + self.tables.iter().map(|table| table.total).sum::<usize>();
         report.tables.clone_from(&self.tables);
-        (report.no_local_internal, report.no_local_external) = state.no_local_endpoints();
         self.applied = Some((state, generation));
         Ok(report)
     }

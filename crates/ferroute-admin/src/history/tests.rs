@@ -60,8 +60,15 @@ impl Rig {
         let changed: BTreeSet<NamespacedName> = changed.iter().map(|name| namespaced_name(name)).collect();
         let report = SyncReport { kernel_time: Duration::from_millis(400), ..SyncReport::default() };
         let took = Duration::from_millis(500);
-        let sync =
-            Synced { ended: self.now(), took, full: false, report: Some(&report), changed: &changed, conntrack: None };
+        let sync = Synced {
+            ended: self.now(),
+            took,
+            full: false,
+            report: Some(&report),
+            counts: ServicePortCounts::default(),
+            changed: &changed,
+            conntrack: None,
+        };
         for family in families {
             self.history.synced(*family, &sync, |change| applied.push(change.clone()));
         }

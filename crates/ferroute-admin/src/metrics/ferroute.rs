@@ -2,11 +2,14 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use ferroute_core::{IpFamily, Progress, SyncReport};
+use ferroute_core::{IpFamily, Progress};
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec};
 
 use super::registrar::{FAMILY, Registrar, buckets, number};
-use crate::{history::AppliedChange, version};
+use crate::{
+    history::{AppliedChange, Synced},
+    version,
+};
 
 /// Connections of one family since counting started. The reader of the counters limits the number of service ports with
 /// counts of their own.
@@ -140,13 +143,13 @@ impl FerrouteMetrics {
         }
     }
 
-    pub(super) fn synced(&self, family: IpFamily, report: Option<&SyncReport>) {
+    pub(super) fn synced(&self, family: IpFamily, sync: &Synced<'_>) {
         let label = &[family.as_str()];
         self.has_synced.with_label_values(label).set(1.0);
-        let Some(report) = report else { return };
+        self.isolated.with_label_values(label).set(number(sync.counts.isolated));
+        self.limited.with_label_values(label).set(number(sync.counts.limited));
+        let Some(report) = sync.report else { return };
         self.rules.with_label_values(label).set(number(report.total));
-        self.isolated.with_label_values(label).set(number(report.isolated));
-        self.limited.with_label_values(label).set(number(report.limited));
         self.written.with_label_values(label).inc_by(report.written as u64);
         self.removed.with_label_values(label).inc_by(report.removed as u64);
         self.kernel.with_label_values(label).observe(report.kernel_time.as_secs_f64());

@@ -114,10 +114,8 @@ impl SyncMetrics {
             self.conntrack_duration.with_label_values(&[family]).observe(took.as_secs_f64());
             self.conntrack_deleted.with_label_values(&[family]).inc_by(deleted as u64);
         }
-        if let Some(report) = sync.report {
-            self.no_local.with_label_values(&["internal", family]).set(number(report.no_local_internal));
-            self.no_local.with_label_values(&["external", family]).set(number(report.no_local_external));
-        }
+        self.no_local.with_label_values(&["internal", family]).set(number(sync.counts.no_local_internal));
+        self.no_local.with_label_values(&["external", family]).set(number(sync.counts.no_local_external));
     }
 
     pub(super) fn programmed(&self, family: IpFamily, took: Duration) {

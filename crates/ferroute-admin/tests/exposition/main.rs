@@ -13,7 +13,7 @@ use std::{
 use ferroute_admin::{
     Moment,
     health::{Health, HealthzHandler},
-    history::{ChangeKind, ChangeOrigin, History, ObjectChange, Synced},
+    history::{ChangeKind, ChangeOrigin, History, ObjectChange, ServicePortCounts, Synced},
     http::Handler,
     metrics::{
         ApiRequest, Connections, Draining, IPTABLES_METRICS, IPVS_METRICS, Metrics, ModeMetric, NFTABLES_METRICS,
@@ -43,13 +43,9 @@ fn report(full: bool, written: usize) -> SyncReport {
             TableReport { name: "nat", written: written - 1, total: 100 },
         ],
         rejected: Vec::new(),
-        isolated: 2,
         unserved: Default::default(),
         unsupported: Default::default(),
-        limited: 1,
         refused_removals: 1,
-        no_local_internal: 3,
-        no_local_external: 4,
         kernel_time: Duration::from_millis(90),
     }
 }
@@ -57,7 +53,8 @@ fn report(full: bool, written: usize) -> SyncReport {
 fn synced<'a>(report: Option<&'a SyncReport>, full: bool, changed: &'a BTreeSet<NamespacedName>) -> Synced<'a> {
     let ended = Moment { instant: Instant::now(), wall: time(2) };
     let conntrack = Some((Duration::from_micros(500), 7));
-    Synced { ended, took: Duration::from_millis(100), full, report, changed, conntrack }
+    let counts = ServicePortCounts { isolated: 2, limited: 1, no_local_internal: 3, no_local_external: 4 };
+    Synced { ended, took: Duration::from_millis(100), full, report, counts, changed, conntrack }
 }
 
 fn write_error() -> DataplaneError {

@@ -115,8 +115,8 @@ impl IptablesDataplane {
         written: &WriteSummary,
         took: Duration,
     ) -> SyncReport {
-        let stats = state.stats();
-        if stats.rules.total() < self.compared / 2 {
+        let counts = state.counts();
+        if counts.total() < self.compared / 2 {
             // Comparisons take less time now, so the pause that the last one requires is too long.
             (self.comparisons, self.compared) = (Throttle::default(), 0);
         }
@@ -125,24 +125,13 @@ impl IptablesDataplane {
             full,
             written: written.rules.total(),
             removed,
-            total: stats.rules.total(),
+            total: counts.total(),
             tables: vec![
-                TableReport {
-                    name: TableName::Filter.as_str(),
-                    written: written.rules.filter,
-                    total: stats.rules.filter,
-                },
-                TableReport { name: TableName::Nat.as_str(), written: written.rules.nat, total: stats.rules.nat },
+                TableReport { name: TableName::Filter.as_str(), written: written.rules.filter, total: counts.filter },
+                TableReport { name: TableName::Nat.as_str(), written: written.rules.nat, total: counts.nat },
             ],
-            rejected: Vec::new(),
-            isolated: 0,
-            unserved: Default::default(),
-            unsupported: Default::default(),
-            limited: 0,
-            refused_removals: 0,
-            no_local_internal: stats.no_local_internal,
-            no_local_external: stats.no_local_external,
             kernel_time: took,
+            ..SyncReport::default()
         }
     }
 
@@ -233,7 +222,7 @@ impl Dataplane for IptablesDataplane {
         if self.comparisons.is_due(start) {
             let drifted = self.has_drifted(state)?;
             self.comparisons.record(start, (self.host.now)());
-            self.compared = state.stats().rules.total();
+            self.compared = state.counts().total();
             if !drifted {
                 self.verified = external;
             }

@@ -26,7 +26,7 @@ pub struct ChainState {
     /// [`super::fixed::localnet_rule`] exists. It is never deleted, because the kubelet may need it.
     has_localnet_rule: bool,
     /// The sum over `ports`.
-    stats: RuleStats,
+    counts: RuleCounts,
 }
 
 /// A difference between the kernel's rules and the applied ones, caused by another program.
@@ -47,7 +47,7 @@ pub(super) struct PortState {
     pub(super) chains: Box<[ServiceChain]>,
     /// Digests of its rules in the shared chains, by [`SharedChain::index`].
     pub(super) shared: [RuleSum; SharedChain::ALL.len()],
-    pub(super) stats: RuleStats,
+    pub(super) counts: RuleCounts,
 }
 
 /// A chain that belongs to one service port.
@@ -68,37 +68,22 @@ pub struct RuleCounts {
     pub nat: usize,
 }
 
-/// Statistics of a set of rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RuleStats {
-    /// Numbers of rules.
-    pub rules: RuleCounts,
-    /// Service ports whose traffic to the cluster IP this node drops because it has no local endpoint.
-    pub no_local_internal: usize,
-    /// The same for external traffic.
-    pub no_local_external: usize,
-}
-
 impl PortState {
     /// Computes the state of a plan.
     pub(super) fn from_plan(plan: &ServicePlan<'_>) -> Self {
         let mut shared = [RuleSum::EMPTY; SharedChain::ALL.len()];
-        let mut stats = RuleStats {
-            no_local_internal: plan.lacks_local_internal().into(),
-            no_local_external: plan.lacks_local_external().into(),
-            ..RuleStats::default()
-        };
+        let mut counts = RuleCounts::default();
         plan.shared_rules(&mut |chain, rule| {
             shared[chain.index()].add(&rule);
-            *stats.rules.table_mut(chain.table()) += 1;
+            *counts.table_mut(chain.table()) += 1;
         });
         let mut chains = Vec::new();
         plan.service_chains(&mut |name, rules| {
-            stats.rules.nat += rules.len();
+            counts.nat += rules.len();
             chains.push(ServiceChain { name, digest: ChainDigest::from_rules(rules), applied: false });
         });
         chains.sort_unstable_by_key(|chain| chain.name);
-        Self { chains: chains.into(), shared, stats }
+        Self { chains: chains.into(), shared, counts }
     }
 
     pub(super) fn chain(&self, name: ChainName) -> Option<&ServiceChain> {
@@ -118,7 +103,7 @@ impl ChainState {
             context: everything.context.clone(),
             ports: BTreeMap::new(),
             has_localnet_rule: false,
-            stats: RuleStats::default(),
+            counts: RuleCounts::default(),
         };
         state.record(everything);
         state
@@ -149,14 +134,14 @@ impl ChainState {
     pub fn record(&mut self, difference: Difference) {
         if difference.complete {
             self.ports.clear();
-            self.stats = RuleStats::default();
+            self.counts = RuleCounts::default();
         }
         for (name, port) in difference.ports {
             if let Some(old) = self.ports.remove(&name) {
-                self.stats -= old.stats;
+                self.counts -= old.counts;
             }
             if let Some(mut port) = port {
-                self.stats += port.stats;
+                self.counts += port.counts;
                 port.chains.iter_mut().for_each(|chain| chain.applied = true);
                 self.ports.insert(name, port);
             }
@@ -201,17 +186,17 @@ impl ChainState {
         proxy_chains(&self.context, self.ports.values())
     }
 
-    /// Returns statistics of the applied rules.
-    pub fn stats(&self) -> RuleStats {
-        let mut stats = self.stats;
+    /// Returns the numbers of applied rules.
+    pub fn counts(&self) -> RuleCounts {
+        let mut counts = self.counts;
         for chain in fixed_chains(&self.context) {
             if let ChainContents::Rules(rules) = chain.contents {
-                *stats.rules.table_mut(chain.table) += rules.len();
+                *counts.table_mut(chain.table) += rules.len();
             }
         }
-        stats.rules.nat += node_port_jumps(&self.context).len();
-        stats.rules.filter += usize::from(self.context.localhost_node_ports);
-        stats
+        counts.nat += node_port_jumps(&self.context).len();
+        counts.filter += usize::from(self.context.localhost_node_ports);
+        counts
     }
 
     fn ports_of(&self, service: &NamespacedName) -> impl Iterator<Item = &ServicePortName> {
@@ -291,22 +276,16 @@ impl RuleCounts {
     }
 }
 
-impl AddAssign for RuleStats {
-    fn add_assign(&mut self, other: Self) {
-        let Self { rules, no_local_internal, no_local_external } = other;
-        self.rules.filter += rules.filter;
-        self.rules.nat += rules.nat;
-        self.no_local_internal += no_local_internal;
-        self.no_local_external += no_local_external;
+impl AddAssign for RuleCounts {
+    fn add_assign(&mut self, Self { filter, nat }: Self) {
+        self.filter += filter;
+        self.nat += nat;
     }
 }
 
-impl SubAssign for RuleStats {
-    fn sub_assign(&mut self, other: Self) {
-        let Self { rules, no_local_internal, no_local_external } = other;
-        self.rules.filter -= rules.filter;
-        self.rules.nat -= rules.nat;
-        self.no_local_internal -= no_local_internal;
-        self.no_local_external -= no_local_external;
+impl SubAssign for RuleCounts {
+    fn sub_assign(&mut self, Self { filter, nat }: Self) {
+        self.filter -= filter;
+        self.nat -= nat;
     }
 }

@@ -52,16 +52,6 @@ impl<'a> ServicePlan<'a> {
         Self { context, service, protocol: name.protocol, endpoints, name: text, chains }
     }
 
-    /// Reports whether this node drops traffic to the cluster IP although other nodes have endpoints.
-    pub(crate) fn lacks_local_internal(&self) -> bool {
-        self.internal_refusal() == Some(Refusal::NoLocalEndpoints)
-    }
-
-    /// Reports whether this node drops external traffic although other nodes have endpoints.
-    pub(crate) fn lacks_local_external(&self) -> bool {
-        self.external_refusal() == Some(Refusal::NoLocalEndpoints)
-    }
-
     /// Generates the service port's rules in shared chains. Rules of one chain are generated in their order.
     pub(crate) fn shared_rules(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
         self.cluster_ip(each);

@@ -16,10 +16,6 @@ pub(super) struct PortPlan {
     pub(super) servers: Vec<(ServerKey, Server)>,
     /// Other set entries.
     pub(super) entries: Vec<(SetKind, Entry)>,
-    /// Whether `internalTrafficPolicy` is Local and only other nodes have endpoints.
-    pub(super) no_local_internal: bool,
-    /// The same for `externalTrafficPolicy`.
-    pub(super) no_local_external: bool,
 }
 
 impl PortPlan {
@@ -32,12 +28,7 @@ impl PortPlan {
     ) -> Self {
         let service = &entry.service;
         let sets = table.endpoint_sets(entry);
-        let no_local = sets.has_any_endpoints && sets.local.is_empty();
-        let mut plan = Self {
-            no_local_internal: no_local && service.internal_local(),
-            no_local_external: no_local && service.external_local() && service.externally_accessible(),
-            ..Self::default()
-        };
+        let mut plan = Self::default();
         for endpoint in entry.endpoints.iter().filter(|endpoint| endpoint.local) {
             let key = ServerKey { address: endpoint.address, port: endpoint.port, protocol: name.protocol };
             plan.entries.push((SetKind::LoopBack, Entry::ServiceAndAddress(key, endpoint.address)));

@@ -29,8 +29,6 @@ pub struct State {
     denied: BTreeSet<ServerKey>,
     /// Number of changes of `denied`.
     denied_version: u64,
-    no_local_internal: usize,
-    no_local_external: usize,
 }
 
 /// The objects that differ from an earlier [`State`].
@@ -56,8 +54,6 @@ impl State {
             sizes: Default::default(),
             denied: BTreeSet::new(),
             denied_version: 0,
-            no_local_internal: 0,
-            no_local_external: 0,
         };
         for (name, entry) in &table.entries {
             let plan = PortPlan::new(name, entry, table, &state.context);
@@ -185,12 +181,6 @@ impl State {
         chains::chain_group(&self.context, |kind| self.set_size(kind) > 0, self.denied.iter().copied())
     }
 
-    /// Returns the number of service ports with internal, and with external, traffic policy Local and no usable endpoint on
-    /// this node.
-    pub fn no_local_endpoints(&self) -> (usize, usize) {
-        (self.no_local_internal, self.no_local_external)
-    }
-
     fn replace(
         &mut self,
         table: &ServiceTable,
@@ -199,10 +189,6 @@ impl State {
         new: PortPlan,
         delta: &mut Option<Delta>,
     ) {
-        self.no_local_internal += usize::from(new.no_local_internal);
-        self.no_local_internal -= usize::from(old.no_local_internal);
-        self.no_local_external += usize::from(new.no_local_external);
-        self.no_local_external -= usize::from(old.no_local_external);
         // Entries in both keep their other users' counts above zero in between, and a delta holds net changes only.
         new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
         old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));

@@ -35,7 +35,6 @@ pub(crate) struct Planner {
     unnumbered: BTreeSet<ServicePortName>,
     /// The lists in the kernel, for service ports that were not planned yet.
     existing: ExistingLists,
-    no_local_endpoints: NoLocalEndpoints,
 }
 
 /// The plan of a service port before an update.
@@ -44,16 +43,6 @@ pub(crate) struct Undo {
     /// The service port.
     pub(crate) name: ServicePortName,
     old: Option<Box<PortPlan>>,
-}
-
-/// Numbers of service ports without endpoints on this node although their traffic policy is Local, and with endpoints
-/// on other nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NoLocalEndpoints {
-    /// Service ports with `internalTrafficPolicy: Local`.
-    pub(crate) internal: usize,
-    /// Service ports with `externalTrafficPolicy: Local`.
-    pub(crate) external: usize,
 }
 
 impl Planner {
@@ -74,7 +63,6 @@ impl Planner {
             numbers: ListNumbers::new(existing.numbers()),
             unnumbered: BTreeSet::new(),
             existing,
-            no_local_endpoints: NoLocalEndpoints::default(),
         }
     }
 
@@ -313,11 +301,6 @@ impl Planner {
         shared.for_each(|(set, element)| each(set, element));
     }
 
-    /// Returns the numbers of service ports without local endpoints.
-    pub(crate) fn no_local_endpoints(&self) -> NoLocalEndpoints {
-        self.no_local_endpoints
-    }
-
     /// Returns the lists that the planner was created with. The planner does not need them once everything was updated.
     pub(crate) fn take_existing(&mut self) -> ExistingLists {
         self.numbers.clear_reserved();
@@ -334,8 +317,6 @@ impl Planner {
         if let Some(new) = new {
             self.numbers.take(new.number);
             self.shared.acquire(new, name.protocol, &self.context, transaction);
-            self.no_local_endpoints.internal += usize::from(new.no_local_internal);
-            self.no_local_endpoints.external += usize::from(new.no_local_external);
         }
         let lists = |port: Option<&PortPlan>| port.map(|port| port.list_elements(name.protocol)).unwrap_or_default();
         let classes = |port: Option<&PortPlan>| port.map(PortPlan::class_elements).unwrap_or_default();
@@ -359,8 +340,6 @@ impl Planner {
         if new.is_none_or(|new| new.number != old.number) {
             self.numbers.release(old.number);
         }
-        self.no_local_endpoints.internal -= usize::from(old.no_local_internal);
-        self.no_local_endpoints.external -= usize::from(old.no_local_external);
     }
 
     fn replace_frontends(

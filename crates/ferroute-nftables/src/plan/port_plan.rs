@@ -33,10 +33,6 @@ pub(super) struct PortPlan {
     extra: Option<Box<Extra>>,
     /// Whether any node has endpoints.
     pub(super) has_any_endpoints: bool,
-    /// Whether `internalTrafficPolicy` is Local and only other nodes have endpoints.
-    pub(super) no_local_internal: bool,
-    /// The same for `externalTrafficPolicy`.
-    pub(super) no_local_external: bool,
 }
 
 /// The part of a plan that most service ports do not have. It is separate, because a large cluster has many.
@@ -116,14 +112,11 @@ impl PortPlan {
             on_node: SocketList::new(table.family, on_node),
             slots: None,
         };
-        let no_local = sets.has_any_endpoints && sets.local.is_empty();
         Self {
             number,
             cluster: list(List::Cluster, &sets.cluster),
             extra: (extra != Extra::default()).then(|| Box::new(extra)),
             has_any_endpoints: sets.has_any_endpoints,
-            no_local_internal: no_local && service.internal_local(),
-            no_local_external: no_local && service.external_local() && service.externally_accessible(),
             exposure,
         }
     }

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use ferroute_admin::history::ChangeOrigin;
+use ferroute_admin::history::ServicePortCounts;
 use ferroute_core::{
     Changes, Dataplane, NodeView, Rejection, ServiceTable, SyncReport,
     parse::ObjectVersion,
@@ -61,10 +62,10 @@ impl Rig {
     fn sync(&mut self, rejected: &[&str], isolated: usize) {
         let changes = self.tracker.update(IpFamily::V4);
         let rejection = |name: &&str| Rejection { service_port: port_name(name), error: "rejected".to_owned() };
-        let report =
-            SyncReport { rejected: rejected.iter().map(rejection).collect(), isolated, ..SyncReport::default() };
+        let report = SyncReport { rejected: rejected.iter().map(rejection).collect(), ..SyncReport::default() };
         let outcome = FamilyOutcome {
             report: Some(report),
+            counts: ServicePortCounts { isolated, ..ServicePortCounts::default() },
             changes,
             conntrack_deleted: 0,
             conntrack_took: None,

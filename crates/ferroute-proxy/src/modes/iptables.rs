@@ -190,7 +190,7 @@ impl Simulated {
             }
             None => ChainState::new(difference),
         };
-        let total = state.stats().rules.total();
+        let total = state.counts().total();
         self.state = Some(state);
         let text = String::from_utf8(text).expect("rules are UTF-8");
         Ok(SimulatedSync { written: written.rules.total(), removed, total, rules: None, text })

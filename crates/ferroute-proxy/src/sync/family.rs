@@ -7,13 +7,14 @@ use std::{
 };
 
 use anyhow::Context;
+use ferroute_admin::history::ServicePortCounts;
 use ferroute_core::{
     Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, Rejection, ServicePortEntry,
     ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
 };
 use ferroute_host::conntrack;
 
-use super::isolation::Isolation;
+use super::{counts::NoLocalEndpoints, isolation::Isolation};
 use crate::logging::chain;
 
 /// The kernel's connection tracking table.
@@ -59,6 +60,9 @@ pub(crate) struct FamilySync {
     needs_resync: bool,
     /// Service ports whose rules the kernel refuses.
     isolation: Isolation,
+    no_local: NoLocalEndpoints,
+    /// Number of service ports that the mode has no numbers for.
+    unserved: usize,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
 }
@@ -68,6 +72,8 @@ pub(crate) struct FamilySync {
 pub struct FamilyOutcome {
     /// What was written; `None` if nothing had changed.
     pub report: Option<SyncReport>,
+    /// Numbers of service ports.
+    pub counts: ServicePortCounts,
     /// The changes since the last sync. After a full sync, [`Changes::previous`] lacks new service ports, see
     /// [`Tracker::update_for_resync`].
     pub changes: Changes,
@@ -90,6 +96,8 @@ impl FamilySync {
             settings,
             needs_resync: true,
             isolation: Isolation::default(),
+            no_local: NoLocalEndpoints::default(),
+            unserved: 0,
             stale: StaleConntrackEntries::default(),
         }
     }
@@ -149,6 +157,7 @@ impl FamilySync {
         tracker.set_host_addresses(self.family, &self.settings, host_addresses);
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
         let table = tracker.table(self.family);
+        self.no_local.update(table, (!full).then_some(&changes));
         if full {
             self.stale.merge(StaleConntrackEntries::from_table(table));
         }
@@ -157,6 +166,12 @@ impl FamilySync {
         self.needs_resync = true;
         let report = self.write(full, table, &changes)?;
         self.needs_resync = false;
+        let counts = ServicePortCounts {
+            isolated: self.isolation.len(),
+            limited: self.unserved + table.excess.len(),
+            no_local_internal: self.no_local.internal,
+            no_local_external: self.no_local.external,
+        };
         let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
         let (conntrack_deleted, conntrack_error) =
             match self.delete_stale(table, conntrack, host_addresses, relay_ports) {
@@ -165,7 +180,7 @@ impl FamilySync {
             };
         let conntrack_took = conntrack_start.map(|start| start.elapsed());
         let took = start.elapsed();
-        Ok(FamilyOutcome { report, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
+        Ok(FamilyOutcome { report, counts, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
     }
 
     /// Writes the changes, except those of service ports that the kernel rejects, and retries these alone when it is time.
@@ -190,9 +205,8 @@ impl FamilySync {
                 None => report = Some(retried),
             }
         }
-        if let Some(report) = &mut report {
-            report.isolated = self.isolation.len();
-            report.limited = report.unserved.len() + table.excess.len();
+        if let Some(report) = &report {
+            self.unserved = report.unserved.len();
         }
         Ok(report)
     }

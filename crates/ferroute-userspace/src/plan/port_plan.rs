@@ -68,13 +68,6 @@ impl<'a> PortPlan<'a> {
         })
     }
 
-    /// Reports whether internal, and external, traffic is dropped because only other nodes have endpoints.
-    pub(super) fn lacks_local(&self) -> (bool, bool) {
-        let lacks = self.sets.has_any_endpoints && self.sets.local.is_empty();
-        let (service, external) = (self.service, self.service.externally_accessible());
-        (lacks && service.internal_local(), lacks && service.external_local() && external)
-    }
-
     /// Reports whether the protocol can be relayed.
     pub(super) fn is_supported(&self) -> bool {
         self.name.protocol != Protocol::Sctp

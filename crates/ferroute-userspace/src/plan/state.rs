@@ -18,10 +18,9 @@ use crate::{ListenerSpec, Listeners};
 #[derive(Clone, Debug)]
 pub struct State {
     context: PlanContext,
-    ports: BTreeMap<ServicePortName, PortState>,
+    /// A hash of the rules of each service port.
+    ports: BTreeMap<ServicePortName, u64>,
     listeners: BTreeMap<ListenerKey, Listening>,
-    no_local_internal: usize,
-    no_local_external: usize,
 }
 
 /// A listener.
@@ -30,14 +29,6 @@ struct Listening {
     spec: ListenerSpec,
     /// Its port; `None` if it could not be opened.
     port: Option<u16>,
-}
-
-/// What is kept of the plan of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PortState {
-    /// The hash of its rules.
-    rules: u64,
-    lacks_local: (bool, bool),
 }
 
 /// Changes of listeners.
@@ -54,7 +45,7 @@ pub struct ListenerChanges {
 impl State {
     /// Returns a state without service ports.
     pub fn new(context: PlanContext) -> Self {
-        Self { context, ports: BTreeMap::new(), listeners: BTreeMap::new(), no_local_internal: 0, no_local_external: 0 }
+        Self { context, ports: BTreeMap::new(), listeners: BTreeMap::new() }
     }
 
     /// Returns the inputs of the plan.
@@ -109,18 +100,13 @@ impl State {
                 let plan = PortPlan::new(name, entry, table, &self.context);
                 let mut hasher = DefaultHasher::new();
                 plan.rules(self.ports_of(name), &mut |slot, rule| (slot, rule).hash(&mut hasher));
-                PortState { rules: hasher.finish(), lacks_local: plan.lacks_local() }
+                hasher.finish()
             });
             let old = match new {
                 Some(new) => self.ports.insert(name.clone(), new),
                 None => self.ports.remove(name),
             };
-            differ |= old.map(|old| old.rules) != new.map(|new| new.rules);
-            for (state, sign) in [(old, false), (new, true)] {
-                let (internal, external) = state.map_or((false, false), |state| state.lacks_local);
-                count(&mut self.no_local_internal, internal, sign);
-                count(&mut self.no_local_external, external, sign);
-            }
+            differ |= old != new;
         }
         differ
     }
@@ -154,12 +140,6 @@ impl State {
         })
     }
 
-    /// Returns the number of service ports with internal, and with external, traffic policy Local and no usable endpoint on
-    /// this node.
-    pub fn no_local_endpoints(&self) -> (usize, usize) {
-        (self.no_local_internal, self.no_local_external)
-    }
-
     fn chains_with(&self, table: &ServiceTable, ports_of: impl Fn(&ServicePortName) -> Ports) -> ChainGroup {
         let mut rules = SlotRules::default();
         let mut ports: BTreeSet<(Protocol, u16)> = BTreeSet::new();
@@ -187,13 +167,5 @@ impl Listeners for State {
             key.family == family && key.service_port.protocol == protocol && open == Some(port)
         };
         self.listeners().find(|(key, _, open)| is_wanted(key, *open)).map(|(_, spec, _)| spec.endpoints.clone())
-    }
-}
-
-fn count(counter: &mut usize, counts: bool, add: bool) {
-    match (counts, add) {
-        (false, _) => {}
-        (true, true) => *counter += 1,
-        (true, false) => *counter -= 1,
     }
 }
