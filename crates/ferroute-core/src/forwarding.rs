@@ -121,6 +121,11 @@ pub fn forwarding<'a>(
     }
 }
 
+impl Client {
+    /// All classes.
+    pub const ALL: [Self; 3] = [Self::Pod, Self::Node, Self::Outside];
+}
+
 impl Routes {
     /// Returns the routes of cluster IPs. They do not depend on endpoints.
     ///
@@ -178,19 +183,25 @@ impl PortForwarding<'_> {
     /// # Errors
     /// The reason why there are none.
     pub fn list(&self, policy: TrafficPolicy) -> Result<&[Endpoint], Refusal> {
-        let EndpointSets { cluster, local, has_any_endpoints, .. } = &self.endpoints;
-        if !has_any_endpoints {
+        if !self.endpoints.has_any_endpoints {
             return Err(Refusal::NoEndpoints);
         }
         if !self.traits.protocols.contains(&self.protocol) {
             return Err(Refusal::UnsupportedProtocol);
         }
-        let list = match (policy, self.traits.without_local_endpoints) {
-            (TrafficPolicy::Local, WithoutLocalEndpoints::UseCluster) if local.is_empty() => cluster,
-            (TrafficPolicy::Local, _) => local,
-            (TrafficPolicy::Cluster, _) => cluster,
+        let list = match self.effective(policy) {
+            TrafficPolicy::Local => &self.endpoints.local,
+            TrafficPolicy::Cluster => &self.endpoints.cluster,
         };
         if list.is_empty() { Err(Refusal::NoLocalEndpoints) } else { Ok(list) }
+    }
+
+    /// Returns the policy whose endpoints traffic of a policy uses.
+    fn effective(&self, policy: TrafficPolicy) -> TrafficPolicy {
+        match self.traits.without_local_endpoints {
+            WithoutLocalEndpoints::UseCluster if self.endpoints.local.is_empty() => TrafficPolicy::Cluster,
+            WithoutLocalEndpoints::UseCluster | WithoutLocalEndpoints::Drop => policy,
+        }
     }
 
     /// Returns the routes of a kind of frontend.
@@ -202,7 +213,7 @@ impl PortForwarding<'_> {
     pub fn outcome(&self, kind: FrontendKind, client: Client) -> Outcome {
         let route = self.routes(kind).of(client);
         match self.list(route.list) {
-            Ok(_) => Outcome::Forward(route),
+            Ok(_) => Outcome::Forward(Route { list: self.effective(route.list), ..route }),
             Err(refusal) => self.refuse(refusal, kind, client),
         }
     }
@@ -211,7 +222,7 @@ impl PortForwarding<'_> {
     pub fn outcome_outside_source_ranges(&self, kind: FrontendKind, client: Client) -> Outcome {
         match self.list(TrafficPolicy::Cluster) {
             Err(refusal @ (Refusal::NoEndpoints | Refusal::UnsupportedProtocol))
-                if !self.traits.source_ranges_before_rejection =>
+                if !self.traits.source_ranges_before_rejection.contains(&client) =>
             {
                 self.refuse(refusal, kind, client)
             }

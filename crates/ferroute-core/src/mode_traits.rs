@@ -1,6 +1,6 @@
 //! How the proxy modes differ from each other in what they do with connections: one field per difference, one constant per mode.
 
-use crate::Protocol;
+use crate::{Client, Protocol};
 
 /// What a proxy mode does differently from others. [`forwarding`](crate::PortForwarding) applies the traits, planners encode the
 /// result, and the commands compare them.
@@ -19,8 +19,8 @@ pub struct ModeTraits {
     /// The node's own connections to an external IP or a load balancer IP without endpoints are rejected. Otherwise they leave
     /// the node, where another host may have the address.
     pub rejects_own_external_connections: bool,
-    /// Source ranges are applied before connections to a Service without endpoints are rejected.
-    pub source_ranges_before_rejection: bool,
+    /// The clients to which source ranges are applied before connections to a Service without endpoints are rejected.
+    pub source_ranges_before_rejection: &'static [Client],
     /// Source ranges apply to a load balancer IP even if the Service also lists it as an external IP.
     pub source_ranges_on_external_ips: bool,
     /// Connections to a port of a cluster IP that its Service does not have.
@@ -88,7 +88,7 @@ impl ModeTraits {
         protocols: &Protocol::ALL,
         hairpin: Hairpin::All,
         rejects_own_external_connections: false,
-        source_ranges_before_rejection: false,
+        source_ranges_before_rejection: &[],
         source_ranges_on_external_ips: false,
         unknown_ports: Unserved::Routed,
         unassigned_addresses: Unserved::Routed,
@@ -102,7 +102,7 @@ impl ModeTraits {
     pub const NFTABLES: Self = Self {
         hairpin: Hairpin::OnThisNode,
         rejects_own_external_connections: true,
-        source_ranges_before_rejection: true,
+        source_ranges_before_rejection: &Client::ALL,
         source_ranges_on_external_ips: true,
         unknown_ports: Unserved::Rejected,
         unassigned_addresses: Unserved::Dropped,
@@ -118,7 +118,7 @@ impl ModeTraits {
         sources: Sources::ServiceOfNode,
         hairpin: Hairpin::OnThisNode,
         rejects_own_external_connections: true,
-        source_ranges_before_rejection: true,
+        source_ranges_before_rejection: &[Client::Pod, Client::Outside],
         source_ranges_on_external_ips: true,
         unknown_ports: Unserved::Rejected,
         refuses_node_ports_at_all_addresses: false,

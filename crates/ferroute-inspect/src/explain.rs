@@ -1,8 +1,8 @@
 //! Explains how the proxy handles a Service: its frontends, its policies, and its endpoints with the reason why each is used
 //! or not.
 //!
-//! The reasons come from the code that selects endpoints for rules, [`ServiceTable::eligibility`]; nothing is decided a
-//! second time. [`explain`] is pure; [`explain_on_host`] adds the rules, counters and connections in the kernel.
+//! What happens to connections comes from [`forwarding`](ferroute_core::forwarding()), which the rules of all modes encode, and the
+//! reasons from the code that selects endpoints for it, [`ServiceTable::eligibility`]; nothing is decided a second time. [`explain`] is pure; [`explain_on_host`] adds the rules, counters and connections in the kernel.
 
 mod build;
 mod explanation;
@@ -14,14 +14,15 @@ use std::net::IpAddr;
 
 use ferroute_admin::health::HealthCheck;
 use ferroute_api as api;
-use ferroute_core::{ProxySettings, Tracker};
+use ferroute_core::{ModeTraits, ProxySettings, Tracker};
 
 #[cfg(doc)]
 use ferroute_core::ServiceTable;
 
 pub use explanation::{
     Affinity, Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-    Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, ServiceRule, Source, UnusedSlice, Usage,
+    Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice,
+    Usage,
 };
 pub use host::explain_on_host;
 pub use print::write_explanation_into;
@@ -33,6 +34,8 @@ pub struct Inputs<'a> {
     pub tracker: &'a Tracker,
     /// The settings of the proxy.
     pub settings: &'a ProxySettings,
+    /// What the proxy mode does differently from others.
+    pub traits: &'static ModeTraits,
     /// The addresses of the host's interfaces, on which node ports may be served.
     pub addresses: &'a [IpAddr],
     /// The Service's health check, if it has a health-check node port.

@@ -26,7 +26,7 @@
 //!
 //! ```
 //! use ferroute_api::{Object, manifest::{Parsed, read}};
-//! use ferroute_core::{NodeView, ProxySettings, Tracker};
+//! use ferroute_core::{ModeTraits, NodeView, ProxySettings, Tracker};
 //! use ferroute_inspect::explain::{Inputs, explain, write_explanation_into};
 //!
 //! let manifest = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, \
@@ -37,7 +37,8 @@
 //! let tracker = Tracker::new(NodeView { name: "node-1".to_owned(), ..NodeView::default() });
 //! let settings = ProxySettings::default();
 //! let (health_check, pod, node) = (None, &|_| None, &|_| None);
-//! let inputs = Inputs { tracker: &tracker, settings: &settings, addresses: &[], health_check, pod, node };
+//! let traits = &ModeTraits::NFTABLES;
+//! let inputs = Inputs { tracker: &tracker, settings: &settings, traits, addresses: &[], health_check, pod, node };
 //! let mut text = String::new();
 //! write_explanation_into(&mut text, &explain(&service, &inputs))?;
 //! assert!(text.starts_with("Service shop/web, type ClusterIP, on node node-1\n\nskipped: "));

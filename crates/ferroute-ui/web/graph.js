@@ -58,9 +58,10 @@ function standingText(endpoint) {
   }
 }
 
-function answerText({ clients, outcome, endpoints, source, policy }) {
+function answerText({ clients, outcome, endpoints, source, policy, reason }) {
   const what = outcome === "served"
-    ? t(endpoints === 1 ? "answer.servedOne" : "answer.served", { count: endpoints, policy }) : t(`answer.${outcome}`);
+    ? t(endpoints === 1 ? "answer.servedOne" : "answer.served", { count: endpoints, policy })
+    : t(`answer.${outcome}`, { reason: reason && t(`reason.${reason}`) });
   return el("li", { class: `answer answer-${outcome}` }, el("b", {}, t(`clients.${clients}`)), " ", what,
     outcome === "served" && el("small", {}, t(`source.sees.${source}`)));
 }

@@ -42,7 +42,7 @@ fn outcomes(entry: &ServicePortEntry, name: &str, traits: &'static ModeTraits, p
     let settings = FamilySettings::new(&ProxySettings { detector, ..ProxySettings::default() }, &table, traits, &[]);
     let forwarding = forwarding(&table, &port_name(name), entry, &settings, traits);
     [FrontendKind::ClusterIp, FrontendKind::ExternalIp, FrontendKind::NodePort]
-        .map(|kind| [Client::Pod, Client::Node, Client::Outside].map(|client| forwarding.outcome(kind, client)))
+        .map(|kind| Client::ALL.map(|client| forwarding.outcome(kind, client)))
 }
 
 fn to(list: TrafficPolicy, source: SourceAddress) -> Outcome {
@@ -58,8 +58,8 @@ fn policy_local_without_local_endpoints_differs_by_mode() {
         let external = [to(Cluster, Kept), to(Cluster, Node), dropped];
         assert_eq!(outcomes(&entry, "shop/web", traits, true), [[dropped; 3], external, external]);
     }
-    let external = [to(Local, Kept); 3];
-    let internal = [to(Local, Kept), to(Local, Node), to(Local, Node)];
+    let external = [to(Cluster, Kept); 3];
+    let internal = [to(Cluster, Kept), to(Cluster, Node), to(Cluster, Node)];
     assert_eq!(outcomes(&entry, "shop/web", &ModeTraits::IPVS, true), [internal, external, external]);
     let external = [to(Cluster, Node), to(Cluster, Node), dropped];
     assert_eq!(outcomes(&entry, "shop/web", &ModeTraits::USERSPACE, true), [[dropped; 3], external, external]);
@@ -87,7 +87,7 @@ fn unsupported_protocols_are_rejected_for_all_clients() {
         let is_rejected = |client| {
             forwarding.outcome(FrontendKind::ExternalIp, client) == Outcome::Reject(Refusal::UnsupportedProtocol)
         };
-        let all = [Client::Pod, Client::Node, Client::Outside].into_iter().all(is_rejected);
+        let all = Client::ALL.into_iter().all(is_rejected);
         assert_eq!(all, traits == &ModeTraits::USERSPACE);
     }
 }
@@ -121,7 +121,7 @@ fn source_ranges_apply_before_or_after_rejection() {
         };
         assert_eq!(outcome(vec![remote()]), Outcome::Drop(Refusal::SourceRanges));
         let rejected = Outcome::Reject(Refusal::NoEndpoints);
-        let before = traits.source_ranges_before_rejection;
+        let before = traits.source_ranges_before_rejection.contains(&Client::Outside);
         assert_eq!(outcome(vec![]), if before { Outcome::Drop(Refusal::SourceRanges) } else { rejected });
     }
 }

@@ -1,7 +1,8 @@
 use ferroute_api as api;
 use ferroute_core::{
-    Endpoint, EndpointEligibility, EndpointSets, Frontend, FrontendKind, IpFamily, NamespacedName, NodePortMatch,
-    Protocol, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, TrafficPolicy,
+    Client, Endpoint, EndpointEligibility, FamilySettings, Frontend, FrontendKind, IpFamily, NamespacedName,
+    NodePortMatch, PortForwarding, Protocol, Route, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress,
+    forwarding,
     parse::{SkipReason, parse_service},
     tracker::SliceView,
 };
@@ -136,69 +137,81 @@ fn frontends(
     entry: &ServicePortEntry,
     inputs: &Inputs<'_>,
 ) -> Vec<ExplainedFrontend> {
-    let (service, sets) = (table.claimed(name).unwrap_or(&entry.service), &table.endpoint_sets(entry));
+    let settings = FamilySettings::new(inputs.settings, table, inputs.traits, inputs.addresses);
+    let forwarding = forwarding(table, name, entry, &settings, inputs.traits);
     let lost = table.lost.get(name).map(|lost| lost.frontends.as_slice()).unwrap_or_default();
     let owner = |kind, frontend| {
         let lost = lost.iter().find(|lost| (lost.kind, lost.frontend) == (kind, frontend))?;
         Some(FrontendOwner { service_port: lost.owner.name.to_string(), kind: lost.owner.kind })
     };
-    let detects_pods = inputs.settings.local_traffic(table.family, &table.node).is_some();
-    let internal = vec![internal_answer(service, sets, detects_pods, inputs.settings.masquerade_all)];
-    let external = external_answers(service, sets, detects_pods);
+    let claimed = table.claimed(name).unwrap_or(&entry.service);
     let explained = |(kind, frontend): (FrontendKind, Frontend)| ExplainedFrontend {
         kind,
-        addresses: match frontend.address {
-            Some(address) => vec![address],
-            None => match inputs.settings.node_ports(table.family, &table.node, inputs.addresses) {
-                NodePortMatch::AnyLocal => Vec::new(),
-                NodePortMatch::Addresses(addresses) => addresses,
-            },
+        addresses: match (frontend.address, &settings.node_ports) {
+            (Some(address), _) => vec![address],
+            (None, NodePortMatch::AnyLocal) => Vec::new(),
+            (None, NodePortMatch::Addresses(addresses)) => addresses.clone(),
         },
         port: frontend.port,
         owner: owner(kind, frontend),
-        answers: match kind {
-            _ if owner(kind, frontend).is_some() => Vec::new(),
-            FrontendKind::ClusterIp => internal.clone(),
-            FrontendKind::ExternalIp | FrontendKind::LoadBalancer | FrontendKind::NodePort => external.clone(),
+        answers: match owner(kind, frontend) {
+            Some(_) => Vec::new(),
+            None => answers(&forwarding, kind, frontend, settings.local_traffic.is_some()),
         },
     };
-    service.frontends(name.protocol).map(explained).collect()
+    claimed.frontends(name.protocol).map(explained).collect()
 }
 
-fn internal_answer(service: &ServicePort, sets: &EndpointSets, detects_pods: bool, masquerade_all: bool) -> Answer {
-    let policy = service.internal_policy;
-    let source = match (masquerade_all, detects_pods) {
-        (true, _) => Source::Node,
-        (false, true) => Source::PodOrNode,
-        (false, false) => Source::Client,
+/// Returns the outcomes of all clients, those with the same outcome together.
+fn answers(forwarding: &PortForwarding<'_>, kind: FrontendKind, frontend: Frontend, detects_pods: bool) -> Vec<Answer> {
+    let of = |client| outcome(forwarding, forwarding.outcome(kind, client));
+    let (pod, node, outside) = (of(Client::Pod), of(Client::Node), of(Client::Outside));
+    let mut answers = if let Some(outcome) = pod.merge(node).and_then(|inside| inside.merge(outside)) {
+        vec![(Clients::All, outcome)]
+    } else if let Some(inside) = pod.merge(node).filter(|_| detects_pods) {
+        vec![(Clients::PodsAndNode, inside), (Clients::Others, outside)]
+    } else if pod == outside {
+        vec![(Clients::Node, node), (Clients::Others, outside)]
+    } else {
+        vec![(Clients::Pods, pod), (Clients::Node, node), (Clients::Others, outside)]
     };
-    Answer { clients: Clients::All, outcome: outcome(policy, sets, source) }
-}
-
-fn external_answers(service: &ServicePort, sets: &EndpointSets, detects_pods: bool) -> Vec<Answer> {
-    let rejected_or = |outcome| if sets.has_any_endpoints { outcome } else { Outcome::Rejected };
-    if !service.external_local() || !sets.has_any_endpoints {
-        let outcome = rejected_or(outcome(TrafficPolicy::Cluster, sets, Source::Node));
-        return vec![Answer { clients: Clients::All, outcome }];
+    let excluded = |client| outcome(forwarding, forwarding.outcome_outside_source_ranges(kind, client));
+    if forwarding.is_restricted(kind, frontend) && excluded(Client::Outside) != outside {
+        let includes_node = excluded(Client::Node) == excluded(Client::Outside);
+        let clients = if includes_node { Clients::OutsideSourceRanges } else { Clients::OthersOutsideSourceRanges };
+        answers.push((clients, excluded(Client::Outside)));
     }
-    // Policy Local only applies to clients outside of the cluster; pods and the node may use all endpoints.
-    let (inside, source) =
-        if detects_pods { (Clients::PodsAndNode, Source::PodOrNode) } else { (Clients::Node, Source::Node) };
-    vec![
-        Answer { clients: inside, outcome: outcome(TrafficPolicy::Cluster, sets, source) },
-        Answer { clients: Clients::Others, outcome: outcome(TrafficPolicy::Local, sets, Source::Client) },
-    ]
+    answers.into_iter().map(|(clients, outcome)| Answer { clients, outcome }).collect()
 }
 
-fn outcome(policy: TrafficPolicy, sets: &EndpointSets, source: Source) -> Outcome {
-    let endpoints = match policy {
-        TrafficPolicy::Cluster => sets.cluster.len(),
-        TrafficPolicy::Local => sets.local.len(),
-    };
-    match endpoints {
-        0 if sets.has_any_endpoints => Outcome::Dropped,
-        0 => Outcome::Rejected,
-        endpoints => Outcome::Served { policy, endpoints, source },
+fn outcome(forwarding: &PortForwarding<'_>, outcome: ferroute_core::Outcome) -> Outcome {
+    match outcome {
+        ferroute_core::Outcome::Forward(Route { list, source }) => Outcome::Served {
+            policy: list,
+            endpoints: forwarding.list(list).map_or(0, <[Endpoint]>::len),
+            source: match source {
+                SourceAddress::Kept => Source::Client,
+                SourceAddress::Node => Source::Node,
+            },
+        },
+        ferroute_core::Outcome::Reject(reason) => Outcome::Rejected { reason: reason.into() },
+        ferroute_core::Outcome::Drop(reason) => Outcome::Dropped { reason: reason.into() },
+        ferroute_core::Outcome::NotOurs => Outcome::NotHandled,
+    }
+}
+
+impl Outcome {
+    /// Returns the outcome of two groups of clients, of which only the first may have pods; `None` if there is no word for it.
+    fn merge(self, other: Self) -> Option<Self> {
+        let (
+            Self::Served { policy, endpoints, source: Source::Client | Source::PodOrNode },
+            Self::Served { policy: other_policy, endpoints: other_endpoints, source: Source::Node },
+        ) = (self, other)
+        else {
+            return (self == other).then_some(self);
+        };
+        let is_same = (policy, endpoints) == (other_policy, other_endpoints);
+        is_same.then_some(Self::Served { policy, endpoints, source: Source::PodOrNode })
     }
 }
 

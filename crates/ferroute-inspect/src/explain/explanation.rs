@@ -1,7 +1,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Eligibility, FrontendKind, IpFamily, Protocol, TrafficPolicy};
+use ferroute_core::{Eligibility, FrontendKind, IpFamily, Protocol, Refusal, TrafficPolicy};
 use ipnet::IpNet;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
@@ -167,10 +167,16 @@ pub enum Clients {
     All,
     /// The cluster's pods, as detected by `detectLocalMode`, and the node itself.
     PodsAndNode,
-    /// The node itself, if pods cannot be detected.
+    /// The cluster's pods, as detected by `detectLocalMode`.
+    Pods,
+    /// The node itself.
     Node,
-    /// All other clients.
+    /// All other clients, within the source ranges if there are any.
     Others,
+    /// Clients outside of the load balancer's source ranges.
+    OutsideSourceRanges,
+    /// The same without the node itself.
+    OthersOutsideSourceRanges,
 }
 
 /// What happens to a connection.
@@ -187,11 +193,32 @@ pub enum Outcome {
         /// The source address that they see.
         source: Source,
     },
-    /// It is rejected: there are no endpoints.
-    #[serde(rename = "refused")]
-    Rejected,
-    /// It is dropped: the traffic policy is Local, and this node has no endpoint.
-    Dropped,
+    /// It is rejected.
+    Rejected {
+        /// The reason.
+        reason: Reason,
+    },
+    /// It is dropped.
+    Dropped {
+        /// The reason.
+        reason: Reason,
+    },
+    /// The proxy has no rule for it: it leaves the node.
+    NotHandled,
+}
+
+/// The reason why a connection reaches no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reason {
+    /// There are no usable endpoints.
+    NoEndpoints,
+    /// The traffic policy is Local, and this node has no usable endpoint.
+    NoLocalEndpoints,
+    /// The proxy mode does not support the protocol.
+    UnsupportedProtocol,
+    /// The client is outside of the load balancer's source ranges.
+    SourceRanges,
 }
 
 /// The source address that an endpoint sees. For hairpin connections it is always the node's.
@@ -325,7 +352,30 @@ pub struct ConnectionCount {
     pub terminating: bool,
 }
 
+impl From<Refusal> for Reason {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoEndpoints => Self::NoEndpoints,
+            Refusal::NoLocalEndpoints => Self::NoLocalEndpoints,
+            Refusal::UnsupportedProtocol => Self::UnsupportedProtocol,
+            Refusal::SourceRanges => Self::SourceRanges,
+        }
+    }
+}
+
 // === texts ===
+
+impl Reason {
+    /// Returns the reason as text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoEndpoints => "no usable endpoints",
+            Self::NoLocalEndpoints => "policy Local, and no endpoint on this node",
+            Self::UnsupportedProtocol => "the proxy mode does not support the protocol",
+            Self::SourceRanges => "not in the source ranges",
+        }
+    }
+}
 
 impl Usage {
     /// Returns the reason.

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use ferroute_admin::health::HealthCheck;
 use ferroute_core::{IpFamily, NamespacedName, parse::EXTERNAL_IPS};
-use ferroute_proxy::feed::EXTERNAL_IPS_DISABLED;
+use ferroute_proxy::{feed::EXTERNAL_IPS_DISABLED, modes::REGISTRY};
 
 use super::{Explanation, Handling, Inputs, explain, kernel};
 use crate::desired::{AddressOwner, Desired};
@@ -23,6 +23,7 @@ pub fn explain_on_host(desired: &Desired, service: &str) -> anyhow::Result<Expla
     let inputs = Inputs {
         tracker: &desired.tracker,
         settings: &desired.resolved.settings,
+        traits: REGISTRY.active(desired.resolved.mode).traits(),
         addresses,
         health_check: health_check(desired, &name),
         pod: &pod,

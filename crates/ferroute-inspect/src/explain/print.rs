@@ -115,12 +115,16 @@ fn answer_text(answer: &Answer) -> String {
     let clients = match answer.clients {
         Clients::All => "",
         Clients::PodsAndNode => "from pods and the node: ",
+        Clients::Pods => "from pods: ",
         Clients::Node => "from the node: ",
         Clients::Others => "from other clients: ",
+        Clients::OutsideSourceRanges => "from outside of the source ranges: ",
+        Clients::OthersOutsideSourceRanges => "from other clients outside of the source ranges: ",
     };
     let outcome = match answer.outcome {
-        Outcome::Rejected => "rejected: no usable endpoints".to_owned(),
-        Outcome::Dropped => "dropped: policy Local, and no endpoint on this node".to_owned(),
+        Outcome::Rejected { reason } => format!("rejected: {}", reason.as_str()),
+        Outcome::Dropped { reason } => format!("dropped: {}", reason.as_str()),
+        Outcome::NotHandled => "not handled: the connection leaves the node".to_owned(),
         Outcome::Served { policy, endpoints, source } => {
             let source = match source {
                 Source::Client => "source address kept",

@@ -9,6 +9,10 @@ use insta::assert_snapshot;
 use super::*;
 
 fn explained(cluster: &Cluster, settings: &ProxySettings) -> Explanation {
+    explained_in(&ModeTraits::IPTABLES, cluster, settings)
+}
+
+fn explained_in(traits: &'static ModeTraits, cluster: &Cluster, settings: &ProxySettings) -> Explanation {
     let tracker = cluster.tracker();
     let addresses: Vec<IpAddr> = ["127.0.0.1", "192.168.0.1"].map(|ip| ip.parse().unwrap()).into();
     let pod = |address: IpAddr| (address.to_string() == "10.244.0.2").then(|| "web-1".to_owned());
@@ -18,7 +22,15 @@ fn explained(cluster: &Cluster, settings: &ProxySettings) -> Explanation {
         .map(|port| HealthCheck { port: u16::try_from(port).unwrap().try_into().unwrap(), local_endpoints: 1 });
     explain(
         &cluster.services[0],
-        &Inputs { tracker: &tracker, settings, addresses: &addresses, pod: &pod, node: &|_| None, health_check },
+        &Inputs {
+            tracker: &tracker,
+            settings,
+            traits,
+            addresses: &addresses,
+            pod: &pod,
+            node: &|_| None,
+            health_check,
+        },
     )
 }
 
@@ -52,6 +64,56 @@ fn frontends_and_endpoints_are_explained() {
       endpoints
         10.244.0.2:8080  web-1  ready, this node   used
         10.244.1.2:8080         ready, other node  used
+    ");
+}
+
+/// Returns the lines about the frontends of a Service with both policies Local and an endpoint on another node.
+fn frontends_in(traits: &'static ModeTraits, protocol: &str) -> String {
+    let cluster = Cluster::new("node-1")
+        .service(
+            service("shop/web")
+                .cluster_ip("10.96.0.1")
+                .port("", 80)
+                .with(|service| service.spec.ports[0].protocol = Some(protocol.to_owned()))
+                .node_port(30080)
+                .load_balancer("198.51.100.1")
+                .external_local()
+                .with(|service| service.spec.internal_traffic_policy = Some("Local".to_owned())),
+        )
+        .slice(
+            slice("shop/web-a", "web")
+                .port("", 8080)
+                .with(|slice| slice.ports[0].protocol = Some(protocol.to_owned()))
+                .pod("10.244.1.2"),
+        );
+    let mut text = String::new();
+    write_explanation_into(&mut text, &explained_in(traits, &cluster, &detecting_pods())).unwrap();
+    let frontends = text.split("  frontends\n").nth(1).unwrap().split("  endpoints\n").next().unwrap();
+    frontends.to_owned()
+}
+
+#[test]
+fn ipvs_mode_uses_other_nodes_endpoints_where_the_policy_is_local() {
+    assert_snapshot!(frontends_in(&ModeTraits::IPVS, "TCP"), @"
+    cluster IP        10.96.0.1:80                 1 endpoint (policy Cluster), masqueraded except from pods
+    load balancer IP  198.51.100.1:80              1 endpoint (policy Cluster), source address kept
+    node port         30080 on all node addresses  1 endpoint (policy Cluster), source address kept
+    ");
+}
+
+#[test]
+fn userspace_mode_relays_from_the_node_and_rejects_sctp() {
+    assert_snapshot!(frontends_in(&ModeTraits::USERSPACE, "TCP"), @"
+    cluster IP        10.96.0.1:80                 dropped: policy Local, and no endpoint on this node
+    load balancer IP  198.51.100.1:80              from pods and the node: 1 endpoint (policy Cluster), masqueraded
+                                                   from other clients: dropped: policy Local, and no endpoint on this node
+    node port         30080 on all node addresses  from pods and the node: 1 endpoint (policy Cluster), masqueraded
+                                                   from other clients: dropped: policy Local, and no endpoint on this node
+    ");
+    assert_snapshot!(frontends_in(&ModeTraits::USERSPACE, "SCTP"), @"
+    cluster IP        10.96.0.1:80                 rejected: the proxy mode does not support the protocol
+    load balancer IP  198.51.100.1:80              rejected: the proxy mode does not support the protocol
+    node port         30080 on all node addresses  rejected: the proxy mode does not support the protocol
     ");
 }
 
@@ -139,6 +201,7 @@ fn all_policies_and_frontends_are_explained() {
                                              from other clients: 2 endpoints (policy Local), source address kept
         load balancer IP  198.51.100.1:80    from pods and the node: 3 endpoints (policy Cluster), masqueraded except from pods
                                              from other clients: 2 endpoints (policy Local), source address kept
+                                             from outside of the source ranges: dropped: not in the source ranges
         node port         192.168.0.1:30080  from pods and the node: 3 endpoints (policy Cluster), masqueraded except from pods
                                              from other clients: 2 endpoints (policy Local), source address kept
       endpoints
@@ -239,6 +302,7 @@ fn skipped_and_invalid_services_are_reported_with_reason() {
     let inputs = Inputs {
         tracker: &empty,
         settings: &settings,
+        traits: &ModeTraits::IPTABLES,
         addresses: &[],
         pod: &|_| None,
         node: &|_| None,
@@ -321,7 +385,8 @@ fn json_of_skipped_and_rejected_is_stable() {
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80))
         .slice(slice("shop/web-b", "web").port("http", 8080).pod("fd00:244::2"));
     let json = serde_json::to_value(explained(&idle, &ProxySettings::default())).unwrap();
-    assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["outcome"], "refused");
+    assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["outcome"], "rejected");
+    assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["reason"], "noEndpoints");
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&json["strays"][0]), ["endpoints", "slice", "why"]);
 }
