@@ -27,10 +27,9 @@ for mode in nftables ipvs; do
         ! grep -q 'synced family=IPv4' $mode.log || break
         sleep 1
     done
-    # Code that ran only at the start is unmapped a second after the first sync.
     sleep 20
     echo "$mode: $(grep -o 'synced family=IPv4 .*' $mode.log | head -n 1)"
-    grep -e VmRSS -e VmHWM /proc/$proxy/status | xargs echo "$mode:"
+    grep -e RssAnon /proc/$proxy/status | xargs echo "$mode:"
     kill $proxy
     wait $proxy || true
     /files/ferroute run --cleanup >cleanup.log 2>&1

@@ -9,7 +9,7 @@
 #![expect(clippy::print_stdout, reason = "its output is a table")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on must stop")]
 
-use std::{env, fs, sync::Arc, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use ferroute_api::{EndpointSlice, Service};
 use ferroute_core::{
@@ -21,7 +21,7 @@ use ferroute_iptables::{
     exec::{Backend, RuleAccess, search_path},
     native::NativeRules,
 };
-use ferroute_testing::NetNs;
+use ferroute_testing::{MemoryPeak, NetNs};
 use nix::sys::{
     resource::{UsageWho, getrusage},
     time::TimeValLike,
@@ -65,13 +65,13 @@ fn measure(backend: Option<Backend>, name: &str, size: &str, services: usize, en
         IptablesDataplane::new(access(), settings.clone(), host, generations)
     };
     let mut tracker = tracker(services, endpoints);
-    let line = |what: &str, (report, own): (SyncReport, Duration)| {
+    let line = |what: &str, (report, own, peak): (SyncReport, Duration, usize)| {
         let SyncReport { written, total, kernel_time, .. } = report;
         println!(
             "{name:8} {size:9} {what:17} {:>8.1} ms {:>8.0} ms {written:>10} {total:>11} {:>4} MB",
             own.as_secs_f64() * 1e3,
             kernel_time.as_secs_f64() * 1e3,
-            peak_memory() / 1024
+            peak >> 20
         );
     };
     let mut dataplane = new();
@@ -148,13 +148,12 @@ fn address(network: u8, n: usize) -> String {
     format!("{network}.{b}.{c}.{d}")
 }
 
-/// Runs a sync and returns the CPU time of this process, without the programs that it runs.
-fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -> (SyncReport, Duration) {
-    // Resets the peak memory.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
+/// Runs a sync and returns the CPU time and the peak memory of this process, without the programs that it runs.
+fn timed(tracker: &mut Tracker, sync: impl FnOnce(&mut Tracker) -> SyncReport) -> (SyncReport, Duration, usize) {
+    let peak = MemoryPeak::watch(std::process::id());
     let start = cpu_time();
     let report = sync(tracker);
-    (report, cpu_time() - start)
+    (report, cpu_time() - start, peak.stop())
 }
 
 /// Returns the CPU time of all threads of this process.
@@ -162,11 +161,4 @@ fn cpu_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let micros = [usage.user_time(), usage.system_time()].map(|time| u64::try_from(time.num_microseconds()).unwrap());
     Duration::from_micros(micros.iter().sum())
-}
-
-/// Returns the process's peak memory in KiB.
-fn peak_memory() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches("kB").trim().parse().unwrap()
 }

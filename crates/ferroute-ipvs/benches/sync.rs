@@ -8,7 +8,6 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "the benchmark prints to the terminal")]
 
 use std::{
-    fs,
     io::Write,
     net::Ipv4Addr,
     process::{Command, Stdio},
@@ -31,7 +30,7 @@ use ferroute_ipvs::{
     kernel::{Kernel, KernelError, KernelRealServer, KernelState, MemoryKernel, NetlinkKernel, Operation, Refused},
     plan::{IpvsSettings, ServerKey, SetKind},
 };
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, anonymous_memory};
 
 /// The kernel, with the number of operations.
 struct Counted {
@@ -152,11 +151,11 @@ fn table(services: u32, endpoints: u32) -> ServiceTable {
 fn measure(services: u32, endpoints: u32) {
     let mut table = table(services, endpoints);
     let namespace = NetNs::new();
-    let before = resident();
+    let before = anonymous_memory(std::process::id());
     let mut dataplane = namespace.run(open);
     let start = Instant::now();
     namespace.run(|| dataplane.resync(&table)).unwrap();
-    let (first, memory) = (start.elapsed(), resident().saturating_sub(before));
+    let (first, memory) = (start.elapsed(), anonymous_memory(std::process::id()).saturating_sub(before));
     let text = dataplane.state().unwrap().to_string();
     dataplane.kernel_mut().operations = 0;
     let mut replaced: Vec<Duration> = Vec::new();
@@ -221,11 +220,4 @@ fn service(i: u32, endpoints: u32) -> ServicePortEntry {
     let first = u32::from(Ipv4Addr::new(100, 64, 0, 1)) + i * endpoints;
     let endpoints = (first..first + endpoints).map(|address| endpoint(&format!("{}:8080", Ipv4Addr::from(address))));
     entry(service_port(&format!("{cluster_ip}:80")), endpoints.collect::<Vec<_>>())
-}
-
-/// Returns the resident memory of this process in bytes.
-fn resident() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }

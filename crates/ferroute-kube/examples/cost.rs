@@ -160,11 +160,11 @@ async fn measure(url: &str, media_type: MediaType) -> Result<(), Error> {
     Ok(())
 }
 
-/// Resident memory and its peak.
+/// Anonymous memory, and the peak of all resident memory.
 fn memory() -> io::Result<String> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
-    Ok(format!("{} resident, {} peak", field("VmRSS:"), field("VmHWM:")))
+    Ok(format!("{} anonymous, {} peak with files", field("RssAnon:"), field("VmHWM:")))
 }
 
 fn cpu_time() -> io::Result<Duration> {

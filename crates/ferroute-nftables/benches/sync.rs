@@ -22,7 +22,7 @@ use ferroute_nftables::{
     model::Transaction,
     plan::NftablesSettings,
 };
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, anonymous_memory};
 
 /// The kernel, with the duration of each transaction.
 type Timed = InterceptedKernel<
@@ -68,12 +68,12 @@ fn measure(services: u32, endpoints: u32) {
         let kernel = timed(namespace.run(|| NetlinkKernel::open().unwrap()), times.clone());
         NftablesDataplane::with_kernel(kernel, IpFamily::V4, NftablesSettings::default(), Box::new(Vec::new()))
     };
-    let before = resident();
+    let before = anonymous_memory(std::process::id());
     let mut dataplane = open();
     let (start, cpu) = (Instant::now(), cpu_time());
     let report = dataplane.resync(&table).unwrap();
     let (first, cpu) = (start.elapsed(), cpu_time() - cpu);
-    let (kernel, memory) = (report.kernel_time, resident().saturating_sub(before));
+    let (kernel, memory) = (report.kernel_time, anonymous_memory(std::process::id()).saturating_sub(before));
     let longest = times.lock().unwrap().iter().max().copied().unwrap_or_default();
     let mut bench = Bench { table, dataplane };
     let mut i = 0;
@@ -180,13 +180,6 @@ fn spare(n: u32) -> Endpoint {
 fn percentiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     format!("{:.0?} / {:.0?}", times[times.len() / 2], times[times.len() * 99 / 100])
-}
-
-/// Returns the resident memory of this process in bytes.
-fn resident() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
 /// Returns the CPU time of this thread.

@@ -19,8 +19,10 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod memory;
 mod net_ns;
 mod process;
 
+pub use memory::{MemoryPeak, anonymous_memory};
 pub use net_ns::NetNs;
 pub use process::{Running, wait};

@@ -17,7 +17,7 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, Protocol};
-use ferroute_testing::NetNs;
+use ferroute_testing::{NetNs, anonymous_memory};
 use ferroute_userspace::{Engine, Limits, ListenerSpec, PortRange};
 
 fn main() {
@@ -46,19 +46,20 @@ fn main() {
         let _guard = runtime.enter();
         engine.set("idle", spec).unwrap()
     });
-    let (before, start) = (resident(), Instant::now());
+    let process = std::process::id();
+    let (before, start) = (anonymous_memory(process), Instant::now());
     writeln!(to_peers, "127.0.0.1:{port}").unwrap();
     assert_eq!(from_peers.next().unwrap(), OPEN);
     let took = start.elapsed();
     while engine.stats(&"idle").unwrap().active < wanted as u64 && start.elapsed() < took + PATIENCE {
         thread::sleep(Duration::from_millis(10));
     }
-    let (open, memory) = (engine.stats(&"idle").unwrap().active, resident() - before);
+    let (open, memory) = (engine.stats(&"idle").unwrap().active, anonymous_memory(process) - before);
     println!(
         "{open} idle connections: {:.1} MB of memory, {:.0} bytes each; {:.1} MB for 20,000; opened in {:.1} s",
-        memory / 1e6,
-        memory / open as f64,
-        memory / open as f64 * 20_000.0 / 1e6,
+        memory as f64 / 1e6,
+        memory as f64 / open as f64,
+        memory as f64 / open as f64 * 20_000.0 / 1e6,
         took.as_secs_f64()
     );
     drop(to_peers);
@@ -77,12 +78,6 @@ fn hold_peers(wanted: usize) {
     println!("{OPEN}");
     assert_eq!(input.next(), None);
     drop(connections);
-}
-
-/// Returns the resident memory of this process in bytes.
-fn resident() -> f64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<f64>().unwrap() * 4096.0
 }
 
 const CONNECTIONS: usize = 20_000;

@@ -1,24 +1,4 @@
-use std::{fs, time::Duration};
-
-/// The resident memory of a process, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
-    /// The current size.
-    pub(crate) resident: u64,
-    /// The maximum so far.
-    pub(crate) peak: u64,
-}
-
-impl Memory {
-    pub(crate) fn of_process(process: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-        };
-        Self { resident: field("VmRSS:"), peak: field("VmHWM:") }
-    }
-}
+use std::time::Duration;
 
 /// Formats the median and the 99th percentile.
 pub(crate) fn percentiles(times: &mut [Duration]) -> String {
@@ -49,6 +29,6 @@ pub(crate) fn time(time: Duration) -> String {
 }
 
 /// Formats a size in megabytes (1,000,000 bytes).
-pub(crate) fn megabytes(bytes: u64) -> String {
+pub(crate) fn megabytes(bytes: usize) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

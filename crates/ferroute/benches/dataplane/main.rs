@@ -13,12 +13,12 @@
 mod common;
 
 use ferroute_core::NodeView;
-use ferroute_testing::NetNs;
+use ferroute_testing::{MemoryPeak, NetNs, anonymous_memory};
 
 use self::common::{
     arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
     cluster::{self, Size, service_of_round},
-    figures::{Memory, megabytes, percentiles, time},
+    figures::{megabytes, percentiles, time},
     pipeline::{Event, Pipeline},
     rules,
 };
@@ -47,12 +47,14 @@ fn default_sizes(mode: Mode) -> Vec<Size> {
 fn measure(case: Case) {
     let Case { mode, size } = case;
     let namespace = NetNs::new();
-    let before = Memory::of_process(std::process::id()).resident;
+    let process = std::process::id();
+    let before = anonymous_memory(process);
     let line = namespace.run(|| {
         let mut pipeline = Pipeline::open(mode);
         pipeline.load(size);
+        let peak = MemoryPeak::watch(process);
         let (first, report) = pipeline.first_sync();
-        let memory = Memory::of_process(std::process::id());
+        let (memory, peak) = (anonymous_memory(process), peak.stop());
         let zone = Some("zone-b".to_owned());
         let node = NodeView { name: cluster::NODE.into(), zone, ..NodeView::default() };
         let relabelled = pipeline.sync_same(std::iter::once(Event::Node(node)));
@@ -82,8 +84,8 @@ fn measure(case: Case) {
             time(many_report.kernel_time),
             time(relabelled),
             time(listed),
-            megabytes(memory.resident.saturating_sub(before)),
-            megabytes(memory.peak.saturating_sub(before)),
+            megabytes(memory.saturating_sub(before)),
+            megabytes(peak.saturating_sub(before)),
         )
     });
     rules::check(&namespace, mode, size);

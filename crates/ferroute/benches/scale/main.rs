@@ -1,5 +1,5 @@
 //! Measures the whole program by the size of the cluster: `ferroute run` reads manifests, or watches a fake API server in another
-//! process, and writes rules in a separate network namespace. Durations are from its log, memory is from `/proc`. Requires
+//! process, and writes rules in a separate network namespace. Durations are from its log, memory is `RssAnon`. Requires
 //! root.
 //!
 //! ```text
@@ -17,13 +17,13 @@ mod source;
 
 use std::{fs, thread, time::Duration};
 
-use ferroute_testing::NetNs;
+use ferroute_testing::{MemoryPeak, NetNs, anonymous_memory};
 
 use self::{
     common::{
         arguments::{Case, Invocation, Mode, measure_in_process, parse_arguments},
         cluster::{CLUSTER_CIDR, NODE, Size, service_of_round},
-        figures::{Memory, median, megabytes, time},
+        figures::{median, megabytes, time},
         manifests::Format,
         rules,
     },
@@ -65,11 +65,12 @@ fn measure(case: Case) {
         (false, yaml) => Source::manifests(if yaml { Format::Yaml } else { Format::Json }, size),
     };
     let mut proxy = Proxy::start(&namespace, &source.arguments(), &config);
+    let peak = MemoryPeak::watch(proxy.id());
     let first = proxy.next_sync();
     assert!(first.full, "{first:?}");
     proxy.wait_until_quiet();
     thread::sleep(SETTLE);
-    let memory = Memory::of_process(proxy.id());
+    let (memory, peak) = (anonymous_memory(proxy.id()), peak.stop());
     let mut changes = Vec::new();
     for round in 0..CHANGES {
         let change = source.prepare_change(service_of_round(size, round), round);
@@ -87,8 +88,8 @@ fn measure(case: Case) {
         median_of(|sync| sync.waited),
         median_of(|sync| sync.took),
         median_of(|sync| sync.kernel),
-        megabytes(memory.resident),
-        megabytes(memory.peak),
+        megabytes(memory),
+        megabytes(peak),
     );
 }
 
