@@ -1,4 +1,6 @@
-# The two main targets are `make demo` and `make test`; most others are parts of them.
+# `make help` lists the targets. Lines that start with `## ` are its text, and a table of CONTRIBUTING.md: name, duration, purpose.
+# Durations are those of a first build on two processors; later ones take a fraction. "+ release": and the build, if it is not made.
+#
 # Everything that touches the network runs in separate network namespaces, which requires root: for other users, `sudo` is
 # used for that only.
 
@@ -6,34 +8,46 @@ SHELL := /bin/bash
 CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
-FERROUTE := $(abspath $(TARGET_DIR))/release/ferroute
+# The program under test: BUILD is `release`, which is what is shipped, or `debug`.
+BUILD ?= release
+PROGRAM_DIR := $(abspath $(TARGET_DIR))/program
+FERROUTE := $(if $(filter debug,$(BUILD)),$(abspath $(TARGET_DIR))/debug,$(PROGRAM_DIR))/ferroute
 
 # Tests are built as the calling user and run as root.
 HOST_TRIPLE := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 RUNNER_VAR := CARGO_TARGET_$(shell echo $(HOST_TRIPLE) | tr a-z- A-Z_)_RUNNER
 AS_ROOT := $(if $(SUDO),env $(RUNNER_VAR)="sudo -E",)
 
-.PHONY: demo ui test unit-without-iptables deps-iptables test-monitoring test-deb test-ui build release install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-test deps-deb deps-ui deps-vm rust clean
+.DEFAULT_GOAL := help
+.PHONY: help demo ui test unit-without-iptables test-crash test-monitoring test-deb test-ui build debug release install uninstall deb dist sbom version image unit properties soak fuzz conformance conformance-debug conformance-setup vm vm-ipvs vm-nftables vm-test vm-bench fmt lint doc deny crates bench deps deps-demo deps-deb deps-iptables deps-test deps-ui deps-vm rust clean
+
+## help (at once): list these targets; also what make alone does
+help:
+	@sed -n 's/^## \(.*\) (\(.*\)): \(.*\)/\1\t\2\t\3/p' Makefile | \
+	    awk -F'\t' '{ printf "%-22s %-16s %s\n", $$1, $$2, $$3 }'
 
 # Makes targets at the same time. The output of each is printed at its end, and a failure of one does not stop the others.
 together = $(MAKE) --no-print-directory --keep-going --jobs=$(words $(1)) --output-sync=target $(1)
 
+## demo (2 min): show Ferroute in a small cluster of network namespaces
 # Built with a profile that favours build time.
 demo: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo
 
-# The demo's cluster in a browser.
+## ui (2 min): show the demo's cluster in a browser
 ui: deps-demo rust
 	$(CARGO) build --profile demo --bin ferroute
 	$(SUDO) $(abspath $(TARGET_DIR))/demo/ferroute demo --ui
 
+## test (15 to 20 min): run all tests: unit, test-*, conformance and vm-test
 # The last parts mostly wait, or use one processor.
-test: deps-test deps-iptables unit test-monitoring test-deb test-ui conformance-setup
+test: deps-test deps-iptables unit test-crash test-monitoring test-deb test-ui conformance-setup
 	@+$(call together,vm-test $(CONFORMANCE))
 	@$(CONFORMANCE_SUMMARY)
 	@cat $(UNIT)/not-tested $(UNIT)/conformance-not-tested $(VM_DIR)/not-tested $(PROMETHEUS)/not-tested $(DEB_DIR)/not-tested $(PICTURES)/not-tested 2>/dev/null || true
 
+## unit (8 min): run the tests of the workspace
 # All tests of the workspace: unit tests, golden rules, properties, packets in network namespaces. Where the iptables programs
 # are not installed, the tests about them, and those that take their rules as an oracle, are left out. That is reported, and
 # `make test` repeats it at its end.
@@ -48,10 +62,15 @@ unit: rust
 	    | tee $(UNIT)/not-tested; \
 	$(AS_ROOT) $(CARGO) test --workspace -- $$skip
 
-# The same as if the iptables programs were not installed.
+## unit-without-iptables (8 min): run unit as if the iptables programs were not installed
 unit-without-iptables:
 	$(SUDO) crates/ferroute-testing/without-iptables.sh $(MAKE) --no-print-directory unit
 
+## test-crash (5 s + release): let the release build panic and check its report
+test-crash: release
+	FERROUTE=$(FERROUTE) $(CARGO) test --workspace --test crash
+
+## test-monitoring (1 min): test alerts and dashboard with Prometheus
 # Alerts and dashboard of deploy/monitoring, with promtool and with a Prometheus that reads the program's metrics. Debian's
 # package is only unpacked, because it would start a service. Where it cannot be downloaded, that is reported, and `make test`
 # repeats it at its end.
@@ -69,6 +88,7 @@ test-monitoring: deps-test rust
 	    PROMETHEUS_PROGRAMS=$(PROMETHEUS)/usr/bin $(AS_ROOT) $(CARGO) test --workspace --test run -- --ignored monitoring; \
 	}
 
+## test-ui (2 min): test the page of ferroute ui in Chromium
 # The page of `ferroute ui` in Chromium, with pictures of all views for people to look at. Where Chromium cannot be installed,
 # that is reported, and `make test` repeats it at its end.
 PICTURES := $(abspath $(TARGET_DIR))/ui-screenshots
@@ -81,6 +101,7 @@ test-ui: deps-test rust
 	    echo "NOT TESTED: the page of ferroute ui, because Chromium cannot be installed" | tee $(PICTURES)/not-tested; \
 	fi
 
+## properties (20 min): run the tests of all libraries with other generated inputs (SEEDS)
 # Runs the tests of all libraries with other generated inputs: `make properties SEEDS="1 2 3"`. `make properties SEEDS=SEED`
 # repeats a failed seed.
 properties: SEEDS ?= $(shell seq 1000 1009)
@@ -90,6 +111,7 @@ properties: rust
 	    PROPTEST_RNG_SEED=$$seed $(AS_ROOT) $(CARGO) test -q --workspace --exclude ferroute; \
 	done
 
+## soak (20 min + release): change and break everything in a small cluster with traffic (SEEDS, MINUTES, SOURCE)
 # Runs the release build in a small cluster in which everything changes and fails (crates/ferroute/tests/churn), all seeds
 # side by side, with files and with an API server as the source: `make soak SEEDS="1 2 3" MINUTES=60`.
 # `make soak SEEDS=SEED` repeats a failed seed. SOURCE=manifests or SOURCE=api selects one source.
@@ -104,6 +126,7 @@ soak: deps-test release
 	done; \
 	failed=0; for pid in $$pids; do wait $$pid || failed=1; done; exit $$failed
 
+## conformance (5 min + release): compare rules and traffic with recordings of kube-proxy (CASES, RUNS)
 # Compares the release build's rules and traffic with recordings of kube-proxy 1.36. CASES selects scenarios. RUNS selects
 # runs, each as SOURCE-MODE: the objects come from files or from a fake API server. Runs mostly wait, so all are made at the same
 # time, each in a lab of its own, and each prints its output at its end. Without the iptables programs, traffic is compared, and
@@ -116,10 +139,14 @@ conformance: conformance-setup
 	@+$(call together,$(CONFORMANCE))
 	@$(CONFORMANCE_SUMMARY)
 
-# The same features and profile as in `make unit`, which has built all but the linked program.
+## conformance-debug (10 s per case): the same with a debug build, such as CASES=hairpin RUNS=files-nftables
+conformance-debug:
+	@$(MAKE) --no-print-directory conformance BUILD=debug
+
+# The same features and profile as in `make unit`, which has built all but the linked programs.
 FAKE_API_SERVER := $(abspath $(TARGET_DIR))/debug/examples/fake_api_server
-conformance-setup: deps-test release
-	$(CARGO) build --workspace --example fake_api_server
+conformance-setup: deps-test $(BUILD)
+	$(CARGO) build --workspace --bin ferroute --example fake_api_server
 	@mkdir -p $(UNIT); rm -f $(UNIT)/conformance-not-tested; \
 	PATH="$$PATH:/usr/sbin:/sbin" command -v iptables-save >/dev/null || \
 	    echo "NOT TESTED: rules in the scenarios of iptables mode, because the iptables programs are not installed" \
@@ -135,9 +162,16 @@ conformance-%: conformance-setup
 	        --proxy-cmd "$(FERROUTE) run --config {config} $$manifests" $(CASES); \
 	} | tee $(UNIT)/$@.log
 
+## release (5 min): build the program, and its debug information in a file of its own
 release: rust
 	$(CARGO) build --release --bin ferroute
+	@[ $(FERROUTE) -nt $(TARGET_DIR)/release/ferroute ] || deploy/release/split.sh $(TARGET_DIR)/release/ferroute $(FERROUTE)
 
+## debug (4 min): build the program for development
+debug: rust
+	$(CARGO) build --workspace --bin ferroute --example fake_api_server
+
+## install (2 s): install the result of make release (PREFIX, DESTDIR)
 # Installs the result of `make release`: `make release && sudo make install PREFIX=/usr/local`.
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -161,25 +195,26 @@ install:
 	    done; \
 	done
 
-# Removes the files of `make install`.
+## uninstall (1 s): remove the files of make install
 uninstall:
 	rm -f $(addprefix $(BIN_DIR)/,ferroute $(LINKS)) $(MAN_DIR)/ferroute.1 $(MAN_DIR)/ferroute-*.1 $(MAN_DIR)/kube-proxy.1
 	cd $(DESTDIR)$(PREFIX)/share && rm -f \
 	    $(foreach name,$(NAMES),bash-completion/completions/$(name) zsh/site-functions/_$(name) fish/vendor_completions.d/$(name).fish)
 
+## deb (20 s + release): build the Debian package
 # The Debian package, of the result of `make release`: `sudo apt install ./target/debian/ferroute_0.1.0_amd64.deb`.
 DEB_DIR := $(abspath $(TARGET_DIR))/debian
 DEB = $(DEB_DIR)/ferroute_$(1)_$(shell dpkg --print-architecture).deb
 deb: release deps-deb
 	deploy/debian/build.sh $(FERROUTE) $(VERSION) $(call DEB,$(VERSION))
 
-# An archive for other distributions.
+## dist (5 s + release): build an archive for other distributions, and the file of debug information
 DIST_DIR := $(abspath $(TARGET_DIR))/dist
 dist: release
 	deploy/release/dist.sh $(FERROUTE) $(VERSION) \
 	    $(DIST_DIR)/ferroute-$(VERSION)-linux-$(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(shell uname -m))).tar.gz
 
-# The components of the program, with their versions and licences.
+## sbom (2 min): list the components of the program, with versions and licences
 SBOM = $(DIST_DIR)/ferroute-$(VERSION).cdx.json
 CYCLONEDX := cargo-cyclonedx@0.5.9
 sbom: rust
@@ -189,9 +224,11 @@ sbom: rust
 	cargo-cyclonedx cyclonedx --manifest-path crates/ferroute/Cargo.toml --format json --override-filename sbom; \
 	mkdir -p $(DIST_DIR); sed 's|path+file://$(CURDIR)/|path+file:///|g' crates/ferroute/sbom.json >$(SBOM); rm -f crates/*/sbom.json
 
+## version (at once): print the version
 version:
 	@echo $(VERSION)
 
+## test-deb (1 min + release): install, upgrade and remove the Debian package in a copy of this system
 # Where a copy of this system cannot be mounted, that is reported, and `make test` repeats it at its end.
 test-deb: deps-test deb
 	@rm -f $(DEB_DIR)/not-tested
@@ -200,6 +237,7 @@ test-deb: deps-test deb
 	rm -f $(call DEB,$(VERSION)+newer); [ $$status != 0 ] || exit 0; [ $$status = 77 ] || exit $$status; \
 	echo "NOT TESTED: the Debian package, because a copy of this system cannot be mounted" | tee $(DEB_DIR)/not-tested
 
+## image (10 min): build a container image (IMAGE, NF_TABLES_ONLY=1)
 # Builds the image for deploy/ with the first available builder: `make image IMAGE=registry.example.org/ferroute:0.1.0`. With
 # NF_TABLES_ONLY=1 it is the one without the iptables programs.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -215,11 +253,13 @@ image:
 	done; \
 	echo "no working image builder (tried: $(BUILDERS))" >&2; exit 1
 
+## vm (50 min): test ipvs and nftables mode on other kernels in emulated machines
 # Tests that require another kernel, in an emulated machine; x86_64 only.
 VM_DIR := $(abspath $(TARGET_DIR))/vm
 vm: vm-ipvs vm-nftables
 
-# A kernel with ipvs; about forty minutes. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
+## vm-ipvs (40 min): test ipvs mode (VM_CASES)
+# A kernel with ipvs. VM_CASES are the scenarios that are played in ipvs mode, by default all that are
 # recorded in it.
 VM_CASES ?= $(notdir $(patsubst %/expected/ipvs,%,$(wildcard conformance/scenarios/*/expected/ipvs)))
 VM_FILES := $(addprefix conformance/vm/,machine.sh cluster.sh load.py web.yaml)
@@ -234,7 +274,8 @@ vm-ipvs: deps-vm release
 	echo $(VM_CASES) >$(VM_DIR)/cases
 	VM_TIMEOUT=7200 $(VM_PYTHON) $(VM_DIR) conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases
 
-# The part of `make vm-ipvs` for `make test`: ipvs mode and a few scenarios, in three to four minutes. Where no machine can be
+## vm-test (4 min + release): test ipvs mode in short
+# The part of `make vm-ipvs` for `make test`: ipvs mode and a few scenarios. Where no machine can be
 # emulated, it reports that, and `make test` repeats it at its end. VM=required makes that a failure.
 VM ?=
 VM_TEST_CASES := dual-stack hairpin host-network-endpoint loadbalancer-source-ranges
@@ -252,7 +293,7 @@ vm-test: deps-test release
 	if [ -e $(VM_DIR)/not-tested ]; then cat $(VM_DIR)/not-tested; \
 	else run conformance/vm/conformance.sh $(FERROUTE) conformance $(VM_DIR)/cases; fi
 
-# The figures of ipvs mode in docs/performance.md.
+## vm-bench (20 min): measure ipvs mode for docs/performance.md
 vm-bench: deps-vm release
 	@mkdir -p $(VM_DIR); \
 	program=$$($(CARGO) bench -q -p ferroute-ipvs --bench sync --no-run --message-format json | \
@@ -260,7 +301,8 @@ vm-bench: deps-vm release
 	cp "$$program" $(VM_DIR)/sync
 	VM_MEMORY=2048 conformance/vm/boot.sh $(VM_DIR) conformance/vm/ipvs-bench.sh $(FERROUTE) $(VM_DIR)/sync
 
-# nftables mode on older kernels, with the tests of its crate that need a kernel; about five minutes for each kernel.
+## vm-nftables (10 min): test nftables mode on older kernels (VM_KERNELS)
+# With the tests of its crate that need a kernel.
 VM_KERNELS ?= linux-image-cloud-amd64 linux-image-6.12-cloud-amd64
 vm-nftables: deps-vm release
 	@set -e; mkdir -p $(VM_DIR); \
@@ -274,18 +316,23 @@ vm-nftables: deps-vm release
 	        $(VM_DIR)/test-kernel $(VM_DIR)/test-packets; \
 	done
 
+## build (5 min): build everything, tests included, for development
 build: rust
 	$(CARGO) build --workspace --all-targets
 
+## fmt (1 s): check the format
 fmt: rust
 	$(CARGO) fmt --all --check
 
+## lint (3 min): run Clippy, with warnings as errors
 lint: rust
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
+## doc (1 min): build the documentation of the code, with warnings as errors
 doc: rust
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
+## deny (2 min): check licences, duplicate versions, sources and advisories of dependencies
 # Checks licences, duplicate versions and sources of dependencies against deny.toml, and advisories if their database can be
 # reached.
 CARGO_DENY := cargo-deny@0.20.2
@@ -303,6 +350,7 @@ deny: rust
 	    echo "advisories not checked: cannot reach $(ADVISORY_DB)"; \
 	fi
 
+## fuzz (1 min per target): fuzz everything that reads data of other programs (TARGETS, FUZZ_SECONDS)
 # Runs each fuzz target for FUZZ_SECONDS: `make fuzz TARGETS="bundle flags" FUZZ_SECONDS=300`. A failure leaves its input in
 # fuzz/artifacts; once fixed, it is kept in fuzz/regressions. Without a sanitizer, stable Rust suffices.
 CARGO_FUZZ := cargo-fuzz@0.13.2
@@ -321,6 +369,7 @@ fuzz: rust
 	        -max_total_time=$(FUZZ_SECONDS) -max_len=65536 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 
+## crates (3 min): build each crate on its own
 # Builds each crate on its own, without the features that other crates enable, and packs all as for crates.io.
 crates: rust
 	@set -e; for crate in $(notdir $(patsubst %/,%,$(wildcard crates/*/))); do \
@@ -329,10 +378,11 @@ crates: rust
 	done
 	$(CARGO) package -q --workspace --no-verify --allow-dirty --exclude-lockfile
 
-# Measurements for docs/performance.md.
+## bench (15 min + release): measure for docs/performance.md
 bench: deps-test release
 	$(AS_ROOT) $(CARGO) bench -p ferroute --bench dataplane --bench scale --bench connections --bench packets
 
+## clean (1 s): remove all build results
 clean:
 	$(CARGO) clean
 
@@ -354,7 +404,7 @@ deps-demo:
 	$(call install,cc:gcc ip:iproute2 curl:curl)
 
 deps-test: deps-demo
-	$(call install,python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
+	$(call install,addr2line:binutils python3:python3 nft:nftables conntrack:conntrack ipset:ipset sysctl:procps \
 	    dbus-daemon:dbus-daemon dbus-send:dbus-bin strace:strace)
 
 # Tests take the rules of these programs as an oracle, where they can be installed.
@@ -372,4 +422,5 @@ deps-ui: deps-test
 deps-vm: deps-test deps-iptables
 	$(call install,qemu-system-x86_64:qemu-system-x86 busybox:busybox-static ipvsadm:ipvsadm)
 
+## deps (1 min): install the Debian packages that tests need
 deps: deps-test deps-iptables

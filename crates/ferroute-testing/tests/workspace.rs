@@ -1,0 +1,155 @@
+//! The crates of the workspace: their order in `docs/architecture.md`, and the tables of `CONTRIBUTING.md`, which are updated if
+//! `FERROUTE_UPDATE_DOCS` is set.
+
+#![expect(clippy::unwrap_used, reason = "missing files fail the test")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The parts of a `Cargo.toml` that matter here.
+struct Crate {
+    description: String,
+    /// Crates of the workspace that it depends on, each with the table of the manifest.
+    dependencies: BTreeSet<(String, String)>,
+}
+
+fn crates() -> BTreeMap<String, Crate> {
+    let directories = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().file_name());
+    directories.map(|name| name.into_string().unwrap()).map(|name| (name.clone(), read_crate(&name))).collect()
+}
+
+fn read_crate(name: &str) -> Crate {
+    let manifest = read(&format!("crates/{name}/Cargo.toml"));
+    let description = manifest.lines().find_map(|line| line.strip_prefix("description = \"")?.strip_suffix('"'));
+    let mut dependencies = BTreeSet::new();
+    let mut table = "";
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            table = line.trim_matches(['[', ']']);
+        } else if table.contains("dependencies") && line.starts_with("ferroute") {
+            dependencies.insert((line.split(['.', ' ', '=']).next().unwrap().to_owned(), table.to_owned()));
+        }
+    }
+    Crate { description: description.expect(name).to_owned(), dependencies }
+}
+
+/// Returns the crates in the order of the table in `docs/architecture.md`.
+fn order() -> Vec<String> {
+    let page = read("docs/architecture.md");
+    let (_, section) = page.split_once("\n## Crates\n").unwrap();
+    let rows = section.lines().take_while(|line| !line.starts_with("## ")).filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn crates_depend_only_on_crates_further_down_the_table() {
+    let (crates, order) = (crates(), order());
+    assert_eq!(order.iter().collect::<BTreeSet<_>>(), crates.keys().collect(), "the table has other crates");
+    let position = |name: &str| order.iter().position(|other| other == name).unwrap();
+    let mut upwards = Vec::new();
+    for (name, Crate { dependencies, .. }) in &crates {
+        let above = dependencies.iter().filter(|(used, _)| position(used) < position(name));
+        upwards.extend(above.map(|(used, table)| (name.as_str(), table.as_str(), used.as_str())));
+    }
+    assert_eq!(upwards, EXCEPTIONS);
+}
+
+/// Returns the names of the threads that the code of these crates starts, without that of tests.
+fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
+    if path.is_dir() {
+        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+        entries.filter(|entry| entry.file_name() != "testing").for_each(|entry| thread_names(&entry.path(), names));
+    } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap().replace(char::is_whitespace, "");
+        let after =
+            |start: &str| code.split(start).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect();
+        let starts = ["run_blocking(\"", ".thread(\"", "with_sockets(\"", "start_beside(\"", "Builder::new().name(\""];
+        names.extend(starts.iter().flat_map(|start| -> Vec<String> { after(start) }));
+    }
+}
+
+#[test]
+fn threads_of_the_daemon_are_described() {
+    let page = read("docs/architecture.md");
+    let (_, section) = page.split_once("\n## Threads\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let described: BTreeSet<String> = section.split('*').skip(1).step_by(2).map(str::to_owned).collect();
+    let mut names = BTreeSet::from(["main".to_owned()]);
+    for name in crates().keys().filter(|name| !NOT_IN_THE_DAEMON.contains(&name.as_str())) {
+        thread_names(&root().join("crates").join(name).join("src"), &mut names);
+    }
+    assert_eq!(described, names);
+}
+
+/// Replaces the rows of the table below a header.
+fn with_rows(text: &str, header: &str, rows: &[String]) -> String {
+    let (before, table) = text.split_once(header).unwrap_or_else(|| panic!("no table {header}"));
+    let (_, after) = table.split_once("\n\n").unwrap();
+    let columns = header.matches('|').count() - 1;
+    format!("{before}{header}\n|{}\n{}\n\n{after}", " --- |".repeat(columns), rows.join("\n"))
+}
+
+/// Returns the targets that `make help` prints, as name, duration and purpose.
+fn targets() -> Vec<(String, String, String)> {
+    let makefile = read("Makefile");
+    let target = |line: &str| {
+        let (name, rest) = line.strip_prefix("## ")?.split_once(" (")?;
+        let (duration, purpose) = rest.split_once("): ")?;
+        Some((name.to_owned(), duration.to_owned(), purpose.to_owned()))
+    };
+    makefile.lines().filter_map(target).collect()
+}
+
+#[test]
+fn every_target_has_a_line_of_help() {
+    let makefile = read("Makefile");
+    let phony = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).unwrap();
+    let phony: BTreeSet<&str> = phony.split(' ').collect();
+    let targets = targets();
+    let helped = targets.iter().flat_map(|(names, ..)| names.split(' ')).collect::<BTreeSet<_>>();
+    let is_internal = |name: &&str| name.starts_with("deps-") || INTERNAL_TARGETS.contains(name);
+    let expected: BTreeSet<&str> = phony.iter().copied().filter(|name| !is_internal(name)).collect();
+    assert_eq!(helped, expected);
+}
+
+#[test]
+fn tables_for_contributors_are_up_to_date() {
+    let path = "CONTRIBUTING.md";
+    let text = read(path);
+    let all = crates();
+    let rows: Vec<String> = order().iter().map(|name| format!("| `{name}` | {} |", all[name].description)).collect();
+    let new = with_rows(&text, "| crate | contents |", &rows);
+    let row =
+        |(name, duration, purpose): (String, String, String)| format!("| `make {name}` | {duration} | {purpose} |");
+    let rows: Vec<String> = targets().into_iter().map(row).collect();
+    let new = with_rows(&new, "| target | duration | purpose |", &rows);
+    if std::env::var_os("FERROUTE_UPDATE_DOCS").is_some() {
+        fs::write(root().join(path), new).unwrap();
+    } else {
+        assert!(text == new, "{path} is out of date: run this test with FERROUTE_UPDATE_DOCS=1");
+    }
+}
+
+/// Dependencies on crates further up, which the page mentions.
+const EXCEPTIONS: [(&str, &str, &str); 2] = [
+    ("ferroute-trace", "dev-dependencies", "ferroute-inspect"),
+    ("ferroute-trace", "dev-dependencies", "ferroute-proxy"),
+];
+
+/// Crates whose threads are those of other commands.
+const NOT_IN_THE_DAEMON: [&str; 4] = ["ferroute", "ferroute-demo", "ferroute-testing", "ferroute-ui"];
+
+/// Targets that only others depend on.
+const INTERNAL_TARGETS: [&str; 2] = ["conformance-setup", "rust"];
