@@ -14,7 +14,6 @@ make --no-print-directory -s install FERROUTE="$program" PREFIX=/usr DESTDIR="$r
     LINKS="kubectl-ferroute kubectl_complete-ferroute"
 rm "$root/usr/share/man/man1/kube-proxy.1"
 gzip -9n "$root"/usr/share/man/man1/*.1
-strip --strip-unneeded "$root/usr/bin/ferroute"
 install -D -m 644 deploy/systemd/config.yaml "$root/etc/ferroute/config.yaml"
 install -d -m 755 "$root/etc/ferroute/manifests"
 mkdir -p "$root/usr/lib/systemd/system" "$root/DEBIAN" "$work/debian"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Packs the program with its pages and completions for any distribution, and for krew: dist.sh PROGRAM VERSION OUTPUT
+# PROGRAM.debug, its debug information, is for the Debian package as well, and becomes a file of its own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 program=$(realpath "$1") version=$2 output=$3
@@ -13,4 +14,5 @@ mkdir -p "$(dirname "$output")"
 # The same contents make the same archive, up to the compiler.
 date=$(git log -1 --format=%ct 2>/dev/null || date +%s)
 tar --sort=name --mtime="@$date" --owner=0 --group=0 --numeric-owner -C "$work" -c "$name" | gzip -9n >"$output"
+install -m 644 "$program.debug" "${output%.tar.gz}.debug"
 echo "$output: version $version"

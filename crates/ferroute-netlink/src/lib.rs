@@ -59,7 +59,7 @@ mod write;
 #[cfg(feature = "tokio")]
 pub use async_subscription::AsyncSubscription;
 pub use error::{Error, Refusal, Refusals};
-pub use memory::{tune_allocator, unmap_idle_code};
+pub use memory::tune_allocator;
 pub use read::{Attribute, Attributes, Malformed, Message, Messages};
 pub use socket::{Consistency, Socket};
 pub use subscription::{Drained, Subscription};

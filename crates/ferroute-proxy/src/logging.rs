@@ -1,12 +1,11 @@
-//! Logs to standard error, one line per message. Standard output is for data.
+//! Logs to standard error, one line per message except for backtraces. Standard output is for data.
 
+mod crash;
 mod json;
 mod queue;
 
 use std::{
-    backtrace::{Backtrace, BacktraceStatus},
     io::{IsTerminal, Write},
-    panic::PanicHookInfo,
     sync::OnceLock,
     time::Duration,
 };
@@ -14,7 +13,6 @@ use std::{
 use ferroute_config::{KubeProxyConfiguration, LogFormat};
 use ferroute_core::EscapedLines;
 pub use ferroute_core::error_chain as chain;
-use ferroute_host::program::kill_programs;
 use serde_json::Value;
 use tracing_subscriber::{EnvFilter, fmt::writer::BoxMakeWriter};
 
@@ -45,7 +43,7 @@ pub fn start(verbosity: u32, format: LogFormat) {
     };
     start_with(directives(verbosity), format, writer);
     match queue {
-        Ok(_) => std::panic::set_hook(Box::new(log_panic)),
+        Ok(_) => std::panic::set_hook(Box::new(crash::log_panic)),
         Err(error) => tracing::warn!("cannot start the log thread; a blocked standard error delays syncs: {error}"),
     }
 }
@@ -81,21 +79,6 @@ pub fn print_error(error: &anyhow::Error) {
         }
         // Standard error may be closed. There is no other place to report that to.
         None => _ = std::io::stderr().write_all(line.as_bytes()),
-    }
-}
-
-/// Logs a panic. The default hook would block on a blocked standard error.
-fn log_panic(info: &PanicHookInfo<'_>) {
-    let thread = std::thread::current();
-    let backtrace = Backtrace::capture();
-    let backtrace = match backtrace.status() {
-        BacktraceStatus::Captured => format!("\n{backtrace}"),
-        _ => String::new(),
-    };
-    tracing::error!("thread {} {info}{backtrace}", thread.name().unwrap_or_default());
-    if cfg!(panic = "abort") {
-        kill_programs();
-        flush(EXIT_FLUSH);
     }
 }
 

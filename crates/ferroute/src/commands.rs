@@ -1,6 +1,7 @@
 //! The subcommands: the arguments of each, exactly as typed, beside its execution.
 
 mod bundle;
+mod crash;
 mod demo;
 mod diff;
 mod doctor;
@@ -99,6 +100,9 @@ pub(crate) enum Command {
     /// Relay connections in userspace mode; started by the proxy
     #[command(hide = true, name = WORKER_COMMAND)]
     UserspaceWorker(userspace_worker::UserspaceWorkerArgs),
+    /// Panic on purpose, to check that crash reports are complete
+    #[command(hide = true)]
+    Crash(crash::CrashArgs),
 }
 
 /// An output format.
@@ -179,6 +183,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Completions(args) => to_stdout(|out| documents::completions(args, out)),
         Command::Man(args) => to_stdout(|out| documents::man(args, out)),
         Command::UserspaceWorker(args) => userspace_worker::run(args, verbosity).map(|()| ExitCode::SUCCESS),
+        Command::Crash(args) => crash::run(args),
     }
 }
 

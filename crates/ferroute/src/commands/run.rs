@@ -9,7 +9,6 @@ use ferroute_config::{
     flags::{RawArgs, RunArgs, VersionRequest},
     settings::{self, Settings},
 };
-use ferroute_core::Tracker;
 use ferroute_inspect::preflight::SwitchNotice;
 use ferroute_proxy::{
     Shutdown,
@@ -18,7 +17,7 @@ use ferroute_proxy::{
     logging::{self, chain},
     modes::{CalledAs, REGISTRY, Reason},
     node_name,
-    observer::{FamilySynced, Observer},
+    observer::Observer,
 };
 
 /// Runs the proxy, or performs the action that the flags select.
@@ -65,34 +64,8 @@ pub(crate) fn run(args: &RawArgs<RunArgs>, called_as: CalledAs) -> anyhow::Resul
     for error in &setup.failed {
         tracing::warn!("{}; continuing without", chain(error));
     }
-    let mut observers: Vec<Box<dyn Observer>> = vec![Box::new(StartupCode::Mapped)];
-    observers.extend(SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>));
-    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers, &shutdown)
-}
-
-/// Unmaps the code that only runs at start-up, a moment after the first sync.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StartupCode {
-    Mapped,
-    Done,
-    Unmapped,
-}
-
-impl Observer for StartupCode {
-    fn on_synced(&mut self, _: &FamilySynced<'_>) {
-        if *self == Self::Mapped {
-            *self = Self::Done;
-        }
-    }
-
-    fn on_tick(&mut self, _: &Tracker) {
-        if *self == Self::Done {
-            *self = Self::Unmapped;
-            if let Err(error) = ferroute_netlink::unmap_idle_code() {
-                tracing::debug!("cannot unmap start-up code: {error}");
-            }
-        }
-    }
+    let observers = SwitchNotice::new(&settings).map(|notice| Box::new(notice) as Box<dyn Observer>);
+    ferroute_proxy::run(&REGISTRY, args, &settings, &setup, observers.into_iter().collect(), &shutdown)
 }
 
 fn start_logging(settings: &Settings) {
