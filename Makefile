@@ -8,7 +8,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
-# The program under test: BUILD is `release`, which is what is shipped, or `debug`.
+# The program under test: BUILD is `release` or `debug`.
 BUILD ?= release
 PROGRAM_DIR := $(abspath $(TARGET_DIR))/program
 FERROUTE := $(if $(filter debug,$(BUILD)),$(abspath $(TARGET_DIR))/debug,$(PROGRAM_DIR))/ferroute
@@ -89,7 +89,7 @@ test-monitoring: deps-test rust
 	}
 
 ## test-ui (2 min): test the page of ferroute ui in Chromium
-# The page of `ferroute ui` in Chromium, with pictures of all views for people to look at. Where Chromium cannot be installed,
+# The page of `ferroute ui` in Chromium, with pictures of all views for review. Where Chromium cannot be installed,
 # that is reported, and `make test` repeats it at its end.
 PICTURES := $(abspath $(TARGET_DIR))/ui-screenshots
 test-ui: deps-test rust
