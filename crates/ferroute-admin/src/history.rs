@@ -1,29 +1,31 @@
 //! History of changes from receipt to kernel: the applied version of each Service, and slow changes.
 //!
 //! ```text
-//!   sync loop ──► History ─┬► ServiceStates: applied version of each Service  /services
-//!                          ├► SlowChanges: slowest changes of the last hour   /changes
-//!                          └► AppliedChange, per change                       Metrics
+//!   sync loop ──► History ─┬► Ledger: applied version of each Service        /services, ferroute status --service
+//!                          ├► SlowChanges: slowest changes of the last hour  /changes
+//!                          └► AppliedChange, per change                      Metrics
 //! ```
 //!
-//! Time is an argument everywhere. Memory is bounded: one small entry per Service and a few dozen slow changes,
-//! and only where the pages are served.
+//! Time is an argument everywhere. Memory is bounded: 16 bytes per object and, only where the pages are served, one
+//! small entry per Service and a few dozen slow changes.
 
 mod changes;
+mod ledger;
 mod query;
 mod services;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
-use ferroute_core::{IpFamily, NamespacedName, SyncReport, parse::ObjectVersion, tracker::TrackerEvent};
+use ferroute_core::{IpFamily, NamespacedName, SyncReport, Tracker, parse::ObjectVersion, tracker::TrackerEvent};
 
+pub use self::ledger::Applied;
 use self::{
     changes::{ChangesPage, SlowChanges},
-    services::{ServiceStates, ServicesPart},
+    ledger::{Kind, Ledger, ServicesPart},
 };
 pub(crate) use self::{
     query::{QueryError, ServiceQuery},
@@ -40,8 +42,14 @@ pub enum ChangeKind {
     ServiceDeleted,
     /// An EndpointSlice of this family was added or updated.
     SliceApplied(IpFamily),
-    /// An EndpointSlice was deleted. Neither its family nor its Service is known.
+    /// An EndpointSlice was deleted.
     SliceDeleted,
+}
+
+impl ChangeKind {
+    fn is_deletion(self) -> bool {
+        matches!(self, Self::ServiceDeleted | Self::SliceDeleted)
+    }
 }
 
 /// Version and times of a change. Rules do not depend on them.
@@ -63,26 +71,40 @@ pub struct ChangeOrigin {
 pub struct ObjectChange {
     /// Kind of the change.
     pub kind: ChangeKind,
-    /// The affected Service; for [`ChangeKind::SliceDeleted`] the EndpointSlice.
+    /// The affected Service; of a deleted EndpointSlice that the proxy did not have, its own name.
     pub name: NamespacedName,
+    /// Indexed by [`IpFamily::index`], whether the rules of each family may depend on the change.
+    pub families: [bool; 2],
+    /// The EndpointSlice that changed; `None` if the Service itself did.
+    pub slice: Option<NamespacedName>,
     /// Version and times.
     pub origin: ChangeOrigin,
 }
 
 impl ObjectChange {
-    /// Returns the change of a Service or an EndpointSlice; `None` for other events.
-    pub fn from_event(event: &TrackerEvent, origin: ChangeOrigin) -> Option<Self> {
-        let (kind, name) = match event {
+    /// Returns the change of a Service or an EndpointSlice that an event makes to the state `before`; `None` for other
+    /// events.
+    pub fn from_event(event: &TrackerEvent, origin: ChangeOrigin, before: &Tracker) -> Option<Self> {
+        let had = |name| before.ports_of(name).map_or([false; 2], |ports| [0, 1].map(|index| !ports[index].is_empty()));
+        let only = |family: IpFamily| IpFamily::BOTH.map(|other| other == family);
+        let (kind, name, families, slice) = match event {
             TrackerEvent::ServiceApplied(service) => {
-                let has_family = IpFamily::BOTH.map(|family| !service.ports[family.index()].is_empty());
-                (ChangeKind::ServiceApplied(has_family), &service.name)
+                let (has, had) = ([0, 1].map(|index| !service.ports[index].is_empty()), had(&service.name));
+                (ChangeKind::ServiceApplied(has), service.name.clone(), [0, 1].map(|i| has[i] || had[i]), None)
             }
-            TrackerEvent::ServiceDeleted(name) => (ChangeKind::ServiceDeleted, name),
-            TrackerEvent::SliceApplied(slice) => (ChangeKind::SliceApplied(slice.family), &slice.service),
-            TrackerEvent::SliceDeleted(name) => (ChangeKind::SliceDeleted, name),
+            TrackerEvent::ServiceDeleted(name) => (ChangeKind::ServiceDeleted, name.clone(), had(name), None),
+            TrackerEvent::SliceApplied(slice) => {
+                let kind = ChangeKind::SliceApplied(slice.family);
+                (kind, slice.service.clone(), only(slice.family), Some(slice.name.clone()))
+            }
+            TrackerEvent::SliceDeleted(name) => {
+                let deleted = before.slice(name).map(|slice| (slice.service, only(slice.family)));
+                let (service, families) = deleted.unwrap_or_else(|| (name.clone(), [false; 2]));
+                (ChangeKind::SliceDeleted, service, families, Some(name.clone()))
+            }
             TrackerEvent::NodeApplied(_) | TrackerEvent::ServiceCidrsApplied(_) => return None,
         };
-        Some(Self { kind, name: name.clone(), origin })
+        Some(Self { kind, name, families, slice, origin })
     }
 }
 
@@ -114,6 +136,9 @@ pub struct Synced<'a> {
     pub counts: ServicePortCounts,
     /// Services whose rules have changed.
     pub changed: &'a BTreeSet<NamespacedName>,
+    /// Services that are not applied because the kernel refuses rules of them, or because a limit of the mode is exceeded,
+    /// and whether the kernel has any rules of them.
+    pub refused: &'a BTreeMap<NamespacedName, bool>,
     /// Duration of the search for stale conntrack entries and number of deleted entries; `None` without a search.
     pub conntrack: Option<(Duration, usize)>,
 }
@@ -148,14 +173,9 @@ struct State {
     families: Vec<IpFamily>,
     /// Indexed by [`IpFamily::index`].
     pending: [Pending; 2],
+    ledger: Ledger,
     /// `None` if the pages of changes are not served.
-    pages: Option<HistoryPages>,
-}
-
-#[derive(Debug, Default)]
-struct HistoryPages {
-    services: ServiceStates,
-    slow: SlowChanges,
+    slow: Option<SlowChanges>,
 }
 
 #[derive(Debug, Default)]
@@ -178,7 +198,8 @@ impl History {
             started,
             families: IpFamily::BOTH.to_vec(),
             pending: Default::default(),
-            pages: with_pages.then(HistoryPages::default),
+            ledger: Ledger::new(with_pages),
+            slow: with_pages.then(SlowChanges::default),
         }))
     }
 
@@ -189,9 +210,7 @@ impl History {
         for family in IpFamily::BOTH.into_iter().filter(|family| !families.contains(family)) {
             state.pending[family.index()] = Pending::default();
         }
-        if let Some(pages) = &mut state.pages {
-            pages.services.set_families(families);
-        }
+        state.ledger.set_families(families);
     }
 
     /// Records a received change.
@@ -199,9 +218,7 @@ impl History {
         let state = &mut *self.lock();
         // As in kube-proxy, events before the start do not measure this proxy.
         change.origin.trigger = change.origin.trigger.filter(|trigger| *trigger > state.started);
-        if let Some(pages) = &mut state.pages {
-            pages.services.received(&change);
-        }
+        state.ledger.received(&change);
         let is_affected = |family: &&IpFamily| match change.kind {
             ChangeKind::SliceApplied(slice) => slice == **family,
             ChangeKind::ServiceApplied(_) | ChangeKind::ServiceDeleted | ChangeKind::SliceDeleted => true,
@@ -227,44 +244,60 @@ impl History {
     /// was received after the first sync.
     pub fn synced(&self, family: IpFamily, sync: &Synced<'_>, mut each: impl FnMut(&AppliedChange)) {
         let state = &mut *self.lock();
-        if let Some(pages) = &mut state.pages {
-            pages.services.synced(family, sync);
-        }
+        state.ledger.synced(family, sync);
         let pending = &mut state.pending[family.index()];
         let done = std::mem::take(pending);
         pending.has_synced = true;
         let started = done.sync_started.unwrap_or(sync.ended.instant);
         let kernel = sync.report.map(|report| report.kernel_time).unwrap_or_default();
         for change in done.changes {
-            // The Service of a deleted EndpointSlice is unknown.
-            let has_effect =
-                sync.full || change.kind == ChangeKind::SliceDeleted || sync.changed.contains(&change.name);
+            let has_effect = sync.full || sync.changed.contains(&change.name);
             let applied = AppliedChange { change, family, started, ended: sync.ended, kernel, has_effect };
             each(&applied);
-            if let Some(pages) = &mut state.pages
+            if let Some(slow) = &mut state.slow
                 && has_effect
             {
-                pages.slow.insert(applied);
+                slow.insert(applied);
             }
         }
     }
 
+    /// Records a failed sync. Its changes stay pending, and until the next success no Service counts as applied.
+    pub fn failed(&self, family: IpFamily) {
+        self.lock().ledger.failed(family);
+    }
+
+    /// Returns whether the last received version of a Service is applied. `has_ports` is whether it has ports of each
+    /// family, indexed by [`IpFamily::index`]; `None` if the Service does not exist.
+    pub fn applied(&self, service: &NamespacedName, has_ports: Option<[bool; 2]>) -> Applied {
+        self.lock().ledger.applied(service, has_ports)
+    }
+
+    /// Returns the last received `resourceVersion` of an existing Service.
+    pub fn service_version(&self, name: &NamespacedName) -> Option<u64> {
+        self.lock().ledger.version(Kind::Service, name)
+    }
+
+    /// Returns the last received `resourceVersion` of an existing EndpointSlice.
+    pub fn slice_version(&self, name: &NamespacedName) -> Option<u64> {
+        self.lock().ledger.version(Kind::Slice, name)
+    }
+
     /// Reports whether `/services` and `/changes` are kept.
     pub(crate) fn has_pages(&self) -> bool {
-        self.lock().pages.is_some()
+        self.lock().slow.is_some()
     }
 
     /// Returns the applied versions of the Services after `after`, in the order of their names: a few of them, so that the
     /// lock is held for a short time only.
     pub(crate) fn services(&self, query: &ServiceQuery, after: Option<&NamespacedName>) -> ServicesPart {
-        let pages = &self.lock().pages;
-        pages.as_ref().map(|pages| pages.services.part(query, after)).unwrap_or_default()
+        self.lock().ledger.part(query, after)
     }
 
     /// Returns the slowest changes of the last hour, without the first `skip`.
     pub(crate) fn slow_changes(&self, now: Instant, skip: usize, limit: usize) -> ChangesPage {
-        let pages = &self.lock().pages;
-        pages.as_ref().map(|pages| pages.slow.page(now, skip, limit)).unwrap_or_default()
+        let slow = &self.lock().slow;
+        slow.as_ref().map(|slow| slow.page(now, skip, limit)).unwrap_or_default()
     }
 
     /// No operation under the lock leaves an inconsistent state behind when it panics.

@@ -58,7 +58,7 @@ pub fn parse_service(text: &str, namespace: &str) -> Result<NamespacedName, Stri
 ///
 /// # Errors
 /// If the Service or the proxies cannot be read, or no proxy serves the Service.
-pub async fn wait_in_force(
+pub async fn wait_applied(
     fleet: &Fleet,
     selection: &Selection,
     service: &NamespacedName,
@@ -138,7 +138,10 @@ impl Versions {
         if let Some(name) = found.slices.keys().find(|name| !self.slices.contains_key(*name)) {
             return Err(format!("it still has endpoint slice {name}"));
         }
-        if !found.in_force {
+        if found.refused {
+            return Err("it cannot apply the Service: the kernel refuses its rules, or a limit is exceeded".to_owned());
+        }
+        if !found.applied {
             return Err("it has received, but not applied the last change".to_owned());
         }
         Ok(())
@@ -167,8 +170,8 @@ mod tests {
             slices.iter().map(|(name, version)| ((*name).to_owned(), Some(*version))).collect::<BTreeMap<_, _>>()
         };
         let wanted = Versions { service: Some(5), slices: slices(&[("a", 7), ("b", 8)]) };
-        let found = |service, has: &[(&str, u64)], in_force| {
-            wanted.compare(&ServiceVersions { in_force, service, slices: slices(has) }).is_ok()
+        let found = |service, has: &[(&str, u64)], applied| {
+            wanted.compare(&ServiceVersions { applied, refused: false, service, slices: slices(has) }).is_ok()
         };
         assert!(found(Some(5), &[("a", 7), ("b", 8)], true));
         assert!(found(Some(6), &[("a", 9), ("b", 8)], true));

@@ -211,7 +211,7 @@ impl Daemon<'_> {
         tokio::pin!(stop);
 
         let recording = RecordingObserver::new();
-        let versions = VersionsObserver::default();
+        let versions = VersionsObserver::new(status.history());
         let control = Control {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),

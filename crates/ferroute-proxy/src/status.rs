@@ -100,11 +100,7 @@ impl Status {
 
     /// Returns an observer that updates metrics and history.
     pub(crate) fn observer(&self) -> MetricsObserver {
-        MetricsObserver {
-            metrics: self.metrics.clone(),
-            history: self.history.clone(),
-            sync_start: (Instant::now(), true),
-        }
+        MetricsObserver::new(self.metrics.clone(), self.history.clone())
     }
 
     /// Returns an observer that counts open connections to terminating endpoints.
@@ -138,6 +134,10 @@ pub(crate) struct MetricsObserver {
 }
 
 impl MetricsObserver {
+    pub(crate) fn new(metrics: Arc<Metrics>, history: Arc<History>) -> Self {
+        Self { metrics, history, sync_start: (Instant::now(), true) }
+    }
+
     fn update_pending(&self) {
         let (services, slices) = self.history.pending();
         self.metrics.set_pending(services, slices);
@@ -145,9 +145,9 @@ impl MetricsObserver {
 }
 
 impl Observer for MetricsObserver {
-    fn on_change(&mut self, change: &Change, _: &Tracker) {
+    fn on_change(&mut self, change: &Change, before: &Tracker) {
         let Change::Desired(event, origin) = change else { return };
-        let Some(change) = ObjectChange::from_event(event, *origin) else { return };
+        let Some(change) = ObjectChange::from_event(event, *origin, before) else { return };
         self.metrics.received(change.kind);
         self.history.received(change);
         self.update_pending();
@@ -177,6 +177,7 @@ impl Observer for MetricsObserver {
             report,
             counts: outcome.counts,
             changed: &outcome.changes.services,
+            refused: &outcome.refused,
             conntrack: outcome.conntrack_took.map(|took| (took, outcome.conntrack_deleted)),
         };
         self.metrics.synced(family, &synced);
@@ -187,6 +188,7 @@ impl Observer for MetricsObserver {
     fn on_failure(&mut self, family: IpFamily, error: &DataplaneError) {
         let (start, full) = self.sync_start;
         self.metrics.failed(family, start.elapsed(), full, error);
+        self.history.failed(family);
     }
 }
 

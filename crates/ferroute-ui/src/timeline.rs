@@ -180,7 +180,7 @@ fn family(family: &'static str, outcome: &Outcome) -> Family {
                 kernel_us: *kernel_us,
                 stale_flows: *conntrack_deleted,
             };
-            Family { family, outcome: "inForce", error: None, work: Some(work) }
+            Family { family, outcome: "applied", error: None, work: Some(work) }
         }
     }
 }

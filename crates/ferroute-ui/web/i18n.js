@@ -251,7 +251,7 @@ export const TEXTS = {
   "change.changed": ["{kind} {name} changed", "{kind} {name} 已变更"],
   "change.deleted": ["{kind} {name} deleted", "{kind} {name} 已删除"],
   "change.slice": ["EndpointSlice {name}: {ready} of {total} ready", "EndpointSlice {name}：{total} 个中 {ready} 个就绪"],
-  "outcome.inForce": ["applied", "已应用"],
+  "outcome.applied": ["applied", "已应用"],
   "outcome.unchanged": ["nothing to change", "无需更改"],
   "outcome.failed": ["failed, will be retried", "失败，将重试"],
   "doctor.title": ["Diagnosis of the host", "主机诊断"],

@@ -80,7 +80,7 @@ function flowTable(flows) {
 }
 
 function kernelCards(port) {
-  const { rules, flows } = port.inForce ?? {};
+  const { rules, flows } = port.applied ?? {};
   return [
     rules?.length > 0 && card([t("section.rules"), el("span", { class: "badge" }, count(rules.length))], {}, ruleTable(rules)),
     flows?.length > 0 && card(t("section.flows"), {}, flowTable(flows)),

@@ -21,7 +21,7 @@ use ferroute_inspect::top::{FILE_WIDTH, write_rows_into};
 use ferroute_kube::{Cluster, UserAccess};
 use ferroute_kubectl::{
     Fleet, NodeProxy, Selection, TraceQuery, is_good, parse_service, parse_source, same_everywhere, statuses, top,
-    trace, wait_in_force, write_bundles_into, write_same_into, write_statuses_into, write_trace_into,
+    trace, wait_applied, write_bundles_into, write_same_into, write_statuses_into, write_trace_into,
 };
 use ferroute_proxy::logging;
 use serde::Serialize;
@@ -145,7 +145,7 @@ struct WaitArgs {
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Condition to wait for
-    #[arg(long = "for", value_enum, value_name = "CONDITION", default_value = "in-force")]
+    #[arg(long = "for", value_enum, value_name = "CONDITION", default_value = "applied")]
     condition: Condition,
     /// Time to wait
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_interval)]
@@ -226,7 +226,7 @@ enum WideOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Condition {
     /// All nodes have applied the Service and its endpoint slices.
-    InForce,
+    Applied,
 }
 
 /// The selected proxies, and how to ask them.
@@ -331,18 +331,18 @@ impl Target {
     }
 
     async fn wait(&self, args: &WaitArgs) -> Answer {
-        let Condition::InForce = args.condition;
+        let Condition::Applied = args.condition;
         let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
         let deadline = Instant::now() + args.timeout;
-        let waited = wait_in_force(&self.fleet, &self.selection, &service, deadline).await?;
+        let waited = wait_applied(&self.fleet, &self.selection, &service, deadline).await?;
         let text = show(args.output, &waited, |text| {
             for (node, reason) in &waited.missing {
                 writeln!(text, "{node}: {reason}")?;
             }
             let (missing, applied) = (waited.missing.len(), waited.applied.len());
             match missing {
-                0 => writeln!(text, "Service {service} is in force on {applied} nodes"),
-                _ => writeln!(text, "Service {service} is not in force on {missing} of {} nodes", missing + applied),
+                0 => writeln!(text, "Service {service} is applied on {applied} nodes"),
+                _ => writeln!(text, "Service {service} is not applied on {missing} of {} nodes", missing + applied),
             }
         })?;
         Ok((text, waited.missing.is_empty()))

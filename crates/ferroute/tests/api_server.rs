@@ -164,7 +164,7 @@ fn programming_latency_of_changes_is_measured() {
         // The Service was updated, too, maybe in a later sync.
         let version = server.objects(Resource::Services)[0]["metadata"]["resourceVersion"].clone();
         let is_synced = |receipts: &Value| {
-            let is_synced = receipts["services"][0]["families"]["IPv4"]["inForce"]["resourceVersion"] == version;
+            let is_synced = receipts["services"][0]["families"]["IPv4"]["applied"]["resourceVersion"] == version;
             if !is_synced {
                 thread::sleep(Duration::from_millis(20));
             }

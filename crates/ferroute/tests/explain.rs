@@ -130,7 +130,7 @@ fn explain_with_kernel(mode: &'static str) -> Value {
 
 fn assert_kernel_state(explanation: &Value, expected: (&str, &str)) {
     assert_eq!(explanation.get("unread"), None, "{explanation:#}");
-    let state = &explanation["ports"][0]["inForce"];
+    let state = &explanation["ports"][0]["applied"];
     let flow = serde_json::json!([
         {"endpoint": "10.244.0.2:8080", "flows": 1, "open": 1, "current": true, "terminating": false}
     ]);
@@ -150,7 +150,7 @@ fn assert_kernel_state(explanation: &Value, expected: (&str, &str)) {
 fn iptables_rules_are_listed_with_counters_and_connections() {
     let explanation = explain_with_kernel("iptables");
     assert_kernel_state(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
-    let rules = explanation["ports"][0]["inForce"]["rules"].as_array().unwrap();
+    let rules = explanation["ports"][0]["applied"]["rules"].as_array().unwrap();
     let dispatch = rules.iter().find(|rule| rule["text"].as_str().unwrap().starts_with("-d 10.96.0.10/32")).unwrap();
     assert_eq!((&dispatch["place"], &dispatch["packets"]), (&"nat KUBE-SERVICES".into(), &1.into()));
 }

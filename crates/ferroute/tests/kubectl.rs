@@ -209,7 +209,7 @@ fn commands_ask_all_nodes() {
     assert!(code == 2 && text.contains("no proxy runs on node node-9"), "{text}");
 
     // The namespace is that of the context.
-    let (code, waited) = rig.json(&["wait", "service/web", "--for", "in-force", "--timeout", "60s"]);
+    let (code, waited) = rig.json(&["wait", "service/web", "--for", "applied", "--timeout", "60s"]);
     assert_eq!((code, &waited["applied"]), (0, &json!(NODES)), "{waited}");
 
     let (code, text) = rig.text(&["explain", "service/web"]);

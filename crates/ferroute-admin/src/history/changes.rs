@@ -31,7 +31,7 @@ struct ChangeBody {
     kind: &'static str,
     event: &'static str,
     namespace: String,
-    /// Name of the Service; for a deleted EndpointSlice its own.
+    /// Name of the Service; of a deleted EndpointSlice that the proxy did not have, its own.
     name: String,
     #[serde(flatten)]
     version: VersionBody,
@@ -45,7 +45,6 @@ struct ChangeBody {
     received: String,
     #[serde(rename = "syncBegan")]
     sync_started: String,
-    #[serde(rename = "inForce")]
     applied: String,
     seconds: Seconds,
 }

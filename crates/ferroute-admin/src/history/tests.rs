@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use ferroute_core::testing::namespaced_name;
+use ferroute_core::testing::{namespaced_name, node, pod, service, slice};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -47,11 +47,21 @@ impl Rig {
         let version = ObjectVersion { resource: Some(version), generation: None };
         let trigger = triggered.map(|before| wall - Duration::from_millis(before));
         let origin = ChangeOrigin { received, version, trigger, written: None };
-        self.history.received(ObjectChange { kind, name: namespaced_name(name), origin });
+        self.history.received(object_change(kind, name, origin));
     }
 
     /// Runs a sync of half a second that changes these Services, and returns the applied changes.
     fn sync(&mut self, families: &[IpFamily], changed: &[&str]) -> Vec<AppliedChange> {
+        self.sync_refusing(families, changed, &[])
+    }
+
+    /// Runs a sync that refuses some Services; with each, whether the kernel has rules of it.
+    fn sync_refusing(
+        &mut self,
+        families: &[IpFamily],
+        changed: &[&str],
+        refused: &[(&str, bool)],
+    ) -> Vec<AppliedChange> {
         let mut applied = Vec::new();
         for family in families {
             self.history.sync_started(*family, self.now().instant);
@@ -67,6 +77,7 @@ impl Rig {
             report: Some(&report),
             counts: ServicePortCounts::default(),
             changed: &changed,
+            refused: &refused.iter().map(|(name, has_rules)| (namespaced_name(name), *has_rules)).collect(),
             conntrack: None,
         };
         for family in families {
@@ -98,6 +109,47 @@ impl Rig {
     }
 }
 
+/// A change of a Service, or of the EndpointSlice of the same name.
+fn object_change(kind: ChangeKind, name: &str, origin: ChangeOrigin) -> ObjectChange {
+    let name = namespaced_name(name);
+    let (families, slice) = match kind {
+        ChangeKind::ServiceApplied(_) | ChangeKind::ServiceDeleted => ([true; 2], None),
+        ChangeKind::SliceApplied(family) => (IpFamily::BOTH.map(|other| other == family), Some(name.clone())),
+        ChangeKind::SliceDeleted => ([true; 2], Some(name.clone())),
+    };
+    ObjectChange { kind, name, families, slice, origin }
+}
+
+#[test]
+fn refused_service_is_pending_and_has_the_version_of_its_rules() {
+    let mut rig = Rig::synced();
+    let name = namespaced_name("shop/web");
+    rig.change(ChangeKind::ServiceApplied([true, true]), "shop/web", 8, None);
+    rig.sync_refusing(&[IpFamily::V4], &["shop/web"], &[("shop/web", true)]);
+    rig.sync(&[IpFamily::V6], &["shop/web"]);
+    let v4 = || rig.service("shop/web")["families"]["IPv4"].clone();
+    let time = "2026-01-02T15:00:01.5Z";
+    let old = json!({"resourceVersion": "7", "since": time, "lastChange": time});
+    assert_eq!(v4(), json!({"pending": true, "refused": true, "applied": old}));
+    assert_eq!(rig.service("shop/web")["families"]["IPv6"]["pending"], false);
+    assert_eq!(rig.history.applied(&name, Some([true; 2])), Applied { is_applied: false, is_refused: true });
+    // A full sync leaves no rules of it.
+    rig.sync_refusing(&[IpFamily::V4], &[], &[("shop/web", false)]);
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": true, "refused": true}));
+    rig.sync(&[IpFamily::V4], &["shop/web"]);
+    let time = "2026-01-02T15:00:03.5Z";
+    let new = json!({"resourceVersion": "8", "since": time, "lastChange": time});
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": false, "applied": new}));
+    assert_eq!(rig.history.applied(&name, Some([true; 2])), Applied { is_applied: true, is_refused: false });
+}
+
+#[test]
+fn service_without_changes_is_pending_once_it_is_refused() {
+    let mut rig = Rig::synced();
+    rig.sync_refusing(&[IpFamily::V4], &[], &[("shop/web", false)]);
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"], json!({"pending": true, "refused": true}));
+}
+
 #[test]
 fn service_is_pending_until_synced_in_each_family() {
     let mut rig = Rig::new(&IpFamily::BOTH);
@@ -110,7 +162,7 @@ fn service_is_pending_until_synced_in_each_family() {
     rig.sync(&[IpFamily::V4], &["shop/web"]);
     let time = "2026-01-02T15:00:01.5Z";
     let applied = json!({"pending": false,
-        "inForce": {"resourceVersion": "7", "since": time, "lastChange": time}});
+        "applied": {"resourceVersion": "7", "since": time, "lastChange": time}});
     assert_eq!(rig.service("shop/web")["families"], json!({"IPv4": applied, "IPv6": waiting}));
 }
 
@@ -121,14 +173,14 @@ fn old_version_stays_applied_until_sync_succeeds() {
     let service = rig.service("shop/web");
     assert_eq!(service["resourceVersion"], "8");
     assert_eq!(service["families"]["IPv4"]["pending"], true);
-    assert_eq!(service["families"]["IPv4"]["inForce"]["resourceVersion"], "7");
+    assert_eq!(service["families"]["IPv4"]["applied"]["resourceVersion"], "7");
     // A second pending change does not make the first one the applied version.
     rig.change(ChangeKind::ServiceApplied([true, false]), "shop/web", 9, None);
-    assert_eq!(rig.service("shop/web")["families"]["IPv4"]["inForce"]["resourceVersion"], "7");
+    assert_eq!(rig.service("shop/web")["families"]["IPv4"]["applied"]["resourceVersion"], "7");
     rig.sync(&IpFamily::BOTH, &["shop/web"]);
     let time = "2026-01-02T15:00:02Z";
     let applied = json!({"pending": false,
-        "inForce": {"resourceVersion": "9", "since": time, "lastChange": time}});
+        "applied": {"resourceVersion": "9", "since": time, "lastChange": time}});
     assert_eq!(rig.service("shop/web")["families"], json!({"IPv4": applied}), "IPv6 port removed");
 }
 
@@ -142,7 +194,7 @@ fn endpoint_changes_keep_the_applied_version() {
     let (since, changed) = ("2026-01-02T15:00:01.5Z", "2026-01-02T15:00:02Z");
     assert_eq!(
         rig.service("shop/web")["families"]["IPv4"],
-        json!({"pending": false, "inForce": {"resourceVersion": "7", "since": since, "lastChange": changed}})
+        json!({"pending": false, "applied": {"resourceVersion": "7", "since": since, "lastChange": changed}})
     );
 }
 
@@ -236,7 +288,7 @@ fn slow_change_lists_time_of_each_stage() {
         "kind": "EndpointSlice", "event": "applied", "namespace": "shop", "name": "web", "resourceVersion": "12",
         "ipFamily": "IPv4",
         "triggered": "2026-01-02T15:00:04.5Z", "received": "2026-01-02T15:00:06.5Z",
-        "syncBegan": "2026-01-02T15:00:06.75Z", "inForce": "2026-01-02T15:00:07.25Z",
+        "syncBegan": "2026-01-02T15:00:06.75Z", "applied": "2026-01-02T15:00:07.25Z",
         "seconds": {"total": 2.75, "watch": 2.0, "queue": 0.25, "sync": 0.5, "kernel": 0.4},
     });
     assert_eq!(rig.slow(), [slow]);
@@ -257,7 +309,7 @@ fn controller_time_is_separate_if_write_time_is_known() {
             written: Some(wall - Duration::from_millis(written_before)),
         };
         let kind = ChangeKind::SliceApplied(IpFamily::V4);
-        rig.history.received(ObjectChange { kind, name: namespaced_name("shop/web"), origin });
+        rig.history.received(object_change(kind, "shop/web", origin));
         let applied = rig.sync(&[IpFamily::V4], &["shop/web"]).remove(0);
         (applied.api(), applied.watch(), applied.total())
     };
@@ -301,6 +353,63 @@ fn programming_time_is_measured_only_for_changes_with_effect() {
 }
 
 proptest! {
+    /// `/services` and `ferroute status --service` agree, also while something is refused or a sync has failed.
+    #[test]
+    fn services_page_equals_the_status_of_each_service(
+        steps in prop::collection::vec((0..8_u8, 0..3_u8, any::<[bool; 2]>()), 1..60),
+    ) {
+        let mut rig = Rig::new(&IpFamily::BOTH);
+        let mut tracker = Tracker::new(node("node-1"));
+        for (step, number, has_family) in steps {
+            let name = format!("shop/web-{number}");
+            let family = IpFamily::BOTH[usize::from(has_family[0])];
+            let origin = ChangeOrigin {
+                received: rig.now().instant,
+                version: ObjectVersion::default(),
+                trigger: None,
+                written: None,
+            };
+            let event = match step {
+                0 | 1 => {
+                    let [v4, v6] = [format!("10.96.0.{number}"), format!("fd00::{number}")];
+                    let service = service(&name).port("http", 80);
+                    let service = match has_family {
+                        [true, true] => service.cluster_ip(&v4).cluster_ip(&v6),
+                        [false, _] => service.cluster_ip(&v6),
+                        [_, false] => service.cluster_ip(&v4),
+                    };
+                    TrackerEvent::from_service(&service.build()).ok()
+                }
+                2 => Some(TrackerEvent::ServiceDeleted(namespaced_name(&name))),
+                3 => {
+                    let slice = slice(&format!("{name}-a"), &format!("web-{number}")).port("http", 80);
+                    TrackerEvent::from_slice(&slice.pod(pod("10.244.0.2")).build(), "node-1").ok()
+                }
+                4 => Some(TrackerEvent::SliceDeleted(namespaced_name(&format!("{name}-a")))),
+                _ => None,
+            };
+            match step {
+                5 => _ = rig.sync(&[family], &[&name]),
+                6 => _ = rig.sync_refusing(&[family], &[&name], &[(&name, has_family[1])]),
+                7 => rig.history.failed(family),
+                _ => {
+                    let event = event.expect("a valid object");
+                    rig.history.received(ObjectChange::from_event(&event, origin, &tracker).expect("a change"));
+                    tracker.apply(event);
+                }
+            }
+            let page = rig.services("");
+            for service in page["services"].as_array().unwrap() {
+                let name = namespaced_name(&format!("shop/{}", service["name"].as_str().unwrap()));
+                let ports = tracker.ports_of(&name);
+                let applied = rig.history.applied(&name, ports.map(|ports| [0, 1].map(|i| !ports[i].is_empty())));
+                let families: Vec<&Value> = service["families"].as_object().unwrap().values().collect();
+                let shows = |field: &str| families.iter().any(|family| family[field] == true);
+                prop_assert_eq!(applied, Applied { is_applied: !shows("pending"), is_refused: shows("refused") });
+            }
+        }
+    }
+
     /// Every change is applied once in each family that it affects, no pending change is reported as applied, and no
     /// state of a deleted Service remains.
     #[test]

@@ -102,7 +102,7 @@ impl FerrouteMetrics {
                 FAMILY,
             ),
             has_synced: registrar.gauges(
-                "ferroute_in_force",
+                "ferroute_applied",
                 "1 after the first successful sync since the start, else 0.",
                 FAMILY,
             ),

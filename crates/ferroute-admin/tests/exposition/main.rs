@@ -54,8 +54,19 @@ fn synced<'a>(report: Option<&'a SyncReport>, full: bool, changed: &'a BTreeSet<
     let ended = Moment { instant: Instant::now(), wall: time(2) };
     let conntrack = Some((Duration::from_micros(500), 7));
     let counts = ServicePortCounts { isolated: 2, limited: 1, no_local_internal: 3, no_local_external: 4 };
-    Synced { ended, took: Duration::from_millis(100), full, report, counts, changed, conntrack }
+    Synced {
+        ended,
+        took: Duration::from_millis(100),
+        full,
+        report,
+        counts,
+        changed,
+        refused: &NOTHING_REFUSED,
+        conntrack,
+    }
 }
+
+static NOTHING_REFUSED: BTreeMap<NamespacedName, bool> = BTreeMap::new();
 
 fn write_error() -> DataplaneError {
     DataplaneError::Write { rules: "IPv4 rules".to_owned(), source: "rejected".into() }
@@ -156,7 +167,9 @@ fn slow_change(metrics: &Metrics, family: IpFamily) {
         written: None,
     };
     let kind = ChangeKind::SliceApplied(family);
-    history.received(ObjectChange { kind, name: namespaced_name("shop/web"), origin });
+    let families = IpFamily::BOTH.map(|other| other == family);
+    let slice = Some(namespaced_name("shop/web-1"));
+    history.received(ObjectChange { kind, name: namespaced_name("shop/web"), families, slice, origin });
     history.sync_started(family, at(4).instant);
     let sync = Synced { ended: at(5), ..synced(None, false, &changed) };
     history.synced(family, &sync, |change| metrics.applied(change));
@@ -272,7 +285,7 @@ fn failure_counters_start_at_zero() {
         "kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family=\"IPv6\"} 0",
         "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"} 0",
         "kubeproxy_proxy_healthz_total{code=\"503\"} 0",
-        "ferroute_in_force{ip_family=\"IPv6\"} 0",
+        "ferroute_applied{ip_family=\"IPv6\"} 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

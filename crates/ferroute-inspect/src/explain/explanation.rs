@@ -115,7 +115,7 @@ pub struct ExplainedPort {
     #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
     pub unused_slices: Vec<UnusedSlice>,
     /// Its rules and connections in the kernel, if they could be read.
-    #[serde(rename = "inForce", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "applied", skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelState>,
 }
 

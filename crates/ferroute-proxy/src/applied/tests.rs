@@ -1,15 +1,22 @@
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use ferroute_admin::history::ChangeOrigin;
-use ferroute_admin::history::ServicePortCounts;
+use ferroute_admin::{
+    history::{ChangeOrigin, ServicePortCounts},
+    metrics::Metrics,
+};
 use ferroute_core::{
-    Changes, Dataplane, NodeView, Rejection, ServiceTable, SyncReport,
+    Changes, Dataplane, DataplaneError, IpFamily, NodeView, ServiceTable, SyncReport,
     parse::ObjectVersion,
-    testing::{self, namespaced_name, pod, port_name},
+    testing::{self, namespaced_name, pod},
+    tracker::TrackerEvent,
 };
 
 use super::*;
-use crate::sync::FamilyOutcome;
+use crate::{
+    observer::FamilySynced,
+    status::MetricsObserver,
+    sync::{Change, FamilyOutcome},
+};
 
 /// A dataplane that is only looked at.
 struct NoDataplane;
@@ -32,20 +39,22 @@ impl Dataplane for NoDataplane {
 struct Rig {
     tracker: Tracker,
     observer: VersionsObserver,
+    metrics: MetricsObserver,
 }
 
 impl Rig {
     fn new() -> Self {
         let node = NodeView { name: "node-1".to_owned(), ..NodeView::default() };
-        let mut rig = Self { tracker: Tracker::new(node), observer: VersionsObserver::default() };
-        rig.observer.on_start(&[IpFamily::V4]);
-        rig
+        let history = Arc::new(History::new(SystemTime::now(), false));
+        let mut metrics = MetricsObserver::new(Arc::new(Metrics::new(&[])), Arc::clone(&history));
+        metrics.on_start(&[IpFamily::V4]);
+        Self { tracker: Tracker::new(node), observer: VersionsObserver::new(history), metrics }
     }
 
     fn apply(&mut self, event: TrackerEvent, version: u64) {
         let version = ObjectVersion { resource: Some(version), generation: None };
         let origin = ChangeOrigin { received: Instant::now(), version, trigger: None, written: None };
-        self.observer.on_change(&Change::Desired(event.clone(), origin), &self.tracker);
+        self.metrics.on_change(&Change::Desired(event.clone(), origin), &self.tracker);
         self.tracker.apply(event);
     }
 
@@ -59,13 +68,12 @@ impl Rig {
         self.apply(TrackerEvent::from_slice(&slice, "node-1").unwrap(), version);
     }
 
-    fn sync(&mut self, rejected: &[&str], isolated: usize) {
+    fn sync(&mut self, refused: &[&str]) {
         let changes = self.tracker.update(IpFamily::V4);
-        let rejection = |name: &&str| Rejection { service_port: port_name(name), error: "rejected".to_owned() };
-        let report = SyncReport { rejected: rejected.iter().map(rejection).collect(), ..SyncReport::default() };
         let outcome = FamilyOutcome {
-            report: Some(report),
-            counts: ServicePortCounts { isolated, ..ServicePortCounts::default() },
+            report: Some(SyncReport::default()),
+            counts: ServicePortCounts::default(),
+            refused: refused.iter().map(|name| (namespaced_name(name), false)).collect(),
             changes,
             conntrack_deleted: 0,
             conntrack_took: None,
@@ -74,7 +82,7 @@ impl Rig {
         };
         let table = self.tracker.table(IpFamily::V4);
         let dataplane = &NoDataplane;
-        self.observer.on_synced(&FamilySynced { table, outcome: &outcome, host_addresses: &[], dataplane });
+        self.metrics.on_synced(&FamilySynced { table, outcome: &outcome, host_addresses: &[], dataplane });
     }
 
     /// Returns the response to a request for `shop/web`.
@@ -84,28 +92,28 @@ impl Rig {
         response.try_recv().expect("a response")
     }
 
-    fn is_in_force(&mut self) -> bool {
-        self.web().in_force
+    fn is_applied(&mut self) -> bool {
+        self.web().applied
     }
 }
 
 #[test]
-fn versions_are_in_force_after_the_sync_that_follows_them() {
+fn versions_are_applied_after_the_sync_that_follows_them() {
     let mut rig = Rig::new();
     rig.service("shop/web", 7);
     rig.slice("shop/web-1", 8);
     let slices = BTreeMap::from([("web-1".to_owned(), Some(8))]);
-    assert_eq!(rig.web(), ServiceVersions { in_force: false, service: Some(7), slices: slices.clone() });
-    rig.sync(&[], 0);
-    assert_eq!(rig.web(), ServiceVersions { in_force: true, service: Some(7), slices });
+    assert_eq!(rig.web(), ServiceVersions { applied: false, refused: false, service: Some(7), slices: slices.clone() });
+    rig.sync(&[]);
+    assert_eq!(rig.web(), ServiceVersions { applied: true, refused: false, service: Some(7), slices });
     rig.slice("shop/web-1", 9);
-    assert!(!rig.is_in_force());
-    rig.sync(&[], 0);
+    assert!(!rig.is_applied());
+    rig.sync(&[]);
     assert_eq!(rig.web().slices["web-1"], Some(9));
-    assert!(rig.is_in_force());
+    assert!(rig.is_applied());
     // Changes of other Services do not matter.
     rig.service("shop/cart", 10);
-    assert!(rig.is_in_force());
+    assert!(rig.is_applied());
 }
 
 #[test]
@@ -113,37 +121,40 @@ fn deletions_are_pending_until_they_are_applied() {
     let mut rig = Rig::new();
     rig.service("shop/web", 7);
     rig.slice("shop/web-1", 8);
-    rig.sync(&[], 0);
+    rig.sync(&[]);
     rig.apply(TrackerEvent::SliceDeleted(namespaced_name("shop/web-1")), 9);
-    assert_eq!(rig.web(), ServiceVersions { in_force: false, service: Some(7), slices: BTreeMap::new() });
-    rig.sync(&[], 0);
-    assert!(rig.is_in_force());
+    assert_eq!(
+        rig.web(),
+        ServiceVersions { applied: false, refused: false, service: Some(7), slices: BTreeMap::new() }
+    );
+    rig.sync(&[]);
+    assert!(rig.is_applied());
     rig.apply(TrackerEvent::ServiceDeleted(namespaced_name("shop/web")), 10);
-    rig.sync(&[], 0);
-    assert_eq!(rig.web(), ServiceVersions { in_force: true, service: None, slices: BTreeMap::new() });
-    assert!(rig.observer.versions.is_empty());
+    rig.sync(&[]);
+    assert_eq!(rig.web(), ServiceVersions { applied: true, refused: false, service: None, slices: BTreeMap::new() });
+    assert_eq!(rig.web().slices, BTreeMap::new());
 }
 
 #[test]
-fn nothing_is_in_force_between_a_failure_and_the_next_success() {
+fn nothing_is_applied_between_a_failure_and_the_next_success() {
     let mut rig = Rig::new();
     rig.service("shop/web", 7);
-    rig.sync(&[], 0);
+    rig.sync(&[]);
     let failure = DataplaneError::Write { rules: "IPv4 rules".to_owned(), source: "no memory".into() };
-    rig.observer.on_failure(IpFamily::V4, &failure);
-    assert!(!rig.is_in_force());
-    rig.sync(&[], 0);
-    assert!(rig.is_in_force());
+    rig.metrics.on_failure(IpFamily::V4, &failure);
+    assert!(!rig.is_applied());
+    rig.sync(&[]);
+    assert!(rig.is_applied());
 }
 
 #[test]
-fn rejected_services_are_not_in_force() {
+fn refused_services_are_not_applied() {
     let mut rig = Rig::new();
     rig.service("shop/web", 7);
-    rig.sync(&["shop/web:http"], 1);
-    assert!(!rig.is_in_force());
-    rig.sync(&[], 1);
-    assert!(!rig.is_in_force());
-    rig.sync(&[], 0);
-    assert!(rig.is_in_force());
+    rig.sync(&["shop/web"]);
+    assert_eq!((rig.web().applied, rig.web().refused), (false, true));
+    rig.sync(&["shop/web", "shop/cart"]);
+    assert!(!rig.is_applied());
+    rig.sync(&["shop/cart"]);
+    assert_eq!((rig.web().applied, rig.web().refused), (true, false));
 }

@@ -109,7 +109,7 @@ pub enum Outcome {
     /// Nothing had changed for this IP family.
     Unchanged,
     /// The sync succeeded.
-    #[serde(rename = "inForce")]
+    #[serde(rename = "applied")]
     Synced {
         /// Number of changed Services.
         services: usize,

@@ -1,7 +1,7 @@
 //! Syncs of one IP family: rules, then stale conntrack entries.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::history::ServicePortCounts;
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, Rejection, ServicePortEntry,
+    Changes, Dataplane, DataplaneError, IpFamily, NamespacedName, Protocol, ProxySettings, Rejection, ServicePortEntry,
     ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
 };
 use ferroute_host::conntrack;
@@ -61,8 +61,8 @@ pub(crate) struct FamilySync {
     /// Service ports whose rules the kernel refuses.
     isolation: Isolation,
     no_local: NoLocalEndpoints,
-    /// Number of service ports that the mode has no numbers for.
-    unserved: usize,
+    /// Service ports that the mode has no numbers for.
+    unserved: BTreeSet<ServicePortName>,
     /// Conntrack entries to delete after the next successful sync.
     stale: StaleConntrackEntries,
 }
@@ -74,6 +74,9 @@ pub struct FamilyOutcome {
     pub report: Option<SyncReport>,
     /// Numbers of service ports.
     pub counts: ServicePortCounts,
+    /// Services with a service port that the kernel refuses or that the mode has no number for, and whether any rules of
+    /// them are active.
+    pub refused: BTreeMap<NamespacedName, bool>,
     /// The changes since the last sync. After a full sync, [`Changes::previous`] lacks new service ports, see
     /// [`Tracker::update_for_resync`].
     pub changes: Changes,
@@ -97,7 +100,7 @@ impl FamilySync {
             needs_resync: true,
             isolation: Isolation::default(),
             no_local: NoLocalEndpoints::default(),
-            unserved: 0,
+            unserved: BTreeSet::new(),
             stale: StaleConntrackEntries::default(),
         }
     }
@@ -168,10 +171,11 @@ impl FamilySync {
         self.needs_resync = false;
         let counts = ServicePortCounts {
             isolated: self.isolation.len(),
-            limited: self.unserved + table.excess.len(),
+            limited: self.unserved.len() + table.excess.len(),
             no_local_internal: self.no_local.internal,
             no_local_external: self.no_local.external,
         };
+        let refused = self.refused(table);
         let conntrack_start = (!self.stale.is_empty()).then(Instant::now);
         let (conntrack_deleted, conntrack_error) =
             match self.delete_stale(table, conntrack, host_addresses, relay_ports) {
@@ -180,7 +184,7 @@ impl FamilySync {
             };
         let conntrack_took = conntrack_start.map(|start| start.elapsed());
         let took = start.elapsed();
-        Ok(FamilyOutcome { report, counts, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
+        Ok(FamilyOutcome { report, counts, refused, changes, conntrack_deleted, conntrack_took, conntrack_error, took })
     }
 
     /// Writes the changes, except those of service ports that the kernel rejects, and retries these alone when it is time.
@@ -206,9 +210,15 @@ impl FamilySync {
             }
         }
         if let Some(report) = &report {
-            self.unserved = report.unserved.len();
+            self.unserved.clone_from(&report.unserved);
         }
         Ok(report)
+    }
+
+    fn refused(&self, table: &ServiceTable) -> BTreeMap<NamespacedName, bool> {
+        let has_rules = |name| !self.unserved.contains(name) && self.isolation.has_accepted_rules(name) != Some(false);
+        let refused = self.isolation.names().chain(&self.unserved).map(|name| &name.service);
+        refused.map(|name| (name.clone(), table.ports_of(name).any(|(port, _)| has_rules(port)))).collect()
     }
 
     fn sync_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {

@@ -35,6 +35,11 @@ impl Isolation {
         self.ports.len()
     }
 
+    /// Returns the service ports that are set aside.
+    pub(super) fn names(&self) -> impl Iterator<Item = &ServicePortName> {
+        self.ports.keys()
+    }
+
     /// Reports whether a service port is set aside, and has rules of an earlier version.
     pub(super) fn has_accepted_rules(&self, name: &ServicePortName) -> Option<bool> {
         self.ports.get(name).map(|port| port.accepted.is_some())

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &StatusArgs, out: &mut impl Write) -> anyhow::Result<Exi
         Some((namespace, name)) => {
             let versions = request_versions(&NamespacedName::new(namespace, name))?;
             args.output.write(out, &versions, |text| write_versions_into(text, &versions))?;
-            versions.in_force && versions.service.is_some()
+            versions.applied && versions.service.is_some()
         }
         None => {
             let status = request_status()?;
@@ -57,9 +57,14 @@ fn write_status_into(out: &mut String, status: &NodeStatus) -> fmt::Result {
 }
 
 fn write_versions_into(out: &mut String, versions: &ServiceVersions) -> fmt::Result {
-    let ServiceVersions { in_force, service, slices } = versions;
+    let ServiceVersions { applied, refused, service, slices } = versions;
     let text = |version: &Option<u64>| version.map_or("unknown".to_owned(), |version| version.to_string());
-    writeln!(out, "in force:   {}", if *in_force { "yes" } else { "no" })?;
+    let applied = match (applied, refused) {
+        (true, _) => "yes",
+        (false, false) => "no",
+        (false, true) => "no: the kernel refuses rules of the Service, or a limit is exceeded",
+    };
+    writeln!(out, "applied:    {applied}")?;
     writeln!(out, "Service:    {}", text(service))?;
     for (name, version) in slices {
         writeln!(out, "slice:      {name} {}", text(version))?;

@@ -76,7 +76,7 @@ fn json(case: &Case, path: &str) -> Value {
 fn metrics_follow_changes(mode: Mode) {
     let case = Case::new(mode, &web(&[0]));
     let first = Metrics::read_from(&case);
-    assert_eq!(first.get("ferroute_in_force{ip_family=\"IPv6\"}"), 1.0);
+    assert_eq!(first.get("ferroute_applied{ip_family=\"IPv6\"}"), 1.0);
     assert!(first.syncs("full_") >= 1.0);
     assert_eq!(first.get("kubeproxy_sync_proxy_rules_endpoint_changes_total"), 2.0, "one slice per IP family");
 
@@ -149,7 +149,7 @@ fn receipts_and_changes_describe_services(mode: Mode) {
     let case = Case { proxy, files, cluster, mode };
     let receipt = || json(&case, "/services?namespace=default&name=web")["services"][0].clone();
     let last_change =
-        |receipt: &Value| receipt["families"]["IPv4"]["inForce"]["lastChange"].as_str().map(str::to_owned);
+        |receipt: &Value| receipt["families"]["IPv4"]["applied"]["lastChange"].as_str().map(str::to_owned);
     let first = receipt();
     assert_eq!(first["families"]["IPv6"]["pending"], false, "{first}");
     let since = last_change(&first).unwrap();

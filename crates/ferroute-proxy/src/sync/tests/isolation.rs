@@ -1,10 +1,18 @@
 //! Service ports whose rules are refused.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
 
+use ferroute_admin::{
+    history::{Applied, History},
+    metrics::Metrics,
+};
 use ferroute_core::{Rejection, ServicePortName};
 
 use super::*;
+use crate::status::MetricsObserver;
 
 /// How a mode reports a service port whose rules are refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +33,7 @@ struct PickyDataplane {
     /// The endpoints of all service ports that have rules.
     applied: Arc<Mutex<BTreeMap<ServicePortName, Vec<String>>>>,
     attempts: Arc<Mutex<usize>>,
+    history: Arc<History>,
 }
 
 impl PickyDataplane {
@@ -89,9 +98,11 @@ fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Cha
         refusals: Arc::new(Mutex::new(refusals)),
         applied: Arc::default(),
         attempts: Arc::default(),
+        history: Arc::new(History::new(SystemTime::now(), true)),
     };
+    let metrics = MetricsObserver::new(Arc::new(Metrics::new(&[])), Arc::clone(&dataplane.history));
     let sync = SyncLoop::new(
-        ObservedTracker::new(Tracker::new(node("node-1")), Vec::new()),
+        ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(metrics)]),
         vec![FamilySync::new(IpFamily::V4, Box::new(dataplane.clone()), ProxySettings::default())],
         Vec::new(),
         Box::new(FakeConntrack { journal: Journal::default(), entries: Vec::new() }),
@@ -110,7 +121,16 @@ fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Cha
 }
 
 async fn check(style: Style) {
-    let (PickyDataplane { refused, applied, attempts, .. }, changes) = start(style, usize::MAX);
+    let (PickyDataplane { refused, applied, attempts, history, .. }, changes) = start(style, usize::MAX);
+    // Whether each Service is applied, and whether it is refused.
+    let states = || {
+        ["cart", "evil", "web"].map(|name| {
+            let Applied { is_applied, is_refused } =
+                history.applied(&namespaced_name(&format!("shop/{name}")), Some([true, false]));
+            (is_applied, is_refused)
+        })
+    };
+    let (accepted, rejected) = ((true, false), (false, true));
     let after = async |time: u64, batch: Vec<Change>| {
         changes.send(batch).await.unwrap();
         tokio::time::sleep(Duration::from_secs(time)).await;
@@ -130,12 +150,15 @@ async fn check(style: Style) {
     first.extend([service_of("evil", "10.96.0.1"), service_of("web", "10.96.0.2"), service_of("cart", "10.96.0.3")]);
     first.push(Change::Synced);
     assert_eq!(after(3, first).await, rules(&[("cart", "10.0.0.2"), ("web", "10.0.0.1")]), "{style:?}");
+    assert_eq!(states(), [accepted, rejected, accepted], "{style:?}");
     // Another one is refused after a change: its last rules stay, and others are still updated.
     let changed = vec![slice_of("web", &["10.0.0.66"]), slice_of("cart", &["10.0.0.3"])];
     assert_eq!(after(3, changed).await, rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.1")]), "{style:?}");
+    assert_eq!(states(), [accepted, rejected, rejected], "{style:?}");
     // It is retried soon after it was changed.
     let expected = rules(&[("cart", "10.0.0.3"), ("web", "10.0.0.4")]);
     assert_eq!(after(3, vec![slice_of("web", &["10.0.0.4"])]).await, expected, "{style:?}");
+    assert_eq!(states(), [accepted, rejected, accepted], "{style:?}");
     // The other one is retried now and then, until it is accepted.
     *attempts.lock().unwrap() = 0;
     assert_eq!(after(3600, vec![]).await, expected, "{style:?}");
@@ -143,6 +166,7 @@ async fn check(style: Style) {
     *refused.lock().unwrap() = "";
     let all = rules(&[("cart", "10.0.0.3"), ("evil", "10.0.0.66"), ("web", "10.0.0.4")]);
     assert_eq!(after(1200, vec![]).await, all, "{style:?}");
+    assert_eq!(states(), [accepted; 3], "{style:?}");
     // A removed service port is removed.
     *refused.lock().unwrap() = "10.0.0.66";
     after(3, vec![slice_of("web", &["10.0.0.66"])]).await;
