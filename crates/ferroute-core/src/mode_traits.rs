@@ -79,6 +79,17 @@ pub enum Unserved {
     Dropped,
 }
 
+impl Unserved {
+    /// Returns the value as a participle.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Routed => "routed",
+            Self::Rejected => "rejected",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
 impl ModeTraits {
     /// kube-proxy's iptables mode.
     pub const IPTABLES: Self = Self {

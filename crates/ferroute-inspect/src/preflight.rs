@@ -7,7 +7,8 @@
 //!   KernelSnapshot: rules of other programs -'
 //! ```
 //!
-//! All differences are intended, and kube-proxy has them as well.
+//! What happens to connections is compared by [`forwarding`](ferroute_core::forwarding()) of both modes, Service by Service. All
+//! differences are intended, and kube-proxy has them as well.
 
 mod difference;
 mod notice;

@@ -1,11 +1,16 @@
 //! The differences in behaviour between modes. Pure.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ferroute_config::ModeName;
 use ferroute_core::{
-    IpFamily, NodePortMatch, Protocol, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable,
+    Client, FamilySettings, IpFamily, ModeTraits, NodePortMatch, Outcome, PortForwarding, ProxySettings, Refusal,
+    ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, TrafficPolicy, forwarding,
 };
+use ferroute_proxy::modes::REGISTRY;
 use serde::{Serialize, Serializer};
 
 use super::KernelSnapshot;
@@ -18,8 +23,8 @@ pub(super) struct Side<'a> {
 }
 
 impl Side<'_> {
-    fn serves_node_ports_on_localhost(&self, family: IpFamily) -> bool {
-        self.mode != ModeName::IPVS && self.settings.localhost_node_ports(family)
+    fn traits(&self) -> &'static ModeTraits {
+        REGISTRY.active(self.mode).traits()
     }
 }
 
@@ -57,7 +62,7 @@ pub struct Difference {
 }
 
 /// The kind of a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Node ports on 127.0.0.1.
     LocalhostNodePorts,
@@ -69,12 +74,16 @@ pub enum Kind {
     OpenConnections,
     /// Service addresses as addresses of the host.
     ServiceAddresses,
-    /// External addresses with traffic policy Local.
+    /// The endpoints of traffic policy Local.
     LocalPolicy,
     /// The source address that endpoints see.
     SourceAddresses,
-    /// Services whose protocol the mode does not support.
+    /// Services whose protocol a mode does not support.
     Protocols,
+    /// Connections of the node itself to Services without endpoints.
+    OwnConnections,
+    /// Source ranges of load balancers.
+    SourceRanges,
     /// Ports that a Service does not have.
     UnknownPorts,
     /// Unassigned addresses.
@@ -99,6 +108,8 @@ impl Kind {
             Self::LocalPolicy => "localPolicy",
             Self::SourceAddresses => "sourceAddresses",
             Self::Protocols => "protocols",
+            Self::OwnConnections => "ownConnections",
+            Self::SourceRanges => "sourceRanges",
             Self::UnknownPorts => "unknownPorts",
             Self::UnknownAddresses => "unknownAddresses",
             Self::ForwardedTraffic => "forwardedTraffic",
@@ -123,8 +134,8 @@ pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     differences.extend(switch.localhost_node_ports());
     differences.extend(switch.node_port_addresses());
     differences.extend(switch.affinity());
-    differences.extend(switch.virtual_servers());
-    differences.extend(switch.userspace());
+    differences.extend(switch.outcomes());
+    differences.extend(switch.remains());
     differences.extend(switch.unknown_destinations());
     differences.extend(switch.firewall());
     differences.extend(switch.foreign_rules());
@@ -154,12 +165,18 @@ impl Switch<'_> {
         names.into_iter().map(str::to_owned).collect()
     }
 
+    /// Returns the settings of both modes.
+    fn settings(&self) -> [FamilySettings; 2] {
+        [self.from, self.to]
+            .map(|side| FamilySettings::new(side.settings, self.table, side.traits(), self.host_addresses))
+    }
+
     fn with_node_ports(&self) -> Vec<String> {
         self.services(|entry| entry.service.node_port.is_some())
     }
 
     fn localhost_node_ports(&self) -> Option<Difference> {
-        let [before, after] = [self.from, self.to].map(|side| side.serves_node_ports_on_localhost(self.family()));
+        let [before, after] = self.settings().map(|settings| settings.localhost_node_ports);
         let services = self.with_node_ports();
         if before == after || services.is_empty() {
             return None;
@@ -178,9 +195,7 @@ impl Switch<'_> {
     }
 
     fn node_port_addresses(&self) -> Option<Difference> {
-        let family = self.family();
-        let matched = |side: Side<'_>| side.settings.node_ports(family, &self.table.node, self.host_addresses);
-        let (before, after) = (matched(self.from), matched(self.to));
+        let [before, after] = self.settings().map(|settings| settings.node_ports);
         let services = self.with_node_ports();
         if before == after || services.is_empty() {
             return None;
@@ -224,74 +239,83 @@ impl Switch<'_> {
         (!services.is_empty()).then(|| Difference { services, ..self.difference(Kind::Affinity, summary) })
     }
 
-    fn virtual_servers(&self) -> Vec<Difference> {
-        if self.from.mode != ModeName::IPVS && self.to.mode == ModeName::IPVS {
-            let addresses = "Service addresses become addresses of this host: they respond to ping, and connections to \
-                             ports that no Service has are rejected";
-            let mut differences = vec![self.difference(Kind::ServiceAddresses, addresses)];
-            let services =
-                self.services(|entry| entry.service.external_local() && entry.service.externally_accessible());
-            let summary = "connections of pods and of the node to external addresses with traffic policy Local use only \
-                           endpoints on this node, if there are any";
-            if !services.is_empty() {
-                differences.push(Difference { services, ..self.difference(Kind::LocalPolicy, summary) });
+    /// Returns the differences between what the modes do with connections to each Service, the affected Services of each.
+    fn outcomes(&self) -> Vec<Difference> {
+        let settings = self.settings();
+        let mut services: BTreeMap<(Kind, &'static str), BTreeSet<&str>> = BTreeMap::new();
+        for (name, entry) in &self.table.entries {
+            let of = |side: Side<'_>, settings| forwarding(self.table, name, entry, settings, side.traits());
+            let (before, after) = (of(self.from, &settings[0]), of(self.to, &settings[1]));
+            let mut add = |difference: Option<(Kind, &'static str)>| {
+                services.entry(difference?).or_default().insert(name.service.as_str());
+                Some(())
+            };
+            for (kind, frontend) in entry.service.frontends(name.protocol) {
+                for client in Client::ALL {
+                    add(outcome_difference(before.outcome(kind, client), after.outcome(kind, client), client));
+                }
+                let excluded = |side: &PortForwarding<'_>| {
+                    side.is_restricted(kind, frontend)
+                        && Client::ALL.map(|client| side.outcome_outside_source_ranges(kind, client))
+                            == Client::ALL.map(|_| Outcome::Drop(Refusal::SourceRanges))
+                };
+                add(match (excluded(&before), excluded(&after)) {
+                    (false, true) => Some((Kind::SourceRanges, "clients outside of the source ranges are dropped")),
+                    (true, false) => {
+                        Some((Kind::SourceRanges, "some clients outside of the source ranges are not dropped"))
+                    }
+                    _ => None,
+                });
             }
-            return differences;
         }
-        if self.from.mode != ModeName::IPVS || self.to.mode == ModeName::IPVS {
-            return Vec::new();
-        }
-        let open = "virtual servers remain until their open connections have ended, which is checked every hour; new \
-                    connections do not use them";
-        let addresses = "when the virtual servers have been removed, Service addresses are no longer addresses of this \
-                         host and do not respond to ping";
-        vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::ServiceAddresses, addresses)]
+        let difference = |((kind, summary), services): ((Kind, &'static str), BTreeSet<&str>)| Difference {
+            services: services.into_iter().map(str::to_owned).collect(),
+            ..self.difference(kind, summary)
+        };
+        services.into_iter().map(difference).collect()
     }
 
-    /// Returns the differences of a process that relays connections.
-    fn userspace(&self) -> Vec<Difference> {
-        match (self.from.mode, self.to.mode) {
-            (ModeName::USERSPACE, _) => {
-                let open = "open connections continue in the process that relays them, for ten minutes at most";
-                let addresses = "endpoints see the addresses of clients again, unless these are masqueraded";
-                vec![self.difference(Kind::OpenConnections, open), self.difference(Kind::SourceAddresses, addresses)]
-            }
-            (_, ModeName::USERSPACE) => {
-                let addresses = "endpoints see the address of this node as the source of all connections";
-                let mut differences = vec![self.difference(Kind::SourceAddresses, addresses)];
-                let sctp = self.table.entries.keys().filter(|name| name.protocol == Protocol::Sctp);
-                let services: BTreeSet<String> = sctp.map(|name| name.service.to_string()).collect();
-                if !services.is_empty() {
-                    let services = services.into_iter().collect();
-                    let summary = "connections by SCTP are rejected";
-                    differences.push(Difference { services, ..self.difference(Kind::Protocols, summary) });
-                }
-                differences
-            }
-            _ => Vec::new(),
+    /// Returns what the old mode leaves behind for open connections, and whether Service addresses are the host's.
+    fn remains(&self) -> Vec<Difference> {
+        let mut differences = Vec::new();
+        let [before, after] = [self.from, self.to].map(|side| side.traits().binds_service_addresses);
+        if before && !after {
+            let open = "virtual servers remain until their open connections have ended, which is checked every hour; new \
+                        connections do not use them";
+            let addresses = "when the virtual servers have been removed, Service addresses are no longer addresses of \
+                             this host and do not respond to ping";
+            differences.push(self.difference(Kind::OpenConnections, open));
+            differences.push(self.difference(Kind::ServiceAddresses, addresses));
         }
+        if after && !before {
+            let addresses = "Service addresses become addresses of this host: they respond to ping, and connections to \
+                             ports that no Service has are rejected";
+            differences.push(self.difference(Kind::ServiceAddresses, addresses));
+        }
+        if self.from.traits().sources == Sources::Node {
+            let open = "open connections continue in the process that relays them, for ten minutes at most";
+            differences.push(self.difference(Kind::OpenConnections, open));
+        }
+        differences
     }
 
     /// Returns the differences for packets to unknown ports and unassigned cluster IPs.
     fn unknown_destinations(&self) -> Vec<Difference> {
-        let (ports, addresses) = match (self.from.mode, self.to.mode) {
-            (ModeName::IPTABLES, ModeName::NFTABLES) => (
-                "connections to unknown ports of cluster IPs are rejected instead of routed",
-                "are dropped instead of routed",
-            ),
-            (ModeName::NFTABLES, ModeName::IPTABLES) => (
-                "connections to unknown ports of cluster IPs are routed instead of rejected",
-                "are routed instead of dropped",
-            ),
-            _ => return Vec::new(),
-        };
+        let [before, after] = [self.from, self.to].map(|side| side.traits());
         let mut differences = Vec::new();
-        if !self.table.entries.is_empty() {
-            differences.push(self.difference(Kind::UnknownPorts, ports));
+        // Where Service addresses are the host's, the difference says so.
+        let is_same = before.unknown_ports == after.unknown_ports
+            || before.binds_service_addresses != after.binds_service_addresses;
+        if !is_same && !self.table.entries.is_empty() {
+            let (after, before) = (after.unknown_ports.as_str(), before.unknown_ports.as_str());
+            let summary = format!("connections to unknown ports of cluster IPs are {after} instead of {before}");
+            differences.push(self.difference(Kind::UnknownPorts, summary));
         }
-        if !self.table.service_cidrs.is_empty() {
+        if before.unassigned_addresses != after.unassigned_addresses && !self.table.service_cidrs.is_empty() {
             let networks: Vec<String> = self.table.service_cidrs.iter().map(ToString::to_string).collect();
-            let summary = format!("packets to unassigned addresses in {} {addresses}", networks.join(", "));
+            let (after, before) = (after.unassigned_addresses.as_str(), before.unassigned_addresses.as_str());
+            let networks = networks.join(", ");
+            let summary = format!("packets to unassigned addresses in {networks} are {after} instead of {before}");
             differences.push(self.difference(Kind::UnknownAddresses, summary));
         }
         differences
@@ -300,7 +324,7 @@ impl Switch<'_> {
     /// Returns the differences for traffic of Services that only the proxy's accept rules let through a firewall. In
     /// nftables, a table cannot accept packets that another table drops.
     fn firewall(&self) -> Vec<Difference> {
-        if self.to.mode != ModeName::NFTABLES {
+        if self.to.traits().accepts_in_firewalls {
             return Vec::new();
         }
         let mut differences = Vec::new();
@@ -330,13 +354,72 @@ impl Switch<'_> {
     fn foreign_rules(&self) -> Option<Difference> {
         let references = self.kernel.references.iter().filter(|(family, _)| *family == self.family());
         let rules: Vec<String> = references.map(|(_, rule)| rule.clone()).collect();
-        if rules.is_empty() || self.from.mode == ModeName::NFTABLES {
+        if rules.is_empty() || !self.from.traits().accepts_in_firewalls {
             return None;
         }
         let summary = "rules of other programs in, or with jumps to, chains of the proxy have no effect";
         let remedy = "configure these programs not to use chains of kube-proxy".to_owned();
         Some(Difference { remedy: Some(remedy), rules, ..self.difference(Kind::ForeignRules, summary) })
     }
+}
+
+/// Returns the difference between what two modes do with a connection of a class of clients.
+fn outcome_difference(before: Outcome, after: Outcome, client: Client) -> Option<(Kind, &'static str)> {
+    use Outcome::{Drop, Forward, NotOurs, Reject};
+    use Refusal::{NoEndpoints, NoLocalEndpoints, UnsupportedProtocol};
+    if before == after {
+        return None;
+    }
+    Some(match (before, after) {
+        (_, Reject(UnsupportedProtocol)) => (Kind::Protocols, "connections by this protocol are rejected"),
+        (Reject(UnsupportedProtocol), _) => (Kind::Protocols, "connections by this protocol are no longer rejected"),
+        (NotOurs, Reject(NoEndpoints)) => {
+            (Kind::OwnConnections, "the node's own connections to external addresses without endpoints are rejected")
+        }
+        (Reject(NoEndpoints), NotOurs) => (
+            Kind::OwnConnections,
+            "the node's own connections to external addresses without endpoints leave the node instead of being rejected",
+        ),
+        (Drop(NoLocalEndpoints), Forward(_)) => (
+            Kind::LocalPolicy,
+            "connections with traffic policy Local use endpoints of other nodes if there are none on this node; they were \
+             dropped",
+        ),
+        (Forward(_), Drop(NoLocalEndpoints)) => (
+            Kind::LocalPolicy,
+            "connections with traffic policy Local are dropped if there are no endpoints on this node; they used those of \
+             other nodes",
+        ),
+        (Drop(NoLocalEndpoints), Reject(_)) => (
+            Kind::LocalPolicy,
+            "connections with traffic policy Local are rejected instead of dropped if there are no endpoints on this node",
+        ),
+        (Reject(_), Drop(NoLocalEndpoints)) => (
+            Kind::LocalPolicy,
+            "connections with traffic policy Local are dropped instead of rejected if there are no endpoints on this node",
+        ),
+        (Forward(before), Forward(after)) if before.list != after.list => match after.list {
+            TrafficPolicy::Local => (
+                Kind::LocalPolicy,
+                "connections of pods and of the node to external addresses with traffic policy Local use only endpoints on \
+                 this node, if there are any",
+            ),
+            TrafficPolicy::Cluster => (
+                Kind::LocalPolicy,
+                "connections of pods and of the node to external addresses with traffic policy Local use all endpoints",
+            ),
+        },
+        // The node's own connections have one of its addresses in any case.
+        (Forward(_), Forward(_)) if client == Client::Node => return None,
+        (Forward(_), Forward(after)) => match after.source {
+            SourceAddress::Node => {
+                (Kind::SourceAddresses, "endpoints see the address of this node as the source, instead of the client's")
+            }
+            SourceAddress::Kept => (Kind::SourceAddresses, "endpoints see the addresses of clients again"),
+        },
+        // Traits have no such pair; the test over all pairs of modes would show it.
+        _ => (Kind::LocalPolicy, "connections have another outcome"),
+    })
 }
 
 #[cfg(test)]

@@ -88,6 +88,69 @@ fn switches_to_and_from_userspace_name_the_source_address() {
     assert_eq!(kinds(ModeName::IPTABLES, ModeName::NFTABLES), [false; 3]);
 }
 
+/// Returns the differences of a switch that name Services, by kind, for a Service with both policies Local and an endpoint on
+/// another node, one without endpoints, and one with SCTP.
+fn services_by_kind(from: ModeName, to: ModeName) -> Vec<(Kind, Vec<String>)> {
+    let table = Cluster::new("node-1")
+        .service(
+            service("shop/local")
+                .cluster_ip("10.96.0.1")
+                .port("", 80)
+                .external_ip("198.51.100.1")
+                .external_local()
+                .with(|service| service.spec.internal_traffic_policy = Some("Local".to_owned())),
+        )
+        .slice(slice("shop/local-a", "local").port("", 8080).pod("10.244.1.2"))
+        .service(service("shop/empty").cluster_ip("10.96.0.2").port("", 80).external_ip("198.51.100.2"))
+        .service(
+            service("shop/sctp")
+                .cluster_ip("10.96.0.3")
+                .port("", 80)
+                .with(|service| service.spec.ports[0].protocol = Some("SCTP".to_owned())),
+        )
+        .slice(
+            slice("shop/sctp-a", "sctp")
+                .port("", 80)
+                .with(|slice| slice.ports[0].protocol = Some("SCTP".to_owned()))
+                .pod("10.244.1.3"),
+        )
+        .table(IpFamily::V4);
+    let config = KubeProxyConfiguration::default().defaulted();
+    let settings = [from, to].map(|mode| crate::preflight::resolve_for(&config, mode).unwrap().settings);
+    let side = |mode, i: usize| Side { mode, settings: &settings[i] };
+    let kernel = KernelSnapshot::default();
+    let switch = Switch { from: side(from, 0), to: side(to, 1), table: &table, host_addresses: &[], kernel: &kernel };
+    let with_services = differences(&switch).into_iter().filter(|difference| !difference.services.is_empty());
+    with_services.map(|difference| (difference.kind, difference.services)).collect()
+}
+
+#[test]
+fn services_that_only_one_of_the_modes_serves_are_listed() {
+    let local = || (Kind::LocalPolicy, vec!["shop/local".to_owned()]);
+    let own = || (Kind::OwnConnections, vec!["shop/empty".to_owned()]);
+    let sctp = || (Kind::Protocols, vec!["shop/sctp".to_owned()]);
+    for other in [ModeName::IPTABLES, ModeName::NFTABLES, ModeName::USERSPACE] {
+        assert!(services_by_kind(ModeName::IPVS, other).contains(&local()), "{other}");
+        assert!(services_by_kind(other, ModeName::IPVS).contains(&local()), "{other}");
+    }
+    for (from, to) in [(ModeName::IPTABLES, ModeName::NFTABLES), (ModeName::NFTABLES, ModeName::IPTABLES)] {
+        assert_eq!(services_by_kind(from, to), [own()]);
+    }
+    assert!(services_by_kind(ModeName::NFTABLES, ModeName::USERSPACE).contains(&sctp()));
+    assert!(services_by_kind(ModeName::USERSPACE, ModeName::NFTABLES).contains(&sctp()));
+}
+
+#[test]
+fn switches_between_any_two_modes_list_services() {
+    let names = REGISTRY.names();
+    for from in &names {
+        for to in &names {
+            let differences = services_by_kind(*from, *to);
+            assert_eq!(differences.is_empty(), from == to, "{from} to {to}: {differences:?}");
+        }
+    }
+}
+
 #[test]
 fn explicit_settings_are_the_same_in_both_modes() {
     let fields = "nodePortAddresses: [192.168.0.0/24, 127.0.0.0/8]";
