@@ -142,3 +142,6 @@ impl ModeTraits {
     pub const USERSPACE: Self =
         Self { sources: Sources::Node, protocols: &[Protocol::Tcp, Protocol::Udp], ..Self::IPTABLES };
 }
+
+#[cfg(test)]
+mod tests;
