@@ -31,6 +31,7 @@
 
 mod address_text;
 pub mod exec;
+pub mod extension;
 pub mod native;
 pub mod plan;
 pub mod rule;
@@ -39,10 +40,11 @@ mod sink;
 pub mod text;
 
 pub use exec::{BackendSnapshot, GenerationTracker, HostAccess, HostExec, IptablesDataplane, IptablesPrograms};
-pub use plan::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, render};
-pub use rule::{
-    AddressMatch, AddressType, CtStates, InterfaceMatch, MarkMatch, Match, PortList, PortRange, PortSide, Probability,
-    ProtocolMatch, Recent, RecentAction, RejectWith, Rule, Sense, SetMatch, SetSide, Target, VirtualServerMatch,
+pub use extension::{
+    AddressType, CtStates, MarkMatch, PortList, PortRange, PortSide, Probability, Recent, RecentAction, RejectWith,
+    SetMatch, SetSide, VirtualServerMatch,
 };
+pub use plan::{ChainState, Difference, KernelChains, KernelChainsReader, PlanContext, render};
+pub use rule::{AddressMatch, InterfaceMatch, Match, ProtocolMatch, Rule, Sense, Target};
 pub use ruleset::{Chain, ChainHead, ChainName, Counters, InvalidChainName, Policy, RuleSet, Table, TableName};
 pub use text::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};

@@ -14,14 +14,13 @@
 
 mod decode;
 mod encode;
-mod extension;
 mod probe;
 mod protocols;
 mod read;
 mod sets;
 mod snapshot;
 mod tables;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod write;
 
@@ -36,6 +35,7 @@ use ferroute_netlink::{Error, Protocol, Socket};
 
 pub use probe::{Modules, ProbeError, probe};
 pub(crate) use read::AddItem;
+pub(crate) use sets::SetNumbers;
 pub(crate) use write::KernelSink;
 pub use write::WriteError;
 

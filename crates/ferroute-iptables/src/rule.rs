@@ -6,18 +6,18 @@
 mod matches;
 mod target;
 
-pub use matches::{
-    AddressType, CtStates, MarkMatch, Match, PortList, PortRange, PortSide, Probability, Recent, RecentAction,
-    SetMatch, SetSide, VirtualServerMatch,
-};
-pub use target::{RejectWith, Target};
+pub use matches::Match;
+pub use target::Target;
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use ferroute_core::Protocol;
 use ipnet::IpNet;
 
-use crate::{ChainName, address_text};
+use crate::{
+    ChainName, address_text,
+    extension::{PortRange, SetMatch, SetSide},
+};
 
 /// A condition or its negation (`!`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -184,6 +184,19 @@ impl AddressMatch {
     /// Matches addresses within `net`; `None` if `net` contains every address, because the kernel then has no condition.
     pub fn within(net: IpNet) -> Option<Self> {
         (net.prefix_len() > 0).then(|| Self::Net(net.trunc()))
+    }
+
+    /// Matches the bits of `address` under `mask`; `None` if they are of different families.
+    pub(crate) fn with_mask(address: IpAddr, mask: IpAddr) -> Option<Self> {
+        if let Ok(net) = IpNet::with_netmask(address, mask) {
+            return Some(Self::Net(net.trunc()));
+        }
+        let address = match (address, mask) {
+            (IpAddr::V4(address), IpAddr::V4(mask)) => IpAddr::V4(address & mask),
+            (IpAddr::V6(address), IpAddr::V6(mask)) => IpAddr::V6(address & mask),
+            _ => return None,
+        };
+        Some(Self::Masked { address, mask })
     }
 
     /// Reports whether `address` matches. An address of the other family does not.

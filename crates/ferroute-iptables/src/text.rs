@@ -4,14 +4,14 @@
 //! of options, `--or-mark`, addresses without `/32`); both forms of a rule parse to the same value. Rules of other
 //! programs lose nothing: unsupported matches and targets are kept verbatim.
 
-mod options;
 mod parse_rule;
 mod save;
 mod write;
 
+pub(crate) use parse_rule::Word;
 pub use save::{ParseError, ParseErrorKind, RuleCounters, SaveItem, SaveParser, SavedRules, SavedRulesReader};
 pub use write::Line;
-pub(crate) use write::{RestoreWriter, write_rule};
+pub(crate) use write::{RestoreWriter, write_quoted, write_rule, write_sense};
 
 #[cfg(test)]
 mod tests;

@@ -3,23 +3,19 @@
 //! Expressions that no version uses, such as those of rules that `nft` added, become a [`Match::Other`] or
 //! [`Target::Other`], so that the rule equals no other.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Attribute, Attributes, Malformed, nf_tables::*};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{
-    encode::offsets,
-    extension::{Extension, Info},
-    protocols,
-};
+use super::{encode::offsets, protocols};
 use crate::{
     AddressMatch, ChainName, Counters, InterfaceMatch, MarkMatch, Match, PortRange, ProtocolMatch, Rule, Sense, Target,
+    extension::{Bytes, Structure, set_number},
 };
 
 /// A rule in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelRule<'a> {
     /// The table.
     pub(super) table: &'a str,
@@ -50,34 +46,20 @@ pub(super) fn name_sets<N: AsRef<str>>(rule: &mut Rule, sets: &[(usize, u16)], n
 
 /// Decodes the attributes of a rule.
 pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<KernelRule<'a>, Malformed> {
-    let mut found = KernelRule {
-        table: "",
-        chain: "",
-        handle: 0,
-        rule: Rule::new(),
-        counters: Counters::default(),
-        is_foreign: false,
-        sets: Vec::new(),
-    };
+    let mut decoder = Decoder { family, found: KernelRule::default(), loaded: [const { None }; REGISTERS] };
     let mut userdata = None;
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_RULE_TABLE => found.table = attribute.str()?,
-            NFTA_RULE_CHAIN => found.chain = attribute.str()?,
-            NFTA_RULE_HANDLE => found.handle = attribute.u64_be()?,
-            NFTA_RULE_EXPRESSIONS => {
-                let mut decoder = Decoder::new(family);
-                for entry in attribute.nested() {
-                    decoder.expression(&entry?)?;
-                }
-                let Decoder { rule, counters, is_foreign, sets, loaded: _, family: _ } = decoder;
-                (found.rule, found.counters, found.is_foreign, found.sets) = (rule, counters, is_foreign, sets);
-            }
+            NFTA_RULE_TABLE => decoder.found.table = attribute.str()?,
+            NFTA_RULE_CHAIN => decoder.found.chain = attribute.str()?,
+            NFTA_RULE_HANDLE => decoder.found.handle = attribute.u64_be()?,
+            NFTA_RULE_EXPRESSIONS => attribute.nested().try_for_each(|entry| decoder.expression(&entry?))?,
             NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
             _ => {}
         }
     }
+    let mut found = decoder.found;
     if let Some(comment) = userdata.and_then(comment) {
         found.rule.matches.push(Match::Comment(comment.into()));
     }
@@ -113,20 +95,12 @@ enum Source {
 
 struct Decoder<'a> {
     family: IpFamily,
-    rule: Rule,
-    counters: Counters,
-    is_foreign: bool,
-    sets: Vec<(usize, u16)>,
+    found: KernelRule<'a>,
     /// By number of the 4-byte register.
     loaded: [Option<Loaded<'a>>; REGISTERS],
 }
 
 impl<'a> Decoder<'a> {
-    fn new(family: IpFamily) -> Self {
-        let loaded = [const { None }; REGISTERS];
-        Self { family, rule: Rule::new(), counters: Counters::default(), is_foreign: false, sets: Vec::new(), loaded }
-    }
-
     fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
         let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA])?;
         let Some(name) = name else { return Ok(()) };
@@ -145,8 +119,8 @@ impl<'a> Decoder<'a> {
             _ => None,
         };
         if decoded.is_none() {
-            self.is_foreign = true;
-            self.rule.matches.push(Match::Other(format!("-m {name}").into()));
+            self.found.is_foreign = true;
+            self.found.rule.matches.push(Match::Other(format!("-m {name}").into()));
         }
         Ok(())
     }
@@ -206,10 +180,10 @@ impl<'a> Decoder<'a> {
         match loaded.source {
             Source::Meta(NFT_META_L4PROTO) => self.protocol(loaded, negated, bytes),
             Source::Meta(NFT_META_IIFNAME) if loaded.mask.is_none() => {
-                set(&mut self.rule.in_interface, Sense::new(negated, interface(bytes)?))
+                set(&mut self.found.rule.in_interface, Sense::new(negated, interface(bytes)?))
             }
             Source::Meta(NFT_META_OIFNAME) if loaded.mask.is_none() => {
-                set(&mut self.rule.out_interface, Sense::new(negated, interface(bytes)?))
+                set(&mut self.found.rule.out_interface, Sense::new(negated, interface(bytes)?))
             }
             Source::Meta(NFT_META_MARK) => {
                 let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
@@ -218,7 +192,7 @@ impl<'a> Decoder<'a> {
                     None => u32::MAX,
                 };
                 let mark = MarkMatch { value: number(bytes)?, mask };
-                self.rule.matches.push(Match::Mark(Sense::new(negated, mark)));
+                self.found.rule.matches.push(Match::Mark(Sense::new(negated, mark)));
                 Some(())
             }
             Source::Network { offset, length: 1 } if offset == protocol_offset(self.family) => {
@@ -226,7 +200,8 @@ impl<'a> Decoder<'a> {
             }
             Source::Network { offset, length } if offset == source || offset == destination => {
                 let address = Sense::new(negated, address(self.family, length, loaded.mask, bytes)?);
-                let side = if offset == source { &mut self.rule.source } else { &mut self.rule.destination };
+                let side =
+                    if offset == source { &mut self.found.rule.source } else { &mut self.found.rule.destination };
                 set(side, address)
             }
             Source::Transport { offset, length: 2 } if loaded.mask.is_none() => {
@@ -242,7 +217,7 @@ impl<'a> Decoder<'a> {
         loaded
             .mask
             .is_none()
-            .then(|| set(&mut self.rule.protocol, Sense::new(negated, protocols::from_number(*number))))?
+            .then(|| set(&mut self.found.rule.protocol, Sense::new(negated, protocols::from_number(*number))))?
     }
 
     fn range(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
@@ -261,45 +236,43 @@ impl<'a> Decoder<'a> {
     /// Adds a condition on a port, which `iptables-nft` 1.8.8 and later write in two expressions of nf_tables. Those of one
     /// module follow each other.
     fn ports(&mut self, offset: u32, ports: Sense<PortRange>) -> Option<()> {
-        let Some(Sense::Is(ProtocolMatch::Transport(wanted))) = self.rule.protocol else { return None };
+        let Some(Sense::Is(ProtocolMatch::Transport(wanted))) = self.found.rule.protocol else { return None };
         let is_destination = match offset {
             0 => false,
             2 => true,
             _ => return None,
         };
         if let (true, Some(Match::Transport { protocol, destination: side @ None, .. })) =
-            (is_destination, self.rule.matches.last_mut())
+            (is_destination, self.found.rule.matches.last_mut())
             && *protocol == wanted
         {
             *side = Some(ports);
             return Some(());
         }
         let (source, destination) = if is_destination { (None, Some(ports)) } else { (Some(ports), None) };
-        self.rule.matches.push(Match::Transport { protocol: wanted, source, destination });
+        self.found.rule.matches.push(Match::Transport { protocol: wanted, source, destination });
         Some(())
     }
 
     fn matching(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
-        let Some(extension) = extension(data, [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO])? else {
+        let Some(structure) = structure(data, [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO])? else {
             return Ok(None);
         };
-        if let Some((set, number)) = extension.to_set_match() {
-            self.sets.push((self.rule.matches.len(), number));
-            self.rule.matches.push(Match::Set(set));
-            return Ok(Some(()));
+        let module = Match::decode(&structure, self.family);
+        if let (Some(Match::Set(_)), Some(number)) = (&module, set_number(&structure)) {
+            self.found.sets.push((self.found.rule.matches.len(), number));
         }
-        let module = extension.to_match(self.family);
-        let module = module.unwrap_or_else(|| Match::Other(format!("-m {}", extension.name).into()));
-        self.rule.matches.push(module);
+        let module = module.unwrap_or_else(|| Match::Other(format!("-m {}", structure.name).into()));
+        self.found.rule.matches.push(module);
         Ok(Some(()))
     }
 
     fn target(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
-        let Some(extension) = extension(data, [NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_TARGET_INFO])? else {
+        let Some(structure) = structure(data, [NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_TARGET_INFO])? else {
             return Ok(None);
         };
-        let target = extension.to_target(self.family);
-        Ok(set(&mut self.rule.target, target.unwrap_or_else(|| Target::Other(extension.name.as_ref().into()))))
+        let target = Target::decode(&structure, self.family);
+        Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(structure.name.as_ref().into()))))
     }
 
     fn immediate(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
@@ -321,13 +294,13 @@ impl<'a> Decoder<'a> {
             (NFT_JUMP | NFT_GOTO, None) => Target::Other(chain.unwrap_or_default().into()),
             _ => return Ok(None),
         };
-        Ok(set(&mut self.rule.target, target))
+        Ok(set(&mut self.found.rule.target, target))
     }
 
     fn counter(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
         let [bytes, packets] = parts(data, [NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS])?;
         if let (Some(bytes), Some(packets)) = (bytes, packets) {
-            self.counters = Counters { packets: packets.u64_be()?, bytes: bytes.u64_be()? };
+            self.found.counters = Counters { packets: packets.u64_be()?, bytes: bytes.u64_be()? };
         }
         Ok(Some(()))
     }
@@ -386,10 +359,10 @@ fn value<'a>(data: &Attribute<'a>) -> Result<&'a [u8], Malformed> {
     Ok(value.map_or(&[], |value| value.payload))
 }
 
-fn extension<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Extension<'a>>, Malformed> {
+fn structure<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Structure<'a>>, Malformed> {
     let [Some(name), Some(revision), Some(info)] = parts(data, kinds)? else { return Ok(None) };
-    let info = Info::Borrowed(info.payload);
-    Ok(Some(Extension { name: name.str()?.into(), revision: revision.u32_be()?, info }))
+    let bytes = Bytes::Borrowed(info.payload);
+    Ok(Some(Structure { name: name.str()?.into(), revision: revision.u32_be()?, bytes }))
 }
 
 /// Returns an interface name, which ends with a zero, or a prefix, which does not.
@@ -420,23 +393,9 @@ fn address(family: IpFamily, length: u32, mask: Option<&[u8]>, bytes: &[u8]) -> 
         IpFamily::V4 => return None,
         IpFamily::V6 => (IpAddr::from(octets), IpAddr::from(mask)),
     };
-    let net = match (address, mask) {
-        (IpAddr::V4(address), IpAddr::V4(mask)) => Ipv4Net::with_netmask(address, mask).ok().map(IpNet::from),
-        (IpAddr::V6(address), IpAddr::V6(mask)) => Ipv6Net::with_netmask(address, mask).ok().map(IpNet::from),
-        _ => None,
-    };
-    match net {
-        Some(net) => (net.trunc() == net).then_some(AddressMatch::Net(net)),
-        None => Some(AddressMatch::Masked { address: masked(address, mask), mask }),
-    }
-}
-
-fn masked(address: IpAddr, mask: IpAddr) -> IpAddr {
-    match (address, mask) {
-        (IpAddr::V4(address), IpAddr::V4(mask)) => Ipv4Addr::from_bits(address.to_bits() & mask.to_bits()).into(),
-        (IpAddr::V6(address), IpAddr::V6(mask)) => Ipv6Addr::from_bits(address.to_bits() & mask.to_bits()).into(),
-        (address, _) => address,
-    }
+    // The kernel compares all bits: a network with others matches no packet.
+    AddressMatch::with_mask(address, mask)
+        .filter(|found| !matches!(found, AddressMatch::Net(net) if net.addr() != address))
 }
 
 /// The offset of the protocol in the network header, where older versions of `iptables-nft` match it.

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ferroute_core::IpFamily;
 use ferroute_netlink::{Writer, nf_tables::*};
 
-use super::{extension::Extension, protocols, sets::SetNumbers};
-use crate::{AddressMatch, ChainName, InterfaceMatch, Rule, Sense, Target};
+use super::{protocols, sets::SetNumbers};
+use crate::{AddressMatch, ChainName, InterfaceMatch, Rule, Sense, Target, extension::Structure};
 
 /// A rule has a match or target that cannot be encoded, or an ipset whose number is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) fn put_rule(
         list.compare(inverted, &[number]);
     }
     for module in matches {
-        let extension = Extension::of_match(family, module, sets).ok_or(Unsupported)?;
+        let extension = module.encode(family, sets).ok_or(Unsupported)?;
         list.extension("match", [NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO], &extension);
     }
     list.expression("counter", |data| {
@@ -44,7 +44,7 @@ pub(super) fn put_rule(
         data.put_u64_be(NFTA_COUNTER_PACKETS, 0);
     });
     if let Some(target) = target {
-        list.target(target)?;
+        list.target(target, sets)?;
     }
     drop(list);
     // Modules of a protocol check that their rule matches it.
@@ -106,7 +106,7 @@ impl Expressions<'_> {
         self.compare(address.is_negated(), bits.as_slice());
     }
 
-    fn target(&mut self, target: &Target) -> Result<(), Unsupported> {
+    fn target(&mut self, target: &Target, sets: &SetNumbers) -> Result<(), Unsupported> {
         match target {
             Target::Jump(chain) => self.verdict(NFT_JUMP, Some(*chain)),
             Target::Goto(chain) => self.verdict(NFT_GOTO, Some(*chain)),
@@ -114,7 +114,7 @@ impl Expressions<'_> {
             Target::Drop => self.verdict(NF_DROP, None),
             Target::Return => self.verdict(NFT_RETURN, None),
             target => {
-                let extension = Extension::of_target(self.family, target).ok_or(Unsupported)?;
+                let extension = target.encode(self.family, sets).ok_or(Unsupported)?;
                 self.extension("target", [NFTA_TARGET_NAME, NFTA_TARGET_REV, NFTA_TARGET_INFO], &extension);
             }
         }
@@ -133,11 +133,11 @@ impl Expressions<'_> {
         });
     }
 
-    fn extension(&mut self, kind: &str, [name, revision, info]: [u16; 3], extension: &Extension<'_>) {
+    fn extension(&mut self, kind: &str, [name, revision, info]: [u16; 3], extension: &Structure<'_>) {
         self.expression(kind, |data| {
             data.put_str(name, &extension.name);
             data.put_u32_be(revision, extension.revision);
-            data.put_bytes(info, extension.info.as_bytes());
+            data.put_bytes(info, extension.as_bytes());
         });
     }
 

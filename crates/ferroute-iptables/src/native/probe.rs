@@ -7,8 +7,8 @@ use ferroute_netlink::{Error, Request, nf_tables::*, nfnetlink};
 
 use super::{KernelSink, NativeRules, WriteError, sets, tables::nfproto};
 use crate::{
-    AddressType, ChainName, CtStates, MarkMatch, Match, PortRange, Probability, Rule, Sense, TableName, Target,
-    plan::chains, sink::RuleSink,
+    AddressType, ChainName, CtStates, MarkMatch, Match, Probability, Rule, Sense, TableName, Target, plan::chains,
+    sink::RuleSink,
 };
 
 /// The match modules and targets in the rules of a mode.
@@ -105,15 +105,11 @@ fn sample(family: IpFamily, sink: &mut KernelSink<'_>) -> std::io::Result<()> {
         IpFamily::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
         IpFamily::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     };
-    let to_host = Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) };
-    let port =
-        Match::Transport { protocol: Protocol::Tcp, source: None, destination: Some(Sense::Is(PortRange::one(80))) };
     let rule = Rule::new()
         .destination(address)
-        .protocol(Protocol::Tcp)
-        .and(port)
+        .port(Protocol::Tcp, 80)
         .comment("probe")
-        .and(to_host)
+        .and(Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) })
         .and(Match::Conntrack(Sense::Is(CtStates::NEW)))
         .and(Match::Mark(Sense::Not(MarkMatch::has(1))))
         .and(Match::Statistic(Sense::Is(Probability::one_in(2))));

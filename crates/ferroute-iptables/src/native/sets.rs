@@ -13,26 +13,26 @@ use crate::{Match, Rule};
 
 /// Known numbers of ipsets by name.
 #[derive(Debug, Default)]
-pub(super) struct SetNumbers(BTreeMap<Box<str>, u16>);
+pub(crate) struct SetNumbers(BTreeMap<Box<str>, u16>);
 
 impl SetNumbers {
     /// Returns the number of a set, if known.
-    pub(super) fn number(&self, name: &str) -> Option<u16> {
+    pub(crate) fn number(&self, name: &str) -> Option<u16> {
         self.0.get(name).copied()
     }
 
     /// Returns the name of a set, if known.
-    pub(super) fn name(&self, number: u16) -> Option<&str> {
+    pub(crate) fn name(&self, number: u16) -> Option<&str> {
         self.0.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name)
     }
 
     /// Adds a set.
-    pub(super) fn insert(&mut self, name: &str, number: u16) {
+    pub(crate) fn insert(&mut self, name: &str, number: u16) {
         self.0.insert(name.into(), number);
     }
 
     /// Forgets all sets.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }

@@ -21,7 +21,8 @@ pub fn encode_rules(rules: &RuleSet) -> Vec<u8> {
     messages
 }
 
-fn encode_rule(family: IpFamily, table: TableName, chain: ChainName, rule: &Rule) -> Option<Vec<u8>> {
+/// Returns the message of one rule; `None` if it cannot be encoded.
+pub(crate) fn encode_rule(family: IpFamily, table: TableName, chain: ChainName, rule: &Rule) -> Option<Vec<u8>> {
     let mut batch = Batch::new();
     let kind = nfnetlink::kind(nfnetlink::NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWRULE);
     let mut message = batch.message(kind, 0, &nfnetlink::header(super::tables::nfproto(family), 0, 0));
@@ -50,8 +51,12 @@ fn check(family: IpFamily, message: &Message<'_>) {
     let Some(rule) = decoded(family, message) else { return };
     let _ = rule.to_string();
     let Some(encoded) = encode_rule(family, TableName::Nat, ChainName::PREROUTING, &rule) else { return };
-    let message = Messages::new(&encoded).next().expect("a message").expect("a valid message");
-    assert_eq!(decoded(family, &message), Some(rule));
+    assert_eq!(decode_rule(family, &encoded), Some(rule));
+}
+
+/// Decodes the message of one rule.
+pub(crate) fn decode_rule(family: IpFamily, message: &[u8]) -> Option<Rule> {
+    decoded(family, &Messages::new(message).next()?.ok()?)
 }
 
 /// Decodes a rule; `None` if it is malformed or not of iptables.

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use crate::ChainName;
+use crate::{ChainName, extension::RejectWith};
 
 /// The target of a rule: what happens to a matching packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,38 +61,5 @@ impl Target {
     /// Keeps only the bits of `mark` (`--and-mark`).
     pub fn and_mark(mark: u32) -> Self {
         Self::Mark { value: 0, mask: !mark }
-    }
-}
-
-/// The error that `REJECT` sends (`--reject-with`).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RejectWith {
-    /// ICMP port unreachable; the default for IPv4.
-    IcmpPortUnreachable,
-    /// ICMPv6 port unreachable; the default for IPv6.
-    Icmp6PortUnreachable,
-    /// A TCP reset.
-    TcpReset,
-    /// Another ICMP message, by its name in `iptables`.
-    Other(Box<str>),
-}
-
-impl RejectWith {
-    /// The name in `iptables`.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::IcmpPortUnreachable => "icmp-port-unreachable",
-            Self::Icmp6PortUnreachable => "icmp6-port-unreachable",
-            Self::TcpReset => "tcp-reset",
-            Self::Other(name) => name,
-        }
-    }
-
-    /// Parses a name in `iptables`; any word is accepted.
-    pub fn from_word(word: &str) -> Self {
-        [Self::IcmpPortUnreachable, Self::Icmp6PortUnreachable, Self::TcpReset]
-            .into_iter()
-            .find(|with| with.as_str() == word)
-            .unwrap_or_else(|| Self::Other(word.into()))
     }
 }

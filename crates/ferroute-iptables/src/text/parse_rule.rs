@@ -3,14 +3,16 @@ use std::{borrow::Cow, net::IpAddr};
 use ferroute_core::{IpFamily, Protocol};
 use ipnet::IpNet;
 
-use super::options::{Opt, has_option, is_port_option, parse_match, parse_target, takes_any_word};
-use crate::{AddressMatch, ChainName, InterfaceMatch, Match, ProtocolMatch, Rule, Sense, Target};
+use crate::{
+    AddressMatch, ChainName, InterfaceMatch, Match, ProtocolMatch, Rule, Sense, Target,
+    extension::{Entry, Opt, Options},
+};
 
 /// A word of a rule's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Word<'a> {
+pub(crate) struct Word<'a> {
     /// The text without quotes and backslashes.
-    pub(super) text: Cow<'a, str>,
+    pub(crate) text: Cow<'a, str>,
     /// Quoted, and therefore not the name of an option.
     pub(super) quoted: bool,
     /// Offset of the start in the line, including the quote.
@@ -26,7 +28,7 @@ impl Word<'_> {
     }
 
     /// Returns the text if it parses the same without quotes. `iptables-save` quotes the values of few options.
-    pub(super) fn plain(&self) -> Option<&str> {
+    pub(crate) fn plain(&self) -> Option<&str> {
         let special = |byte: u8| is_blank(byte) || byte == b'"';
         let needs_quotes = self.text.is_empty() || self.text.starts_with(['-', '!']) || self.text.bytes().any(special);
         (!needs_quotes).then_some(&*self.text)
@@ -107,12 +109,26 @@ struct RuleParser<'a> {
 /// A module or target with the options parsed so far.
 struct Module<'a> {
     name: &'a str,
+    /// The match module, if it is supported.
+    extension: Option<&'static Entry<Match>>,
     options: Vec<Opt<'a>>,
     /// The words that belong to it, as half-open ranges of indices.
     pieces: Vec<(usize, usize)>,
 }
 
 impl<'a> Module<'a> {
+    fn new(name: &'a str, pieces: Vec<(usize, usize)>) -> Self {
+        Self { name, extension: Match::named(name), options: Vec::new(), pieces }
+    }
+
+    fn has_option(&self, option: &str) -> bool {
+        self.extension.is_some_and(|extension| extension.has_option(option))
+    }
+
+    fn options(&self, family: IpFamily) -> Options<'_> {
+        Options { family, name: self.name, list: &self.options }
+    }
+
     /// Adds the words `first..end`.
     fn add(&mut self, first: usize, end: usize) {
         match self.pieces.last_mut() {
@@ -130,11 +146,11 @@ impl<'a> RuleParser<'a> {
             at = self.parse_option(at)?;
         }
         for module in std::mem::take(&mut self.modules) {
-            let parsed = parse_match(family, module.name, &module.options);
+            let parsed = module.extension.and_then(|extension| extension.parse(&module.options(family)));
             self.rule.matches.push(parsed.unwrap_or_else(|| Match::Other(self.text(&module))));
         }
         if let Some(target) = self.target.take() {
-            let parsed = parse_target(family, target.name, &target.options);
+            let parsed = parse_target(&target.options(family));
             self.rule.target = Some(parsed.unwrap_or_else(|| Target::Other(self.text(&target))));
         }
         Some(())
@@ -160,12 +176,12 @@ impl<'a> RuleParser<'a> {
                 return Some(at + 1);
             }
             "-m" | "--match" if !negated => {
-                let module = Module { name: arg()?, options: Vec::new(), pieces: vec![(at, at + 2)] };
-                self.modules.push(module);
+                self.modules.push(Module::new(arg()?, vec![(at, at + 2)]));
             }
             "-j" | "--jump" if !negated && self.target.is_none() => {
                 // Its text does not include the `-j`.
-                self.target = Some(Module { name: arg()?, options: Vec::new(), pieces: vec![(at + 1, at + 2)] });
+                let pieces = vec![(at + 1, at + 2)];
+                self.target = Some(Module { name: arg()?, extension: None, options: Vec::new(), pieces });
             }
             "-g" | "--goto" if !negated && self.target.is_none() && rule.target.is_none() => {
                 rule.target = Some(Target::Goto(ChainName::new(arg()?).ok()?));
@@ -179,15 +195,14 @@ impl<'a> RuleParser<'a> {
     fn parse_module_option(&mut self, first: usize, at: usize) -> Option<usize> {
         let words = self.words;
         let name = &*words[at].text;
+        let owner = self.option_owner(name)?;
         let is_arg = |word: &&Word<'_>| !word.is_option() && !word.is_negation();
-        let args = match takes_any_word(name) {
+        let args = match is_free_text(name) || owner.extension.is_some_and(|extension| extension.takes_text(name)) {
             true => 1,
             false => words[at + 1..].iter().take_while(is_arg).count(),
         };
         let end = at + 1 + args;
-        let option = Opt { negated: first < at, name, args: words.get(at + 1..end)? };
-        let owner = self.option_owner(name)?;
-        owner.options.push(option);
+        owner.options.push(Opt { negated: first < at, name, args: words.get(at + 1..end)? });
         owner.add(first, end);
         Some(end)
     }
@@ -197,13 +212,14 @@ impl<'a> RuleParser<'a> {
         if self.target.is_some() {
             return self.target.as_mut();
         }
-        if let Some(at) = self.modules.iter().rposition(|module| has_option(module.name, option)) {
+        // `iptables` queries each loaded module, so an option may be apart from its `-m`.
+        if let Some(at) = self.modules.iter().rposition(|module| module.has_option(option)) {
             return self.modules.get_mut(at);
         }
-        if is_port_option(option) {
+        if Match::named(Protocol::Tcp.as_str()).is_some_and(|extension| extension.has_option(option)) {
             // `-p tcp` loads the module implicitly.
             let Some(Sense::Is(ProtocolMatch::Transport(protocol))) = &self.rule.protocol else { return None };
-            self.modules.push(Module { name: protocol.as_str(), options: Vec::new(), pieces: Vec::new() });
+            self.modules.push(Module::new(protocol.as_str(), Vec::new()));
         }
         self.modules.last_mut()
     }
@@ -224,32 +240,37 @@ impl<'a> RuleParser<'a> {
     }
 }
 
+/// Reports whether an option of an unsupported extension takes one argument, which may look like an option.
+fn is_free_text(option: &str) -> bool {
+    matches!(option, "--log-prefix" | "--nflog-prefix" | "--string")
+}
+
+/// Parses a target; `None` if the target or one of its options is unsupported.
+fn parse_target(options: &Options<'_>) -> Option<Target> {
+    if let Some(extension) = Target::named(options.name) {
+        return extension.parse(options);
+    }
+    match (options.name, options.list) {
+        ("ACCEPT", []) => Some(Target::Accept),
+        ("DROP", []) => Some(Target::Drop),
+        ("RETURN", []) => Some(Target::Return),
+        (name, []) if !NOT_CHAINS.contains(&name) => ChainName::new(name).ok().map(Target::Jump),
+        _ => None,
+    }
+}
+
 /// Parses an address, a network or an address with a mask. The inner `None` means every address.
 #[expect(clippy::option_option, reason = "invalid text differs from no condition")]
 fn address(negated: bool, text: &str) -> Option<Option<Sense<AddressMatch>>> {
     let address = match text.split_once('/') {
         None => AddressMatch::Net(text.parse::<IpAddr>().ok()?.into()),
-        Some((address, mask)) => with_mask(address.parse().ok()?, mask)?,
+        Some((address, mask)) => match mask.parse() {
+            Ok(length) => AddressMatch::Net(IpNet::new(address.parse().ok()?, length).ok()?.trunc()),
+            Err(_) => AddressMatch::with_mask(address.parse().ok()?, mask.parse().ok()?)?,
+        },
     };
     let all = matches!(address, AddressMatch::Net(net) if net.prefix_len() == 0);
     Some((negated || !all).then(|| Sense::new(negated, address)))
-}
-
-/// Combines an address with a prefix length or a mask.
-fn with_mask(address: IpAddr, mask: &str) -> Option<AddressMatch> {
-    if let Ok(len) = mask.parse() {
-        return IpNet::new(address, len).ok().map(|net| AddressMatch::Net(net.trunc()));
-    }
-    let mask: IpAddr = mask.parse().ok()?;
-    if let Ok(net) = IpNet::with_netmask(address, mask) {
-        return Some(AddressMatch::Net(net.trunc()));
-    }
-    let address = match (address, mask) {
-        (IpAddr::V4(address), IpAddr::V4(mask)) => IpAddr::V4(address & mask),
-        (IpAddr::V6(address), IpAddr::V6(mask)) => IpAddr::V6(address & mask),
-        _ => return None,
-    };
-    Some(AddressMatch::Masked { address, mask })
 }
 
 fn interface(text: &str) -> InterfaceMatch {
@@ -271,3 +292,12 @@ fn protocol(negated: bool, text: &str) -> Option<Sense<ProtocolMatch>> {
     };
     Some(Sense::new(negated, protocol))
 }
+
+/// Verdicts and unsupported target extensions. `iptables` rejects chains with such a name.
+#[rustfmt::skip]
+const NOT_CHAINS: [&str; 38] = [
+    "ACCEPT", "AUDIT", "CHECKSUM", "CLASSIFY", "CLUSTERIP", "CONNMARK", "CONNSECMARK", "CT", "DNPT", "DROP", "DSCP",
+    "ECN", "HL", "HMARK", "IDLETIMER", "LED", "LOG", "MIRROR", "NETMAP", "NFLOG", "NFQUEUE", "NOTRACK", "QUEUE",
+    "RATEEST", "REDIRECT", "RETURN", "SECMARK", "SET", "SNPT", "SYNPROXY", "TCPMSS", "TCPOPTSTRIP", "TEE", "TOS",
+    "TPROXY", "TRACE", "TTL", "ULOG",
+];

@@ -3,14 +3,10 @@ use std::{
     io,
 };
 
-use crate::{
-    ChainHead, ChainName, Match, Policy, Recent, RecentAction, Rule, RuleSet, Sense, TableName, Target, address_text,
-    rule::{AddressType, PortRange, VirtualServerMatch},
-    sink::RuleSink,
-};
+use crate::{ChainHead, ChainName, Match, Policy, Rule, RuleSet, Sense, TableName, Target, sink::RuleSink};
 
 /// Writes the declaration of a chain: `:KUBE-SERVICES - [0:0]`.
-pub(crate) fn write_head(out: &mut impl Write, chain: ChainName, head: ChainHead) -> fmt::Result {
+pub(crate) fn write_head(out: &mut dyn Write, chain: ChainName, head: ChainHead) -> fmt::Result {
     let policy = head.policy.map_or("-", Policy::as_str);
     out.write_char(':')?;
     out.write_str(chain.as_str())?;
@@ -22,7 +18,7 @@ pub(crate) fn write_head(out: &mut impl Write, chain: ChainName, head: ChainHead
 ///
 /// # Errors
 /// Only those of `out`.
-pub(crate) fn write_rule(out: &mut impl Write, command: &str, chain: ChainName, rule: &Rule) -> fmt::Result {
+pub(crate) fn write_rule(out: &mut dyn Write, command: &str, chain: ChainName, rule: &Rule) -> fmt::Result {
     out.write_str(command)?;
     out.write_char(' ')?;
     out.write_str(chain.as_str())?;
@@ -77,7 +73,7 @@ impl Display for RuleSet {
 }
 
 /// Writes all parts of a rule, each preceded by a blank.
-fn write_parts(out: &mut impl Write, rule: &Rule) -> fmt::Result {
+fn write_parts(out: &mut dyn Write, rule: &Rule) -> fmt::Result {
     let Rule { source, destination, in_interface, out_interface, protocol, matches, target } = rule;
     write_sense(out, " -s ", source.as_ref())?;
     write_sense(out, " -d ", destination.as_ref())?;
@@ -91,7 +87,7 @@ fn write_parts(out: &mut impl Write, rule: &Rule) -> fmt::Result {
 }
 
 /// Writes an option with its value and, if negated, the `!`. `option` has a blank at both ends.
-fn write_sense<T: Display>(out: &mut impl Write, option: &str, value: Option<&Sense<T>>) -> fmt::Result {
+pub(crate) fn write_sense<T: Display>(out: &mut dyn Write, option: &str, value: Option<&Sense<T>>) -> fmt::Result {
     let Some(value) = value else { return Ok(()) };
     if value.is_negated() {
         out.write_str(" !")?;
@@ -100,86 +96,17 @@ fn write_sense<T: Display>(out: &mut impl Write, option: &str, value: Option<&Se
     write!(out, "{}", value.value())
 }
 
-fn write_match(out: &mut impl Write, module: &Match) -> fmt::Result {
+fn write_match(out: &mut dyn Write, module: &Match) -> fmt::Result {
     match module {
-        Match::Comment(text) => {
-            out.write_str(" -m comment --comment ")?;
-            write_quoted(out, text)
-        }
-        Match::Transport { protocol, source, destination } => {
-            out.write_str(" -m ")?;
-            out.write_str(protocol.as_str())?;
-            write_sense::<PortRange>(out, " --sport ", source.as_ref())?;
-            write_sense(out, " --dport ", destination.as_ref())
-        }
-        Match::Conntrack(states) => {
-            out.write_str(" -m conntrack")?;
-            write_sense(out, " --ctstate ", Some(states))
-        }
-        Match::State(states) => {
-            out.write_str(" -m state")?;
-            write_sense(out, " --state ", Some(states))
-        }
-        Match::Multiport { side, ports } => {
-            out.write_str(" -m multiport")?;
-            write_sense(out, &format!(" {} ", side.option()), Some(ports))
-        }
-        Match::Mark(mark) => {
-            out.write_str(if mark.is_negated() { " -m mark ! --mark" } else { " -m mark --mark" })?;
-            let mark = mark.value();
-            write!(out, " {:#x}", mark.value)?;
-            if mark.mask == u32::MAX { Ok(()) } else { write!(out, "/{:#x}", mark.mask) }
-        }
-        Match::AddrType { source, destination } => {
-            out.write_str(" -m addrtype")?;
-            write_sense::<AddressType>(out, " --src-type ", source.as_ref())?;
-            write_sense(out, " --dst-type ", destination.as_ref())
-        }
-        Match::Statistic(chance) => {
-            out.write_str(" -m statistic --mode random")?;
-            write_sense(out, " --probability ", Some(chance))
-        }
-        Match::Recent(recent) => write_recent(out, recent),
-        Match::Nfacct(name) => {
-            // iptables 1.8 writes two blanks here.
-            out.write_str(" -m nfacct --nfacct-name  ")?;
-            write_quoted(out, name)
-        }
-        Match::Set(set) => {
-            out.write_str(" -m set")?;
-            write_sense(out, " --match-set ", Some(set))
-        }
-        Match::PhysdevIsIn(sense) => out.write_str(if sense.is_negated() {
-            " -m physdev ! --physdev-is-in"
-        } else {
-            " -m physdev --physdev-is-in"
-        }),
-        Match::Ipvs(VirtualServerMatch { address, protocol, port }) => {
-            let (number, address) = (protocol.number(), address_text::address(*address));
-            write!(out, " -m ipvs --vproto {number} --vaddr {address} --vport {port}")
-        }
         Match::Other(text) => {
             out.write_char(' ')?;
             out.write_str(text)
         }
+        extension => extension.print(out),
     }
 }
 
-fn write_recent(out: &mut impl Write, recent: &Recent) -> fmt::Result {
-    let Recent { action, seconds, reap, name, mask } = recent;
-    out.write_str(" -m recent")?;
-    out.write_str(match action {
-        RecentAction::Set => " --set",
-        RecentAction::Check => " --rcheck",
-    })?;
-    if let Some(seconds) = seconds {
-        write!(out, " --seconds {seconds}")?;
-    }
-    out.write_str(if *reap { " --reap" } else { "" })?;
-    write!(out, " --name {name} --mask {mask} --rsource")
-}
-
-fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
+fn write_target(out: &mut dyn Write, target: &Target) -> fmt::Result {
     match target {
         Target::Jump(chain) => {
             out.write_str(" -j ")?;
@@ -189,31 +116,16 @@ fn write_target(out: &mut impl Write, target: &Target) -> fmt::Result {
         Target::Accept => out.write_str(" -j ACCEPT"),
         Target::Drop => out.write_str(" -j DROP"),
         Target::Return => out.write_str(" -j RETURN"),
-        Target::Reject(with) => write!(out, " -j REJECT --reject-with {}", with.as_str()),
-        Target::Mark { value, mask } => write!(out, " -j MARK --set-xmark {value:#x}/{mask:#x}"),
-        Target::Masquerade { random_fully } => {
-            out.write_str(if *random_fully { " -j MASQUERADE --random-fully" } else { " -j MASQUERADE" })
-        }
-        Target::Snat { address, random_fully } => {
-            write!(out, " -j SNAT --to-source {}", address_text::address(*address))?;
-            out.write_str(if *random_fully { " --random-fully" } else { "" })
-        }
-        Target::Dnat { address, port } => {
-            out.write_str(" -j DNAT --to-destination ")?;
-            match port {
-                None => out.write_str(&address_text::address(*address)),
-                Some(port) => out.write_str(&address_text::socket(*address, *port)),
-            }
-        }
         Target::Other(text) => {
             out.write_str(" -j ")?;
             out.write_str(text)
         }
+        extension => extension.print(out),
     }
 }
 
 /// Writes a word, quoted if it contains anything but letters, digits, `_` and `-`, as `iptables-save` does.
-fn write_quoted(out: &mut impl Write, text: &str) -> fmt::Result {
+pub(crate) fn write_quoted(out: &mut dyn Write, text: &str) -> fmt::Result {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')) {
         return out.write_str(text);
     }

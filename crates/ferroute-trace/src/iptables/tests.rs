@@ -1,3 +1,4 @@
+mod extensions;
 mod matches;
 mod nginx;
 mod routing;

@@ -3,56 +3,56 @@
 //!
 //! Numbers have the host's byte order, except for addresses and the ports of translations.
 
-mod matches;
-mod targets;
-
 use std::{borrow::Cow, net::IpAddr};
 
 use ferroute_core::IpFamily;
 
-use crate::PortRange;
+use super::PortRange;
 
 /// A match module or target with the content of its structure, in the kernel's alignment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Extension<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Structure<'a> {
     /// The name: `comment`, `DNAT`.
-    pub(super) name: Cow<'a, str>,
+    pub(crate) name: Cow<'a, str>,
     /// The revision of the structure.
-    pub(super) revision: u32,
+    pub(crate) revision: u32,
     /// The structure.
-    pub(super) info: Info<'a>,
+    pub(crate) bytes: Bytes<'a>,
 }
 
 /// The bytes of a structure.
 #[expect(clippy::large_enum_variant, reason = "encoding needs no allocation; a value lives for one rule")]
 #[derive(Clone, Debug)]
-pub(super) enum Info<'a> {
+pub(crate) enum Bytes<'a> {
     /// Read from the kernel.
     Borrowed(&'a [u8]),
     /// To be written; the bytes after `length` are unused.
     Owned {
         /// The bytes, initially zero.
-        bytes: [u8; MAX_INFO],
+        bytes: [u8; MAX_LENGTH],
         /// Their number.
         length: usize,
     },
 }
 
-impl Info<'_> {
-    pub(super) fn zeroed(length: usize) -> Self {
-        Self::Owned { bytes: [0; MAX_INFO], length }
+impl Structure<'static> {
+    /// A structure whose bytes are zero.
+    pub(super) fn new(name: &'static str, revision: u32, length: usize) -> Self {
+        Self { name: name.into(), revision, bytes: Bytes::Owned { bytes: [0; MAX_LENGTH], length } }
     }
+}
 
+impl Structure<'_> {
     /// The bytes.
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned { bytes, length } => &bytes[..*length],
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Borrowed(bytes) => bytes,
+            Bytes::Owned { bytes, length } => &bytes[..*length],
         }
     }
 
     pub(super) fn put(mut self, at: usize, value: &[u8]) -> Self {
-        if let Self::Owned { bytes, .. } = &mut self {
+        if let Bytes::Owned { bytes, .. } = &mut self.bytes {
             bytes[at..at + value.len()].copy_from_slice(value);
         }
         self
@@ -68,6 +68,13 @@ impl Info<'_> {
 
     pub(super) fn put_u32(self, at: usize, value: u32) -> Self {
         self.put(at, &value.to_ne_bytes())
+    }
+
+    pub(super) fn put_address(self, at: usize, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.put(at, &address.octets()),
+            IpAddr::V6(address) => self.put(at, &address.octets()),
+        }
     }
 
     pub(super) fn put_ports(self, at: usize, range: PortRange) -> Self {
@@ -116,35 +123,13 @@ impl Info<'_> {
     }
 }
 
-impl PartialEq for Info<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
+/// A mask of an address with all bits.
+pub(super) fn all_ones(family: IpFamily) -> IpAddr {
+    match family {
+        IpFamily::V4 => [u8::MAX; 4].into(),
+        IpFamily::V6 => [u8::MAX; 16].into(),
     }
-}
-
-impl Eq for Info<'_> {}
-
-impl Extension<'static> {
-    fn new(
-        name: &'static str,
-        revision: u32,
-        length: usize,
-        fill: impl FnOnce(Info<'static>) -> Info<'static>,
-    ) -> Self {
-        Self { name: name.into(), revision, info: fill(Info::zeroed(length)) }
-    }
-}
-
-fn put_address(info: Info<'_>, at: usize, address: IpAddr) -> Info<'_> {
-    match address {
-        IpAddr::V4(address) => info.put(at, &address.octets()),
-        IpAddr::V6(address) => info.put(at, &address.octets()),
-    }
-}
-
-fn is_of(family: IpFamily, address: IpAddr) -> bool {
-    address.is_ipv4() == (family == IpFamily::V4)
 }
 
 /// The size of the largest structure, `xt_sctp_info`.
-const MAX_INFO: usize = 296;
+const MAX_LENGTH: usize = 296;
