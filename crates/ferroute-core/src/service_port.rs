@@ -46,6 +46,9 @@ pub struct ServicePort {
     pub external_policy: TrafficPolicy,
     /// The creation time of the Service, which decides between Services that claim one address.
     pub created: CreationTime,
+    /// The rest of the cluster depends on it: it belongs to the API server or to cluster DNS. Where rules are written in
+    /// several transactions, its rules are in the first.
+    pub is_urgent: bool,
 }
 
 impl ServicePort {

@@ -139,6 +139,7 @@ fn sample(family: IpFamily) -> ServiceTable {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         created: CreationTime::UNKNOWN,
+        is_urgent: false,
     };
     let endpoint =
         Endpoint { address, port: 80, ready: true, serving: true, terminating: false, local: true, hints: None };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{Host, settings};
 use ferroute_core::{
-    Changes, Dataplane, IpFamily, ServiceTable,
+    Changes, Dataplane, IpFamily, ServicePort, ServiceTable,
     testing::{endpoint, entry, node, port_name, service_port, udp_port_name},
 };
 use ferroute_nftables::{
@@ -15,7 +15,7 @@ use ferroute_nftables::{
 };
 
 #[test]
-fn api_server_and_dns_are_written_first_and_the_rest_in_several_transactions() {
+fn urgent_services_are_written_first_and_the_rest_in_several_transactions() {
     let mut table = ServiceTable::new(IpFamily::V4, Arc::new(node("node-1")));
     let backends = |first: u32| (first..first + 10).map(|i| endpoint(&format!("{}:8080", std::net::Ipv4Addr::from(i))));
     for i in 0..5_000_u32 {
@@ -24,9 +24,10 @@ fn api_server_and_dns_are_written_first_and_the_rest_in_several_transactions() {
             .entries
             .insert(port_name(&format!("bench/web-{i:04}:http")), entry(service, backends(0x6440_0001 + 10 * i)));
     }
-    let api = entry(service_port("10.96.0.1:443"), [endpoint("192.168.0.1:6443")]);
+    let urgent = |socket| ServicePort { is_urgent: true, ..service_port(socket) };
+    let api = entry(urgent("10.96.0.1:443"), [endpoint("192.168.0.1:6443")]);
     table.entries.insert(port_name("default/kubernetes:https"), api);
-    let dns = entry(service_port("10.96.0.10:53"), [endpoint("10.244.0.2:53")]);
+    let dns = entry(urgent("10.96.0.10:53"), [endpoint("10.244.0.2:53")]);
     table.entries.insert(udp_port_name("kube-system/kube-dns:dns"), dns);
 
     let transactions = Arc::new(Mutex::new(Vec::<Vec<String>>::new()));

@@ -9,7 +9,7 @@ use super::{
     parse_ip, parse_network, parse_port, parse_protocol,
 };
 use crate::{
-    Affinity, CreationTime, IpFamily, Protocol, ServicePort, TrafficPolicy,
+    Affinity, CreationTime, IpFamily, NamespacedName, Protocol, ServicePort, TrafficPolicy,
     limits::{MAX_FRONTENDS, MAX_SOURCE_RANGES},
     tracker::{NamedPort, ServiceView},
 };
@@ -94,7 +94,7 @@ pub fn parse_service(service: &api::Service) -> Result<Option<ServiceView>, Inva
         };
         let cluster_ip = check_destination(cluster_ip).ok();
         view.ports[family.index()] =
-            ports.iter().map(|port| port.named(common.service_port(family, cluster_ip, port))).collect();
+            ports.iter().map(|port| port.named(common.service_port(&view.name, family, cluster_ip, port))).collect();
     }
     errors.finish("Service", metadata, Some(view))
 }
@@ -205,7 +205,13 @@ impl Common {
         }
     }
 
-    fn service_port(&self, family: IpFamily, cluster_ip: Option<IpAddr>, port: &PortFields) -> ServicePort {
+    fn service_port(
+        &self,
+        name: &NamespacedName,
+        family: IpFamily,
+        cluster_ip: Option<IpAddr>,
+        port: &PortFields,
+    ) -> ServicePort {
         let in_family = |ips: &[IpAddr]| ips.iter().copied().filter(|ip| IpFamily::of(*ip) == family).collect();
         ServicePort {
             cluster_ip,
@@ -219,6 +225,7 @@ impl Common {
             internal_policy: self.internal_policy,
             external_policy: self.external_policy,
             created: self.created,
+            is_urgent: name.as_str() == API_SERVER || (name.namespace(), port.port) == (SYSTEM_NAMESPACE, DNS_PORT),
         }
     }
 
@@ -382,3 +389,7 @@ const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
 
 /// Maximum of `sessionAffinityConfig.clientIP.timeoutSeconds`: one day.
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+const API_SERVER: &str = "default/kubernetes";
+const SYSTEM_NAMESPACE: &str = "kube-system";
+const DNS_PORT: u16 = 53;

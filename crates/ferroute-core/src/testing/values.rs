@@ -34,6 +34,7 @@ pub fn service_port(socket: &str) -> ServicePort {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         created: CreationTime::UNKNOWN,
+        is_urgent: false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ferroute_core::{ServicePortName, ServiceTable, SyncReport};
+use ferroute_core::{ServiceTable, SyncReport};
 
 use super::{
     Failure, NftablesDataplane, has_rules,
@@ -86,21 +86,13 @@ impl<K: Kernel> NftablesDataplane<K> {
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
         run.report.full = true;
-        let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.keys().partition(|name| is_urgent(name, table));
+        let (urgent, rest): (Vec<_>, Vec<_>) = table.entries.iter().partition(|(_, entry)| entry.service.is_urgent);
         self.progress.start(table.entries.len());
         let mut pending = Pending::new(planner, transaction);
-        urgent.into_iter().for_each(|name| pending.update(name, table));
+        urgent.into_iter().for_each(|(name, _)| pending.update(name, table));
         self.commit_pending(table, &mut pending, &mut run)?;
-        self.update_all(rest.into_iter(), table, pending, run)
+        self.update_all(rest.into_iter().map(|(name, _)| name), table, pending, run)
     }
-}
-
-/// Reports whether the rest of the cluster depends on the Service: the API server and cluster DNS.
-fn is_urgent(name: &ServicePortName, table: &ServiceTable) -> bool {
-    let service = &name.service;
-    service.as_str() == API_SERVER
-        || service.namespace() == SYSTEM_NAMESPACE
-            && table.entries.get(name).is_some_and(|entry| entry.service.port == DNS_PORT)
 }
 
 /// The contents of a table whose declarations are compatible with the planner's.
@@ -343,9 +335,6 @@ fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
     sets && chains
 }
 
-const API_SERVER: &str = "default/kubernetes";
-const SYSTEM_NAMESPACE: &str = "kube-system";
-const DNS_PORT: u16 = 53;
 /// Elements of larger maps are requested by key, because a dump takes quadratic time: 0.3 s for 100,000 elements, 30 s
 /// for a million.
 const MAX_DUMPED_ELEMENTS: usize = 100_000;

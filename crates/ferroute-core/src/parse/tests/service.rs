@@ -41,6 +41,15 @@ fn ips(texts: &[&str]) -> Vec<std::net::IpAddr> {
 }
 
 #[test]
+fn services_of_the_api_server_and_of_cluster_dns_are_urgent() {
+    let is_urgent = |name, number| port(service(name).cluster_ip("10.96.0.1").port("p", number)).is_urgent;
+    assert!(is_urgent("default/kubernetes", 443) && is_urgent("kube-system/kube-dns", 53));
+    for (name, number) in [("kube-system/metrics", 443), ("default/web", 53), ("shop/kubernetes", 443)] {
+        assert!(!is_urgent(name, number), "{name}");
+    }
+}
+
+#[test]
 fn missing_fields_get_the_defaults_of_the_api() {
     let bare = web().with(|service| {
         service.spec.type_ = None;
