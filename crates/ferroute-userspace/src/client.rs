@@ -65,11 +65,11 @@ pub enum WorkerError {
 /// The worker process of this proxy, shared by its dataplanes.
 #[derive(Clone, Debug)]
 pub struct WorkerClient {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<WorkerState>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WorkerState {
     program: WorkerProgram,
     worker: Option<Worker>,
     generation: u64,
@@ -85,7 +85,7 @@ struct Worker {
 impl WorkerClient {
     /// Creates a client that has not started a process.
     pub fn new(program: WorkerProgram) -> Self {
-        Self { shared: Arc::new(Mutex::new(Shared { program, worker: None, generation: 0 })) }
+        Self { shared: Arc::new(Mutex::new(WorkerState { program, worker: None, generation: 0 })) }
     }
 
     /// Returns the process ID of the running worker.
@@ -93,13 +93,13 @@ impl WorkerClient {
         self.lock().worker.as_ref().map(|worker| worker.child.id())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, WorkerState> {
         // A worker that a panic left without an answer fails its next request.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl WorkerState {
     fn start(&mut self) -> Result<(), WorkerError> {
         let (control, theirs) = UnixStream::pair().map_err(WorkerError::Start)?;
         control.set_read_timeout(Some(PATIENCE)).map_err(WorkerError::Start)?;

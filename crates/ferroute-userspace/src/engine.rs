@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 
 use crate::{
     datagram,
-    listener::{Limits, Listener, ListenerSpec, ListenerStats, Shared},
+    listener::{Limits, Listener, ListenerResources, ListenerSpec, ListenerStats},
     ports::PortRange,
     retired::RetiredListener,
     tcp,
@@ -17,7 +17,7 @@ use crate::{
 /// Listeners by a key of the caller's choice. All methods must be called within a tokio runtime.
 #[derive(Debug)]
 pub struct Engine<K> {
-    shared: Arc<Shared>,
+    shared: Arc<ListenerResources>,
     ports: PortRange,
     listeners: HashMap<K, Open>,
     /// Number of listeners that were opened, to spread them over the range of ports.
@@ -63,7 +63,7 @@ pub enum OpenError {
 impl<K: Clone + Eq + Hash> Engine<K> {
     /// Returns an engine without listeners.
     pub fn new(limits: Limits, ports: PortRange) -> Self {
-        Self { shared: Shared::new(limits), ports, listeners: HashMap::new(), opened: 0 }
+        Self { shared: ListenerResources::new(limits), ports, listeners: HashMap::new(), opened: 0 }
     }
 
     /// Opens a listener or changes what an open one serves, and returns its port. The port of a listener changes only with

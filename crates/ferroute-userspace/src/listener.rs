@@ -91,9 +91,9 @@ pub trait Listeners: std::fmt::Debug {
     fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>>;
 }
 
-/// What all listeners of a process share.
+/// The limits and resources that all listeners of a process share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ListenerResources {
     pub(crate) limits: Limits,
     pub(crate) pipes: PipePool,
     pub(crate) connections: Arc<Semaphore>,
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
 /// What the tasks of one listener share.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ListenerResources>,
     balancer: Mutex<Balancer>,
     pub(crate) counters: Counters,
     /// A loop was found, and logged.
@@ -131,7 +131,7 @@ pub(crate) struct Permit {
     _shared: OwnedSemaphorePermit,
 }
 
-impl Shared {
+impl ListenerResources {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -146,7 +146,7 @@ impl Shared {
 }
 
 impl Listener {
-    pub(crate) fn new(shared: Arc<Shared>, spec: &ListenerSpec) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<ListenerResources>, spec: &ListenerSpec) -> Arc<Self> {
         let limit = match spec.protocol {
             Protocol::Udp => shared.limits.flows,
             _ => shared.limits.connections,

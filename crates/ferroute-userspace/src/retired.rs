@@ -27,18 +27,18 @@ use crate::{datagram::FlowKey, udp::Flows};
 /// The retired listeners of a process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retired {
-    shared: Arc<Shared>,
+    shared: Arc<WatchedList>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WatchedList {
+    state: Mutex<RetiredList>,
     added: Notify,
     emptied: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RetiredList {
     listeners: Vec<Arc<RetiredListener>>,
     /// Whether a task hands flows over. It runs while there are listeners.
     is_running: bool,
@@ -136,7 +136,7 @@ impl Retired {
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RetiredList> {
         // It is valid after each of its operations.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

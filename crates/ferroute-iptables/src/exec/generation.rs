@@ -14,10 +14,10 @@ use ferroute_host::{GenerationError, KernelGeneration, RuleGeneration};
 /// changes exactly if another program commits one. `iptables-legacy` does not change the generation id.
 #[derive(Clone)]
 pub struct GenerationTracker {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<Generations>>,
 }
 
-struct Shared {
+struct Generations {
     /// `None` if the kernel has no generation id.
     kernel: Option<Box<dyn RuleGeneration>>,
     /// Number of transactions that were certainly Ferroute's.
@@ -36,7 +36,7 @@ impl GenerationTracker {
 
     /// Creates a tracker from a source of the generation id; `None` if there is none.
     pub fn new(kernel: Option<Box<dyn RuleGeneration>>) -> Self {
-        Self { shared: Arc::new(Mutex::new(Shared { kernel, own: 0 })) }
+        Self { shared: Arc::new(Mutex::new(Generations { kernel, own: 0 })) }
     }
 
     /// Returns a number that changes if another program changes rules; `None` if that cannot be detected.
@@ -63,13 +63,13 @@ impl GenerationTracker {
         Ok(value)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, Generations> {
         // A panic within `count_own` leaves both fields unchanged, which only causes a superfluous comparison.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl Generations {
     fn generation(&mut self) -> Option<u32> {
         let generation = self.kernel.as_mut()?.current();
         generation.inspect_err(|error| tracing::debug!(%error, "cannot read the nf_tables generation id")).ok()
