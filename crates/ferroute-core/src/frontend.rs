@@ -75,6 +75,16 @@ impl ServicePort {
             .chain(self.load_balancer_vips.iter().map(move |address| at(FrontendKind::LoadBalancer, *address)))
             .chain(node_port.map(|frontend| (FrontendKind::NodePort, frontend)))
     }
+
+    /// Removes the frontends for which `is_kept` returns false.
+    pub fn retain_frontends(&mut self, protocol: Protocol, is_kept: impl Fn(Frontend) -> bool) {
+        let is_kept = |address: Option<IpAddr>, port: u16| is_kept(Frontend { address, protocol, port });
+        let port = self.port;
+        self.cluster_ip = self.cluster_ip.filter(|address| is_kept(Some(*address), port));
+        self.external_ips.retain(|address| is_kept(Some(*address), port));
+        self.load_balancer_vips.retain(|address| is_kept(Some(*address), port));
+        self.node_port = self.node_port.filter(|port| is_kept(None, port.get()));
+    }
 }
 
 impl fmt::Display for Frontend {

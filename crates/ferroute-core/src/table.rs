@@ -1,11 +1,13 @@
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
 use ipnet::IpNet;
 
-use crate::{Endpoints, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName};
+use crate::{
+    Endpoints, Frontend, IpFamily, LostFrontends, NamespacedName, NodeView, Protocol, ServicePort, ServicePortName,
+};
 
 /// A service port with all of its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +93,16 @@ impl ServiceTable {
     pub fn claimed(&self, name: &ServicePortName) -> Option<&Arc<ServicePort>> {
         let lost = self.lost.get(name).map(|lost| &lost.claimed);
         lost.or_else(|| self.entries.get(name).map(|entry| &entry.service))
+    }
+
+    /// Returns a frontend that two entries have; `None` in every table of a tracker.
+    pub fn shared_frontend(&self) -> Option<Frontend> {
+        let mut owners = HashMap::new();
+        let frontends = self.entries.iter().flat_map(|(name, entry)| {
+            entry.service.frontends(name.protocol).map(move |(_, frontend)| (name, frontend))
+        });
+        let mut shared = frontends.filter(|(name, frontend)| *owners.entry(*frontend).or_insert(*name) != *name);
+        shared.next().map(|(_, frontend)| frontend)
     }
 
     /// Returns the entries of one Service.

@@ -9,7 +9,7 @@ use std::{
 
 use ferroute_core::{
     Frontend, FrontendKind, IpFamily, ProxySettings, ServicePortEntry, ServicePortName, ServiceTable, Tracker,
-    testing::{Cluster, Edit, arbitrary, namespaced_name, node},
+    testing::{Cluster, Edit, arbitrary, entry, namespaced_name, node, port_name, service_port, table},
 };
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -68,6 +68,7 @@ fn served(table: &ServiceTable) -> Result<BTreeMap<Frontend, ServicePortName>, T
             prop_assert!(other.is_none(), "{frontend} is served by {other:?} and {name}");
         }
     }
+    prop_assert_eq!(table.shared_frontend(), None);
     Ok(served)
 }
 
@@ -108,4 +109,14 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn shared_frontend_of_a_table_is_found() {
+    let entry = |address: &str| entry(service_port(address), []);
+    let entries = [("shop/a:http", entry("10.96.0.1:80")), ("shop/b:http", entry("10.96.0.1:81"))];
+    let mut table = table(IpFamily::V4, node("node-1"), entries.map(|(name, entry)| (port_name(name), entry)));
+    assert_eq!(table.shared_frontend(), None);
+    table.entries.insert(port_name("shop/c:http"), entry("10.96.0.1:81"));
+    assert_eq!(table.shared_frontend().map(|frontend| frontend.to_string()), Some("10.96.0.1:81/tcp".to_owned()));
 }

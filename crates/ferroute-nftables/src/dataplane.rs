@@ -145,11 +145,12 @@ impl<K: Kernel> NftablesDataplane<K> {
     /// Applies the changes of these service ports, in transactions of limited size.
     fn update_all<'a>(
         &mut self,
-        names: impl Iterator<Item = &'a ServicePortName>,
+        names: impl Iterator<Item = &'a ServicePortName> + Clone,
         table: &ServiceTable,
         mut pending: Pending,
         mut run: Run,
     ) -> Result<SyncReport, Failure<K::Error>> {
+        pending.planner.begin_updates(names.clone(), table);
         for name in names {
             pending.update(name, table);
             if self.transaction_size.is_reached(pending.transaction.len()) {
@@ -157,6 +158,7 @@ impl<K: Kernel> NftablesDataplane<K> {
             }
         }
         self.commit_pending(table, &mut pending, &mut run)?;
+        pending.planner.end_updates();
         self.delete_unused_chains(&mut pending.planner, &mut run)?;
         Ok(self.finish(pending.planner, run))
     }

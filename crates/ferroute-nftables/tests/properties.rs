@@ -4,22 +4,24 @@
 
 mod common;
 
-use std::{collections::BTreeSet, net::IpAddr, num::NonZeroU16, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use common::{Host, SharedKernel, contents, settings, table_id};
 use ferroute_core::{
-    Changes, Dataplane, FlowtableSettings, IpFamily, NodePortAddresses, ServicePort, ServicePortEntry, ServicePortName,
-    ServiceTable, Tracker,
-    testing::{arbitrary, endpoint, node, port_name, service_port},
+    Dataplane, FlowtableSettings, Frontend, IpFamily, NodePortAddresses, ServiceTable, Tracker,
+    testing::{Cluster, Edit, arbitrary, namespaced_name},
     tracker::TrackerEvent,
 };
 use ferroute_nftables::{
     NftablesDataplane,
-    kernel::{Kernel, MemoryKernel},
+    kernel::{InterceptedKernel, Kernel, MemoryKernel, MemoryTable},
     model::{Change, Name, Transaction},
-    plan::{NftablesSettings, render},
+    plan::{NftablesSettings, SetId, frontend_from_key, render},
 };
-use proptest::{collection::vec, option, prelude::*, sample::Index};
+use proptest::{collection::vec, prelude::*, sample::Index};
 
 fn dataplane<K: Kernel>(kernel: K, family: IpFamily, settings: NftablesSettings) -> NftablesDataplane<K> {
     NftablesDataplane::with_kernel(kernel, family, settings, Box::new(Host::default()))
@@ -200,49 +202,60 @@ proptest! {
     }
 }
 
-/// Services that claim the same few addresses and ports, which an API server would not allow.
-fn contested() -> impl Strategy<Value = Vec<(ServicePortName, Option<ServicePortEntry>)>> {
-    let address = |number: u8| IpAddr::from([203, 0, 113, number]);
-    let entry = (0..2_u8, vec(0..3_u8, 0..3), vec(0..3_u8, 0..2), option::of(0..2_u16), 0..3_u8).prop_map(
-        move |(cluster_ip, external, balancers, node_port, endpoints)| ServicePortEntry {
-            service: Arc::new(ServicePort {
-                external_ips: external.into_iter().map(address).collect(),
-                load_balancer_vips: balancers.into_iter().map(address).collect(),
-                load_balancer_source_ranges: ["10.0.0.0/8".parse().unwrap()].into(),
-                node_port: node_port.and_then(|port| NonZeroU16::new(30_000 + port)),
-                ..service_port(&format!("10.96.0.{}:80", 1 + cluster_ip))
-            }),
-            endpoints: (0..endpoints).map(|number| endpoint(&format!("10.244.0.{}:8080", 2 + number))).collect(),
-        },
-    );
-    let name = (0..4_u8).prop_map(|number| port_name(&format!("shop/web-{number}:http")));
-    vec((name, option::weighted(0.7, entry)), 1..12)
+/// Returns the frontends in the maps of a table.
+fn frontends(table: &MemoryTable) -> BTreeSet<Frontend> {
+    let maps = [SetId::Services.name(), SetId::NodePorts.name()];
+    let elements = maps.iter().flat_map(|map| table.elements(map));
+    elements.filter_map(|element| frontend_from_key(&element.key)).collect()
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Several service ports change in one sync, and frontends move between them in any order of their names.
     #[test]
-    fn contested_frontend_belongs_to_the_first_service_port_by_name(rounds in vec(contested(), 1..6)) {
-        let family = IpFamily::V4;
-        let mut table = ServiceTable::new(family, Arc::new(node("node-1")));
-        let mut dataplane = dataplane(MemoryKernel::new(), family, settings());
-        dataplane.resync(&table).unwrap();
-        for round in rounds {
-            let mut changes = Changes::default();
-            for (name, entry) in round {
-                let old = match entry {
-                    Some(entry) => table.entries.insert(name.clone(), entry),
-                    None => table.entries.remove(&name),
-                };
-                changes.previous.entry(name).or_insert(old);
-            }
-            dataplane.sync(&table, &changes).unwrap();
-            let (expected, id) = (rendered(&table, &settings())?, table_id(family));
+    fn frontends_move_without_a_gap(clusters in vec(arbitrary::contested_cluster(), 2..6)) {
+        let (family, id) = (IpFamily::V4, table_id(IpFamily::V4));
+        let lost = Arc::new(Mutex::new((BTreeSet::new(), BTreeSet::new())));
+        let (required, id_of_commit) = (lost.clone(), id.clone());
+        let kernel = InterceptedKernel::new(MemoryKernel::new(), move |kernel: &mut MemoryKernel, transaction: &Transaction| {
+            kernel.commit(transaction)?;
+            let (required, missing) = &mut *required.lock().unwrap();
+            let frontends = kernel.table(&id_of_commit).map(frontends).unwrap_or_default();
+            missing.extend(required.difference(&frontends).copied());
+            Ok(())
+        });
+        let mut tracker = Cluster::new(arbitrary::NODE).tracker();
+        tracker.update(family);
+        let mut dataplane = dataplane(kernel, family, settings());
+        dataplane.resync(tracker.table(family)).unwrap();
+        let mut previous = Cluster::new(arbitrary::NODE);
+        for cluster in clusters {
+            let removed = previous.services.iter().map(|service| namespaced_name(&format!("shop/{}", service.metadata.name)));
+            let removed = removed.filter(|name| !cluster.services.iter().any(|service| name.name() == service.metadata.name));
+            let edits = removed.map(Edit::RemoveService).collect::<Vec<_>>().into_iter();
+            let edits = edits.chain(cluster.services.iter().cloned().map(|service| Edit::SetService(Box::new(service))));
+            edits.chain(cluster.slices.iter().cloned().map(Edit::SetSlice)).for_each(|edit| edit.apply_to(&mut tracker));
+            let before = served(tracker.table(family));
+            let changes = tracker.update(family);
+            let table = tracker.table(family);
+            lost.lock().unwrap().0 = before.intersection(&served(table)).copied().collect();
+            dataplane.sync(table, &changes).unwrap();
+            prop_assert_eq!(&lost.lock().unwrap().1, &BTreeSet::new());
+            let expected = rendered(table, &settings())?;
             prop_assert_eq!(
-                contents(dataplane.kernel().table(&id).unwrap(), family),
+                contents(dataplane.kernel().as_ref().table(&id).unwrap(), family),
                 contents(expected.table(&id).unwrap(), family)
             );
+            previous = cluster;
         }
     }
+}
+
+/// Returns all frontends of a table.
+fn served(table: &ServiceTable) -> BTreeSet<Frontend> {
+    let entries = table.entries.iter();
+    entries.flat_map(|(name, entry)| entry.service.frontends(name.protocol)).map(|(_, frontend)| frontend).collect()
 }
 
 fn count_in(chain: &Name) -> Option<&str> {

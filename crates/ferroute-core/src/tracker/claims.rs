@@ -118,13 +118,8 @@ impl Claims {
             return (claimed.clone(), None);
         }
         let lost: HashSet<Frontend> = frontends.iter().map(|lost| lost.frontend).collect();
-        let is_owned =
-            |address: Option<IpAddr>, port: u16| !lost.contains(&Frontend { address, protocol: name.protocol, port });
         let mut owned = ServicePort::clone(claimed);
-        owned.cluster_ip = owned.cluster_ip.filter(|address| is_owned(Some(*address), claimed.port));
-        owned.node_port = owned.node_port.filter(|port| is_owned(None, port.get()));
-        owned.external_ips.retain(|address| is_owned(Some(*address), claimed.port));
-        owned.load_balancer_vips.retain(|address| is_owned(Some(*address), claimed.port));
+        owned.retain_frontends(name.protocol, |frontend| !lost.contains(&frontend));
         (Arc::new(owned), Some(LostFrontends { claimed: claimed.clone(), frontends }))
     }
 

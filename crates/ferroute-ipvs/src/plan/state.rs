@@ -17,8 +17,6 @@ use super::{
 pub struct State {
     context: PlanContext,
     servers: BTreeMap<ServerKey, Server>,
-    /// Service ports that claim a frontend of another one, which precedes them by name.
-    rivals: BTreeMap<ServerKey, BTreeSet<ServicePortName>>,
     /// Set entries that several servers or service ports may need, with the number of their users.
     shared: HashMap<(SetKind, Entry), u32>,
     /// The addresses of the dummy device, with the number of servers.
@@ -48,7 +46,6 @@ impl State {
         let mut state = Self {
             context,
             servers: BTreeMap::new(),
-            rivals: BTreeMap::new(),
             shared: HashMap::new(),
             bound: BTreeMap::new(),
             sizes: Default::default(),
@@ -57,7 +54,7 @@ impl State {
         };
         for (name, entry) in &table.entries {
             let plan = PortPlan::new(name, entry, table, &state.context);
-            state.replace(table, name, &PortPlan::default(), plan, &mut None);
+            state.replace(name, &PortPlan::default(), plan, &mut None);
         }
         state
     }
@@ -69,7 +66,7 @@ impl State {
             let plan = |entry| PortPlan::new(name, entry, table, &self.context);
             let old = previous.as_ref().map(plan).unwrap_or_default();
             let new = table.entries.get(name).map(plan).unwrap_or_default();
-            self.replace(table, name, &old, new, &mut delta);
+            self.replace(name, &old, new, &mut delta);
         }
         delta.unwrap_or_default()
     }
@@ -181,64 +178,25 @@ impl State {
         chains::chain_group(&self.context, |kind| self.set_size(kind) > 0, self.denied.iter().copied())
     }
 
-    fn replace(
-        &mut self,
-        table: &ServiceTable,
-        name: &ServicePortName,
-        old: &PortPlan,
-        new: PortPlan,
-        delta: &mut Option<Delta>,
-    ) {
+    fn replace(&mut self, name: &ServicePortName, old: &PortPlan, new: PortPlan, delta: &mut Option<Delta>) {
         // Entries in both keep their other users' counts above zero in between, and a delta holds net changes only.
         new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
         old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));
         for (key, _) in &old.servers {
-            if !new.servers.iter().any(|(kept, _)| kept == key) {
-                self.give_up(table, *key, name, delta);
+            // A service port that was updated before this one may have the frontend now.
+            let is_owner = self.servers.get(key).is_some_and(|server| server.owner == *name);
+            if is_owner && !new.servers.iter().any(|(kept, _)| kept == key) {
+                self.remove(*key, delta);
             }
         }
         for (key, server) in new.servers {
-            self.claim(key, server, delta);
-        }
-    }
-
-    /// Adds a server unless a service port that precedes its owner has the same frontend.
-    fn claim(&mut self, key: ServerKey, server: Server, delta: &mut Option<Delta>) {
-        if let Some(existing) = self.servers.get(&key) {
-            if *existing == server {
-                return;
+            // Service ports are updated in the order of names, so an earlier one that loses the frontend has been updated. Two
+            // can have the same server only while the tracker does not know an address of the node, as node port and as
+            // external IP: the earlier one keeps it until the next full sync.
+            if self.servers.get(&key).is_none_or(|old| *old != server && server.owner <= old.owner) {
+                self.remove(key, delta);
+                self.insert(key, server, delta);
             }
-            if existing.owner < server.owner {
-                self.rivals.entry(key).or_default().insert(server.owner);
-                return;
-            }
-            if existing.owner != server.owner {
-                let loser = existing.owner.clone();
-                self.rivals.entry(key).or_default().insert(loser);
-            }
-            self.remove(key, delta);
-        }
-        self.insert(key, server, delta);
-    }
-
-    /// Removes the claim of a service port. The next claimant gets the frontend.
-    fn give_up(&mut self, table: &ServiceTable, key: ServerKey, name: &ServicePortName, delta: &mut Option<Delta>) {
-        if self.servers.get(&key).is_some_and(|server| server.owner == *name) {
-            self.remove(key, delta);
-            while let Some(next) = self.rivals.get_mut(&key).and_then(BTreeSet::pop_first) {
-                // The claim of a changed service port may be gone, too.
-                let Some(entry) = table.entries.get(&next) else { continue };
-                let plan = PortPlan::new(&next, entry, table, &self.context);
-                if let Some((_, server)) = plan.servers.into_iter().find(|(claimed, _)| *claimed == key) {
-                    self.insert(key, server, delta);
-                    break;
-                }
-            }
-        } else if let Some(rivals) = self.rivals.get_mut(&key) {
-            rivals.remove(name);
-        }
-        if self.rivals.get(&key).is_some_and(BTreeSet::is_empty) {
-            self.rivals.remove(&key);
         }
     }
 

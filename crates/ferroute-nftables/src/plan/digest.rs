@@ -22,10 +22,7 @@ impl Planner {
                 port.exposure.service.cluster_ip.iter().try_for_each(|address| write!(out, "{address}"))?;
                 out.write_char('\n')?;
                 write_port(&mut out, port)?;
-                port.exposure.frontends.iter().try_for_each(|plan| {
-                    let owned = self.owner(plan.frontend) == Some(*name);
-                    write_plan(&mut out, port, plan, owned)
-                })
+                port.exposure.frontends.iter().try_for_each(|plan| write_plan(&mut out, port, plan))
             })
         })
     }
@@ -47,15 +44,13 @@ fn write_port(out: &mut impl Write, port: &PortPlan) -> fmt::Result {
     port.exposure.source_ranges().iter().try_for_each(|net| writeln!(out, "source {net}"))
 }
 
-fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan, owned: bool) -> fmt::Result {
+fn write_plan(out: &mut impl Write, port: &PortPlan, plan: &FrontendPlan) -> fmt::Result {
     write!(out, "{} {}", plan.frontend, port.class(plan.request).text())?;
     if plan.request.selection == Selection::ExternalLocal {
         let local = Request { selection: Selection::Pick, list: List::Local };
         write!(out, " {}", port.class(local).text())?;
     }
-    let (restricted, other_owner) =
-        (if plan.restricted { " restricted" } else { "" }, if owned { "" } else { " of another" });
-    writeln!(out, "{restricted}{other_owner}")
+    writeln!(out, "{}", if plan.restricted { " restricted" } else { "" })
 }
 
 #[cfg(test)]

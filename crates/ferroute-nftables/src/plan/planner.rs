@@ -1,6 +1,9 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
 
-use ferroute_core::{NodePortMatch, ServicePortName, ServiceTable};
+use ferroute_core::{NodePortMatch, ServicePort, ServicePortName, ServiceTable};
 
 use super::{
     Context, FLOWTABLE, Frontend, ListNumber, SetId, TABLE,
@@ -23,12 +26,10 @@ pub(crate) struct Planner {
     context: Context,
     /// Boxed, because a hash table allocates up to twice as many slots as it has entries.
     ports: HashMap<ServicePortName, Box<PortPlan>>,
-    /// The service port that owns each frontend; ties go to the first by name.
-    owners: HashMap<Frontend, ServicePortName>,
-    /// Service ports that wait for a frontend of another one.
-    waiting: BTreeMap<Frontend, BTreeSet<ServicePortName>>,
-    /// Frontends without an owner that service ports wait for.
-    vacant: BTreeSet<Frontend>,
+    /// Frontends that changed service ports lose in the current sync, with these service ports.
+    leaving: HashMap<Frontend, ServicePortName>,
+    /// The service ports that lose frontends in the current sync.
+    losers: HashSet<ServicePortName>,
     shared: SharedObjects,
     numbers: ListNumbers,
     /// Service ports without a plan, because all numbers are in use. They are planned when they change.
@@ -43,6 +44,17 @@ pub(crate) struct Undo {
     /// The service port.
     pub(crate) name: ServicePortName,
     old: Option<Box<PortPlan>>,
+    /// The plans of the service ports that lost a frontend to this one.
+    losers: Vec<(ServicePortName, Box<PortPlan>)>,
+}
+
+/// The frontends whose elements are replaced with the plan of a service port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// All of them.
+    All,
+    /// None: other service ports have replaced those that this one loses.
+    None,
 }
 
 impl Planner {
@@ -56,9 +68,8 @@ impl Planner {
         Self {
             context,
             ports: HashMap::new(),
-            owners: HashMap::new(),
-            waiting: BTreeMap::new(),
-            vacant: BTreeSet::new(),
+            leaving: HashMap::new(),
+            losers: HashSet::new(),
             shared: SharedObjects::default(),
             numbers: ListNumbers::new(existing.numbers()),
             unnumbered: BTreeSet::new(),
@@ -71,10 +82,9 @@ impl Planner {
         &self.context
     }
 
-    /// Returns the numbers of the service ports that own frontends.
+    /// Returns the frontends with the numbers of their service ports.
     pub(crate) fn numbers(&self) -> Vec<(Frontend, ListNumber)> {
-        let numbers = self.owners.iter();
-        numbers.filter_map(|(frontend, owner)| Some((*frontend, self.ports.get(owner)?.number))).collect()
+        self.views().map(|view| (view.plan.frontend, view.port.number)).collect()
     }
 
     /// Writes the objects that exist without any Service.
@@ -89,8 +99,33 @@ impl Planner {
         transaction.changes.extend(elements.map(|(set, element)| Change::AddElement(set.name(), element)));
     }
 
+    /// Prepares for the updates of these service ports, so that a frontend which moves from one to another is replaced in one
+    /// step, in whichever order they are updated.
+    pub(crate) fn begin_updates<'a>(&mut self, names: impl Iterator<Item = &'a ServicePortName>, table: &ServiceTable) {
+        for name in names {
+            let Some(port) = self.ports.get(name) else { continue };
+            let new = table.entries.get(name).map(|entry| &entry.service);
+            if new.is_some_and(|new| Arc::ptr_eq(new, &port.exposure.service)) {
+                continue;
+            }
+            let kept: HashSet<Frontend> =
+                new.into_iter().flat_map(|new| new.frontends(name.protocol)).map(|(_, frontend)| frontend).collect();
+            let frontends = port.exposure.frontends.iter().map(|plan| plan.frontend);
+            let before = self.leaving.len();
+            self.leaving.extend(frontends.filter(|it| !kept.contains(it)).map(|frontend| (frontend, name.clone())));
+            if self.leaving.len() > before {
+                self.losers.insert(name.clone());
+            }
+        }
+    }
+
+    /// Ends the updates that [`Planner::begin_updates`] prepared for.
+    pub(crate) fn end_updates(&mut self) {
+        (self.leaving, self.losers) = (HashMap::new(), HashSet::new());
+    }
+
     /// Writes the changes of a service port: to its entry in `table`, or its removal. Returns what [`Planner::roll_back`]
-    /// needs, unless nothing changes.
+    /// needs, unless nothing can change.
     pub(crate) fn update(
         &mut self,
         name: &ServicePortName,
@@ -105,13 +140,47 @@ impl Planner {
             self.unnumbered.remove(name);
         }
         let is_changed = old != new;
+        let mut losers = Vec::new();
         if is_changed {
-            self.replace(name, old.as_deref(), new.as_deref(), transaction);
+            self.replace(name, old.as_deref(), new.as_deref(), Scope::All, transaction);
+            losers = new.as_deref().map(|new| self.take_frontends(new, transaction)).unwrap_or_default();
         }
         if let Some(new) = new {
             self.ports.insert(name.clone(), new);
         }
-        is_changed.then(|| Undo { name: name.clone(), old })
+        // If another service port has taken all frontends that this one loses, it changes again once that is rolled back.
+        (is_changed || self.losers.contains(name)).then(|| Undo { name: name.clone(), old, losers })
+    }
+
+    /// Removes the frontends of a new plan from the service ports that lose them, after their elements were replaced.
+    /// Returns the plans that these had before.
+    fn take_frontends(
+        &mut self,
+        new: &PortPlan,
+        transaction: &mut Transaction,
+    ) -> Vec<(ServicePortName, Box<PortPlan>)> {
+        if self.leaving.is_empty() {
+            return Vec::new();
+        }
+        let frontends = new.exposure.frontends.iter();
+        let losers: BTreeSet<ServicePortName> =
+            frontends.filter_map(|plan| Some(self.loser(plan.frontend)?.name.clone())).collect();
+        let take = |name: ServicePortName| {
+            let old = self.ports.remove(&name)?;
+            let mut service = ServicePort::clone(&old.exposure.service);
+            service.retain_frontends(name.protocol, |frontend| new.frontend(frontend).is_none());
+            let left = Box::new(old.with_exposure(Exposure::new(&name, &Arc::new(service), &self.context, None)));
+            self.replace(&name, Some(&old), Some(&left), Scope::None, transaction);
+            self.ports.insert(name.clone(), left);
+            Some((name, old))
+        };
+        losers.into_iter().filter_map(take).collect()
+    }
+
+    /// Returns the service port that loses a frontend in the current sync and has not been updated yet.
+    fn loser(&self, frontend: Frontend) -> Option<FrontendView<'_>> {
+        let (name, port) = self.ports.get_key_value(self.leaving.get(&frontend)?)?;
+        Some(FrontendView { name, port, plan: port.frontend(frontend)? })
     }
 
     /// Returns the service ports that are not served, because the table has no number left for their lists.
@@ -128,13 +197,16 @@ impl Planner {
     pub(crate) fn roll_back(&mut self, updates: Vec<Undo>, written: Written) {
         // The table is as it was before.
         let mut unwritten = Transaction::new(TableId { family: self.context.family, name: TABLE });
-        for Undo { name, old } in updates.into_iter().rev() {
-            let new = self.ports.remove(&name);
-            self.replace(&name, new.as_deref(), old.as_deref(), &mut unwritten);
-            if let Some(old) = old {
-                self.ports.insert(name, old);
+        for Undo { name, old, losers } in updates.into_iter().rev() {
+            let losers = losers.into_iter().map(|(name, old)| (name, Some(old)));
+            for (name, old) in losers.rev().chain([(name, old)]) {
+                let new = self.ports.remove(&name);
+                self.replace(&name, new.as_deref(), old.as_deref(), Scope::None, &mut unwritten);
+                if let Some(old) = old {
+                    self.ports.insert(name, old);
+                }
+                unwritten.changes.clear();
             }
-            unwritten.changes.clear();
         }
         self.finish_transaction(&mut unwritten);
         self.shared.restore(written);
@@ -145,7 +217,8 @@ impl Planner {
         let (Change::AddElement(set, element) | Change::DeleteElement(set, element)) = change else { return None };
         match SetId::from_name(set)? {
             SetId::Services | SetId::NodePorts | SetId::Restricted | SetId::FlowServices | SetId::FlowNodePorts => {
-                self.owners.get(&frontend_from_key(&element.key)?).cloned()
+                let frontend = frontend_from_key(&element.key)?;
+                self.ports.iter().find(|(_, port)| port.frontend(frontend).is_some()).map(|(name, _)| name.clone())
             }
             SetId::Lists
             | SetId::Endpoints(_)
@@ -199,20 +272,6 @@ impl Planner {
 
     /// Writes the changes that depend on all updates of a transaction. To be called once, at its end.
     pub(crate) fn finish_transaction(&mut self, transaction: &mut Transaction) {
-        for frontend in std::mem::take(&mut self.vacant) {
-            // The waiting service ports may have been removed, and another one may own the frontend.
-            if self.owners.contains_key(&frontend) {
-                continue;
-            }
-            let Some(name) = self.waiting.get_mut(&frontend).and_then(BTreeSet::pop_first) else { continue };
-            if self.waiting.get(&frontend).is_some_and(BTreeSet::is_empty) {
-                self.waiting.remove(&frontend);
-            }
-            let view =
-                view(&self.ports, &name, frontend).expect("bug: waiting service port has no plan for the frontend");
-            change(None, Some(view), transaction);
-            self.owners.insert(frontend, name);
-        }
         self.shared.write_rules(&self.context, transaction);
     }
 
@@ -261,9 +320,11 @@ impl Planner {
         self.ports.iter().map(|(name, port)| (name, &**port))
     }
 
-    /// Returns the service port that owns a frontend.
-    pub(super) fn owner(&self, frontend: Frontend) -> Option<&ServicePortName> {
-        self.owners.get(&frontend)
+    /// Returns all frontends, in no particular order.
+    fn views(&self) -> impl Iterator<Item = FrontendView<'_>> {
+        self.ports
+            .iter()
+            .flat_map(|(name, port)| port.exposure.frontends.iter().map(move |plan| FrontendView { name, port, plan }))
     }
 
     /// Returns all sets and maps.
@@ -289,10 +350,7 @@ impl Planner {
 
     /// Calls `each` with every element, in no particular order.
     pub(crate) fn for_each_element(&self, mut each: impl FnMut(SetId, Element)) {
-        for (frontend, owner) in &self.owners {
-            let view = view(&self.ports, owner, *frontend).expect("bug: owner has no plan for its frontend");
-            view.elements().into_iter().for_each(|(set, element)| each(set, element));
-        }
+        self.views().flat_map(|view| view.elements()).for_each(|(set, element)| each(set, element));
         for (name, port) in &self.ports {
             let elements = [port.list_elements(name.protocol), port.source_range_elements(), port.class_elements()];
             elements.into_iter().flatten().for_each(|(set, element)| each(set, element));
@@ -312,6 +370,7 @@ impl Planner {
         name: &ServicePortName,
         old: Option<&PortPlan>,
         new: Option<&PortPlan>,
+        frontends: Scope,
         transaction: &mut Transaction,
     ) {
         if let Some(new) = new {
@@ -332,7 +391,9 @@ impl Planner {
                 // The transaction will be split, and its end comes too late.
                 self.shared.write_rules(&self.context, transaction);
             }
-            self.replace_frontends(name, old, new, transaction);
+            if frontends == Scope::All {
+                self.replace_frontends(name, old, new, transaction);
+            }
         }
         transaction.changes.extend(classes.removals.into_iter().chain(lists.removals).chain(ranges.removals));
         let Some(old) = old else { return };
@@ -343,7 +404,7 @@ impl Planner {
     }
 
     fn replace_frontends(
-        &mut self,
+        &self,
         name: &ServicePortName,
         old: Option<&PortPlan>,
         new: Option<&PortPlan>,
@@ -351,63 +412,13 @@ impl Planner {
     ) {
         let views = |port| move |plan| FrontendView { name, port, plan };
         for view in new.into_iter().flat_map(|new| new.exposure.frontends.iter().map(views(new))) {
-            self.claim(view, old, transaction);
+            let frontend = view.plan.frontend;
+            let old = old.and_then(|port| Some(FrontendView { name, port, plan: port.frontend(frontend)? }));
+            change(old.or_else(|| self.loser(frontend)), Some(view), transaction);
         }
         let is_removed = |view: &FrontendView<'_>| new.is_none_or(|new| new.frontend(view.plan.frontend).is_none());
         for view in old.into_iter().flat_map(|old| old.exposure.frontends.iter().map(views(old))).filter(is_removed) {
-            self.release(view, transaction);
-        }
-    }
-
-    /// A service port claims a frontend that it may have had before.
-    fn claim(&mut self, new: FrontendView<'_>, old: Option<&PortPlan>, transaction: &mut Transaction) {
-        let frontend = new.plan.frontend;
-        let old_view = match self.owners.get(&frontend) {
-            None if self.waiting.contains_key(&frontend) => {
-                // The first of them by name is known at the end of the transaction.
-                self.waiting.entry(frontend).or_default().insert(new.name.clone());
-                self.vacant.insert(frontend);
-                return;
-            }
-            None => None,
-            Some(owner) if owner == new.name => {
-                old.and_then(|port| Some(FrontendView { name: new.name, port, plan: port.frontend(frontend)? }))
-            }
-            Some(owner) if owner < new.name => {
-                self.waiting.entry(frontend).or_default().insert(new.name.clone());
-                return;
-            }
-            Some(owner) => {
-                let loser = owner.clone();
-                let waiting = self.waiting.entry(frontend).or_default();
-                waiting.remove(new.name);
-                waiting.insert(loser.clone());
-                let view = view(&self.ports, &loser, frontend);
-                change(view, Some(new), transaction);
-                self.owners.insert(frontend, new.name.clone());
-                return;
-            }
-        };
-        if old_view.is_none() {
-            self.owners.insert(frontend, new.name.clone());
-        }
-        change(old_view, Some(new), transaction);
-    }
-
-    /// A service port releases a frontend.
-    fn release(&mut self, old: FrontendView<'_>, transaction: &mut Transaction) {
-        let frontend = old.plan.frontend;
-        if self.owners.get(&frontend) == Some(old.name) {
-            change(Some(old), None, transaction);
-            self.owners.remove(&frontend);
-            if self.waiting.contains_key(&frontend) {
-                self.vacant.insert(frontend);
-            }
-        } else if let Some(waiting) = self.waiting.get_mut(&frontend) {
-            waiting.remove(old.name);
-            if waiting.is_empty() {
-                self.waiting.remove(&frontend);
-            }
+            change(Some(view), None, transaction);
         }
     }
 }
@@ -416,15 +427,6 @@ impl Planner {
 fn change(old: Option<FrontendView<'_>>, new: Option<FrontendView<'_>>, transaction: &mut Transaction) {
     let elements = |view: Option<FrontendView<'_>>| view.map(|view| view.elements()).unwrap_or_default();
     Difference::new(elements(old), elements(new)).write(transaction);
-}
-
-fn view<'a>(
-    ports: &'a HashMap<ServicePortName, Box<PortPlan>>,
-    name: &ServicePortName,
-    frontend: Frontend,
-) -> Option<FrontendView<'a>> {
-    let (name, port) = ports.get_key_value(name)?;
-    Some(FrontendView { name, port, plan: port.frontend(frontend)? })
 }
 
 fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {

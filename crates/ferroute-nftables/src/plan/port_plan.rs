@@ -121,6 +121,11 @@ impl PortPlan {
         }
     }
 
+    /// Returns this plan with other frontends of the service port.
+    pub(super) fn with_exposure(&self, exposure: Arc<Exposure>) -> Self {
+        Self { exposure, ..self.clone() }
+    }
+
     /// Assigns slots to the endpoints. `previous` returns the slots that endpoints had.
     pub(super) fn assign_slots(&mut self, previous: impl Fn(List) -> Vec<(SocketAddr, ClassId)>) {
         let slots = List::ALL.map(|list| Slots::new(self.list(list), &previous(list)));
