@@ -212,7 +212,7 @@ pub struct ActiveProxy<'a> {
 }
 
 /// A dataplane over an in-memory kernel, which returns what it writes as text.
-pub trait Simulation {
+pub trait Simulation: Send {
     /// Writes all rules.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ impl<D: Dataplane, T: FnMut(&mut D) -> String> Simulated<D, T> {
     }
 }
 
-impl<D: Dataplane, T: FnMut(&mut D) -> String> Simulation for Simulated<D, T> {
+impl<D: Dataplane, T: FnMut(&mut D) -> String + Send> Simulation for Simulated<D, T> {
     fn resync(&mut self, table: &ServiceTable) -> anyhow::Result<SimulatedSync> {
         let report = self.dataplane.resync(table)?;
         Ok(SimulatedSync { rules: self.dataplane.digest(table), ..self.written(&report) })

@@ -224,8 +224,10 @@ impl FamilySync {
     fn sync_changes(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         let applied = self.isolation.apply(table, None);
         match self.dataplane.sync(&applied, changes) {
-            Ok(report) => {
-                self.set_aside(&report, Some(changes));
+            Ok(mut report) => {
+                if self.set_aside(table, &report, Some(changes)) {
+                    report.add(self.resync(table, changes, None)?);
+                }
                 Ok(report)
             }
             Err(DataplaneError::Rejected { service_port, .. }) => self.resync(table, changes, Some(service_port)),
@@ -248,7 +250,7 @@ impl FamilySync {
             attempts += 1;
             let error = match self.dataplane.resync(&self.isolation.apply(table, None)) {
                 Ok(mut report) => {
-                    self.set_aside(&report, None);
+                    self.set_aside(table, &report, None);
                     report.rejected.append(&mut rejected);
                     return Ok(report);
                 }
@@ -271,17 +273,19 @@ impl FamilySync {
                 None => changes.previous.get(service_port).cloned().flatten(),
             };
             rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
-            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
+            self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
         }
     }
 
     /// Sets the service ports aside that a sync of these changes has rejected. A full sync compares all rules, so that none of
-    /// theirs are left.
-    fn set_aside(&mut self, report: &SyncReport, changes: Option<&Changes>) {
+    /// theirs are left. Returns true if the active rules have frontends that these service ports lost.
+    fn set_aside(&mut self, table: &ServiceTable, report: &SyncReport, changes: Option<&Changes>) -> bool {
+        let mut have_lost = false;
         for Rejection { service_port, .. } in &report.rejected {
             let accepted = changes.and_then(|changes| changes.previous.get(service_port).cloned().flatten());
-            self.isolation.reject(service_port, accepted, tokio::time::Instant::now());
+            have_lost |= self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
         }
+        have_lost
     }
 
     /// Writes the rules of a service port that was rejected.
@@ -303,12 +307,12 @@ impl FamilySync {
                     tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
                     self.isolation.accept(name);
                 } else {
-                    self.isolation.reject(name, accepted, tokio::time::Instant::now());
+                    self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
                 }
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => {
-                self.isolation.reject(name, accepted, tokio::time::Instant::now());
+                self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
                 let mut report = self.dataplane.resync(&self.isolation.apply(table, None))?;
                 report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&error) });
                 Ok(report)

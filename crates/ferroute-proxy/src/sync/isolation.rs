@@ -2,16 +2,22 @@
 //!
 //! ```text
 //!   Dataplane: a service port was rejected
-//!        └──► Isolation: its last accepted entry takes its place in the table, if there is one
+//!        └──► Isolation: its last accepted entry takes its place in the table, if there is one,
+//!                  │     with the frontends that the service port still owns
 //!                  └──► retried alone after a delay that doubles, and soon after it was changed
 //! ```
 //!
 //! Rules that the API server's validation allows and the kernel refuses are an error of the proxy. It must not cost the
 //! other Services their updates.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use ferroute_core::{Backoff, Changes, ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::{Backoff, Changes, Frontend, ServicePort, ServicePortEntry, ServicePortName, ServiceTable};
 use tokio::time::Instant;
 
 /// The service ports of one IP family that are set aside.
@@ -45,17 +51,27 @@ impl Isolation {
         self.ports.get(name).map(|port| port.accepted.is_some())
     }
 
-    /// Sets a rejected service port aside. `accepted` is the entry whose rules are active.
-    pub(super) fn reject(&mut self, name: &ServicePortName, accepted: Option<ServicePortEntry>, now: Instant) {
+    /// Sets a rejected service port aside. `accepted` is the entry whose rules are active. Returns true if the service port
+    /// has lost frontends of that entry, so that the rules must be written again.
+    pub(super) fn reject(
+        &mut self,
+        table: &ServiceTable,
+        name: &ServicePortName,
+        accepted: Option<ServicePortEntry>,
+        now: Instant,
+    ) -> bool {
+        let owned = accepted.as_ref().and_then(|accepted| still_owned(name, accepted, table));
+        let has_lost = owned != accepted;
         let port = self.ports.entry(name.clone()).or_insert_with(|| Isolated {
             accepted: None,
             backoff: Backoff::new(FIRST_RETRY, LAST_RETRY),
             rejected_at: now,
             retry_at: now,
         });
-        port.accepted = accepted;
+        port.accepted = owned;
         port.rejected_at = now;
         port.retry_at = now + port.backoff.next_delay();
+        has_lost
     }
 
     /// Ends the isolation of a service port whose rules were accepted.
@@ -63,17 +79,26 @@ impl Isolation {
         self.ports.remove(name);
     }
 
-    /// Prepares for a sync and returns the changes to apply: those of service ports that are set aside are left out and make
-    /// their next retry come soon. Removed service ports are not set aside any more.
+    /// Prepares for a sync and returns the changes to apply to the table of [`Isolation::apply`].
+    ///
+    /// Changes of service ports that are set aside make their next retry come soon. They are left out, except that the
+    /// accepted entries lose the frontends that the service ports lose. Removed service ports are not set aside any more.
     pub(super) fn filter<'a>(&mut self, table: &ServiceTable, changes: &'a Changes) -> Cow<'a, Changes> {
-        self.ports.retain(|name, _| table.entries.contains_key(name));
         let mut allowed = Cow::Borrowed(changes);
-        for (name, port) in &mut self.ports {
-            if changes.previous.contains_key(name) {
+        self.ports.retain(|name, port| {
+            let is_served = table.entries.contains_key(name);
+            if is_served && changes.previous.contains_key(name) {
                 allowed.to_mut().previous.remove(name);
                 port.retry_at = port.retry_at.min(port.rejected_at + AFTER_CHANGE);
             }
-        }
+            let owned = port.accepted.as_ref().and_then(|accepted| still_owned(name, accepted, table));
+            if !is_served || owned != port.accepted {
+                let allowed = allowed.to_mut();
+                allowed.services.insert(name.service.clone());
+                allowed.previous.insert(name.clone(), std::mem::replace(&mut port.accepted, owned));
+            }
+            is_served
+        });
         allowed
     }
 
@@ -98,8 +123,25 @@ impl Isolation {
                 None => entries.remove(name),
             };
         }
+        debug_assert_eq!(applied.shared_frontend(), None, "bug: two service ports have the same frontend");
         applied
     }
+}
+
+/// Returns an entry without the frontends that the service port no longer owns; `None` if the service port was removed.
+fn still_owned(name: &ServicePortName, accepted: &ServicePortEntry, table: &ServiceTable) -> Option<ServicePortEntry> {
+    let current = &table.entries.get(name)?.service;
+    let frontends = |service: &ServicePort| -> HashSet<Frontend> {
+        service.frontends(name.protocol).map(|(_, frontend)| frontend).collect()
+    };
+    let mut entry = accepted.clone();
+    if !Arc::ptr_eq(current, &entry.service) {
+        let owned = frontends(current);
+        if !frontends(&entry.service).is_subset(&owned) {
+            Arc::make_mut(&mut entry.service).retain_frontends(name.protocol, |frontend| owned.contains(&frontend));
+        }
+    }
+    Some(entry)
 }
 
 /// The delay before the first retry of a service port that does not change. It doubles up to [`LAST_RETRY`].
@@ -119,8 +161,8 @@ mod tests {
 
     use super::*;
 
-    fn version(address: &str) -> ServicePortEntry {
-        entry(service_port("10.96.0.1:80"), [endpoint(address)])
+    fn version(frontend: &str, address: &str) -> ServicePortEntry {
+        entry(service_port(frontend), [endpoint(address)])
     }
 
     fn changes(names: &[&str]) -> Changes {
@@ -129,16 +171,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rejected_service_port_keeps_its_accepted_entry_and_is_retried_later_and_later() {
-        let (good, bad) = (version("10.244.0.2:80"), version("10.244.0.3:80"));
+        let (good, bad) = (version("10.96.0.1:80", "10.244.0.2:80"), version("10.96.0.1:80", "10.244.0.3:80"));
+        let other = version("10.96.0.2:80", "10.244.0.3:80");
         let [web, cart] = ["shop/web:http", "shop/cart:http"].map(port_name);
-        let entries = [(web.clone(), bad.clone()), (cart.clone(), bad.clone())];
+        let entries = [(web.clone(), bad.clone()), (cart.clone(), other.clone())];
         let table = table(IpFamily::V4, node("node-1"), entries);
         let mut isolation = Isolation::default();
         assert!(matches!(isolation.apply(&table, None), Cow::Borrowed(_)));
-        isolation.reject(&web, Some(good.clone()), Instant::now());
-        isolation.reject(&cart, None, Instant::now());
+        isolation.reject(&table, &web, Some(good.clone()), Instant::now());
+        isolation.reject(&table, &cart, None, Instant::now());
         assert_eq!(isolation.apply(&table, None).entries, BTreeMap::from([(web.clone(), good.clone())]));
-        let retried = BTreeMap::from([(web.clone(), good.clone()), (cart.clone(), bad)]);
+        let retried = BTreeMap::from([(web.clone(), good.clone()), (cart.clone(), other)]);
         assert_eq!(isolation.apply(&table, Some(&cart)).entries, retried);
         let mut delays = Vec::new();
         for _ in 0..3 {
@@ -149,7 +192,7 @@ mod tests {
             delays.push(start.elapsed().as_secs());
             assert_eq!(isolation.due(Instant::now()), [(cart.clone(), None), (web.clone(), Some(good.clone()))]);
             isolation.due(Instant::now()).into_iter().for_each(|(name, accepted)| {
-                isolation.reject(&name, accepted, Instant::now());
+                isolation.reject(&table, &name, accepted, Instant::now());
             });
         }
         assert_eq!(delays, [10, 20, 40]);
@@ -159,11 +202,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn changed_service_port_is_retried_soon_and_a_removed_one_is_forgotten() {
-        let entries = [(port_name("shop/web:http"), version("10.244.0.2:80"))];
+        let entries = [(port_name("shop/web:http"), version("10.96.0.1:80", "10.244.0.2:80"))];
         let table = table(IpFamily::V4, node("node-1"), entries);
         let mut isolation = Isolation::default();
         for name in ["shop/web:http", "shop/gone:http"] {
-            isolation.reject(&port_name(name), None, Instant::now());
+            isolation.reject(&table, &port_name(name), None, Instant::now());
         }
         let changes = changes(&["shop/web:http", "shop/gone:http", "shop/cart:http"]);
         let left: BTreeSet<_> = isolation.filter(&table, &changes).into_owned().previous.into_keys().collect();

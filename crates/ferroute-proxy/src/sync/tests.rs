@@ -1,4 +1,5 @@
 mod isolation;
+mod owners;
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
