@@ -1,6 +1,6 @@
 //! The match modules and targets of iptables that [`Rule`](crate::Rule)s can have: one table.
 //!
-//! Each module below has the types and the [`Entry`] of an extension. To add one, add its variant to [`Match`] or [`Target`]
+//! Each module below has the types and the `Entry` of an extension. To add one, add its variant to [`Match`] or [`Target`]
 //! and its entry to the list below, which does not compile without the other; neither does `ferroute-trace` without the
 //! effect on packets. The tests here and in `ferroute-trace` then check all directions with the samples of the entry.
 

@@ -47,16 +47,12 @@ impl CtStates {
             Self::ALL.iter().find(|(_, name, _)| *name == word).map(|(state, ..)| states.or(*state))
         })
     }
-
-    /// The names of the states in the set.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::ALL.iter().filter(move |(state, ..)| self.intersects(*state)).map(|(_, name, _)| *name)
-    }
 }
 
 impl fmt::Display for CtStates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, name) in self.names().enumerate() {
+        let known = Self::ALL.iter().filter(|(state, ..)| self.intersects(*state));
+        for (n, (_, name, _)) in known.enumerate() {
             f.write_str(if n == 0 { "" } else { "," })?;
             f.write_str(name)?;
         }
