@@ -16,7 +16,7 @@ use std::{
 
 use ferroute_core::{FlowtableSettings, NodePortAddresses, ProxySettings};
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 use crate::{
     FieldErrors, GoDuration, KubeProxyConfiguration,
@@ -355,6 +355,15 @@ impl ModeName {
     /// Returns the name.
     pub const fn as_str(self) -> &'static str {
         self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for ModeName {
+    /// Returns one of the modes that this crate names; another one is an error.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let mut all = Self::KUBE_PROXY.into_iter().chain([Self::USERSPACE]);
+        all.find(|mode| mode.0 == name).ok_or_else(|| D::Error::custom(format_args!("unknown mode {name:?}")))
     }
 }
 

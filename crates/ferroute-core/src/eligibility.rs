@@ -1,7 +1,10 @@
+use serde::{Deserialize, Serialize};
+
 use crate::Endpoint;
 
 /// Whether traffic of one policy uses an endpoint, and the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Eligibility {
     /// Eligible: ready.
     Ready,

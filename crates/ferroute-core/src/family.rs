@@ -1,11 +1,15 @@
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 /// An IP family. A dual-stack proxy runs one dataplane per family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum IpFamily {
     /// IPv4.
+    #[serde(rename = "IPv4")]
     V4,
     /// IPv6.
+    #[serde(rename = "IPv6")]
     V6,
 }
 
@@ -39,7 +43,8 @@ impl fmt::Display for IpFamily {
 }
 
 /// A transport protocol of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// TCP, the default of the API.
     Tcp,

@@ -3,17 +3,20 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Protocol, ServicePort};
 
 /// An address, protocol and port on which a service port accepts connections.
 ///
 /// Several service ports may claim the same frontend, and one of them as an external IP, another as a load balancer's
 /// address; [`Claim`](crate::Claim) defines the owner. The [`FrontendKind`] is therefore not part of a frontend; [`ServicePort::frontends`] returns both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Frontend {
     /// The address; `None` for a node port, which is on all addresses of [`ProxySettings::node_ports`].
     ///
     /// [`ProxySettings::node_ports`]: crate::ProxySettings::node_ports
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     /// The protocol.
     pub protocol: Protocol,
@@ -22,13 +25,15 @@ pub struct Frontend {
 }
 
 /// The field of a Service that a frontend comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum FrontendKind {
     /// The cluster IP.
     ClusterIp,
     /// An external IP.
     ExternalIp,
     /// A load balancer's address with `ipMode` VIP.
+    #[serde(rename = "loadBalancerIp")]
     LoadBalancer,
     /// The node port.
     NodePort,

@@ -1,11 +1,12 @@
-use std::{net::IpAddr, num::NonZeroU16};
+use std::{fmt, net::IpAddr, num::NonZeroU16};
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::CreationTime;
 
 /// A traffic policy of a Service: the endpoints that traffic may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TrafficPolicy {
     /// All endpoints of the cluster.
     #[default]
@@ -14,8 +15,25 @@ pub enum TrafficPolicy {
     Local,
 }
 
+impl TrafficPolicy {
+    /// Returns the value in the Kubernetes API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Local => "Local",
+        }
+    }
+}
+
+impl fmt::Display for TrafficPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Client IP affinity: connections of a client go to the same endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Affinity {
     /// Seconds after which a client without new connections may get another endpoint.
     pub timeout_seconds: u32,

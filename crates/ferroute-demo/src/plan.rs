@@ -71,7 +71,6 @@ pub struct PodPort {
     /// The port number.
     pub number: u16,
     /// The protocol.
-    #[serde(with = "protocol_name")]
     pub protocol: Protocol,
 }
 
@@ -151,20 +150,6 @@ fn undeclared_ports(pod: &PlannedPod, services: &[Service]) -> Vec<PodPort> {
         ports.push(PodPort { name: String::new(), number: 80, protocol: Protocol::Tcp });
     }
     ports
-}
-
-/// Serializes protocols in lower case.
-mod protocol_name {
-    use ferroute_core::Protocol;
-    use serde::{Deserialize, Deserializer, Serializer, de};
-
-    pub(super) fn serialize<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(protocol.as_str())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
 }
 
 #[cfg(test)]

@@ -20,9 +20,8 @@ use ferroute_core::{ModeTraits, ProxySettings, Tracker};
 use ferroute_core::ServiceTable;
 
 pub use explanation::{
-    Affinity, Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
-    Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice,
-    Usage,
+    Answer, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
+    FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice, Usage,
 };
 pub use host::explain_on_host;
 pub use print::write_explanation_into;

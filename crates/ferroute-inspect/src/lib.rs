@@ -51,20 +51,9 @@ pub mod doctor;
 pub mod explain;
 pub mod preflight;
 pub mod replay;
+pub mod report;
 pub mod top;
 pub mod trace;
-
-use serde::{Serialize, Serializer};
-
-/// Serializes a value as its text.
-fn text<S: Serializer>(value: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
-/// Serializes an optional value as its text.
-fn optional_text<S: Serializer>(value: &Option<impl std::fmt::Display>, serializer: S) -> Result<S::Ok, S::Error> {
-    value.as_ref().map(ToString::to_string).serialize(serializer)
-}
 
 /// Returns a number with a noun in the singular or plural.
 fn plural(count: usize, noun: &str) -> String {

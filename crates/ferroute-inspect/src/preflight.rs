@@ -20,7 +20,7 @@ use anyhow::Context;
 use ferroute_config::{KubeProxyConfiguration, ModeName, Resolved};
 use ferroute_core::{Escaped, IpFamily};
 use ferroute_proxy::modes::REGISTRY;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::{
     difference::{Difference, Kind},
@@ -33,17 +33,17 @@ use self::{
 use crate::desired::Desired;
 
 /// The differences in behaviour after a switch of modes on a node.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report<'a> {
+pub struct Report {
     /// The node.
-    pub node: &'a str,
+    pub node: String,
     /// The old mode.
     pub from: ModeName,
     /// The new mode.
     pub to: ModeName,
     /// The differences.
-    pub differences: &'a [Difference],
+    pub differences: Vec<Difference>,
 }
 
 /// Lists what behaves differently when this host switches from the mode `from`, or the mode whose rules are in the kernel,
@@ -51,11 +51,7 @@ pub struct Report<'a> {
 ///
 /// # Errors
 /// If `from` is [`None`] and no rules of a proxy are in the kernel, or if the configuration is invalid in that mode.
-pub fn preflight(
-    desired: &Desired,
-    config: &KubeProxyConfiguration,
-    from: Option<ModeName>,
-) -> anyhow::Result<(ModeName, ModeName, Vec<Difference>)> {
+pub fn preflight(desired: &Desired, config: &KubeProxyConfiguration, from: Option<ModeName>) -> anyhow::Result<Report> {
     let kernel = snapshot::read();
     if let Some(error) = &kernel.error {
         tracing::warn!("cannot read the rules in the kernel, so those of other programs are not listed: {error}");
@@ -73,7 +69,8 @@ pub fn preflight(
             kernel: &kernel,
         })
     };
-    Ok((from, to, IpFamily::BOTH.into_iter().flat_map(for_family).collect()))
+    let differences = IpFamily::BOTH.into_iter().flat_map(for_family).collect();
+    Ok(Report { node: desired.node().name.clone(), from, to, differences })
 }
 
 /// Resolves the configuration for another mode, which has other defaults.
@@ -86,13 +83,13 @@ fn resolve_for(config: &KubeProxyConfiguration, mode: ModeName) -> anyhow::Resul
 ///
 /// # Errors
 /// Only those of `out`.
-pub fn write_report_into(out: &mut impl fmt::Write, report: &Report<'_>) -> fmt::Result {
+pub fn write_report_into(out: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let Report { node, from, to, differences } = report;
     writeln!(out, "node {}: switch from {from} to {to} mode", Escaped(node))?;
     if differences.is_empty() {
         return writeln!(out, "\nno differences");
     }
-    for (number, difference) in (1..).zip(*differences) {
+    for (number, difference) in (1..).zip(differences) {
         let Difference { kind: _, family, summary, remedy, services, rules } = difference;
         writeln!(out, "\n{number}. {family}: {}", Escaped(summary))?;
         if let Some(remedy) = remedy {

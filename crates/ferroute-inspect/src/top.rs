@@ -30,6 +30,14 @@ pub use self::counters::Counters;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample(BTreeMap<String, BTreeMap<SocketAddr, u64>>);
 
+/// The rates of all service ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rates {
+    /// The service ports, by descending rate.
+    pub service_ports: Vec<Row>,
+}
+
 /// The rate of a service port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -155,11 +163,11 @@ pub fn show(interval: Duration) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the counters cannot be read.
-pub fn read_once(interval: Duration) -> anyhow::Result<Vec<Row>> {
+pub fn read_once(interval: Duration) -> anyhow::Result<Rates> {
     let mut counters = Counters::open()?;
     let (before, start) = (counters.read()?, Instant::now());
     thread::sleep(interval);
-    Ok(rates(&before, &counters.read()?, start.elapsed()))
+    Ok(Rates { service_ports: rates(&before, &counters.read()?, start.elapsed()) })
 }
 
 /// Returns the sum of the rates of several nodes, in the order of [`rates`].

@@ -23,7 +23,7 @@ pub use self::{
     node::TraceNode,
     outline::write_outline_into,
     packet::{Arrival, resolve},
-    report::Report,
+    report::{Report, RulesSource, TracedFrontend},
     rules::{Rules, load},
 };
 

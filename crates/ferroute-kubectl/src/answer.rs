@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use ferroute_core::{Escaped, EscapedLines};
+use ferroute_inspect::report::Versioned;
 use ferroute_kube::{Cluster, ExecOutput};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -107,7 +108,11 @@ pub(crate) async fn ask_command(
     let statuses: &[i32] = if output.stdout.is_empty() { &[0] } else { &[0, 1, 2] };
     let status = output.status;
     let text = answered(output, statuses)?;
-    let value = if json { decode(&text)? } else { Value::String(String::from_utf8_lossy(&text).into_owned()) };
+    let value = if json {
+        serde_json::from_slice(&text).map_err(|error| format!("invalid answer of the node: {error}"))?
+    } else {
+        Value::String(String::from_utf8_lossy(&text).into_owned())
+    };
     Ok((value, status))
 }
 
@@ -124,7 +129,8 @@ pub(crate) fn write_printed_into(
     }
 }
 
-/// Decodes an answer in JSON.
+/// Decodes a report. A version that this program does not read is an error.
 pub(crate) fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(text).map_err(|error| format!("invalid answer of the node: {error}"))
+    let versioned = serde_json::from_slice::<Versioned<T>>(text);
+    versioned.map(|versioned| versioned.report).map_err(|error| format!("invalid answer of the node: {error}"))
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use ferroute_inspect::doctor::{Diagnosis, Finding};
 use ferroute_proxy::control::NodeStatus;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{
     Fleet, NodeAnswer, NodeProxy,
@@ -67,22 +68,6 @@ pub struct Doctor {
     /// The most severe finding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worst: Option<Finding>,
-}
-
-/// A finding of `ferroute doctor`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
-    /// The severity.
-    pub severity: String,
-    /// The name of the check.
-    pub check: String,
-    /// The problem.
-    pub what: String,
-}
-
-#[derive(Deserialize)]
-struct Diagnosis {
-    findings: Vec<Finding>,
 }
 
 impl From<NodeStatus> for StatusFields {
@@ -167,7 +152,7 @@ fn row(report: &NodeReport, wide: bool) -> Vec<String> {
         Some(Doctor { findings: None, .. }) => "unknown".to_owned(),
         Some(Doctor { worst: None, .. }) => "ok".to_owned(),
         Some(Doctor { worst: Some(worst), .. }) if wide => {
-            format!("{}: {} ({})", worst.severity, worst.what, worst.check)
+            format!("{}: {} ({})", worst.severity, worst.problem, worst.check)
         }
         Some(Doctor { worst: Some(worst), .. }) => format!("{}: {}", worst.severity, worst.check),
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ferroute_inspect::top::{Row, sum};
+use ferroute_inspect::top::{Rates, sum};
 use serde::Serialize;
 
 use crate::{
@@ -14,7 +14,8 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClusterTop {
     /// The rates, summed over all nodes that answer.
-    pub services: Vec<Row>,
+    #[serde(flatten)]
+    pub rates: Rates,
     /// The nodes that do not answer, with the reasons.
     pub failures: BTreeMap<String, String>,
 }
@@ -26,15 +27,15 @@ pub async fn top(fleet: &Fleet, proxies: &[NodeProxy], interval: &str) -> Cluste
         let interval = interval.clone();
         async move {
             let output = fleet.run(&proxy, &["top", "--once", "--interval", &interval, "-o", "json"]).await?;
-            decode::<Vec<Row>>(&answered(output, &[0])?)
+            decode::<Rates>(&answered(output, &[0])?)
         }
     });
     let (mut nodes, mut failures) = (Vec::new(), BTreeMap::new());
     for answer in answers.await {
         match answer.result {
-            Ok(rows) => nodes.push(rows),
+            Ok(rates) => nodes.push(rates.service_ports),
             Err(error) => _ = failures.insert(answer.proxy.node, error),
         }
     }
-    ClusterTop { services: sum(nodes), failures }
+    ClusterTop { rates: Rates { service_ports: sum(nodes) }, failures }
 }

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use ferroute_core::{Escaped, NamespacedName};
+use ferroute_inspect::{report::Versioned, trace::Report};
+use ferroute_trace::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -61,27 +63,6 @@ pub struct Hop {
     pub delivered: bool,
     #[serde(skip)]
     reached: BTreeSet<(SocketAddr, IpAddr)>,
-}
-
-/// The fields of `ferroute trace -o json` that are read.
-#[derive(Deserialize)]
-struct Report {
-    ways: Vec<Way>,
-}
-
-#[derive(Deserialize)]
-struct Way {
-    verdict: String,
-    to: Option<SocketAddr>,
-    from: Option<IpAddr>,
-    #[serde(default)]
-    choices: Vec<Choice>,
-}
-
-#[derive(Deserialize)]
-struct Choice {
-    to: SocketAddr,
-    from: IpAddr,
 }
 
 /// Parses `pod/NAME` or `pod/NAMESPACE/NAME`.
@@ -168,7 +149,8 @@ async fn trace_on(
     }
     let ask = async || {
         let (value, _) = ask_command(fleet, proxy, &arguments, true).await?;
-        let report = Report::deserialize(&value).map_err(|error| format!("invalid answer of the node: {error}"))?;
+        let report = Versioned::<Report>::deserialize(&value);
+        let report = report.map_err(|error| format!("invalid answer of the node: {error}"))?.report;
         let trace = if json { value } else { ask_command(fleet, proxy, &arguments, false).await?.0 };
         Ok((report, trace))
     };
@@ -177,11 +159,14 @@ async fn trace_on(
         Err(error) => return failed(error),
     };
     let mut reached = BTreeSet::new();
-    for way in &report.ways {
-        reached.extend(way.choices.iter().map(|choice| (choice.to, choice.from)));
-        reached.extend(way.to.zip(way.from));
+    let mut delivered = !report.branches.is_empty();
+    for branch in &report.branches {
+        reached.extend(branch.choices.iter().map(|choice| (choice.to, choice.from)));
+        match &branch.verdict {
+            Verdict::Delivered { to, from, .. } => _ = reached.insert((*to, *from)),
+            _ => delivered = false,
+        }
     }
-    let delivered = !report.ways.is_empty() && report.ways.iter().all(|way| way.verdict == "delivered");
     Hop { node: proxy.node.clone(), from, to: to.to_owned(), trace: Some(trace), error: None, delivered, reached }
 }
 

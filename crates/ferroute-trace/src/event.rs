@@ -4,12 +4,12 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::walk::Walker;
 
 /// A netfilter hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hook {
     /// Incoming packets, before routing.
@@ -25,7 +25,7 @@ pub enum Hook {
 }
 
 /// The final result for a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "verdict")]
 pub enum Verdict {
     /// The packet reaches a local process, or leaves the host for its destination.
@@ -37,7 +37,6 @@ pub enum Verdict {
         /// Whether the destination is not the original one. If it is, the packet was not for a Service.
         translated: bool,
         /// The output interface; `None` for a local process.
-        #[serde(rename = "through")]
         interface: Option<String>,
     },
     /// The sender gets an ICMP error or a TCP reset.
@@ -52,7 +51,6 @@ pub enum Verdict {
     /// The rules alone do not determine the result.
     Unknown {
         /// The part that is not known.
-        #[serde(rename = "why")]
         reason: String,
     },
 }
@@ -72,7 +70,7 @@ pub struct Leaf {
 }
 
 /// An assumption about a condition that cannot be evaluated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assumption {
     /// The condition, as a sentence.
     pub condition: String,
@@ -81,7 +79,7 @@ pub struct Assumption {
 }
 
 /// An event in the walk of a packet.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "event")]
 pub enum Event {
     /// The packet enters a base chain.
@@ -125,24 +123,22 @@ pub enum Event {
         /// The chain.
         chain: String,
         /// The chain's policy: `ACCEPT` or `DROP`.
-        policy: &'static str,
+        policy: Cow<'static, str>,
     },
     /// The kernel looks up the route.
     Routed {
         /// The output interface; `None` for the host itself.
-        #[serde(rename = "to")]
         interface: Option<String>,
     },
     /// The kernel drops the packet without a rule.
     Discarded {
         /// The kernel's reason.
-        #[serde(rename = "why")]
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
 }
 
 /// The effect of a rule on a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "effect")]
 pub enum Effect {
     /// The mark changes.

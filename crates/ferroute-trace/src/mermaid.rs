@@ -82,7 +82,7 @@ impl<W: fmt::Write> Chart<'_, W> {
                 Event::Routed { interface } => {
                     self.step(&mut tail, &format!("routed {}", Via(interface.as_deref())), Shape::Rectangle)?;
                 }
-                Event::Discarded { reason } => tail.add_label((*reason).to_owned()),
+                Event::Discarded { reason } => tail.add_label(reason.to_string()),
                 Event::Rule { .. } | Event::Policy { .. } => {}
             }
         }

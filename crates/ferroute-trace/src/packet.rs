@@ -1,13 +1,12 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use ferroute_core::{IpFamily, Protocol};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The first packet of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packet {
     /// The transport protocol.
-    #[serde(serialize_with = "protocol_as_text")]
     pub protocol: Protocol,
     /// The source address and port.
     pub source: SocketAddr,
@@ -19,12 +18,12 @@ pub struct Packet {
     pub mark: u32,
     /// The lists of the iptables module `recent` that contain the source, with the age of the entry in seconds. They
     /// implement session affinity.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub remembered: BTreeMap<String, u32>,
 }
 
 /// The origin of a packet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
     /// A process on the host.
@@ -48,8 +47,4 @@ impl Packet {
     pub fn family(&self) -> IpFamily {
         IpFamily::of(self.destination.ip())
     }
-}
-
-fn protocol_as_text<S: Serializer>(protocol: &Protocol, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(protocol)
 }

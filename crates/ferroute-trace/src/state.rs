@@ -287,7 +287,7 @@ impl<'a> PacketState<'a> {
 
 /// Records that the kernel drops the packet without a rule.
 fn discard(record: &mut Record, reason: &'static str) -> Verdict {
-    record.step(|| Event::Discarded { reason });
+    record.step(|| Event::Discarded { reason: reason.into() });
     Verdict::Dropped
 }
 

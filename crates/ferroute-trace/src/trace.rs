@@ -3,7 +3,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Assumption, Effect, Event, Hook, Verdict, walk::Walker};
 
@@ -16,17 +16,17 @@ pub struct Trace {
 }
 
 /// A branch of a [`Trace`]: all leaves with the same steps, except for the endpoint.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Branch {
     /// The probability of the branch; see [`Leaf::share`](crate::Leaf::share).
     pub share: f64,
     /// Assumptions about conditions that cannot be evaluated.
-    #[serde(rename = "assuming", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<Assumption>,
     /// Changes and verdicts, in order.
     pub steps: Vec<Step>,
     /// The new destinations after a DNAT: one, or those of [`Step::Choice`]; empty without DNAT.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choice>,
     /// The result; with several choices, that of the first one.
     #[serde(flatten)]
@@ -36,7 +36,7 @@ pub struct Branch {
 }
 
 /// A step of a [`Branch`].
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "step")]
 pub enum Step {
     /// A rule changes the packet or ends the walk.
@@ -62,7 +62,7 @@ pub enum Step {
         /// The old destination.
         before: SocketAddr,
         /// A process accepts the connection and opens another one to the endpoint.
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         relayed: bool,
     },
     /// A masquerade whose new source depends on the endpoint.
@@ -79,13 +79,12 @@ pub enum Step {
     /// The kernel drops the packet without a rule.
     Discarded {
         /// The kernel's reason.
-        #[serde(rename = "why")]
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
 }
 
 /// An endpoint that may be selected.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// The probability; see [`Leaf::share`](crate::Leaf::share).
     pub share: f64,
@@ -96,12 +95,11 @@ pub struct Choice {
     /// The source address that the endpoint sees.
     pub from: IpAddr,
     /// The output interface; `None` if the endpoint is on the host itself.
-    #[serde(rename = "through")]
     pub interface: Option<String>,
 }
 
 /// The overall result of a [`Trace`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
     /// The packet reaches an endpoint in all branches.
@@ -159,7 +157,7 @@ impl Branch {
                     }
                     steps.push(Step::Effect { hook, table, path, effect });
                 }
-                Event::Discarded { reason } => steps.push(Step::Discarded { reason }),
+                Event::Discarded { reason } => steps.push(Step::Discarded { reason: reason.clone() }),
                 Event::Hook { .. } | Event::Rule { .. } | Event::Policy { .. } | Event::Routed { .. } => {}
             }
         }

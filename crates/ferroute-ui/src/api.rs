@@ -14,6 +14,7 @@ use ferroute_inspect::{
     diff::{Comparison, compare_with_kernel},
     doctor::{Diagnosis, diagnose, read_inputs},
     explain::explain_on_host,
+    report::Versioned,
     trace::{Report, Request, TraceNode, load, resolve},
 };
 use ferroute_proxy::modes::REGISTRY;
@@ -76,7 +77,7 @@ impl IntoResponse for JsonText {
 struct Answer<T> {
     available: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    reason: Option<String>,
     #[serde(flatten)]
     value: Option<T>,
 }
@@ -84,8 +85,8 @@ struct Answer<T> {
 impl<T> From<anyhow::Result<T>> for Answer<T> {
     fn from(result: anyhow::Result<T>) -> Self {
         match result {
-            Ok(value) => Self { available: true, why: None, value: Some(value) },
-            Err(error) => Self { available: false, why: Some(format!("{error:#}")), value: None },
+            Ok(value) => Self { available: true, reason: None, value: Some(value) },
+            Err(error) => Self { available: false, reason: Some(format!("{error:#}")), value: None },
         }
     }
 }
@@ -160,7 +161,7 @@ pub(crate) async fn service(
         let explain = || explain_on_host(&view.desired, &format!("{namespace}/{name}"));
         let explanation = app.source().on_node(explain)?;
         let explanation = explanation.map_err(|error| Refusal::new(StatusCode::NOT_FOUND, format!("{error:#}")))?;
-        JsonText::new(&explanation)
+        JsonText::new(&Versioned::from(explanation))
     })
     .await
 }
@@ -220,7 +221,7 @@ pub(crate) async fn trace(State(app): State<Arc<App>>, Query(query): Query<Trace
             let (packet, _) = resolve(&request, &node)?;
             let rules = load(&request, &node, packet.family())?;
             let trace = rules.trace(&node.host, &packet);
-            Ok(serde_json::to_string(&Report::new(&node, &packet, &rules, &trace))?)
+            Ok(serde_json::to_string(&Versioned::from(Report::new(&node, &packet, &rules, &trace)))?)
         };
         Ok(JsonText(app.source().on_node(trace)??))
     })

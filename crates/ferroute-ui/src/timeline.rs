@@ -13,7 +13,7 @@ use serde::Serialize;
 pub(crate) struct Timeline {
     available: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
+    reason: Option<String>,
     syncs: Vec<Sync>,
 }
 
@@ -89,12 +89,12 @@ impl Timeline {
         let mut owners = BTreeMap::new();
         bundle.base.endpoint_slices.iter().for_each(|slice| remember(&mut owners, slice));
         let syncs = (1..).zip(&bundle.syncs).map(|(number, record)| sync(number, record, &mut owners)).collect();
-        Self { available: true, why: None, syncs }
+        Self { available: true, reason: None, syncs }
     }
 
     /// Returns the answer of a source without a recording.
-    pub(crate) fn unavailable(why: String) -> Self {
-        Self { available: false, why: Some(why), syncs: Vec::new() }
+    pub(crate) fn unavailable(reason: String) -> Self {
+        Self { available: false, reason: Some(reason), syncs: Vec::new() }
     }
 }
 

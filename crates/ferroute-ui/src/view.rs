@@ -8,7 +8,7 @@ use std::{
 
 use ferroute_api::Service;
 use ferroute_core::{
-    Eligibility, EndpointEligibility, FrontendKind, IpFamily, NamespacedName,
+    Eligibility, EndpointEligibility, FrontendKind, IpFamily, NamespacedName, Protocol,
     parse::{SkipReason, parse_service},
 };
 use ferroute_demo::layout::OUTSIDE;
@@ -95,11 +95,11 @@ enum State {
 
 #[derive(Debug, PartialEq, Serialize)]
 struct RowFrontend {
-    kind: &'static str,
+    kind: FrontendKind,
     /// Empty for node ports.
     address: String,
     port: u16,
-    protocol: String,
+    protocol: Protocol,
 }
 
 impl View {
@@ -167,10 +167,10 @@ fn row<'a>(name: &'a str, service: &'a Service, desired: &Desired, counts: &mut 
             row.ports.insert(port.to_string());
             let frontends = entry.service.frontends(port.protocol);
             row.frontends.extend(frontends.map(|(kind, frontend)| RowFrontend {
-                kind: frontend_kind(kind),
+                kind,
                 address: frontend.address.map(|address| address.to_string()).unwrap_or_default(),
                 port: frontend.port,
-                protocol: port.protocol.as_str().to_uppercase(),
+                protocol: port.protocol,
             }));
             let eligibility = table.eligibility(entry);
             for (i, endpoint) in entry.endpoints.iter().enumerate() {
@@ -208,15 +208,6 @@ fn state(service: &Service) -> (State, Option<String>) {
 fn is_used(eligibility: &EndpointEligibility, i: usize) -> bool {
     let used = |all: &Option<Vec<Eligibility>>| all.as_ref().is_some_and(|all| all[i].is_eligible());
     used(&eligibility.cluster) || used(&eligibility.local)
-}
-
-fn frontend_kind(kind: FrontendKind) -> &'static str {
-    match kind {
-        FrontendKind::ClusterIp => "clusterIp",
-        FrontendKind::ExternalIp => "externalIp",
-        FrontendKind::LoadBalancer => "loadBalancerIp",
-        FrontendKind::NodePort => "nodePort",
-    }
 }
 
 /// Clients outside of the cluster, from the networks for documentation (RFC 5737, RFC 3849).

@@ -32,8 +32,8 @@ struct Rates {
 }
 
 #[derive(Serialize)]
-struct Why {
-    why: String,
+struct Unavailable {
+    reason: String,
 }
 
 impl News {
@@ -70,7 +70,7 @@ struct Watch {
     counters: Option<Counters>,
     counting: Pace,
     sample: Option<(Instant, Sample)>,
-    why: Option<String>,
+    reason: Option<String>,
     recording: Pace,
     last_sync: Option<(SystemTime, usize)>,
 }
@@ -133,7 +133,7 @@ impl Watch {
         });
         match read.and_then(|read| read) {
             Ok((counters, at, sample)) => {
-                (self.counters, self.why) = (Some(counters), None);
+                (self.counters, self.reason) = (Some(counters), None);
                 if let Some((before, last)) = self.sample.replace((at, sample)) {
                     let elapsed = at - before;
                     let (_, sample) = self.sample.as_ref().expect("it was set above");
@@ -144,11 +144,11 @@ impl Watch {
             }
             Err(error) => {
                 self.sample = None;
-                let why = format!("{error:#}");
-                if self.why.as_ref() != Some(&why) {
-                    app.send(News::new("rates-unavailable", &Why { why: why.clone() }));
+                let reason = format!("{error:#}");
+                if self.reason.as_ref() != Some(&reason) {
+                    app.send(News::new("rates-unavailable", &Unavailable { reason: reason.clone() }));
                 }
-                self.why = Some(why);
+                self.reason = Some(reason);
             }
         }
     }

@@ -10,21 +10,21 @@ import { timelineChart, timelineList } from "./timeline.js";
 
 const SEVERITIES = { problem: "cross", warning: "warn", note: "check" };
 
-function finding({ check, severity, what, breaks, mend }) {
+function finding({ check, severity, problem, effect, fix }) {
   return el("li", { class: `finding finding-${severity}` }, el("span", { class: "finding-icon" }, icon(SEVERITIES[severity] ?? "warn")),
-    el("div", {}, el("h4", {}, what, el("span", { class: `tag tag-${severity}` }, t(`severity.${severity}`))),
-      el("p", {}, breaks), el("p", { class: "mend" }, el("b", {}, t("doctor.mend")), " ", mend),
+    el("div", {}, el("h4", {}, problem, el("span", { class: `tag tag-${severity}` }, t(`severity.${severity}`))),
+      el("p", {}, effect), el("p", { class: "fix" }, el("b", {}, t("doctor.fix")), " ", fix),
       el("small", { class: "mono muted" }, check)));
 }
 
-function diagnosisNodes({ findings, unknown, sound, access }) {
+function diagnosisNodes({ findings, unknown, passed, access }) {
   return [
     findings.length === 0 && notice("good", icon("check"), t("doctor.nothing")),
     el("ul", { class: "findings" }, findings.map(finding)),
     unknown.length > 0 && el("div", { class: "unknowns" }, el("h4", {}, t("doctor.unknown")),
-      el("ul", {}, unknown.map(({ check, why }) => el("li", {}, el("span", { class: "mono" }, check), ` – ${why}`)))),
-    sound.length > 0 && el("details", {}, el("summary", {}, t("doctor.sound", { count: sound.length })),
-      el("p", { class: "sound" }, sound.map((check) => el("span", { class: "chip" }, icon("check"), check)))),
+      el("ul", {}, unknown.map(({ check, reason }) => el("li", {}, el("span", { class: "mono" }, check), ` – ${reason}`)))),
+    passed.length > 0 && el("details", {}, el("summary", {}, t("doctor.passed", { count: passed.length })),
+      el("p", { class: "passed" }, passed.map((check) => el("span", { class: "chip" }, icon("check"), check)))),
     access.map((line) => el("p", { class: "muted" }, line)),
   ];
 }
@@ -49,13 +49,13 @@ function slowCard(title, lead, button, fetchNodes, atOnce) {
 }
 
 async function doctorNodes() {
-  const { available, why, diagnosis } = await get("/doctor");
-  return available ? diagnosisNodes(diagnosis) : notice("info", t("unavailable", { why }));
+  const { available, reason, diagnosis } = await get("/doctor");
+  return available ? diagnosisNodes(diagnosis) : notice("info", t("unavailable", { reason }));
 }
 
 async function diffNodes() {
-  const { available, why, report } = await get("/diff");
-  return available ? diffCard(report) : notice("info", t("unavailable", { why }));
+  const { available, reason, report } = await get("/diff");
+  return available ? diffCard(report) : notice("info", t("unavailable", { reason }));
 }
 
 /** Mounts the view. */
@@ -75,9 +75,9 @@ export function mountChanges(container) {
 
   async function load() {
     try {
-      const { available, why, syncs } = await get("/timeline");
+      const { available, reason, syncs } = await get("/timeline");
       if (ended) return;
-      if (!available) return replace(box, notice("info", t("unavailable", { why })));
+      if (!available) return replace(box, notice("info", t("unavailable", { reason })));
       badge.hidden = false;
       badge.textContent = count(syncs.length);
       if (syncs.length === 0) return replace(box, notice("info", t("timeline.empty")));

@@ -1,28 +1,28 @@
 // The comparison of the rules in the kernel with the planned ones.
 
 import { el, icon, notice } from "./dom.js";
-import { count, percent } from "./format.js";
+import { count, percent, socket } from "./format.js";
 import { t } from "./i18n.js";
 
 const SHOWN = 50;
 
-/** The handling of connections in words: `{"served": 2}`, `"refused"`. */
+/** The handling of connections in words: `{"served": 2}`, `"rejected"`. */
 function handling(value) {
   if (value === null || value === undefined) return t("diff.nothing");
   return typeof value === "object" ? t("diff.served", { count: value.served }) : t(`diff.${value}`);
 }
 
 function mismatch(finding) {
-  const { difference, missing, extra, endpoint, wanted, found } = finding;
+  const { difference, missing, extra, endpoint, expected, actual } = finding;
   switch (difference) {
     case "endpoints": return [
       missing?.length > 0 && t("diff.missing", { list: missing.join(", ") }),
       extra?.length > 0 && t("diff.extra", { list: extra.join(", ") }),
     ].filter(Boolean).join("; ");
-    case "shares": return t("diff.shares", { endpoint, wanted: percent(wanted), found: percent(found) });
-    case "source": return t("diff.source", { wanted: t(`diff.from.${wanted}`), found: t(`diff.from.${found}`) });
-    case "answer": return t("diff.answer", { wanted: handling(wanted), found: handling(found) });
-    case "affinity": return t("diff.affinity", { wanted: wanted ?? "–", found: found ?? "–" });
+    case "shares": return t("diff.shares", { endpoint, expected: percent(expected), actual: percent(actual) });
+    case "source": return t("diff.source", { expected: t(`diff.from.${expected}`), actual: t(`diff.from.${actual}`) });
+    case "answer": return t("diff.answer", { expected: handling(expected), actual: handling(actual) });
+    case "affinity": return t("diff.affinity", { expected: expected ?? "–", actual: actual ?? "–" });
     default: return difference;
   }
 }
@@ -34,21 +34,33 @@ function list(title, items) {
     items.length > SHOWN && el("p", { class: "muted" }, t("cause.more", { count: items.length - SHOWN })));
 }
 
-function clientText(clients) {
-  return clients?.length > 0 ? ` (${clients.map((client) => (typeof client === "string" ? client : JSON.stringify(client))).join(", ")})` : "";
+/** A frontend as the tools print it: `10.96.0.1:80/tcp`, `node port 30080/tcp`. */
+function frontendText({ address, protocol, port }) {
+  return `${address ? socket(address, port) : `${t("diff.nodePort")} ${port}`}/${protocol}`;
+}
+
+/** A client: `"pod"`, `{"endpoint": "10.244.1.5"}`. */
+function clientText(client) {
+  if (typeof client === "string") return t(`diff.client.${client}`);
+  const [[kind, address]] = Object.entries(client);
+  return `${t(`diff.client.${kind}`)} ${address}`;
+}
+
+function clientList(clients) {
+  return clients?.length > 0 ? ` (${clients.map(clientText).join(", ")})` : "";
 }
 
 function familyNodes(report) {
-  const { family, wanted, found, compared, findings, leftovers, structure, doubts, named, blindSpot } = report;
+  const { family, expected, actual, coverage, findings, stale, structure, undetermined, intended, limitation } = report;
   return el("section", { class: "diff-family" },
-    el("h4", {}, family, " ", el("span", { class: "muted" }, t("diff.between", { wanted, found: found ?? t("diff.none") }))),
-    el("p", { class: "muted" }, t("diff.compared", { ports: count(compared.servicePorts), frontends: count(compared.frontends), packets: count(compared.packets) })),
-    list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ?? "", clientText(finding.clients), ": ", mismatch(finding)])),
-    list(t("diff.leftovers"), leftovers.map(({ frontend, name }) => `${frontend}${name ? ` (${name})` : ""}`)),
+    el("h4", {}, family, " ", el("span", { class: "muted" }, t("diff.between", { expected, actual: actual ?? t("diff.none") }))),
+    el("p", { class: "muted" }, t("diff.coverage", { ports: count(coverage.servicePorts), frontends: count(coverage.frontends), packets: count(coverage.packets) })),
+    list(t("diff.findings"), findings.map((finding) => [el("b", {}, finding.servicePort), " ", finding.frontend ? frontendText(finding.frontend) : "", clientList(finding.clients), ": ", mismatch(finding)])),
+    list(t("diff.stale"), stale.map(({ frontend, name }) => `${frontendText(frontend)}${name ? ` (${name})` : ""}`)),
     list(t("diff.structure"), structure),
-    list(t("diff.doubts"), doubts.map(({ servicePort, why }) => `${servicePort ? `${servicePort}: ` : ""}${why}`)),
-    list(t("diff.named"), named.map(({ difference, packets }) => `${difference}: ${t("diff.packets", { count: packets })}`)),
-    blindSpot && el("p", { class: "muted" }, blindSpot));
+    list(t("diff.undetermined"), undetermined.map(({ servicePort, reason }) => `${servicePort ? `${servicePort}: ` : ""}${reason}`)),
+    list(t("diff.intended"), intended.map(({ difference, packets }) => `${difference}: ${t("diff.packets", { count: packets })}`)),
+    limitation && el("p", { class: "muted" }, limitation));
 }
 
 /** The report of a comparison. */

@@ -3,7 +3,7 @@
 
 import { el, icon, replace, svg } from "./dom.js";
 import { percent, rate, socket } from "./format.js";
-import { t, translate } from "./i18n.js";
+import { t } from "./i18n.js";
 import { sparkline } from "./spark.js";
 import { rateOf, store } from "./store.js";
 
@@ -47,14 +47,14 @@ function standingText(endpoint) {
   const { cluster, localOnly } = endpoint;
   switch (standing(endpoint)) {
     case "used": {
-      const why = (cluster ?? localOnly).why;
-      return why === "ready" ? t("endpoint.used") : translate(why);
+      const { reason } = cluster ?? localOnly;
+      return reason === "ready" ? t("endpoint.used") : t(`eligibility.${reason}`);
     }
     case "partly":
-      return cluster.used ? t("endpoint.onlyCluster", { why: translate(localOnly.why) })
-        : t("endpoint.onlyLocal", { why: translate(cluster.why) });
+      return cluster.used ? t("endpoint.onlyCluster", { reason: t(`eligibility.${localOnly.reason}`) })
+        : t("endpoint.onlyLocal", { reason: t(`eligibility.${cluster.reason}`) });
     default:
-      return translate((cluster ?? localOnly)?.why ?? "");
+      return cluster || localOnly ? t(`eligibility.${(cluster ?? localOnly).reason}`) : "";
   }
 }
 

@@ -101,7 +101,7 @@ export function mountPacket(container, route) {
   const page = el("div", { class: "packet page" }, el("div", { class: "intro" }, el("h1", {}, t("packet.title"))), top, body);
   container.append(page);
 
-  const way = () => trace.ways[question.way] ?? trace.ways[0];
+  const way = () => trace.branches[question.way] ?? trace.branches[0];
 
   function ask(next) {
     const link = linkOf(next);
@@ -146,18 +146,18 @@ export function mountPacket(container, route) {
         frontend && el("p", { class: "muted" }, t(`verdict.frontend.${frontend.kind}`), " ",
           el("a", { href: serviceLink(`${frontend.namespace}/${frontend.service}`) }, `${frontend.namespace}/${frontend.service}`),
           ` · ${trace.mode} · ${t(`rules.${trace.rules}`)}`),
-        (way().assuming ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition })))),
+        (way().assumptions ?? []).map(({ condition, holds }) => el("p", { class: "muted" }, t(holds ? "verdict.assumptions" : "verdict.assumptionsNot", { condition })))),
       el("button", { class: "button", type: "button", id: "export", on: { click: () => exportPath({ trace, way: way(), walked }) } },
         icon("download"), "SVG"));
   }
 
   function branches() {
-    if (trace.ways.length < 2) return null;
-    return el("div", { class: "branches", role: "group", "aria-label": t("branches.label") }, trace.ways.map((one, index) =>
+    if (trace.branches.length < 2) return null;
+    return el("div", { class: "branches", role: "group", "aria-label": t("branches.label") }, trace.branches.map((one, index) =>
       el("button", { type: "button", class: "branch", "aria-pressed": String(one === way()), title: branchTitle(trace, one), data: { way: index },
         on: { click: () => { question.way = index; question.step = null; walked = walk(trace, way()); go(null); } } },
         el("b", {}, percent(one.share)), el("span", {}, verdictOf(trace, one).title),
-        (one.assuming ?? []).map(({ condition, holds }) => el("small", {}, t(holds ? "verdict.assuming" : "verdict.assumingNot", { condition }))))));
+        (one.assumptions ?? []).map(({ condition, holds }) => el("small", {}, t(holds ? "verdict.assumptions" : "verdict.assumptionsNot", { condition }))))));
   }
 
   function drawAnswer() {
@@ -192,7 +192,7 @@ export function mountPacket(container, route) {
         if (mine !== serial) return undefined;
         trace = fresh;
       }
-      question.way = Math.min(question.way, trace.ways.length - 1);
+      question.way = Math.min(question.way, trace.branches.length - 1);
       walked = walk(trace, way());
       if (question.step !== null) question.step = Math.min(question.step, walked.steps.length - 1);
       drawAnswer();

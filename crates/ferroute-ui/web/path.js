@@ -76,7 +76,7 @@ function lines(place, visits, trace, way) {
   }
   if (place === "receiver") {
     const isOneOf = way.choices?.length > 1;
-    const who = way.verdict !== "delivered" || way.through === null ? ""
+    const who = way.verdict !== "delivered" || way.interface === null ? ""
       : isOneOf ? t("path.oneOf", { count: way.choices.length }) : owner(hostOf(way.to)) || way.to;
     return [[t("path.receiver"), "stage-name"], ...(who ? [[who, "stage-effect"]] : [])];
   }

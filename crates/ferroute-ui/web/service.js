@@ -37,7 +37,7 @@ function table(caption, columns, rows) {
 function usage(use) {
   if (!use) return "–";
   return el("span", { class: use.used ? "use use-yes" : "use use-no" },
-    icon(use.used ? "check" : "minus"), use.used && use.why === "ready" ? t("endpoint.used") : translate(use.why));
+    icon(use.used ? "check" : "minus"), use.reason === "ready" ? t("endpoint.used") : t(`eligibility.${use.reason}`));
 }
 
 /** How many endpoints a table shows at once; the rest on request. */
@@ -65,32 +65,32 @@ function endpointTable(port) {
 function ruleTable(rules) {
   return table(t("section.rules"), [
     [t("column.packets"), (rule) => (rule.packets === undefined ? "–" : count(rule.packets)), "number"],
-    [t("column.place"), (rule) => rule.place, "mono nowrap"],
+    [t("column.location"), (rule) => rule.location, "mono nowrap"],
     [t("column.rule"), (rule) => rule.text, "mono"],
   ], rules);
 }
 
-function flowTable(flows) {
-  return table(t("section.flows"), [
+function connectionTable(connections) {
+  return table(t("section.connections"), [
     [t("column.endpoint"), (flow) => flow.endpoint, "mono"],
-    [t("column.connections"), (flow) => count(flow.flows), "number"],
+    [t("column.connections"), (flow) => count(flow.connections), "number"],
     [t("column.open"), (flow) => count(flow.open), "number"],
     [t("column.note"), (flow) => (flow.terminating ? t("flow.terminating") : flow.current ? t("flow.current") : t("flow.stale"))],
-  ], flows);
+  ], connections);
 }
 
 function kernelCards(port) {
-  const { rules, flows } = port.applied ?? {};
+  const { rules, connections } = port.applied ?? {};
   return [
     rules?.length > 0 && card([t("section.rules"), el("span", { class: "badge" }, count(rules.length))], {}, ruleTable(rules)),
-    flows?.length > 0 && card(t("section.flows"), {}, flowTable(flows)),
+    connections?.length > 0 && card(t("section.connections"), {}, connectionTable(connections)),
   ];
 }
 
 /** What the slices have but the proxy does not use. */
-function strays(list) {
-  return (list ?? []).map(({ slice, endpoints, why }) =>
-    notice("warning", icon("warn"), t("stray", { slice, count: endpoints, why })));
+function unexpectedSlices(list) {
+  return (list ?? []).map(({ slice, endpoints, reason }) =>
+    notice("warning", icon("warn"), t("unexpectedSlice", { slice, count: endpoints, reason })));
 }
 
 function portTitle(port) {
@@ -141,9 +141,9 @@ export function mountService(container, name) {
       card([t("section.endpoints"), el("span", { class: "badge" }, count(port.endpoints.length))], {},
         port.endpoints.length > 0 ? endpointTable(port) : notice("info", t("endpoints.none")),
         port.excessEndpoints > 0 && notice("warning", icon("warn"), t("endpoints.excess", { count: port.excessEndpoints })),
-        strays(port.strays), strays(explanation.strays)),
+        unexpectedSlices(port.unexpectedSlices), unexpectedSlices(explanation.unexpectedSlices)),
       kernelCards(port),
-      explanation.unread && notice("info", t("kernel.unread", { why: explanation.unread })),
+      explanation.kernelError && notice("info", t("kernel.error", { reason: explanation.kernelError })),
     ];
   }
 
@@ -153,9 +153,9 @@ export function mountService(container, name) {
       el("span", { class: "muted" }, t("service.onNode", { node: explanation.node }),
         explanation.zone && ` · ${explanation.zone}`));
     if (explanation.handling === "notServed") {
-      replace(body, notice("info", t("service.notServed"), " ", translate(explanation.why)));
+      replace(body, notice("info", t("service.notServed"), " ", translate(explanation.reason)));
     } else if (explanation.handling === "invalid") {
-      replace(body, notice("error", t("service.invalid")), el("ul", { class: "faults" }, explanation.faults.map((fault) => el("li", {}, fault))));
+      replace(body, notice("error", t("service.invalid")), el("ul", { class: "problems" }, explanation.problems.map((problem) => el("li", {}, problem))));
     } else {
       replace(body, explanation.ports.length > 0 ? drawPort() : notice("info", t("service.noPorts")));
       graph?.attach();

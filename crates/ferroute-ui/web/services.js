@@ -48,7 +48,7 @@ function visibleServices() {
 
 function frontendText({ kind, address, port, protocol }) {
   const where = address ? socket(address, port) : `${t("frontend.everyNode")}:${port}`;
-  return `${where}${protocol === "TCP" ? "" : ` ${protocol}`}${kind === "clusterIp" ? "" : ` · ${t(`frontend.${kind}`)}`}`;
+  return `${where}${protocol === "tcp" ? "" : ` ${protocol.toUpperCase()}`}${kind === "clusterIp" ? "" : ` · ${t(`frontend.${kind}`)}`}`;
 }
 
 function nameCell(service) {
@@ -142,7 +142,7 @@ export function mountServices(container, route) {
   }
 
   function showRates() {
-    hint.textContent = store.ratesMissing ? t("rates.missing", { why: store.ratesMissing }) : "";
+    hint.textContent = store.ratesMissing ? t("rates.missing", { reason: store.ratesMissing }) : "";
     if (memory.sort === "rate") list();
     else table.refresh();
   }

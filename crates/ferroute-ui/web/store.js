@@ -68,7 +68,7 @@ export function follow() {
   subscribe({
     revision: ({ revision }) => { if (revision !== state.overview?.revision) changed(); },
     rates: ({ rates }) => { state.ratesMissing = null; record(rates); emit("rates"); },
-    "rates-unavailable": ({ why }) => { state.ratesMissing = why; emit("rates"); },
+    "rates-unavailable": ({ reason }) => { state.ratesMissing = reason; emit("rates"); },
     timeline: () => emit("timeline"),
   }, (live) => {
     // A stream that was interrupted may have missed a revision.

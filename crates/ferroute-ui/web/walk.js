@@ -34,7 +34,7 @@ function origin(packet) {
 /** The stage at which a packet ends. */
 function end(way) {
   if (way.verdict !== "delivered") return null;
-  return way.through === null ? "process" : "receiver";
+  return way.interface === null ? "process" : "receiver";
 }
 
 /**
@@ -83,8 +83,8 @@ export function walk(trace, way) {
       }
       case "routed":
         // A process of the node has its route before its packet reaches a hook.
-        if (stages.at(-1).place === "process") add(stages.at(-1), { ...event, interface: event.to });
-        else add(stage(stages.some(({ place }) => place === "process") ? "routing2" : "routing", {}), { ...event, interface: event.to });
+        if (stages.at(-1).place === "process") add(stages.at(-1), event);
+        else add(stage(stages.some(({ place }) => place === "process") ? "routing2" : "routing", {}), event);
         break;
       default:
         if (stages.length > 0) add(stages.at(-1), event);

@@ -46,7 +46,7 @@ export function verdictOf(trace, way) {
     case "noRoute":
       return { kind: "bad", title: t("verdict.noRoute"), note: null };
     default:
-      return { kind: "unknown", title: t("verdict.unknown"), note: way.why ?? null };
+      return { kind: "unknown", title: t("verdict.unknown"), note: way.reason ?? null };
   }
 }
 
@@ -77,7 +77,7 @@ export function sentence(trace, item) {
     case "effect": return effectSentence(trace, item);
     case "policy": return t("step.policy", { chain: item.chain, policy: item.policy });
     case "routed": return item.interface === null ? t("step.routedHere") : t("step.routed", { interface: item.interface });
-    case "discarded": return t("step.discarded", { why: item.why });
+    case "discarded": return t("step.discarded", { reason: item.reason });
     case "end": return verdictOf(trace, item.way).title;
     default: return item.event;
   }

@@ -30,6 +30,7 @@ use ferroute_config::{
     flags::{KubeProxy, RawArgs, RunArgs},
 };
 use ferroute_core::EscapedLines;
+use ferroute_inspect::report::Versioned;
 use ferroute_proxy::{
     logging,
     modes::{CalledAs, REGISTRY, WORKER_COMMAND},
@@ -131,7 +132,7 @@ impl Output {
                 write!(out, "{}", EscapedLines(text))?;
             }
             Self::Json => {
-                serde_json::to_writer_pretty(&mut *out, value)?;
+                serde_json::to_writer_pretty(&mut *out, &Versioned::from(value))?;
                 writeln!(out)?;
             }
         }

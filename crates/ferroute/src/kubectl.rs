@@ -383,7 +383,7 @@ impl Target {
         let interval = humantime::format_duration(args.interval).to_string();
         let top = top(&self.fleet, &self.proxies().await?, &interval).await;
         let text = show(args.output, &top, |text| {
-            write_rows_into(text, &top.services, FILE_WIDTH, usize::MAX)?;
+            write_rows_into(text, &top.rates.service_ports, FILE_WIDTH, usize::MAX)?;
             write_failures_into(text, &top.failures)
         })?;
         Ok((text, top.failures.is_empty()))

@@ -129,16 +129,16 @@ fn explain_with_kernel(mode: &'static str) -> Value {
 }
 
 fn assert_kernel_state(explanation: &Value, expected: (&str, &str)) {
-    assert_eq!(explanation.get("unread"), None, "{explanation:#}");
+    assert_eq!(explanation.get("kernelError"), None, "{explanation:#}");
     let state = &explanation["ports"][0]["applied"];
     let flow = serde_json::json!([
-        {"endpoint": "10.244.0.2:8080", "flows": 1, "open": 1, "current": true, "terminating": false}
+        {"endpoint": "10.244.0.2:8080", "connections": 1, "open": 1, "current": true, "terminating": false}
     ]);
-    assert_eq!(state["flows"], flow, "{state:#}");
+    assert_eq!(state["connections"], flow, "{state:#}");
     let rules = state["rules"].as_array().unwrap();
     let (place, text) = expected;
     let is_expected = |rule: &&Value| {
-        rule["place"].as_str().unwrap().starts_with(place) && rule["text"].as_str().unwrap().contains(text)
+        rule["location"].as_str().unwrap().starts_with(place) && rule["text"].as_str().unwrap().contains(text)
     };
     let rule = rules.iter().find(is_expected);
     assert!(rule.is_some(), "{expected:?} is missing in {state:#}");
@@ -152,7 +152,7 @@ fn iptables_rules_are_listed_with_counters_and_connections() {
     assert_kernel_state(&explanation, ("nat KUBE-SEP-", "--to-destination 10.244.0.2:8080"));
     let rules = explanation["ports"][0]["applied"]["rules"].as_array().unwrap();
     let dispatch = rules.iter().find(|rule| rule["text"].as_str().unwrap().starts_with("-d 10.96.0.10/32")).unwrap();
-    assert_eq!((&dispatch["place"], &dispatch["packets"]), (&"nat KUBE-SERVICES".into(), &1.into()));
+    assert_eq!((&dispatch["location"], &dispatch["packets"]), (&"nat KUBE-SERVICES".into(), &1.into()));
 }
 
 #[test]

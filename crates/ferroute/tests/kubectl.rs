@@ -223,7 +223,7 @@ fn commands_ask_all_nodes() {
 
     let (code, top) = rig.json(&["top", "--interval", "100ms"]);
     assert_eq!((code, &top["failures"]), (0, &json!({})), "{top}");
-    assert_eq!(top["services"][0]["servicePort"], "shop/web:http", "{top}");
+    assert_eq!(top["servicePorts"][0]["servicePort"], "shop/web:http", "{top}");
 
     let archive = rig.directory.path().join("all.tar");
     let (code, text) = rig.text(&["bundle", archive.to_str().unwrap()]);
@@ -316,7 +316,7 @@ fn failures_of_nodes_are_shown_beside_the_answers_of_others() {
     assert!(code == 1 && text.contains("== node-2\nno answer: ") && text.contains("on node node-3"), "{text}");
     let (code, top) = rig.json(&["top", "--interval", "100ms"]);
     assert_eq!((code, top["failures"].as_object().unwrap().len()), (1, 1), "{top}");
-    assert_eq!(top["services"][0]["servicePort"], "shop/web:http", "{top}");
+    assert_eq!(top["servicePorts"][0]["servicePort"], "shop/web:http", "{top}");
     let archive = rig.directory.path().join("all.tar");
     assert_eq!(rig.text(&["bundle", archive.to_str().unwrap()]).0, 1);
     let names = rig.hub.command("tar", &["-tf", archive.to_str().unwrap()]);

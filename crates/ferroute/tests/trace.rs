@@ -142,7 +142,7 @@ fn all_modes_select_the_same_endpoints() {
     let endpoints = |mode: &str, arguments: &str| {
         let report = json(&trace(&format!("{arguments} -o json --proxy-mode {mode}")));
         assert_eq!(report["mode"], mode);
-        let choices = report["ways"][0]["choices"].as_array().unwrap().clone();
+        let choices = report["branches"][0]["choices"].as_array().unwrap().clone();
         let mut endpoints: Vec<_> =
             choices.iter().map(|choice| (choice["to"].to_string(), choice["from"].to_string())).collect();
         endpoints.sort();
@@ -226,16 +226,17 @@ fn kernel_rules_are_traced_with_addresses_and_routes_of_the_host() {
         let report = json(&delivered);
         assert_eq!((&report["rules"], &report["mode"]), (&Value::from("kernel"), &Value::from(mode)));
         let planned = json(&trace(&format!("--from web-server --to nginx-service -o json --proxy-mode {mode}")));
-        assert_eq!(report["ways"][0]["choices"], planned["ways"][0]["choices"]);
+        assert_eq!(report["branches"][0]["choices"], planned["branches"][0]["choices"]);
 
         // Rules of other programs apply, too.
         node.feed("nft", &["-f", "-"], "table inet guard {\n chain forward {\n type filter hook forward priority 10; ip daddr 172.17.0.5 drop\n }\n}\n");
         let dropped = traced("--to nginx-service");
         assert_eq!(dropped.status.code(), Some(1), "{dropped:?}");
-        let ways = json(&dropped)["ways"].clone();
-        let shares: Vec<_> = ways.as_array().unwrap().iter().map(|way| (&way["verdict"], &way["share"])).collect();
+        let branches = json(&dropped)["branches"].clone();
+        let shares: Vec<_> =
+            branches.as_array().unwrap().iter().map(|branch| (&branch["verdict"], &branch["share"])).collect();
         assert_eq!(shares.len(), 2, "{shares:?}");
-        assert!(ways.to_string().contains("inet guard"), "{ways}");
+        assert!(branches.to_string().contains("inet guard"), "{branches}");
     }
 }
 

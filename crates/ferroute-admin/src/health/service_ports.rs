@@ -9,6 +9,7 @@ use std::{
 
 use ferroute_core::{NamespacedName, ServiceTable};
 use hyper::{StatusCode, header::HeaderValue};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     health::Health,
@@ -19,7 +20,8 @@ use crate::{
 };
 
 /// Health check of one Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct HealthCheck {
     /// Health-check node port.
     pub port: NonZeroU16,

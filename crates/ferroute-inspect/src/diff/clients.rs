@@ -7,10 +7,11 @@ use std::{
 use ferroute_core::{Endpoint, IpFamily, LocalTraffic, Protocol, ProxySettings, ServicePortEntry, ServiceTable};
 use ferroute_trace::{Host, Packet};
 use ipnet::IpNet;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// A client of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Client {
     /// A pod on this node that is not an endpoint.
     Pod,
@@ -167,12 +168,6 @@ impl fmt::Display for Client {
             Self::Endpoint(address) => write!(f, "endpoint {address}"),
             Self::Source(address) => write!(f, "source {address}"),
         }
-    }
-}
-
-impl Serialize for Client {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -138,7 +138,7 @@ impl Comparison<'_> {
             findings: self.findings,
             structure: differences(self.expected.rules, self.actual),
             undetermined: self.undetermined,
-            limitation: self.actual.limitation(),
+            limitation: self.actual.limitation().map(Into::into),
             intended: intended.collect(),
         }
     }

@@ -12,13 +12,13 @@ use ferroute_proxy::{
     modes::{ActiveProxy, REGISTRY, kernel_has_ipv6},
 };
 use ferroute_trace::Host;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Conclusion, Expected, Report, Rules, Undetermined, compare};
 use crate::desired::Desired;
 
 /// The reports on all proxies whose rules are in the kernel, and their conclusion.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
     /// The worst conclusion of all reports.

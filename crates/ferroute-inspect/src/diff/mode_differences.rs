@@ -9,12 +9,12 @@ use std::{
 use ferroute_core::{LocalTraffic, NodePortMatch, Protocol, ProxySettings, ServicePort, ServiceTable};
 use ferroute_trace::{Host, Origin, Packet};
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Outcomes, PacketOutcome};
 
 /// An intended difference between iptables mode and nftables mode, which kube-proxy has as well if nothing else is stated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ModeDifference {
     /// Connections to a cluster IP on a port that its Service does not have: nftables mode rejects them, iptables mode has
@@ -25,7 +25,6 @@ pub enum ModeDifference {
     UnassignedClusterIp,
     /// The node's own connections to an external address of a Service without endpoints: nftables mode rejects them,
     /// iptables mode has no rule for them.
-    #[serde(rename = "ownCallToExternalAddressWithoutEndpoints")]
     NodeToExternalAddressWithoutEndpoints,
     /// Clients outside of the source ranges of a Service without endpoints: nftables mode drops their packets, iptables
     /// mode rejects them.
@@ -38,11 +37,9 @@ pub enum ModeDifference {
     SourceRangesOnExternalIp,
     /// A node port without (local) endpoints, at an address that `nodePortAddresses` excludes: iptables mode rejects
     /// or drops connections, nftables mode has no rule for them.
-    #[serde(rename = "nodePortBeside")]
     NodePortOnExcludedAddress,
     /// A pod on another node that reaches itself through this node: iptables mode masquerades the connection, nftables
     /// mode only does so for endpoints on this node.
-    #[serde(rename = "hairpinOfAnotherNode")]
     HairpinFromOtherNode,
     /// Node ports on further addresses of the node: without `nodePortAddresses`, nftables mode serves node ports on the
     /// primary address only, and never on localhost; iptables mode serves them on all addresses.

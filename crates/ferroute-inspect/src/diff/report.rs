@@ -1,46 +1,39 @@
-use std::net::SocketAddr;
+use std::{borrow::Cow, net::SocketAddr};
 
 use ferroute_core::{Frontend, IpFamily};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Client, ModeDifference, RulesKind};
 
 /// The differences between the actual and the expected rules of one IP family.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// The IP family.
-    #[serde(serialize_with = "crate::text")]
     pub family: IpFamily,
     /// The format of the expected rules.
-    #[serde(rename = "wanted")]
     pub expected: RulesKind,
     /// The format of the actual rules; `None` if there are none.
-    #[serde(rename = "found")]
     pub actual: Option<RulesKind>,
     /// The extent of the comparison.
-    #[serde(rename = "compared")]
     pub coverage: Coverage,
     /// The differences, by service port and frontend.
     pub findings: Vec<Finding>,
     /// Frontends in the rules that no Service has.
-    #[serde(rename = "leftovers")]
     pub stale: Vec<StaleFrontend>,
     /// Missing or modified chains, sets and jumps.
     pub structure: Vec<String>,
     /// What could not be compared.
-    #[serde(rename = "doubts")]
     pub undetermined: Vec<Undetermined>,
     /// What is not compared in rules of this format.
-    #[serde(rename = "blindSpot", skip_serializing_if = "Option::is_none")]
-    pub limitation: Option<&'static str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<Cow<'static, str>>,
     /// Intended differences between the modes, with the number of packets that they affect.
-    #[serde(rename = "named")]
     pub intended: Vec<DifferenceCount>,
 }
 
 /// The extent of a comparison.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Coverage {
     /// Service ports.
@@ -52,16 +45,16 @@ pub struct Coverage {
 }
 
 /// A difference at one frontend.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// The service port: `namespace/name:port`.
     pub service_port: String,
     /// The frontend; `None` for all frontends.
-    #[serde(serialize_with = "crate::optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<Frontend>,
     /// The affected clients; empty for all clients.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Client>,
     /// The difference.
     #[serde(flatten)]
@@ -69,7 +62,7 @@ pub struct Finding {
 }
 
 /// An expected and an actual value that differ.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "difference")]
 pub enum Mismatch {
     /// Other endpoints receive connections.
@@ -84,43 +77,35 @@ pub enum Mismatch {
         /// The endpoint with the largest difference.
         endpoint: SocketAddr,
         /// Its expected share, 0 to 1.
-        #[serde(rename = "wanted")]
         expected: f64,
         /// Its actual share.
-        #[serde(rename = "found")]
         actual: f64,
     },
     /// Endpoints see another source address, because of missing or unexpected masquerading.
     Source {
         /// The expected source address.
-        #[serde(rename = "wanted")]
         expected: SourceAddress,
         /// The actual source address.
-        #[serde(rename = "found")]
         actual: SourceAddress,
     },
     /// Connections are handled in another way.
     Answer {
         /// The expected handling.
-        #[serde(rename = "wanted")]
         expected: Answer,
         /// The actual handling.
-        #[serde(rename = "found")]
         actual: Answer,
     },
     /// The session affinity timeouts differ.
     Affinity {
         /// The expected timeout in seconds; `None` for no affinity.
-        #[serde(rename = "wanted")]
         expected: Option<u32>,
         /// The actual timeout in seconds.
-        #[serde(rename = "found")]
         actual: Option<u32>,
     },
 }
 
 /// The source address that endpoints see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SourceAddress {
     /// The client's.
@@ -130,18 +115,16 @@ pub enum SourceAddress {
 }
 
 /// How connections to a frontend are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Answer {
     /// Served by this number of endpoints.
     Served(usize),
     /// Rejected.
-    #[serde(rename = "refused")]
     Rejected,
     /// Dropped.
     Dropped,
     /// Not handled by any rule of a service proxy.
-    #[serde(rename = "ignored")]
     Untouched,
     /// Without a route to their destination.
     Unreachable,
@@ -150,31 +133,29 @@ pub enum Answer {
 }
 
 /// A frontend in the rules that no Service has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StaleFrontend {
     /// The frontend.
-    #[serde(serialize_with = "crate::text")]
     pub frontend: Frontend,
     /// The service port in the comment of the rule or element.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
 /// Something that could not be compared.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undetermined {
     /// The service port, if only one is affected.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_port: Option<String>,
     /// The reason.
-    #[serde(rename = "why")]
     pub reason: String,
 }
 
 /// The number of packets that an intended difference between modes affects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DifferenceCount {
     /// The difference.
@@ -184,7 +165,7 @@ pub struct DifferenceCount {
 }
 
 /// The result of a comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Conclusion {
     /// There are no differences but intended ones.

@@ -11,7 +11,7 @@ use ferroute_nftables::kernel::MemoryTable;
 use ferroute_proxy::modes::{ComparableRules, RulesView};
 use ferroute_trace::{Host, Packet, Ruleset};
 use ipnet::IpNet;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::{
     Outcomes,
@@ -20,7 +20,8 @@ use super::{
 };
 
 /// The format of Service rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum RulesKind {
     /// iptables rules, of kube-proxy or Ferroute.
     Iptables,
@@ -29,6 +30,7 @@ pub enum RulesKind {
     /// The table of kube-proxy's nftables mode.
     KubeProxyNftables,
     /// The rules of any other mode.
+    #[serde(untagged)]
     Other(ModeName),
 }
 
@@ -173,17 +175,6 @@ impl Projection<'_> {
             Self::KubeProxyNftables(_) => Vec::new(),
             Self::Other(rules) => rules.source_ranges(frontends),
         }
-    }
-}
-
-impl Serialize for RulesKind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
-            Self::KubeProxyNftables => "kubeProxyNftables",
-            Self::Other(mode) => mode.as_str(),
-        })
     }
 }
 

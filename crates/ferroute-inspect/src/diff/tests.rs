@@ -180,7 +180,7 @@ fn names_in_rules_control_no_terminal() {
     report.structure.clear();
     report.undetermined.push(Undetermined { service_port: None, reason: HOSTILE.to_owned() });
     assert_visible(&text(&report));
-    assert_eq!(serde_json::to_value(&report).unwrap()["doubts"][0]["why"], HOSTILE);
+    assert_eq!(serde_json::to_value(&report).unwrap()["undetermined"][0]["reason"], HOSTILE);
 }
 
 #[test]
@@ -381,19 +381,21 @@ fn json_field_names_are_stable() {
     let json = serde_json::to_value(&report).unwrap();
     let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
     let mut stable =
-        ["family", "wanted", "found", "compared", "findings", "leftovers", "structure", "doubts", "named"].to_vec();
+        ["family", "expected", "actual", "coverage", "findings", "stale", "structure", "undetermined", "intended"]
+            .to_vec();
     stable.sort_unstable();
     assert_eq!(keys, stable);
-    assert_eq!((&json["wanted"], &json["found"]), (&"iptables".into(), &"iptables".into()));
-    assert_eq!(json["compared"], serde_json::json!({"servicePorts": 3, "frontends": 6, "packets": 36}));
-    assert_eq!(json["leftovers"][0], serde_json::json!({"frontend": "10.96.0.9:80/tcp", "name": "shop/web:http"}));
+    assert_eq!((&json["expected"], &json["actual"]), (&"iptables".into(), &"iptables".into()));
+    assert_eq!(json["coverage"], serde_json::json!({"servicePorts": 3, "frontends": 6, "packets": 36}));
+    let frontend = |address: &str| serde_json::json!({"address": address, "protocol": "tcp", "port": 80});
+    assert_eq!(json["stale"][0], serde_json::json!({"frontend": frontend("10.96.0.9"), "name": "shop/web:http"}));
     let affinity = serde_json::json!({
-        "servicePort": "shop/cart:http", "difference": "affinity", "wanted": 600, "found": null,
+        "servicePort": "shop/cart:http", "difference": "affinity", "expected": 600, "actual": null,
     });
     assert_eq!(json["findings"][0], affinity);
     let answer = serde_json::json!({
-        "servicePort": "shop/web:http", "frontend": "10.96.0.1:80/tcp", "difference": "answer",
-        "wanted": {"served": 3}, "found": "ignored",
+        "servicePort": "shop/web:http", "frontend": frontend("10.96.0.1"), "difference": "answer",
+        "expected": {"served": 3}, "actual": "untouched",
     });
     assert!(json["findings"].as_array().unwrap().contains(&answer), "{json:#}");
 }

@@ -1,44 +1,40 @@
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use ferroute_core::{Escaped, IpFamily};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Inputs, checks};
 
 /// The results of all checks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// The problems found, the most severe first.
     pub findings: Vec<Finding>,
     /// Checks without a result.
     pub unknown: Vec<Unknown>,
     /// Checks that passed.
-    #[serde(rename = "sound")]
-    pub passed: Vec<&'static str>,
+    pub passed: Vec<Cow<'static, str>>,
     /// How the mode accesses the rules of each IP family, if there are several ways.
     pub access: Vec<String>,
 }
 
 /// A problem that a check found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The name of the check.
-    pub check: &'static str,
+    pub check: Cow<'static, str>,
     /// The severity.
     pub severity: Severity,
     /// The problem.
-    #[serde(rename = "what")]
     pub problem: String,
     /// Its effect on Services.
-    #[serde(rename = "breaks")]
     pub effect: String,
     /// How to fix it.
-    #[serde(rename = "mend")]
     pub fix: String,
 }
 
 /// The severity of a finding, the most severe first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Some or all Services do not work.
@@ -50,13 +46,29 @@ pub enum Severity {
 }
 
 /// A check without a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unknown {
     /// The name of the check.
-    pub check: &'static str,
+    pub check: Cow<'static, str>,
     /// The reason.
-    #[serde(rename = "why")]
     pub reason: String,
+}
+
+impl Severity {
+    /// Returns the name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Problem => "problem",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 /// Runs all checks.
@@ -65,11 +77,11 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
     for check in checks::ALL {
         match (check.run)(inputs) {
             CheckResult::NotApplicable => {}
-            CheckResult::Unknown(reason) => diagnosis.unknown.push(Unknown { check: check.name, reason }),
-            CheckResult::Defects(defects) if defects.is_empty() => diagnosis.passed.push(check.name),
+            CheckResult::Unknown(reason) => diagnosis.unknown.push(Unknown { check: check.name.into(), reason }),
+            CheckResult::Defects(defects) if defects.is_empty() => diagnosis.passed.push(check.name.into()),
             CheckResult::Defects(defects) => diagnosis.findings.extend(defects.into_iter().map(|defect| {
                 let Defect { severity, problem, effect, fix } = defect;
-                Finding { check: check.name, severity, problem, effect, fix }
+                Finding { check: check.name.into(), severity, problem, effect, fix }
             })),
         }
     }
@@ -89,12 +101,8 @@ pub fn diagnose(inputs: &Inputs) -> Diagnosis {
 pub fn write_diagnosis_into(out: &mut impl fmt::Write, diagnosis: &Diagnosis) -> fmt::Result {
     let Diagnosis { findings, unknown, passed, access } = diagnosis;
     for Finding { check, severity, problem, effect, fix } in findings {
-        let title = match severity {
-            Severity::Problem => "PROBLEM",
-            Severity::Warning => "WARNING",
-            Severity::Note => "NOTE",
-        };
-        writeln!(out, "{title}: {}  [{check}]", Escaped(problem))?;
+        let severity = severity.as_str().to_uppercase();
+        writeln!(out, "{severity}: {}  [{check}]", Escaped(problem))?;
         writeln!(out, "    effect: {}", Escaped(effect))?;
         writeln!(out, "    fix:    {}", Escaped(fix))?;
     }

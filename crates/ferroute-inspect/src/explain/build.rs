@@ -8,8 +8,8 @@ use ferroute_core::{
 };
 
 use super::{
-    Affinity, Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation,
-    FrontendOwner, Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
+    Answer, Clients, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, FrontendOwner,
+    Handling, Inputs, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 
 pub(super) fn explanation(service: &api::Service, inputs: &Inputs<'_>) -> Explanation {
@@ -69,7 +69,7 @@ fn policies(
     Policies {
         internal_traffic: all().next().map(|port| port.internal_policy).unwrap_or_default(),
         external_traffic: external.map(|port| port.external_policy),
-        affinity: all().find_map(|port| port.affinity).map(|it| Affinity { timeout_seconds: it.timeout_seconds }),
+        affinity: all().find_map(|port| port.affinity),
         source_ranges,
         traffic_distribution: service.spec.traffic_distribution.clone(),
         health_check: inputs.health_check,

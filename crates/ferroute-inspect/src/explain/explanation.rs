@@ -1,12 +1,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_admin::health::HealthCheck;
-use ferroute_core::{Eligibility, FrontendKind, IpFamily, Protocol, Refusal, TrafficPolicy};
+use ferroute_core::{Affinity, Eligibility, FrontendKind, IpFamily, Protocol, Refusal, TrafficPolicy};
 use ipnet::IpNet;
-use serde::{Serialize, Serializer, ser::SerializeStruct};
+use serde::{Deserialize, Serialize};
 
 /// How the proxy handles a Service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
     /// `namespace/name`.
@@ -17,18 +17,18 @@ pub struct Explanation {
     /// The node that the explanation is for.
     pub node: String,
     /// The node's zone.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// How the Service is handled.
     #[serde(flatten)]
     pub handling: Handling,
     /// Why the state of the kernel is missing or incomplete.
-    #[serde(rename = "unread", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_error: Option<String>,
 }
 
 /// How a Service is handled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "handling")]
 pub enum Handling {
     /// The proxy serves it.
@@ -37,94 +37,81 @@ pub enum Handling {
         /// The policies of all its ports.
         policies: Policies,
         /// Its ignored fields, with the reasons.
-        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ignored: Vec<String>,
         /// Its ports, those of IPv4 first.
         ports: Vec<ExplainedPort>,
         /// Slices of an IP family in which the Service has no cluster IP.
-        #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
+        #[serde(rename = "unexpectedSlices", default, skip_serializing_if = "Vec::is_empty")]
         unused_slices: Vec<UnusedSlice>,
     },
     /// The proxy skips it.
     #[serde(rename = "notServed")]
     Skipped {
         /// The reason.
-        #[serde(rename = "why")]
         reason: String,
     },
     /// It is invalid: the proxy has no rules for it, or keeps those of its last valid version.
     Invalid {
         /// The errors, by field.
-        #[serde(rename = "faults")]
+        #[serde(rename = "problems")]
         errors: Vec<String>,
     },
 }
 
 /// The policies of all ports of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Policies {
     /// `internalTrafficPolicy`, for cluster IPs.
-    #[serde(serialize_with = "api_policy")]
     pub internal_traffic: TrafficPolicy,
     /// `externalTrafficPolicy`, for all other addresses; `None` if there are none.
-    #[serde(serialize_with = "optional_policy", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_traffic: Option<TrafficPolicy>,
     /// Session affinity.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
     /// The clients that may use the load balancer's addresses; empty for all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_ranges: Vec<IpNet>,
     /// The preferred endpoints. The proxy only uses the hints in the slices.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<String>,
     /// The health check for load balancers.
-    #[serde(serialize_with = "health_check", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
 }
 
-/// Client-IP affinity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Affinity {
-    /// The seconds after its last new connection for which a client keeps its endpoint.
-    pub timeout_seconds: u32,
-}
-
 /// A port of a Service, in one IP family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedPort {
     /// Its name; may be empty.
     pub name: String,
     /// The IP family.
-    #[serde(serialize_with = "crate::text")]
     pub family: IpFamily,
     /// The protocol.
-    #[serde(serialize_with = "crate::text")]
     pub protocol: Protocol,
     /// Its frontends.
     pub frontends: Vec<ExplainedFrontend>,
     /// All endpoints that the slices have for it.
     pub endpoints: Vec<ExplainedEndpoint>,
     /// The number of further endpoints, which are not used because there are too many.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub excess_endpoints: usize,
     /// Slices of the Service without this port.
-    #[serde(rename = "strays", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "unexpectedSlices", default, skip_serializing_if = "Vec::is_empty")]
     pub unused_slices: Vec<UnusedSlice>,
     /// Its rules and connections in the kernel, if they could be read.
-    #[serde(rename = "applied", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "applied", default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<KernelState>,
 }
 
 /// A frontend of a Service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedFrontend {
     /// Its kind.
-    #[serde(serialize_with = "frontend_kind")]
     pub kind: FrontendKind,
     /// Its addresses; for a node port, the node addresses that serve it, empty for all.
     pub addresses: Vec<IpAddr>,
@@ -133,23 +120,22 @@ pub struct ExplainedFrontend {
     /// How connections are handled, by client; empty if another service port owns the frontend.
     pub answers: Vec<Answer>,
     /// The service port that owns the frontend, if it is another one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<FrontendOwner>,
 }
 
 /// The service port that owns a frontend which several claim.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FrontendOwner {
     /// `namespace/name:port`.
     pub service_port: String,
     /// The kind of its claim.
-    #[serde(serialize_with = "frontend_kind")]
     pub kind: FrontendKind,
 }
 
 /// How connections of some clients to a frontend are handled.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// The clients.
@@ -160,7 +146,7 @@ pub struct Answer {
 }
 
 /// A group of clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Clients {
     /// All clients.
@@ -180,13 +166,12 @@ pub enum Clients {
 }
 
 /// What happens to a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub enum Outcome {
     /// An endpoint serves it.
     Served {
         /// The traffic policy that selects the endpoints.
-        #[serde(serialize_with = "api_policy")]
         policy: TrafficPolicy,
         /// The number of endpoints.
         endpoints: usize,
@@ -208,7 +193,7 @@ pub enum Outcome {
 }
 
 /// The reason why a connection reaches no endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reason {
     /// There are no usable endpoints.
@@ -222,7 +207,7 @@ pub enum Reason {
 }
 
 /// The source address that an endpoint sees. For hairpin connections it is always the node's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
     /// The client's.
@@ -234,37 +219,37 @@ pub enum Source {
 }
 
 /// An endpoint, and whether it is used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedEndpoint {
     /// Address and port.
     pub address: SocketAddr,
     /// The pod's name.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// The node on which it runs.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Its state.
     pub state: EndpointState,
     /// Whether it is on this node.
     pub local: bool,
     /// The zones in its hints.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hinted_zones: Vec<String>,
     /// The nodes in its hints.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hinted_nodes: Vec<String>,
     /// Its use for traffic with policy Cluster; `None` if the Service has no such traffic.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Usage>,
     /// Its use for traffic with policy Local; `None` if the Service has no such traffic.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_only: Option<Usage>,
 }
 
 /// The state of an endpoint, from its three conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EndpointState {
     /// Ready.
@@ -280,21 +265,22 @@ pub enum EndpointState {
 }
 
 /// Whether and why an endpoint is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(into = "UsageText")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "UsageFields", from = "UsageFields")]
 pub struct Usage(
     /// Its eligibility.
     pub Eligibility,
 );
 
-#[derive(Serialize)]
-struct UsageText {
+/// The fields of [`Usage`] in JSON.
+#[derive(Serialize, Deserialize)]
+struct UsageFields {
     used: bool,
-    why: &'static str,
+    reason: Eligibility,
 }
 
 /// A slice whose endpoints are not used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UnusedSlice {
     /// `namespace/name` of the slice.
@@ -302,47 +288,44 @@ pub struct UnusedSlice {
     /// The number of its endpoints.
     pub endpoints: usize,
     /// The reason.
-    #[serde(rename = "why")]
     pub reason: String,
 }
 
 /// The state of a service port in the kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KernelState {
     /// Its rules, or elements of sets and maps; `None` if they could not be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<Vec<ServiceRule>>,
     /// The connections to its frontends, by endpoint; `None` if they could not be read.
-    #[serde(rename = "flows", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Vec<ConnectionCount>>,
 }
 
 /// A rule or element of a service port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRule {
     /// Table and chain, or table and set.
-    #[serde(rename = "place")]
     pub location: String,
     /// The rule in the syntax of its tool.
     pub text: String,
     /// The packets counted, in `nat` tables only the first of each connection; `None` without a counter.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
     /// The bytes counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 /// The number of connections to an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConnectionCount {
     /// The endpoint.
     pub endpoint: SocketAddr,
     /// The number of conntrack entries.
-    #[serde(rename = "flows")]
     pub connections: usize,
     /// The number of entries whose connection has not been closed yet.
     pub open: usize,
@@ -379,7 +362,7 @@ impl Reason {
 
 impl Usage {
     /// Returns the reason.
-    pub fn why(self) -> &'static str {
+    pub fn reason(self) -> &'static str {
         match self.0 {
             Eligibility::Ready => "ready",
             Eligibility::ServingTerminating => "terminating, but no endpoint is ready",
@@ -398,9 +381,15 @@ impl Usage {
     }
 }
 
-impl From<Usage> for UsageText {
+impl From<Usage> for UsageFields {
     fn from(usage: Usage) -> Self {
-        Self { used: usage.is_used(), why: usage.why() }
+        Self { used: usage.is_used(), reason: usage.0 }
+    }
+}
+
+impl From<UsageFields> for Usage {
+    fn from(fields: UsageFields) -> Self {
+        Self(fields.reason)
     }
 }
 
@@ -415,41 +404,6 @@ impl EndpointState {
             Self::Terminating => "terminating",
         }
     }
-}
-
-/// Returns the value of a policy in the Kubernetes API.
-pub(super) fn policy_name(policy: TrafficPolicy) -> &'static str {
-    match policy {
-        TrafficPolicy::Cluster => "Cluster",
-        TrafficPolicy::Local => "Local",
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn frontend_kind<S: Serializer>(kind: &FrontendKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match kind {
-        FrontendKind::ClusterIp => "clusterIp",
-        FrontendKind::ExternalIp => "externalIp",
-        FrontendKind::LoadBalancer => "loadBalancerIp",
-        FrontendKind::NodePort => "nodePort",
-    })
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn api_policy<S: Serializer>(policy: &TrafficPolicy, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(policy_name(*policy))
-}
-
-fn optional_policy<S: Serializer>(policy: &Option<TrafficPolicy>, serializer: S) -> Result<S::Ok, S::Error> {
-    policy.map(policy_name).serialize(serializer)
-}
-
-fn health_check<S: Serializer>(check: &Option<HealthCheck>, serializer: S) -> Result<S::Ok, S::Error> {
-    let Some(HealthCheck { port, local_endpoints }) = check else { return serializer.serialize_none() };
-    let mut fields = serializer.serialize_struct("HealthCheck", 2)?;
-    fields.serialize_field("port", port)?;
-    fields.serialize_field("localEndpoints", local_endpoints)?;
-    fields.end()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]

@@ -6,7 +6,7 @@ use ferroute_core::{Eligibility, Escaped};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling,
-    KernelState, Outcome, Policies, Source, UnusedSlice, Usage, explanation::policy_name,
+    KernelState, Outcome, Policies, Source, UnusedSlice, Usage,
 };
 use crate::plural;
 
@@ -47,9 +47,9 @@ pub fn write_explanation_into(out: &mut impl fmt::Write, explanation: &Explanati
 
 fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::Result {
     writeln!(out, "\npolicies")?;
-    writeln!(out, "  internal traffic      {}", policy_name(policies.internal_traffic))?;
+    writeln!(out, "  internal traffic      {}", policies.internal_traffic)?;
     if let Some(policy) = policies.external_traffic {
-        writeln!(out, "  external traffic      {}", policy_name(policy))?;
+        writeln!(out, "  external traffic      {}", policy)?;
     }
     if let Some(affinity) = policies.affinity {
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;
@@ -131,7 +131,7 @@ fn answer_text(answer: &Answer) -> String {
                 Source::Node => "masqueraded",
                 Source::PodOrNode => "masqueraded except from pods",
             };
-            format!("{} (policy {}), {source}", plural(endpoints, "endpoint"), policy_name(policy))
+            format!("{} (policy {}), {source}", plural(endpoints, "endpoint"), policy)
         }
     };
     format!("{clients}{outcome}")
@@ -162,7 +162,7 @@ fn hints(endpoint: &ExplainedEndpoint) -> String {
 
 /// Returns one text if both traffic policies agree or only one applies, otherwise one for each.
 fn usages(endpoint: &ExplainedEndpoint) -> Vec<String> {
-    let text = |usage: Usage| match (usage.0, usage.why()) {
+    let text = |usage: Usage| match (usage.0, usage.reason()) {
         (Eligibility::Ready, _) => "used".to_owned(),
         (eligibility, why) if eligibility.is_eligible() => format!("used: {why}"),
         (_, why) => format!("not used: {why}"),

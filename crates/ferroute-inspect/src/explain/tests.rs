@@ -365,7 +365,7 @@ fn json_uses_api_names() {
               "local": false,
               "cluster": {
                 "used": true,
-                "why": "ready"
+                "reason": "ready"
               }
             }
           ]
@@ -380,7 +380,7 @@ fn json_of_skipped_and_rejected_is_stable() {
     let headless = Cluster::new("node-1").service(service("shop/web").cluster_ip("None").port("http", 80));
     let json = serde_json::to_value(explained(&headless, &ProxySettings::default())).unwrap();
     assert_eq!(json["handling"], "notServed");
-    assert!(json["why"].is_string(), "{json:#}");
+    assert!(json["reason"].is_string(), "{json:#}");
     let idle = Cluster::new("node-1")
         .service(service("shop/web").cluster_ip("10.96.0.1").port("http", 80))
         .slice(slice("shop/web-b", "web").port("http", 8080).pod("fd00:244::2"));
@@ -388,7 +388,7 @@ fn json_of_skipped_and_rejected_is_stable() {
     assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["outcome"], "rejected");
     assert_eq!(json["ports"][0]["frontends"][0]["answers"][0]["reason"], "noEndpoints");
     let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&json["strays"][0]), ["endpoints", "slice", "why"]);
+    assert_eq!(keys(&json["unexpectedSlices"][0]), ["endpoints", "reason", "slice"]);
 }
 
 #[test]

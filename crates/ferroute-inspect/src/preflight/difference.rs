@@ -11,7 +11,7 @@ use ferroute_core::{
     ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, Sources, TrafficPolicy, forwarding,
 };
 use ferroute_proxy::modes::REGISTRY;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::KernelSnapshot;
 
@@ -41,28 +41,29 @@ pub(super) struct Switch<'a> {
 }
 
 /// A difference in behaviour after a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
     /// The kind of difference.
     pub kind: Kind,
-    /// The IP family, `IPv4` or `IPv6`.
-    pub family: &'static str,
+    /// The IP family.
+    pub family: IpFamily,
     /// The difference.
     pub summary: String,
     /// How to avoid the difference, if that is possible.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
     /// The affected Services; empty for all, or if it does not depend on Services.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<String>,
     /// The affected rules of other programs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
 }
 
 /// The kind of a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Kind {
     /// Node ports on 127.0.0.1.
     LocalhostNodePorts,
@@ -119,12 +120,6 @@ impl Kind {
     }
 }
 
-impl Serialize for Kind {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
 /// Returns all differences for the table's IP family.
 pub(super) fn differences(switch: &Switch<'_>) -> Vec<Difference> {
     if switch.from.mode == switch.to.mode {
@@ -150,7 +145,7 @@ impl Switch<'_> {
     fn difference(&self, kind: Kind, summary: impl Into<String>) -> Difference {
         Difference {
             kind,
-            family: self.family().as_str(),
+            family: self.family(),
             summary: summary.into(),
             remedy: None,
             services: Vec::new(),

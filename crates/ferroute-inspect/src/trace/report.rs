@@ -1,4 +1,4 @@
-//! Traces as JSON, as documented in `docs/tracing.md`. Within a version, fields are only added.
+//! The report of a trace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,70 +7,75 @@ use std::{
 
 use ferroute_core::FrontendKind;
 use ferroute_trace::{Branch, Effect, Event, Outcome, Packet, Trace, Verdict};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::{node::TraceNode, rules::Rules};
 
-/// A trace, for serialization.
-#[derive(Serialize)]
+/// A trace with what its reader needs to understand it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report<'a> {
-    /// The version of the format. It changes when fields are removed or change their meaning.
-    version: u32,
-    node: &'a str,
-    mode: &'static str,
-    /// The source of the rules: `planned` or `kernel`.
-    rules: &'static str,
-    packet: &'a Packet,
+pub struct Report {
+    /// The node on which the packet is traced.
+    pub node: String,
+    /// The mode of the rules.
+    pub mode: String,
+    /// The source of the rules.
+    pub rules: RulesSource,
+    /// The packet.
+    pub packet: Packet,
     /// The frontend with the packet's destination.
-    frontend: Option<FrontendReport>,
-    outcome: Outcome,
-    #[serde(rename = "ways")]
-    branches: &'a [Branch],
+    pub frontend: Option<TracedFrontend>,
+    /// The overall result.
+    pub outcome: Outcome,
+    /// What can happen to the packet.
+    pub branches: Vec<Branch>,
     /// The known owners of addresses in the trace.
-    names: BTreeMap<IpAddr, String>,
+    pub names: BTreeMap<IpAddr, String>,
 }
 
-#[derive(Serialize)]
+/// The source of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct FrontendReport {
-    namespace: String,
-    service: String,
-    port: String,
-    #[serde(serialize_with = "frontend_kind")]
-    kind: FrontendKind,
+pub enum RulesSource {
+    /// Planned from the desired state.
+    Planned,
+    /// Read from the kernel.
+    Kernel,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn frontend_kind<S: Serializer>(kind: &FrontendKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match kind {
-        FrontendKind::ClusterIp => "clusterIp",
-        FrontendKind::ExternalIp => "externalIp",
-        FrontendKind::LoadBalancer => "loadBalancer",
-        FrontendKind::NodePort => "nodePort",
-    })
+/// The service port that owns the frontend of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TracedFrontend {
+    /// The namespace of the Service.
+    pub namespace: String,
+    /// The name of the Service.
+    pub service: String,
+    /// The name of the port; may be empty.
+    pub port: String,
+    /// The kind of the frontend.
+    pub kind: FrontendKind,
 }
 
-impl<'a> Report<'a> {
+impl Report {
     /// Creates the report of a trace.
-    pub fn new(node: &'a TraceNode, packet: &'a Packet, rules: &Rules, trace: &'a Trace) -> Self {
+    pub fn new(node: &TraceNode, packet: &Packet, rules: &Rules, trace: &Trace) -> Self {
         let desired = &node.desired;
         let frontend = desired.frontend(packet.destination, packet.protocol);
         let addresses = addresses(packet, trace).into_iter();
         Self {
-            version: 1,
-            node: &desired.node().name,
-            mode: rules.mode(),
-            rules: if rules.are_in_kernel() { "kernel" } else { "planned" },
-            packet,
-            frontend: frontend.map(|(name, kind)| FrontendReport {
+            node: desired.node().name.clone(),
+            mode: rules.mode().to_owned(),
+            rules: if rules.are_in_kernel() { RulesSource::Kernel } else { RulesSource::Planned },
+            packet: packet.clone(),
+            frontend: frontend.map(|(name, kind)| TracedFrontend {
                 namespace: name.service.namespace().to_owned(),
                 service: name.service.name().to_owned(),
                 port: name.port.to_string(),
                 kind,
             }),
             outcome: trace.outcome(),
-            branches: &trace.branches,
+            branches: trace.branches.clone(),
             names: addresses.filter_map(|ip| Some((ip, desired.names.owner(ip)?.to_string()))).collect(),
         }
     }

@@ -95,7 +95,6 @@ pub enum RecordedChange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FamilyRecord {
     /// The IP family.
-    #[serde(with = "family")]
     pub family: IpFamily,
     /// The outcome.
     #[serde(flatten)]
@@ -322,22 +321,6 @@ mod time {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SystemTime, D::Error> {
         let text = String::deserialize(deserializer)?;
         rfc3339::parse(&text).ok_or_else(|| de::Error::custom(format_args!("invalid time {text:?}")))
-    }
-}
-
-/// IP families by name.
-mod family {
-    use ferroute_core::IpFamily;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(family: &IpFamily, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(family.as_str())
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpFamily, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let family = IpFamily::BOTH.into_iter().find(|family| family.as_str() == text);
-        family.ok_or_else(|| D::Error::custom(format_args!("unknown IP family {text:?}")))
     }
 }
 

@@ -180,7 +180,7 @@ impl<'a> ChainWalker<'a> {
         let chain = frame.name;
         let policy = self.base.policy();
         if !frame.rules.is_empty() || policy == Policy::Drop {
-            walker.record(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str() });
+            walker.record(|| Event::Policy { chain: chain.to_string(), policy: policy.as_str().into() });
         }
         match policy {
             Policy::Accept => ChainVerdict::Continue,

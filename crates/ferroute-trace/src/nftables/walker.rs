@@ -319,7 +319,7 @@ impl<'a> ChainWalker<'a> {
 
     fn apply_policy(&self, chain: &ChainWithRules, walker: &mut Walker<'a>) -> ChainVerdict {
         let policy = self.base.base.policy;
-        walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name() });
+        walker.record(|| Event::Policy { chain: chain.chain.name.to_string(), policy: policy.name().into() });
         match policy {
             Policy::Accept => ChainVerdict::Continue,
             Policy::Drop => ChainVerdict::End(Verdict::Dropped),

@@ -6,7 +6,7 @@ use clap::Args;
 use ferroute_config::{ModeName, flags::DesiredArgs, settings};
 use ferroute_inspect::{
     desired::Desired,
-    preflight::{Report, preflight, write_report_into},
+    preflight::{preflight, write_report_into},
 };
 use ferroute_proxy::modes::REGISTRY;
 
@@ -35,7 +35,6 @@ pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl W
     let desired = Desired::load(&args.desired, verbosity)?;
     let config = settings::load(&args.desired.settings, &REGISTRY.names())?.config;
     let named = |from: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == from);
-    let (from, to, differences) = preflight(&desired, &config, args.from.as_ref().and_then(named))?;
-    let report = Report { node: &desired.node().name, from, to, differences: &differences };
+    let report = preflight(&desired, &config, args.from.as_ref().and_then(named))?;
     args.output.write(out, &report, |text| write_report_into(text, &report))
 }

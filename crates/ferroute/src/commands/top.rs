@@ -32,9 +32,10 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if is_interactive && !args.once && args.output == Output::Text {
         return top::show(args.interval);
     }
-    let rows = top::read_once(args.interval)?;
+    let rates = top::read_once(args.interval)?;
     let mut out = std::io::stdout().lock();
-    args.output.write(&mut out, &rows, |text| top::write_rows_into(text, &rows, FILE_WIDTH, usize::MAX))?;
+    args.output
+        .write(&mut out, &rates, |text| top::write_rows_into(text, &rates.service_ports, FILE_WIDTH, usize::MAX))?;
     Ok(out.flush()?)
 }
 

@@ -10,7 +10,10 @@ use std::{
 use clap::{Args, ValueEnum};
 use ferroute_config::flags::DesiredArgs;
 use ferroute_core::{Protocol, Style};
-use ferroute_inspect::trace::{Report, Request, TraceNode, load, resolve, write_outline_into};
+use ferroute_inspect::{
+    report::Versioned,
+    trace::{Report, Request, TraceNode, load, resolve, write_outline_into},
+};
 use ferroute_trace::{Outcome, TextOptions, mermaid, write_trace_into};
 
 /// Arguments of `ferroute trace`.
@@ -138,7 +141,7 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
         }
         TraceOutput::Json => {
             let report = Report::new(&node, &packet, &rules, &trace);
-            text = serde_json::to_string_pretty(&report)? + "\n";
+            text = serde_json::to_string_pretty(&Versioned::from(report))? + "\n";
         }
         TraceOutput::Mermaid => mermaid::write_into(&mut text, &trace, &packet, &names)?,
     }

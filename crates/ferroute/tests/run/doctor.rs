@@ -37,7 +37,7 @@ fn working_host_has_no_problems(mode: Mode) {
         examination["findings"].as_array().unwrap().iter().filter(|finding| finding["severity"] != "note").collect();
     assert_eq!((status, problems.as_slice(), &examination["unknown"]), (Some(0), &[][..], &serde_json::json!([])));
     for check in ["ip-forward", "other-proxies", "endpoints", "conntrack-table", "node-ports"] {
-        assert!(examination["sound"].as_array().unwrap().contains(&check.into()), "{check}: {examination:#}");
+        assert!(examination["passed"].as_array().unwrap().contains(&check.into()), "{check}: {examination:#}");
     }
 }
 
@@ -52,8 +52,8 @@ fn disabled_forwarding_and_used_node_ports_are_reported() {
     let (status, examination) = examine(&case, &[]);
     drop(listener);
     assert_eq!(status, Some(1), "{examination:#}");
-    assert_eq!(findings_of(&examination, "ip-forward")[0]["what"], "net.ipv4.ip_forward is 0");
-    let node_port = findings_of(&examination, "node-ports")[0]["what"].as_str().unwrap();
+    assert_eq!(findings_of(&examination, "ip-forward")[0]["problem"], "net.ipv4.ip_forward is 0");
+    let node_port = findings_of(&examination, "node-ports")[0]["problem"].as_str().unwrap();
     assert!(node_port.contains("30080/tcp") && node_port.contains("default/web:tcp"), "{node_port}");
     // The test itself listens on the port.
     assert!(node_port.contains(&format!("(pid {})", std::process::id())), "{node_port}");
@@ -67,7 +67,7 @@ fn unreachable_endpoints_are_reported_with_their_service() {
     let findings = findings_of(&examination, "endpoints");
     let [finding] = findings.as_slice() else { panic!("{examination:#}") };
     assert_eq!(finding["severity"], "problem");
-    let what = finding["what"].as_str().unwrap();
+    let what = finding["problem"].as_str().unwrap();
     assert!(what.contains(&format!("{}:8081", pod_addresses(0)[0])) && what.contains("default/web:tcp"), "{finding:#}");
     let (_, unconnected) = examine(&case, &["--no-connect"]);
     assert_eq!(findings_of(&unconnected, "endpoints"), Vec::<&Value>::new());

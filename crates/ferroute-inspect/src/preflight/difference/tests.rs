@@ -43,7 +43,8 @@ fn report(from: ModeName, to: ModeName, fields: &str, kernel: &KernelSnapshot, t
         kernel,
     };
     let mut text = String::new();
-    write_report_into(&mut text, &Report { node: "node-1", from, to, differences: &differences(&switch) }).unwrap();
+    let report = Report { node: "node-1".to_owned(), from, to, differences: differences(&switch) };
+    write_report_into(&mut text, &report).unwrap();
     text
 }
 

@@ -1,0 +1,336 @@
+//! Reports with every field, for the tests that compare the documentation and the page with the types.
+
+#![expect(clippy::unwrap_used, reason = "the texts are valid")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    num::NonZeroU16,
+};
+
+use ferroute_admin::health::HealthCheck;
+use ferroute_config::ModeName;
+use ferroute_core::{Affinity, Eligibility, Frontend, FrontendKind, IpFamily, Protocol, TrafficPolicy};
+use ferroute_proxy::{ServiceVersions, control::NodeStatus};
+use ferroute_trace::{Assumption, Branch, Choice, Effect, Event, Hook, Packet, Step, Verdict};
+use serde_json::Value;
+
+use super::Versioned;
+use crate::{
+    diff::{
+        Answer, Client, Comparison, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, Report,
+        RulesKind, SourceAddress, StaleFrontend, Undetermined,
+    },
+    doctor::{self, Diagnosis, Severity, Unknown},
+    explain::{
+        self, Clients, ConnectionCount, EndpointState, ExplainedEndpoint, ExplainedFrontend, ExplainedPort,
+        Explanation, FrontendOwner, Handling, KernelState, Outcome, Policies, Reason, ServiceRule, Source, UnusedSlice,
+        Usage,
+    },
+    preflight::{self, Difference, Kind},
+    top::{EndpointRate, Rates, Row},
+    trace::{self, RulesSource, TracedFrontend},
+};
+
+/// A sample of a report.
+pub struct Sample {
+    /// The command that prints the report.
+    pub command: &'static str,
+    /// The report as JSON.
+    pub json: Value,
+    /// Returns the report after it was deserialized and serialized again.
+    pub copy: fn(Value) -> serde_json::Result<Value>,
+}
+
+/// Returns a sample of each report.
+pub fn all() -> Vec<Sample> {
+    fn sample<T>(command: &'static str, report: T) -> Sample
+    where
+        T: serde::Serialize + serde::de::DeserializeOwned,
+    {
+        let copy = |json| serde_json::to_value(serde_json::from_value::<Versioned<T>>(json)?);
+        Sample { command, json: serde_json::to_value(Versioned::from(report)).unwrap(), copy }
+    }
+    vec![
+        sample("ferroute explain service", explanation(served())),
+        sample("ferroute diff", comparison()),
+        sample("ferroute doctor", diagnosis()),
+        sample("ferroute preflight", differences()),
+        sample("ferroute trace", trace()),
+        sample("ferroute top --once", rates()),
+        sample("ferroute status", status()),
+        sample("ferroute status --service", versions()),
+    ]
+}
+
+/// Returns the keys of all objects in a report, except for maps from addresses and other data.
+pub fn keys(json: &Value) -> BTreeSet<&str> {
+    match json {
+        Value::Array(values) => values.iter().flat_map(keys).collect(),
+        Value::Object(fields) => {
+            let own = fields.keys().map(String::as_str);
+            let is_map = |key: &str| ["names", "remembered", "slices"].contains(&key);
+            own.chain(fields.iter().filter(|(key, _)| !is_map(key)).flat_map(|(_, value)| keys(value))).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+fn socket(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// Returns the samples of Services that are not served.
+pub fn not_served() -> [Explanation; 2] {
+    let skipped = Handling::Skipped { reason: "a reason".to_owned() };
+    [skipped, Handling::Invalid { errors: vec!["spec.clusterIP: invalid".to_owned()] }].map(explanation)
+}
+
+fn explanation(handling: Handling) -> Explanation {
+    Explanation {
+        service: "shop/web".to_owned(),
+        type_: "LoadBalancer".to_owned(),
+        node: "node-1".to_owned(),
+        zone: Some("zone-a".to_owned()),
+        handling,
+        kernel_error: Some("an error".to_owned()),
+    }
+}
+
+fn served() -> Handling {
+    let slice = UnusedSlice { slice: "shop/web-a".to_owned(), endpoints: 1, reason: "a reason".to_owned() };
+    let outcomes = [
+        Outcome::Served { policy: TrafficPolicy::Local, endpoints: 1, source: Source::PodOrNode },
+        Outcome::Rejected { reason: Reason::NoEndpoints },
+        Outcome::Dropped { reason: Reason::SourceRanges },
+        Outcome::NotHandled,
+    ];
+    let frontend = ExplainedFrontend {
+        kind: FrontendKind::LoadBalancer,
+        addresses: vec!["198.51.100.1".parse().unwrap()],
+        port: 80,
+        answers: outcomes.map(|outcome| explain::Answer { clients: Clients::PodsAndNode, outcome }).into(),
+        owner: Some(FrontendOwner { service_port: "shop/cart:http".to_owned(), kind: FrontendKind::ExternalIp }),
+    };
+    let endpoint = ExplainedEndpoint {
+        address: socket("10.244.0.2:8080"),
+        pod: Some("web-1".to_owned()),
+        node: Some("node-1".to_owned()),
+        state: EndpointState::ServingTerminating,
+        local: true,
+        hinted_zones: vec!["zone-a".to_owned()],
+        hinted_nodes: vec!["node-1".to_owned()],
+        cluster: Some(Usage(Eligibility::ServingTerminating)),
+        local_only: Some(Usage(Eligibility::HintedOtherZone)),
+    };
+    let rule = ServiceRule {
+        location: "nat KUBE-SERVICES".to_owned(),
+        text: "-j KUBE-SVC-A".to_owned(),
+        packets: Some(1),
+        bytes: Some(60),
+    };
+    let connections = ConnectionCount {
+        endpoint: socket("10.244.0.2:8080"),
+        connections: 2,
+        open: 1,
+        current: true,
+        terminating: false,
+    };
+    let port = ExplainedPort {
+        name: "http".to_owned(),
+        family: IpFamily::V4,
+        protocol: Protocol::Tcp,
+        frontends: vec![frontend],
+        endpoints: vec![endpoint],
+        excess_endpoints: 1,
+        unused_slices: vec![slice.clone()],
+        kernel: Some(KernelState { rules: Some(vec![rule]), connections: Some(vec![connections]) }),
+    };
+    let policies = Policies {
+        internal_traffic: TrafficPolicy::Cluster,
+        external_traffic: Some(TrafficPolicy::Local),
+        affinity: Some(Affinity { timeout_seconds: 600 }),
+        source_ranges: vec!["192.0.2.0/24".parse().unwrap()],
+        traffic_distribution: Some("PreferClose".to_owned()),
+        health_check: Some(HealthCheck { port: NonZeroU16::MIN, local_endpoints: 1 }),
+    };
+    let ignored = vec!["spec.externalIPs: ignored".to_owned()];
+    Handling::Served { policies, ignored, ports: vec![port], unused_slices: vec![slice] }
+}
+
+fn comparison() -> Comparison {
+    let address = Some("10.96.0.1".parse().unwrap());
+    let frontend = Frontend { address, protocol: Protocol::Tcp, port: 80 };
+    let (one, two) = (socket("10.244.0.2:8080"), socket("[fd00::2]:8080"));
+    let mismatches = [
+        Mismatch::Endpoints { missing: vec![one], extra: vec![two] },
+        Mismatch::Shares { endpoint: one, expected: 0.5, actual: 0.25 },
+        Mismatch::Source { expected: SourceAddress::Client, actual: SourceAddress::Node },
+        Mismatch::Answer { expected: Answer::Served(2), actual: Answer::Rejected },
+        Mismatch::Answer { expected: Answer::Dropped, actual: Answer::Untouched },
+        Mismatch::Answer { expected: Answer::Unreachable, actual: Answer::Mixed },
+        Mismatch::Affinity { expected: Some(600), actual: None },
+    ];
+    let clients = vec![
+        Client::Pod,
+        Client::Node,
+        Client::Outside,
+        Client::Endpoint(one.ip()),
+        Client::Source("192.0.2.1".parse().unwrap()),
+    ];
+    let finding = |mismatch| Finding {
+        service_port: "shop/web:http".to_owned(),
+        frontend: Some(frontend),
+        clients: clients.clone(),
+        mismatch,
+    };
+    let undetermined = Undetermined { service_port: Some("shop/web:http".to_owned()), reason: "a reason".to_owned() };
+    let report = |actual| Report {
+        family: IpFamily::V4,
+        expected: RulesKind::Nftables,
+        actual,
+        coverage: Coverage { service_ports: 1, frontends: 2, packets: 3 },
+        findings: mismatches.iter().cloned().map(finding).collect(),
+        stale: vec![
+            StaleFrontend { frontend, name: Some("shop/web:http".to_owned()) },
+            StaleFrontend { frontend: Frontend { address: None, ..frontend }, name: None },
+        ],
+        structure: vec!["a chain is missing".to_owned()],
+        undetermined: vec![undetermined.clone()],
+        limitation: Some("a limitation".into()),
+        intended: vec![DifferenceCount { difference: ModeDifference::UnknownPortOfClusterIp, packets: 4 }],
+    };
+    let formats = [RulesKind::Iptables, RulesKind::KubeProxyNftables, RulesKind::Other(ModeName::IPVS)];
+    let reports = formats.into_iter().map(Some).chain([None]).map(report).collect();
+    Comparison { conclusion: Conclusion::Different, reports }
+}
+
+fn diagnosis() -> Diagnosis {
+    let finding = doctor::Finding {
+        check: "ip-forward".into(),
+        severity: Severity::Problem,
+        problem: "a problem".to_owned(),
+        effect: "an effect".to_owned(),
+        fix: "a fix".to_owned(),
+    };
+    Diagnosis {
+        findings: vec![finding],
+        unknown: vec![Unknown { check: "clock".into(), reason: "a reason".to_owned() }],
+        passed: vec!["endpoints".into()],
+        access: vec!["IPv4 rules by netlink".to_owned()],
+    }
+}
+
+fn differences() -> preflight::Report {
+    let difference = Difference {
+        kind: Kind::LocalhostNodePorts,
+        family: IpFamily::V6,
+        summary: "a summary".to_owned(),
+        remedy: Some("a remedy".to_owned()),
+        services: vec!["shop/web".to_owned()],
+        rules: vec!["-A OTHER -j KUBE-SERVICES".to_owned()],
+    };
+    let (from, to) = (ModeName::IPTABLES, ModeName::USERSPACE);
+    preflight::Report { node: "node-1".to_owned(), from, to, differences: vec![difference] }
+}
+
+fn trace() -> trace::Report {
+    let (before, after) = (socket("10.96.0.1:80"), socket("10.244.0.2:8080"));
+    let (client, node) = ("192.0.2.1".parse().unwrap(), "192.168.0.1".parse().unwrap());
+    let (hook, table, path) = (Hook::Prerouting, "nat", vec!["PREROUTING".to_owned()]);
+    let effects = [
+        Effect::Mark { before: 0, after: 0x4000 },
+        Effect::Dnat { before, after },
+        Effect::Connect { before, after },
+        Effect::Masquerade { before: client, after: node },
+        Effect::Accept,
+        Effect::Drop,
+        Effect::Reject { with: "tcp-reset".to_owned() },
+    ];
+    let effect = |effect| Event::Effect { hook, table: table.into(), path: path.clone(), effect };
+    let rule = Event::Rule {
+        chain: "PREROUTING".to_owned(),
+        number: 1,
+        text: "-j KUBE-SERVICES".to_owned(),
+        depth: 0,
+        mismatch: Some("protocol is tcp, not udp".to_owned()),
+        chance: Some(0.5),
+    };
+    let mut events = vec![
+        Event::Hook { hook, table: table.into(), chain: "PREROUTING".to_owned() },
+        rule,
+        Event::Policy { chain: "FORWARD".to_owned(), policy: "DROP".into() },
+        Event::Routed { interface: Some("cni0".to_owned()) },
+        Event::Discarded { reason: "martian source".into() },
+    ];
+    events.extend(effects.iter().cloned().map(effect));
+    let step = |effect| Step::Effect { hook, table: table.into(), path: path.clone(), effect };
+    let mut steps: Vec<Step> = effects.into_iter().map(step).collect();
+    steps.extend([
+        Step::Choice { hook, table: table.into(), path: path.clone(), before, relayed: true },
+        Step::Masquerade { hook, table: table.into(), path: path.clone(), before: client },
+        Step::Discarded { reason: "martian source".into() },
+    ]);
+    let interface = Some("cni0".to_owned());
+    let verdicts = [
+        Verdict::Delivered { to: after, from: client, translated: true, interface: interface.clone() },
+        Verdict::Rejected { with: "tcp-reset".to_owned() },
+        Verdict::Dropped,
+        Verdict::NoRoute,
+        Verdict::Unknown { reason: "a reason".to_owned() },
+    ];
+    let choice = Choice { share: 0.5, chain: "KUBE-SEP-A".to_owned(), to: after, from: client, interface };
+    let branch = |verdict| Branch {
+        share: 0.25,
+        assumptions: vec![Assumption { condition: "a condition".to_owned(), holds: true }],
+        steps: steps.clone(),
+        choices: vec![choice.clone()],
+        verdict,
+        events: events.clone(),
+    };
+    let packet = Packet::arriving(Protocol::Tcp, SocketAddr::new(client, 50_000), before, "eth0");
+    trace::Report {
+        node: "node-1".to_owned(),
+        mode: "iptables".to_owned(),
+        rules: RulesSource::Planned,
+        packet: Packet { remembered: BTreeMap::from([("KUBE-SEP-A".to_owned(), 7)]), ..packet },
+        frontend: Some(TracedFrontend {
+            namespace: "shop".to_owned(),
+            service: "web".to_owned(),
+            port: "http".to_owned(),
+            kind: FrontendKind::LoadBalancer,
+        }),
+        outcome: ferroute_trace::Outcome::NotDelivered,
+        branches: verdicts.into_iter().map(branch).collect(),
+        names: BTreeMap::from([(node, "node node-1".to_owned())]),
+    }
+}
+
+fn rates() -> Rates {
+    let endpoint = EndpointRate { endpoint: socket("10.244.0.2:8080"), per_second: 2.5, share: 0.5 };
+    Rates {
+        service_ports: vec![Row {
+            service_port: "shop/web:http".to_owned(),
+            per_second: 5.0,
+            endpoints: vec![endpoint],
+        }],
+    }
+}
+
+fn versions() -> ServiceVersions {
+    let slices = BTreeMap::from([("web-a".to_owned(), Some(7))]);
+    ServiceVersions { applied: false, refused: true, service: Some(5), slices }
+}
+
+fn status() -> NodeStatus {
+    NodeStatus {
+        node: "node-1".to_owned(),
+        version: "0.1.0".to_owned(),
+        mode: "nftables".to_owned(),
+        ready: true,
+        eligible: true,
+        last_sync: Some("2026-01-02T15:00:06Z".to_owned()),
+        pending: 1,
+        lag_seconds: 0.5,
+    }
+}
