@@ -1,4 +1,10 @@
-use std::{fmt, net::IpAddr, str::FromStr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use ipnet::IpNet;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +34,20 @@ impl IpFamily {
             Self::V4 => "IPv4",
             Self::V6 => "IPv6",
         }
+    }
+
+    /// Returns `127.0.0.1` or `::1`.
+    pub fn localhost(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::LOCALHOST.into(),
+            Self::V6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Returns the network of the loopback addresses.
+    pub fn loopback(self) -> IpNet {
+        let prefix_len = if self == Self::V4 { 8 } else { 128 };
+        IpNet::new_assert(self.localhost(), prefix_len).trunc()
     }
 
     /// Returns the index into arrays with one element per family.

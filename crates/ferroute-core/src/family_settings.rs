@@ -1,6 +1,4 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use ipnet::IpNet;
+use std::net::IpAddr;
 
 use crate::{IpFamily, LocalTraffic, ModeTraits, NodePortMatch, ProxySettings, ServiceTable};
 
@@ -43,14 +41,6 @@ impl FamilySettings {
             node_ports,
             localhost_node_ports,
             node_ip: table.node.primary_address(family),
-        }
-    }
-
-    /// Returns the network of the family's loopback addresses.
-    pub fn loopback(&self) -> IpNet {
-        match self.family {
-            IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
-            IpFamily::V6 => IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128),
         }
     }
 }

@@ -209,6 +209,12 @@ impl PortForwarding<'_> {
         if kind == FrontendKind::ClusterIp { &self.internal } else { &self.external }
     }
 
+    /// Reports whether connections of some clients to a kind of frontend are forwarded.
+    pub fn is_served(&self, kind: FrontendKind) -> bool {
+        let Routes { pod, node, outside } = self.routes(kind);
+        [pod, node, outside].into_iter().any(|route| self.list(route.list).is_ok())
+    }
+
     /// Returns what happens to connections of a class of clients that may use the frontend.
     pub fn outcome(&self, kind: FrontendKind, client: Client) -> Outcome {
         let route = self.routes(kind).of(client);
@@ -245,32 +251,34 @@ impl PortForwarding<'_> {
         }
     }
 
+    /// Reports whether a kind of frontend has source ranges. An address may be of two kinds, of which one has none; see
+    /// [`PortForwarding::is_restricted`].
+    pub fn has_source_ranges(&self, kind: FrontendKind) -> bool {
+        kind == FrontendKind::LoadBalancer && !self.service.load_balancer_source_ranges.is_empty()
+    }
+
     /// Reports whether only clients in [`PortForwarding::permitted_sources`] may use a frontend of [`ServicePort::frontends`].
     pub fn is_restricted(&self, kind: FrontendKind, frontend: Frontend) -> bool {
         let is_in = |addresses: &[IpAddr]| frontend.address.is_some_and(|address| addresses.contains(&address));
-        let is_load_balancer = match self.traits.source_ranges_on_external_ips {
-            true => is_in(&self.service.load_balancer_vips),
-            false => kind == FrontendKind::LoadBalancer && !is_in(&self.service.external_ips),
+        let kind = match self.traits.source_ranges_on_external_ips {
+            true if is_in(&self.service.load_balancer_vips) => FrontendKind::LoadBalancer,
+            false if is_in(&self.service.external_ips) => FrontendKind::ExternalIp,
+            _ => kind,
         };
-        is_load_balancer && !self.service.load_balancer_source_ranges.is_empty()
+        self.has_source_ranges(kind)
     }
 
-    /// Returns the sources that may use restricted frontends; empty without source ranges.
-    pub fn permitted_sources(&self) -> Vec<IpNet> {
-        permitted_sources(self.service, self.node_ip)
+    /// Returns the sources that may use these restricted addresses.
+    ///
+    /// If the node may, so may these addresses themselves: where they are assigned to the node, its own packets have them as
+    /// their source.
+    pub fn permitted_sources(&self, addresses: &[IpAddr]) -> Vec<IpNet> {
+        let mut sources = self.service.load_balancer_source_ranges.clone();
+        if self.node_ip.is_some_and(|node| sources.iter().any(|net| net.contains(&node))) {
+            sources.extend(addresses.iter().copied().map(IpNet::from));
+        }
+        sources
     }
-}
-
-/// Returns the sources that may use the load balancer IPs of a service port; empty for all.
-///
-/// If the node may, so may these addresses themselves: where they are assigned to the node, its own packets have them as their
-/// source.
-pub fn permitted_sources(service: &ServicePort, node_ip: Option<IpAddr>) -> Vec<IpNet> {
-    let mut sources = service.load_balancer_source_ranges.clone();
-    if node_ip.is_some_and(|node| sources.iter().any(|net| net.contains(&node))) {
-        sources.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
-    }
-    sources
 }
 
 #[cfg(test)]

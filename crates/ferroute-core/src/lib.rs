@@ -87,9 +87,7 @@ pub use error_chain::error_chain;
 pub use escape::{Escaped, EscapedLines};
 pub use family::{IpFamily, Protocol, UnknownProtocol};
 pub use family_settings::FamilySettings;
-pub use forwarding::{
-    Client, Outcome, PortForwarding, Refusal, Route, Routes, SourceAddress, forwarding, permitted_sources,
-};
+pub use forwarding::{Client, Outcome, PortForwarding, Refusal, Route, Routes, SourceAddress, forwarding};
 pub use frontend::{Frontend, FrontendKind};
 pub use heartbeat::Heartbeat;
 pub use host_state::{HostState, NfacctCounters};

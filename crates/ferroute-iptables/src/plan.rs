@@ -30,6 +30,7 @@ mod edit;
 mod fixed;
 mod kernel_chains;
 mod names;
+mod refusal;
 mod service;
 mod write;
 
@@ -45,7 +46,7 @@ pub use context::PlanContext;
 pub use difference::Difference;
 pub use digest::rules_digest;
 pub(crate) use digest::{ChainDigest, RuleSum};
-pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps, loopback};
+pub use fixed::{ChainContents, FixedChain, Jump, SharedChain, fixed_chains, jumps};
 pub use kernel_chains::{KernelChains, KernelChainsReader};
 pub(crate) use kernel_chains::{KernelChainsCollector, ignore_unnameable};
 pub(crate) use names::{
@@ -53,6 +54,7 @@ pub(crate) use names::{
     is_userspace_mode_chain,
 };
 pub use names::{chains, is_proxy_chain, is_service_chain};
+pub use refusal::refusal;
 pub(crate) use service::ServicePlan;
 pub use write::WriteSummary;
 
@@ -72,14 +74,14 @@ pub fn render(table: &ServiceTable, context: &PlanContext) -> RuleSet {
             chain.rules = rules;
         }
     }
-    if context.localhost_node_ports {
+    if context.settings.localhost_node_ports {
         set.table_mut(TableName::Filter).append(chains::FIREWALL, localnet_rule(table.family));
     }
     for shared in SharedChain::ALL {
         set.table_mut(shared.table()).declare(shared.name(), ChainHead::default());
     }
     for (name, entry) in &table.entries {
-        let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), context);
+        let plan = ServicePlan::new(table, name, entry, context);
         plan.shared_rules(&mut |shared, rule| set.table_mut(shared.table()).append(shared.name(), rule));
         plan.service_chains(&mut |chain, rules| {
             set.table_mut(TableName::Nat).declare(chain, ChainHead::default()).rules = rules.to_vec();

@@ -11,7 +11,7 @@ pub use target::Target;
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use ferroute_core::Protocol;
+use ferroute_core::{LocalTraffic, Protocol};
 use ipnet::IpNet;
 
 use crate::{
@@ -108,6 +108,21 @@ impl Rule {
     pub fn in_interface(mut self, interface: Sense<InterfaceMatch>) -> Self {
         self.in_interface = Some(interface);
         self
+    }
+
+    /// Matches packets of local pods, or all others. `None` if there are no others: `iptables-nft` rejects a rule for sources
+    /// outside of every network.
+    pub fn local_pods(self, pods: Sense<&LocalTraffic>) -> Option<Self> {
+        let interface = |interface| Sense::new(pods.is_negated(), interface);
+        Some(match pods.value() {
+            LocalTraffic::Source(net) if !pods.is_negated() => self.source(*net),
+            LocalTraffic::Source(net) if net.prefix_len() == 0 => return None,
+            LocalTraffic::Source(net) => self.source_not(*net),
+            LocalTraffic::Interface(name) => self.in_interface(interface(InterfaceMatch::Name(name.as_str().into()))),
+            LocalTraffic::InterfacePrefix(prefix) => {
+                self.in_interface(interface(InterfaceMatch::Prefix(prefix.as_str().into())))
+            }
+        })
     }
 
     /// Appends a match module.

@@ -127,10 +127,53 @@ fn source_ranges_apply_before_or_after_rejection() {
 }
 
 #[test]
-fn addresses_of_the_load_balancer_are_permitted_with_the_node() {
-    let service = local_service();
-    let node = |text: &str| Some(text.parse().unwrap());
-    let texts = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(texts(permitted_sources(&service, node("192.0.2.7"))), ["192.0.2.0/24", "203.0.113.1/32"]);
-    assert_eq!(texts(permitted_sources(&service, node("10.0.0.1"))), ["192.0.2.0/24"]);
+fn restricted_addresses_are_permitted_with_the_node() {
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let traits = &ModeTraits::IPTABLES;
+    let entry = entry(local_service(), []);
+    let sources = |node: &str| {
+        let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+        let settings = FamilySettings { node_ip: Some(node.parse().unwrap()), ..settings };
+        let forwarding = forwarding(&table, &port_name("shop/web"), &entry, &settings, traits);
+        let sources = forwarding.permitted_sources(&entry.service.load_balancer_vips);
+        sources.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(sources("192.0.2.7"), ["192.0.2.0/24", "203.0.113.1/32"]);
+    assert_eq!(sources("10.0.0.1"), ["192.0.2.0/24"]);
+}
+
+#[test]
+fn address_that_is_also_an_external_ip_is_restricted_or_not() {
+    let service = ServicePort { external_ips: vec!["203.0.113.1".parse().unwrap()], ..local_service() };
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let name = port_name("shop/web");
+    for (service, expected) in [
+        (local_service(), [[false, false, true, false]; 2]),
+        (service, [[false, false, false, false], [false, true, true, false]]),
+    ] {
+        let entry = entry(service, []);
+        for traits in MODES {
+            let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+            let forwarding = forwarding(&table, &name, &entry, &settings, traits);
+            let frontends = entry.service.frontends(name.protocol);
+            let restricted: Vec<_> = frontends.map(|(kind, it)| forwarding.is_restricted(kind, it)).collect();
+            assert_eq!(restricted, expected[usize::from(traits.source_ranges_on_external_ips)], "{traits:?}");
+        }
+    }
+}
+
+#[test]
+fn kind_of_frontend_is_served_if_any_client_is() {
+    let table = ServiceTable::new(IpFamily::V4, Arc::new(NodeView::default()));
+    let is_served = |traits, endpoints: Vec<Endpoint>| {
+        let entry = entry(local_service(), endpoints);
+        let settings = FamilySettings::new(&ProxySettings::default(), &table, traits, &[]);
+        let forwarding = forwarding(&table, &port_name("shop/web"), &entry, &settings, traits);
+        [FrontendKind::ClusterIp, FrontendKind::NodePort].map(|kind| forwarding.is_served(kind))
+    };
+    assert_eq!(is_served(&ModeTraits::IPTABLES, vec![]), [false, false]);
+    assert_eq!(is_served(&ModeTraits::IPTABLES, vec![local()]), [true, true]);
+    // The node itself may use endpoints on other nodes.
+    assert_eq!(is_served(&ModeTraits::IPTABLES, vec![remote()]), [false, true]);
+    assert_eq!(is_served(&ModeTraits::IPVS, vec![remote()]), [true, true]);
 }

@@ -14,6 +14,14 @@ pub enum RejectWith {
 }
 
 impl RejectWith {
+    /// Returns the error for a port without a listener, which is the default.
+    pub fn port_unreachable(family: IpFamily) -> Self {
+        match family {
+            IpFamily::V4 => Self::IcmpPortUnreachable,
+            IpFamily::V6 => Self::Icmp6PortUnreachable,
+        }
+    }
+
     /// The name in `iptables`.
     pub fn as_str(&self) -> &str {
         match self {
@@ -45,9 +53,8 @@ pub(super) static REJECT: Entry<Target> = Entry {
         "-j REJECT --reject-with tcp-reset",
     ],
     parse: |options| {
-        Some(Target::Reject(match (options.list, options.family) {
-            ([], IpFamily::V4) => RejectWith::IcmpPortUnreachable,
-            ([], IpFamily::V6) => RejectWith::Icmp6PortUnreachable,
+        Some(Target::Reject(match options.list {
+            [] => RejectWith::port_unreachable(options.family),
             _ => RejectWith::from_word(options.only("--reject-with")?.plain_arg()?),
         }))
     },

@@ -156,7 +156,7 @@ impl ChainState {
         if let Some(jump) = kernel.missing_jumps.first() {
             return Some(Drift::Jump(jump.table, jump.from));
         }
-        if self.context.localhost_node_ports && !kernel.has_localnet_rule {
+        if self.context.settings.localhost_node_ports && !kernel.has_localnet_rule {
             return Some(Drift::Chain(TableName::Filter, chains::FIREWALL));
         }
         let fixed = fixed_chains(&self.context).into_iter().map(|chain| {
@@ -195,7 +195,7 @@ impl ChainState {
             }
         }
         counts.nat += node_port_jumps(&self.context).len();
-        counts.filter += usize::from(self.context.localhost_node_ports);
+        counts.filter += usize::from(self.context.settings.localhost_node_ports);
         counts
     }
 
@@ -210,7 +210,7 @@ impl ChainState {
         }
         let old = self.ports.get(name);
         let mut new = table.entries.get(name).map(|entry| {
-            let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &difference.context);
+            let plan = ServicePlan::new(table, name, entry, &difference.context);
             PortState::from_plan(&plan)
         });
         let digests = shared_digests_of(old).into_iter().zip(shared_digests_of(new.as_ref()));
@@ -235,7 +235,7 @@ impl ChainState {
         // An unmanaged chain exists already.
         let differs = |new: &FixedChain| new.contents != ChainContents::Unmanaged && !applied.contains(new);
         difference.fixed = fixed_chains(&difference.context).into_iter().filter(differs).collect();
-        difference.has_localnet_rule |= difference.context.localhost_node_ports;
+        difference.has_localnet_rule |= difference.context.settings.localhost_node_ports;
         difference.write_localnet_rule = difference.has_localnet_rule && !self.has_localnet_rule;
         if node_port_jumps(&self.context) != node_port_jumps(&difference.context) {
             difference.shared[SharedChain::NatServices.index()] = SharedChange::Whole;

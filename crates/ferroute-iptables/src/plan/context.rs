@@ -1,27 +1,12 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use ferroute_core::{FamilySettings, HostState, ModeTraits, NfacctCounters, ProxySettings, ServiceTable};
 
-use ferroute_core::{HostState, IpFamily, LocalTraffic, NfacctCounters, NodePortMatch, ProxySettings, ServiceTable};
-
-use crate::{Match, Rule, Sense, rule::InterfaceMatch};
+use crate::Match;
 
 /// The inputs of the planner besides Services and endpoints. If it changes, rules of any Service may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanContext {
-    /// The IP family.
-    pub family: IpFamily,
-    /// The mark of packets to be masqueraded.
-    pub masquerade_mark: u32,
-    /// Masquerade all traffic to cluster IPs.
-    pub masquerade_all: bool,
-    /// The match for packets of local pods, if they can be detected.
-    pub local_traffic: Option<LocalTraffic>,
-    /// The addresses that node ports answer on.
-    pub node_ports: NodePortMatch,
-    /// The node's primary address. If the source ranges of a load balancer contain it, the node itself may use the load
-    /// balancer's addresses.
-    pub node_ip: IpAddr,
-    /// Node ports answer on localhost.
-    pub localhost_node_ports: bool,
+    /// The proxy's settings. The primary address of a node without addresses is localhost, as in kube-proxy.
+    pub settings: FamilySettings,
     /// The cluster has so many endpoints that their rules have no comments.
     pub large_cluster: bool,
     /// See [`HostState::random_fully`].
@@ -38,40 +23,16 @@ impl PlanContext {
 
     /// Derives the context from the proxy's settings, the node and endpoints of `table`, and the host.
     pub fn new(settings: &ProxySettings, table: &ServiceTable, host: &HostState) -> Self {
-        let family = table.family;
+        let mut settings = FamilySettings::new(settings, table, &ModeTraits::IPTABLES, &host.addresses);
+        settings.node_ip.get_or_insert(table.family.localhost());
         let endpoints: usize = table.entries.values().map(|entry| entry.endpoints.len()).sum();
         Self {
-            family,
-            masquerade_mark: settings.masquerade_mark(),
-            masquerade_all: settings.masquerade_all,
-            local_traffic: settings.local_traffic(family, &table.node),
-            node_ports: settings.node_ports(family, &table.node, &host.addresses),
-            node_ip: table.node.primary_address(family).unwrap_or(match family {
-                // kube-proxy's default for a node without addresses.
-                IpFamily::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
-                IpFamily::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
-            }),
-            localhost_node_ports: settings.localhost_node_ports(family),
+            settings,
             large_cluster: endpoints > Self::LARGE_CLUSTER,
             random_fully: host.random_fully,
             counters: host.counters,
             conntrack_tcp_be_liberal: host.conntrack_tcp_be_liberal,
         }
-    }
-
-    /// Restricts a rule to packets of local pods (`local`) or to all other packets. `None` if local pods cannot be
-    /// detected, or if no other packets exist: `iptables-nft` rejects a rule for sources outside of every network.
-    pub(super) fn restrict_to_pods(&self, rule: Rule, local: bool) -> Option<Rule> {
-        let interface = |interface| if local { Sense::Is(interface) } else { Sense::Not(interface) };
-        Some(match self.local_traffic.as_ref()? {
-            LocalTraffic::Source(net) if local => rule.source(*net),
-            LocalTraffic::Source(net) if net.prefix_len() == 0 => return None,
-            LocalTraffic::Source(net) => rule.source_not(*net),
-            LocalTraffic::Interface(name) => rule.in_interface(interface(InterfaceMatch::Name(name.as_str().into()))),
-            LocalTraffic::InterfacePrefix(prefix) => {
-                rule.in_interface(interface(InterfaceMatch::Prefix(prefix.as_str().into())))
-            }
-        })
     }
 }
 

@@ -75,14 +75,14 @@ impl Difference {
         let mut difference = Self { complete: true, ..Self::empty(context) };
         let context = &difference.context;
         for (name, entry) in &table.entries {
-            let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), context);
+            let plan = ServicePlan::new(table, name, entry, context);
             difference.ports.insert(name.clone(), Some(PortState::from_plan(&plan)));
         }
         difference.shared.fill(SharedChange::Whole);
         difference.fixed = fixed_chains(context);
         difference.jumps = jumps();
-        difference.has_localnet_rule = context.localhost_node_ports;
-        difference.write_localnet_rule = context.localhost_node_ports;
+        difference.has_localnet_rule = context.settings.localhost_node_ports;
+        difference.write_localnet_rule = context.settings.localhost_node_ports;
         difference
     }
 

@@ -85,7 +85,7 @@ pub fn rules_digest(table: &ServiceTable, context: &PlanContext) -> RulesDigest 
             }
         };
         for (name, entry) in &table.entries {
-            let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &context);
+            let plan = ServicePlan::new(table, name, entry, &context);
             plan.shared_rules(&mut |shared, rule| write(shared.table(), shared.name(), &[rule]));
             plan.service_chains(&mut |chain, rules| write(TableName::Nat, chain, rules));
         }

@@ -61,7 +61,7 @@ impl ChainState {
     ) -> [Vec<Rule>; SharedChain::ALL.len()] {
         let mut rules = [const { Vec::new() }; SharedChain::ALL.len()];
         if let Some(entry) = entry {
-            let plan = ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &self.context);
+            let plan = ServicePlan::new(table, name, entry, &self.context);
             plan.shared_rules(&mut |chain, rule| rules[chain.index()].push(rule));
         }
         rules
@@ -176,7 +176,7 @@ mod tests {
             };
             assert!(!difference(&mut cluster.tracker(), &edits, change).has_edits());
         }
-        let change = |context: &mut PlanContext, _: &mut Changes| context.masquerade_mark += 1;
+        let change = |context: &mut PlanContext, _: &mut Changes| context.settings.masquerade_mark += 1;
         assert!(!difference(&mut cluster.tracker(), &edits, change).has_edits());
         assert!(difference(&mut cluster.tracker(), &edits, |_, _| {}).has_edits());
     }

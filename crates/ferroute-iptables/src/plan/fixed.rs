@@ -1,9 +1,6 @@
 //! Chains and jumps that exist whatever the Services.
 
-use std::net::IpAddr;
-
 use ferroute_core::{IpFamily, NfacctCounters, NodePortMatch};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{PlanContext, chains, context::count_packet, names::IPTABLES_FIREWALL_COMMENT};
 use crate::{AddressType, ChainName, CtStates, MarkMatch, Match, Rule, Sense, TableName, Target};
@@ -147,7 +144,7 @@ pub fn fixed_chains(context: &PlanContext) -> Vec<FixedChain> {
         chain(
             Nat,
             chains::MARK_MASQ,
-            ChainContents::Rules(vec![Rule::new().then(Target::or_mark(context.masquerade_mark))]),
+            ChainContents::Rules(vec![Rule::new().then(Target::or_mark(context.settings.masquerade_mark))]),
         ),
         chain(Nat, chains::CANARY, ChainContents::Rules(Vec::new())),
         chain(Mangle, chains::CANARY, ChainContents::Rules(Vec::new())),
@@ -159,35 +156,25 @@ pub fn fixed_chains(context: &PlanContext) -> Vec<FixedChain> {
 pub(super) fn node_port_jumps(context: &PlanContext) -> Vec<Rule> {
     let comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain";
     let jump = |rule: Rule| rule.then(Target::Jump(chains::NODE_PORTS));
-    match &context.node_ports {
+    match &context.settings.node_ports {
         NodePortMatch::AnyLocal => {
             let to_host = Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) };
-            let rule = match loopback(context.family) {
-                net if !context.localhost_node_ports => Rule::new().destination_not(net),
-                _ => Rule::new(),
+            let rule = match context.settings.localhost_node_ports {
+                true => Rule::new(),
+                false => Rule::new().destination_not(context.settings.family.loopback()),
             };
             vec![jump(rule.comment(comment).and(to_host))]
         }
         NodePortMatch::Addresses(addresses) => {
-            let served = |address: &&IpAddr| context.localhost_node_ports || !address.is_loopback();
-            let rule = |address: &IpAddr| jump(Rule::new().destination(*address).comment(comment));
-            addresses.iter().filter(served).map(rule).collect()
+            addresses.iter().map(|address| jump(Rule::new().destination(*address).comment(comment))).collect()
         }
-    }
-}
-
-/// The loopback network of an IP family.
-pub fn loopback(family: IpFamily) -> IpNet {
-    match family {
-        IpFamily::V4 => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
-        IpFamily::V6 => Ipv6Net::new_assert(1.into(), 128).into(),
     }
 }
 
 /// The rule that must be in `KUBE-FIREWALL` while node ports answer on localhost: with the sysctl `route_localnet`, which
 /// they need, neighbours could reach services that listen on localhost. The kubelet adds the same rule.
 pub(super) fn localnet_rule(family: IpFamily) -> Rule {
-    let localhost = loopback(family);
+    let localhost = family.loopback();
     let tracked = CtStates::RELATED.or(CtStates::ESTABLISHED).or(CtStates::DNAT);
     Rule::new()
         .source_not(localhost)
@@ -207,7 +194,7 @@ fn forward(context: &PlanContext) -> Vec<Rule> {
         }
         rules.push(invalid.then(Target::Drop));
     }
-    let marked = Match::Mark(Sense::Is(MarkMatch::has(context.masquerade_mark)));
+    let marked = Match::Mark(Sense::Is(MarkMatch::has(context.settings.masquerade_mark)));
     rules.push(Rule::new().comment("kubernetes forwarding rules").and(marked).then(Target::Accept));
     let tracked = Match::Conntrack(Sense::Is(CtStates::RELATED.or(CtStates::ESTABLISHED)));
     rules.push(Rule::new().comment("kubernetes forwarding conntrack rule").and(tracked).then(Target::Accept));
@@ -215,7 +202,7 @@ fn forward(context: &PlanContext) -> Vec<Rule> {
 }
 
 fn postrouting(context: &PlanContext) -> Vec<Rule> {
-    let mark = context.masquerade_mark;
+    let mark = context.settings.masquerade_mark;
     vec![
         Rule::new().and(Match::Mark(Sense::Not(MarkMatch::has(mark)))).then(Target::Return),
         // Clears the mark, so that a packet that traverses the network stack again is not masqueraded again.

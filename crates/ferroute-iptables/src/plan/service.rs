@@ -4,32 +4,20 @@ use std::{
 };
 
 use ferroute_core::{
-    Affinity, Endpoint, EndpointSets, IpFamily, NfacctCounters, Protocol, ServicePort, ServicePortName,
+    Affinity, Client, Endpoint, FrontendKind, IpFamily, ModeTraits, NfacctCounters, Outcome, PortForwarding, Protocol,
+    Routes, ServicePortEntry, ServicePortName, ServiceTable, SourceAddress, TrafficPolicy, forwarding,
 };
 
-use super::{PlanContext, SharedChain, chains, context::count_packet, fixed::loopback, names::ServiceChainNames};
-use crate::{
-    AddressType, ChainName, Match, Probability, Recent, RecentAction, RejectWith, Rule, Sense, Target, address_text,
-};
+use super::{PlanContext, SharedChain, chains, context::count_packet, names::ServiceChainNames, refusal};
+use crate::{AddressType, ChainName, Match, Probability, Recent, RecentAction, Rule, Sense, Target, address_text};
 
 /// A plan of the rules of one service port, which are generated one after the other and not stored.
 pub(crate) struct ServicePlan<'a> {
     context: &'a PlanContext,
-    service: &'a ServicePort,
-    protocol: Protocol,
-    endpoints: EndpointSets,
+    forwarding: PortForwarding<'a>,
     /// `namespace/name:port`.
     name: Arc<str>,
     chains: ServiceChainNames,
-}
-
-/// The reason why one kind of traffic reaches no endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refusal {
-    /// The Service has no endpoints; the traffic is rejected.
-    NoEndpoints,
-    /// Only other nodes have endpoints; the traffic is dropped, so that the client or a load balancer retries there.
-    NoLocalEndpoints,
 }
 
 /// An endpoint and its chain.
@@ -42,23 +30,27 @@ struct EndpointChain<'a> {
 impl<'a> ServicePlan<'a> {
     /// Creates the plan of a service port.
     pub(crate) fn new(
+        table: &ServiceTable,
         name: &ServicePortName,
-        service: &'a ServicePort,
-        endpoints: EndpointSets,
+        entry: &'a ServicePortEntry,
         context: &'a PlanContext,
     ) -> Self {
+        let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::IPTABLES);
         let text: Arc<str> = name.to_string().into();
         let chains = ServiceChainNames::new(name, &text);
-        Self { context, service, protocol: name.protocol, endpoints, name: text, chains }
+        Self { context, forwarding, name: text, chains }
     }
 
     /// Generates the service port's rules in shared chains. Rules of one chain are generated in their order.
     pub(crate) fn shared_rules(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        self.cluster_ip(each);
-        self.external_ips(each);
-        self.load_balancer(each);
-        self.node_port(each);
-        if let Some(port) = self.service.health_check_node_port {
+        let PortForwarding { service, protocol, .. } = self.forwarding;
+        for (kind, frontend) in service.frontends(protocol) {
+            match frontend.address {
+                Some(address) => self.address(kind, address, each),
+                None => self.node_port(frontend.port, each),
+            }
+        }
+        if let Some(port) = service.health_check_node_port {
             let rule = self.commented("health check node port").port(Protocol::Tcp, port.get());
             each(SharedChain::FilterNodePorts, rule.then(Target::Accept));
         }
@@ -66,19 +58,18 @@ impl<'a> ServicePlan<'a> {
 
     /// Generates the chains that belong to the service port, all in table nat.
     pub(crate) fn service_chains(&self, each: &mut dyn FnMut(ChainName, &[Rule])) {
-        if self.has_external_chain() {
+        let PortForwarding { service, endpoints, .. } = &self.forwarding;
+        if service.externally_accessible() && self.forwarding.is_served(FrontendKind::NodePort) {
             each(self.chains.external, &self.external_chain());
-        }
-        if self.has_firewall() {
-            each(self.chains.firewall, &self.firewall_chain());
+            if !service.load_balancer_vips.is_empty() && self.forwarding.has_source_ranges(FrontendKind::LoadBalancer) {
+                each(self.chains.firewall, &self.firewall_chain());
+            }
         }
         let chain = |endpoint| EndpointChain { endpoint, name: self.chains.endpoint(endpoint.address, endpoint.port) };
-        let reachable: Vec<EndpointChain<'_>> = self.endpoints.reachable.iter().map(chain).collect();
-        for (chain, endpoints) in
-            [(self.chains.cluster, &self.endpoints.cluster), (self.chains.local, &self.endpoints.local)]
-        {
-            if !endpoints.is_empty() {
-                each(chain, &self.choice_chain(chain, &select(&reachable, endpoints)));
+        let reachable: Vec<EndpointChain<'_>> = endpoints.reachable.iter().map(chain).collect();
+        for policy in [TrafficPolicy::Cluster, TrafficPolicy::Local] {
+            if let Ok(endpoints) = self.forwarding.list(policy) {
+                each(self.list_chain(policy), &self.choice_chain(policy, &select(&reachable, endpoints)));
             }
         }
         for endpoint in &reachable {
@@ -86,87 +77,85 @@ impl<'a> ServicePlan<'a> {
         }
     }
 
-    fn cluster_ip(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        let Some(address) = self.service.cluster_ip else { return };
-        match self.internal_refusal() {
-            None => {
-                let rule = self.to_address(self.commented("cluster IP"), address);
-                each(SharedChain::NatServices, rule.then(Target::Jump(self.internal_chain())));
-            }
-            Some(refusal) => each(SharedChain::FilterServices, self.refuse_address(refusal, address)),
+    /// The rules of an address. Where it is of two kinds, the rules of the first kind have effect.
+    fn address(&self, kind: FrontendKind, address: IpAddr, each: &mut dyn FnMut(SharedChain, Rule)) {
+        let rule = |text: &str| self.to_address(self.commented(text), address);
+        let has_source_ranges = self.forwarding.has_source_ranges(kind);
+        if self.forwarding.is_served(kind) {
+            let (text, chain) = match kind {
+                FrontendKind::ClusterIp => ("cluster IP", self.list_chain(self.forwarding.internal.outside.list)),
+                FrontendKind::LoadBalancer if has_source_ranges => ("loadbalancer IP", self.chains.firewall),
+                FrontendKind::LoadBalancer => ("loadbalancer IP", self.chains.external),
+                FrontendKind::ExternalIp | FrontendKind::NodePort => ("external IP", self.chains.external),
+            };
+            each(SharedChain::NatServices, rule(text).then(Target::Jump(chain)));
+        }
+        if has_source_ranges
+            && let Outcome::Drop(_) = self.forwarding.outcome_outside_source_ranges(kind, Client::Outside)
+        {
+            let comment = format!("traffic not accepted by {}", self.chains.firewall);
+            each(SharedChain::FilterProxyFirewall, rule(&comment).then(Target::Drop));
+        }
+        if let Some((comment, target)) = self.refusal(kind) {
+            let chain = match kind {
+                FrontendKind::ClusterIp => SharedChain::FilterServices,
+                _ => SharedChain::FilterExternalServices,
+            };
+            each(chain, rule(comment).then(target));
         }
     }
 
-    fn external_ips(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        for address in self.service.external_ips.iter().copied() {
-            if self.endpoints.has_any_endpoints {
-                let rule = self.to_address(self.commented("external IP"), address);
-                each(SharedChain::NatServices, rule.then(Target::Jump(self.chains.external)));
-            }
-            if let Some(refusal) = self.external_refusal() {
-                each(SharedChain::FilterExternalServices, self.refuse_address(refusal, address));
-            }
-        }
-    }
-
-    fn load_balancer(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        let first_chain = if self.has_firewall() { self.chains.firewall } else { self.chains.external };
-        for address in self.service.load_balancer_vips.iter().copied() {
-            if self.endpoints.has_any_endpoints {
-                let rule = self.to_address(self.commented("loadbalancer IP"), address);
-                each(SharedChain::NatServices, rule.then(Target::Jump(first_chain)));
-            }
-            if self.has_firewall() {
-                let comment = format!("traffic not accepted by {}", self.chains.firewall);
-                let rule = self.to_address(self.commented(&comment), address);
-                each(SharedChain::FilterProxyFirewall, rule.then(Target::Drop));
-            }
-            if let Some(refusal) = self.external_refusal() {
-                each(SharedChain::FilterExternalServices, self.refuse_address(refusal, address));
-            }
-        }
-    }
-
-    fn node_port(&self, each: &mut dyn FnMut(SharedChain, Rule)) {
-        let Some(port) = self.service.node_port else { return };
-        let external = Target::Jump(self.chains.external);
-        if self.endpoints.has_any_endpoints {
-            let rule = || Rule::new().comment(self.name.clone()).port(self.protocol, port.get());
-            if self.context.localhost_node_ports && self.context.counters.localhost_accepted {
-                let counted = rule().destination(loopback(self.context.family));
+    fn node_port(&self, port: u16, each: &mut dyn FnMut(SharedChain, Rule)) {
+        let PortForwarding { protocol, .. } = self.forwarding;
+        if self.forwarding.is_served(FrontendKind::NodePort) {
+            let external = Target::Jump(self.chains.external);
+            let rule = || Rule::new().comment(self.name.clone()).port(protocol, port);
+            if self.context.settings.localhost_node_ports && self.context.counters.localhost_accepted {
+                let counted = rule().destination(self.context.settings.family.loopback());
                 let counted = counted.and(count_packet(NfacctCounters::LOCALHOST_ACCEPTED));
                 each(SharedChain::NatNodePorts, counted.then(external.clone()));
             }
             each(SharedChain::NatNodePorts, rule().then(external));
         }
-        if let Some(refusal) = self.external_refusal() {
+        if let Some((comment, target)) = self.refusal(FrontendKind::NodePort) {
             let to_host = Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) };
-            let rule = self.commented(refusal.comment()).and(to_host).port(self.protocol, port.get());
-            each(SharedChain::FilterExternalServices, rule.then(refusal.target(self.context.family)));
+            let rule = self.commented(comment).and(to_host).port(protocol, port);
+            each(SharedChain::FilterExternalServices, rule.then(target));
         }
     }
 
-    /// The chain of external traffic, to all addresses but the cluster IP.
+    /// Returns the comment and target of the rule for connections that reach no endpoint. It matches all clients: those for
+    /// which the chains in table nat choose an endpoint have another destination in table filter.
+    fn refusal(&self, kind: FrontendKind) -> Option<(&'static str, Target)> {
+        refusal(self.forwarding.outcome(kind, Client::Outside), self.context.settings.family)
+    }
+
+    /// The chain of external traffic, to all addresses but the cluster IP: for each class of clients whose route is not that
+    /// of clients outside, then for these.
     fn external_chain(&self) -> Vec<Rule> {
         let mut rules = Vec::with_capacity(4);
         let commented = |text: &str| Rule::new().comment(format!("{text} {} external destinations", self.name));
-        if self.service.external_local() {
-            let from_host = || Match::AddrType { source: Some(Sense::Is(AddressType::Local)), destination: None };
-            let cluster = Target::Jump(self.chains.cluster);
-            // The policy does not apply to pods of this node and to the node itself: their traffic is treated as if it
-            // left the cluster and came back through a load balancer, which could send it to any node.
-            let from_pods = self.context.restrict_to_pods(commented("pod traffic for"), true);
-            rules.extend(from_pods.map(|rule| rule.then(cluster.clone())));
+        let jump = |policy| Target::Jump(self.list_chain(policy));
+        let Routes { pod, node, outside } = self.forwarding.external;
+        if pod != outside
+            && let Some(pods) = &self.context.settings.local_traffic
+        {
+            let from_pods = commented("pod traffic for").local_pods(Sense::Is(pods));
+            rules.extend(from_pods.map(|rule| rule.then(jump(pod.list))));
+        }
+        if node != outside {
             // The source may be the external address, which is an address of the node too.
-            rules.push(commented("masquerade LOCAL traffic for").and(from_host()).then(mark_masquerade()));
-            rules.push(commented("route LOCAL traffic for").and(from_host()).then(cluster));
-        } else {
-            // Replies must return through this node if the endpoint is on another one.
+            let from_host = || Match::AddrType { source: Some(Sense::Is(AddressType::Local)), destination: None };
+            if node.source == SourceAddress::Node {
+                rules.push(commented("masquerade LOCAL traffic for").and(from_host()).then(mark_masquerade()));
+            }
+            rules.push(commented("route LOCAL traffic for").and(from_host()).then(jump(node.list)));
+        }
+        if outside.source == SourceAddress::Node {
             rules.push(commented("masquerade traffic for").then(mark_masquerade()));
         }
-        if self.serves_external() {
-            let chain = if self.service.external_local() { self.chains.local } else { self.chains.cluster };
-            rules.push(Rule::new().then(Target::Jump(chain)));
+        if self.forwarding.list(outside.list).is_ok() {
+            rules.push(Rule::new().then(jump(outside.list)));
         }
         rules
     }
@@ -177,22 +166,16 @@ impl<'a> ServicePlan<'a> {
         let allow = |source: ipnet::IpNet| {
             self.commented("loadbalancer IP").source(source).then(Target::Jump(self.chains.external))
         };
-        let ranges = &self.service.load_balancer_source_ranges;
-        let mut rules: Vec<Rule> = ranges.iter().copied().map(allow).collect();
-        // A packet from the node to the load balancer's address has that address as source, if the node has it too.
-        if ranges.iter().any(|range| range.contains(&self.context.node_ip)) {
-            rules.extend(self.service.load_balancer_vips.iter().map(|vip| allow((*vip).into())));
-        }
+        let sources = self.forwarding.permitted_sources(&self.forwarding.service.load_balancer_vips);
         let end = format!("other traffic to {} will be dropped by KUBE-PROXY-FIREWALL", self.name);
-        rules.push(Rule::new().comment(end));
-        rules
+        sources.into_iter().map(allow).chain([Rule::new().comment(end)]).collect()
     }
 
     /// The chain that chooses one of several endpoints.
-    fn choice_chain(&self, chain: ChainName, endpoints: &[EndpointChain<'_>]) -> Vec<Rule> {
-        let affinity = self.service.affinity;
+    fn choice_chain(&self, policy: TrafficPolicy, endpoints: &[EndpointChain<'_>]) -> Vec<Rule> {
+        let affinity = self.forwarding.service.affinity;
         let mut rules = Vec::with_capacity(1 + endpoints.len() * (1 + usize::from(affinity.is_some())));
-        if self.serves_internal() && self.internal_chain() == chain {
+        if policy == self.forwarding.internal.outside.list {
             rules.extend(self.masquerade_internal());
         }
         if let Some(Affinity { timeout_seconds }) = affinity {
@@ -213,12 +196,18 @@ impl<'a> ServicePlan<'a> {
         rules
     }
 
-    /// The rule that masquerades traffic to the cluster IP from outside of the cluster: the endpoint may be on another
-    /// node, and its replies must return through this one.
+    /// The rule that masquerades traffic to the cluster IP, all or that from outside of the cluster.
     fn masquerade_internal(&self) -> Option<Rule> {
-        let rule = self.to_address(self.commented("cluster IP"), self.service.cluster_ip?);
-        let rule = if self.context.masquerade_all { Some(rule) } else { self.context.restrict_to_pods(rule, false) };
-        rule.map(|rule| rule.then(mark_masquerade()))
+        let rule = self.to_address(self.commented("cluster IP"), self.forwarding.service.cluster_ip?);
+        let Routes { pod, outside, .. } = self.forwarding.internal;
+        let rule = match (pod.source, outside.source) {
+            (_, SourceAddress::Kept) => return None,
+            (SourceAddress::Kept, SourceAddress::Node) => {
+                rule.local_pods(Sense::Not(self.context.settings.local_traffic.as_ref()?))?
+            }
+            (SourceAddress::Node, SourceAddress::Node) => rule,
+        };
+        Some(rule.then(mark_masquerade()))
     }
 
     /// The chain of one endpoint.
@@ -231,10 +220,10 @@ impl<'a> ServicePlan<'a> {
         // A packet from the endpoint to itself needs another source, or the reply would not return through this node.
         let hairpin = rule().source(address).then(mark_masquerade());
         let mut dnat = rule();
-        if self.service.affinity.is_some() {
+        if self.forwarding.service.affinity.is_some() {
             dnat = dnat.and(self.recent(chain.name, RecentAction::Set, None));
         }
-        let dnat = dnat.protocol(self.protocol).then(Target::Dnat { address, port: Some(port) });
+        let dnat = dnat.protocol(self.forwarding.protocol).then(Target::Dnat { address, port: Some(port) });
         [hairpin, dnat]
     }
 
@@ -251,58 +240,19 @@ impl<'a> ServicePlan<'a> {
     }
 
     fn recent(&self, chain: ChainName, action: RecentAction, seconds: Option<u32>) -> Match {
-        let mask = match self.context.family {
+        let mask = match self.context.settings.family {
             IpFamily::V4 => IpAddr::V4(Ipv4Addr::BROADCAST),
             IpFamily::V6 => IpAddr::V6(Ipv6Addr::from(u128::MAX)),
         };
         Match::Recent(Recent { action, seconds, reap: seconds.is_some(), name: chain.as_str().into(), mask })
     }
 
-    fn internal_refusal(&self) -> Option<Refusal> {
-        self.refusal(self.service.internal_local())
-    }
-
-    fn external_refusal(&self) -> Option<Refusal> {
-        self.refusal(self.service.external_local())
-    }
-
-    /// Returns the reason why traffic is refused, if it is; `local` restricts it to local endpoints.
-    fn refusal(&self, local: bool) -> Option<Refusal> {
-        if !self.endpoints.has_any_endpoints {
-            Some(Refusal::NoEndpoints)
-        } else if local && self.endpoints.local.is_empty() {
-            Some(Refusal::NoLocalEndpoints)
-        } else {
-            None
+    /// The chain that chooses an endpoint of a list.
+    fn list_chain(&self, policy: TrafficPolicy) -> ChainName {
+        match policy {
+            TrafficPolicy::Cluster => self.chains.cluster,
+            TrafficPolicy::Local => self.chains.local,
         }
-    }
-
-    /// Reports whether traffic to the cluster IP reaches endpoints.
-    fn serves_internal(&self) -> bool {
-        self.internal_refusal().is_none()
-    }
-
-    /// Reports whether external traffic reaches endpoints.
-    fn serves_external(&self) -> bool {
-        self.external_refusal().is_none()
-    }
-
-    /// Reports whether there is a chain for external traffic. It exists even if this node has no endpoint for such
-    /// traffic, because pods and the node itself may use endpoints on other nodes.
-    fn has_external_chain(&self) -> bool {
-        self.endpoints.has_any_endpoints && self.service.externally_accessible()
-    }
-
-    /// Reports whether there is a chain that applies the source ranges.
-    fn has_firewall(&self) -> bool {
-        self.endpoints.has_any_endpoints
-            && !self.service.load_balancer_vips.is_empty()
-            && !self.service.load_balancer_source_ranges.is_empty()
-    }
-
-    /// The chain that chooses an endpoint for traffic to the cluster IP.
-    fn internal_chain(&self) -> ChainName {
-        if self.service.internal_local() { self.chains.local } else { self.chains.cluster }
     }
 
     /// A rule whose comment is the service port's name and `text`.
@@ -312,28 +262,7 @@ impl<'a> ServicePlan<'a> {
 
     /// Restricts a rule to an address of the Service.
     fn to_address(&self, rule: Rule, address: IpAddr) -> Rule {
-        rule.destination(address).port(self.protocol, self.service.port)
-    }
-
-    fn refuse_address(&self, refusal: Refusal, address: IpAddr) -> Rule {
-        self.to_address(self.commented(refusal.comment()), address).then(refusal.target(self.context.family))
-    }
-}
-
-impl Refusal {
-    fn comment(self) -> &'static str {
-        match self {
-            Self::NoEndpoints => "has no endpoints",
-            Self::NoLocalEndpoints => "has no local endpoints",
-        }
-    }
-
-    fn target(self, family: IpFamily) -> Target {
-        match (self, family) {
-            (Self::NoEndpoints, IpFamily::V4) => Target::Reject(RejectWith::IcmpPortUnreachable),
-            (Self::NoEndpoints, IpFamily::V6) => Target::Reject(RejectWith::Icmp6PortUnreachable),
-            (Self::NoLocalEndpoints, _) => Target::Drop,
-        }
+        rule.destination(address).port(self.forwarding.protocol, self.forwarding.service.port)
     }
 }
 

@@ -1,6 +1,6 @@
 use std::io;
 
-use ferroute_core::{ServicePortEntry, ServicePortName, ServiceTable};
+use ferroute_core::ServiceTable;
 
 use super::{
     ChainContents, Difference, Jump, RuleCounts, ServicePlan, SharedChain, chains,
@@ -88,7 +88,7 @@ impl Difference {
         }
         if name == TableName::Filter && self.write_localnet_rule {
             out.reserve(name, 1)?;
-            out.append_all(chains::FIREWALL, &[localnet_rule(self.context.family)])?;
+            out.append_all(chains::FIREWALL, &[localnet_rule(self.context.settings.family)])?;
         }
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Difference {
             let Some(entry) = table.entries.get(name).filter(|_| !chains.is_empty()) else { continue };
             out.declare(TableName::Nat, &chains)?;
             let mut result = Ok(());
-            self.plan(name, entry, table).service_chains(&mut |chain, rules| {
+            ServicePlan::new(table, name, entry, &self.context).service_chains(&mut |chain, rules| {
                 // `chains` is sorted, as in the port's state.
                 if result.is_ok() && chains.binary_search(&chain).is_ok() {
                     result = out.append_all(chain, rules);
@@ -135,7 +135,7 @@ impl Difference {
         if !whole.is_empty() {
             for (port, entry) in &table.entries {
                 let mut result = Ok(());
-                self.plan(port, entry, table).shared_rules(&mut |chain, rule| {
+                ServicePlan::new(table, port, entry, &self.context).shared_rules(&mut |chain, rule| {
                     if result.is_ok() && whole.contains(&chain) {
                         result = out.append_all(chain.name(), &[rule]);
                     }
@@ -147,15 +147,6 @@ impl Difference {
             out.append_all(SharedChain::NatServices.name(), &node_port_jumps(&self.context))?;
         }
         jumps().try_for_each(|Jump { from, rule, .. }| out.sink.insert(*from, rule))
-    }
-
-    fn plan<'a>(
-        &'a self,
-        name: &ServicePortName,
-        entry: &'a ServicePortEntry,
-        table: &ServiceTable,
-    ) -> ServicePlan<'a> {
-        ServicePlan::new(name, &entry.service, table.endpoint_sets(entry), &self.context)
     }
 }
 

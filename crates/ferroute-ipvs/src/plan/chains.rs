@@ -7,7 +7,6 @@ use ferroute_iptables::{
     plan::{
         ChainGroup,
         chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
-        loopback,
     },
 };
 use ipnet::IpNet;
@@ -61,7 +60,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
     /// nat `KUBE-SERVICES`: marks packets to be masqueraded, and exempts packets to virtual servers from other rules.
     fn services(&self) -> Vec<Rule> {
         use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer};
-        let mut rules = vec![Rule::new().source(loopback(self.context.family)).then(Target::Return)];
+        let mut rules = vec![Rule::new().source(self.context.family.loopback()).then(Target::Return)];
         rules.extend(self.commented(LoadBalancer, TO).map(|rule| rule.then(Target::Jump(LOAD_BALANCER))));
         rules.extend(self.masquerade_cluster_ips());
         let accept_external = |rule: Rule| {

@@ -12,7 +12,6 @@ use ferroute_iptables::{
             NODEPORT_CONTAINER, NODEPORT_HOST, NODEPORT_NON_LOCAL, PORTALS_CONTAINER, PORTALS_EXTERNAL, PORTALS_FILTER,
             PORTALS_HOST,
         },
-        loopback,
     },
 };
 
@@ -115,7 +114,7 @@ fn to_node_ports(context: &PlanContext) -> Vec<Rule> {
             let rule = if context.localhost_node_ports {
                 Rule::new()
             } else {
-                Rule::new().destination_not(loopback(context.family))
+                Rule::new().destination_not(context.family.loopback())
             };
             vec![rule.and(to_host)]
         }
