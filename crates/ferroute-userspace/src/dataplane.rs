@@ -6,7 +6,7 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, ProxySettings, Rejection,
+    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, ModeTraits, Protocol, ProxySettings, Rejection,
     RulesDigest, ServicePortName, ServiceTable, SyncReport,
 };
 use ferroute_host::HostAddresses;
@@ -153,7 +153,8 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         names: impl Iterator<Item = &'a ServicePortName>,
     ) -> BTreeSet<ServicePortName> {
         self.unsupported.retain(|name| table.entries.contains_key(name));
-        let unsupported = names.filter(|name| name.protocol == Protocol::Sctp && table.entries.contains_key(name));
+        let is_supported = |name: &ServicePortName| ModeTraits::USERSPACE.protocols.contains(&name.protocol);
+        let unsupported = names.filter(|name| !is_supported(name) && table.entries.contains_key(name));
         unsupported.filter(|name| self.unsupported.insert((*name).clone())).cloned().collect()
     }
 

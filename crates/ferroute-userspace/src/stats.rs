@@ -74,7 +74,7 @@ fn sum(stats: &[(String, ListenerStats)]) -> Vec<ServicePortStats> {
 
 #[cfg(test)]
 mod tests {
-    use ferroute_core::testing::namespaced_name;
+    use ferroute_core::{TrafficPolicy, testing::namespaced_name};
 
     use super::*;
     use crate::plan::ListenerKey;
@@ -82,17 +82,17 @@ mod tests {
     #[test]
     fn listeners_of_a_service_port_are_added_up() {
         let stats = |connections| ListenerStats { connections, ..ListenerStats::default() };
-        let key = |family, port: &str, protocol, local| {
+        let key = |family, port: &str, protocol, policy| {
             let service_port =
                 ferroute_core::ServicePortName { service: namespaced_name("shop/web"), port: port.into(), protocol };
-            ListenerKey { family, service_port, local }.to_string()
+            ListenerKey { family, service_port, policy }.to_string()
         };
         let listeners = [
-            (key(IpFamily::V4, "http", Protocol::Tcp, true), stats(1)),
-            (key(IpFamily::V4, "http", Protocol::Tcp, false), stats(2)),
-            (key(IpFamily::V6, "http", Protocol::Tcp, false), stats(4)),
-            (key(IpFamily::V4, "dns", Protocol::Udp, false), stats(8)),
-            (key(IpFamily::V4, "dns", Protocol::Tcp, false), stats(16)),
+            (key(IpFamily::V4, "http", Protocol::Tcp, TrafficPolicy::Local), stats(1)),
+            (key(IpFamily::V4, "http", Protocol::Tcp, TrafficPolicy::Cluster), stats(2)),
+            (key(IpFamily::V6, "http", Protocol::Tcp, TrafficPolicy::Cluster), stats(4)),
+            (key(IpFamily::V4, "dns", Protocol::Udp, TrafficPolicy::Cluster), stats(8)),
+            (key(IpFamily::V4, "dns", Protocol::Tcp, TrafficPolicy::Cluster), stats(16)),
         ];
         let sums: Vec<_> = sum(&listeners)
             .into_iter()

@@ -1,6 +1,6 @@
 //! The chains of the mode. Their names are those of kube-proxy's userspace mode, which had no chains for refused traffic.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
 
 use ferroute_core::{Frontend, NodePortMatch, Protocol};
 use ferroute_iptables::{
@@ -108,19 +108,17 @@ impl SlotRules {
 
 /// Returns rules that match packets to node ports.
 fn to_node_ports(context: &PlanContext) -> Vec<Rule> {
-    match &context.node_ports {
+    match &context.settings.node_ports {
         NodePortMatch::AnyLocal => {
             let to_host = Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) };
-            let rule = if context.localhost_node_ports {
-                Rule::new()
-            } else {
-                Rule::new().destination_not(context.family.loopback())
+            let rule = match context.settings.localhost_node_ports {
+                true => Rule::new(),
+                false => Rule::new().destination_not(context.settings.family.loopback()),
             };
             vec![rule.and(to_host)]
         }
         NodePortMatch::Addresses(addresses) => {
-            let served = |address: &&IpAddr| context.localhost_node_ports || !address.is_loopback();
-            addresses.iter().filter(served).map(|address| Rule::new().destination(*address)).collect()
+            addresses.iter().map(|address| Rule::new().destination(*address)).collect()
         }
     }
 }

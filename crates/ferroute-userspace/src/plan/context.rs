@@ -1,38 +1,22 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ferroute_core::{HostState, IpFamily, LocalTraffic, NodePortMatch, ProxySettings, ServiceTable};
+use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, ProxySettings, ServiceTable};
 
 /// The inputs of the planner besides Services, endpoints and the ports of listeners. If it changes, rules of any Service may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanContext {
-    /// The IP family.
-    pub family: IpFamily,
+    /// The proxy's settings.
+    pub settings: FamilySettings,
     /// The address of this host that connections to Services are sent to.
     pub listen_address: IpAddr,
-    /// The node's primary address. If the source ranges of a load balancer contain it, the node itself may use the load
-    /// balancer's addresses.
-    pub node_ip: Option<IpAddr>,
-    /// The addresses that node ports answer on.
-    pub node_ports: NodePortMatch,
-    /// Node ports answer on localhost.
-    pub localhost_node_ports: bool,
-    /// The match for packets of local pods, if they can be detected.
-    pub local_traffic: Option<LocalTraffic>,
 }
 
 impl PlanContext {
     /// Derives the context from the settings, the node of `table`, and the host.
     pub fn new(settings: &ProxySettings, table: &ServiceTable, host: &HostState) -> Self {
-        let family = table.family;
-        let node_ip = table.node.primary_address(family);
-        Self {
-            family,
-            listen_address: listen_address(family, node_ip, &host.addresses),
-            node_ip,
-            node_ports: settings.node_ports(family, &table.node, &host.addresses),
-            localhost_node_ports: settings.localhost_node_ports(family),
-            local_traffic: settings.local_traffic(family, &table.node),
-        }
+        let settings = FamilySettings::new(settings, table, &ModeTraits::USERSPACE, &host.addresses);
+        let listen_address = listen_address(settings.family, settings.node_ip, &host.addresses);
+        Self { settings, listen_address }
     }
 }
 
@@ -47,8 +31,5 @@ fn listen_address(family: IpFamily, node_ip: Option<IpAddr>, host: &[IpAddr]) ->
             }
     };
     let node_ip = node_ip.filter(|address| host.contains(address));
-    node_ip.or_else(|| host.iter().find(is_usable).copied()).unwrap_or(match family {
-        IpFamily::V4 => Ipv4Addr::LOCALHOST.into(),
-        IpFamily::V6 => Ipv6Addr::LOCALHOST.into(),
-    })
+    node_ip.or_else(|| host.iter().find(is_usable).copied()).unwrap_or(family.localhost())
 }

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
 };
 
-use ferroute_core::{Changes, IpFamily, Protocol, RulesDigest, ServicePortName, ServiceTable};
+use ferroute_core::{Changes, IpFamily, Protocol, RulesDigest, ServicePortName, ServiceTable, TrafficPolicy};
 use ferroute_iptables::plan::ChainGroup;
 
 use super::{
@@ -55,7 +55,7 @@ impl State {
 
     /// Returns the IP family.
     pub fn family(&self) -> IpFamily {
-        self.context.family
+        self.context.settings.family
     }
 
     /// Changes the inputs of the plan. All service ports must be planned again.
@@ -73,8 +73,8 @@ impl State {
         for name in &result.planned {
             let plan = table.entries.get(name).map(|entry| PortPlan::new(name, entry, table, &self.context));
             let wanted: Vec<_> = plan.iter().flat_map(PortPlan::listeners).collect();
-            for local in [false, true] {
-                let key = ListenerKey { family: self.family(), service_port: name.clone(), local };
+            for policy in [TrafficPolicy::Cluster, TrafficPolicy::Local] {
+                let key = ListenerKey { family: self.family(), service_port: name.clone(), policy };
                 if self.listeners.contains_key(&key) && !wanted.iter().any(|(wanted, _)| *wanted == key) {
                     result.close.push(key);
                 }
@@ -153,11 +153,11 @@ impl State {
     }
 
     fn ports_of(&self, name: &ServicePortName) -> Ports {
-        let port = |local| {
-            let key = ListenerKey { family: self.family(), service_port: name.clone(), local };
+        let port = |policy| {
+            let key = ListenerKey { family: self.family(), service_port: name.clone(), policy };
             self.listeners.get(&key).and_then(|open| open.port)
         };
-        Ports { cluster: port(false), local: port(true) }
+        Ports { cluster: port(TrafficPolicy::Cluster), local: port(TrafficPolicy::Local) }
     }
 }
 
