@@ -66,7 +66,8 @@ fn forward(walker: &mut Walker<'_>, key: ServerKey, real: SocketAddr) -> ChainVe
     let effect = walker.packet.dnat(real);
     walker.record_effect(TABLE, &[&key.to_string(), &real.to_string()], effect);
     if walker.packet.is_local(real.ip()) {
-        // A process of the host: the packet continues at this hook.
+        // A process of the host: the packet continues at this hook, with the kernel's `skb->ipvs_property` as well.
+        walker.packet.resent = true;
         return ChainVerdict::Continue;
     }
     ChainVerdict::Resend

@@ -119,8 +119,8 @@ impl<'a> PacketState<'a> {
         self.mark
     }
 
-    /// Reports whether a chain has sent the packet itself; see [`ChainVerdict::Resend`](crate::ChainVerdict::Resend). The
-    /// kernel's `skb->ipvs_property`.
+    /// Reports whether a virtual server has handled the packet, or a chain has sent it itself; see
+    /// [`ChainVerdict::Resend`](crate::ChainVerdict::Resend). The kernel's `skb->ipvs_property`.
     pub fn is_resent(&self) -> bool {
         self.resent
     }

@@ -1,5 +1,6 @@
-//! In every cluster, every new connection reaches an endpoint that the Service's policies allow, with the source that they
-//! require, or is rejected or dropped where they require that.
+//! In every mode and every cluster, every new connection reaches an endpoint that the Service's policies allow, with the source
+//! that they require, or is rejected or dropped where they require that. The planned rules do so, and the decision that
+//! planners and commands share says so.
 
 mod common;
 
@@ -9,17 +10,18 @@ use std::{
 };
 
 use common::{
-    relayed::Relayed,
-    specification::{Expected, Frontend, Port, ports},
+    decision::{Decision, expected_on_unassigned_address, expected_on_unknown_port},
+    specification::{Differences, Expected, Frontend, Port, ports},
     world::{Client, World, ip, world},
 };
-use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress};
+use ferroute_api::{EndpointConditions, EndpointHints, LoadBalancerIngress, Service};
+use ferroute_config::{KubeProxyConfiguration, ModeName};
 use ferroute_core::{
-    HostState, IpFamily, Protocol,
+    IpFamily, ModeTraits, Protocol, ServiceTable,
     testing::{Cluster, arbitrary},
 };
-use ferroute_iptables::{PlanContext, RuleSet, render};
-use ferroute_trace::{Choice, Leaf, Packet, Ruleset, Traceable, Verdict};
+use ferroute_proxy::modes::{PlannedRules, REGISTRY};
+use ferroute_trace::{Choice, Host, Leaf, Packet, Ruleset, Verdict};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -27,13 +29,6 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{RngAlgorithm, TestRng, TestRunner},
 };
-
-/// Plans the rules.
-fn rules(cluster: &Cluster, world: &World, family: IpFamily) -> RuleSet {
-    let table = cluster.table(family);
-    let host_state = HostState { addresses: world.addresses(), random_fully: true, ..HostState::default() };
-    render(&table, &PlanContext::new(&world.settings, &table, &host_state))
-}
 
 /// Gives an endpoint that is in several slices of a Service the same conditions and hints in all of them; policies do not
 /// define the result otherwise.
@@ -50,67 +45,101 @@ fn unify_duplicates(cluster: &mut Cluster) {
     }
 }
 
+/// Adds the load balancer IPs of each Service to its external IPs.
+fn overlap_frontends(cluster: &mut Cluster) {
+    for service in &mut cluster.services {
+        let addresses = service.status.load_balancer.ingress.iter().map(|point| point.ip.clone());
+        service.spec.external_ips.extend(addresses);
+    }
+}
+
 /// Returns the result of a walk, and the share of each endpoint.
 fn observed(packet: &Packet, leaves: &[Leaf]) -> Result<(Expected, BTreeMap<SocketAddr, f64>), TestCaseError> {
+    let mut results = Vec::new();
     let mut seen = BTreeMap::new();
     let mut shares: BTreeMap<SocketAddr, f64> = BTreeMap::new();
     let total: f64 = leaves.iter().map(|leaf| leaf.share).sum();
     prop_assert!((total - 1.0).abs() < ROUNDING, "shares add up to {total}");
     for leaf in leaves {
         prop_assert!(leaf.share > 0.0 && leaf.assumptions.is_empty(), "{leaf:?}");
-        match &leaf.verdict {
+        let result = match &leaf.verdict {
             Verdict::Delivered { to, from, translated: true, .. } => {
                 prop_assert!(seen.insert(*to, *from).is_none_or(|other| other == *from));
                 *shares.entry(*to).or_default() += leaf.share;
+                continue;
             }
-            other => {
-                prop_assert_eq!(leaves.len(), 1, "{:?}", other);
-                let result = match other {
-                    Verdict::Rejected { .. } => Expected::Refused,
-                    Verdict::Dropped => Expected::Dropped,
-                    Verdict::Delivered { to, from, .. } if (*to, *from) == (packet.destination, packet.source.ip()) => {
-                        Expected::Untouched
-                    }
-                    other => return Err(TestCaseError::fail(format!("unexpected {other:?}"))),
-                };
-                return Ok((result, shares));
+            Verdict::Rejected { .. } => Expected::Refused,
+            Verdict::Dropped => Expected::Dropped,
+            Verdict::Delivered { to, from, .. } if (*to, *from) == (packet.destination, packet.source.ip()) => {
+                Expected::Untouched
             }
+            Verdict::Delivered { to, from, .. } if *to == packet.destination => Expected::Masqueraded(*from),
+            other => return Err(TestCaseError::fail(format!("unexpected {other:?}"))),
+        };
+        if !results.contains(&result) {
+            results.push(result);
         }
     }
-    Ok((Expected::OneOf(seen), shares))
-}
-
-/// Returns the result in userspace mode: endpoints see the node, and SCTP is not supported.
-fn relayed(expected: &Expected, packet: &Packet, world: &World) -> Expected {
-    // The source of a connection to an IPv6 address of the host is the same address.
-    let is_node = |to: &SocketAddr| world.owns(to.ip()) && to.is_ipv6();
-    match expected {
-        Expected::OneOf(_) if packet.protocol == Protocol::Sctp => Expected::Refused,
-        Expected::Dropped if packet.protocol == Protocol::Sctp => Expected::Refused,
-        Expected::OneOf(endpoints) => {
-            let source = |to: &SocketAddr| if is_node(to) { to.ip() } else { world.address_towards(to.ip()) };
-            Expected::OneOf(endpoints.keys().map(|to| (*to, source(to))).collect())
-        }
-        other => other.clone(),
+    if !seen.is_empty() {
+        results.push(Expected::OneOf(seen));
     }
+    prop_assert_eq!(results.len(), 1, "{:?}", results);
+    Ok((results.remove(0), shares))
 }
 
+/// The rules that a mode plans for an IP family of a cluster.
 struct Checker<'a> {
+    mode: ModeName,
+    differences: Differences,
+    traits: &'static ModeTraits,
+    cluster: &'a Cluster,
     world: &'a World,
-    rules: &'a dyn Traceable,
-    is_relayed: bool,
+    host: Host,
+    table: ServiceTable,
+    rules: Box<dyn PlannedRules>,
 }
 
-impl Checker<'_> {
-    fn check(&self, packet: &Packet, expected: &Expected, context: &str) -> Result<(), TestCaseError> {
-        let leaves = Ruleset::from_rules(self.rules).verdicts(&self.world.host(), packet);
-        let (result, shares) = observed(packet, &leaves)?;
-        let expected = if self.is_relayed { relayed(expected, packet, self.world) } else { expected.clone() };
-        if self.is_relayed && packet.protocol == Protocol::Sctp && expected == Expected::Untouched {
-            prop_assert!([Expected::Untouched, Expected::Refused].contains(&result), "{}: {:?}", context, packet);
-            return Ok(());
+impl<'a> Checker<'a> {
+    fn new(mode: ModeName, cluster: &'a Cluster, world: &'a World, table: ServiceTable) -> Self {
+        let config = KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..KubeProxyConfiguration::default() };
+        let mut resolved = REGISTRY.resolve(&config.defaulted()).unwrap();
+        resolved.settings = world.settings.clone();
+        let registered = REGISTRY.active(mode);
+        let rules = registered.plan(&resolved, &table, &world.addresses()).unwrap();
+        let host = Host { route_localnet: registered.sets_route_localnet(&world.settings), ..world.host() };
+        Self {
+            mode,
+            differences: Differences::new(mode),
+            traits: registered.traits(),
+            cluster,
+            world,
+            host,
+            table,
+            rules,
         }
-        prop_assert_eq!(&result, &expected, "{}: {:?}", context, packet);
+    }
+
+    /// Returns the first packet of a connection to an address of a Service, or to a node port.
+    fn packet(&self, port: &Port<'_>, client: &Client, frontend: Frontend, to: SocketAddr) -> Packet {
+        let packet = client.packet(self.world, port.protocol, to);
+        match self.differences.has_service_source(client, frontend) {
+            true => Packet::local(port.protocol, SocketAddr::new(to.ip(), packet.source.port()), to),
+            false => packet,
+        }
+    }
+
+    /// Checks that the rules and the decision are what the specification requires.
+    fn check(
+        &self,
+        packet: &Packet,
+        expected: &Expected,
+        decided: &Expected,
+        context: &str,
+    ) -> Result<(), TestCaseError> {
+        prop_assert_eq!(decided, expected, "decision of {} mode: {}: {:?}", self.mode.as_str(), context, packet);
+        let leaves = Ruleset::from_rules(&*self.rules).verdicts(&self.host, packet);
+        let (result, shares) = observed(packet, &leaves)?;
+        prop_assert_eq!(&result, expected, "{}: {}: {:?}", self.mode.as_str(), context, packet);
         for (endpoint, share) in &shares {
             let fair = 1.0 / shares.len() as f64;
             prop_assert!((share - fair).abs() < ROUNDING, "{context}: {endpoint} gets {share}, not {fair}: {packet:?}");
@@ -121,15 +150,14 @@ impl Checker<'_> {
     /// Checks session affinity: a client gets its endpoint again, whichever it was.
     fn check_affinity(&self, packet: &Packet, expected: &Expected) -> Result<(), TestCaseError> {
         let Expected::OneOf(endpoints) = expected else { return Ok(()) };
-        let host = self.world.host();
-        let ruleset = Ruleset::from_rules(self.rules);
-        let branches = ruleset.summary(&host, packet).branches;
+        let ruleset = Ruleset::from_rules(&*self.rules);
+        let branches = ruleset.summary(&self.host, packet).branches;
         let choices: Vec<&Choice> = branches.iter().flat_map(|branch| &branch.choices).collect();
         prop_assert_eq!(choices.len(), endpoints.len());
         for Choice { chain, to, .. } in choices {
             let mut again = packet.clone();
             again.remembered.insert(chain.clone(), 0);
-            let leaves = ruleset.verdicts(&host, &again);
+            let leaves = ruleset.verdicts(&self.host, &again);
             let (result, _) = observed(&again, &leaves)?;
             prop_assert_eq!(result, Expected::OneOf([(*to, endpoints[to])].into()), "{:?}", again);
         }
@@ -137,23 +165,28 @@ impl Checker<'_> {
     }
 
     fn check_port(&self, port: &Port<'_>, client: &Client) -> Result<(), TestCaseError> {
+        let decision = Decision::new(port, &self.table, self.traits);
         for (frontend, address) in port.frontends() {
             // Only the node itself can reach its loopback addresses.
             if address.ip().is_loopback() && !matches!(client, Client::Node) {
                 continue;
             }
-            let packet = client.packet(self.world, port.protocol, address);
-            let expected = port.expected(client, packet.source.ip(), frontend);
-            let context =
-                || format!("{}/{} {:?}", port.service.metadata.namespace, port.service.metadata.name, frontend);
-            self.check(&packet, &expected, &context())?;
-            // The listeners of userspace mode have the affinity.
-            if port.service.spec.session_affinity.as_deref() == Some("ClientIP") && !self.is_relayed {
+            let packet = self.packet(port, client, frontend, address);
+            let expected = port.expected(client, packet.source.ip(), (frontend, address));
+            let Service { metadata, spec, .. } = port.service;
+            let context = format!("{}/{} {frontend:?}", metadata.namespace, metadata.name);
+            let decided = decision.expected(client, packet.source.ip(), (frontend, address));
+            self.check(&packet, &expected, &decided, &context)?;
+            // Affinity is in the rules of iptables mode; the trace of other modes does not follow it.
+            if spec.session_affinity.as_deref() == Some("ClientIP") && self.mode == ModeName::IPTABLES {
                 self.check_affinity(&packet, &expected)?;
             }
             if frontend != Frontend::NodePort {
-                let other = client.packet(self.world, port.protocol, SocketAddr::new(address.ip(), UNUSED));
-                self.check(&other, &Expected::Untouched, "a port of no Service")?;
+                let unknown = SocketAddr::new(address.ip(), UNUSED);
+                let packet = self.packet(port, client, frontend, unknown);
+                let expected = self.differences.expected_on_unknown_port(frontend);
+                let decided = expected_on_unknown_port(self.traits, frontend);
+                self.check(&packet, &expected, &decided, "a port of no Service")?;
             }
         }
         Ok(())
@@ -169,22 +202,54 @@ impl Checker<'_> {
                 continue;
             }
             let packet = client.packet(self.world, port.protocol, SocketAddr::new(address, number));
-            self.check(&packet, &port.expected_on_other_address(), "a node port on another address")?;
+            let decided = Decision::new(port, &self.table, self.traits).expected_on_other_address();
+            let expected = port.expected_on_other_address(client, address);
+            // The decision is about the destination.
+            let decided = match (&expected, decided) {
+                (Expected::Masqueraded(_), Expected::Untouched) => expected.clone(),
+                (_, decided) => decided,
+            };
+            self.check(&packet, &expected, &decided, "a node port on another address")?;
+        }
+        Ok(())
+    }
+
+    /// Checks all clients and frontends.
+    fn check_all(&self) -> Result<(), TestCaseError> {
+        let family = self.table.family;
+        for client in Client::all(family) {
+            for port in ports(self.cluster, self.world, family, self.differences) {
+                self.check_port(&port, &client)?;
+                self.check_other_addresses(&port, &client)?;
+            }
+            let [unknown, unassigned] = [["203.0.113.240", "10.96.0.200"], ["2001:db8:ff::1", "fd00:96::200"]]
+                [family.index()]
+            .map(|address| client.packet(self.world, Protocol::Tcp, SocketAddr::new(ip(address), 80)));
+            self.check(&unknown, &Expected::Untouched, &Expected::Untouched, "an address of no Service")?;
+            let has_service_cidrs = !self.table.service_cidrs.is_empty();
+            let expected = self.differences.expected_on_unassigned_address(has_service_cidrs);
+            let decided = expected_on_unassigned_address(self.traits, &self.table);
+            self.check(&unassigned, &expected, &decided, "a cluster IP of no Service")?;
         }
         Ok(())
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn connections_end_as_the_policies_require(
         mut cluster in arbitrary::cluster(),
         world in world(),
+        with_service_cidrs in any::<bool>(),
+        overlap in any::<bool>(),
     ) {
         unify_duplicates(&mut cluster);
-        check_cluster(&cluster, &world)?;
+        if overlap {
+            overlap_frontends(&mut cluster);
+        }
+        check_cluster(&cluster, &world, with_service_cidrs)?;
     }
 
     #[test]
@@ -203,34 +268,19 @@ proptest! {
                 service.spec.load_balancer_source_ranges = ranges.into_iter().map(str::to_owned).collect();
             }
         }
-        check_cluster(&cluster, &world)?;
+        check_cluster(&cluster, &world, false)?;
     }
 }
 
-fn check_cluster(cluster: &Cluster, world: &World) -> Result<(), TestCaseError> {
+fn check_cluster(cluster: &Cluster, world: &World, with_service_cidrs: bool) -> Result<(), TestCaseError> {
     for family in IpFamily::BOTH {
-        check_rules(cluster, world, family, &rules(cluster, world, family), false)?;
-        check_rules(cluster, world, family, &Relayed::new(cluster, world, family), true)?;
-    }
-    Ok(())
-}
-
-fn check_rules(
-    cluster: &Cluster,
-    world: &World,
-    family: IpFamily,
-    rules: &dyn Traceable,
-    is_relayed: bool,
-) -> Result<(), TestCaseError> {
-    let checker = Checker { world, rules, is_relayed };
-    for client in Client::all(family) {
-        for port in ports(cluster, world, family) {
-            checker.check_port(&port, &client)?;
-            checker.check_other_addresses(&port, &client)?;
+        let mut table = cluster.table(family);
+        if with_service_cidrs {
+            table.service_cidrs = vec![["10.96.0.0/16", "fd00:96::/112"][family.index()].parse().unwrap()];
         }
-        let unknown = ip(["203.0.113.240", "2001:db8:ff::1"][family.index()]);
-        let packet = client.packet(world, ferroute_core::Protocol::Tcp, SocketAddr::new(unknown, 80));
-        checker.check(&packet, &Expected::Untouched, "an address of no Service")?;
+        for mode in REGISTRY.names() {
+            Checker::new(mode, cluster, world, table.clone()).check_all()?;
+        }
     }
     Ok(())
 }
@@ -248,11 +298,11 @@ fn every_kind_of_result_occurs_for_every_client_and_frontend() {
         unify_duplicates(&mut cluster);
         for family in IpFamily::BOTH {
             let clients = Client::all(family);
-            let ports = ports(&cluster, &world, family);
+            let ports = ports(&cluster, &world, family, Differences::default());
             for (port, client) in ports.iter().flat_map(|port| clients.iter().map(move |client| (port, client))) {
                 for (frontend, address) in port.frontends() {
                     let source = client.packet(&world, port.protocol, address).source.ip();
-                    let result = match port.expected(client, source, frontend) {
+                    let result = match port.expected(client, source, (frontend, address)) {
                         Expected::OneOf(seen) if seen.values().all(|from| *from == source) => "source kept",
                         Expected::OneOf(seen) if seen.values().any(|from| *from == source) => {
                             "only hairpin masqueraded"
@@ -261,6 +311,7 @@ fn every_kind_of_result_occurs_for_every_client_and_frontend() {
                         Expected::Refused => "refused",
                         Expected::Dropped => "dropped",
                         Expected::Untouched => "untouched",
+                        Expected::Masqueraded(_) => "only masqueraded",
                     };
                     results.entry(format!("{frontend:?}, {}", client.kind())).or_default().insert(result);
                 }

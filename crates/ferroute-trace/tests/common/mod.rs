@@ -4,6 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
 pub mod cluster;
+pub mod decision;
 pub mod lab;
 pub mod relayed;
 pub mod specification;

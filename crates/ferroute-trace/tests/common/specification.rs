@@ -5,7 +5,8 @@
 //! - <https://kubernetes.io/docs/tutorials/services/source-ip/>: source addresses
 //! - <https://kubernetes.io/docs/concepts/services-networking/endpoint-slices/>: conditions
 //!
-//! Where these are silent, kube-proxy's behaviour in iptables mode is the reference, with a comment.
+//! Where these are silent, kube-proxy's behaviour in iptables mode is the reference, with a comment. What other modes do
+//! differently is stated in [`Differences`].
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +14,7 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, HintRef, Node, Service, SliceEndpoint, labels};
+use ferroute_config::ModeName;
 use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses, Protocol, testing::Cluster};
 use ipnet::IpNet;
 
@@ -29,6 +31,8 @@ pub enum Expected {
     Dropped,
     /// It is not translated.
     Untouched,
+    /// It keeps its destination, and has this source.
+    Masqueraded(IpAddr),
 }
 
 /// The kind of a Service's address.
@@ -40,8 +44,86 @@ pub enum Frontend {
     NodePort,
 }
 
+/// What a mode does differently from iptables mode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Differences {
+    /// kube-proxy's ipvs mode uses the endpoints of the cluster where policy Local has no endpoint on the node, and applies the
+    /// external policy to pods and the node as well.
+    local_is_a_preference: bool,
+    /// Addresses of Services are addresses of the node: of its own connections, they are the source, which every endpoint on
+    /// another host would send replies to. Other ports of these addresses are closed.
+    has_service_addresses: bool,
+    /// A process of the node connects to endpoints and supports TCP and UDP.
+    relays: bool,
+    /// Connections of endpoints on other nodes to themselves are not masqueraded, because they return through their own node.
+    ignores_hairpin_of_other_nodes: bool,
+    /// The node's own connections to external addresses of a Service without endpoints are rejected too.
+    rejects_own_external_connections: bool,
+    /// Source ranges are checked first of all, and for every load balancer IP, even if it is also an external IP.
+    checks_source_ranges_first: bool,
+    /// Other ports of cluster IPs are closed.
+    rejects_unknown_ports: bool,
+    /// Addresses without a Service in the networks of cluster IPs are unreachable.
+    drops_unassigned_addresses: bool,
+    /// Node ports are not closed at addresses that do not serve them.
+    serves_node_ports_only_where_configured: bool,
+    /// Node ports are not served at loopback addresses.
+    excludes_localhost: bool,
+}
+
+impl Differences {
+    /// Returns the differences of a mode.
+    pub fn new(mode: ModeName) -> Self {
+        match mode.as_str() {
+            "iptables" => Self::default(),
+            "nftables" => Self {
+                ignores_hairpin_of_other_nodes: true,
+                rejects_own_external_connections: true,
+                checks_source_ranges_first: true,
+                rejects_unknown_ports: true,
+                drops_unassigned_addresses: true,
+                serves_node_ports_only_where_configured: true,
+                ..Self::default()
+            },
+            "ipvs" => Self {
+                local_is_a_preference: true,
+                has_service_addresses: true,
+                ignores_hairpin_of_other_nodes: true,
+                rejects_own_external_connections: true,
+                checks_source_ranges_first: true,
+                rejects_unknown_ports: true,
+                serves_node_ports_only_where_configured: true,
+                excludes_localhost: true,
+                ..Self::default()
+            },
+            "userspace" => Self { relays: true, ..Self::default() },
+            other => panic!("state here what {other} mode does differently"),
+        }
+    }
+
+    /// Reports whether connections of a client to an address of a Service have that address as their source.
+    pub fn has_service_source(self, client: &Client, frontend: Frontend) -> bool {
+        self.has_service_addresses && frontend != Frontend::NodePort && matches!(client, Client::Node)
+    }
+
+    /// Returns the required result of a connection to a port that no Service has, at an address of a Service.
+    pub fn expected_on_unknown_port(self, frontend: Frontend) -> Expected {
+        match frontend {
+            Frontend::ClusterIp if self.rejects_unknown_ports => Expected::Refused,
+            Frontend::ExternalIp | Frontend::LoadBalancer if self.has_service_addresses => Expected::Refused,
+            _ => Expected::Untouched,
+        }
+    }
+
+    /// Returns the required result of a connection to an address in the networks of cluster IPs that no Service has.
+    pub fn expected_on_unassigned_address(self, has_service_cidrs: bool) -> Expected {
+        if self.drops_unassigned_addresses && has_service_cidrs { Expected::Dropped } else { Expected::Untouched }
+    }
+}
+
 /// One port of a Service in one family.
 pub struct Port<'a> {
+    pub differences: Differences,
     pub cluster: &'a Cluster,
     pub world: &'a World,
     pub family: IpFamily,
@@ -53,7 +135,7 @@ pub struct Port<'a> {
 }
 
 /// Returns every port of every Service that the proxy handles.
-pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily) -> Vec<Port<'a>> {
+pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily, differences: Differences) -> Vec<Port<'a>> {
     let handled = cluster.services.iter().filter(move |service| {
         let labels = &service.metadata.labels;
         let excluded = labels.contains_key(labels::SERVICE_PROXY_NAME) || labels.contains_key(labels::HEADLESS);
@@ -62,6 +144,7 @@ pub fn ports<'a>(cluster: &'a Cluster, world: &'a World, family: IpFamily) -> Ve
     handled
         .flat_map(|service| {
             service.spec.ports.iter().map(move |port| Port {
+                differences,
                 cluster,
                 world,
                 family,
@@ -84,7 +167,7 @@ fn of_family<'a>(texts: impl IntoIterator<Item = &'a String>, family: IpFamily) 
 }
 
 impl Port<'_> {
-    /// Returns the addresses of the port.
+    /// Returns the addresses of the port. An address that is both an external IP and a load balancer IP occurs as both.
     pub fn frontends(&self) -> Vec<(Frontend, SocketAddr)> {
         let at = |frontend, ip| (frontend, SocketAddr::new(ip, self.number));
         let spec = &self.service.spec;
@@ -112,7 +195,8 @@ impl Port<'_> {
         };
         // A list without entries of an IP family does not restrict it.
         let within: Vec<IpNet> = within.into_iter().filter(|net| IpFamily::of(net.addr()) == self.family).collect();
-        let localhost = settings.localhost_node_ports && self.family == IpFamily::V4;
+        let localhost =
+            settings.localhost_node_ports && self.family == IpFamily::V4 && !self.differences.excludes_localhost;
         let family = self.family;
         self.world.addresses().into_iter().filter(move |ip| {
             IpFamily::of(*ip) == family
@@ -122,43 +206,83 @@ impl Port<'_> {
     }
 
     /// Returns the required result of a connection to a frontend.
-    pub fn expected(&self, client: &Client, source: IpAddr, frontend: Frontend) -> Expected {
+    pub fn expected(&self, client: &Client, source: IpAddr, (frontend, address): (Frontend, SocketAddr)) -> Expected {
+        let differences = self.differences;
         let is_pod = self.is_detected_as_pod(client, source);
         // The external traffic policy does not apply to pods and the node itself.
         let from_cluster = is_pod == Some(true) || matches!(client, Client::Node);
         let local_only = match frontend {
-            Frontend::ClusterIp => self.service.spec.internal_traffic_policy.as_deref() == Some("Local"),
-            _ => self.is_external_local() && !from_cluster,
+            Frontend::ClusterIp => self.is_internal_local(),
+            _ => self.is_external_local() && (!from_cluster || differences.local_is_a_preference),
         };
+        let is_excluded = self.is_restricted(frontend, address) && !self.is_in_source_ranges(source, address);
+        // In ipvs mode, the node's own connections reach the virtual server before the filter table.
+        let is_scheduled_first = differences.has_service_addresses && matches!(client, Client::Node);
+        if is_excluded && differences.checks_source_ranges_first && !is_scheduled_first {
+            return Expected::Dropped;
+        }
         if self.usable_anywhere() == 0 {
             return self.refusal(client, frontend, Expected::Refused);
         }
-        if frontend == Frontend::LoadBalancer && !self.is_in_source_ranges(source) {
+        if differences.relays && self.protocol == Protocol::Sctp {
+            return Expected::Refused;
+        }
+        if is_excluded {
             return Expected::Dropped;
         }
-        let endpoints = if local_only { self.local_endpoints() } else { self.cluster_endpoints() };
+        let mut endpoints = if local_only { self.local_endpoints() } else { self.cluster_endpoints() };
+        if differences.local_is_a_preference && endpoints.is_empty() && self.has_cluster_traffic() {
+            endpoints = self.cluster_endpoints();
+        }
         if endpoints.is_empty() {
-            return Expected::Dropped;
+            // A virtual server without real servers rejects.
+            return if differences.local_is_a_preference { Expected::Refused } else { Expected::Dropped };
         }
+        let is_node = matches!(client, Client::Node);
         let masquerade = match frontend {
-            Frontend::ClusterIp => self.world.settings.masquerade_all || is_pod == Some(false),
+            Frontend::ClusterIp => {
+                let has_service_source = differences.has_service_addresses && is_node && is_pod.is_none();
+                self.world.settings.masquerade_all || is_pod == Some(false) || has_service_source
+            }
             // Policy Local preserves the client's address. Pods' addresses are preserved because every node has a route to
             // them.
-            _ if self.is_external_local() => matches!(client, Client::Node) && is_pod != Some(true),
+            _ if self.is_external_local() => is_node && is_pod != Some(true) && !differences.local_is_a_preference,
             _ => true,
         };
         let with_source = |endpoint: &SocketAddr| {
             // Hairpin: replies must come from the Service's address.
-            let masquerade = masquerade || source == endpoint.ip();
-            (*endpoint, if masquerade { self.masqueraded(client, source, endpoint.ip()) } else { source })
+            let is_hairpin = source == endpoint.ip()
+                && (!differences.ignores_hairpin_of_other_nodes || self.is_on_this_node(*endpoint));
+            let from = match masquerade || is_hairpin || differences.relays {
+                true => self.masqueraded(client, source, endpoint.ip()),
+                false => source,
+            };
+            (*endpoint, from)
         };
         Expected::OneOf(endpoints.iter().map(with_source).collect())
     }
 
     /// Returns the required result of a connection to the node port on an address on which it is not served. kube-proxy
     /// rejects and drops there as on the other addresses, and does not translate.
-    pub fn expected_on_other_address(&self) -> Expected {
-        if self.usable_anywhere() == 0 {
+    pub fn expected_on_other_address(&self, client: &Client, address: IpAddr) -> Expected {
+        // ipvs mode masquerades the node's own connections to node ports of TCP and UDP by their number, if any address serves
+        // them. In IPv6, the source of a connection to an address of the host is always the same address.
+        let by_number = self.protocol != Protocol::Sctp && self.node_port_addresses().next().is_some();
+        let source = self.world.address_towards(address);
+        if self.differences.has_service_addresses
+            && by_number
+            && !self.is_external_local()
+            && matches!(client, Client::Node)
+            && address.is_ipv4()
+            && !address.is_loopback()
+            && source != address
+        {
+            return Expected::Masqueraded(source);
+        }
+        if self.differences.serves_node_ports_only_where_configured {
+            return Expected::Untouched;
+        }
+        if self.usable_anywhere() == 0 || (self.differences.relays && self.protocol == Protocol::Sctp) {
             return Expected::Refused;
         }
         if self.is_external_local() && self.local_endpoints().is_empty() {
@@ -171,23 +295,28 @@ impl Port<'_> {
     /// kube-proxy does not reject packets from the node itself to an external address: they leave the node.
     fn refusal(&self, client: &Client, frontend: Frontend, refusal: Expected) -> Expected {
         match (client, frontend) {
-            (Client::Node, Frontend::ExternalIp | Frontend::LoadBalancer) => Expected::Untouched,
+            (Client::Node, Frontend::ExternalIp | Frontend::LoadBalancer)
+                if !self.differences.rejects_own_external_connections =>
+            {
+                Expected::Untouched
+            }
             _ => refusal,
         }
     }
 
     /// Returns the source of a masqueraded packet. Packets are masqueraded in the postrouting hook, which forwarded and
     /// locally sent packets pass, but not received packets for the node itself.
-    fn masqueraded(&self, client: &Client, source: IpAddr, endpoint: IpAddr) -> IpAddr {
-        if self.world.owns(endpoint) && !matches!(client, Client::Node) {
-            source
-        } else {
-            self.world.address_towards(endpoint)
+    pub fn masqueraded(&self, client: &Client, source: IpAddr, endpoint: IpAddr) -> IpAddr {
+        match self.world.owns(endpoint) {
+            // The process connects from the address to which it connects.
+            true if self.differences.relays => endpoint,
+            true if !matches!(client, Client::Node) => source,
+            _ => self.world.address_towards(endpoint),
         }
     }
 
     /// Reports whether the configured detection takes the client for a pod; `None` without detection.
-    fn is_detected_as_pod(&self, client: &Client, source: IpAddr) -> Option<bool> {
+    pub fn is_detected_as_pod(&self, client: &Client, source: IpAddr) -> Option<bool> {
         let by_address = |networks: Vec<IpNet>| {
             networks.iter().find(|net| IpFamily::of(net.addr()) == self.family).map(|net| net.contains(&source))
         };
@@ -207,12 +336,36 @@ impl Port<'_> {
         }
     }
 
+    fn is_internal_local(&self) -> bool {
+        self.service.spec.internal_traffic_policy.as_deref() == Some("Local")
+    }
+
+    /// Reports whether a policy allows endpoints on other nodes to some clients.
+    fn has_cluster_traffic(&self) -> bool {
+        let has_external = self.frontends().iter().any(|(frontend, _)| *frontend != Frontend::ClusterIp);
+        !self.is_internal_local() || has_external || self.node_port.is_some()
+    }
+
     fn is_external_local(&self) -> bool {
         self.service.spec.external_traffic_policy.as_deref() == Some("Local")
     }
 
-    /// Reports whether the source ranges allow a client. A list without entries of an IP family does not restrict it.
-    fn is_in_source_ranges(&self, source: IpAddr) -> bool {
+    /// Reports whether source ranges apply to an address. In iptables mode, an external IP accepts everyone.
+    fn is_restricted(&self, frontend: Frontend, address: SocketAddr) -> bool {
+        let is = |kind| kind == frontend || self.frontends().contains(&(kind, address));
+        let is_external = matches!(frontend, Frontend::ExternalIp | Frontend::LoadBalancer);
+        is_external
+            && is(Frontend::LoadBalancer)
+            && (self.differences.checks_source_ranges_first || !is(Frontend::ExternalIp))
+    }
+
+    /// Reports whether the source ranges allow a client. A list without entries of an IP family does not restrict it. The node
+    /// may use a load balancer if they allow its own address, whatever source its packets have.
+    fn is_in_source_ranges(&self, source: IpAddr, address: SocketAddr) -> bool {
+        let source = match self.own_address() {
+            Some(own) if self.differences.has_service_addresses && source == address.ip() => own,
+            _ => source,
+        };
         let ranges = self.service.spec.load_balancer_source_ranges.iter();
         let mut ranges = ranges
             .map(|text| text.trim().parse::<IpNet>().unwrap())
@@ -221,7 +374,7 @@ impl Port<'_> {
         ranges.peek().is_none() || ranges.any(|net| net.contains(&source))
     }
 
-    fn own_address(&self) -> Option<IpAddr> {
+    pub fn own_address(&self) -> Option<IpAddr> {
         let addresses = self.cluster.node.status.addresses.iter();
         let internal = addresses.filter(|address| address.type_ == "InternalIP").map(|address| &address.address);
         of_family(internal, self.family).next()
@@ -252,6 +405,12 @@ impl Port<'_> {
 
     fn usable_anywhere(&self) -> usize {
         self.all_endpoints().filter(|(_, endpoint)| is_ready(endpoint) || serves_while_terminating(endpoint)).count()
+    }
+
+    fn is_on_this_node(&self, socket: SocketAddr) -> bool {
+        self.all_endpoints().any(|(other, endpoint)| {
+            other == socket && endpoint.node_name.as_deref() == Some(&self.cluster.node.metadata.name)
+        })
     }
 
     fn local_endpoints(&self) -> Vec<SocketAddr> {

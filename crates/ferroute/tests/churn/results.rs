@@ -12,7 +12,7 @@ use ferroute_core::{IpFamily, Protocol, ProxySettings, testing::Cluster};
 
 use crate::{
     clients::Outcome,
-    specification::{Expected, Frontend, ports},
+    specification::{Differences, Expected, Frontend, ports},
     world::{Client, World},
 };
 
@@ -76,7 +76,7 @@ impl Allowed {
 }
 
 fn frontend(cluster: &Cluster, world: &World, protocol: Protocol, target: SocketAddr) -> Option<(usize, Frontend)> {
-    let ports = ports(cluster, world, IpFamily::of(target.ip()));
+    let ports = ports(cluster, world, IpFamily::of(target.ip()), Differences::default());
     ports.iter().enumerate().filter(|(_, port)| port.protocol == protocol).find_map(|(index, port)| {
         let found = port.frontends().into_iter().find(|(_, address)| *address == target)?;
         Some((index, found.0))
@@ -95,7 +95,10 @@ pub(crate) fn addresses(
     let cluster = Cluster { node: node.clone(), services, slices: Vec::new() };
     let mut all = Vec::new();
     for family in IpFamily::BOTH {
-        for port in ports(&cluster, &world, family).iter().filter(|port| port.protocol != Protocol::Sctp) {
+        for port in ports(&cluster, &world, family, Differences::default())
+            .iter()
+            .filter(|port| port.protocol != Protocol::Sctp)
+        {
             let addresses = port.frontends().into_iter().map(|(_, address)| address);
             all.extend(addresses.filter(|to| !to.ip().is_loopback()).map(|to| (port.protocol, to)));
         }
@@ -113,7 +116,8 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         slices: slices.iter().map(|slice| EndpointSlice::clone(&slice.0)).collect(),
     };
     let family = IpFamily::of(target.ip());
-    let ports = ports(&cluster, world, family);
+    // The differences of other modes are below.
+    let ports = ports(&cluster, world, family, Differences::default());
     let (index, frontend) = frontend(&cluster, world, *protocol, *target).expect("the Service has this frontend");
     let port = &ports[index];
     let source = match client {
@@ -122,14 +126,14 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         Client::Node => NODE_SOURCES[family.index()].parse().expect("an IP address"),
     };
     let reachable = [Client::Node, client.clone()].into_iter().flat_map(|client| {
-        [Frontend::ClusterIp, Frontend::NodePort].map(|frontend| port.expected(&client, source, frontend))
+        [Frontend::ClusterIp, Frontend::NodePort].map(|frontend| port.expected(&client, source, (frontend, *target)))
     });
     let reachable = reachable.filter_map(|expected| match expected {
         Expected::OneOf(endpoints) => Some(endpoints.into_keys()),
         _ => None,
     });
     let reachable = reachable.flatten().collect();
-    let results = match port.expected(client, source, frontend) {
+    let results = match port.expected(client, source, (frontend, *target)) {
         Expected::OneOf(endpoints) => endpoints.into_keys().map(Class::Endpoint).collect(),
         // nftables mode checks source ranges first.
         Expected::Refused
@@ -140,7 +144,7 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         Expected::Refused => BTreeSet::from([Class::Refused]),
         Expected::Dropped => BTreeSet::from([Class::Dropped]),
         // Only the rules of iptables mode let these packets pass; those of nftables mode reject them.
-        Expected::Untouched => BTreeSet::from([Class::Unreachable, Class::Refused]),
+        Expected::Untouched | Expected::Masqueraded(_) => BTreeSet::from([Class::Unreachable, Class::Refused]),
     };
     let Service { spec, .. } = &*service.0;
     let is_local = |policy: &Option<String>| policy.as_deref() == Some("Local");
