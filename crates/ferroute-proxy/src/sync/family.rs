@@ -270,7 +270,7 @@ impl FamilySync {
                 Some(false) => return Err(error),
                 // Its last accepted rules are rejected now.
                 Some(true) => None,
-                None => changes.previous.get(service_port).cloned().flatten(),
+                None => changes.previous.get(service_port).and_then(Option::as_ref),
             };
             rejected.push(Rejection { service_port: service_port.clone(), error: error_chain(&error) });
             self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
@@ -282,7 +282,7 @@ impl FamilySync {
     fn set_aside(&mut self, table: &ServiceTable, report: &SyncReport, changes: Option<&Changes>) -> bool {
         let mut have_lost = false;
         for Rejection { service_port, .. } in &report.rejected {
-            let accepted = changes.and_then(|changes| changes.previous.get(service_port).cloned().flatten());
+            let accepted = changes.and_then(|changes| changes.previous.get(service_port)?.as_ref());
             have_lost |= self.isolation.reject(table, service_port, accepted, tokio::time::Instant::now());
         }
         have_lost
@@ -307,12 +307,12 @@ impl FamilySync {
                     tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
                     self.isolation.accept(name);
                 } else {
-                    self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
+                    self.isolation.reject(table, name, accepted.as_ref(), tokio::time::Instant::now());
                 }
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => {
-                self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
+                self.isolation.reject(table, name, accepted.as_ref(), tokio::time::Instant::now());
                 let mut report = self.dataplane.resync(&self.isolation.apply(table, None))?;
                 report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&error) });
                 Ok(report)

@@ -57,11 +57,11 @@ impl Isolation {
         &mut self,
         table: &ServiceTable,
         name: &ServicePortName,
-        accepted: Option<ServicePortEntry>,
+        accepted: Option<&ServicePortEntry>,
         now: Instant,
     ) -> bool {
-        let owned = accepted.as_ref().and_then(|accepted| still_owned(name, accepted, table));
-        let has_lost = owned != accepted;
+        let owned = accepted.and_then(|accepted| still_owned(name, accepted, table));
+        let has_lost = owned.as_ref() != accepted;
         let port = self.ports.entry(name.clone()).or_insert_with(|| Isolated {
             accepted: None,
             backoff: Backoff::new(FIRST_RETRY, LAST_RETRY),
@@ -178,7 +178,7 @@ mod tests {
         let table = table(IpFamily::V4, node("node-1"), entries);
         let mut isolation = Isolation::default();
         assert!(matches!(isolation.apply(&table, None), Cow::Borrowed(_)));
-        isolation.reject(&table, &web, Some(good.clone()), Instant::now());
+        isolation.reject(&table, &web, Some(&good), Instant::now());
         isolation.reject(&table, &cart, None, Instant::now());
         assert_eq!(isolation.apply(&table, None).entries, BTreeMap::from([(web.clone(), good.clone())]));
         let retried = BTreeMap::from([(web.clone(), good.clone()), (cart.clone(), other)]);
@@ -192,7 +192,7 @@ mod tests {
             delays.push(start.elapsed().as_secs());
             assert_eq!(isolation.due(Instant::now()), [(cart.clone(), None), (web.clone(), Some(good.clone()))]);
             isolation.due(Instant::now()).into_iter().for_each(|(name, accepted)| {
-                isolation.reject(&table, &name, accepted, Instant::now());
+                isolation.reject(&table, &name, accepted.as_ref(), Instant::now());
             });
         }
         assert_eq!(delays, [10, 20, 40]);

@@ -76,7 +76,7 @@ impl Refusing for SimulatedMode {
 }
 
 /// nftables mode, whose kernel refuses endpoints. It applies all other changes itself.
-impl<K: Kernel + Send> Refusing for NftablesDataplane<K> {
+impl<K: Kernel> Refusing for NftablesDataplane<K> {
     fn sync(&mut self, table: &ServiceTable, changes: &Changes) -> Result<SyncReport, DataplaneError> {
         Dataplane::sync(self, table, changes)
     }
@@ -94,7 +94,7 @@ impl HostAddresses for NodeAddresses {
     }
 }
 
-fn refusing_kernel(refused: Refused) -> impl Kernel<Error = MemoryError> + Send {
+fn refusing_kernel(refused: Refused) -> impl Kernel<Error = MemoryError> {
     InterceptedKernel::new(MemoryKernel::new(), move |kernel: &mut MemoryKernel, transaction: &Transaction| {
         let refused = refused.lock().unwrap();
         let is_refused = |change: &&KernelChange| {
