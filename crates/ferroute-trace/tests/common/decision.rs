@@ -47,7 +47,10 @@ impl<'a> Decision<'a> {
         };
         // The node is permitted by its own address, although its packets may have a Service's.
         let by = port.own_address().filter(|_| self.traits.binds_service_addresses && origin == Node);
-        let is_permitted = forwarding.permitted_sources().iter().any(|net| net.contains(&by.unwrap_or(source)));
+        let is_permitted = forwarding
+            .permitted_sources(&forwarding.service.load_balancer_vips)
+            .iter()
+            .any(|net| net.contains(&by.unwrap_or(source)));
         let outcome = match forwarding.is_restricted(kind, key) && !is_permitted {
             true => forwarding.outcome_outside_source_ranges(kind, origin),
             false => match forwarding.outcome(kind, class) {
