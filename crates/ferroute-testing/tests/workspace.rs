@@ -65,6 +65,18 @@ fn crates_depend_only_on_crates_further_down_the_table() {
     assert_eq!(upwards, EXCEPTIONS);
 }
 
+#[test]
+fn modes_do_not_depend_on_kubernetes_objects() {
+    let crates = crates();
+    for mode in ["ferroute-iptables", "ferroute-nftables", "ferroute-ipvs", "ferroute-userspace", "ferroute-netlink"] {
+        let is_object = |(used, table): &&(String, String)| {
+            table == "dependencies" && ["ferroute-api", "ferroute-kube", "ferroute-source"].contains(&used.as_str())
+        };
+        let objects: Vec<_> = crates[mode].dependencies.iter().filter(is_object).collect();
+        assert!(objects.is_empty(), "{mode} depends on {objects:?}");
+    }
+}
+
 /// Returns the names of the threads that the code of these crates starts, without that of tests.
 fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
     if path.is_dir() {
