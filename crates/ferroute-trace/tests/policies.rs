@@ -2,6 +2,8 @@
 //! that they require, or is rejected or dropped where they require that. The planned rules do so, and the decision that
 //! planners and commands share says so.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 mod common;
 
 use std::{
