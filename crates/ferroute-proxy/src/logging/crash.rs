@@ -76,7 +76,7 @@ fn addresses_of(file: &str, maps: &str) -> Option<Range<usize>> {
     };
     let mut ranges = maps.lines().filter_map(range);
     let first = ranges.next()?;
-    Some(first.start..ranges.last().map_or(first.end, |last| last.end))
+    Some(first.start..ranges.next_back().map_or(first.end, |last| last.end))
 }
 
 #[cfg(test)]
