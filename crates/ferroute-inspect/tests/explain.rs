@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ferroute_config::{KubeProxyConfiguration, ModeName};
+use ferroute_config::KubeProxyConfiguration;
 use ferroute_core::{
     IpFamily, LocalTraffic, LocalTrafficDetector, Protocol,
     testing::{Cluster, arbitrary},
@@ -146,11 +146,6 @@ fn check(cluster: &Cluster, masquerade_all: bool, detector: &LocalTrafficDetecto
                         };
                         let is_in_ranges = judged.is_some_and(|source| ranges.iter().any(|net| net.contains(&source)));
                         let is_permitted = ranges.is_empty() || is_in_ranges;
-                        // The walker does not match virtual servers in packets whose real server is the host itself.
-                        let is_on_host = port.endpoints.iter().any(|it| host.addresses.contains(&it.address.ip()));
-                        if client == Client::Node && !is_permitted && is_on_host && name == ModeName::IPVS {
-                            continue;
-                        }
                         let answer = answer(frontend, client, is_permitted);
                         let outcomes = outcomes(&packet, ruleset.verdicts(&host, &packet));
                         prop_assert!(

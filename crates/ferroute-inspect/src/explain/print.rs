@@ -49,7 +49,7 @@ fn write_policies_into(out: &mut impl fmt::Write, policies: &Policies) -> fmt::R
     writeln!(out, "\npolicies")?;
     writeln!(out, "  internal traffic      {}", policies.internal_traffic)?;
     if let Some(policy) = policies.external_traffic {
-        writeln!(out, "  external traffic      {}", policy)?;
+        writeln!(out, "  external traffic      {policy}")?;
     }
     if let Some(affinity) = policies.affinity {
         writeln!(out, "  session affinity      by client address, for {} s", affinity.timeout_seconds)?;

@@ -203,7 +203,7 @@ impl FamilySync {
             (false, false) => Some(self.sync_changes(table, &allowed)?),
         };
         for (name, accepted) in self.isolation.due(tokio::time::Instant::now()) {
-            let retried = self.retry(table, &name, accepted)?;
+            let retried = self.retry(table, &name, accepted.as_ref())?;
             match &mut report {
                 Some(report) => report.add(retried),
                 None => report = Some(retried),
@@ -293,11 +293,11 @@ impl FamilySync {
         &mut self,
         table: &ServiceTable,
         name: &ServicePortName,
-        accepted: Option<ServicePortEntry>,
+        accepted: Option<&ServicePortEntry>,
     ) -> Result<SyncReport, DataplaneError> {
         let changes = Changes {
             services: [name.service.clone()].into(),
-            previous: [(name.clone(), accepted.clone())].into(),
+            previous: [(name.clone(), accepted.cloned())].into(),
             ..Changes::default()
         };
         let with_it = self.isolation.apply(table, Some(name));
@@ -307,12 +307,12 @@ impl FamilySync {
                     tracing::info!(family = %self.family, service_port = %name, "the kernel accepts the rules again");
                     self.isolation.accept(name);
                 } else {
-                    self.isolation.reject(table, name, accepted.as_ref(), tokio::time::Instant::now());
+                    self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
                 }
                 Ok(report)
             }
             Err(error @ DataplaneError::Rejected { .. }) => {
-                self.isolation.reject(table, name, accepted.as_ref(), tokio::time::Instant::now());
+                self.isolation.reject(table, name, accepted, tokio::time::Instant::now());
                 let mut report = self.dataplane.resync(&self.isolation.apply(table, None))?;
                 report.rejected.push(Rejection { service_port: name.clone(), error: error_chain(&error) });
                 Ok(report)
