@@ -1,8 +1,9 @@
 //! Explains how the proxy handles a Service: its frontends, its policies, and its endpoints with the reason why each is used
 //! or not.
 //!
-//! What happens to connections comes from [`forwarding`](ferroute_core::forwarding()), which the rules of all modes encode, and the
-//! reasons from the code that selects endpoints for it, [`ServiceTable::eligibility`]; nothing is decided a second time. [`explain`] is pure; [`explain_on_host`] adds the rules, counters and connections in the kernel.
+//! What happens to connections comes from [`forwarding`](ferroute_core::forwarding()), which is tested against the rules of all
+//! modes, and the reasons from the code that selects endpoints for it, [`ServiceTable::eligibility`]. [`explain`] is pure;
+//! [`explain_on_host`] adds the rules, counters and connections in the kernel.
 
 mod build;
 mod explanation;

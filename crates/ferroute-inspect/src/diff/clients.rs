@@ -118,11 +118,7 @@ impl<'a> Topology<'a> {
         let mut addresses = self.host.addresses.iter().copied().filter(|address| IpFamily::of(*address) == self.family);
         let primary = table.node.primary_address(self.family).filter(|address| self.host.owns(*address));
         let other = addresses.find(|address| Some(*address) != primary && !address.is_loopback());
-        let localhost = match self.family {
-            IpFamily::V4 => IpAddr::from(Ipv4Addr::LOCALHOST),
-            IpFamily::V6 => IpAddr::from(Ipv6Addr::LOCALHOST),
-        };
-        primary.into_iter().chain(other).chain([localhost]).collect()
+        primary.into_iter().chain(other).chain([self.family.localhost()]).collect()
     }
 
     pub(super) fn host(&self) -> &'a Host {

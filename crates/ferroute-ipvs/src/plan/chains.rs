@@ -1,9 +1,9 @@
 //! The iptables rules of the mode, in kube-proxy's order.
 
-use ferroute_core::{IpFamily, LocalTraffic, Protocol};
+use ferroute_core::Protocol;
 use ferroute_iptables::{
-    AddressType, ChainName, CtStates, InterfaceMatch, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense,
-    SetSide, TableName, Target, VirtualServerMatch,
+    AddressType, ChainName, CtStates, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense, SetSide, TableName,
+    Target, VirtualServerMatch,
     plan::{
         ChainGroup,
         chains::{FORWARD, MARK_MASQ, POSTROUTING, PROXY_FIREWALL, SERVICES},
@@ -90,18 +90,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
             // A connection of the node to a virtual server has its address, which the dummy device has, as the source.
             return Some(self.commented(kind, FROM_AND_TO)?.then(Target::Jump(MARK_MASQ)));
         };
-        let rule = self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ));
-        match local {
-            // `iptables-nft` rejects a rule for sources outside of every network; there are no such packets.
-            LocalTraffic::Source(net) if net.prefix_len() == 0 => None,
-            LocalTraffic::Source(net) => Some(rule.source_not(*net)),
-            LocalTraffic::Interface(name) => {
-                Some(rule.in_interface(Sense::Not(InterfaceMatch::Name(name.as_str().into()))))
-            }
-            LocalTraffic::InterfacePrefix(prefix) => {
-                Some(rule.in_interface(Sense::Not(InterfaceMatch::Prefix(prefix.as_str().into()))))
-            }
-        }
+        self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ)).local_pods(Sense::Not(local))
     }
 
     /// nat `KUBE-POSTROUTING`: masquerades marked packets, and those of a pod to itself.
@@ -176,10 +165,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         let served = [LoadBalancer, ClusterIp, ExternalIp, ExternalIpLocal].map(|kind| self.in_set(kind, TO));
         let served = served.into_iter().chain([self.in_set(HealthCheckNodePort, TO_PORT)]);
         let mut rules: Vec<Rule> = served.map(|rule| rule.then(Target::Return)).collect();
-        let reject = match self.context.family {
-            IpFamily::V4 => RejectWith::IcmpPortUnreachable,
-            IpFamily::V6 => RejectWith::Icmp6PortUnreachable,
-        };
+        let reject = RejectWith::port_unreachable(self.context.family);
         let new = Rule::new().and(Match::Conntrack(Sense::Is(CtStates::NEW)));
         rules.push(new.in_set(IpvsIps.name(self.context.family), TO_PORT).then(Target::Reject(reject)));
         rules

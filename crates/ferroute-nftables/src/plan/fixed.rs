@@ -1,12 +1,8 @@
 //! The chains that exist without any Service.
 
-use std::{
-    net::{Ipv4Addr, Ipv6Addr},
-    time::Duration,
-};
+use std::time::Duration;
 
 use ferroute_core::{IpFamily, NodePortMatch};
-use ipnet::IpNet;
 
 use super::{
     Context, FLOWTABLE, MapName, SetId,
@@ -121,7 +117,7 @@ fn serves_node_ports(context: &Context) -> Vec<Statement> {
     match &context.node_ports {
         NodePortMatch::Addresses(_) => vec![in_set(&[Field::Daddr], SetId::NodePortAddresses, true)],
         NodePortMatch::AnyLocal => {
-            let loopback = Match::Daddr { net: loopback(context.family), eq: false };
+            let loopback = Match::Daddr { net: context.family.loopback(), eq: false };
             let not_loopback = (!context.localhost_node_ports).then_some(loopback);
             [Match::FibDaddrLocal].into_iter().chain(not_loopback).map(Statement::from).collect()
         }
@@ -212,7 +208,7 @@ fn to_slot(sets: impl Iterator<Item = SetId>, timeout: impl Fn(SetId) -> Option<
 /// neighbouring hosts access to everything that listens on localhost (CVE-2020-8558). Only new connections are dropped,
 /// because replies to the node's own requests can have a localhost destination, too.
 fn protect_localhost(family: IpFamily) -> Rule {
-    let net = loopback(family);
+    let net = family.loopback();
     let (to, from_elsewhere) = (Match::Daddr { net, eq: true }, Match::Saddr { net, eq: false });
     Rule::new([Match::CtStateNew.into(), to.into(), from_elsewhere.into(), Verdict::Drop.into()])
         .comment("localhost is not for others")
@@ -225,13 +221,6 @@ fn clear_priority() -> Vec<Statement> {
 
 fn in_set(key: &[Field], set: SetId, eq: bool) -> Statement {
     Match::InSet { key: key.to_vec(), set: set.name(), eq }.into()
-}
-
-fn loopback(family: IpFamily) -> IpNet {
-    match family {
-        IpFamily::V4 => IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
-        IpFamily::V6 => IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128),
-    }
 }
 
 const PRIORITY: &str = "it has carried class:list";
