@@ -109,16 +109,8 @@ pub fn forwarding<'a>(
     settings: &FamilySettings,
     traits: &'static ModeTraits,
 ) -> PortForwarding<'a> {
-    let service = &*entry.service;
-    PortForwarding {
-        service,
-        protocol: name.protocol,
-        endpoints: table.endpoint_sets(entry),
-        internal: Routes::internal(service, settings, traits),
-        external: Routes::external(service, settings, traits),
-        node_ip: settings.node_ip,
-        traits,
-    }
+    let forwarding = PortForwarding::without_endpoints(&entry.service, name.protocol, settings, traits);
+    PortForwarding { endpoints: table.endpoint_sets(entry), ..forwarding }
 }
 
 impl Client {
@@ -127,13 +119,13 @@ impl Client {
 }
 
 impl Routes {
-    /// Returns the routes of cluster IPs. They do not depend on endpoints.
+    /// Returns the routes of cluster IPs of Services with this internal policy. They do not depend on endpoints.
     ///
     /// Endpoints may have no route to clients outside of the cluster, so their connections are masqueraded where pods can be
     /// recognised.
-    pub fn internal(service: &ServicePort, settings: &FamilySettings, traits: &ModeTraits) -> Self {
+    pub fn internal(policy: TrafficPolicy, settings: &FamilySettings, traits: &ModeTraits) -> Self {
         let route = |is_masqueraded| Route {
-            list: service.internal_policy,
+            list: policy,
             source: match is_masqueraded || traits.sources == Sources::Node {
                 true => SourceAddress::Node,
                 false => SourceAddress::Kept,
@@ -147,16 +139,17 @@ impl Routes {
         }
     }
 
-    /// Returns the routes of external IPs, load balancer IPs and node ports. They do not depend on endpoints.
+    /// Returns the routes of external IPs, load balancer IPs and node ports of Services with this external policy. They do not
+    /// depend on endpoints.
     ///
     /// Policy Local preserves the client's address. It does not apply to pods and to the node itself: their connections are
     /// treated as if they left the cluster and came back through a load balancer, which could send them to any node. Otherwise
     /// connections are masqueraded, because the replies have to return through this node.
-    pub fn external(service: &ServicePort, settings: &FamilySettings, traits: &ModeTraits) -> Self {
+    pub fn external(policy: TrafficPolicy, settings: &FamilySettings, traits: &ModeTraits) -> Self {
         use SourceAddress::{Kept, Node};
         let route = |list, source| Route { list, source: if traits.sources == Sources::Node { Node } else { source } };
         let all = |route| Self { pod: route, node: route, outside: route };
-        if service.external_policy == TrafficPolicy::Cluster {
+        if policy == TrafficPolicy::Cluster {
             return all(route(TrafficPolicy::Cluster, Node));
         }
         let outside = route(TrafficPolicy::Local, Kept);
@@ -177,7 +170,25 @@ impl Routes {
     }
 }
 
-impl PortForwarding<'_> {
+impl<'a> PortForwarding<'a> {
+    /// Returns the part that depends on the Service alone, as if it had no endpoints: routes and source ranges.
+    pub fn without_endpoints(
+        service: &'a ServicePort,
+        protocol: Protocol,
+        settings: &FamilySettings,
+        traits: &'static ModeTraits,
+    ) -> Self {
+        Self {
+            service,
+            protocol,
+            endpoints: EndpointSets::default(),
+            internal: Routes::internal(service.internal_policy, settings, traits),
+            external: Routes::external(service.external_policy, settings, traits),
+            node_ip: settings.node_ip,
+            traits,
+        }
+    }
+
     /// Returns the endpoints of a policy, in the order of [`ServicePortEntry::endpoints`].
     ///
     /// # Errors
@@ -259,6 +270,10 @@ impl PortForwarding<'_> {
 
     /// Reports whether only clients in [`PortForwarding::permitted_sources`] may use a frontend of [`ServicePort::frontends`].
     pub fn is_restricted(&self, kind: FrontendKind, frontend: Frontend) -> bool {
+        // Most Services have no source ranges, and some have thousands of addresses.
+        if self.service.load_balancer_source_ranges.is_empty() {
+            return false;
+        }
         let is_in = |addresses: &[IpAddr]| frontend.address.is_some_and(|address| addresses.contains(&address));
         let kind = match self.traits.source_ranges_on_external_ips {
             true if is_in(&self.service.load_balancer_vips) => FrontendKind::LoadBalancer,

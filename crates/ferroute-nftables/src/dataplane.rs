@@ -286,7 +286,7 @@ impl Applied {
         let chains = self.planner.chains();
         let unused = self.planner.unused_chains().len();
         let flowtable = self.planner.flowtable();
-        let family = self.planner.context().family;
+        let family = self.planner.context().settings.family;
         listing.chains.len() == chains.len() + unused
             && listing.sets.len() == self.planner.sets().len()
             && listing.flowtables.iter().map(|listed| &listed.name).eq(flowtable.iter().map(|own| &own.name))

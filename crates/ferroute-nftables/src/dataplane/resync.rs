@@ -301,7 +301,7 @@ impl Contents {
             self.listing.chains.iter().map(|chain| (&chain.name, chain)).collect();
         let missing = planned.iter().filter(|chain| !listed.contains_key(&chain.chain.name));
         transaction.changes.extend(missing.map(|chain| Change::AddChain(chain.chain.clone())));
-        let family = planner.context().family;
+        let family = planner.context().settings.family;
         for chain in &planned {
             let name = &chain.chain.name;
             if !listed.get(name).is_some_and(|listed| has_rules(listed, chain, family)) {

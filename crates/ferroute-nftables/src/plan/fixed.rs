@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferroute_core::{IpFamily, NodePortMatch};
+use ferroute_core::{IpFamily, ModeTraits, NodePortMatch, Routes, SourceAddress, TrafficPolicy};
 
 use super::{
     Context, FLOWTABLE, MapName, SetId,
@@ -23,7 +23,7 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
         Chain::new(SERVICES).comment("the choice of an endpoint").rules(services(context)),
         Chain::new(SOURCE_RANGES)
             .comment("the priority is the list of a load balancer with source ranges")
-            .rules(source_ranges(context.family, sets)),
+            .rules(source_ranges(context.settings.family, sets)),
         Chain::new(FIREWALL)
             .comment("source ranges of load balancers")
             .rules([Rule::new([restricted(), Verdict::Goto(SOURCE_RANGES).into()])]),
@@ -68,15 +68,15 @@ fn base_chains(context: &Context) -> Vec<ChainWithRules> {
     let jump = |chain: Name| Rule::new([Verdict::Jump(chain).into()]);
     let clear_first = || Rule::new([vec![Match::CtStateNew.into()], clear_priority()].concat()).comment(PRIORITY);
     // The kernel itself sets the priority of IPv4 packets that it forwards, to that of their type of service.
-    let clear_forwarded = (context.family == IpFamily::V6).then(clear_first);
+    let clear_forwarded = (context.settings.family == IpFamily::V6).then(clear_first);
     let established = context.flowtable_packets.map(established);
     let forwarded: Vec<Rule> = clear_forwarded.into_iter().chain([new(CLUSTER_IPS)]).chain(established).collect();
     let mut chains = vec![
         base("nat-prerouting", Nat, Hook::Prerouting, DNAT, [jump(SERVICES)]),
         base("nat-output", Nat, Hook::Output, DNAT, [jump(SERVICES)]),
     ];
-    if context.localhost_node_ports {
-        chains.push(base("filter-input", Filter, Hook::Input, FILTER, [protect_localhost(context.family)]));
+    if context.settings.localhost_node_ports {
+        chains.push(base("filter-input", Filter, Hook::Input, FILTER, [protect_localhost(context.settings.family)]));
     }
     chains.extend([
         base("filter-forward", Filter, Hook::Forward, FILTER, forwarded),
@@ -97,15 +97,19 @@ fn new(chain: Name) -> Rule {
 
 fn services(context: &Context) -> Vec<Rule> {
     let cluster_ip = || in_set(&[Field::Daddr], SetId::ClusterIps, true);
-    let masquerade = Statement::MetaMarkOr(context.masquerade_mark);
-    let masqueraded = if context.masquerade_all {
-        Some(Rule::new([cluster_ip(), masquerade]).comment("masquerade all"))
-    } else {
-        let not_from_pods = context.match_local_pods(false);
-        not_from_pods.map(|not_from_pods| {
+    let masquerade = Statement::MetaMarkOr(context.settings.masquerade_mark);
+    // The source address does not depend on the policy.
+    let Routes { pod, outside, .. } =
+        Routes::internal(TrafficPolicy::Cluster, &context.settings, &ModeTraits::NFTABLES);
+    let masqueraded = match (pod.source, outside.source) {
+        (_, SourceAddress::Kept) => None,
+        (SourceAddress::Kept, SourceAddress::Node) => context.match_local_pods(false).map(|not_from_pods| {
             Rule::new([not_from_pods.into(), cluster_ip(), masquerade])
                 .comment("endpoints may not know the way to others than pods")
-        })
+        }),
+        (SourceAddress::Node, SourceAddress::Node) => {
+            Some(Rule::new([cluster_ip(), masquerade]).comment("masquerade all"))
+        }
     };
     let frontends = Rule::new(dispatch_frontend(&FRONTEND, MapName::SERVICES));
     let node_ports = [serves_node_ports(context), dispatch_frontend(&NODE_PORT, MapName::NODE_PORTS)].concat();
@@ -114,11 +118,11 @@ fn services(context: &Context) -> Vec<Rule> {
 
 /// Returns the conditions for packets to addresses that serve node ports.
 fn serves_node_ports(context: &Context) -> Vec<Statement> {
-    match &context.node_ports {
+    match &context.settings.node_ports {
         NodePortMatch::Addresses(_) => vec![in_set(&[Field::Daddr], SetId::NodePortAddresses, true)],
         NodePortMatch::AnyLocal => {
-            let loopback = Match::Daddr { net: context.family.loopback(), eq: false };
-            let not_loopback = (!context.localhost_node_ports).then_some(loopback);
+            let loopback = Match::Daddr { net: context.settings.family.loopback(), eq: false };
+            let not_loopback = (!context.settings.localhost_node_ports).then_some(loopback);
             [Match::FibDaddrLocal].into_iter().chain(not_loopback).map(Statement::from).collect()
         }
     }
@@ -150,7 +154,7 @@ fn cluster_ips(context: &Context) -> Vec<Rule> {
 }
 
 fn masquerading(context: &Context) -> Vec<Rule> {
-    let mark = context.masquerade_mark;
+    let mark = context.settings.masquerade_mark;
     let hairpin = [Field::Saddr, Field::Daddr, Field::L4proto, Field::Dport];
     vec![
         Rule::new([Match::MetaMark(mark).into(), Statement::MetaMarkXor(mark), Statement::MASQUERADE]),

@@ -1,7 +1,7 @@
-use ferroute_core::Protocol;
+use ferroute_core::{ModeTraits, Outcome, Protocol, Route, Routes, SourceAddress, TrafficPolicy};
 
 use super::{
-    Context, List, MapName,
+    Context, MapName,
     capacity::Capacity,
     frontend::{FRONTEND, PROTOCOLS},
     list::{CLASS_SHIFT, LIST, LOCAL, NUMBER},
@@ -24,9 +24,18 @@ pub(crate) enum Selection {
     Pick,
     /// Masquerading.
     External,
-    /// For pods no masquerading; for the node itself masquerading; other clients go to this node's endpoints, without
-    /// masquerading.
+    /// As in the routes of external policy Local: for pods and the node itself the list that is requested, for other clients
+    /// that of this node's endpoints.
     ExternalLocal,
+}
+
+/// What is done with the traffic of an empty list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It is rejected.
+    Reject,
+    /// It is dropped.
+    Drop,
 }
 
 /// What is done with the traffic of a list now: the upper 12 bits of a class id.
@@ -34,13 +43,42 @@ pub(crate) enum Selection {
 pub(crate) enum Class {
     /// It goes to one of this many endpoints.
     Forward(Kind, Capacity),
-    /// There are no endpoints anywhere: it is rejected.
+    /// It is rejected.
     Reject,
-    /// The traffic policy is Local, and only other nodes have endpoints: it is dropped.
+    /// It is dropped.
     Drop,
 }
 
+impl Refused {
+    /// Returns what is done with the traffic that has this outcome while its list is empty.
+    pub(super) fn new(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Drop(_) => Self::Drop,
+            // The mode has a rule for every client, and connections are forwarded to lists that are not empty.
+            Outcome::Reject(_) | Outcome::NotOurs | Outcome::Forward(_) => Self::Reject,
+        }
+    }
+}
+
+impl From<Refused> for Class {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Reject => Self::Reject,
+            Refused::Drop => Self::Drop,
+        }
+    }
+}
+
 impl Selection {
+    /// Returns the selection for the routes of external traffic.
+    pub(super) fn new(routes: &Routes) -> Self {
+        match routes.outside.source {
+            _ if routes.outside != routes.node => Self::ExternalLocal,
+            SourceAddress::Node => Self::External,
+            SourceAddress::Kept => Self::Pick,
+        }
+    }
+
     /// Returns the name of its chains.
     fn name(self) -> &'static str {
         match self {
@@ -162,7 +200,7 @@ impl Class {
         Some(match kind.selection {
             Selection::Pick => chain.rules(pick(kind.sticky, capacity)),
             Selection::External => {
-                chain.rules([Rule::new([Statement::MetaMarkOr(context.masquerade_mark), goto_pick()])])
+                chain.rules([Rule::new([Statement::MetaMarkOr(context.settings.masquerade_mark), goto_pick()])])
             }
             Selection::ExternalLocal => chain.rules(external_local(kind, &goto_pick, context)),
         })
@@ -212,11 +250,18 @@ fn send_by_slot(count: u32) -> Rule {
 }
 
 fn external_local(kind: Kind, goto_pick: &dyn Fn() -> Statement, context: &Context) -> Vec<Rule> {
+    let Routes { pod, node, outside } =
+        Routes::external(TrafficPolicy::Local, &context.settings, &ModeTraits::NFTABLES);
+    let mark = Statement::MetaMarkOr(context.settings.masquerade_mark);
+    let requested = |clients: Match, route: Route| {
+        let mark = (route.source == SourceAddress::Node).then(|| mark.clone());
+        Rule::new([clients.into()].into_iter().chain(mark).chain([goto_pick()]).collect::<Vec<_>>())
+    };
     let pods = context
         .match_local_pods(true)
-        .map(|pods| Rule::new([pods.into(), goto_pick()]).comment("pods are served as by a load balancer"));
-    let node = Rule::new([Match::FibSaddrLocal.into(), Statement::MetaMarkOr(context.masquerade_mark), goto_pick()])
-        .comment("so is the node itself");
+        .filter(|_| pod != outside)
+        .map(|pods| requested(pods, pod).comment("pods are served as by a load balancer"));
+    let node = requested(Match::FibSaddrLocal, node).comment("so is the node itself");
     let pick = Kind { selection: Selection::Pick, ..kind };
     let this_node = Statement::MetaPriorityBits { mask: NUMBER, bits: pick.request(LOCAL) };
     let local = Rule::new([vec![this_node], dispatch(MapName::LOCAL_DISPATCH).to_vec()].concat())
@@ -242,13 +287,6 @@ pub(super) fn dispatch_frontend(key: &[Field], map: Name) -> Vec<Statement> {
 /// Returns the statement that looks up whether source ranges apply to a frontend.
 pub(super) fn restricted() -> Statement {
     Statement::MetaPriorityMap { key: FRONTEND.to_vec(), map: MapName::RESTRICTED }
-}
-
-impl List {
-    /// Returns the class of the empty list if some node has endpoints, or not.
-    pub(crate) fn empty_class(self, has_any_endpoints: bool) -> Class {
-        if has_any_endpoints && self == Self::Local { Class::Drop } else { Class::Reject }
-    }
 }
 
 /// The chain that rejects.

@@ -11,6 +11,8 @@
 
 use std::collections::HashSet;
 
+use ferroute_core::TrafficPolicy;
+
 use crate::model::ClassId;
 
 /// One of the two lists of a service port's endpoints.
@@ -38,6 +40,23 @@ pub(super) struct ListNumbers {
 impl List {
     /// Both lists.
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
+
+    /// Returns the traffic policy whose endpoints the list has.
+    pub(super) fn policy(self) -> TrafficPolicy {
+        match self {
+            Self::Cluster => TrafficPolicy::Cluster,
+            Self::Local => TrafficPolicy::Local,
+        }
+    }
+}
+
+impl From<TrafficPolicy> for List {
+    fn from(policy: TrafficPolicy) -> Self {
+        match policy {
+            TrafficPolicy::Cluster => Self::Cluster,
+            TrafficPolicy::Local => Self::Local,
+        }
+    }
 }
 
 impl ListNumber {

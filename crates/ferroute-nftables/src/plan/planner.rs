@@ -3,7 +3,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{NodePortMatch, ServicePort, ServicePortName, ServiceTable};
+use ferroute_core::{ModeTraits, NodePortMatch, ServicePort, ServicePortName, ServiceTable, forwarding};
 
 use super::{
     Context, FLOWTABLE, Frontend, ListNumber, SetId, TABLE,
@@ -196,7 +196,7 @@ impl Planner {
     /// Takes back the updates of a transaction that was not committed.
     pub(crate) fn roll_back(&mut self, updates: Vec<Undo>, written: Written) {
         // The table is as it was before.
-        let mut unwritten = Transaction::new(TableId { family: self.context.family, name: TABLE });
+        let mut unwritten = Transaction::new(TableId { family: self.context.settings.family, name: TABLE });
         for Undo { name, old, losers } in updates.into_iter().rev() {
             let losers = losers.into_iter().map(|(name, old)| (name, Some(old)));
             for (name, old) in losers.rev().chain([(name, old)]) {
@@ -248,6 +248,7 @@ impl Planner {
 
     fn plan(&mut self, name: &ServicePortName, old: Option<&PortPlan>, table: &ServiceTable) -> Option<Box<PortPlan>> {
         let entry = table.entries.get(name)?;
+        let forwarding = forwarding(table, name, entry, &self.context.settings, &ModeTraits::NFTABLES);
         let exposure = Exposure::new(name, &entry.service, &self.context, old.map(|old| &old.exposure));
         let number = match old {
             Some(old) => old.number,
@@ -257,7 +258,7 @@ impl Planner {
             }
         };
         let protocol = name.protocol;
-        let mut plan = PortPlan::new(number, exposure, entry, table, |list| match old {
+        let mut plan = PortPlan::new(number, exposure, self.context.settings.family, &forwarding, |list| match old {
             Some(old) => old.list(list).iter().map(Some).collect(),
             None => self.existing.endpoints_of(number.list(list), protocol),
         });
@@ -430,7 +431,7 @@ fn change(old: Option<FrontendView<'_>>, new: Option<FrontendView<'_>>, transact
 }
 
 fn node_port_addresses(context: &Context) -> impl Iterator<Item = SetElement> {
-    let addresses = match &context.node_ports {
+    let addresses = match &context.settings.node_ports {
         NodePortMatch::AnyLocal => &[][..],
         NodePortMatch::Addresses(addresses) => addresses,
     };

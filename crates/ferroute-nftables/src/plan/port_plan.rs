@@ -6,7 +6,8 @@ use std::{
 
 use arrayvec::ArrayVec;
 use ferroute_core::{
-    Endpoint, FrontendKind, Protocol, ServicePort, ServicePortEntry, ServicePortName, ServiceTable, limits,
+    Client, Endpoint, FrontendKind, IpFamily, ModeTraits, PortForwarding, Protocol, ServicePort, ServicePortName,
+    limits,
 };
 use ipnet::IpNet;
 
@@ -14,7 +15,7 @@ use super::{
     Context, Frontend, List, ListNumber,
     capacity::Capacity,
     existing::Positions,
-    kind::{Class, Kind, Selection},
+    kind::{Class, Kind, Refused, Selection},
     slots::Slots,
     socket_list::{SocketList, arrange},
 };
@@ -31,8 +32,8 @@ pub(super) struct PortPlan {
     cluster: SocketList,
     /// What most service ports do not have.
     extra: Option<Box<Extra>>,
-    /// Whether any node has endpoints.
-    pub(super) has_any_endpoints: bool,
+    /// What is done with the traffic of each list, in the order of [`List::ALL`], while it is empty.
+    refused: [Refused; 2],
 }
 
 /// The part of a plan that most service ports do not have. It is separate, because a large cluster has many.
@@ -63,7 +64,7 @@ pub(super) struct Exposure {
 /// The source ranges of restricted frontends.
 #[derive(Debug)]
 struct SourceRanges {
-    /// [`Context::node_ip`], on which they depend.
+    /// The node's address, on which they depend.
     node_ip: Option<IpAddr>,
     /// The aggregated ranges.
     nets: Box<[IpNet]>,
@@ -94,29 +95,25 @@ impl PortPlan {
     pub(super) fn new(
         number: ListNumber,
         exposure: Arc<Exposure>,
-        entry: &ServicePortEntry,
-        table: &ServiceTable,
+        family: IpFamily,
+        forwarding: &PortForwarding<'_>,
         old: impl Fn(List) -> Positions<SocketAddr>,
     ) -> Self {
-        let service = &entry.service;
-        let sets = table.endpoint_sets(entry);
         // The tracker keeps them; tables may also come from elsewhere.
-        let max_endpoints = limits::max_endpoints(service.affinity.is_some(), 1);
-        let list = |list, endpoints: &[Endpoint]| {
-            let desired: Vec<SocketAddr> = endpoints.iter().take(max_endpoints).map(|e| e.socket()).collect();
-            SocketList::new(table.family, arrange(&old(list), &desired).into_iter())
+        let max_endpoints = limits::max_endpoints(forwarding.service.affinity.is_some(), 1);
+        let list = |list: List| {
+            let endpoints = forwarding.list(list.policy()).unwrap_or_default().iter().take(max_endpoints);
+            let desired: Vec<SocketAddr> = endpoints.map(Endpoint::socket).collect();
+            SocketList::new(family, arrange(&old(list), &desired).into_iter())
         };
-        let on_node = sets.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
-        let extra = Extra {
-            local: list(List::Local, &sets.local),
-            on_node: SocketList::new(table.family, on_node),
-            slots: None,
-        };
+        let on_node =
+            forwarding.endpoints.reachable.iter().filter(|endpoint| endpoint.local).map(|endpoint| endpoint.socket());
+        let extra = Extra { local: list(List::Local), on_node: SocketList::new(family, on_node), slots: None };
         Self {
             number,
-            cluster: list(List::Cluster, &sets.cluster),
+            cluster: list(List::Cluster),
             extra: (extra != Extra::default()).then(|| Box::new(extra)),
-            has_any_endpoints: sets.has_any_endpoints,
+            refused: List::ALL.map(|list| refused(forwarding, list)),
             exposure,
         }
     }
@@ -163,7 +160,7 @@ impl PortPlan {
     /// Returns what is done with the traffic of a request now.
     pub(super) fn class(&self, request: Request) -> Class {
         match self.list(request.list).len() {
-            0 => request.list.empty_class(self.has_any_endpoints),
+            0 => self.refused[request.list as usize].into(),
             endpoints => Class::Forward(self.kind(request), Capacity::fitting(endpoints)),
         }
     }
@@ -194,25 +191,25 @@ impl Exposure {
     ) -> Arc<Self> {
         let is_same = |old: &&Arc<Self>| {
             (Arc::ptr_eq(&old.service, service) || old.service == *service)
-                && old.source_ranges.as_ref().is_none_or(|ranges| ranges.node_ip == context.node_ip)
+                && old.source_ranges.as_ref().is_none_or(|ranges| ranges.node_ip == context.settings.node_ip)
         };
         if let Some(old) = old.filter(is_same) {
             return Arc::clone(old);
         }
-        let frontends = frontends(name, service, context);
+        let forwarding =
+            PortForwarding::without_endpoints(service, name.protocol, &context.settings, &ModeTraits::NFTABLES);
+        let frontends = frontends(&forwarding, context);
         let mut requests: Vec<Request> = frontends.iter().map(|plan| plan.request).collect();
+        if requests.iter().any(|request| request.selection == Selection::ExternalLocal) {
+            requests.push(Request { selection: Selection::Pick, list: forwarding.external.outside.list.into() });
+        }
         requests.sort_unstable();
         requests.dedup();
-        if requests.iter().any(|request| request.selection == Selection::ExternalLocal) {
-            requests.push(Request { selection: Selection::Pick, list: List::Local });
-            requests.sort_unstable();
-            requests.dedup();
-        }
         Arc::new(Self {
             service: Arc::clone(service),
             frontends,
             requests: requests.into_iter().collect(),
-            source_ranges: SourceRanges::new(service, context).map(Box::new),
+            source_ranges: SourceRanges::new(&forwarding, context).map(Box::new),
         })
     }
 
@@ -241,46 +238,47 @@ impl PartialEq for Exposure {
 
 impl Eq for Exposure {}
 
+/// Returns what is done with the traffic of a list while it is empty. That is the same for all clients whose route it is.
+fn refused(forwarding: &PortForwarding<'_>, list: List) -> Refused {
+    let routes = [FrontendKind::ClusterIp, FrontendKind::NodePort].into_iter();
+    let mut routes = routes.flat_map(|kind| Client::ALL.map(|client| (kind, client)));
+    let uses = |&(kind, client): &(FrontendKind, Client)| forwarding.routes(kind).of(client).list == list.policy();
+    let outcome = routes.find(uses).map(|(kind, client)| forwarding.outcome(kind, client));
+    outcome.map_or(Refused::Reject, Refused::new)
+}
+
 /// Returns all frontends, sorted. If two kinds have the same address, the first kind wins, as in kube-proxy.
-fn frontends(name: &ServicePortName, service: &ServicePort, context: &Context) -> Box<[FrontendPlan]> {
-    let has_source_ranges = !service.load_balancer_source_ranges.is_empty();
-    let (internal, external) = requests(service);
+fn frontends(forwarding: &PortForwarding<'_>, context: &Context) -> Box<[FrontendPlan]> {
+    let PortForwarding { service, protocol, internal, external, .. } = forwarding;
+    // Which connections to cluster IPs are masqueraded is decided by one rule for all of them.
+    let internal = Request { selection: Selection::Pick, list: internal.node.list.into() };
+    let external = Request { selection: Selection::new(external), list: external.node.list.into() };
     // The proxy deletes entries of UDP flows to endpoints that are gone, but the kernel refuses that while they are in a
     // flowtable.
-    let may_skip_hooks = context.flowtable_packets.is_some() && name.protocol == Protocol::Tcp;
+    let may_skip_hooks = context.flowtable_packets.is_some() && *protocol == Protocol::Tcp;
     let mut plans: BTreeMap<Frontend, FrontendPlan> = BTreeMap::new();
-    for (kind, frontend) in service.frontends(name.protocol) {
+    for (kind, frontend) in service.frontends(*protocol) {
         let request = if kind == FrontendKind::ClusterIp { internal } else { external };
-        let restricted = has_source_ranges && kind == FrontendKind::LoadBalancer;
-        let plan = plans.entry(frontend).or_insert(FrontendPlan { frontend, request, restricted, may_skip_hooks });
-        plan.restricted |= restricted;
+        plans.entry(frontend).or_insert_with(|| FrontendPlan {
+            frontend,
+            request,
+            restricted: forwarding.is_restricted(kind, frontend),
+            may_skip_hooks,
+        });
     }
     plans.into_values().collect()
 }
 
-/// Returns the requests of internal and external traffic.
-fn requests(service: &ServicePort) -> (Request, Request) {
-    let internal = if service.internal_local() { List::Local } else { List::Cluster };
-    let external = if service.external_local() { Selection::ExternalLocal } else { Selection::External };
-    (Request { selection: Selection::Pick, list: internal }, Request { selection: external, list: List::Cluster })
-}
-
 impl SourceRanges {
-    /// Returns the source ranges of a service port; `None` if it has none.
-    ///
-    /// As in kube-proxy, the load balancer's own addresses are allowed if the node's is: where they are assigned to the
-    /// node, its own packets have them as source.
-    fn new(service: &ServicePort, context: &Context) -> Option<Self> {
-        let mut nets = service.load_balancer_source_ranges.clone();
-        if nets.is_empty() || service.load_balancer_vips.is_empty() {
+    /// Returns the sources that may use restricted frontends; `None` if there are no such frontends.
+    fn new(forwarding: &PortForwarding<'_>, context: &Context) -> Option<Self> {
+        let addresses = &forwarding.service.load_balancer_vips;
+        if !forwarding.has_source_ranges(FrontendKind::LoadBalancer) || addresses.is_empty() {
             return None;
         }
-        if context.node_ip.is_some_and(|ip| nets.iter().any(|net| net.contains(&ip))) {
-            nets.extend(service.load_balancer_vips.iter().copied().map(IpNet::from));
-        }
-        let nets: Box<[IpNet]> = IpNet::aggregate(&nets).into();
+        let nets: Box<[IpNet]> = IpNet::aggregate(&forwarding.permitted_sources(addresses)).into();
         let prefix_lengths: BTreeSet<u8> = nets.iter().map(IpNet::prefix_len).collect();
-        Some(Self { node_ip: context.node_ip, nets, prefix_lengths: prefix_lengths.into_iter().collect() })
+        Some(Self { node_ip: context.settings.node_ip, nets, prefix_lengths: prefix_lengths.into_iter().collect() })
     }
 }
 

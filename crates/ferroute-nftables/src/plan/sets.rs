@@ -139,7 +139,7 @@ impl SetId {
 
     /// Returns the declaration.
     pub(crate) fn declaration(self, context: &Context) -> Set {
-        let address = DataType::address(context.family);
+        let address = DataType::address(context.settings.family);
         let frontend = [address, DataType::InetProto, DataType::InetService];
         let set = |key: &[DataType]| Set::new(self.name(), key);
         match self {
