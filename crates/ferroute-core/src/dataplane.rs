@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Changes, Progress, RulesDigest, ServicePortName, ServiceTable};
+use crate::{Changes, Frontend, Progress, RulesDigest, ServicePortName, ServiceTable};
 
 /// A failure of a [`Dataplane`] to read or write its rules.
 ///
@@ -73,6 +73,9 @@ pub struct SyncReport {
     pub unsupported: BTreeSet<ServicePortName>,
     /// Number of unused objects that the kernel refused to delete. They are harmless; deletion is retried.
     pub refused_removals: usize,
+    /// UDP frontends in the kernel's rules before a full sync, of any proxy; empty after others. Connection tracking keeps the
+    /// flows to those of them that no service port has, until their entries are deleted.
+    pub udp_frontends_before: BTreeSet<Frontend>,
     /// Time spent in the kernel, or in the programs that write rules to it.
     pub kernel_time: Duration,
 }
@@ -90,6 +93,7 @@ impl SyncReport {
             unserved,
             mut unsupported,
             refused_removals,
+            mut udp_frontends_before,
             kernel_time,
         } = later;
         self.full |= full;
@@ -99,6 +103,7 @@ impl SyncReport {
         self.kernel_time += kernel_time;
         self.rejected.append(&mut rejected);
         self.unsupported.append(&mut unsupported);
+        self.udp_frontends_before.append(&mut udp_frontends_before);
         (self.total, self.tables, self.unserved) = (total, tables, unserved);
     }
 }

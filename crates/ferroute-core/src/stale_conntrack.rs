@@ -29,6 +29,9 @@ struct Backends {
     /// The endpoints before the change. Used only if `valid` is `None`: other flows to the same address are then not
     /// Ferroute's.
     previous: HashSet<SocketAddr>,
+    /// Rules that are gone now led to the frontend, to unknown endpoints. Used as `previous`: every flow that is translated is
+    /// stale. If rules of another program translate it, they do so again for its next packet.
+    had_rules: bool,
 }
 
 impl StaleConntrackEntries {
@@ -62,6 +65,24 @@ impl StaleConntrackEntries {
         stale
     }
 
+    /// Adds those of `frontends` that no service port of `table` has. Rules for them were in the kernel before; a Service may
+    /// be deleted while no proxy runs.
+    pub fn add_removed<'a>(&mut self, table: &ServiceTable, frontends: impl IntoIterator<Item = &'a Frontend>) {
+        let mut removed: HashSet<Frontend> =
+            frontends.into_iter().filter(|frontend| frontend.protocol == Protocol::Udp).copied().collect();
+        if removed.is_empty() {
+            return;
+        }
+        for entry in udp_entries(table) {
+            for (_, frontend) in entry.service.frontends(Protocol::Udp) {
+                removed.remove(&frontend);
+            }
+        }
+        for frontend in removed {
+            self.frontends.entry(frontend).or_default().had_rules = true;
+        }
+    }
+
     /// Adds the frontends of a later change. For frontends in both, the valid endpoints are those of the later one and
     /// the previous endpoints those of both.
     pub fn merge(&mut self, later: Self) {
@@ -88,7 +109,7 @@ impl StaleConntrackEntries {
         let mut frontend =
             Frontend { address: Some(destination.ip()), protocol: Protocol::Udp, port: destination.port() };
         if let Some(backends) = self.frontends.get(&frontend) {
-            let is_stale = backends.makes_stale(reply_source);
+            let is_stale = backends.makes_stale(destination, reply_source);
             // The rules match addresses before node ports.
             if is_stale || backends.valid.is_some() {
                 return is_stale;
@@ -96,7 +117,7 @@ impl StaleConntrackEntries {
         }
         frontend.address = None;
         let node_port = self.frontends.get(&frontend);
-        node_port.is_some_and(|backends| backends.makes_stale(reply_source)) && is_local(destination.ip())
+        node_port.is_some_and(|backends| backends.makes_stale(destination, reply_source)) && is_local(destination.ip())
     }
 
     /// Adds all frontends of a service port.
@@ -132,17 +153,18 @@ impl Backends {
     fn merge(&mut self, later: Self) {
         self.valid = later.valid;
         self.previous.extend(later.previous);
+        self.had_rules |= later.had_rules;
     }
 
     fn has_endpoints(&self) -> bool {
-        self.valid.is_some() || !self.previous.is_empty()
+        self.valid.is_some() || !self.previous.is_empty() || self.had_rules
     }
 
-    /// Reports whether a flow to the frontend that `reply_source` answers is stale.
-    fn makes_stale(&self, reply_source: SocketAddr) -> bool {
+    /// Reports whether a flow to the frontend, at `destination`, that `reply_source` answers is stale.
+    fn makes_stale(&self, destination: SocketAddr, reply_source: SocketAddr) -> bool {
         match &self.valid {
             Some(valid) => !valid.contains(&reply_source),
-            None => self.previous.contains(&reply_source),
+            None => self.previous.contains(&reply_source) || self.had_rules && reply_source != destination,
         }
     }
 }

@@ -34,9 +34,9 @@ mod refusal;
 mod service;
 mod write;
 
-use ferroute_core::ServiceTable;
+use ferroute_core::{Frontend, Protocol, ServiceTable};
 
-use crate::{ChainHead, RuleSet, TableName};
+use crate::{AddressMatch, ChainHead, Match, Rule, RuleSet, Sense, TableName};
 use fixed::{localnet_rule, node_port_jumps};
 
 pub(crate) use chain_group::ChainGroupCollector;
@@ -57,6 +57,23 @@ pub use names::{chains, is_proxy_chain, is_service_chain};
 pub use refusal::refusal;
 pub(crate) use service::ServicePlan;
 pub use write::WriteSummary;
+
+/// Returns the UDP frontend that a rule of table nat matches, in the chains of any mode and version; `None` if it matches
+/// something else.
+pub fn udp_frontend(rule: &Rule) -> Option<Frontend> {
+    let port = rule.matches.iter().find_map(|module| match module {
+        Match::Transport { protocol: Protocol::Udp, destination: Some(Sense::Is(ports)), .. } => {
+            (ports.first == ports.last).then_some(ports.first)
+        }
+        _ => None,
+    })?;
+    let address = match &rule.destination {
+        None => None,
+        Some(Sense::Is(AddressMatch::Net(net))) if net.prefix_len() == net.max_prefix_len() => Some(net.addr()),
+        Some(_) => return None,
+    };
+    Some(Frontend { address, protocol: Protocol::Udp, port })
+}
 
 /// Returns all rules for a service table, as the kernel would have them without rules of other programs. Chains are
 /// sorted by name, builtin ones first.

@@ -5,8 +5,8 @@ use std::{
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, RulesDigest, ServiceTable, SyncReport,
-    TableReport, error_chain,
+    Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, RulesDigest, ServiceTable,
+    SyncReport, TableReport, error_chain,
 };
 use ferroute_host::HostAddresses;
 use ferroute_iptables::exec::{RuleWriter, Throttle};
@@ -354,7 +354,9 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         let read = start.elapsed();
         let mut written = self.write(&difference, &state, Some(Scope::Full))?;
         written.kernel_time += read;
-        Ok(self.report(state, true, &written))
+        let deleted = difference.delete_servers.iter().filter(|key| key.protocol == Protocol::Udp);
+        let udp_frontends_before = deleted.map(|key| key.frontend()).collect();
+        Ok(SyncReport { udp_frontends_before, ..self.report(state, true, &written) })
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {

@@ -121,6 +121,16 @@ fn a_resync_repairs_what_other_programs_changed() {
 }
 
 #[test]
+fn a_resync_reports_the_udp_servers_that_it_deletes() {
+    let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
+    Edit::RemoveService(ferroute_core::testing::namespaced_name("shop/web")).apply_to(&mut lab.tracker);
+    lab.tracker.update(IpFamily::V4);
+    let report = lab.dataplane.resync(lab.tracker.table(IpFamily::V4)).unwrap();
+    let before: Vec<String> = report.udp_frontends_before.iter().map(ToString::to_string).collect();
+    assert_eq!(before, ["10.96.0.1:53/udp"]);
+}
+
+#[test]
 fn a_changed_virtual_server_is_detected() {
     let mut lab = Lab::new(&IpvsSettings::default(), &["10.244.2.1"]);
     lab.server().real_servers.clear();

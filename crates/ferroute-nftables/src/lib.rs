@@ -204,4 +204,4 @@ pub use connections::{ConnectionReader, ConnectionTotals};
 pub use dataplane::{NftablesDataplane, OpenError};
 pub use model::{ClassId, DataType, Value};
 pub use probe::{MINIMUM_KERNEL, ProbeError, probe};
-pub use remove::{TableOwner, delete_table};
+pub use remove::{TableOwner, delete_table, udp_frontends};

@@ -12,7 +12,9 @@
 //! Not removed, as in kube-proxy: `KUBE-FIREWALL` in table filter and the kubelet's own chains, which the kubelet uses;
 //! and sysctls, because their earlier values are unknown and other programs may rely on the present ones.
 
-use std::{fmt, process::ExitCode};
+use std::{collections::BTreeSet, fmt, process::ExitCode};
+
+use ferroute_core::Frontend;
 
 use crate::{logging::chain, modes::Registry};
 
@@ -23,6 +25,8 @@ pub struct Report {
     pub removed: Vec<String>,
     /// Objects that remain or may remain, with reasons.
     pub remaining: Vec<String>,
+    /// UDP frontends that removed rules were for. Flows to those of them that no service port has any more are stale.
+    pub udp_frontends: BTreeSet<Frontend>,
 }
 
 impl Report {

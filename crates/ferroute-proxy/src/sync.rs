@@ -16,7 +16,11 @@ mod family;
 mod isolation;
 mod schedule;
 
-use std::{collections::HashSet, net::IpAddr, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    net::IpAddr,
+    time::Duration,
+};
 
 use ferroute_admin::history::ChangeOrigin;
 use ferroute_core::{IpFamily, tracker::TrackerEvent};
@@ -240,6 +244,7 @@ impl SyncLoop {
         if !std::mem::take(&mut self.leftovers_due) {
             return;
         }
+        let mut udp_frontends = BTreeSet::new();
         self.leftovers.retain_mut(|leftovers| {
             let mut report = Report::default();
             leftovers.remove(&mut report);
@@ -249,8 +254,16 @@ impl SyncLoop {
             for remaining in &report.remaining {
                 tracing::warn!("leftovers of another mode remain: {remaining}");
             }
+            udp_frontends.append(&mut report.udp_frontends);
             !report.remaining.is_empty()
         });
+        let tracker = self.state.tracker();
+        for family in &mut self.families {
+            // The next sync deletes their conntrack entries.
+            if family.add_removed(tracker.table(family.family()), &udp_frontends) {
+                self.schedule.request();
+            }
+        }
     }
 }
 

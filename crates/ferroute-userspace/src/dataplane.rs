@@ -132,6 +132,7 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
             let written = self.rules.apply(&state.chains(table), scope == Scope::Full)?;
             report.written += written.written.rules.total();
             report.kernel_time = written.took;
+            report.udp_frontends_before = written.udp_frontends_before;
             self.tables = written.tables;
         }
         if scope == Scope::Full {

@@ -46,6 +46,7 @@ fn report(full: bool, written: usize) -> SyncReport {
         unserved: Default::default(),
         unsupported: Default::default(),
         refused_removals: 1,
+        udp_frontends_before: Default::default(),
         kernel_time: Duration::from_millis(90),
     }
 }

@@ -341,3 +341,45 @@ fn merge_keeps_changes_of_different_services() {
         );
     }
 }
+
+/// A proxy that has just started knows the frontends that the kernel had rules for, but not their endpoints.
+#[test]
+fn translated_flows_to_frontends_without_service_port_are_stale() {
+    let found = |node_port: u16, address: &str| {
+        let socket: SocketAddr = address.parse().unwrap();
+        let udp = |address, port| Frontend { address, protocol: Protocol::Udp, port };
+        [udp(Some(socket.ip()), socket.port()), udp(None, node_port)]
+    };
+    let table = service_table(&vec![dns([endpoint(A)])]);
+    let mut filter = StaleConntrackEntries::from_table(&table);
+    filter.add_removed(&table, &found(30053, CLUSTER));
+    filter.add_removed(&table, &found(30054, "10.96.0.11:53"));
+    assert_all(&filter, A, false);
+    assert_all(&filter, B, true);
+    for (destination, reply_source, stale) in [
+        ("10.96.0.11:53", A, true),
+        ("192.168.0.1:30054", A, true),
+        // Not translated: a server on the host, or on a host behind the address.
+        ("10.96.0.11:53", "10.96.0.11:53", false),
+        ("192.168.0.1:30054", "192.168.0.1:30054", false),
+        // Not this host's.
+        ("192.168.0.2:30054", A, false),
+        ("10.96.0.11:54", A, false),
+    ] {
+        assert_eq!(
+            is_stale(&filter, destination, reply_source),
+            stale,
+            "{destination} with replies from {reply_source}"
+        );
+    }
+    let mut none = StaleConntrackEntries::default();
+    none.add_removed(&table, &found(30053, CLUSTER));
+    assert!(none.is_empty());
+    none.add_removed(&table, &[Frontend { protocol: Protocol::Tcp, ..found(1, "10.96.0.11:53")[0] }]);
+    assert!(none.is_empty());
+    // A Service that appears before the entries are deleted takes over.
+    none.add_removed(&table, &found(30054, "10.96.0.11:53"));
+    assert!(!none.is_empty());
+    none.merge(StaleConntrackEntries::from_table(&service_table(&vec![plain("a/b:c", "10.96.0.11:53", &[B])])));
+    assert!(!is_stale(&none, "10.96.0.11:53", B) && is_stale(&none, "10.96.0.11:53", A));
+}

@@ -5,7 +5,7 @@ use std::{
     io,
 };
 
-use ferroute_core::NfacctCounters;
+use ferroute_core::{Frontend, NfacctCounters};
 use ferroute_host::{CounterError, PacketCounters};
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     ChainName, Rule, SaveItem, TableName,
     plan::{
         IPVS_NODE_PORT, chains, is_foreign_jump, is_ipvs_mode_chain, is_leftover_chain, is_proxy_chain,
-        is_userspace_mode_chain,
+        is_userspace_mode_chain, udp_frontend,
     },
     sink::RuleSink,
 };
@@ -48,6 +48,8 @@ pub struct CleanupReport {
     pub chains: usize,
     /// Number of deleted jumps into them from builtin chains.
     pub jumps: usize,
+    /// The UDP frontends in the deleted chains.
+    pub udp_frontends: BTreeSet<Frontend>,
     /// Failures. The other chains were removed nevertheless.
     pub errors: Vec<CleanupError>,
 }
@@ -97,6 +99,8 @@ struct Leftovers {
     jumps: BTreeMap<ChainName, Vec<Rule>>,
     /// Chains that rules of other programs jump to, with the first chain that has such a rule.
     in_use: Vec<(ChainName, ChainName)>,
+    /// The UDP frontends in the chains.
+    udp_frontends: BTreeSet<Frontend>,
 }
 
 /// Removes the rules and chains of one IP family.
@@ -165,6 +169,7 @@ impl CleanupReport {
             };
             match access.write(generation, &mut |out| write_removal(table, &leftovers, out)) {
                 Ok(_) => {
+                    self.udp_frontends.extend(&leftovers.udp_frontends);
                     self.jumps += leftovers.jumps.values().map(Vec::len).sum::<usize>();
                     self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
                 }
@@ -228,6 +233,7 @@ fn leftovers(access: &RuleAccess, table: TableName, scope: CleanupScope) -> Resu
             Some(to) if is_leftover(to) => leftovers.in_use.push((to, from)),
             _ => {}
         },
+        SaveItem::Rule(_, rule) if table == TableName::Nat => leftovers.udp_frontends.extend(udp_frontend(&rule)),
         _ => {}
     })?;
     leftovers.in_use.sort_unstable();

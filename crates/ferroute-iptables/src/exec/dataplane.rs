@@ -195,8 +195,10 @@ impl Dataplane for IptablesDataplane {
             // Read first: a change during the read may be missing from what was read.
             let (generation, verified) = (attempts.begin(&self.access), self.generations.external());
             let everything = Difference::everything(table, self.context(table));
-            let (kernel, reading) = self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?;
+            let (mut kernel, reading) =
+                self.kernel_chains(everything.chains()).map_err(|error| self.read_error(error))?;
             took += reading;
+            let udp_frontends_before = std::mem::take(&mut kernel.udp_frontends);
             let difference = everything.without(kernel);
             let (written, writing) = match self.write(table, &difference, generation) {
                 Ok(written) => written,
@@ -205,7 +207,8 @@ impl Dataplane for IptablesDataplane {
             };
             let removed = difference.deleted();
             self.verified = verified;
-            return Ok(self.applied(ChainState::new(difference), true, removed, &written, took + writing));
+            let report = self.applied(ChainState::new(difference), true, removed, &written, took + writing);
+            return Ok(SyncReport { udp_frontends_before, ..report });
         }
     }
 

@@ -1,9 +1,10 @@
 use std::{
+    collections::BTreeSet,
     error::Error,
     time::{Duration, Instant},
 };
 
-use ferroute_core::{DataplaneError, IpFamily, TableReport};
+use ferroute_core::{DataplaneError, Frontend, IpFamily, TableReport};
 
 use super::{
     access::{Attempts, RuleAccess},
@@ -64,6 +65,8 @@ pub struct GroupReport {
     pub written: GroupSummary,
     /// Written and active rules by table.
     pub tables: Vec<TableReport>,
+    /// The UDP frontends in the rules that were read.
+    pub udp_frontends_before: BTreeSet<Frontend>,
     /// The time spent in the programs and the kernel.
     pub took: Duration,
 }
@@ -85,9 +88,10 @@ impl GroupWriter {
     /// # Errors
     /// If the rules cannot be read or written. They are unknown then.
     pub fn apply(&mut self, wanted: &ChainGroup, full: bool) -> Result<GroupReport, DataplaneError> {
+        let mut udp_frontends_before = BTreeSet::new();
         let (written, took) = match self.applied.take().filter(|_| !full) {
             Some(applied) => self.write(wanted, &applied, None).map_err(|error| self.write_error(error))?,
-            None => self.read_and_write(wanted)?,
+            None => self.read_and_write(wanted, &mut udp_frontends_before)?,
         };
         self.applied = Some(wanted.clone());
         let total = wanted.counts();
@@ -96,6 +100,7 @@ impl GroupWriter {
         Ok(GroupReport {
             written,
             tables: tables.map(|(table, written, total)| TableReport { name: table.as_str(), written, total }).into(),
+            udp_frontends_before,
             took,
         })
     }
@@ -127,7 +132,11 @@ impl GroupWriter {
     }
 
     /// Reads the kernel's rules and writes those that differ. Also returns the time that it took.
-    fn read_and_write(&mut self, wanted: &ChainGroup) -> Result<(GroupSummary, Duration), DataplaneError> {
+    fn read_and_write(
+        &mut self,
+        wanted: &ChainGroup,
+        udp_frontends: &mut BTreeSet<Frontend>,
+    ) -> Result<(GroupSummary, Duration), DataplaneError> {
         let (mut attempts, mut took) = (Attempts::new(), Duration::ZERO);
         loop {
             // Read first: a change during the read may be missing from what was read.
@@ -135,6 +144,7 @@ impl GroupWriter {
             self.verified = self.generations.external();
             let (kernel, reading) = self.read(wanted).map_err(|error| self.read_error(error))?;
             took += reading;
+            udp_frontends.extend(kernel.udp_frontends());
             match self.write(wanted, &kernel, generation) {
                 Ok((written, writing)) => return Ok((written, took + writing)),
                 Err(error) if attempts.must_repeat(&error) => {}

@@ -5,9 +5,9 @@ use std::{
     io::{self, Write},
 };
 
-use ferroute_core::IpFamily;
+use ferroute_core::{Frontend, IpFamily};
 
-use super::Jump;
+use super::{Jump, udp_frontend};
 use crate::{ChainHead, ChainName, Rule, RuleSet, SaveItem, TableName, sink::RuleSink, text::RestoreWriter};
 
 /// A group of chains and the jumps into them from builtin chains.
@@ -71,6 +71,12 @@ impl ChainGroup {
         let mut counts = GroupCounts::default();
         self.chains.iter().for_each(|((table, _), rules)| counts.add(*table, rules.len()));
         counts
+    }
+
+    /// Returns the UDP frontends in rules of table nat.
+    pub fn udp_frontends(&self) -> impl Iterator<Item = Frontend> + '_ {
+        let nat = self.chains.iter().filter(|((table, _), _)| *table == TableName::Nat);
+        nat.flat_map(|(_, rules)| rules.iter().filter_map(udp_frontend))
     }
 
     /// Returns the rules as the kernel would have them without rules of other programs.

@@ -1,10 +1,10 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{Frontend, IpFamily};
 
 use super::{
     ChainDigest, Jump, RuleSum, SharedChain, chains, fixed::localnet_rule, is_iptables_mode_chain, is_service_chain,
-    jumps,
+    jumps, udp_frontend,
 };
 use crate::{ChainName, ParseError, ParseErrorKind, Rule, SaveItem, SaveParser, TableName};
 
@@ -22,6 +22,8 @@ pub struct KernelChains {
     pub(super) has_localnet_rule: bool,
     /// Service chains that rules of other programs jump to.
     pub(super) referenced: HashSet<ChainName>,
+    /// The UDP frontends in the shared chains.
+    pub(crate) udp_frontends: BTreeSet<Frontend>,
 }
 
 /// A line-by-line reader of [`KernelChains`].
@@ -51,6 +53,7 @@ impl KernelChains {
             missing_jumps: jumps(),
             has_localnet_rule: false,
             referenced: HashSet::new(),
+            udp_frontends: BTreeSet::new(),
         }
     }
 }
@@ -134,6 +137,9 @@ impl KernelChainsCollector {
     }
 
     fn add_shared_rule(&mut self, shared: SharedChain, rule: &Rule) {
+        if shared.table() == TableName::Nat {
+            self.kernel.udp_frontends.extend(udp_frontend(rule));
+        }
         // A Service's external address may be an address of the host as well, and its port another Service's node port.
         let is_ordered = shared == SharedChain::NatServices;
         let is_node_port_jump = is_ordered && rule.next_chain() == Some(chains::NODE_PORTS);

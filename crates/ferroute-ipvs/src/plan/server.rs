@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use ferroute_core::{Protocol, ServicePortName};
+use ferroute_core::{Frontend, Protocol, ServicePortName};
 use ipnet::IpNet;
 
 use super::sets::{Entry, SetKind};
@@ -18,6 +18,13 @@ pub struct ServerKey {
     pub port: u16,
     /// The protocol.
     pub protocol: Protocol,
+}
+
+impl ServerKey {
+    /// Returns the frontend. A node port has a virtual server at each address.
+    pub fn frontend(self) -> Frontend {
+        Frontend { address: Some(self.address), protocol: self.protocol, port: self.port }
+    }
 }
 
 /// The settings of a virtual server in the kernel.

@@ -12,6 +12,7 @@ use crate::{
     kernel::{Consistency, Kernel, ListedChain, Listing},
     model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
     plan::{ExistingLists, Planner, SetId, is_optional},
+    remove::listed_udp_frontends,
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
@@ -27,15 +28,17 @@ impl<K: Kernel> NftablesDataplane<K> {
             planner.create_table(&mut transaction);
             return self.write_new_table(planner, table, transaction, run);
         };
-        let mut contents = match read(&mut self.kernel, &self.table, listing, &planner)? {
+        let mut contents = match read(&mut self.kernel, &self.table, &listing, &planner)? {
             ReadResult::Contents(contents) => contents,
             ReadResult::Incompatible => {
                 tracing::info!(table = %self.table, "existing table is incompatible; replacing it");
+                run.report.udp_frontends_before = listed_udp_frontends(&mut self.kernel, &self.table, &listing)?;
                 return self.replace_table(planner, table, run);
             }
             ReadResult::KeptChanging(set) => return Err(Failure::ChangedWhileReading { set }),
         };
         contents.lists.restore_numbers(numbers);
+        run.report.udp_frontends_before = contents.lists.udp_frontends();
         let mut planner = Planner::with_lists(planner.context().clone(), std::mem::take(&mut contents.lists));
         let mut transaction = self.transaction();
         for name in table.entries.keys() {
@@ -122,13 +125,13 @@ enum ReadResult {
 fn read<K: Kernel>(
     kernel: &mut K,
     table: &TableId,
-    listing: Listing,
+    listing: &Listing,
     planner: &Planner,
 ) -> Result<ReadResult, K::Error> {
-    if !is_compatible(&listing, planner) {
+    if !is_compatible(listing, planner) {
         return Ok(ReadResult::Incompatible);
     }
-    let mut contents = Contents { listing, elements: HashMap::new(), lists: ExistingLists::default() };
+    let mut contents = Contents { listing: listing.clone(), elements: HashMap::new(), lists: ExistingLists::default() };
     let mut sets: Vec<(SetId, Set, Option<usize>)> = contents
         .listing
         .sets

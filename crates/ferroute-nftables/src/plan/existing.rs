@@ -1,5 +1,5 @@
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
     net::SocketAddr,
 };
 
@@ -107,6 +107,11 @@ impl ExistingLists {
         for (frontend, number) in written {
             self.numbers.entry(frontend).or_insert(number);
         }
+    }
+
+    /// Returns the UDP frontends.
+    pub(crate) fn udp_frontends(&self) -> BTreeSet<Frontend> {
+        self.numbers.keys().filter(|frontend| frontend.protocol == Protocol::Udp).copied().collect()
     }
 
     /// Returns the number of the service port that owns a frontend.

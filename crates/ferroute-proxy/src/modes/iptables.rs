@@ -228,7 +228,8 @@ impl Leftovers for Rules {
             None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
         };
         let mut clean = |access: &RuleAccess, scope| {
-            let CleanupReport { chains, jumps, errors } = clean_up(access, scope);
+            let CleanupReport { chains, jumps, udp_frontends, errors } = clean_up(access, scope);
+            report.udp_frontends.extend(udp_frontends);
             if chains + jumps > 0 {
                 let backend = access.backend();
                 report.removed(format!("{chains} chains and {jumps} jumps to them from {family} iptables ({backend})"));

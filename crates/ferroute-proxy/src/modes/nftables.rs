@@ -16,6 +16,7 @@ use ferroute_nftables::{
     kernel::{InterceptedKernel, Kernel, MemoryError, MemoryKernel, MemoryTable, NetlinkError, NetlinkKernel},
     model::Transaction,
     plan::NftablesSettings,
+    udp_frontends,
 };
 use ferroute_trace::{Ruleset, Traceable};
 
@@ -209,9 +210,16 @@ fn tables(owner: TableOwner) -> Vec<Box<dyn Leftovers>> {
 impl Leftovers for Table {
     fn remove(&mut self, report: &mut Report) {
         let table = self.owner.table(self.family);
-        match NetlinkKernel::open().and_then(|mut kernel| delete_table(&mut kernel, table.clone())) {
-            Ok(true) => report.removed(format!("nftables table {table}")),
-            Ok(false) | Err(NetlinkError::NotSupported) => {}
+        let remove = |mut kernel: NetlinkKernel| {
+            let udp_frontends = udp_frontends(&mut kernel, &table)?;
+            Ok(delete_table(&mut kernel, table.clone())?.then_some(udp_frontends))
+        };
+        match NetlinkKernel::open().and_then(remove) {
+            Ok(Some(mut udp_frontends)) => {
+                report.udp_frontends.append(&mut udp_frontends);
+                report.removed(format!("nftables table {table}"));
+            }
+            Ok(None) | Err(NetlinkError::NotSupported) => {}
             Err(error) => report.failed(&error),
         }
     }

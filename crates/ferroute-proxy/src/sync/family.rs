@@ -9,8 +9,8 @@ use std::{
 use anyhow::Context;
 use ferroute_admin::history::ServicePortCounts;
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, NamespacedName, Protocol, ProxySettings, Rejection, ServicePortEntry,
-    ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
+    Changes, Dataplane, DataplaneError, Frontend, IpFamily, NamespacedName, Protocol, ProxySettings, Rejection,
+    ServicePortEntry, ServicePortName, ServiceTable, StaleConntrackEntries, SyncReport, Tracker, error_chain,
 };
 use ferroute_host::conntrack;
 
@@ -130,6 +130,13 @@ impl FamilySync {
         self.isolation.is_retry_due(tokio::time::Instant::now())
     }
 
+    /// Makes the next sync delete the conntrack entries of those of `frontends` that no service port of `table` has: rules for
+    /// them were removed. Returns whether there may be such entries.
+    pub(crate) fn add_removed(&mut self, table: &ServiceTable, frontends: &BTreeSet<Frontend>) -> bool {
+        self.stale.add_removed(table, frontends);
+        !self.stale.is_empty()
+    }
+
     /// Does the dataplane's periodic work.
     pub(crate) fn maintain(&mut self) {
         self.dataplane.maintain();
@@ -169,6 +176,9 @@ impl FamilySync {
         self.needs_resync = true;
         let report = self.write(full, table, &changes)?;
         self.needs_resync = false;
+        if let Some(report) = &report {
+            self.stale.add_removed(table, &report.udp_frontends_before);
+        }
         let counts = ServicePortCounts {
             isolated: self.isolation.len(),
             limited: self.unserved.len() + table.excess.len(),

@@ -2,14 +2,14 @@ mod isolation;
 mod owners;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
 use ferroute_core::{
-    Changes, Dataplane, DataplaneError, IpFamily, Protocol, ProxySettings, ServicePortName, ServiceTable, SyncReport,
-    Tracker,
+    Changes, Dataplane, DataplaneError, Frontend, IpFamily, Protocol, ProxySettings, ServicePortName, ServiceTable,
+    SyncReport, Tracker,
     parse::ObjectVersion,
     testing::{namespaced_name, node, pod, service, slice},
     tracker::TrackerEvent,
@@ -38,12 +38,14 @@ struct FakeDataplane {
     journal: Journal,
     failures: Arc<Mutex<VecDeque<&'static str>>>,
     modified: Arc<Mutex<bool>>,
+    /// The UDP frontends that its rules had.
+    found: BTreeSet<Frontend>,
 }
 
 impl FakeDataplane {
     fn result(&self) -> Result<SyncReport, DataplaneError> {
         match self.failures.lock().unwrap().pop_front() {
-            None => Ok(SyncReport { written: 1, ..SyncReport::default() }),
+            None => Ok(SyncReport { written: 1, udp_frontends_before: self.found.clone(), ..SyncReport::default() }),
             Some(cause) => Err(DataplaneError::Write { rules: "rules".to_owned(), source: cause.into() }),
         }
     }
@@ -77,18 +79,29 @@ const RELAY: u16 = 40_000;
 /// The port of a process that rules do not lead to.
 const DRAINING_RELAY: u16 = 41_000;
 
+/// A destination that the rules of the dataplane had before.
+const REPLACED: &str = "10.96.0.11:53";
+
+/// A destination that the leftovers had.
+const LEFT: &str = "10.96.0.12:53";
+
 /// Leftovers of another mode; the first removals fail.
 #[derive(Debug)]
 struct FakeLeftovers {
     journal: Journal,
     failures_left: usize,
+    /// The UDP frontends of its rules.
+    found: BTreeSet<Frontend>,
 }
 
 impl Leftovers for FakeLeftovers {
     fn remove(&mut self, report: &mut Report) {
         self.journal.write("clean up");
         match self.failures_left.checked_sub(1) {
-            None => report.removed("a table"),
+            None => {
+                report.removed("a table");
+                report.udp_frontends.clone_from(&self.found);
+            }
             Some(left) => {
                 self.failures_left = left;
                 report.remains("busy");
@@ -160,11 +173,22 @@ impl Rig {
         let journal = Journal::default();
         let failures = Arc::new(Mutex::new(VecDeque::new()));
         let modified = Arc::new(Mutex::new(false));
-        let dataplane =
-            FakeDataplane { journal: journal.clone(), failures: failures.clone(), modified: modified.clone() };
-        let leftovers = FakeLeftovers { journal: journal.clone(), failures_left };
+        // Rules had a frontend that only the test of this uses.
+        let found = |destination: &str| -> BTreeSet<Frontend> {
+            let listed = conntrack.iter().filter(|(to, _)| *to == destination);
+            let sockets = listed.map(|(to, _)| to.parse::<SocketAddr>().unwrap());
+            let udp = |to: SocketAddr| Frontend { address: Some(to.ip()), protocol: Protocol::Udp, port: to.port() };
+            sockets.map(udp).collect()
+        };
+        let dataplane = FakeDataplane {
+            journal: journal.clone(),
+            failures: failures.clone(),
+            modified: modified.clone(),
+            found: found(REPLACED),
+        };
+        let leftovers = FakeLeftovers { journal: journal.clone(), failures_left, found: found(LEFT) };
         let parse = |(destination, source): &(&str, &str)| (destination.parse().unwrap(), source.parse().unwrap());
-        let entries = conntrack.iter().map(parse).collect();
+        let entries: Vec<(SocketAddr, SocketAddr)> = conntrack.iter().map(parse).collect();
         let sync = SyncLoop::new(
             ObservedTracker::new(Tracker::new(node("node-1")), vec![Box::new(FakeObserver(journal.clone()))]),
             vec![FamilySync::new(IpFamily::V4, Box::new(dataplane), ProxySettings::default())],
@@ -320,6 +344,21 @@ async fn stale_conntrack_entries_are_deleted_after_sync_and_not_before() {
     let journal = rig.within(Duration::from_secs(10)).await;
     assert!(journal.contains(&"delete entry 10.96.0.10:53 from 10.0.0.1:53".to_owned()), "{journal:?}");
     assert_eq!(journal.iter().filter(|line| line.starts_with("delete")).count(), 1, "{journal:?}");
+}
+
+/// They may be deleted while no proxy runs.
+#[tokio::test(start_paused = true)]
+async fn flows_to_services_that_only_old_rules_had_are_deleted() {
+    let rig = Rig::start(&[(REPLACED, "10.0.0.1:53"), (LEFT, "10.0.0.1:53")]);
+    let expected = [
+        "resync of 1 ports",
+        "delete entry 10.96.0.11:53 from 10.0.0.1:53",
+        "synced 1 ports",
+        "clean up",
+        "delete entry 10.96.0.12:53 from 10.0.0.1:53",
+        "synced 1 ports",
+    ];
+    assert_eq!(rig.after(vec![web(), Change::Synced]).await, expected);
 }
 
 /// A process that relays flows deletes their entries itself, without losing responses.

@@ -14,6 +14,7 @@ use crate::{
 
 in_each_mode!(flows_of_removed_endpoints_move_and_others_stay);
 in_every_mode!(
+    flows_of_service_deleted_while_no_proxy_runs_end,
     flows_without_endpoints_are_rejected_until_an_endpoint_is_added,
     flows_older_than_their_service_are_served,
 );
@@ -80,6 +81,57 @@ fn flows_older_than_their_service_are_served(mode: Mode) {
     flows.iter().for_each(|flow| assert_eq!(flow.request(), Reply::None));
     case.files.apply(&web(&[2]));
     flows.iter().for_each(|flow| assert_eq!(flow.pod(), 2));
+}
+
+/// Whichever mode starts next: it replaces the rules of the old one, or removes them as leftovers.
+fn flows_of_service_deleted_while_no_proxy_runs_end(mode: Mode) {
+    for next in [mode, mode.other()] {
+        let mut case = Case::new(mode, &format!("{}{}", deleted(), other_service()));
+        let client = &case.cluster.client;
+        // The Service's frontends, and an address that no Service has, for comparison.
+        let addresses = [
+            "10.96.0.3:53",
+            "[fd00:96::3]:53",
+            "203.0.113.3:53",
+            "[2001:db8::3]:53",
+            "198.51.100.3:53",
+            "[2001:db8:1::3]:53",
+            "192.168.0.1:30053",
+            "[fd00:168::1]:30053",
+        ];
+        let flows = addresses.map(|to| Flow::open(client, to.parse().unwrap()));
+        flows.iter().for_each(|flow| assert_eq!(flow.pod(), 0));
+        let other = Flow::open(client, "10.96.0.2:53".parse().unwrap());
+        let other_pod = other.pod();
+        assert!(case.proxy.stop("TERM").success());
+        case.files.apply(&other_service());
+        case.start_again(next);
+        for (flow, to) in flows.iter().zip(addresses) {
+            let what = format!("the end of the flow to {to} after {mode:?} and {next:?} mode");
+            wait(&what, || matches!(flow.request(), Reply::Rejected | Reply::None).then_some(()));
+        }
+        let pod = other.pod();
+        // A flow that a process relayed moves once it has handed it over.
+        assert!(mode == Mode::Userspace || pod == other_pod, "{pod} after {other_pod}");
+    }
+}
+
+/// Returns a UDP Service with frontends of all kinds in both IP families, and pod 0.
+fn deleted() -> String {
+    let service = r#"---
+apiVersion: v1
+kind: Service
+metadata: {name: deleted}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.3
+  clusterIPs: [10.96.0.3, "fd00:96::3"]
+  ipFamilies: [IPv4, IPv6]
+  externalIPs: [203.0.113.3, "2001:db8::3"]
+  ports: [{name: udp, port: 53, protocol: UDP, nodePort: 30053}]
+status: {loadBalancer: {ingress: [{ip: 198.51.100.3}, {ip: "2001:db8:1::3"}]}}
+"#;
+    format!("{service}{}", slices("deleted", &[0]))
 }
 
 /// Enough flows of each kind that random choice practically never selects the same pod for all.

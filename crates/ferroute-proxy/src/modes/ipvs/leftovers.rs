@@ -3,6 +3,7 @@
 
 use std::{net::IpAddr, thread, time::Duration};
 
+use ferroute_core::Protocol;
 use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_ipvs::{DUMMY_DEVICE, DUMMY_KIND, Devices, IpSets, SetError, VirtualServers, kube_proxy_set_names};
 
@@ -93,7 +94,10 @@ fn remove_servers(
                 all_removed = false;
                 report.remains(format!("virtual server {server} has {count} connections"));
             }
-            Ok(None) => report.removed(format!("virtual server {server}")),
+            Ok(None) => {
+                report.udp_frontends.extend(Some(server.frontend()).filter(|server| server.protocol == Protocol::Udp));
+                report.removed(format!("virtual server {server}"));
+            }
             Err(error) => {
                 all_removed = false;
                 report.failed(&error);
