@@ -1,7 +1,7 @@
 //! kube-proxy's ipvs mode: the planner of virtual servers, ipsets, addresses and rules, and their way into the kernel.
 //!
 //! ```text
-//!   ServiceTable ──► State ──► Difference ──► Operation ──► Kernel: netlink or memory
+//!   ServiceTable ──► IpvsPlan ──► Difference ──► Operation ──► Kernel: netlink or memory
 //!   Changes ───────► Delta ──►    ▲                           │
 //!                                 └────── KernelState ◄───────┘
 //! ```

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Host, Rules, dataplane};
+use common::{Rules, dataplane, host_addresses};
 use ferroute_core::{
     Dataplane, IpFamily, Tracker,
     testing::{Cluster, Edit, SliceBuilder, pod, service, slice},
@@ -27,7 +27,7 @@ impl Lab {
     fn new(settings: &IpvsSettings, pods: &[&str]) -> Self {
         let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53);
         let tracker = Cluster::new("node-1").service(web).slice(endpoints(pods)).tracker();
-        let mut dataplane = dataplane(IpFamily::V4, settings, &Host::new());
+        let mut dataplane = dataplane(IpFamily::V4, settings, &host_addresses());
         dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
         dataplane.kernel_mut().take_text();
         Self { tracker, dataplane }

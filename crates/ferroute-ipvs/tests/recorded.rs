@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fmt::Write, fs};
 
 use ferroute_core::{IpFamily, ProxySettings};
 use ferroute_iptables::{ChainName, RuleSet, TableName, text::Line};
-use ferroute_ipvs::plan::{IpvsSettings, PlanContext, State};
+use ferroute_ipvs::plan::{IpvsContext, IpvsPlan, IpvsSettings};
 use records::{Record, numbered, records};
 
 /// Returns the lines of a recorded file.
@@ -20,12 +20,12 @@ fn lines(record: &Record, stem: &str) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-fn plan(record: &Record) -> State {
+fn plan(record: &Record) -> IpvsPlan {
     let proxy = ProxySettings { localhost_node_ports: false, ..record.settings() };
     let settings = IpvsSettings { proxy, ..IpvsSettings::default() };
     let table = record.table();
-    let context = PlanContext::new(&settings, &table, &record.host());
-    State::new(&table, context)
+    let context = IpvsContext::new(&settings, &table, &record.host());
+    IpvsPlan::new(&table, context)
 }
 
 /// Returns the lines of a section of the plan's text.
