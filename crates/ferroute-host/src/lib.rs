@@ -47,5 +47,7 @@ pub use held_port::{HeldPort, HoldError};
 pub use listeners::{Listener, ListenerError, listeners, own_sockets};
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
-pub use routes::{HostRoute, RouteError, routes};
+pub use routes::{
+    FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,
+};
 pub use sysctl::{Ensured, SysctlError, Sysctls};
