@@ -392,7 +392,7 @@ impl<K, R> fmt::Debug for IpvsDataplane<K, R> {
 }
 
 /// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy device
-/// or in a set, or it is a node port at an address of the host. Other programs have virtual servers, too.
+/// or in a set, or it is a node port at an address that is or was the host's. Other programs have virtual servers, too.
 fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[IpNet]) -> bool {
     if excluded.iter().any(|net| net.contains(&key.address)) {
         return false;
@@ -400,7 +400,8 @@ fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[
     let contains = |kind: SetKind, entry| kernel.entries[kind.index()].contains(&entry);
     kernel.addresses.contains(&key.address)
         || SetKind::WITH_SERVERS.into_iter().any(|kind| contains(kind, Entry::Service(*key)))
-        || host.addresses.contains(&key.address) && contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
+        || contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
+            && (host.addresses.contains(&key.address) || contains(SetKind::NodePortIps, Entry::Address(key.address)))
 }
 
 /// Returns the error for the first refusal, with the service port that it belongs to, if any.

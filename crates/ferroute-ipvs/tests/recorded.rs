@@ -72,9 +72,10 @@ fn every_recorded_cluster_is_planned_as_by_kube_proxy() {
             let is_ipv6 = line.contains('[') || line.contains("KUBE-6-") || line.contains("::");
             is_ipv6 == (family == IpFamily::V6)
         };
+        let is_kube_proxys = |line: &String| line.starts_with("add KUBE-");
         let recorded = |stem| lines(&record, stem).into_iter().filter(is_ours).collect();
         compare(&name, &section(&text, "ipvsadm --restore"), &recorded("ipvsadm"), &mut failures);
-        let entries = section(&text, "ipset restore").into_iter().filter(|line| line.starts_with("add ")).collect();
+        let entries = section(&text, "ipset restore").into_iter().filter(is_kube_proxys).collect();
         compare(&name, &entries, &recorded("ipset"), &mut failures);
         let addresses = state.addresses().map(|address| ipnet::IpNet::from(address).to_string()).collect();
         compare(&name, &addresses, &recorded("addresses"), &mut failures);

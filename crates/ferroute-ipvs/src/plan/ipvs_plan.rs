@@ -260,7 +260,7 @@ impl IpvsPlan {
 
 /// Reports whether several servers or service ports may need the same entry of this set.
 fn is_shared(kind: SetKind) -> bool {
-    kind == SetKind::LoopBack || kind.set_type() == SetType::Port
+    matches!(kind, SetKind::LoopBack | SetKind::NodePortIps) || kind.set_type() == SetType::Port
 }
 
 /// Adds a user. Returns true for the first one.

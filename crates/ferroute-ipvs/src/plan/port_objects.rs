@@ -102,10 +102,11 @@ fn sets(kind: FrontendKind, protocol: Protocol, external: SourceAddress) -> SetM
         FrontendKind::ExternalIp => mask.with(SetKind::ExternalIp),
         FrontendKind::LoadBalancer if is_kept => mask.with(SetKind::LoadBalancer).with(SetKind::LoadBalancerLocal),
         FrontendKind::LoadBalancer => mask.with(SetKind::LoadBalancer),
-        FrontendKind::NodePort if is_kept => {
-            mask.with(SetKind::node_ports(protocol)).with(SetKind::local_node_ports(protocol))
-        }
-        FrontendKind::NodePort => mask.with(SetKind::node_ports(protocol)),
+        FrontendKind::NodePort if is_kept => mask
+            .with(SetKind::node_ports(protocol))
+            .with(SetKind::local_node_ports(protocol))
+            .with(SetKind::NodePortIps),
+        FrontendKind::NodePort => mask.with(SetKind::node_ports(protocol)).with(SetKind::NodePortIps),
     }
 }
 
