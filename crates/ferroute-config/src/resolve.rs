@@ -63,7 +63,8 @@ pub struct Resolved {
 }
 
 /// Settings of modes that only flags of Ferroute set, no fields of the configuration. They stay when the mode is selected.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct FlagSettings {
     /// In nftables mode, the number of service ports whose connections are counted separately; `None` to count none.
     pub connection_counters: Option<NonZeroUsize>,

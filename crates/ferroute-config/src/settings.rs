@@ -35,13 +35,20 @@ pub fn load(args: &SettingsArgs, modes: &[ModeName]) -> anyhow::Result<Settings>
     load_or(args, KubeProxyConfiguration::default(), modes)
 }
 
-/// Like [`load`], with `fallback` if no file is given.
+/// Like [`load`], with `fallback` if no file is given. A file that selects no mode or names no node has those of `fallback`.
 pub fn load_or(args: &SettingsArgs, fallback: KubeProxyConfiguration, modes: &[ModeName]) -> anyhow::Result<Settings> {
     let (config, warnings, file) = match &args.config {
         None => (fallback, Vec::new(), None),
         Some(path) => {
             let text = read(path)?;
-            let (config, warnings) = decode(path, &text)?;
+            let (mut config, warnings) = decode(path, &text)?;
+            let inherit = |value: &mut String, fallback: String| {
+                if value.is_empty() {
+                    *value = fallback;
+                }
+            };
+            inherit(&mut config.mode, fallback.mode);
+            inherit(&mut config.hostname_override, fallback.hostname_override);
             (config, warnings, Some(ConfigFile { path: path.clone(), text }))
         }
     };

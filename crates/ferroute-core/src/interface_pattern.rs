@@ -1,5 +1,7 @@
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
 /// An interface name or a prefix of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfacePattern {
@@ -39,6 +41,18 @@ impl FromStr for InterfacePattern {
             return Err(InvalidInterfacePattern);
         }
         Ok(if is_prefix { Self::Prefix(name.into()) } else { Self::Exact(name.into()) })
+    }
+}
+
+impl Serialize for InterfacePattern {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for InterfacePattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 

@@ -1,5 +1,7 @@
 use std::net::IpAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     InterfacePattern, IpFamily, LocalTraffic, LocalTrafficDetector, NodePortAddresses, NodePortMatch, NodeView,
 };
@@ -20,7 +22,7 @@ pub struct ProxySettings {
 }
 
 /// The settings of the flowtable of nftables mode: packets of established connections to Services skip the kernel's hooks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowtableSettings {
     /// The devices on which such packets arrive. Others pass the hooks.
     pub devices: Vec<InterfacePattern>,

@@ -1,7 +1,8 @@
 //! The desired state of a node, loaded once: for `render` and the commands that inspect rules.
 //!
 //! ```text
-//!   manifests ───────────────┐
+//!   running proxy ───────────┐
+//!   manifests ───────────────┤
 //!   demo manifests ─► plan ──┼─► events ─┬─► Feed ─► Tracker    the state that the proxy would apply
 //!   API server (list only) ──┤           └─► Names              the owners of addresses
 //!   bundle ──────────────────┘
@@ -15,9 +16,9 @@ mod list;
 mod names;
 mod network;
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, io::BufReader, net::SocketAddr, path::Path};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ferroute_api::{Object, Service};
 use ferroute_config::{
     KubeProxyConfiguration, Resolved,
@@ -27,19 +28,34 @@ use ferroute_config::{
 use ferroute_core::{
     FrontendKind, IpFamily, NamespacedName, NodeView, Protocol, ServicePortName, ServiceTable, Tracker,
 };
-use ferroute_proxy::{ThisHost, feed::Feed, logging, modes::REGISTRY, recording::Bundle, sync::Change};
+use ferroute_proxy::{
+    ThisHost,
+    control::{SourceInfo, request_bundle},
+    feed::Feed,
+    logging,
+    modes::REGISTRY,
+    node_name,
+    recording::Bundle,
+    sync::Change,
+};
 use ferroute_source::{Event, read_once};
 use ferroute_trace::Host;
 
-use self::demo::DemoManifests;
+use self::demo::{DemoManifests, Workloads};
 pub use self::{
+    list::has_api_server,
     names::{AddressOwner, Names},
     network::demo_host,
 };
-use crate::replay;
+use crate::{
+    about::{About, Fact, Origin, Proxy, ProxyState},
+    replay,
+};
 
 /// The desired state of a node.
 pub struct Desired {
+    /// The configuration, before it was resolved.
+    pub config: KubeProxyConfiguration,
     /// The configuration.
     pub resolved: Resolved,
     /// All objects, with up-to-date tables of both IP families.
@@ -51,14 +67,34 @@ pub struct Desired {
     /// The node's addresses and routes: the addresses of this host's interfaces if the node is this host, and otherwise, as
     /// the routes, those that follow from the objects.
     pub host: Host,
+    /// Whose state it is.
+    pub about: About,
+    /// The mode of the running proxy, which may be another one than that of the state.
+    pub running_mode: Option<String>,
     /// The source of the objects, for messages.
     pub origin: String,
+    /// The source of the objects, for more requests: the given one, or that of the running proxy.
+    pub source: SourceArgs,
+    /// Whether there is a source of objects.
+    pub has_objects: bool,
     /// Whether the node is this host.
     pub is_this_host: bool,
 }
 
+/// What the state is needed for, which decides what happens if there is no source of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// The absence of objects is an error.
+    Objects,
+    /// Without objects, the host alone is examined.
+    Host,
+}
+
 impl Desired {
     /// Starts logging and loads the desired state. `verbosity` overrides the configuration.
+    ///
+    /// Whatever is not given is that of the proxy that runs in this network namespace: the objects, the configuration, the
+    /// mode and the node. Without a proxy, they are those of `ferroute run` without flags.
     ///
     /// Objects of a cluster, as printed by `kubectl get -o yaml`, are used as they are. Manifests with Deployments, or with
     /// Pods without addresses, are planned as by `ferroute demo`: on the demo's nodes and, without a configuration file, with
@@ -67,7 +103,18 @@ impl Desired {
     /// # Errors
     /// If the configuration or the objects cannot be read.
     pub fn load(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        Self::load_with(&args.source, &args.settings, |resolved| {
+        Self::load_with(args, &mut Proxy::request, Need::Objects, |resolved| {
+            logging::start_for_command(verbosity, resolved.logging.format);
+        })
+    }
+
+    /// Like [`load`](Self::load), for commands that examine the host: without a source of objects, or if no source was given
+    /// and the API server cannot be read, there are none.
+    ///
+    /// # Errors
+    /// If the configuration or the given objects cannot be read.
+    pub fn load_for_host(args: &DesiredArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
+        Self::load_with(args, &mut Proxy::request, Need::Host, |resolved| {
             logging::start_for_command(verbosity, resolved.logging.format);
         })
     }
@@ -77,56 +124,157 @@ impl Desired {
     /// # Errors
     /// See [`load`](Self::load).
     pub fn load_again(args: &DesiredArgs) -> anyhow::Result<Self> {
-        Self::load_with(&args.source, &args.settings, |_| ())
+        Self::load_with(args, &mut Proxy::request, Need::Objects, |_| ())
     }
 
-    /// Loads the desired state; `start_logging` is called as soon as the configuration is loaded.
+    /// Loads the desired state; `start_logging` is called as soon as the configuration is loaded, and `request` once unless the
+    /// objects are those of a demo.
     fn load_with(
-        source: &SourceArgs,
-        args: &SettingsArgs,
+        args: &DesiredArgs,
+        request: &mut dyn FnMut() -> Proxy,
+        need: Need,
         start_logging: impl FnOnce(&Resolved),
     ) -> anyhow::Result<Self> {
+        let DesiredArgs { source, settings: args } = args;
         let workloads = source.manifests.as_deref().map(demo::read).transpose()?;
-        let demo = workloads.as_ref().and_then(|workloads| workloads.demo.as_ref());
-        let fallback = demo.map(DemoManifests::configuration).unwrap_or_default();
-        let Settings { config, resolved, .. } = load_settings(args, fallback, start_logging)?;
-        let origin = match &source.manifests {
-            Some(path) => path.display().to_string(),
-            None => "the API server".to_owned(),
-        };
+        if let Some(Workloads { demo: Some(demo), .. }) = &workloads {
+            return Self::load_demo(source, args, demo, start_logging);
+        }
+        let proxy = request();
+        let info = proxy.info();
+        let running_mode = info.map(|info| info.mode.clone());
+        let (settings, mut about) = load_settings(args, &proxy, start_logging)?;
+        let Settings { config, resolved, .. } = settings;
         let mut names = Names::default();
         if let Some(workloads) = &workloads {
             workloads.pods.iter().for_each(|pod| names.add_pod(pod));
         }
-        if let Some(demo) = demo {
-            let node = demo.node(&resolved)?;
-            names.add_demo(&demo.plan);
-            let events = demo.events();
-            let services = services(&events);
-            let mut tracker =
-                track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
-            let host = demo_host(node, &resolved);
-            set_host(&mut tracker, &resolved, &host);
-            return Ok(Self { resolved, tracker, services, names, host, origin, is_this_host: false });
+        if let (true, Some(info)) = (source.is_empty(), info) {
+            let source = match &info.source {
+                SourceInfo::Manifests(path) => SourceArgs { manifests: Some(path.clone()), ..SourceArgs::default() },
+                SourceInfo::ApiServer(master) => {
+                    SourceArgs { master: (!master.is_empty()).then(|| master.clone()), ..SourceArgs::default() }
+                }
+            };
+            let bundle = request_bundle().map_err(anyhow::Error::from);
+            let bundle = bundle.and_then(|bundle| Ok(Bundle::read(BufReader::new(bundle))?));
+            let bundle = bundle.context("cannot read the objects of the running proxy")?;
+            let node = &bundle.base.node.metadata.name;
+            if about.node.value != *node {
+                bail!(
+                    "no Node {} in the running proxy, which has that of its own node {node} only: use --kubeconfig or \
+                     --manifests",
+                    about.node.value
+                );
+            }
+            about.objects = Some(Fact::new("the running proxy", Origin::Proxy));
+            let desired = Self::from_recording(config, resolved, &bundle, about, source, true)?;
+            return Ok(Self { running_mode, ..desired });
         }
-        let events = match &source.manifests {
-            Some(path) => read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?,
-            None => list::list(source, config.client_connection, &resolved)?,
+        let has_api_server = has_api_server(source, &config);
+        let (events, objects) = match &source.manifests {
+            Some(path) => {
+                let events = read_once(path).with_context(|| format!("cannot read manifests at {}", path.display()))?;
+                (events, Some(Fact::new(path.display().to_string(), Origin::Given)))
+            }
+            None if !has_api_server && need == Need::Host => {
+                tracing::info!("examining the host only: use --manifests or --kubeconfig to include Services");
+                (Vec::new(), None)
+            }
+            None => match list::list(source, config.client_connection.clone(), &resolved) {
+                Ok(events) => (events, Some(Fact::new("the API server", Origin::Given))),
+                Err(error) if need == Need::Host => {
+                    tracing::warn!("examining the host only: {error:#}");
+                    (Vec::new(), None)
+                }
+                Err(error) if !has_api_server => return Err(error.context(NO_SOURCE)),
+                Err(error) => return Err(error),
+            },
         };
+        about.objects = objects;
         let this_host = ThisHost::read(&resolved)?;
-        Ok(Self::from_events(resolved, this_host, events, names, origin))
+        let mut desired = Self::from_events(config, resolved, this_host, events, names, about, source.clone());
+        desired.is_this_host |= info.is_some() && desired.about.node.from == Origin::Proxy;
+        desired.running_mode = running_mode;
+        Ok(desired)
+    }
+
+    /// Loads the state of a node of the demo.
+    fn load_demo(
+        source: &SourceArgs,
+        args: &SettingsArgs,
+        demo: &DemoManifests,
+        start_logging: impl FnOnce(&Resolved),
+    ) -> anyhow::Result<Self> {
+        let settings = settings::load_or(args, demo.configuration(), &REGISTRY.names())?;
+        start(&settings, start_logging);
+        let Settings { config, resolved, .. } = settings;
+        let node = demo.node(&resolved)?;
+        let mut names = Names::default();
+        names.add_demo(&demo.plan);
+        let events = demo.events();
+        let services = services(&events);
+        let mut tracker = track(&resolved, NodeView { name: node.name().to_owned(), ..NodeView::default() }, events);
+        let host = demo_host(node, &resolved);
+        set_host(&mut tracker, &resolved, &host);
+        let origin = source.manifests.as_deref().unwrap_or(Path::new("")).display().to_string();
+        let given = |is_given| if is_given { Origin::Given } else { Origin::Assumed };
+        let about = About {
+            proxy: ProxyState::Unrelated,
+            reason: None,
+            node: Fact::new(node.name(), given(resolved.node_name.is_some())),
+            mode: Some(Fact::new(REGISTRY.active(resolved.mode).name().as_str(), given(!config.mode.is_empty()))),
+            configuration: Some(configuration(args).unwrap_or(Fact::new("the demo's configuration", Origin::Assumed))),
+            objects: Some(Fact::new(origin.clone(), Origin::Given)),
+        };
+        Ok(Self {
+            config,
+            resolved,
+            tracker,
+            services,
+            names,
+            host,
+            about,
+            running_mode: None,
+            origin,
+            source: source.clone(),
+            has_objects: true,
+            is_this_host: false,
+        })
     }
 
     /// Returns the state that a proxy had applied, or was about to apply, when its bundle was created.
     ///
     /// # Errors
     /// If the configuration or an object in the bundle is invalid.
-    pub fn from_bundle(bundle: &Bundle, origin: String) -> anyhow::Result<Self> {
-        let resolved = replay::settings(&REGISTRY, bundle)?.resolved;
+    pub fn from_bundle(bundle: &Bundle, origin: &str) -> anyhow::Result<Self> {
+        let Settings { config, resolved, .. } = replay::settings(&REGISTRY, bundle)?;
+        let about = About {
+            proxy: ProxyState::Unrelated,
+            reason: None,
+            node: Fact::new(bundle.base.node.metadata.name.clone(), Origin::Given),
+            mode: Some(Fact::new(bundle.mode.clone(), Origin::Given)),
+            configuration: Some(Fact::new(origin, Origin::Given)),
+            objects: Some(Fact::new(origin, Origin::Given)),
+        };
+        Self::from_recording(config, resolved, bundle, about, SourceArgs::default(), false)
+    }
+
+    /// Returns the state of the objects in a recording.
+    fn from_recording(
+        config: KubeProxyConfiguration,
+        resolved: Resolved,
+        bundle: &Bundle,
+        about: About,
+        source: SourceArgs,
+        is_this_host: bool,
+    ) -> anyhow::Result<Self> {
         // The bundle has the Node, even if the cluster has none.
         let node = NodeView { name: bundle.base.node.metadata.name.clone(), ..NodeView::default() };
         let this_host = ThisHost { node, ..ThisHost::read(&resolved)? };
-        let mut desired = Self::from_events(resolved, this_host, bundle::events(bundle)?, Names::default(), origin);
+        let events = bundle::events(bundle)?;
+        let mut desired = Self::from_events(config, resolved, this_host, events, Names::default(), about, source);
+        desired.is_this_host |= is_this_host;
         if !bundle.host_addresses.is_empty() {
             desired.host.addresses.clone_from(&bundle.host_addresses);
             set_host(&mut desired.tracker, &desired.resolved, &desired.host);
@@ -135,11 +283,13 @@ impl Desired {
     }
 
     fn from_events(
+        config: KubeProxyConfiguration,
         resolved: Resolved,
         this_host: ThisHost,
         events: Vec<Event>,
         mut names: Names,
-        origin: String,
+        about: About,
+        source: SourceArgs,
     ) -> Self {
         events.iter().for_each(|event| names.add_event(event));
         let services = services(&events);
@@ -151,19 +301,22 @@ impl Desired {
             host.addresses = this_host.addresses;
         }
         set_host(&mut tracker, &resolved, &host);
-        Self { resolved, tracker, services, names, host, origin, is_this_host }
-    }
-
-    /// Starts logging and loads the configuration only, without any objects.
-    ///
-    /// # Errors
-    /// If the configuration cannot be read.
-    pub fn without_services(args: &SettingsArgs, verbosity: Option<u32>) -> anyhow::Result<Self> {
-        let Settings { resolved, .. } = load_settings(args, KubeProxyConfiguration::default(), |resolved| {
-            logging::start_for_command(verbosity, resolved.logging.format);
-        })?;
-        let this_host = ThisHost::read(&resolved)?;
-        Ok(Self::from_events(resolved, this_host, Vec::new(), Names::default(), "no objects".to_owned()))
+        let has_objects = about.objects.is_some();
+        let origin = about.objects.as_ref().map_or("no objects", |fact| &fact.value).to_owned();
+        Self {
+            config,
+            resolved,
+            tracker,
+            services,
+            names,
+            host,
+            about,
+            running_mode: None,
+            origin,
+            source,
+            has_objects,
+            is_this_host,
+        }
     }
 
     /// Returns the Services of an IP family with all their endpoints.
@@ -182,18 +335,63 @@ impl Desired {
     }
 }
 
-/// Loads the settings, starts logging and logs the warnings about them.
+/// Loads the settings, those of the running proxy where none are given, and starts logging.
 fn load_settings(
     args: &SettingsArgs,
-    fallback: KubeProxyConfiguration,
+    proxy: &Proxy,
     start_logging: impl FnOnce(&Resolved),
-) -> anyhow::Result<Settings> {
-    let settings = settings::load_or(args, fallback, &REGISTRY.names())?;
+) -> anyhow::Result<(Settings, About)> {
+    let (state, reason) = proxy.state();
+    let fallback = match proxy.info() {
+        Some(info) => {
+            let decoded = KubeProxyConfiguration::from_text(&info.configuration)
+                .context("cannot read the configuration of the running proxy")?;
+            // The active mode may differ from the configured one, and the host name is another one in a container.
+            KubeProxyConfiguration { mode: info.mode.clone(), hostname_override: info.node.clone(), ..decoded.config }
+        }
+        None => KubeProxyConfiguration::default(),
+    };
+    let in_proxy = |value: &str, of_proxy: &str| match (value.is_empty(), proxy.info()) {
+        (false, Some(_)) if value == of_proxy => Origin::Proxy,
+        (false, _) => Origin::Given,
+        (true, _) => Origin::Assumed,
+    };
+    let mut settings = settings::load_or(args, fallback.clone(), &REGISTRY.names())?;
+    start(&settings, start_logging);
+    if let Some(info) = proxy.info() {
+        settings.resolved.flags.clone_from(&info.flags);
+    }
+    let resolved = &settings.resolved;
+    let of_proxy = || Fact::new("the running proxy", Origin::Proxy);
+    let assumed = || Fact::new("default configuration", Origin::Assumed);
+    let about = About {
+        proxy: state,
+        reason,
+        node: Fact::new(
+            node_name(resolved)?,
+            in_proxy(&settings.config.hostname_override, &fallback.hostname_override),
+        ),
+        mode: Some(Fact::new(
+            REGISTRY.active(resolved.mode).name().as_str(),
+            in_proxy(&settings.config.mode, &fallback.mode),
+        )),
+        configuration: Some(configuration(args).or(proxy.info().map(|_| of_proxy())).unwrap_or_else(assumed)),
+        objects: None,
+    };
+    Ok((settings, about))
+}
+
+/// Returns the configuration that is given on the command line.
+fn configuration(args: &SettingsArgs) -> Option<Fact> {
+    args.config.as_ref().map(|path| Fact::new(path.display().to_string(), Origin::Given))
+}
+
+/// Starts logging, and logs the warnings about the settings.
+fn start(settings: &Settings, start_logging: impl FnOnce(&Resolved)) {
     start_logging(&settings.resolved);
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    Ok(settings)
 }
 
 /// Returns the tables that a proxy would apply on `node`, the state of the node until its Node is received.
@@ -245,6 +443,9 @@ fn event(object: Object) -> Option<Event> {
         Object::Endpoints(_) | Object::Pod(_) | Object::Deployment(_) => None,
     }
 }
+
+/// Why there are no objects, with what to do about it.
+const NO_SOURCE: &str = "no proxy runs here and no source of objects is given: use --manifests or --kubeconfig";
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ mod host;
 mod inputs;
 
 pub use diagnosis::{Diagnosis, Finding, Severity, Unknown, diagnose, write_diagnosis_into};
-pub use host::{has_api_server, read_inputs};
+pub use host::read_inputs;
 pub use inputs::{
     BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, EndpointProbe, FamilyInputs, Inputs, Listener,
     NodePort, ProbeResult, Process, Reading,

@@ -9,6 +9,7 @@
 //! | [`preflight`] | `ferroute preflight` | What behaves differently after a switch of modes? |
 //! | [`top`] | `ferroute top` | Which Services receive the most connections? |
 //! | [`replay`] | `ferroute replay` | Do the recorded syncs of a proxy give the same rules again? |
+//! | [`about`] | (all of them) | Whose state is the answer about? |
 //! | [`desired`] | (all of them, `render`) | Which state should the node have? |
 //!
 //! The core of each module is a pure function; reading the kernel and the host is separate from it. Modes come from the
@@ -45,6 +46,7 @@
 //! # Ok::<(), std::fmt::Error>(())
 //! ```
 
+pub mod about;
 pub mod desired;
 pub mod diff;
 pub mod doctor;

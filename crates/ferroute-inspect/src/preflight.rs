@@ -46,20 +46,21 @@ pub struct Report {
     pub differences: Vec<Difference>,
 }
 
-/// Lists what behaves differently when this host switches from the mode `from`, or the mode whose rules are in the kernel,
-/// to the mode of `desired`.
+/// Lists what behaves differently when this host switches from the mode `from`, or that of the running proxy, or the mode whose rules are in the
+/// kernel, to the mode of `desired`.
 ///
 /// # Errors
-/// If `from` is [`None`] and no rules of a proxy are in the kernel, or if the configuration is invalid in that mode.
-pub fn preflight(desired: &Desired, config: &KubeProxyConfiguration, from: Option<ModeName>) -> anyhow::Result<Report> {
+/// If `from` is [`None`], no proxy runs and no rules of a proxy are in the kernel, or if the configuration is invalid in that mode.
+pub fn preflight(desired: &Desired, from: Option<ModeName>) -> anyhow::Result<Report> {
     let kernel = snapshot::read();
     if let Some(error) = &kernel.error {
         tracing::warn!("cannot read the rules in the kernel, so those of other programs are not listed: {error}");
     }
-    let from =
-        from.or(kernel.mode).context("no rules of a service proxy are in the kernel: set the old mode with --from")?;
+    let running = |name: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == name);
+    let from = from.or_else(|| desired.running_mode.as_ref().and_then(running)).or(kernel.mode);
+    let from = from.context("no rules of a service proxy are in the kernel: set the old mode with --from")?;
     let to = REGISTRY.active(desired.resolved.mode).name();
-    let from_settings = resolve_for(config, from)?;
+    let from_settings = resolve_for(&desired.config, from)?;
     let for_family = |family| {
         differences(&Switch {
             from: Side { mode: from, settings: &from_settings.settings },

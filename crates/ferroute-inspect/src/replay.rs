@@ -195,7 +195,8 @@ pub fn settings(registry: &Registry, bundle: &Bundle) -> anyhow::Result<Settings
     let mut config = decoded.config.defaulted();
     // The active mode may differ from the configured one.
     config.mode.clone_from(&bundle.mode);
-    let resolved = registry.resolve(&config).context("the configuration in the bundle is invalid")?;
+    let mut resolved = registry.resolve(&config).context("the configuration in the bundle is invalid")?;
+    resolved.flags.clone_from(&bundle.flags);
     Ok(Settings { config, resolved, warnings: Vec::new(), file: None })
 }
 

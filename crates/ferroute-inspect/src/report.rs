@@ -8,12 +8,17 @@ pub mod samples;
 
 use serde::{Deserialize, Serialize};
 
+use crate::about::About;
+
 /// A report with the version of its format. Within a version, fields are only added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Versioned<T> {
     /// The version.
     pub api_version: ApiVersion,
+    /// What the report is about, if it depends on the proxy that runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<About>,
     /// The report, an object.
     #[serde(flatten)]
     pub report: T,
@@ -29,7 +34,14 @@ pub enum ApiVersion {
 
 impl<T> From<T> for Versioned<T> {
     fn from(report: T) -> Self {
-        Self { api_version: ApiVersion::V1, report }
+        Self { api_version: ApiVersion::V1, about: None, report }
+    }
+}
+
+impl<T> Versioned<T> {
+    /// Creates a report that says what it is about.
+    pub fn new(about: &About, report: T) -> Self {
+        Self { about: Some(about.clone()), ..Self::from(report) }
     }
 }
 

@@ -25,6 +25,7 @@ use ferroute_iptables::{
 use serde::{Deserialize, Serialize};
 
 pub use self::counters::Counters;
+use crate::about::About;
 
 /// The connections counted so far, by service port and endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,16 +156,16 @@ fn row(service_port: String, connections: Vec<(SocketAddr, f64)>, seconds: f64) 
 ///
 /// # Errors
 /// If the counters cannot be read or the terminal cannot be used.
-pub fn show(interval: Duration) -> anyhow::Result<()> {
-    screen::run(Counters::open()?, interval)
+pub fn show(about: &About, interval: Duration) -> anyhow::Result<()> {
+    screen::run(about, Counters::open(about)?, interval)
 }
 
 /// Returns the rates of one interval.
 ///
 /// # Errors
 /// If the counters cannot be read.
-pub fn read_once(interval: Duration) -> anyhow::Result<Rates> {
-    let mut counters = Counters::open()?;
+pub fn read_once(about: &About, interval: Duration) -> anyhow::Result<Rates> {
+    let mut counters = Counters::open(about)?;
     let (before, start) = (counters.read()?, Instant::now());
     thread::sleep(interval);
     Ok(Rates { service_ports: rates(&before, &counters.read()?, start.elapsed()) })

@@ -58,7 +58,7 @@ impl Fleet {
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// Runs `ferroute` on a node.
+    /// Runs `ferroute` on a node, where commands without flags answer for the proxy that runs there.
     ///
     /// # Errors
     /// If it cannot be run, or does not end in time.
@@ -66,15 +66,6 @@ impl Fleet {
         let command: Vec<String> = ["ferroute"].iter().chain(arguments).map(|word| (*word).to_owned()).collect();
         let output = self.cluster.exec(&proxy.container, &command, self.limit).await;
         output.map_err(|error| ferroute_core::error_chain(&error))
-    }
-
-    /// Runs `ferroute` on a node with the configuration of its proxy.
-    ///
-    /// # Errors
-    /// As [`Fleet::run`].
-    pub async fn run_configured(&self, proxy: &NodeProxy, arguments: &[&str]) -> Result<ExecOutput, String> {
-        let flags = proxy.flags.iter().map(String::as_str);
-        self.run(proxy, &arguments.iter().copied().chain(flags).collect::<Vec<_>>()).await
     }
 }
 
@@ -103,7 +94,7 @@ pub(crate) async fn ask_command(
     json: bool,
 ) -> Result<(Value, i32), String> {
     let format: &[&str] = if json { &["-o", "json"] } else { &[] };
-    let output = fleet.run_configured(proxy, &[arguments, format].concat()).await?;
+    let output = fleet.run(proxy, &[arguments, format].concat()).await?;
     // Without any output, the exit status is that of an error.
     let statuses: &[i32] = if output.stdout.is_empty() { &[0] } else { &[0, 1, 2] };
     let status = output.status;

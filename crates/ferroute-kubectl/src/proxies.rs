@@ -28,8 +28,6 @@ pub struct NodeProxy {
     pub node: String,
     /// The container that the proxy runs in.
     pub container: PodContainer,
-    /// The flags of its configuration, for commands that need the same.
-    pub flags: Vec<String>,
     /// Why it cannot be asked.
     pub problem: Option<String>,
 }
@@ -115,35 +113,11 @@ impl NodeProxy {
             ("Running", None) => None,
             (phase, None) => Some(format!("the pod is {phase}")),
         };
-        let words = container.into_iter().flat_map(|container| container.command.iter().chain(&container.args));
-        let mut flags = configuration(words);
-        flags.push(format!("--hostname-override={node}"));
         let container = container.map(|container| container.name.clone()).unwrap_or_default();
         let container = PodContainer { namespace: metadata.namespace, pod: metadata.name, container };
-        Some(Self { node, container, flags, problem })
+        Some(Self { node, container, problem })
     }
 }
-
-/// Returns the flags of a proxy's command line that select the configuration, the mode and the API server.
-fn configuration<'a>(words: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let mut flags = Vec::new();
-    let mut words = words.peekable();
-    while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--") else { continue };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (flag, words.peek().map(|value| (*value).clone())),
-        };
-        // Variables are expanded by the kubelet only.
-        if let Some(value) = value.filter(|value| CONFIGURATION.contains(&name) && !value.contains("$(")) {
-            flags.push(format!("--{name}={value}"));
-        }
-    }
-    flags
-}
-
-/// The flags that commands have in common with `ferroute run`, without the name of the node.
-const CONFIGURATION: [&str; 5] = ["config", "kubeconfig", "manifests", "master", "proxy-mode"];
 
 /// Encodes text for a URL.
 pub(crate) fn encode(text: &str) -> String {
@@ -192,10 +166,6 @@ pub(crate) struct PodSpec {
 #[derive(Debug, Deserialize)]
 struct Container {
     name: String,
-    #[serde(default)]
-    command: Vec<String>,
-    #[serde(default)]
-    args: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -209,16 +179,6 @@ pub(crate) struct PodStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn configuration_of_the_proxy_is_passed_to_commands() {
-        let flags = |line: &str| configuration(line.split(' ').map(str::to_owned).collect::<Vec<_>>().iter());
-        assert_eq!(
-            flags("run --config=/c.conf --hostname-override=$(NODE_NAME) --proxy-mode nftables -v 3"),
-            ["--config=/c.conf", "--proxy-mode=nftables"]
-        );
-        assert_eq!(flags("kube-proxy --master $(SERVER) --cleanup"), [""; 0]);
-    }
 
     #[test]
     fn pods_that_do_not_run_have_a_problem() {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ferroute_core::Escaped;
+use ferroute_inspect::about::RUNNING_PROXY;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -26,14 +27,16 @@ pub struct Same {
     pub problem: bool,
 }
 
-/// Runs a command with the proxy's configuration on all nodes. Its exit status is 0, or 1 or 2 for answers like "no" and "maybe".
+/// Runs a command on all nodes. Its exit status is 0, or 1 or 2 for answers like "no" and "maybe".
 pub async fn same_everywhere(fleet: &Fleet, proxies: &[NodeProxy], arguments: &[String], json: bool) -> Vec<Same> {
     let arguments = arguments.to_vec();
     let answers = fleet.ask(proxies, |fleet, proxy| {
         let arguments = arguments.clone();
         async move {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            ask_command(&fleet, &proxy, &arguments, json).await
+            let (mut output, status) = ask_command(&fleet, &proxy, &arguments, json).await?;
+            remove_about(&mut output);
+            Ok((output, status))
         }
     });
     let mut groups: Vec<Same> = Vec::new();
@@ -50,6 +53,20 @@ pub async fn same_everywhere(fleet: &Fleet, proxies: &[NodeProxy], arguments: &[
     groups
 }
 
+/// Removes what the output is about if that is the node's proxy, as it should be. It differs between nodes.
+fn remove_about(output: &mut Value) {
+    match output {
+        Value::String(text) if text.starts_with(RUNNING_PROXY) => {
+            let end = text.find('\n').map_or(text.len(), |end| end + 1);
+            text.drain(..end);
+        }
+        Value::Object(fields) if fields.get("about").is_some_and(|about| about["proxy"] == "running") => {
+            fields.remove("about");
+        }
+        _ => {}
+    }
+}
+
 /// Writes the texts with their nodes.
 ///
 /// # Errors
@@ -63,4 +80,23 @@ pub fn write_same_into(out: &mut impl fmt::Write, groups: &[Same]) -> fmt::Resul
         write_printed_into(out, group.output.as_ref(), group.error.as_deref())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_with_the_same_output_of_their_proxies_are_equal() {
+        let after = |mut output: Value| {
+            remove_about(&mut output);
+            output
+        };
+        let text = |line: &str| Value::from(format!("{line}\nno problems\n"));
+        assert_eq!(after(text("running proxy: node node-1, nftables mode")), "no problems\n");
+        let none = text("no proxy runs here: node node-1 (assumed), iptables mode (assumed)");
+        assert_eq!(after(none.clone()), none);
+        let report = serde_json::json!({"about": {"proxy": "running", "node": {}}, "findings": []});
+        assert_eq!(after(report), serde_json::json!({"findings": []}));
+    }
 }

@@ -83,12 +83,12 @@ pub async fn statuses(fleet: &Fleet, proxies: &[NodeProxy], thorough: bool) -> V
         let status: NodeStatus = decode(&answered(fleet.run(&proxy, &["status", "-o", "json"]).await?, &[0, 1])?)?;
         let (mut drift, mut doctor) = (None, None);
         if thorough {
-            drift = Some(match fleet.run_configured(&proxy, &["diff"]).await {
+            drift = Some(match fleet.run(&proxy, &["diff"]).await {
                 Ok(output) if output.status == 0 => Drift::None,
                 Ok(output) if output.status == 1 => Drift::Found,
                 Ok(_) | Err(_) => Drift::Unknown,
             });
-            let output = fleet.run_configured(&proxy, &["doctor", "--no-connect", "-o", "json"]).await;
+            let output = fleet.run(&proxy, &["doctor", "--no-connect", "-o", "json"]).await;
             let findings = output.and_then(|output| decode::<Diagnosis>(&output.stdout)).ok();
             let findings = findings.map(|diagnosis| diagnosis.findings);
             doctor = Some(Doctor {

@@ -1,7 +1,7 @@
 //! Both ends of the socket `@ferroute`, by which commands on this node ask the running proxy.
 //!
-//! The client sends one line: `bundle`, `status`, or `service NAMESPACE/NAME`. The proxy responds with a line that is `ok` or
-//! an error, and after `ok` the bundle, a [`NodeStatus`] or a [`ServiceVersions`] as JSON.
+//! The client sends one line: `bundle`, `status`, `proxy`, or `service NAMESPACE/NAME`. The proxy responds with a line that is
+//! `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`] or a [`ServiceVersions`] as JSON.
 //!
 //! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
 //! each, and leaves no file behind. Only root and the user of the proxy get responses.
@@ -12,11 +12,13 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream},
     },
+    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use ferroute_admin::{health::Health, history::History};
+use ferroute_config::FlagSettings;
 use ferroute_core::{NamespacedName, rfc3339};
 use ferroute_host::run_blocking;
 use nix::{
@@ -42,6 +44,10 @@ pub(crate) struct Control {
     pub(crate) mode: &'static str,
     /// The active configuration, as YAML.
     pub(crate) configuration: String,
+    /// The settings of flags that are no fields of the configuration.
+    pub(crate) flags: FlagSettings,
+    /// Where the objects come from.
+    pub(crate) source: SourceInfo,
     /// The name of the node.
     pub(crate) node: String,
     pub(crate) health: Arc<Health>,
@@ -73,7 +79,47 @@ pub struct NodeStatus {
     pub lag_seconds: f64,
 }
 
+/// What the running proxy plans its rules from, apart from the objects themselves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxyInfo {
+    /// The name of the node.
+    pub node: String,
+    /// The version of Ferroute.
+    pub version: String,
+    /// The active mode.
+    pub mode: String,
+    /// The active configuration: a `KubeProxyConfiguration` as YAML.
+    pub configuration: String,
+    /// The settings of flags that are no fields of the configuration.
+    #[serde(default)]
+    pub flags: FlagSettings,
+    /// The source of the objects.
+    pub source: SourceInfo,
+}
+
+/// The source of the running proxy's objects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SourceInfo {
+    /// Manifests at this absolute path.
+    Manifests(PathBuf),
+    /// The API server of the configuration, at this address if it is not empty.
+    ApiServer(String),
+}
+
 impl Control {
+    fn info(&self) -> ProxyInfo {
+        ProxyInfo {
+            node: self.node.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: self.mode.to_owned(),
+            configuration: self.configuration.clone(),
+            flags: self.flags.clone(),
+            source: self.source.clone(),
+        }
+    }
+
     fn status(&self) -> NodeStatus {
         let health = self.health.summary();
         let (services, slices) = self.history.pending();
@@ -132,6 +178,14 @@ pub fn request_status() -> Result<NodeStatus, RequestError> {
     decode(request(STATUS)?)
 }
 
+/// Requests what the proxy that runs in this network namespace plans its rules from.
+///
+/// # Errors
+/// If no proxy listens, a process of another user does, or the proxy returns an error.
+pub fn request_info() -> Result<ProxyInfo, RequestError> {
+    decode(request(INFO)?)
+}
+
 /// Requests the applied versions of a Service from the proxy that runs in this network namespace.
 ///
 /// # Errors
@@ -154,6 +208,11 @@ fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
     if !is_trusted(peer.uid()) {
         return Err(RequestError::Untrusted { pid: peer.pid(), user: peer.uid() });
     }
+    let limit = |stream: &StdStream| {
+        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+        stream.set_write_timeout(Some(REQUEST_TIMEOUT))
+    };
+    limit(&stream).map_err(RequestError::Interrupted)?;
     writeln!(stream, "{line}").map_err(RequestError::Interrupted)?;
     let mut response = BufReader::new(stream);
     let mut status = String::new();
@@ -237,6 +296,7 @@ async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
     let response = match line.trim_end() {
         BUNDLE => bundle(control).await?,
         STATUS => json(&control.status()),
+        INFO => json(&control.info()),
         line => match line.strip_prefix(SERVICE).and_then(|name| name.split_once('/')) {
             Some((namespace, name)) => match control.versions.send(NamespacedName::new(namespace, name)).await {
                 Ok(versions) => json(&versions),
@@ -255,16 +315,19 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 }
 
 async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
-    let Ok(contents) = control.bundles.send(()).await else {
-        return Ok(LOOP_ENDED.to_vec());
+    let contents = match tokio::time::timeout(LOOP_TIMEOUT, control.bundles.send(())).await {
+        Ok(Ok(contents)) => contents,
+        Ok(Err(_)) => return Ok(LOOP_ENDED.to_vec()),
+        Err(_) => return Ok(LOOP_BUSY.to_vec()),
     };
-    let (mode, configuration) = (control.mode, control.configuration.clone());
+    let (mode, configuration, flags) = (control.mode, control.configuration.clone(), control.flags.clone());
     // A bundle of a large cluster takes a while, which must not delay the source.
     let response = run_blocking("bundle", move || {
         let mut response = OK.to_vec();
         let version = env!("CARGO_PKG_VERSION");
         let bundle =
-            Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses);
+            Bundle::new(contents.snapshot, version, SystemTime::now(), mode, configuration, contents.host_addresses)
+                .with_flags(flags);
         bundle.write(&mut response).map(|()| response)
     });
     response.await?
@@ -275,15 +338,24 @@ const NAME: &[u8] = b"ferroute";
 
 const BUNDLE: &str = "bundle";
 const STATUS: &str = "status";
+const INFO: &str = "proxy";
 const SERVICE: &str = "service ";
 const OK: &[u8] = b"ok\n";
 const LOOP_ENDED: &[u8] = b"the sync loop has ended\n";
+const LOOP_BUSY: &[u8] =
+    b"the sync loop does not respond: it waits for its first objects, or for the kernel (see `ferroute status`)\n";
 
 /// The longest names of a namespace and a Service, and more.
 const MAX_REQUEST: u64 = 1024;
 
 /// Time after which a response is abandoned.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time after which the state of the sync loop is not waited for any longer. Large syncs take seconds.
+const LOOP_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Time that a client waits for the next part of a response, which is longer than the proxy's own limit.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// Delay after a connection could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);

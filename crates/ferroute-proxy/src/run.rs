@@ -44,7 +44,7 @@ use tokio::{
 use crate::{
     applied::VersionsObserver,
     config_watch::{ConfigWatch, re_exec},
-    control::{self, Control},
+    control::{self, Control, SourceInfo},
     events::{EventRecorder, EventsObserver},
     feed::Feed,
     health::HealthObserver,
@@ -171,6 +171,7 @@ impl Daemon<'_> {
         let hold_node_ports = args.args.hold_node_ports.0;
         let (node, counter) = (node_name(resolved)?, status.request_counter());
         let source = Source::new(&args.args, &settings.config.client_connection, &node, counter).await?;
+        let source_info = source_info(&args.args);
         let config = ConfigWatch::new(registry, args, settings);
         let http_tasks = tasks.clone();
         let http = HttpThread::start_reporting(http_budget(), move || http_tasks.report("HTTP thread", true));
@@ -215,6 +216,8 @@ impl Daemon<'_> {
         let control = Control {
             mode: registry.active(settings.resolved.mode).name().as_str(),
             configuration: settings.config.to_yaml(),
+            flags: resolved.flags.clone(),
+            source: source_info,
             node: feed.node().name.clone(),
             health: health.clone(),
             history: status.history(),
@@ -285,6 +288,14 @@ impl Daemon<'_> {
         };
         sync.finish(grace).await;
         Ok(end)
+    }
+}
+
+/// Describes the source to commands, whose working directory is another one.
+fn source_info(args: &RunArgs) -> SourceInfo {
+    match &args.manifests {
+        Some(path) => SourceInfo::Manifests(std::path::absolute(path).unwrap_or_else(|_| path.clone())),
+        None => SourceInfo::ApiServer(args.proxy.client.master.clone()),
     }
 }
 

@@ -239,11 +239,10 @@ pub(crate) async fn doctor(State(app): State<Arc<App>>) -> Result<JsonText, Refu
 
 fn diagnosis(app: &App) -> anyhow::Result<Diagnosis> {
     anyhow::ensure!(app.source().has_kernel(), NO_KERNEL);
-    let (settings, source) = app.source().settings()?;
     let desired = Arc::clone(&app.view().desired);
     // Endpoints in manifests may be anywhere.
-    let connect = matches!(app.source(), Source::Node | Source::Demo(_));
-    app.source().on_node(|| diagnose(&read_inputs(&source, &settings, Some(&desired), connect)))
+    let connect = matches!(app.source(), Source::Node(_) | Source::Demo(_));
+    app.source().on_node(|| diagnose(&read_inputs(&desired, connect)))
 }
 
 /// `GET /diff`

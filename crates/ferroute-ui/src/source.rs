@@ -10,15 +10,11 @@ use std::{
     time::Duration,
 };
 
-use ferroute_config::{
-    flags::{DesiredArgs, SettingsArgs, SourceArgs},
-    settings::{self, Settings},
-};
+use ferroute_config::flags::{DesiredArgs, SettingsArgs, SourceArgs};
 use ferroute_demo::{cluster::Cluster, layout::NodeId};
-use ferroute_inspect::{desired::Desired, replay};
+use ferroute_inspect::desired::Desired;
 use ferroute_proxy::{
     control::{request_bundle, request_status},
-    modes::REGISTRY,
     recording::Bundle,
 };
 use ferroute_source::manifest_files;
@@ -29,8 +25,8 @@ use nix::unistd::Uid;
 pub enum Source {
     /// Manifests, or the API server.
     Objects(Box<DesiredArgs>),
-    /// The proxy that runs on this host, by its recording.
-    Node,
+    /// The proxy that runs on this host, by its recording, with the settings of these arguments.
+    Node(Box<DesiredArgs>),
     /// A file written by `ferroute bundle`.
     Bundle {
         /// The bundle.
@@ -45,7 +41,8 @@ pub enum Source {
 impl Source {
     /// Returns the running proxy if no other source is given and one answers, otherwise the given source.
     pub fn new(args: DesiredArgs) -> Self {
-        if args.source.is_empty() && request_status().is_ok() { Self::Node } else { Self::Objects(Box::new(args)) }
+        let args = Box::new(args);
+        if args.source.is_empty() && request_status().is_ok() { Self::Node(args) } else { Self::Objects(args) }
     }
 
     /// Returns the name of the kind of source.
@@ -53,7 +50,7 @@ impl Source {
         match self {
             Self::Objects(args) if args.source.manifests.is_some() => "manifests",
             Self::Objects(_) => "cluster",
-            Self::Node => "node",
+            Self::Node(_) => "node",
             Self::Bundle { .. } => "bundle",
             Self::Demo(_) => "demo",
         }
@@ -76,8 +73,8 @@ impl Source {
     pub(crate) fn load(&self) -> anyhow::Result<Desired> {
         match self {
             Self::Objects(args) => Desired::load_again(args),
-            Self::Node => Desired::from_bundle(&read_recording()?, "the running proxy".to_owned()),
-            Self::Bundle { bundle, origin } => Desired::from_bundle(bundle, origin.clone()),
+            Self::Node(args) => Desired::load_again(args),
+            Self::Bundle { bundle, origin } => Desired::from_bundle(bundle, origin),
             Self::Demo(cluster) => {
                 let args = demo_args(cluster);
                 let mut desired = cluster.on_node(NodeId::Node, || Desired::load_again(&args))??;
@@ -99,28 +96,8 @@ impl Source {
     pub(crate) fn recording(&self) -> anyhow::Result<Option<Arc<Bundle>>> {
         match self {
             Self::Bundle { bundle, .. } => Ok(Some(Arc::clone(bundle))),
-            Self::Node | Self::Demo(_) => Ok(Some(Arc::new(self.on_node(read_recording)??))),
+            Self::Node(_) | Self::Demo(_) => Ok(Some(Arc::new(self.on_node(read_recording)??))),
             Self::Objects(_) => Ok(None),
-        }
-    }
-
-    /// Returns the settings and the source of objects, for commands that examine the host. Blocks.
-    pub(crate) fn settings(&self) -> anyhow::Result<(Settings, SourceArgs)> {
-        let load = |args: &SettingsArgs| settings::load(args, &REGISTRY.names());
-        match self {
-            Self::Objects(args) => Ok((load(&args.settings)?, args.source.clone())),
-            Self::Demo(cluster) => {
-                let args = demo_args(cluster);
-                Ok((load(&args.settings)?, args.source))
-            }
-            Self::Node | Self::Bundle { .. } => {
-                // The proxy may have ended meanwhile.
-                let settings = match self.recording() {
-                    Ok(Some(bundle)) => replay::settings(&REGISTRY, &bundle)?,
-                    Ok(None) | Err(_) => load(&SettingsArgs::default())?,
-                };
-                Ok((settings, SourceArgs::default()))
-            }
         }
     }
 
@@ -133,7 +110,7 @@ impl Source {
                 None => Version::Unknown(API_SERVER_INTERVAL),
             },
             Self::Demo(cluster) => Version::Files(fingerprint(&cluster.manifests())),
-            Self::Node => Version::Unknown(RECORDING_INTERVAL),
+            Self::Node(_) => Version::Unknown(RECORDING_INTERVAL),
             Self::Bundle { .. } => Version::Files(0),
         }
     }

@@ -8,7 +8,7 @@ use axum::{
 };
 use ferroute_api::{Object, Service, manifest};
 use ferroute_config::{
-    KubeProxyConfiguration,
+    FlagSettings, KubeProxyConfiguration,
     flags::{DesiredArgs, SettingsArgs, SourceArgs},
 };
 use ferroute_core::IpFamily;
@@ -250,6 +250,7 @@ fn bundle() -> Bundle {
         made: SystemTime::UNIX_EPOCH,
         mode: "nftables".to_owned(),
         configuration: KubeProxyConfiguration::default().to_yaml(),
+        flags: FlagSettings::default(),
         host_addresses: Vec::new(),
         base,
         syncs: vec![

@@ -7,7 +7,10 @@ use std::{
 };
 
 use ferroute_core::rfc3339;
-use ferroute_inspect::top::{Counters, Row, Sample, rates};
+use ferroute_inspect::{
+    about::About,
+    top::{Counters, Row, Sample, rates},
+};
 use serde::Serialize;
 
 use crate::{
@@ -125,7 +128,7 @@ impl Watch {
             app.source().on_node(|| {
                 let mut counters = match counters.take() {
                     Some(counters) => counters,
-                    None => Counters::open()?,
+                    None => Counters::open(&About::of_kernel()?)?,
                 };
                 let sample = counters.read()?;
                 anyhow::Ok((counters, Instant::now(), sample))

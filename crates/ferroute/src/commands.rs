@@ -30,7 +30,7 @@ use ferroute_config::{
     flags::{KubeProxy, RawArgs, RunArgs},
 };
 use ferroute_core::EscapedLines;
-use ferroute_inspect::report::Versioned;
+use ferroute_inspect::{about::About, report::Versioned};
 use ferroute_proxy::{
     logging,
     modes::{CalledAs, REGISTRY, WORKER_COMMAND},
@@ -117,6 +117,23 @@ pub(crate) enum Output {
 }
 
 impl Output {
+    /// Like [`write`](Self::write), with what the value is about: in the first line, or in a field.
+    pub(crate) fn write_about(
+        self,
+        out: &mut impl Write,
+        about: &About,
+        value: &impl Serialize,
+        print: impl FnOnce(&mut String) -> Result<(), fmt::Error>,
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::Text => {
+                writeln!(out, "{about}")?;
+                self.write(out, value, print)
+            }
+            Self::Json => write_json(out, &Versioned::new(about, value)),
+        }
+    }
+
     /// Writes a value as JSON, or as the text from `print`.
     pub(crate) fn write(
         self,
@@ -131,13 +148,15 @@ impl Output {
                 // Names are escaped where they are written; this is for any other text.
                 write!(out, "{}", EscapedLines(text))?;
             }
-            Self::Json => {
-                serde_json::to_writer_pretty(&mut *out, &Versioned::from(value))?;
-                writeln!(out)?;
-            }
+            Self::Json => write_json(out, &Versioned::from(value))?,
         }
         Ok(())
     }
+}
+
+fn write_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    Ok(writeln!(out)?)
 }
 
 /// Returns the definition of the command line, where commands that inspect accept the modes of the registry.

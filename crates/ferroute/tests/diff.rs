@@ -229,7 +229,7 @@ fn iptables_rules_of_kube_proxy_are_compared_by_effect() {
         let output = node.host.try_command(PROGRAM, &[&arguments[..], &node_arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(
-            String::from_utf8(output.stdout).unwrap().starts_with("IPv4: iptables rules in the kernel, compared with")
+            String::from_utf8(output.stdout).unwrap().contains("\nIPv4: iptables rules in the kernel, compared with")
         );
     }
 }
@@ -300,7 +300,7 @@ fn nftables_rules_of_kube_proxy_are_compared_by_effect() {
         node.write(&manifests);
         let (status, text) = compare(mode);
         assert_eq!(status, 0, "{mode}: {text}");
-        assert!(text.starts_with("IPv4: kube-proxy's nftables rules in the kernel, compared with"), "{text}");
+        assert!(text.contains("\nIPv4: kube-proxy's nftables rules in the kernel, compared with"), "{text}");
         node.write(&manifests.replace("10.244.1.1", "10.244.1.9"));
         let (status, text) = compare(mode);
         assert_eq!(status, 1, "{mode}: {text}");

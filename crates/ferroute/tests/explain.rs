@@ -179,7 +179,7 @@ fn top_reads_counters_of_iptables_rules() {
         done.store(true, Ordering::Relaxed);
         stdout(&output).to_owned()
     });
-    let line = text.lines().nth(1).unwrap();
+    let line = text.lines().nth(2).unwrap();
     let columns: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(columns[1..], ["shop/web:http", "10.244.0.2:8080", "100", "%"], "{text}");
     assert!(columns[0].parse::<f64>().unwrap() > 0.0, "{text}");

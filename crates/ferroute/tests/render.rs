@@ -39,6 +39,11 @@ fn iptables_rules_of_the_example_are_rendered() {
     ] {
         assert!(text.contains(rule), "{rule}\nis missing in\n{text}");
     }
+    let (first, text) = text.split_once('\n').unwrap();
+    assert!(
+        first.starts_with("# no proxy runs here: node node-1 (given), iptables mode (assumed), objects of "),
+        "{first}"
+    );
     assert!(text.starts_with("# IPv4 rules of node node-1\n") && text.contains("\n# IPv6 rules of node node-1\n"));
 }
 

@@ -1,13 +1,20 @@
 //! The objects of an API server, listed once.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, bail};
-use ferroute_config::{ClientConnectionConfiguration, Resolved, flags::SourceArgs};
+use ferroute_config::{ClientConnectionConfiguration, KubeProxyConfiguration, Resolved, flags::SourceArgs};
 use ferroute_kube::ApiServer;
 use ferroute_proxy::node_name;
 use ferroute_source::{Event, Resource};
 use tokio::sync::mpsc;
+
+/// Reports whether an API server is given or configured, or this is a pod of a cluster.
+pub fn has_api_server(source: &SourceArgs, config: &KubeProxyConfiguration) -> bool {
+    let in_arguments = source.kubeconfig.is_some() || source.master.is_some();
+    let configured = !config.client_connection.kubeconfig.is_empty();
+    in_arguments || configured || Path::new(SERVICE_ACCOUNT).exists()
+}
 
 /// Lists all objects, without watching for changes.
 pub(super) fn list(
@@ -20,7 +27,7 @@ pub(super) fn list(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let server = ApiServer::new(&connection, source.master.as_deref(), &node).await;
-        let server = server.context("cannot connect to the API server (use --manifests to read files instead)")?;
+        let server = server.context("cannot connect to the API server")?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reflector = tokio::spawn(server.follow(sender));
         let events = until_synced(receiver).await;
@@ -52,6 +59,9 @@ async fn until_synced(mut receiver: mpsc::Receiver<Vec<Event>>) -> anyhow::Resul
     }
     Ok(events)
 }
+
+/// The token of a pod's service account.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// The capacity of the channel, in batches.
 const QUEUE: usize = 64;

@@ -23,7 +23,8 @@ fn endpoints(desired: &Desired) -> Vec<(String, bool)> {
 
 /// Loads without starting logging, which is possible only once per process.
 fn load(source: &SourceArgs, args: &SettingsArgs) -> anyhow::Result<Desired> {
-    Desired::load_with(source, args, |_| {})
+    let args = DesiredArgs { source: source.clone(), settings: args.clone() };
+    Desired::load_with(&args, &mut || Proxy::None, Need::Objects, |_| {})
 }
 
 #[test]

@@ -5,19 +5,17 @@ mod endpoints;
 mod rules;
 mod system;
 
-use ferroute_config::{flags::SourceArgs, settings::Settings};
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_proxy::modes::REGISTRY;
 
-pub use self::clock::has_api_server;
 use super::{Inputs, NodePort};
 use crate::desired::Desired;
 
-/// Reads the inputs of all checks, without Services and endpoints if `desired` is `None`. `connect` permits connections to
+/// Reads the inputs of all checks, without Services and endpoints if `desired` has no objects. `connect` permits connections to
 /// endpoints.
-pub fn read_inputs(source: &SourceArgs, settings: &Settings, desired: Option<&Desired>, connect: bool) -> Inputs {
-    let resolved = desired.map_or(&settings.resolved, |desired| &desired.resolved);
-    let has_services = |family| desired.map(|desired| !desired.table(family).entries.is_empty());
+pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
+    let resolved = &desired.resolved;
+    let has_services = |family| desired.has_objects.then(|| !desired.table(family).entries.is_empty());
     let host = system::read();
     Inputs {
         mode: REGISTRY.active(resolved.mode).name(),
@@ -27,9 +25,9 @@ pub fn read_inputs(source: &SourceArgs, settings: &Settings, desired: Option<&De
         conntrack: host.conntrack,
         listeners: host.listeners,
         proxies: host.proxies,
-        clock: clock::read(source, settings),
-        node_ports: desired.map(node_ports),
-        endpoints: desired.filter(|_| connect).map(endpoints::probe),
+        clock: clock::read(&desired.source, &desired.config),
+        node_ports: desired.has_objects.then(|| node_ports(desired)),
+        endpoints: (desired.has_objects && connect).then(|| endpoints::probe(desired)),
     }
 }
 

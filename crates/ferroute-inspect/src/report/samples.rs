@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::Versioned;
 use crate::{
+    about::{About, Fact, Origin, ProxyState},
     diff::{
         Answer, Client, Comparison, Conclusion, Coverage, DifferenceCount, Finding, Mismatch, ModeDifference, Report,
         RulesKind, SourceAddress, StaleFrontend, Undetermined,
@@ -49,7 +50,11 @@ pub fn all() -> Vec<Sample> {
         T: serde::Serialize + serde::de::DeserializeOwned,
     {
         let copy = |json| serde_json::to_value(serde_json::from_value::<Versioned<T>>(json)?);
-        Sample { command, json: serde_json::to_value(Versioned::from(report)).unwrap(), copy }
+        let report = match command.starts_with("ferroute status") {
+            true => Versioned::from(report),
+            false => Versioned::new(&about(), report),
+        };
+        Sample { command, json: serde_json::to_value(report).unwrap(), copy }
     }
     vec![
         sample("ferroute explain service", explanation(served())),
@@ -73,6 +78,18 @@ pub fn keys(json: &Value) -> BTreeSet<&str> {
             own.chain(fields.iter().filter(|(key, _)| !is_map(key)).flat_map(|(_, value)| keys(value))).collect()
         }
         _ => BTreeSet::new(),
+    }
+}
+
+fn about() -> About {
+    let fact = |value: &str| Fact::new(value, Origin::Proxy);
+    About {
+        proxy: ProxyState::Running,
+        reason: Some("a reason".to_owned()),
+        node: fact("node-1"),
+        mode: Some(fact("nftables")),
+        configuration: Some(fact("the running proxy")),
+        objects: Some(fact("the running proxy")),
     }
 }
 

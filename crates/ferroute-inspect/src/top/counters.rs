@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use anyhow::bail;
+use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     HostExec, TableName,
@@ -19,6 +20,7 @@ use ferroute_nftables::{
 use ferroute_userspace::running_workers;
 
 use super::Sample;
+use crate::about::About;
 
 /// The sources of counters.
 pub struct Counters {
@@ -33,25 +35,30 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Finds the sources of counters.
+    /// Finds the sources of counters: the rules of the running proxy only, which do not include those of a previous mode, or of
+    /// all proxies if none runs.
     ///
     /// # Errors
     /// If there are none.
-    pub fn open() -> anyhow::Result<Self> {
-        let userspace = !running_workers()?.is_empty();
+    pub fn open(about: &About) -> anyhow::Result<Self> {
+        let counts = |mode: ModeName| about.mode.as_ref().is_none_or(|counted| counted.value == mode.as_str());
+        let userspace = counts(ModeName::USERSPACE) && !running_workers()?.is_empty();
         let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace };
         let mut has_uncounted_rules = false;
         for family in IpFamily::BOTH {
-            match has_counters(family)? {
+            match if counts(ModeName::NFTABLES) { has_counters(family)? } else { None } {
                 Some(true) => counters.nftables.push(ConnectionReader::open(family, MAX_SERVICE_PORTS)?),
                 Some(false) => has_uncounted_rules = true,
                 None => {}
             }
-            let backends = snapshot_rules(family, &HostExec, &search_path())?;
+            let backends = match counts(ModeName::IPTABLES) {
+                true => snapshot_rules(family, &HostExec, &search_path())?,
+                false => Vec::new(),
+            };
             if backends.iter().any(|backend| backend.saved.rules.chain(TableName::Nat, chains::SERVICES).is_some()) {
                 counters.iptables.push(family);
             }
-            if read_state(family)?.is_some() {
+            if counts(ModeName::IPVS) && read_state(family)?.is_some() {
                 counters.ipvs.push(family);
             }
         }

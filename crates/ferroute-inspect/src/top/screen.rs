@@ -14,15 +14,15 @@ use crossterm::{
     terminal::{Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size},
 };
 
-use super::{Row, counters::Counters, rates, write_rows_into};
+use super::{About, Row, counters::Counters, rates, write_rows_into};
 
 /// Shows the table until the user quits.
-pub(super) fn run(mut counters: Counters, interval: Duration) -> anyhow::Result<()> {
+pub(super) fn run(about: &About, mut counters: Counters, interval: Duration) -> anyhow::Result<()> {
     let (mut before, mut start) = (counters.read()?, Instant::now());
     let _terminal = Terminal::enter()?;
     let mut rows = None;
     loop {
-        draw(rows.as_deref(), interval)?;
+        draw(about, rows.as_deref(), interval)?;
         match wait(start + interval)? {
             Wakeup::Timeout => {
                 let (after, now) = (counters.read()?, Instant::now());
@@ -60,12 +60,13 @@ fn is_quit(key: KeyEvent) -> bool {
     key.kind != KeyEventKind::Release && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
-fn draw(rows: Option<&[Row]>, interval: Duration) -> anyhow::Result<()> {
+fn draw(about: &About, rows: Option<&[Row]>, interval: Duration) -> anyhow::Result<()> {
     let (width, height) = size()?;
-    let mut text = format!("new connections, updated every {} (q: quit)\n", humantime::format_duration(interval));
+    let mut text =
+        format!("{about}\nnew connections, updated every {} (q: quit)\n", humantime::format_duration(interval));
     match rows {
         None => text.push_str("waiting for the first interval\n"),
-        Some(rows) => write_rows_into(&mut text, rows, width.into(), usize::from(height).saturating_sub(1))?,
+        Some(rows) => write_rows_into(&mut text, rows, width.into(), usize::from(height).saturating_sub(2))?,
     }
     let mut out = stdout().lock();
     queue!(out, MoveTo(0, 0))?;

@@ -28,10 +28,9 @@ impl TraceNode {
     /// If the configuration, the objects or the host cannot be read.
     pub fn load(args: &Request, verbosity: Option<u32>) -> anyhow::Result<Self> {
         // The kernel's rules can be traced without Services.
-        let desired = if args.kernel && args.desired.source.is_empty() {
-            Desired::without_services(&args.desired.settings, verbosity)?
-        } else {
-            Desired::load(&args.desired, verbosity)?
+        let desired = match args.kernel {
+            true => Desired::load_for_host(&args.desired, verbosity)?,
+            false => Desired::load(&args.desired, verbosity)?,
         };
         Self::new(Arc::new(desired), args.kernel)
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use ferroute_api::{EndpointSlice, Node, Service, ServiceCidr};
+use ferroute_config::FlagSettings;
 use ferroute_core::{Changes, IpFamily, NamespacedName, NodeView, RulesDigest, SyncReport, tracker::SliceView};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct Bundle {
     pub mode: String,
     /// The active configuration: a `KubeProxyConfiguration` as YAML.
     pub configuration: String,
+    /// The settings of flags that are no fields of the configuration. Bundles of early versions have none.
+    #[serde(default)]
+    pub flags: FlagSettings,
     /// The addresses of the host's interfaces at the last sync.
     pub host_addresses: Vec<IpAddr>,
     /// The applied state before the first sync.
@@ -220,10 +224,17 @@ impl Bundle {
             made,
             mode: mode.to_owned(),
             configuration,
+            flags: FlagSettings::default(),
             host_addresses,
             base: state.state(),
             syncs: records,
         }
+    }
+
+    /// Sets the settings of flags.
+    #[must_use]
+    pub fn with_flags(self, flags: FlagSettings) -> Self {
+        Self { flags, ..self }
     }
 
     /// Writes the bundle as JSON.

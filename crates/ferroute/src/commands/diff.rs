@@ -5,6 +5,7 @@ use std::{io::Write, process::ExitCode};
 use clap::Args;
 use ferroute_config::flags::DesiredArgs;
 use ferroute_inspect::{
+    about::About,
     desired::Desired,
     diff::{Comparison, Conclusion, compare_with_kernel, write_report_into},
 };
@@ -34,15 +35,15 @@ pub(crate) fn run(args: &DiffArgs, verbosity: Option<u32>, out: &mut impl Write)
         Conclusion::Different => ExitCode::from(1),
         Conclusion::Unclear => ExitCode::from(super::UNCLEAR),
     };
-    match write(&comparison, args, out) {
+    match write(&desired.about, &comparison, args, out) {
         // The status is valid even if the reader closes the pipe early (`ferroute diff | head`).
         Err(error) if super::is_broken_pipe(&error) => Ok(status),
         written => written.map(|()| status),
     }
 }
 
-fn write(comparison: &Comparison, args: &DiffArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    args.output.write(out, comparison, |text| {
+fn write(about: &About, comparison: &Comparison, args: &DiffArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    args.output.write_about(out, about, comparison, |text| {
         let limit = if args.all { 0 } else { PRINTED };
         comparison.reports.iter().try_for_each(|report| write_report_into(text, report, limit))?;
         if comparison.reports.is_empty() {

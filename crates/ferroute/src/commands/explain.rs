@@ -55,5 +55,5 @@ pub(crate) fn run(args: &ExplainArgs, verbosity: Option<u32>, out: &mut impl Wri
     let Explained::Service(args) = &args.object;
     let desired = Desired::load(&args.desired, verbosity)?;
     let explanation = explain_on_host(&desired, &args.service)?;
-    args.output.write(out, &explanation, |text| write_explanation_into(text, &explanation))
+    args.output.write_about(out, &desired.about, &explanation, |text| write_explanation_into(text, &explanation))
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use ferroute_config::{ModeName, flags::DesiredArgs, settings};
+use ferroute_config::{ModeName, flags::DesiredArgs};
 use ferroute_inspect::{
     desired::Desired,
     preflight::{preflight, write_report_into},
@@ -15,7 +15,7 @@ use super::Output;
 /// Arguments of `ferroute preflight`.
 #[derive(Args, Debug)]
 pub(crate) struct PreflightArgs {
-    /// Old mode; by default, the mode of the rules in the kernel
+    /// Old mode; by default, that of the running proxy or of the rules
     #[arg(long, value_name = "MODE", value_parser = modes())]
     from: Option<String>,
     /// The desired state, with the new mode.
@@ -33,8 +33,7 @@ fn modes() -> Vec<&'static str> {
 /// Prints the differences in behaviour after the switch.
 pub(crate) fn run(args: &PreflightArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
-    let config = settings::load(&args.desired.settings, &REGISTRY.names())?.config;
     let named = |from: &String| REGISTRY.names().into_iter().find(|mode| mode.as_str() == from);
-    let report = preflight(&desired, &config, args.from.as_ref().and_then(named))?;
-    args.output.write(out, &report, |text| write_report_into(text, &report))
+    let report = preflight(&desired, args.from.as_ref().and_then(named))?;
+    args.output.write_about(out, &desired.about, &report, |text| write_report_into(text, &report))
 }

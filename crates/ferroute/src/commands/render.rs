@@ -44,6 +44,7 @@ impl From<Family> for IpFamily {
 pub(crate) fn run(args: &RenderArgs, verbosity: Option<u32>, out: &mut impl Write) -> anyhow::Result<()> {
     let desired = Desired::load(&args.desired, verbosity)?;
     let mode = REGISTRY.active(desired.resolved.mode);
+    writeln!(out, "# {}", desired.about)?;
     for family in IpFamily::BOTH {
         let table = desired.table(family);
         match args.family {

@@ -6,7 +6,10 @@ use std::{
 };
 
 use clap::Args;
-use ferroute_inspect::top::{self, FILE_WIDTH};
+use ferroute_inspect::{
+    about::About,
+    top::{self, FILE_WIDTH},
+};
 
 use super::Output;
 
@@ -28,14 +31,16 @@ pub(crate) struct TopArgs {
 
 /// Shows the busiest Services until the user quits, or prints them once.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let about = About::of_kernel()?;
     let is_interactive = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if is_interactive && !args.once && args.output == Output::Text {
-        return top::show(args.interval);
+        return top::show(&about, args.interval);
     }
-    let rates = top::read_once(args.interval)?;
+    let rates = top::read_once(&about, args.interval)?;
     let mut out = std::io::stdout().lock();
-    args.output
-        .write(&mut out, &rates, |text| top::write_rows_into(text, &rates.service_ports, FILE_WIDTH, usize::MAX))?;
+    args.output.write_about(&mut out, &about, &rates, |text| {
+        top::write_rows_into(text, &rates.service_ports, FILE_WIDTH, usize::MAX)
+    })?;
     Ok(out.flush()?)
 }
 

@@ -131,19 +131,26 @@ pub(crate) fn run(args: &TraceArgs, verbosity: Option<u32>, out: &mut impl Write
     let rules = load(&request, &node, packet.family())?;
     let trace = rules.trace(&node.host, &packet);
     let names = |address| node.desired.names.owner(address).map(ToString::to_string);
-    let mut text = String::new();
+    let mut text;
     match args.output {
         TraceOutput::Text => {
             let style = style(args.color, std::io::stdout().is_terminal(), std::env::var_os("NO_COLOR").as_deref());
+            text = format!("{}\n", node.desired.about);
             write_outline_into(&mut text, &node, &packet, &arrival, &rules)?;
             let options = TextOptions { all: args.all, style, names: &names };
             write_trace_into(&mut text, &trace, &packet, options)?;
         }
         TraceOutput::Json => {
             let report = Report::new(&node, &packet, &rules, &trace);
-            text = serde_json::to_string_pretty(&Versioned::from(report))? + "\n";
+            text = serde_json::to_string_pretty(&Versioned::new(&node.desired.about, report))? + "\n";
         }
-        TraceOutput::Mermaid => mermaid::write_into(&mut text, &trace, &packet, &names)?,
+        TraceOutput::Mermaid => {
+            let mut chart = String::new();
+            mermaid::write_into(&mut chart, &trace, &packet, &names)?;
+            // Comments are not permitted before the type of the diagram in all versions of Mermaid.
+            let (head, body) = chart.split_once('\n').unwrap_or((&chart, ""));
+            text = format!("{head}\n    %% {}\n{body}", node.desired.about);
+        }
     }
     out.write_all(text.as_bytes())?;
     Ok(match trace.outcome() {

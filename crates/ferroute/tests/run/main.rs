@@ -11,6 +11,7 @@ mod proxy;
 mod rules;
 mod traffic;
 
+mod answers;
 mod api;
 mod changes;
 mod doctor;

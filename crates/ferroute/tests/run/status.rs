@@ -257,7 +257,7 @@ fn connection_counters_are_per_service_port_and_endpoint() {
         output
     });
     let text = String::from_utf8(output.stdout).unwrap();
-    let row = text.lines().nth(1).unwrap_or_default();
+    let row = text.lines().nth(2).unwrap_or_default();
     let columns: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(columns.get(1..5).unwrap_or_default(), ["default/web:tcp", "10.244.0.2:8080", "100", "%"], "{text}");
 }
