@@ -47,7 +47,5 @@ pub use held_port::{HeldPort, HoldError};
 pub use listeners::{Listener, ListenerError, listeners, own_sockets};
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
-pub use routes::{
-    FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,
-};
+pub use routes::{HostRoute, RouteError, routes};
 pub use sysctl::{Ensured, SysctlError, Sysctls};

@@ -12,7 +12,6 @@ mod node;
 mod outline;
 mod packet;
 mod report;
-mod router;
 mod rules;
 
 use std::num::NonZeroU16;

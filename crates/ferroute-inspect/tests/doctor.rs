@@ -10,8 +10,8 @@ use ferroute_core::{
     testing::{HOSTILE, assert_visible},
 };
 use ferroute_inspect::doctor::{
-    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding,
-    Inputs, Listener, NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
+    BackendRules, ClockOffset, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding, Inputs, Listener,
+    NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -22,6 +22,7 @@ fn healthy() -> Inputs {
         has_services: Some(true),
         supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
+        unread: Vec::new(),
         active_proxies: Ok(vec!["Ferroute in nftables mode".to_owned()]),
     };
     let sysctls = [
@@ -38,7 +39,7 @@ fn healthy() -> Inputs {
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         bridges: Ok(vec!["cni0".to_owned()]),
-        conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, events: ConntrackEvents::default() })),
+        conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, dropped: 0 })),
         listeners: Ok(vec![
             listener("0.0.0.0:22", "sshd"),
             listener("127.0.0.1:30080", "debugger"),
@@ -82,10 +83,6 @@ fn findings_after(change: impl FnOnce(&mut Inputs)) -> Vec<Finding> {
 fn only(findings: &[Finding]) -> (&str, Severity) {
     let [finding] = findings else { panic!("{findings:#?}") };
     (&finding.check, finding.severity)
-}
-
-fn conntrack(count: u64, events: ConntrackEvents) -> ConntrackUsage {
-    ConntrackUsage { count, max: 100, events }
 }
 
 fn set(inputs: &mut Inputs, name: &str, value: &str) {
@@ -144,36 +141,19 @@ fn each_problem_is_found_by_one_check() {
         ),
         (|inputs| set(inputs, "net.bridge.bridge-nf-call-iptables", "0"), "bridge-nf-call", Severity::Warning),
         (
-            |inputs| inputs.conntrack = Ok(Some(conntrack(95, ConntrackEvents::default()))),
+            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 95, max: 100, dropped: 0 })),
             "conntrack-table",
             Severity::Problem,
         ),
         (
-            |inputs| inputs.conntrack = Ok(Some(conntrack(80, ConntrackEvents::default()))),
+            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 80, max: 100, dropped: 0 })),
             "conntrack-table",
             Severity::Warning,
         ),
         (
-            |inputs| {
-                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { dropped: 5, ..ConntrackEvents::default() })))
-            },
+            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 1, max: 100, dropped: 5 })),
             "conntrack-table",
             Severity::Warning,
-        ),
-        (
-            |inputs| {
-                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { evicted: 5, ..ConntrackEvents::default() })))
-            },
-            "conntrack-table",
-            Severity::Warning,
-        ),
-        (
-            |inputs| {
-                let events = ConntrackEvents { not_inserted: 6, ..ConntrackEvents::default() };
-                inputs.conntrack = Ok(Some(conntrack(1, events)));
-            },
-            "conntrack-table",
-            Severity::Note,
         ),
         (
             |inputs| inputs.listeners.as_mut().unwrap().push(listener("[::]:30080", "old-server")),
@@ -225,6 +205,7 @@ fn unused_features_are_not_problems() {
             has_services: Some(false),
             supported: Err("no such family".to_owned()),
             backends: Ok(Vec::new()),
+            unread: Vec::new(),
             active_proxies: Ok(Vec::new()),
         };
         set(inputs, "net.ipv6.conf.all.forwarding", "0");

@@ -43,7 +43,6 @@ fn host() -> Host {
             route("fd00:244::/64", "cbr0", IpFamily::V6),
         ],
         route_localnet: true,
-        ..Host::default()
     }
 }
 

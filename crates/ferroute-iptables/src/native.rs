@@ -31,7 +31,7 @@ use std::{
 
 use ferroute_core::IpFamily;
 use ferroute_host::read_generation;
-use ferroute_netlink::{Error, Protocol, Socket};
+use ferroute_netlink::{Error, Protocol, Socket, nfnetlink};
 
 pub use probe::{Modules, ProbeError, probe};
 pub(crate) use read::AddItem;
@@ -73,6 +73,19 @@ impl NativeRules {
         let builtin = TableName::ALL.into_iter().flat_map(|table| BUILTIN_CHAINS.map(|chain| (table, chain)));
         let builtin = builtin.filter(|(table, chain)| base_chain(*table, *chain).is_some());
         Ok(Self { family, sockets: Mutex::new(vec![socket]), other_chains: Mutex::new(builtin.collect()) })
+    }
+
+    /// Like [`NativeRules::open`]; `None` if the kernel lacks nf_tables.
+    ///
+    /// # Errors
+    /// If the socket cannot be opened, or the process may not read rules.
+    pub(crate) fn open_existing(family: IpFamily) -> Result<Option<Self>, Error> {
+        let rules = Self::open(family)?;
+        match rules.generation() {
+            Ok(_) => Ok(Some(rules)),
+            Err(error) if nfnetlink::is_subsystem_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The IP family.

@@ -23,8 +23,8 @@ use ferroute_core::{
     testing::{Cluster, Edit, arbitrary, namespaced_name, service, slice},
 };
 use ferroute_iptables::{
-    HostExec, IptablesPrograms, RuleSet, TableName,
-    exec::{Backend, search_path, snapshot_rules},
+    HostExec, IptablesPrograms, RuleSet, SavedRulesReader, TableName,
+    exec::{Backend, BackendSnapshot, RulesSnapshot, search_path, snapshot_rules},
     plan::is_service_chain,
 };
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -114,23 +114,103 @@ fn rules_of_all_programs_are_the_same_without_the_iptables_programs() {
         );
         node.restore(family, &theirs);
         node.netns.run(|| node.dataplane(family, &settings()).resync(&cluster().table(family))).unwrap();
-        let [with, without] = [search_path(), Vec::new()]
-            .map(|path| node.netns.run(|| snapshot_rules(family, &HostExec, &path)).unwrap());
-        assert!(with[0].saved.unread.is_empty() && with[0].saved.partial.is_empty());
-        assert_eq!(with, without);
+        let mut text = SavedRulesReader::new(family);
+        node.netns.command(&node.program(family, "-save"), &["-c"]).lines().for_each(|line| text.line(line));
+        let mut snapshot = node.netns.run(|| snapshot_rules(family, &HostExec, &[])).unwrap();
+        let BackendSnapshot { backend, saved } = snapshot.backends.remove(0);
+        assert_eq!((snapshot, backend), (RulesSnapshot::default(), Backend::NfTables));
+        assert!(saved.unread.is_empty() && saved.partial.is_empty());
+        assert_eq!(saved, text.finish().unwrap());
     }
 }
 
-/// What only `nft` can show is left to those who read it as such.
+/// Modules that `iptables-nft` writes as expressions of nf_tables, or as structures without a variant here.
 #[test]
-fn tables_with_rules_of_nft_are_left_out_without_the_iptables_programs() {
+fn rules_of_iptables_in_any_form_are_not_foreign() {
+    let same = [
+        "-p tcp -m limit --limit 5/min -j ACCEPT",
+        "-m limit --limit 3/sec --limit-burst 7 -j DROP",
+        "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN",
+        "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN",
+        "-p tcp -m tcp --tcp-flags FIN,SYN,RST,PSH,ACK,URG NONE -j RETURN",
+        "-j NFLOG --nflog-group 3",
+        "-j NFLOG",
+        "-m mark ! --mark 0x1/0xff -j ACCEPT",
+    ];
+    let others = [
+        "-m iprange --src-range 10.0.0.1-10.0.0.9 -j ACCEPT",
+        "-m pkttype --pkt-type broadcast -j ACCEPT",
+        "-m connmark --mark 0x1 -j ACCEPT",
+        "-p icmp -m icmp --icmp-type 8 -j ACCEPT",
+        "-m hashlimit --hashlimit-upto 5/sec --hashlimit-name a -j ACCEPT",
+        "-m length --length 0:100 -j ACCEPT",
+        "-p tcp -m tcp --dport 80 --tcp-flags SYN SYN -j ACCEPT",
+        "-j LOG --log-prefix a",
+        "-p tcp -j TCPMSS --clamp-mss-to-pmtu",
+    ];
     let node = NetnsHost::new(PROGRAMS);
-    node.iptables(IpFamily::V4, &["-w", "-t", "nat", "-N", "THEIRS"]);
-    node.iptables(IpFamily::V4, &["-w", "-t", "filter", "-N", "THEIRS"]);
-    node.netns.feed("nft", &["-f", "-"], "add rule ip filter THEIRS meta mark { 1, 2 } accept\n");
+    let chains = [":SAME - [0:0]\n", ":OTHERS - [0:0]\n"].concat();
+    let rules =
+        |chain: &str, rules: &[&str]| rules.iter().map(|rule| format!("-A {chain} {rule}\n")).collect::<String>();
+    let text = format!("*filter\n{chains}{}{}COMMIT\n", rules("SAME", &same), rules("OTHERS", &others));
+    node.restore(IpFamily::V4, &text);
     let snapshot = node.netns.run(|| snapshot_rules(IpFamily::V4, &HostExec, &[])).unwrap();
-    let tables: Vec<TableName> = snapshot[0].saved.rules.tables.keys().copied().collect();
-    assert_eq!(tables, [TableName::Nat]);
+    let saved = &snapshot.backends[0].saved;
+    assert_eq!(saved.partial, []);
+    let read = |chain: &str| saved.rules.rules(TableName::Filter, chain.parse().unwrap());
+    let texts: Vec<String> = read("SAME").iter().map(ToString::to_string).collect();
+    let wanted =
+        same.map(|rule| rule.replace("FIN,SYN,RST,PSH,ACK,URG", "ALL").replace("-p tcp -m tcp ! ", "-p tcp -m tcp ! "));
+    assert_eq!(texts, wanted);
+    assert_eq!(read("OTHERS").len(), others.len());
+}
+
+/// Whatever is in a table beside them, the rules of `iptables` are read, and the table is known to have more.
+#[test]
+fn rules_beside_those_of_nft_are_read() {
+    let theirs = "*T\n:THEIRS - [0:0]\n-A THEIRS -s ADDRESS -m comment --comment \"it's theirs\" -j RETURN\nCOMMIT\n";
+    let foreign = |table: TableName| {
+        let base = match table {
+            TableName::Nat => "chain own { type nat hook prerouting priority -90; accept; };",
+            _ => "chain own { type filter hook prerouting priority -90; accept; };",
+        };
+        [
+            "add rule FAMILY T THEIRS meta mark { 1, 2 } counter accept".to_owned(),
+            "add rule FAMILY T THEIRS ct state new limit rate 5/second accept".to_owned(),
+            "add rule FAMILY T THEIRS tcp dport vmap { 80 : accept, 81 : return }".to_owned(),
+            "add set FAMILY T blocked { type inet_service; }; add rule FAMILY T THEIRS th dport @blocked drop"
+                .to_owned(),
+            "add chain FAMILY T a-name-that-is-too-long-for-iptables".to_owned(),
+            format!("table FAMILY T {{ {base} }}"),
+        ]
+    };
+    for family in IpFamily::BOTH {
+        let (nft_family, address) = match family {
+            IpFamily::V4 => ("ip", "192.0.2.1/32"),
+            IpFamily::V6 => ("ip6", "2001:db8::1/128"),
+        };
+        for table in TableName::ALL {
+            for foreign in foreign(table) {
+                let fill = |text: &str| {
+                    let text = text.replace("FAMILY T", &format!("{nft_family} {table}"));
+                    text.replace("*T", &format!("*{table}")).replace("ADDRESS", address)
+                };
+                let (theirs, foreign) = (fill(theirs), fill(&foreign));
+                let node = NetnsHost::new(PROGRAMS);
+                node.restore(family, &theirs);
+                let read = || {
+                    let snapshot = node.netns.run(|| snapshot_rules(family, &HostExec, &[])).unwrap();
+                    let [BackendSnapshot { saved, .. }] = &snapshot.backends[..] else { panic!("{snapshot:?}") };
+                    let chain = saved.rules.rules(table, "THEIRS".parse().unwrap());
+                    (chain.first().cloned(), saved.partial.clone())
+                };
+                let before = read();
+                assert_eq!((before.0.is_some(), &*before.1), (true, &[][..]), "{table}");
+                node.netns.feed("nft", &["-f", "-"], &foreign);
+                assert_eq!(read(), (before.0, vec![table]), "{foreign}");
+            }
+        }
+    }
 }
 
 /// Tables with many chains are read by the names of those that are expected.

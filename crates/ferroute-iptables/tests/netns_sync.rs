@@ -60,7 +60,8 @@ fn the_mode_of_the_rules_is_detected(way: Way) {
         let node = NetnsHost::new(way);
         let detected = || {
             let accesses = node.netns.run(|| existing_accesses(family, &node.exec(), &search_path()));
-            let modes = accesses.iter().flat_map(|access| node.netns.run(|| detect_modes(access)).unwrap());
+            let accesses = accesses.into_iter().map(Result::unwrap);
+            let modes = accesses.flat_map(|access| node.netns.run(|| detect_modes(&access)).unwrap());
             modes.collect::<Vec<_>>()
         };
         assert_eq!(detected(), []);

@@ -13,7 +13,7 @@ use std::{
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     HostExec, IptablesPrograms,
-    exec::{Backend, Locking, OtherBackend, ProgramsError, search_path},
+    exec::{Backend, Locking, ProgramsError, search_path},
 };
 use tempfile::TempDir;
 
@@ -47,10 +47,6 @@ impl Bin {
 
     fn find(&self, family: IpFamily) -> Result<IptablesPrograms, ProgramsError> {
         IptablesPrograms::find(family, &HostExec, &self.path())
-    }
-
-    fn other_backend(&self) -> Option<OtherBackend> {
-        self.find(IpFamily::V4).unwrap().other_backend(&HostExec, &self.path()).unwrap()
     }
 }
 
@@ -119,46 +115,6 @@ fn the_error_for_an_unknown_version_names_the_program() {
     let error = bin.find(IpFamily::V4).unwrap_err();
     let program = bin.0.path().join("iptables").display().to_string();
     assert_eq!(error.to_string(), format!("cannot determine the version of {program}"));
-}
-
-#[test]
-fn rules_in_the_other_backend_are_counted_and_the_kubelets_backend_is_detected() {
-    let nft = || Bin::new().with_programs("iptables", "v1.8.9 (nf_tables)", true);
-    let rules = "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -j DROP\n-A INPUT -j DROP\nCOMMIT";
-    let kubelet = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT";
-    let other = |rules, has_kubelet| Some(OtherBackend { backend: Backend::Legacy, rules, has_kubelet });
-    assert_eq!(nft().other_backend(), None, "its programs are not installed");
-    assert_eq!(nft().save("iptables-legacy", "").other_backend(), None);
-    assert_eq!(nft().save("iptables-legacy", rules).other_backend(), other(2, false));
-    assert_eq!(nft().save("iptables-legacy", kubelet).other_backend(), other(0, true));
-    assert_eq!(
-        other(3, true).unwrap().to_string(),
-        "iptables (legacy) has 3 rules that the kernel applies in addition to Ferroute's, and the kubelet uses it: \
-         Ferroute's rules may bypass those of the kubelet and the network plugin"
-    );
-    // The kubelet's backend was changed, or two kubelets run.
-    assert_eq!(nft().save("iptables-legacy", kubelet).save("iptables", kubelet).other_backend(), other(0, false));
-}
-
-#[test]
-fn the_backend_with_only_the_kubelets_chains_is_preferred() {
-    let both = || {
-        let nft = Bin::new().with_programs("iptables", "v1.8.9 (nf_tables)", true).save("iptables", "");
-        nft.with_programs("iptables-legacy", "v1.8.9 (legacy)", true)
-    };
-    let (kubelet, nothing) = ("*mangle\n:KUBE-IPTABLES-HINT - [0:0]\nCOMMIT", "*mangle\nCOMMIT");
-    let taken = |bin: Bin| {
-        let programs = IptablesPrograms::find_for_kubelet(IpFamily::V4, &HostExec, &bin.path()).unwrap();
-        (programs.release.backend, programs.restore.file_name().unwrap().to_owned())
-    };
-    let (nft, legacy) = ((Backend::NfTables, "iptables-restore"), (Backend::Legacy, "iptables-legacy-restore"));
-    let of = |(backend, name): (Backend, &str)| (backend, name.into());
-    assert_eq!(taken(both().save("iptables-legacy", kubelet)), of(legacy));
-    assert_eq!(taken(both().save("iptables-legacy", nothing)), of(nft));
-    assert_eq!(taken(both().save("iptables", kubelet).save("iptables-legacy", kubelet)), of(nft));
-    // Only its iptables-save is installed, so the default is used.
-    let partly = Bin::new().with_programs("iptables", "v1.8.9 (nf_tables)", true).save("iptables", "");
-    assert_eq!(taken(partly.save("iptables-legacy", kubelet)), of(nft));
 }
 
 #[test]

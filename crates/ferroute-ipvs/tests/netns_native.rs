@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use ferroute_core::{IpFamily, ProxySettings};
 use ferroute_iptables::{
-    GenerationTracker, HostExec, IptablesPrograms, Match, Rule, TableName,
+    GenerationTracker, HostExec, IptablesPrograms, Match, Rule, SavedRules, SavedRulesReader, TableName,
     exec::{Backend, GroupWriter, RuleAccess, search_path, snapshot_rules},
     native::NativeRules,
     plan::{ChainGroup, GroupSummary},
 };
 use ferroute_ipvs::{
     IpSets,
-    plan::{IpvsContext, IpvsPlan, IpvsSettings, SetKind},
+    plan::{IpvsSettings, PlanContext, SetKind, State},
 };
 use ferroute_testing::NetNs;
 use records::{Record, records};
@@ -27,8 +27,8 @@ fn chains(record: &Record) -> ChainGroup {
     let proxy = ProxySettings { localhost_node_ports: false, ..record.settings() };
     let settings = IpvsSettings { proxy, ..IpvsSettings::default() };
     let table = record.table();
-    let context = IpvsContext::new(&settings, &table, &record.host());
-    IpvsPlan::new(&table, context).chains()
+    let context = PlanContext::new(&settings, &table, &record.host());
+    State::new(&table, context).chains()
 }
 
 /// Reports whether rules match virtual servers, for which most kernels have no module. The tests in a virtual machine
@@ -120,13 +120,11 @@ fn rules_on_sets_of_other_programs_are_read_without_the_programs() {
         -A THEIRS -m set --match-set third dst -m state ! --state INVALID -m set --match-set others dst,dst,dst -j RETURN\n\
         -A THEIRS -m set --match-set third src --return-nomatch -j DROP\nCOMMIT\n";
     node.feed("iptables-nft-restore", &["--noflush"], rules);
-    let [with, without] =
-        [search_path(), Vec::new()].map(|path| node.run(|| snapshot_rules(IpFamily::V4, &HostExec, &path)).unwrap());
-    let rules = |snapshot: &[ferroute_iptables::exec::BackendSnapshot]| {
-        let rules = &snapshot[0].saved.rules;
-        rules.rules(TableName::Filter, "THEIRS".parse().unwrap()).to_vec()
-    };
-    let (with, without) = (rules(&with), rules(&without));
+    let mut text = SavedRulesReader::new(IpFamily::V4);
+    node.command("iptables-nft-save", &[]).lines().for_each(|line| text.line(line));
+    let without = node.run(|| snapshot_rules(IpFamily::V4, &HostExec, &[])).unwrap();
+    let rules = |saved: &SavedRules| saved.rules.rules(TableName::Filter, "THEIRS".parse().unwrap()).to_vec();
+    let (with, without) = (rules(&text.finish().unwrap()), rules(&without.backends[0].saved));
     assert_eq!((with.len(), &with[..2]), (3, &without[..2]));
     // An option that no rule of a proxy has.
     assert!(matches!(without[2].matches[..], [Match::Other(_)]));

@@ -186,6 +186,9 @@ attributes! {
     NFTA_LIMIT_RATE = 1,
     NFTA_LIMIT_UNIT = 2,
     NFTA_LIMIT_BURST = 3,
+    NFTA_LIMIT_TYPE = 4,
+    NFTA_LIMIT_FLAGS = 5,
+    NFTA_LOG_GROUP = 1,
 }
 
 // nft_compat: enum nft_target_attributes, nft_match_attributes, nft_rule_compat_flags of

@@ -2,7 +2,7 @@
 //!
 //! | leftovers | mode | removed by |
 //! | --- | --- | --- |
-//! | chains `KUBE-*` and the jumps to them | iptables, ipvs and userspace mode, of Ferroute and kube-proxy | `iptables-restore` |
+//! | chains `KUBE-*` and the jumps to them | iptables, ipvs and userspace mode, of Ferroute and kube-proxy | netlink; `iptables-restore` in the legacy backend |
 //! | nfacct counters that rules refer to | iptables mode | netlink |
 //! | tables `ip ferroute`, `ip6 ferroute` | nftables mode of Ferroute | netlink |
 //! | tables `ip kube-proxy`, `ip6 kube-proxy` | nftables mode of kube-proxy | netlink |

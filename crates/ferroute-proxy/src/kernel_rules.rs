@@ -1,12 +1,14 @@
 //! Reads all rules of a network namespace, of any program.
 //!
 //! ```text
-//!   iptables-nft-save ----.
-//!   iptables-legacy-save --+--> KernelRules --> trace, diff, explain, doctor
-//!   nf_tables (netlink) --'
+//!   nf_tables (netlink) --.
+//!                          +--> KernelRules --> trace, diff, explain, doctor, top
+//!   iptables-legacy-save -'
 //! ```
 //!
-//! Without `iptables-nft-save`, tables that only `iptables` has written are read by netlink as its rules.
+//! Tables of nf_tables with the names of `iptables` are read as its rules, whether its programs are installed or not. If other
+//! programs have added more than `iptables` can express, they are in [`KernelRules::nftables`], too, which is what a trace
+//! uses of them. Rules that may exist but could not be read are in [`KernelRules::unread`].
 //!
 //! The rules have the types of the modes' crates, so one evaluator serves planned rules and these. Unsupported rules are not
 //! an error: they are kept as text, and a trace that reaches one reports that its effect is unknown.
@@ -16,13 +18,14 @@ use std::{collections::BTreeMap, path::PathBuf};
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     RuleSet, TableName,
-    exec::{Backend, BackendSnapshot, Exec, SnapshotError, snapshot_rules},
+    exec::{Backend, BackendSnapshot, Exec, RulesSnapshot, snapshot_rules},
+    native,
     plan::chains,
 };
 use ferroute_ipvs::kernel::{KernelError, read_state};
 use ferroute_nftables::{
     TableOwner,
-    kernel::{Consistency, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
+    kernel::{Consistency, Kernel, NetlinkError, NetlinkKernel, TableFamily, TableSnapshot},
     model::Name,
 };
 use ferroute_trace::{Ruleset, Traceable};
@@ -37,9 +40,11 @@ pub struct KernelRules {
     pub family: IpFamily,
     /// iptables rules, of up to two backends; both apply to every packet.
     pub iptables: Vec<BackendSnapshot>,
-    /// nf_tables tables in the order of their creation, without rules that `iptables` contains.
+    /// nf_tables tables in the order of their creation, without those that `iptables` contains completely.
     pub nftables: Vec<TableSnapshot>,
-    /// Whether the nf_tables tables were read without a concurrent modification.
+    /// Why rules that may exist could not be read, one line for each reason.
+    pub unread: Vec<String>,
+    /// Whether the rules of nf_tables were read without a concurrent modification.
     pub reading: Consistency,
     /// The objects of ipvs mode; `None` without its dummy device.
     pub ipvs: Option<KernelIpvs>,
@@ -87,7 +92,7 @@ pub enum ReadError {
         family: IpFamily,
         /// The cause.
         #[source]
-        source: SnapshotError,
+        source: native::ReadError,
     },
     /// The objects of ipvs mode could not be read.
     #[error("cannot read the {family} objects of ipvs")]
@@ -119,54 +124,65 @@ pub enum ReadError {
 }
 
 /// Reads the rules of an IP family in the network namespace of the calling thread. `path` are the directories of the
-/// iptables programs, see [`ferroute_iptables::exec::search_path`].
+/// iptables programs, which only the legacy backend requires; see [`ferroute_iptables::exec::search_path`].
 ///
 /// # Errors
-/// If the kernel or an installed program returns an error. Neither unsupported rules nor a kernel without nf_tables are an
-/// error.
+/// If the kernel returns an error. Neither unsupported rules nor a kernel without nf_tables are an error, nor are rules of
+/// the legacy backend that cannot be read: see [`KernelRules::unread`].
 pub fn read(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<KernelRules, ReadError> {
-    let iptables = snapshot_rules(family, exec, path).map_err(|source| ReadError::Iptables { family, source })?;
-    let saved = iptables.iter().find(|snapshot| snapshot.backend == Backend::NfTables).map(|snapshot| &snapshot.saved);
-    let is_saved = |table: TableName| {
-        saved.is_some_and(|saved| saved.rules.tables.contains_key(&table) && !saved.partial.contains(&table))
+    let failed = |source| ReadError::Nftables { family, source };
+    let mut kernel = match NetlinkKernel::open() {
+        Ok(kernel) => Some(kernel),
+        Err(NetlinkError::NotSupported) => None,
+        Err(source) => return Err(failed(source)),
     };
-    // Tables of iptables are read by netlink if its programs are missing or cannot show them completely.
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let mut generation = || kernel.as_mut().map(Kernel::generation).transpose().map_err(failed);
+        let before = generation()?;
+        let RulesSnapshot { backends: iptables, unread } =
+            snapshot_rules(family, exec, path).map_err(|source| ReadError::Iptables { family, source })?;
+        let (nftables, handles, reading) = match &mut kernel {
+            Some(kernel) => read_nftables(kernel, family, &iptables).map_err(failed)?,
+            None => (Vec::new(), BTreeMap::new(), Consistency::Consistent),
+        };
+        let mut generation = || kernel.as_mut().map(Kernel::generation).transpose().map_err(failed);
+        let is_consistent = generation()? == before && reading == Consistency::Consistent;
+        if !is_consistent && attempts < MAX_ATTEMPTS {
+            continue;
+        }
+        let reading = if is_consistent { Consistency::Consistent } else { Consistency::Interrupted };
+        let ipvs = read_state(family).map_err(|source| ReadError::Ipvs { family, source })?.map(|objects| KernelIpvs {
+            objects,
+            rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
+        });
+        let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
+        return Ok(KernelRules { family, iptables, nftables, unread, reading, ipvs, userspace, handles });
+    }
+}
+
+type NftablesRead = (Vec<TableSnapshot>, BTreeMap<TableName, u64>, Consistency);
+
+/// Reads the tables that are not among these of `iptables`, and the handles of all tables of `iptables`.
+fn read_nftables(
+    kernel: &mut NetlinkKernel,
+    family: IpFamily,
+    iptables: &[BackendSnapshot],
+) -> Result<NftablesRead, NetlinkError> {
+    let saved = iptables.iter().find(|snapshot| snapshot.backend == Backend::NfTables).map(|snapshot| &snapshot.saved);
+    let is_saved = |table: TableName| saved.is_none_or(|saved| !saved.partial.contains(&table));
     let is_wanted = |table_family: TableFamily, name: &str| match (table_family, TableName::from_word(name)) {
         (TableFamily::Ip(_), Some(table)) => !is_saved(table),
         _ => true,
     };
-    let ipvs = read_state(family).map_err(|source| ReadError::Ipvs { family, source })?.map(|objects| KernelIpvs {
-        objects,
-        rules: iptables.iter().map(|snapshot| snapshot.saved.rules.clone()).collect(),
-    });
-    let userspace = read_userspace(family, &iptables).map_err(|source| ReadError::Userspace { family, source })?;
-    let failed = |source| ReadError::Nftables { family, source };
-    let mut kernel = match NetlinkKernel::open() {
-        Ok(kernel) => kernel,
-        Err(NetlinkError::NotSupported) => {
-            let (nftables, handles) = (Vec::new(), BTreeMap::new());
-            let reading = Consistency::Consistent;
-            return Ok(KernelRules { family, iptables, nftables, reading, ipvs, userspace, handles });
-        }
-        Err(source) => return Err(failed(source)),
-    };
-    let (mut nftables, reading) = kernel.read_tables(family, &is_wanted).map_err(failed)?;
-    let tables = kernel.list_tables(family).map_err(failed)?;
+    let (nftables, reading) = kernel.read_tables(family, &is_wanted)?;
     let iptables_handle = |(table_family, name, handle): (TableFamily, Name, u64)| match table_family {
         TableFamily::Ip(_) => Some((TableName::from_word(name.as_str())?, handle)),
         TableFamily::Inet => None,
     };
-    let handles = tables.into_iter().filter_map(iptables_handle).collect();
-    if let Some(saved) = saved {
-        for snapshot in &mut nftables {
-            // Base chains that iptables-save shows are part of `iptables` already.
-            let partial = TableName::from_word(snapshot.name.as_str()).and_then(|table| saved.rules.tables.get(&table));
-            if let Some(partial) = partial {
-                snapshot.table.unhook(|chain| partial.chains.keys().any(|saved| saved.as_str() == chain.as_str()));
-            }
-        }
-    }
-    Ok(KernelRules { family, iptables, nftables, reading, ipvs, userspace, handles })
+    let handles = kernel.list_tables(family)?.into_iter().filter_map(iptables_handle).collect();
+    Ok((nftables, handles, reading))
 }
 
 /// Returns the listeners of running workers, if there are rules of userspace mode.
@@ -188,12 +204,6 @@ fn read_userspace(family: IpFamily, iptables: &[BackendSnapshot]) -> Result<Opti
 }
 
 impl KernelRules {
-    /// Describes the tables of iptables that could not be read completely.
-    pub fn unread_iptables_tables(&self) -> Vec<String> {
-        let unread = self.iptables.iter().flat_map(|snapshot| &snapshot.saved.partial);
-        unread.map(|table| format!("iptables-save cannot show all of table {table}")).collect()
-    }
-
     /// Returns the table of Ferroute's nftables mode.
     pub fn ferroute_table(&self) -> Option<&TableSnapshot> {
         self.table(TableOwner::Ferroute)
@@ -217,8 +227,10 @@ impl KernelRules {
                 Backend::Legacy => None,
                 Backend::NfTables => self.handles.get(table).copied(),
             };
-            let rules = &snapshot.saved.rules;
-            rules.tables.keys().map(move |table| (handle(table), Table::Iptables(rules, *table)))
+            let saved = &snapshot.saved;
+            // The others are among `nftables`, which can express all of them.
+            let complete = saved.rules.tables.keys().filter(|table| !saved.partial.contains(table));
+            complete.map(move |table| (handle(table), Table::Iptables(&saved.rules, *table)))
         });
         let nftables = self.nftables.iter().map(|snapshot| (Some(snapshot.handle), Table::Nftables(snapshot)));
         let mut tables: Vec<(Option<u64>, Table<'_>)> = iptables.chain(nftables).collect();
@@ -226,3 +238,6 @@ impl KernelRules {
         tables.into_iter().map(|(_, table)| table)
     }
 }
+
+/// How often reading is repeated because other programs modified rules meanwhile.
+const MAX_ATTEMPTS: u32 = 4;

@@ -10,7 +10,9 @@ use ferroute_iptables::{
     exec::{Backend, search_path},
     text::Line,
 };
+use ferroute_nftables::kernel::TableSnapshot;
 use ferroute_proxy::{
+    cleanup::Report,
     kernel_rules::{KernelRules, read},
     modes::REGISTRY,
 };
@@ -43,17 +45,32 @@ fn network_namespace_without_rules_has_none() {
 #[test]
 fn rules_of_both_backends_are_read_separately() {
     let host = NetNs::new();
-    host.command("iptables-nft", &["-A", "INPUT", "-s", "10.0.0.1/32", "-m", "limit", "--limit", "5/min", "-j", "LOG"]);
+    host.command("iptables-nft", &["-A", "INPUT", "-s", "10.0.0.1/32", "-m", "mark", "--mark", "5", "-j", "LOG"]);
     host.command("iptables-legacy", &["-t", "nat", "-A", "POSTROUTING", "-o", "eth0", "-j", "MASQUERADE"]);
     let rules = read_in(&host, IpFamily::V4);
     let backends: Vec<_> = rules.iptables.iter().map(|snapshot| snapshot.backend).collect();
     assert_eq!(backends, [Backend::NfTables, Backend::Legacy]);
     assert_eq!(
         lines(&rules, Backend::NfTables, TableName::Filter, "INPUT"),
-        ["-A INPUT -s 10.0.0.1/32 -m limit --limit 5/min -j LOG"]
+        ["-A INPUT -s 10.0.0.1/32 -m mark --mark 0x5 -j LOG"]
     );
     assert_eq!(lines(&rules, Backend::Legacy, TableName::Nat, "POSTROUTING"), ["-A POSTROUTING -o eth0 -j MASQUERADE"]);
     assert_eq!(read_in(&host, IpFamily::V6).iptables, []);
+}
+
+#[test]
+fn options_without_a_variant_are_distinguished() {
+    let host = NetNs::new();
+    for range in ["10.0.0.1-10.0.0.5", "10.0.0.1-10.0.0.6", "10.0.0.1-10.0.0.5"] {
+        host.command("iptables-nft", &["-A", "OUTPUT", "-m", "iprange", "--dst-range", range, "-j", "ACCEPT"]);
+    }
+    host.command("iptables-nft", &["-t", "raw", "-A", "OUTPUT", "-j", "CT", "--notrack"]);
+    host.command("iptables-nft", &["-t", "raw", "-A", "OUTPUT", "-j", "CT", "--zone", "1"]);
+    let rules = read_in(&host, IpFamily::V4);
+    let output = lines(&rules, Backend::NfTables, TableName::Filter, "OUTPUT");
+    assert!(output[0] != output[1] && output[0] == output[2], "{output:?}");
+    let raw = lines(&rules, Backend::NfTables, TableName::Raw, "OUTPUT");
+    assert_eq!(raw, ["-A OUTPUT -j CT --notrack", "-A OUTPUT -j CT"]);
 }
 
 #[test]
@@ -114,11 +131,109 @@ fn native_rules_in_iptables_tables_are_not_an_error() {
     let rules = read_in(&host, IpFamily::V4);
     let input = lines(&rules, Backend::NfTables, TableName::Filter, "INPUT");
     assert_eq!(input, [format!("-A INPUT -s 10.0.0.1/32 -j {chain}"), "-A INPUT -s 10.0.0.2/32 -j DROP".to_owned()]);
-    assert_eq!(rules.iptables[0].saved.partial, [TableName::Nat]);
-    let [nat] = &*rules.nftables else { panic!("{:?}", rules.nftables) };
-    let bases = nat.table.chains().filter(|chain| chain.chain.base.is_some());
-    assert_eq!(
-        (nat.name.as_str(), bases.map(|chain| chain.chain.name.to_string()).collect()),
-        ("nat", vec!["own".to_owned()])
+    assert_eq!(rules.iptables[0].saved.partial, [TableName::Filter, TableName::Nat]);
+    let [filter, nat] = &*rules.nftables else { panic!("{:?}", rules.nftables) };
+    let bases = |table: &TableSnapshot| {
+        let bases = table.table.chains().filter(|chain| chain.chain.base.is_some());
+        bases.map(|chain| chain.chain.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((filter.name.as_str(), bases(filter)), ("filter", vec!["INPUT".to_owned()]));
+    assert_eq!((nat.name.as_str(), bases(nat)), ("nat", vec!["own".to_owned()]));
+}
+
+/// The rules of a proxy in iptables mode, as far as it is recognised by them.
+const PROXY: &str = "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\n:KUBE-SVC-4LVCYZMTA5CQO6SX - [0:0]\n\
+    -A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+    -A KUBE-SERVICES -m comment --comment \"ns1/a\" -m addrtype --dst-type LOCAL -j KUBE-SVC-4LVCYZMTA5CQO6SX\nCOMMIT\n\
+    *filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD\n\
+    -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n\
+    *mangle\n:KUBE-PROXY-CANARY - [0:0]\nCOMMIT\n";
+
+/// Rules of other programs that `iptables` cannot show.
+const FOREIGN: [&str; 5] = [
+    "add rule FAMILY nat POSTROUTING meta mark { 1, 2 } counter",
+    "add chain FAMILY filter a-chain-with-a-name-that-is-too-long; \
+     add rule FAMILY filter FORWARD ct state vmap { established : accept, invalid : drop }",
+    "add rule FAMILY mangle KUBE-PROXY-CANARY meta mark { 1, 2 } counter",
+    "add chain FAMILY nat theirs { type nat hook output priority -90; }; add rule FAMILY nat theirs accept",
+    "add rule FAMILY nat KUBE-SERVICES meta mark { 1, 2 } counter",
+];
+
+const FAMILIES: [(IpFamily, &str, &str); 2] = [(IpFamily::V4, "iptables", "ip"), (IpFamily::V6, "ip6tables", "ip6")];
+
+/// Creates a host with the rules of a proxy in both backends, and this foreign one.
+fn with_foreign_rule(family: (IpFamily, &str, &str), foreign: &str) -> NetNs {
+    let (host, (_, program, nft_family)) = (NetNs::new(), family);
+    for backend in ["nft", "legacy"] {
+        host.feed(&format!("{program}-{backend}-restore"), &["--noflush"], PROXY);
+    }
+    host.command(
+        &format!("{program}-nft"),
+        &["-w", "-t", "nat", "-A", "POSTROUTING", "-o", "eth0", "-j", "MASQUERADE"],
     );
+    host.feed("nft", &["-f", "-"], &foreign.replace("FAMILY", nft_family).replace("; ", "\n"));
+    host
+}
+
+#[test]
+fn proxy_is_detected_beside_rules_of_nft() {
+    for family in FAMILIES {
+        for foreign in FOREIGN {
+            let host = with_foreign_rule(family, foreign);
+            let found = ["kube-proxy or Ferroute in iptables mode", "kube-proxy or Ferroute in iptables mode (legacy)"];
+            for path in [search_path(), Vec::new()] {
+                let rules = host.run(|| read(family.0, &HostExec, &path)).unwrap();
+                let proxies: Vec<_> = REGISTRY.active_proxies(&rules).iter().map(|proxy| proxy.description).collect();
+                let (wanted, is_unread) = if path.is_empty() { (&found[..1], true) } else { (&found[..], false) };
+                assert_eq!((&*proxies, !rules.unread.is_empty()), (wanted, is_unread), "{foreign}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cleanup_removes_rules_beside_rules_of_nft_in_both_backends() {
+    for family in FAMILIES {
+        for foreign in FOREIGN {
+            let host = with_foreign_rule(family, foreign);
+            let mut report = Report::default();
+            host.run(|| REGISTRY.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report)));
+            let name = family.0;
+            assert_eq!(
+                report.removed,
+                [
+                    format!("5 chains and 2 jumps to them from {name} iptables (nf_tables)"),
+                    format!("5 chains and 2 jumps to them from {name} iptables (legacy)"),
+                ],
+                "{foreign}"
+            );
+            assert_eq!(report.remaining, [""; 0], "{foreign}");
+            let rules = read_in(&host, name);
+            let chains = rules.iptables.iter().flat_map(|snapshot| snapshot.saved.rules.tables.values());
+            let mut chains = chains.flat_map(|table| table.chains.keys());
+            assert_eq!(chains.find(|chain| chain.as_str().starts_with("KUBE-")), None, "{foreign}");
+        }
+    }
+}
+
+#[test]
+fn cleanup_names_what_it_cannot_remove_and_removes_the_rest() {
+    let host = with_foreign_rule(
+        FAMILIES[0],
+        "add map ip nat verdicts { type mark : verdict; }; add element ip nat verdicts { 1 : jump KUBE-SERVICES }",
+    );
+    let mut report = Report::default();
+    host.run(|| REGISTRY.leftovers().into_iter().for_each(|mut leftovers| leftovers.remove(&mut report)));
+    assert_eq!(report.removed[0], "4 chains and 2 jumps to them from IPv4 iptables (nf_tables)");
+    assert_eq!(
+        report.remaining,
+        [
+            "IPv4 iptables (nf_tables): cannot delete chain KUBE-SERVICES of table nat, which was flushed: a rule or map of \
+          another program refers to it"
+        ]
+    );
+    let nat = &read_in(&host, IpFamily::V4).iptables[0].saved.rules.tables[&TableName::Nat];
+    let chains: Vec<_> = nat.chains.iter().filter(|(name, _)| name.as_str().starts_with("KUBE-")).collect();
+    let [(name, chain)] = &chains[..] else { panic!("{chains:?}") };
+    assert_eq!((name.as_str(), chain.rules.len()), ("KUBE-SERVICES", 0));
 }

@@ -18,10 +18,10 @@
 mod chains;
 mod context;
 mod names;
-mod port_relay;
-mod relay_plan;
+mod port_plan;
+mod state;
 
 pub use chains::{Portal, portals};
-pub use context::RelayContext;
+pub use context::PlanContext;
 pub use names::ListenerKey;
-pub use relay_plan::{ListenerChanges, RelayPlan};
+pub use state::{ListenerChanges, State};

@@ -54,8 +54,8 @@ fn shop(endpoint: &str) -> Cluster {
 /// Waits until the kernel has a rule with this text.
 fn wait_for_rule(rule: &str) {
     for _ in 0..600 {
-        let backends = snapshot_rules(IpFamily::V4, &HostExec, &search_path()).unwrap();
-        if backends.iter().any(|backend| backend.saved.rules.to_string().contains(rule)) {
+        let snapshot = snapshot_rules(IpFamily::V4, &HostExec, &search_path()).unwrap();
+        if snapshot.backends.iter().any(|backend| backend.saved.rules.to_string().contains(rule)) {
             return;
         }
         thread::sleep(Duration::from_millis(100));

@@ -76,20 +76,25 @@ fn reports_for(
     let proxies = REGISTRY.active_proxies(&kernel);
     if proxies.is_empty() {
         // Without Services, the absence of rules makes no difference.
-        return Ok(if services.entries.is_empty() { Vec::new() } else { vec![Report::without_rules(&expected)] });
+        if services.entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut report = Report::without_rules(&expected);
+        report.undetermined.extend(unread(&kernel, &kernel.unread));
+        return Ok(vec![report]);
     }
     let report = |proxy: &ActiveProxy<'_>| {
         let mut report = compare(&expected, &Rules::from(proxy.rules));
-        report.undetermined.extend(unread(&kernel, proxy));
+        report.undetermined.extend(unread(&kernel, &proxy.unread));
         report
     };
     Ok(proxies.iter().map(report).collect())
 }
 
-/// Returns what could not be read of a proxy's rules.
-fn unread(kernel: &KernelRules, proxy: &ActiveProxy<'_>) -> Vec<Undetermined> {
+/// Returns what could not be read, for these reasons.
+fn unread(kernel: &KernelRules, reasons: &[String]) -> Vec<Undetermined> {
     let modified = "rules were modified while they were read".to_owned();
     let interrupted = (kernel.reading == Consistency::Interrupted).then_some(modified);
-    let reasons = interrupted.into_iter().chain(proxy.unread.iter().cloned());
+    let reasons = interrupted.into_iter().chain(reasons.iter().cloned());
     reasons.map(|reason| Undetermined { service_port: None, reason }).collect()
 }

@@ -22,6 +22,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "iptables-tools", run: kernel::iptables },
     Check { name: "kernel-ipvs", run: kernel::ipvs },
     Check { name: "mode-support", run: kernel::other_mode },
+    Check { name: "unread-rules", run: proxies::unread },
     Check { name: "iptables-backends", run: proxies::backends },
     Check { name: "other-proxies", run: proxies::proxies },
     Check { name: "ip-forward", run: traffic::forwarding },

@@ -36,6 +36,7 @@ pub(super) fn add_state(explanation: &mut Explanation, desired: &Desired, name: 
             continue;
         }
         let rules = or_error(FamilyRules::read(family), &mut errors);
+        errors.extend(rules.iter().flat_map(|rules| rules.kernel.unread.iter().cloned()));
         let mut tracked: BTreeMap<Protocol, Option<Vec<conntrack::Entry>>> = BTreeMap::new();
         for (name, entry) in entries {
             let tracked = tracked

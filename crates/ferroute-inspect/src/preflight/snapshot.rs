@@ -34,7 +34,12 @@ pub(super) fn read() -> KernelSnapshot {
     let mut snapshot = KernelSnapshot { mode: REGISTRY.present().next(), ..KernelSnapshot::default() };
     for family in IpFamily::BOTH {
         match kernel_rules::read(family, &HostExec, &search_path()) {
-            Ok(rules) => snapshot.add(&rules),
+            Ok(rules) => {
+                snapshot.add(&rules);
+                if !rules.unread.is_empty() {
+                    snapshot.error = Some(rules.unread.join("; "));
+                }
+            }
             Err(error) => snapshot.error = Some(chain(&error)),
         }
     }

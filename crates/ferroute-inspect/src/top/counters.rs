@@ -7,7 +7,7 @@ use ferroute_config::ModeName;
 use ferroute_core::IpFamily;
 use ferroute_iptables::{
     HostExec, TableName,
-    exec::{search_path, snapshot_rules},
+    exec::{RulesSnapshot, search_path, snapshot_rules},
     plan::chains,
 };
 use ferroute_ipvs::kernel::read_state;
@@ -44,17 +44,18 @@ impl Counters {
         let counts = |mode: ModeName| about.mode.as_ref().is_none_or(|counted| counted.value == mode.as_str());
         let userspace = counts(ModeName::USERSPACE) && !running_workers()?.is_empty();
         let mut counters = Self { nftables: Vec::new(), iptables: Vec::new(), ipvs: Vec::new(), userspace };
-        let mut has_uncounted_rules = false;
+        let (mut has_uncounted_rules, mut unread) = (false, Vec::new());
         for family in IpFamily::BOTH {
             match if counts(ModeName::NFTABLES) { has_counters(family)? } else { None } {
                 Some(true) => counters.nftables.push(ConnectionReader::open(family, MAX_SERVICE_PORTS)?),
                 Some(false) => has_uncounted_rules = true,
                 None => {}
             }
-            let backends = match counts(ModeName::IPTABLES) {
+            let RulesSnapshot { backends, unread: reasons } = match counts(ModeName::IPTABLES) {
                 true => snapshot_rules(family, &HostExec, &search_path())?,
-                false => Vec::new(),
+                false => RulesSnapshot::default(),
             };
+            unread.extend(reasons);
             if backends.iter().any(|backend| backend.saved.rules.chain(TableName::Nat, chains::SERVICES).is_some()) {
                 counters.iptables.push(family);
             }
@@ -68,6 +69,9 @@ impl Counters {
                 bail!(
                     "the nftables rules do not count connections: run the proxy with --nftables-connection-counters COUNT"
                 );
+            }
+            if !unread.is_empty() {
+                bail!("found no rules of a service proxy that count connections, but: {}", unread.join("; "));
             }
             bail!("no rules of a service proxy in this network namespace count connections");
         }
@@ -86,7 +90,7 @@ impl Counters {
             }
         }
         for family in &self.iptables {
-            for backend in snapshot_rules(*family, &HostExec, &search_path())? {
+            for backend in snapshot_rules(*family, &HostExec, &search_path())?.backends {
                 sample.add_iptables(&backend.saved);
             }
         }

@@ -37,10 +37,8 @@ pub fn load(request: &Request, node: &TraceNode, family: IpFamily) -> anyhow::Re
 fn from_kernel(family: IpFamily) -> anyhow::Result<Rules> {
     let rules = kernel_rules::read(family, &HostExec, &search_path())
         .context("--kernel requires the capability CAP_NET_ADMIN")?;
-    for snapshot in &rules.iptables {
-        for table in &snapshot.saved.partial {
-            tracing::warn!(backend = %snapshot.backend, %table, "iptables-save does not show all rules of the table");
-        }
+    for reason in &rules.unread {
+        tracing::warn!("the trace lacks rules: {reason}");
     }
     if rules.iptables.len() > 1 {
         tracing::warn!("both iptables backends, legacy and nf_tables, have rules; their order is not known");

@@ -1,18 +1,19 @@
-//! The choice between the iptables programs and netlink.
+//! The choice between the iptables programs and netlink, and the backend that is used.
 
-use std::{fmt, fs, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use ferroute_core::{IpFamily, error_chain};
 
 use super::{
     access::RuleAccess,
+    legacy::{self, LegacyError},
     process::Exec,
     programs::{IptablesPrograms, ProgramsError},
     version::Backend,
 };
 use crate::{
-    ChainName, TableName,
-    native::{Modules, NativeRules, probe},
+    ChainName, SavedRules, TableName,
+    native::{Modules, NativeRules, ReadError, probe},
 };
 
 /// The access to the rules of this host, with the reason for its choice.
@@ -20,8 +21,6 @@ use crate::{
 pub struct ChosenAccess {
     /// The access.
     pub access: RuleAccess,
-    /// The installed programs of the same backend, which `access` may not need.
-    pub programs: Option<IptablesPrograms>,
     /// Why this access was chosen.
     pub reason: String,
 }
@@ -53,66 +52,150 @@ impl ChosenAccess {
         require_programs: bool,
         modules: Modules,
     ) -> Result<Self, ProgramsError> {
-        let found = IptablesPrograms::find_for_kubelet(family, &*exec, path);
-        let (programs, reason) = match found {
-            Ok(programs) if require_programs => return Ok(Self::by_programs(programs, exec, "as configured")),
-            Ok(programs) if programs.release.backend == Backend::Legacy => {
-                return Ok(Self::by_programs(programs, exec, "the host's iptables uses the legacy backend"));
+        let default = IptablesPrograms::find_installed(family, None, &*exec, path);
+        let backend =
+            kubelet_backend(family, &*exec, path).or(default.as_ref().ok().map(|found| found.release.backend));
+        let (backend, mut reason) = match backend {
+            Some(Backend::Legacy) => (Backend::Legacy, "the host's iptables uses the legacy backend"),
+            Some(Backend::NfTables) => (Backend::NfTables, "the host's iptables uses nf_tables"),
+            // As far as that shows without the programs and the kubelet.
+            None if legacy::tables(family).is_ok_and(|tables| !tables.is_empty()) => {
+                (Backend::Legacy, "the host has tables of the legacy backend")
             }
-            Ok(programs) => (Ok(programs), "the host's iptables uses nf_tables"),
-            Err(error @ ProgramsError::Missing { .. }) if !require_programs && !is_legacy_host(family) => {
-                (Err(error), "no iptables programs are installed")
-            }
-            Err(error) => return Err(error),
+            None => (
+                Backend::NfTables,
+                match default {
+                    Err(ProgramsError::Missing { .. }) => "no iptables programs are installed",
+                    _ => "the installed iptables programs cannot be run",
+                },
+            ),
         };
-        let native = probe(family, modules).and_then(|()| Ok(NativeRules::open(family)?));
-        match (native, programs) {
-            (Ok(native), programs) => {
-                Ok(Self { access: RuleAccess::netlink(native), programs: programs.ok(), reason: reason.to_owned() })
-            }
-            (Err(error), Ok(programs)) => {
-                let reason = format!("netlink is not possible: {}", error_chain(&error));
+        let programs = match default {
+            Ok(programs) if programs.release.backend == backend => Ok(programs),
+            default => match IptablesPrograms::find_installed(family, Some(backend), &*exec, path) {
+                // The caller warns of the rules in the other backend.
+                Err(_) if backend == Backend::Legacy && default.is_ok() => {
+                    reason = "the programs of the legacy backend, which the kubelet uses, are not installed";
+                    default
+                }
+                found => found.map_err(|error| default.err().unwrap_or(error)),
+            },
+        };
+        let is_legacy = programs.as_ref().map_or(backend, |programs| programs.release.backend) == Backend::Legacy;
+        let checked = |programs: IptablesPrograms| programs.check_kernel(&*exec).map(|()| programs);
+        let programs = match programs {
+            programs if !is_legacy && !require_programs => programs,
+            programs => match programs.and_then(checked) {
+                Ok(programs) => {
+                    let reason = if require_programs { "as configured" } else { reason };
+                    return Ok(Self::by_programs(programs, exec, reason));
+                }
+                // No program of this host can have rules in the legacy backend.
+                Err(error @ ProgramsError::NoTable { .. })
+                    if !require_programs && legacy::tables(family).is_ok_and(|tables| tables.is_empty()) =>
+                {
+                    reason = "the kernel has no tables of the legacy backend";
+                    Err(error)
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        let source = match probe(family, modules).and_then(|()| Ok(NativeRules::open(family)?)) {
+            Ok(native) => return Ok(Self { access: RuleAccess::netlink(native), reason: reason.to_owned() }),
+            Err(error) => error,
+        };
+        match programs.and_then(checked) {
+            Ok(programs) => {
+                let reason = format!("netlink is not possible: {}", error_chain(&source));
                 Ok(Self::by_programs(programs, exec, &reason))
             }
-            (Err(error), Err(missing)) => {
-                tracing::info!(%family, "rules cannot be written by netlink: {}", error_chain(&error));
-                Err(missing)
-            }
+            Err(programs) => Err(ProgramsError::Netlink { family, programs: programs.into(), source }),
         }
     }
 
     fn by_programs(programs: IptablesPrograms, exec: Arc<dyn Exec>, reason: &str) -> Self {
-        let access = RuleAccess::programs(programs.clone(), exec);
-        Self { access, programs: Some(programs), reason: reason.to_owned() }
+        Self { access: RuleAccess::programs(programs, exec), reason: reason.to_owned() }
     }
 }
 
-/// Returns an access to each backend that may have rules of an IP family in the calling thread's network namespace. This runs
-/// no program unless the legacy backend has tables.
-pub fn existing_accesses(family: IpFamily, exec: &Arc<dyn Exec>, path: &[PathBuf]) -> Vec<RuleAccess> {
-    let native = NativeRules::open(family).ok().map(RuleAccess::netlink);
-    let has_legacy = has_legacy_tables(family);
-    let legacy = has_legacy.then(|| IptablesPrograms::find_backend(family, Backend::Legacy, &**exec, path).ok());
-    let legacy = legacy.flatten().map(|programs| RuleAccess::programs(programs, Arc::clone(exec)));
-    native.into_iter().chain(legacy).collect()
+/// The rules of the backend that Ferroute does not use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherBackend {
+    /// The backend.
+    pub backend: Backend,
+    /// Number of rules. The kernel applies them as well, before or after Ferroute's.
+    pub rules: usize,
+    /// The kubelet's chains are only in this backend, so it is the one that the host uses.
+    pub has_kubelet: bool,
 }
 
-/// Reports whether this host's programs use the legacy backend, as far as that shows without them: it has tables there, and
-/// the kubelet has none of its chains in nf_tables.
-fn is_legacy_host(family: IpFamily) -> bool {
-    has_legacy_tables(family) && !NativeRules::open(family).is_ok_and(|rules| has_kubelet(&rules))
+impl OtherBackend {
+    /// Reads the rules beside those of `used`; `None` if there are none.
+    ///
+    /// # Errors
+    /// If there may be some, but they cannot be read.
+    pub fn find(used: &RuleAccess, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<Self>, AccessError> {
+        let (family, backend) = (used.family(), used.backend().other());
+        let saved = match backend {
+            Backend::Legacy => legacy::snapshot(family, None, exec, path)?,
+            Backend::NfTables => {
+                let opened = NativeRules::open(family);
+                Some(opened.map_err(|source| ReadError { table: TableName::Filter, source })?.snapshot()?)
+            }
+        };
+        let Some(SavedRules { rules, .. }) = saved else { return Ok(None) };
+        let chains = rules.tables.values().flat_map(|table| table.chains.values());
+        let number = chains.map(|chain| chain.rules.len()).sum();
+        let has_kubelet = kubelet_backend(family, exec, path) == Some(backend);
+        Ok((number > 0 || has_kubelet).then_some(Self { backend, rules: number, has_kubelet }))
+    }
 }
 
-fn has_legacy_tables(family: IpFamily) -> bool {
-    let tables = match family {
-        IpFamily::V4 => "/proc/thread-self/net/ip_tables_names",
-        IpFamily::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
-    fs::read_to_string(tables).is_ok_and(|tables| !tables.trim().is_empty())
+/// Why the rules of a backend cannot be accessed. There may be some.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Those of the legacy backend.
+    #[error(transparent)]
+    Legacy(#[from] LegacyError),
+    /// Those of nf_tables.
+    #[error(transparent)]
+    NfTables(#[from] ReadError),
 }
 
-fn has_kubelet(rules: &NativeRules) -> bool {
-    KUBELET_CHAINS.iter().any(|chain| rules.has_chain(TableName::Mangle, *chain).unwrap_or(false))
+/// Returns an access to each backend that may have rules of an IP family in the calling thread's network namespace, and the
+/// reasons why others have none. This runs no program unless the legacy backend has tables.
+pub fn existing_accesses(
+    family: IpFamily,
+    exec: &Arc<dyn Exec>,
+    path: &[PathBuf],
+) -> Vec<Result<RuleAccess, AccessError>> {
+    let mut accesses = Vec::new();
+    match NativeRules::open_existing(family) {
+        Ok(rules) => accesses.extend(rules.map(|rules| Ok(RuleAccess::netlink(rules)))),
+        Err(source) => accesses.push(Err(ReadError { table: TableName::Filter, source }.into())),
+    }
+    match legacy::programs(family, &**exec, path) {
+        Ok(programs) => accesses.extend(programs.map(|programs| Ok(RuleAccess::programs(programs, Arc::clone(exec))))),
+        Err(error) => accesses.push(Err(error.into())),
+    }
+    accesses
+}
+
+/// Returns the only backend that has the kubelet's chains; `None` if that is none or both, or cannot be determined.
+fn kubelet_backend(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Option<Backend> {
+    let in_nf_tables = NativeRules::open(family).is_ok_and(|rules| {
+        KUBELET_CHAINS.iter().any(|chain| rules.has_chain(TableName::Mangle, *chain).unwrap_or(false))
+    });
+    let mangle = Some(TableName::Mangle);
+    let in_legacy = legacy::snapshot(family, mangle, exec, path)
+        .ok()
+        .flatten()
+        .is_some_and(|saved| KUBELET_CHAINS.iter().any(|chain| saved.rules.chain(TableName::Mangle, *chain).is_some()));
+    match (in_nf_tables, in_legacy) {
+        (true, false) => Some(Backend::NfTables),
+        (false, true) => Some(Backend::Legacy),
+        _ => None,
+    }
 }
 
 /// The chains that the kubelet creates in table mangle as a hint to the backend that it uses.

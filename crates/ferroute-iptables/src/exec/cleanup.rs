@@ -88,6 +88,17 @@ pub enum CleanupError {
         /// The chain with the rule of another program.
         from: ChainName,
     },
+    /// A chain was flushed but not deleted, because the kernel reports it as in use: by a map, or by a rule or chain that
+    /// `iptables` cannot express.
+    #[error(
+        "cannot delete chain {chain} of table {table}, which was flushed: a rule or map of another program refers to it"
+    )]
+    Busy {
+        /// The table.
+        table: TableName,
+        /// The chain.
+        chain: ChainName,
+    },
 }
 
 /// The chains and rules of a table that must be removed.
@@ -101,6 +112,8 @@ struct Leftovers {
     in_use: Vec<(ChainName, ChainName)>,
     /// The UDP frontends in the chains.
     udp_frontends: BTreeSet<Frontend>,
+    /// Chains that the kernel has refused to delete, because something else refers to them.
+    busy: BTreeSet<ChainName>,
 }
 
 /// Removes the rules and chains of one IP family.
@@ -160,13 +173,15 @@ pub fn detect_modes(access: &RuleAccess) -> Result<Vec<ChainMode>, SaveError> {
 impl CleanupReport {
     fn clean_up_table(&mut self, access: &RuleAccess, table: TableName, scope: CleanupScope) {
         let mut attempts = Attempts::new();
+        let mut busy = BTreeSet::new();
         loop {
             let generation = attempts.begin(access);
-            let leftovers = match leftovers(access, table, scope) {
+            let mut leftovers = match leftovers(access, table, scope) {
                 Ok(leftovers) if leftovers == Leftovers::default() => return,
                 Ok(leftovers) => leftovers,
                 Err(source) => return self.errors.push(CleanupError::Read { table, source }),
             };
+            leftovers.busy.clone_from(&busy);
             match access.write(generation, &mut |out| write_removal(table, &leftovers, out)) {
                 Ok(_) => {
                     self.udp_frontends.extend(&leftovers.udp_frontends);
@@ -174,17 +189,23 @@ impl CleanupReport {
                     self.chains += leftovers.chains.iter().filter(|chain| !leftovers.is_in_use(**chain)).count();
                 }
                 Err(error) if attempts.must_repeat(&error) => continue,
+                // The other chains can be deleted.
+                Err(error) if error.busy_chain().is_some_and(|chain| busy.insert(chain)) => {
+                    attempts = Attempts::new();
+                    continue;
+                }
                 Err(source) => self.errors.push(CleanupError::Write { table, source }),
             }
             let in_use = leftovers.in_use.into_iter().map(|(chain, from)| CleanupError::InUse { table, chain, from });
-            return self.errors.extend(in_use);
+            let busy = leftovers.busy.into_iter().map(|chain| CleanupError::Busy { table, chain });
+            return self.errors.extend(in_use.chain(busy));
         }
     }
 }
 
 impl Leftovers {
     fn is_in_use(&self, chain: ChainName) -> bool {
-        self.in_use.iter().any(|(used, _)| *used == chain)
+        self.busy.contains(&chain) || self.in_use.iter().any(|(used, _)| *used == chain)
     }
 }
 

@@ -109,6 +109,14 @@ impl RestoreError {
         }
     }
 
+    /// Returns the chain that the kernel refused to delete because something refers to it. Only netlink names it.
+    pub(super) fn busy_chain(&self) -> Option<ChainName> {
+        match self {
+            Self::Netlink(WriteError::Refused { deleted, source, .. }) if source.is_busy() => *deleted,
+            _ => None,
+        }
+    }
+
     /// Returns the text of the rejected line.
     pub(super) fn line(&self) -> Option<&str> {
         match self {

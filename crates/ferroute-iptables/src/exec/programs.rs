@@ -1,7 +1,7 @@
 //! Discovery of the iptables programs of one IP family.
 
 use std::{
-    env, fmt,
+    env,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -9,9 +9,10 @@ use std::{
 use ferroute_core::IpFamily;
 
 use super::{
-    process::{Exec, Exit, Invocation, ProgramError, for_each_line},
+    process::{Exec, Exit, Invocation, ProgramError},
     version::{Backend, InvalidRelease, Release},
 };
+use crate::native::ProbeError;
 
 /// The iptables programs of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,18 @@ pub enum ProgramsError {
         #[source]
         source: InvalidRelease,
     },
-    /// The kernel has no such tables, or access to them is not permitted.
+    /// The rules cannot be accessed in either way.
+    #[error("cannot access the {family} rules of nf_tables by netlink, nor by the iptables programs ({programs})")]
+    Netlink {
+        /// The IP family.
+        family: IpFamily,
+        /// Why the programs cannot be used.
+        programs: Box<ProgramsError>,
+        /// Why netlink cannot be used.
+        #[source]
+        source: ProbeError,
+    },
+    /// The kernel has no such tables, access to them is not permitted, or they contain rules that the programs cannot show.
     #[error("{} cannot access the {family} nat table of the kernel: {stderr}", .program.display())]
     NoTable {
         /// The IP family.
@@ -78,31 +90,6 @@ pub enum ProgramsError {
         /// Its standard error.
         stderr: String,
     },
-}
-
-/// The rules of the backend that Ferroute does not use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtherBackend {
-    /// The backend.
-    pub backend: Backend,
-    /// Number of rules. The kernel applies them as well, before or after Ferroute's.
-    pub rules: usize,
-    /// The kubelet's chains are only in this backend, so it is the one that the host uses.
-    pub has_kubelet: bool,
-}
-
-impl fmt::Display for OtherBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { backend, rules, has_kubelet } = self;
-        write!(f, "iptables ({backend}) has {rules} rules that the kernel applies in addition to Ferroute's")?;
-        if *has_kubelet {
-            write!(
-                f,
-                ", and the kubelet uses it: Ferroute's rules may bypass those of the kubelet and the network plugin"
-            )?;
-        }
-        Ok(())
-    }
 }
 
 /// Returns the directories to search for programs, in order.
@@ -124,10 +111,13 @@ impl IptablesPrograms {
     /// # Errors
     /// If a program is missing or fails, or the kernel has no such table.
     pub fn find(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Self, ProgramsError> {
-        Self::find_named(family, None, exec, path)
+        let programs = Self::find_installed(family, None, exec, path)?;
+        programs.check_kernel(exec)?;
+        Ok(programs)
     }
 
-    /// Like [`IptablesPrograms::find`], but finds the programs of a backend (`iptables-legacy`).
+    /// Like [`IptablesPrograms::find`], but finds the programs of a backend: `iptables-legacy`, or `iptables` if it is of this
+    /// backend.
     ///
     /// # Errors
     /// See [`IptablesPrograms::find`].
@@ -137,40 +127,27 @@ impl IptablesPrograms {
         exec: &dyn Exec,
         path: &[PathBuf],
     ) -> Result<Self, ProgramsError> {
-        Self::find_named(family, Some(backend), exec, path)
+        let programs = Self::find_installed(family, Some(backend), exec, path)?;
+        programs.check_kernel(exec)?;
+        Ok(programs)
     }
 
-    /// Like [`IptablesPrograms::find`], but prefers the other backend if only that one has the kubelet's chains. All programs
-    /// of a host should use the same backend, and the default in a container image does not depend on the host.
-    ///
-    /// # Errors
-    /// See [`IptablesPrograms::find`].
-    pub fn find_for_kubelet(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<Self, ProgramsError> {
-        let programs = Self::find(family, exec, path)?;
-        // If the other backend cannot be read, the default stays; the caller's check of the other backend logs the error.
-        let Ok(Some(OtherBackend { backend, has_kubelet: true, .. })) = programs.other_backend(exec, path) else {
-            return Ok(programs);
-        };
-        Ok(Self::find_backend(family, backend, exec, path).unwrap_or(programs))
-    }
-
-    /// Checks for rules in the other backend, if its programs are installed.
-    ///
-    /// # Errors
-    /// If its programs are installed but cannot be run.
-    pub fn other_backend(&self, exec: &dyn Exec, path: &[PathBuf]) -> Result<Option<OtherBackend>, ProgramError> {
-        let backend = self.release.backend.other();
-        let Some(save) = find_in_path(&program_name(self.family, Some(backend), "-save"), path) else {
-            return Ok(None);
-        };
-        // All tables: the legacy programs create a table that is named in their arguments.
-        let (rules, has_hint) = count_rules(exec, Invocation { program: &save, arguments: &[] })?;
-        if rules == 0 && !has_hint {
-            return Ok(None);
+    /// Finds the programs of a backend, or else the default ones, without a check of the kernel's tables.
+    pub(super) fn find_installed(
+        family: IpFamily,
+        backend: Option<Backend>,
+        exec: &dyn Exec,
+        path: &[PathBuf],
+    ) -> Result<Self, ProgramsError> {
+        let named = Self::find_named(family, backend, exec, path);
+        match (named, backend) {
+            // Before 1.8 there was only one backend, whose programs had no other names.
+            (Err(error @ ProgramsError::Missing { .. }), Some(backend)) => {
+                let default = Self::find_named(family, None, exec, path).ok();
+                default.filter(|programs| programs.release.backend == backend).ok_or(error)
+            }
+            (named, _) => named,
         }
-        let mangle = Invocation { program: &self.save, arguments: &["-t", "mangle"] };
-        let has_kubelet = has_hint && !count_rules(exec, mangle)?.1;
-        Ok(Some(OtherBackend { backend, rules, has_kubelet }))
     }
 
     fn find_named(
@@ -186,13 +163,11 @@ impl IptablesPrograms {
         let (iptables, save, restore) = (find("")?, find("-save")?, find("-restore")?);
         let release = release(exec, &iptables)?;
         let locking = locking(exec, &restore, release);
-        let programs = Self { family, iptables, save, restore, release, locking };
-        programs.check_kernel(exec)?;
-        Ok(programs)
+        Ok(Self { family, iptables, save, restore, release, locking })
     }
 
     /// Lists a builtin chain of the nat table.
-    fn check_kernel(&self, exec: &dyn Exec) -> Result<(), ProgramsError> {
+    pub(super) fn check_kernel(&self, exec: &dyn Exec) -> Result<(), ProgramsError> {
         let arguments = [self.release.wait_arguments(), &["-t", "nat", "-S", "POSTROUTING"]].concat();
         let (exit, _) = output(exec, Invocation { program: &self.iptables, arguments: &arguments })
             .map_err(|source| ProgramsError::Run { program: self.iptables.clone(), source })?;
@@ -247,20 +222,6 @@ fn output(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(Exit, String),
     let mut text = Vec::new();
     let exit = exec.read(invocation, &mut |stdout| stdout.read_to_end(&mut text).map(|_| ()))?;
     Ok((exit, String::from_utf8_lossy(&text).into_owned()))
-}
-
-/// Counts the rules in the output of `iptables-save`, and reports whether it contains the chains that the kubelet creates
-/// in table mangle as a hint to the backend that it uses.
-fn count_rules(exec: &dyn Exec, invocation: Invocation<'_>) -> Result<(usize, bool), ProgramError> {
-    let (mut rules, mut kubelet) = (0, false);
-    exec.read(invocation, &mut |stdout| {
-        for_each_line(stdout, |line| {
-            rules += usize::from(line.starts_with(b"-"));
-            kubelet |=
-                [&b":KUBE-IPTABLES-HINT "[..], b":KUBE-KUBELET-CANARY "].iter().any(|chain| line.starts_with(chain));
-        })
-    })?;
-    Ok((rules, kubelet))
 }
 
 fn list(directories: &[PathBuf]) -> String {

@@ -1,19 +1,23 @@
 //! The rules of all programs, in both backends.
 
-use std::{path::PathBuf, process::ExitStatus};
+use std::path::PathBuf;
 
-use ferroute_core::IpFamily;
-use ferroute_host::KernelGeneration;
+use ferroute_core::{IpFamily, error_chain};
 
-use super::{
-    process::{Exec, Invocation, ProgramError, for_each_line},
-    programs::{find_in_path, program_name},
-    version::{Backend, Release},
-};
+use super::{legacy, process::Exec, version::Backend};
 use crate::{
-    ParseError, Policy, RuleSet, SavedRules, SavedRulesReader, TableName,
+    Policy, RuleSet, SavedRules, TableName,
     native::{NativeRules, ReadError},
 };
+
+/// The rules of one IP family, of all programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesSnapshot {
+    /// The backends with rules.
+    pub backends: Vec<BackendSnapshot>,
+    /// Why rules that may exist could not be read, one line for each reason.
+    pub unread: Vec<String>,
+}
 
 /// The rules of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,103 +28,27 @@ pub struct BackendSnapshot {
     pub saved: SavedRules,
 }
 
-/// A failure to read rules. Retrying may succeed.
-#[derive(Debug, thiserror::Error)]
-pub enum SnapshotError {
-    /// A program could not be run.
-    #[error(transparent)]
-    Run(#[from] ProgramError),
-    /// A program failed.
-    #[error("{} -c failed with {status}: {stderr}", .program.display())]
-    Failed {
-        /// The program.
-        program: PathBuf,
-        /// Its exit status.
-        status: ExitStatus,
-        /// Its standard error.
-        stderr: String,
-    },
-    /// The rules could not be read by netlink.
-    #[error(transparent)]
-    Netlink(#[from] ReadError),
-    /// The output of a program is truncated.
-    #[error("cannot parse the output of {} -c", .program.display())]
-    Parse {
-        /// The program.
-        program: PathBuf,
-        /// The cause.
-        #[source]
-        source: ParseError,
-    },
-}
-
-/// Reads all rules of an IP family with the programs in the directories of `path`, or those of nf_tables by netlink if their
-/// program is not there. Backends without rules, and a legacy backend without programs, are left out.
+/// Reads all rules of an IP family: those of nf_tables by netlink, whatever other programs have added to the same tables, and
+/// those of the legacy backend with its programs in the directories of `path`. Backends without rules are left out.
 ///
 /// # Errors
-/// If one of the programs fails, or the kernel refuses.
-pub fn snapshot_rules(
-    family: IpFamily,
-    exec: &dyn Exec,
-    path: &[PathBuf],
-) -> Result<Vec<BackendSnapshot>, SnapshotError> {
-    let mut snapshots = Vec::new();
-    let programs = save_programs(family, exec, path)?;
-    if !programs.iter().any(|(backend, _)| *backend == Backend::NfTables) && has_nf_tables() {
-        let rules = NativeRules::open(family).map_err(|source| ReadError { table: TableName::Filter, source })?;
-        let saved = rules.snapshot()?;
+/// If the kernel refuses. If only the legacy backend cannot be read, the snapshot contains the reason.
+pub fn snapshot_rules(family: IpFamily, exec: &dyn Exec, path: &[PathBuf]) -> Result<RulesSnapshot, ReadError> {
+    let mut snapshot = RulesSnapshot::default();
+    let mut add = |backend, saved: SavedRules| {
         if affects_packets(&saved) {
-            snapshots.push(BackendSnapshot { backend: Backend::NfTables, saved });
+            snapshot.backends.push(BackendSnapshot { backend, saved });
         }
+    };
+    let rules = NativeRules::open_existing(family).map_err(|source| ReadError { table: TableName::Filter, source })?;
+    if let Some(rules) = rules {
+        add(Backend::NfTables, rules.snapshot()?);
     }
-    for (backend, program) in programs {
-        let saved = save(family, exec, program)?;
-        if affects_packets(&saved) {
-            snapshots.push(BackendSnapshot { backend, saved });
-        }
+    match legacy::snapshot(family, None, exec, path) {
+        Ok(saved) => saved.into_iter().for_each(|saved| add(Backend::Legacy, saved)),
+        Err(error) => snapshot.unread.push(error_chain(&error).to_string()),
     }
-    Ok(snapshots)
-}
-
-/// Reports whether the kernel has nf_tables that this process may read.
-fn has_nf_tables() -> bool {
-    KernelGeneration::open().is_ok_and(|generation| generation.is_some())
-}
-
-/// Returns the programs that print rules, at most one per backend.
-fn save_programs(
-    family: IpFamily,
-    exec: &dyn Exec,
-    path: &[PathBuf],
-) -> Result<Vec<(Backend, PathBuf)>, SnapshotError> {
-    let named = [Backend::NfTables, Backend::Legacy]
-        .into_iter()
-        .filter_map(|backend| Some((backend, find_in_path(&program_name(family, Some(backend), "-save"), path)?)));
-    let named: Vec<_> = named.collect();
-    if !named.is_empty() {
-        return Ok(named);
-    }
-    // Before 1.8 there was only one backend, whose programs had no other names.
-    let Some(program) = find_in_path(&program_name(family, None, "-save"), path) else { return Ok(Vec::new()) };
-    let mut version = String::new();
-    exec.read(Invocation { program: &program, arguments: &["--version"] }, &mut |stdout| {
-        stdout.read_to_string(&mut version).map(|_| ())
-    })?;
-    let backend = version.parse::<Release>().map_or(Backend::Legacy, |release| release.backend);
-    Ok(vec![(backend, program)])
-}
-
-fn save(family: IpFamily, exec: &dyn Exec, program: PathBuf) -> Result<SavedRules, SnapshotError> {
-    let mut reader = SavedRulesReader::new(family);
-    // All tables: the legacy programs create a table that is named in their arguments.
-    let invocation = Invocation { program: &program, arguments: &["-c"] };
-    // Comments of other programs may not be UTF-8.
-    let mut line = |line: &[u8]| reader.line(&String::from_utf8_lossy(line));
-    let exit = exec.read(invocation, &mut |stdout| for_each_line(stdout, &mut line))?;
-    if !exit.status.success() {
-        return Err(SnapshotError::Failed { program, status: exit.status, stderr: exit.stderr });
-    }
-    reader.finish().map_err(|source| SnapshotError::Parse { program, source })
+    Ok(snapshot)
 }
 
 /// Reports whether there is anything but empty builtin chains with policy ACCEPT.

@@ -3,9 +3,12 @@
 //! Expressions that no version uses, such as those of rules that `nft` added, become a [`Match::Other`] or
 //! [`Target::Other`], so that the rule equals no other.
 
-use std::net::IpAddr;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    net::IpAddr,
+};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Protocol};
 use ferroute_netlink::{Attribute, Attributes, Malformed, nf_tables::*};
 
 use super::{encode::offsets, protocols};
@@ -116,6 +119,8 @@ impl<'a> Decoder<'a> {
             "target" => self.target(data)?,
             "immediate" => self.immediate(data)?,
             "counter" => self.counter(data)?,
+            "limit" => self.limit(data)?,
+            "log" => self.log(data)?,
             _ => None,
         };
         if decoded.is_none() {
@@ -204,6 +209,10 @@ impl<'a> Decoder<'a> {
                     if offset == source { &mut self.found.rule.source } else { &mut self.found.rule.destination };
                 set(side, address)
             }
+            Source::Transport { offset: TCP_FLAGS_OFFSET, length: 1 } => {
+                let mask = loaded.mask.map_or(Some(u8::MAX), |mask| mask.first().copied())?;
+                self.tcp_flags(negated, mask, *bytes.first()?)
+            }
             Source::Transport { offset, length: 2 } if loaded.mask.is_none() => {
                 let port = u16::from_be_bytes(bytes.try_into().ok()?);
                 self.ports(offset, Sense::new(negated, PortRange::one(port)))
@@ -262,7 +271,7 @@ impl<'a> Decoder<'a> {
         if let (Some(Match::Set(_)), Some(number)) = (&module, set_number(&structure)) {
             self.found.sets.push((self.found.rule.matches.len(), number));
         }
-        let module = module.unwrap_or_else(|| Match::Other(format!("-m {}", structure.name).into()));
+        let module = module.unwrap_or_else(|| Match::Other(undecoded(&structure).into()));
         self.found.rule.matches.push(module);
         Ok(Some(()))
     }
@@ -272,7 +281,7 @@ impl<'a> Decoder<'a> {
             return Ok(None);
         };
         let target = Target::decode(&structure, self.family);
-        Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(structure.name.as_ref().into()))))
+        Ok(set(&mut self.found.rule.target, target.unwrap_or_else(|| Target::Other(other_target(&structure).into()))))
     }
 
     fn immediate(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
@@ -303,6 +312,63 @@ impl<'a> Decoder<'a> {
             self.found.counters = Counters { packets: packets.u64_be()?, bytes: bytes.u64_be()? };
         }
         Ok(Some(()))
+    }
+
+    /// The form of `-m limit` since `iptables-nft` 1.8.0.
+    fn limit(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let wanted = [NFTA_LIMIT_RATE, NFTA_LIMIT_UNIT, NFTA_LIMIT_BURST, NFTA_LIMIT_TYPE, NFTA_LIMIT_FLAGS];
+        let [Some(rate), Some(unit), burst, kind, flags] = parts(data, wanted)? else { return Ok(None) };
+        let number = |part: Option<Attribute<'_>>| part.map_or(Ok(0), |part| part.u32_be());
+        let (rate, burst) = (rate.u64_be()?, number(burst)?);
+        let unit = match unit.u64_be()? {
+            1 => "sec",
+            60 => "min",
+            3600 => "hour",
+            86400 => "day",
+            _ => return Ok(None),
+        };
+        // Of bytes, or for packets above it.
+        if number(kind)? != 0 || number(flags)? != 0 {
+            return Ok(None);
+        }
+        let mut text = format!("-m limit --limit {rate}/{unit}");
+        if burst != DEFAULT_BURST {
+            text += &format!(" --limit-burst {burst}");
+        }
+        self.found.rule.matches.push(Match::Other(text.into()));
+        Ok(Some(()))
+    }
+
+    /// The form of target NFLOG since `iptables-nft` 1.8.8.
+    fn log(&mut self, data: Attributes<'a>) -> Result<Option<()>, Malformed> {
+        let [group] = parts(data, [NFTA_LOG_GROUP])?;
+        let Some(group) = group else { return Ok(None) };
+        let text = match group.u16_be()? {
+            0 => "NFLOG".to_owned(),
+            group => format!("NFLOG --nflog-group {group}"),
+        };
+        Ok(set(&mut self.found.rule.target, Target::Other(text.into())))
+    }
+
+    /// A condition on flags, which `iptables-nft` 1.8.8 and later write as an expression of nf_tables.
+    fn tcp_flags(&mut self, negated: bool, mask: u8, wanted: u8) -> Option<()> {
+        let names = |bits: u8| {
+            let set = TCP_FLAGS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
+            let names: Vec<&str> = set.map(|(_, name)| *name).collect();
+            match (names.is_empty(), names.len() == TCP_FLAGS.len()) {
+                (true, _) => "NONE".to_owned(),
+                (_, true) => "ALL".to_owned(),
+                _ => names.join(","),
+            }
+        };
+        let tcp = Some(Sense::Is(ProtocolMatch::Transport(Protocol::Tcp)));
+        if self.found.rule.protocol != tcp || (mask | wanted) >> TCP_FLAGS.len() != 0 {
+            return None;
+        }
+        let not = if negated { "! " } else { "" };
+        let text = format!("-m tcp {not}--tcp-flags {} {}", names(mask), names(wanted));
+        self.found.rule.matches.push(Match::Other(text.into()));
+        Some(())
     }
 
     fn load(&mut self, to: u32, source: Source) -> Option<()> {
@@ -365,6 +431,22 @@ fn structure<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Structu
     Ok(Some(Structure { name: name.str()?.into(), revision: revision.u32_be()?, bytes }))
 }
 
+/// Returns the text of a match module whose options cannot be decoded. Other options lead to another text.
+fn undecoded(structure: &Structure<'_>) -> String {
+    let mut hasher = DefaultHasher::new();
+    (structure.revision, structure.as_bytes()).hash(&mut hasher);
+    // Enough to distinguish a few rules.
+    format!("-m {} --undecoded {:08x}", structure.name, hasher.finish() >> 32)
+}
+
+/// Returns the text of a target without a variant, with the only option of such a one that changes the path of a packet.
+fn other_target(structure: &Structure<'_>) -> String {
+    // `struct xt_ct_target_info`, and the next revision of it.
+    let flags = structure.as_bytes().first_chunk().map_or(0, |flags| u16::from_ne_bytes(*flags));
+    let is_notrack = structure.name == "CT" && flags & XT_CT_NOTRACK != 0;
+    format!("{}{}", structure.name, if is_notrack { " --notrack" } else { "" })
+}
+
 /// Returns an interface name, which ends with a zero, or a prefix, which does not.
 fn interface(bytes: &[u8]) -> Option<InterfaceMatch> {
     match bytes.iter().position(|byte| *byte == 0) {
@@ -408,5 +490,13 @@ fn protocol_offset(family: IpFamily) -> u32 {
 
 /// The number of 4-byte registers.
 const REGISTERS: usize = 16;
+/// The burst of `-m limit` that `iptables-save` does not print.
+const DEFAULT_BURST: u32 = 5;
+/// The offset of the flags in the header of TCP.
+const TCP_FLAGS_OFFSET: u32 = 13;
+/// The flags by their bits, as `iptables` names them.
+const TCP_FLAGS: [&str; 6] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG"];
+/// The packet is not tracked (`XT_CT_NOTRACK`).
+const XT_CT_NOTRACK: u16 = 1;
 /// `NFTNL_UDATA_RULE_COMMENT`.
 const USERDATA_COMMENT: u8 = 0;

@@ -326,8 +326,8 @@ pub(super) struct ListedChain {
     /// `None` if `iptables` cannot name it.
     pub(super) name: Option<ChainName>,
     pub(super) head: ChainHead,
-    /// The kernel calls it.
-    pub(super) is_base: bool,
+    /// The hook (`NF_INET_*`) and priority at which the kernel calls it; `None` if it does not.
+    pub(super) hook: Option<(u32, i32)>,
 }
 
 /// Returns a chain; `None` if it does not exist.
@@ -364,14 +364,25 @@ fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableNam
 /// Decodes a chain and the name of its table; `None` if that is not one of `iptables`.
 fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let mut found = ListedChain { name: None, head: ChainHead::default(), is_base: false };
+    let mut found = ListedChain { name: None, head: ChainHead::default(), hook: None };
     let mut table = None;
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
             NFTA_CHAIN_TABLE => table = TableName::from_word(attribute.str()?),
             NFTA_CHAIN_NAME => found.name = ChainName::new(attribute.str()?).ok(),
-            NFTA_CHAIN_HOOK => found.is_base = true,
+            NFTA_CHAIN_HOOK => {
+                let (mut number, mut priority) = (0, 0);
+                for attribute in attribute.nested() {
+                    let attribute = attribute?;
+                    match attribute.kind {
+                        NFTA_HOOK_HOOKNUM => number = attribute.u32_be()?,
+                        NFTA_HOOK_PRIORITY => priority = attribute.u32_be()?.cast_signed(),
+                        _ => {}
+                    }
+                }
+                found.hook = Some((number, priority));
+            }
             NFTA_CHAIN_POLICY => {
                 let is_drop = attribute.u32_be()? == NF_DROP.cast_unsigned();
                 found.head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });

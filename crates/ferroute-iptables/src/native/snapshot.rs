@@ -12,8 +12,9 @@ use super::{
 use crate::{ChainHead, ChainName, Policy, SaveItem, SavedRules, SavedRulesReader, TableName};
 
 impl NativeRules {
-    /// Reads all tables that only `iptables` has written, with their counters. Tables with chains or expressions that
-    /// `iptables-save` would not print are left out, because they have more meaning than a [`crate::Rule`].
+    /// Reads all tables with names of `iptables`, with their counters. Those with chains or expressions that `iptables-save`
+    /// would not print are [`SavedRules::partial`]: their foreign rules have conditions and targets without a meaning here,
+    /// and chains that `iptables` cannot name are left out.
     ///
     /// # Errors
     /// If the kernel refuses, or other programs change rules all the time.
@@ -37,13 +38,16 @@ impl NativeRules {
         reader: &mut SavedRulesReader,
     ) -> Result<(), Error> {
         let mut chains = Vec::new();
-        for ListedChain { name, head, is_base } in listed {
-            let Some(name) = name.filter(|name| name.is_builtin() == is_base) else { return Ok(()) };
+        let mut is_partial = false;
+        for chain in listed {
+            is_partial |= !is_of_iptables(table, &chain);
+            let Some(name) = chain.name else { continue };
             let rules = self.rules_of(table, name)?;
-            if rules.iter().any(|rule| rule.is_foreign) {
-                return Ok(());
-            }
-            chains.push((name, head, rules));
+            is_partial |= rules.iter().any(|rule| rule.is_foreign);
+            chains.push((name, chain.head, rules));
+        }
+        if is_partial {
+            reader.add_partial(table);
         }
         if chains.is_empty() {
             return Ok(());
@@ -68,4 +72,10 @@ impl NativeRules {
         }
         Ok(())
     }
+}
+
+/// Reports whether `iptables` would have created a chain with this name and hook.
+fn is_of_iptables(table: TableName, chain: &ListedChain) -> bool {
+    let expected = |name| base_chain(table, name).map(|base| (base.hook, base.priority));
+    chain.name.is_some_and(|name| expected(name) == chain.hook)
 }

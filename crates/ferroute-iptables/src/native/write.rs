@@ -21,6 +21,8 @@ pub enum WriteError {
     Refused {
         /// The refused change, as in the input of `iptables-restore`.
         change: String,
+        /// The chain that the refused change deletes, if it does.
+        deleted: Option<ChainName>,
         /// The kernel's error.
         #[source]
         source: Error,
@@ -127,7 +129,7 @@ impl<'a> KernelSink<'a> {
         let Err(source) = refusals.into_result() else { return Ok(()) };
         let change = first.filter(|refusal| !refusal.is_circumstantial());
         self.fail(match change.and_then(|refusal| self.refused_change(&refusal)) {
-            Some(change) => WriteError::Refused { change, source },
+            Some((change, deleted)) => WriteError::Refused { change, deleted, source },
             None => WriteError::Commit { table: self.table, source },
         })
     }
@@ -201,32 +203,39 @@ impl<'a> KernelSink<'a> {
         Ok(())
     }
 
-    /// Describes the change of the message that the kernel refused, as in the input of `iptables-restore`.
-    fn refused_change(&self, refusal: &Refusal) -> Option<String> {
+    /// Describes the change of the message that the kernel refused, as in the input of `iptables-restore`, with the chain that
+    /// it deletes.
+    fn refused_change(&self, refusal: &Refusal) -> Option<(String, Option<ChainName>)> {
         let message = Messages::new(self.batch.as_bytes().ok()?).nth(refusal.index)?.ok()?;
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
         let [_, command] = message.kind.to_be_bytes();
         let attribute = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind);
         let name = |kind| attribute(kind)?.str().ok();
-        match command {
+        let mut deleted = None;
+        let change = match command {
             NFT_MSG_NEWRULE => {
                 let mut decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
                 decode::name_sets(&mut decoded.rule, &decoded.sets, |number| self.sets.name(number));
                 let is_appended = message.flags & flags::NLM_F_APPEND != 0;
-                Some(format!("{} {} {}", if is_appended { "-A" } else { "-I" }, decoded.chain, decoded.rule))
+                format!("{} {} {}", if is_appended { "-A" } else { "-I" }, decoded.chain, decoded.rule)
             }
-            NFT_MSG_NEWCHAIN => Some(format!(":{} - [0:0]", name(NFTA_CHAIN_NAME)?)),
-            NFT_MSG_DELCHAIN => Some(format!("-X {}", name(NFTA_CHAIN_NAME)?)),
+            NFT_MSG_NEWCHAIN => format!(":{} - [0:0]", name(NFTA_CHAIN_NAME)?),
+            NFT_MSG_DELCHAIN => {
+                let chain = name(NFTA_CHAIN_NAME)?;
+                deleted = ChainName::new(chain).ok();
+                format!("-X {chain}")
+            }
             NFT_MSG_DELRULE => {
                 let chain = name(NFTA_RULE_CHAIN)?;
-                Some(match attribute(NFTA_RULE_HANDLE).and_then(|handle| handle.u64_be().ok()) {
+                match attribute(NFTA_RULE_HANDLE).and_then(|handle| handle.u64_be().ok()) {
                     Some(handle) => format!("-D {chain} (handle {handle})"),
                     None => format!("-F {chain}"),
-                })
+                }
             }
-            NFT_MSG_NEWTABLE => Some(format!("*{}", name(NFTA_TABLE_NAME)?)),
-            _ => None,
-        }
+            NFT_MSG_NEWTABLE => format!("*{}", name(NFTA_TABLE_NAME)?),
+            _ => return None,
+        };
+        Some((change, deleted))
     }
 }
 

@@ -229,8 +229,8 @@ pub struct SavedRules {
     /// Invalid lines. They concern chains whose names `iptables` would reject but `nft` accepts; a jump to such a chain
     /// is a rule with an unsupported target.
     pub unread: Vec<ParseError>,
-    /// Tables that `iptables-save` reports as incompatible, because other programs added nf_tables rules to them that
-    /// `iptables` cannot print.
+    /// Tables that have more than `iptables` can express, because other programs added nf_tables rules, chains or hooks to
+    /// them. `iptables-save` reports such tables as incompatible.
     pub partial: Vec<TableName>,
 }
 
@@ -282,6 +282,11 @@ impl SavedRulesReader {
         if let Some((table, item)) = self.parser.table().zip(item) {
             self.add(table, item, self.parser.counters());
         }
+    }
+
+    /// Adds a table that has more than `iptables` can express.
+    pub(crate) fn add_partial(&mut self, table: TableName) {
+        self.partial.push(table);
     }
 
     /// Adds a chain or rule of a table, with its counters.

@@ -131,8 +131,8 @@ impl NetnsHost {
     pub(crate) fn rules(&self, family: IpFamily) -> RuleSet {
         let program = self.program(family, "-save");
         if self.way == Way::Netlink && !search_path().iter().any(|directory| directory.join(&program).exists()) {
-            let mut backends = self.netns.run(|| snapshot_rules(family, &HostExec, &[])).unwrap();
-            return backends.pop().map_or_else(|| RuleSet::new(family), |backend| backend.saved.rules);
+            let mut snapshot = self.netns.run(|| snapshot_rules(family, &HostExec, &[])).unwrap();
+            return snapshot.backends.pop().map_or_else(|| RuleSet::new(family), |backend| backend.saved.rules);
         }
         RuleSet::parse_save(family, &self.netns.command(&program, &[])).unwrap()
     }

@@ -6,8 +6,8 @@ use anyhow::Context;
 use ferroute_config::{FamilySupport, Resolved};
 use ferroute_core::{IpFamily, NodeView};
 use ferroute_iptables::{
-    GenerationTracker, HostExec, IptablesPrograms,
-    exec::{ChosenAccess, OtherBackend, ProgramsError, search_path},
+    GenerationTracker, HostExec,
+    exec::{ChosenAccess, OtherBackend, ProgramsError, RuleAccess, search_path},
     native::Modules,
 };
 
@@ -48,9 +48,7 @@ impl HostRules {
         for (family, access) in IpFamily::BOTH.into_iter().zip([ipv4, ipv6]) {
             if served.iter().any(|served| served == family) {
                 let access = access?;
-                if let Some(programs) = &access.programs {
-                    warn_of_other_backend(programs, &HostExec);
-                }
+                warn_of_other_backend(&access.access);
                 families.push((family, access));
             } else {
                 let reason = access.err().map_or("the kernel does not support it".to_owned(), |error| chain(&error));
@@ -85,13 +83,14 @@ pub(super) fn probe_access(resolved: &Resolved, family: IpFamily, modules: Modul
 }
 
 /// Logs a warning if both backends of iptables have rules: both apply to every packet, in an order that is hard to predict.
-fn warn_of_other_backend(programs: &IptablesPrograms, exec: &HostExec) {
-    match programs.other_backend(exec, &search_path()) {
-        Ok(Some(OtherBackend { backend, rules, has_kubelet })) if rules > 0 || has_kubelet => tracing::warn!(
-            family = %programs.family, rules, kubelet = has_kubelet,
+fn warn_of_other_backend(used: &RuleAccess) {
+    let family = used.family();
+    match OtherBackend::find(used, &HostExec, &search_path()) {
+        Ok(Some(OtherBackend { backend, rules, has_kubelet })) => tracing::warn!(
+            %family, rules, kubelet = has_kubelet,
             "iptables backend {backend} has rules, too; a host should use one backend only"
         ),
-        Ok(_) => {}
-        Err(error) => tracing::debug!("cannot check the other iptables backend: {}", chain(&error)),
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%family, "the other iptables backend may have rules, too: {}", chain(&error)),
     }
 }

@@ -7,15 +7,14 @@ use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{
     Changes, Dataplane, HostState, IpFamily, ModeTraits, NfacctCounters, NodeView, ProxySettings, ServiceTable,
 };
-use ferroute_host::{KernelCounters, KernelGeneration};
+use ferroute_host::KernelCounters;
 use ferroute_iptables::{
-    ChainState, Difference, HostAccess, HostExec, IptablesDataplane, IptablesPrograms, KernelChains, PlanContext,
-    RuleSet, TableName,
+    ChainState, Difference, HostAccess, HostExec, IptablesDataplane, KernelChains, PlanContext, RuleSet, TableName,
     exec::{
-        Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, Exec, ProgramsError, RuleAccess, clean_up,
-        detect_modes, existing_accesses, remove_counters, search_path,
+        Backend, ChainMode, ChosenAccess, CleanupReport, CleanupScope, Exec, clean_up, detect_modes, existing_accesses,
+        remove_counters, search_path,
     },
-    native::{Modules, NativeRules},
+    native::Modules,
     plan::{chains, rules_digest},
 };
 
@@ -71,18 +70,14 @@ impl Mode for Iptables {
         let is_proxy = |rules: &RuleSet| required.iter().all(|chain| rules.chain(TableName::Nat, *chain).is_some());
         let active = kernel.iptables.iter().filter(|snapshot| is_proxy(&snapshot.saved.rules));
         active
-            .map(|snapshot| {
-                let partial = snapshot.saved.partial.iter();
-                let tables = partial.filter(|table| [TableName::Nat, TableName::Filter].contains(table));
-                ActiveProxy {
-                    mode: ModeName::IPTABLES,
-                    description: match snapshot.backend {
-                        Backend::NfTables => "kube-proxy or Ferroute in iptables mode",
-                        Backend::Legacy => "kube-proxy or Ferroute in iptables mode (legacy)",
-                    },
-                    rules: RulesView::Iptables(&snapshot.saved.rules),
-                    unread: tables.map(|table| format!("iptables-save cannot show all of table {table}")).collect(),
-                }
+            .map(|snapshot| ActiveProxy {
+                mode: ModeName::IPTABLES,
+                description: match snapshot.backend {
+                    Backend::NfTables => "kube-proxy or Ferroute in iptables mode",
+                    Backend::Legacy => "kube-proxy or Ferroute in iptables mode (legacy)",
+                },
+                rules: RulesView::Iptables(&snapshot.saved.rules),
+                unread: kernel.unread.clone(),
             })
             .collect()
     }
@@ -143,7 +138,7 @@ fn active_backend(family: IpFamily) -> Option<Backend> {
 pub(super) fn chain_modes() -> Vec<ChainMode> {
     let (exec, path): (Arc<dyn Exec>, _) = (Arc::new(HostExec), search_path());
     let accesses = IpFamily::BOTH.into_iter().flat_map(|family| existing_accesses(family, &exec, &path));
-    accesses.filter_map(|access| detect_modes(&access).ok()).flatten().collect()
+    accesses.filter_map(|access| detect_modes(&access.ok()?).ok()).flatten().collect()
 }
 
 /// Returns the context for a host that supports all optional features.
@@ -220,53 +215,28 @@ struct Rules {
 impl Leftovers for Rules {
     fn remove(&mut self, report: &mut Report) {
         let Self { family, active } = *self;
-        let (exec, path) = (Arc::new(HostExec), search_path());
-        let (programs, scope) = match active {
-            Some((backend, mode)) => {
-                (IptablesPrograms::find_backend(family, backend, &*exec, &path), CleanupScope::Beside(mode))
-            }
-            None => (IptablesPrograms::find(family, &*exec, &path), CleanupScope::Everything),
-        };
-        let mut clean = |access: &RuleAccess, scope| {
-            let CleanupReport { chains, jumps, udp_frontends, errors } = clean_up(access, scope);
+        let exec: Arc<dyn Exec> = Arc::new(HostExec);
+        for access in existing_accesses(family, &exec, &search_path()) {
+            let access = match access {
+                Ok(access) => access,
+                Err(error) => {
+                    report.remains(format!("{family} iptables rules may remain: {}", chain(&error)));
+                    continue;
+                }
+            };
+            let backend = access.backend();
+            let scope = match active {
+                Some((active, mode)) if active == backend => CleanupScope::Beside(mode),
+                _ => CleanupScope::Everything,
+            };
+            let CleanupReport { chains, jumps, udp_frontends, errors } = clean_up(&access, scope);
             report.udp_frontends.extend(udp_frontends);
             if chains + jumps > 0 {
-                let backend = access.backend();
                 report.removed(format!("{chains} chains and {jumps} jumps to them from {family} iptables ({backend})"));
             }
             for error in &errors {
-                report.remains(format!("{family} iptables: {}", chain(error)));
+                report.remains(format!("{family} iptables ({backend}): {}", chain(error)));
             }
-        };
-        let programs = match programs {
-            Ok(programs) => programs,
-            // Without the table there are no rules.
-            Err(error @ ProgramsError::NoTable { .. }) => {
-                tracing::debug!(%family, "no iptables rules to remove: {}", chain(&error));
-                return;
-            }
-            // Another container may have written rules.
-            Err(error @ ProgramsError::Missing { .. }) => {
-                let has_nf_tables = KernelGeneration::open().is_ok_and(|generation| generation.is_some());
-                let is_active = active.is_none_or(|(backend, _)| backend == Backend::NfTables);
-                match NativeRules::open(family) {
-                    Ok(rules) if has_nf_tables && is_active => clean(&RuleAccess::netlink(rules), scope),
-                    _ => tracing::debug!(%family, "iptables rules may remain: {}", chain(&error)),
-                }
-                return;
-            }
-            Err(error) => return report.failed(&error),
-        };
-        clean(&RuleAccess::programs(programs.clone(), exec.clone()), scope);
-        match programs.other_backend(&*exec, &path) {
-            Ok(Some(other)) if other.rules > 0 => {
-                match IptablesPrograms::find_backend(family, other.backend, &*exec, &path) {
-                    Ok(programs) => clean(&RuleAccess::programs(programs, exec.clone()), CleanupScope::Everything),
-                    Err(error) => tracing::debug!(%family, "cannot read the other iptables backend: {}", chain(&error)),
-                }
-            }
-            Ok(_) => {}
-            Err(error) => tracing::debug!(%family, "cannot check the other iptables backend: {}", chain(&error)),
         }
     }
 }

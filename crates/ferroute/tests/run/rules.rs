@@ -61,8 +61,8 @@ pub(crate) fn saved(node: &NetNs) -> [String; 2] {
         if path.iter().any(|directory| directory.join(program).exists()) {
             return node.command(program, &[]);
         }
-        let backends = node.run(|| snapshot_rules(family, &HostExec, &path).unwrap());
-        backends.iter().map(|backend| backend.saved.rules.to_string()).collect()
+        let snapshot = node.run(|| snapshot_rules(family, &HostExec, &path).unwrap());
+        snapshot.backends.iter().map(|backend| backend.saved.rules.to_string()).collect()
     })
 }
 

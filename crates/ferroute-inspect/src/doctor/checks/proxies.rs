@@ -9,6 +9,28 @@ use crate::doctor::{
     diagnosis::{CheckResult, Defect},
 };
 
+/// Checks that all rules of the host could be read.
+pub(super) fn unread(inputs: &Inputs) -> CheckResult {
+    let reasons: BTreeSet<&String> = inputs.families.iter().flat_map(|family| &family.unread).collect();
+    let defect = |reason: &String| {
+        Defect::new(
+            Severity::Warning,
+            reason.clone(),
+            "the kernel applies these rules to all packets, but neither the proxy nor this program can read them: they may \
+             translate, accept or drop connections to Services",
+            "list the rules with iptables-legacy-save on the host; if there are none, remove the tables with `modprobe -r \
+             iptable_nat iptable_filter iptable_mangle` (ip6table_*), or restart the host; otherwise install the programs of \
+             the legacy backend where Ferroute runs",
+        )
+    };
+    // Hosts without the legacy backend need no result.
+    if reasons.is_empty() {
+        CheckResult::NotApplicable
+    } else {
+        CheckResult::Defects(reasons.into_iter().map(defect).collect())
+    }
+}
+
 /// Checks that only one backend of iptables has rules.
 pub(super) fn backends(inputs: &Inputs) -> CheckResult {
     let mut defects = Vec::new();

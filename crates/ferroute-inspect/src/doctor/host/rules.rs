@@ -23,6 +23,7 @@ pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<b
         has_services,
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),
+        unread: rules.as_ref().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),
         active_proxies: rules.as_ref().map(active_proxies).map_err(Clone::clone),
     }
 }

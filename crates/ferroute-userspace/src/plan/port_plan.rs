@@ -7,14 +7,14 @@ use ferroute_core::{
 use ferroute_iptables::{AddressType, Match, RejectWith, Rule, Sense, Target, plan::refusal};
 use ipnet::IpNet;
 
-use super::{ListenerKey, RelayContext, chains::Slot};
+use super::{ListenerKey, PlanContext, chains::Slot};
 use crate::ListenerSpec;
 
 /// The plan of a service port.
-pub(super) struct PortRelay<'a> {
+pub(super) struct PortPlan<'a> {
     name: &'a ServicePortName,
     forwarding: PortForwarding<'a>,
-    context: &'a RelayContext,
+    context: &'a PlanContext,
     text: String,
 }
 
@@ -36,12 +36,12 @@ impl Ports {
     }
 }
 
-impl<'a> PortRelay<'a> {
+impl<'a> PortPlan<'a> {
     pub(super) fn new(
         name: &'a ServicePortName,
         entry: &'a ServicePortEntry,
         table: &ServiceTable,
-        context: &'a RelayContext,
+        context: &'a PlanContext,
     ) -> Self {
         let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::USERSPACE);
         Self { name, forwarding, context, text: name.to_string() }
