@@ -14,10 +14,13 @@ use crate::{Frontend, FrontendKind, ServicePort, ServicePortName};
 /// frontend. The least claim owns it: addresses that only the API server assigns ([`FrontendKind::ClusterIp`] and
 /// [`FrontendKind::NodePort`]) come before those of load balancers, which their controllers assign, and these before
 /// external IPs, which users write. Among equals, the older Service comes first, then the first by name.
+///
+/// The endpoints of the API server come right after cluster IPs and node ports: with its address and port in `externalIPs`, a Service
+/// would cut the node off from the API server, and the proxy would never learn that the Service is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The field of the Service that has the address.
-    pub kind: FrontendKind,
+    /// The field of the Service that has the address; `None` for an endpoint of the API server.
+    pub kind: Option<FrontendKind>,
     /// The creation time of the Service.
     pub created: CreationTime,
     /// The service port.
@@ -56,8 +59,8 @@ pub struct LostFrontend {
 impl Ord for Claim {
     fn cmp(&self, other: &Self) -> Ordering {
         let Self { kind, created, name } = self;
-        let by_rank = kind.rank().cmp(&other.kind.rank());
-        by_rank
+        self.rank()
+            .cmp(&other.rank())
             .then_with(|| created.cmp(&other.created))
             .then_with(|| name.cmp(&other.name))
             .then_with(|| kind.cmp(&other.kind))
@@ -70,13 +73,25 @@ impl PartialOrd for Claim {
     }
 }
 
+impl Claim {
+    /// Returns the rank: lower ones win.
+    fn rank(&self) -> u8 {
+        self.kind.map_or(1, FrontendKind::rank)
+    }
+
+    /// Reports whether only the API server assigns the address.
+    pub(crate) fn is_assigned(&self) -> bool {
+        self.rank() == FrontendKind::ClusterIp.rank()
+    }
+}
+
 impl FrontendKind {
-    /// Returns the rank of a claim: lower ones win.
+    /// Returns the rank of a claim: lower ones win. The API server's endpoints have rank 1.
     pub(crate) fn rank(self) -> u8 {
         match self {
             Self::ClusterIp | Self::NodePort => 0,
-            Self::LoadBalancer => 1,
-            Self::ExternalIp => 2,
+            Self::LoadBalancer => 2,
+            Self::ExternalIp => 3,
         }
     }
 }
@@ -125,7 +140,11 @@ impl fmt::Display for LostFrontend {
         if frontend.address.is_some() {
             write!(f, "{kind} ")?;
         }
-        write!(f, "{frontend} belongs to {} ({})", owner.name, owner.kind)
+        write!(f, "{frontend} belongs to {} (", owner.name)?;
+        match owner.kind {
+            Some(kind) => write!(f, "{kind})"),
+            None => f.write_str("endpoint)"),
+        }
     }
 }
 
@@ -144,7 +163,7 @@ mod tests {
     fn claims_are_ordered_by_kind_then_age_then_name() {
         use FrontendKind::*;
         let (old, new) = (created("2026-01-02T15:04:05Z"), created("2026-01-02T15:04:06Z"));
-        let claim = |kind, created, name| Claim { kind, created, name: port_name(name) };
+        let claim = |kind, created, name| Claim { kind: Some(kind), created, name: port_name(name) };
         let expected = [
             claim(ClusterIp, old, "z/old:http"),
             claim(NodePort, new, "b/new:http"),

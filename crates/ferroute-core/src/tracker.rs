@@ -25,8 +25,8 @@ pub use self::{
     view::{EndpointView, NamedPort, ServiceView, SlicePort, SliceView},
 };
 use crate::{
-    Changes, IpFamily, NamespacedName, NodePortMatch, NodeView, ProxySettings, ServicePortEntry, ServicePortName,
-    ServiceTable, limits,
+    Changes, Frontend, IpFamily, NamespacedName, NodePortMatch, NodeView, ProxySettings, ServicePortEntry,
+    ServicePortName, ServiceTable, limits,
 };
 
 /// The desired state of Services and endpoints. See the [module documentation](self).
@@ -323,6 +323,9 @@ impl Tracker {
                 }
             }
         }
+        if pending.iter().any(is_api_server) {
+            claims.set_api_server(api_server(&self.services, family));
+        }
         let services = self.services.iter();
         let ports = services.filter_map(|(name, state)| Some((name, &*state.ports.as_ref()?[family.index()])));
         claims.collect(ports)
@@ -364,6 +367,30 @@ impl Tracker {
             }
         }
     }
+}
+
+/// Namespace and name of the Service that the API server creates for itself.
+const API_SERVER: (&str, &str) = ("default", "kubernetes");
+
+/// Reports whether a Service is the one that the API server creates for itself.
+fn is_api_server(service: &NamespacedName) -> bool {
+    (service.namespace(), service.name()) == API_SERVER
+}
+
+/// Returns the endpoints of the API server that clients connect to, with the service port of each.
+fn api_server(services: &HashMap<NamespacedName, Service>, family: IpFamily) -> HashMap<Frontend, ServicePortName> {
+    let name = NamespacedName::new(API_SERVER.0, API_SERVER.1);
+    let Some((service, state)) = services.get_key_value(&name) else { return HashMap::new() };
+    let ports = state.ports.as_ref().map_or(&[][..], |ports| &ports[family.index()]);
+    let of_port = |port: &NamedPort| {
+        let name = ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
+        let (endpoints, _) = state.slices.endpoints(family, &name, usize::MAX);
+        let sockets: Vec<_> = endpoints.iter().map(|endpoint| endpoint.socket()).collect();
+        sockets.into_iter().map(move |socket| {
+            (Frontend { address: Some(socket.ip()), protocol: name.protocol, port: socket.port() }, name.clone())
+        })
+    };
+    ports.iter().flat_map(of_port).collect()
 }
 
 /// Returns the families with at least one port.

@@ -1,13 +1,16 @@
 //! The owners of frontends that several service ports claim.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet, hash_map},
     net::IpAddr,
     sync::Arc,
 };
 
 use super::NamedPort;
-use crate::{Claim, Frontend, FrontendKind, LostFrontend, LostFrontends, NamespacedName, ServicePort, ServicePortName};
+use crate::{
+    Claim, CreationTime, Frontend, FrontendKind, LostFrontend, LostFrontends, NamespacedName, ServicePort,
+    ServicePortName,
+};
 
 /// The claims of all service ports of one IP family.
 ///
@@ -21,6 +24,8 @@ pub(super) struct Claims {
     ranked: HashMap<Frontend, Vec<Claim>>,
     /// Frontends that were in `single` and got a competitor; [`Claims::collect`] moves them to `ranked`.
     uncollected: BTreeSet<Frontend>,
+    /// The claims of the API server's endpoints, which no Service has as frontends.
+    api_server: HashMap<Frontend, Claim>,
     /// The node's addresses that accept connections to node ports, sorted.
     node_port_addresses: Vec<IpAddr>,
     /// Service ports with a frontend whose owner changed.
@@ -46,7 +51,24 @@ impl Claims {
         let Some(new) = new else { return };
         for claim @ &(frontend, kind) in &new_claims {
             if !is_kept(&old, claim) {
-                self.insert(frontend, Claim { kind, created: new.created, name: name.clone() });
+                self.insert(frontend, Claim { kind: Some(kind), created: new.created, name: name.clone() });
+            }
+        }
+    }
+
+    /// Replaces the endpoints of the API server, with the service port of each.
+    pub(super) fn set_api_server(&mut self, endpoints: HashMap<Frontend, ServicePortName>) {
+        let gone: Vec<Frontend> =
+            self.api_server.keys().filter(|frontend| !endpoints.contains_key(frontend)).copied().collect();
+        for frontend in gone {
+            if let Some(claim) = self.api_server.remove(&frontend) {
+                self.remove(&claim.name, frontend);
+            }
+        }
+        for (frontend, name) in endpoints {
+            if let hash_map::Entry::Vacant(entry) = self.api_server.entry(frontend) {
+                let claim = entry.insert(Claim { kind: None, created: CreationTime::UNKNOWN, name }).clone();
+                self.insert(frontend, claim);
             }
         }
     }
@@ -86,13 +108,16 @@ impl Claims {
                     ServicePortName { service: service.clone(), port: port.name.clone(), protocol: port.protocol };
                 for (frontend, kind) in distinct(&name, &port.port) {
                     if uncollected.contains(&frontend) {
-                        let claim = Claim { kind, created: port.port.created, name: name.clone() };
+                        let claim = Claim { kind: Some(kind), created: port.port.created, name: name.clone() };
                         self.affected.insert(name.clone());
                         self.ranked.entry(frontend).or_default().push(claim);
                     }
                 }
             }
             for frontend in uncollected {
+                if let Some(claim) = self.api_server.get(&frontend) {
+                    self.ranked.entry(frontend).or_default().push(claim.clone());
+                }
                 self.ranked.entry(frontend).or_default().sort_unstable();
                 self.remove_if_unclaimed(frontend);
             }
@@ -126,7 +151,7 @@ impl Claims {
     /// Returns the claim that owns a frontend; `None` if only one service port can own it.
     fn owner(&self, frontend: Frontend) -> Option<&Claim> {
         let owner = self.ranked.get(&frontend)?.first()?;
-        if owner.kind.rank() == FrontendKind::NodePort.rank() || !self.is_node_port_address(frontend) {
+        if owner.is_assigned() || !self.is_node_port_address(frontend) {
             return Some(owner);
         }
         // Connections to this address of the node may be for a node port.

@@ -130,8 +130,9 @@ pub struct ExplainedFrontend {
 pub struct FrontendOwner {
     /// `namespace/name:port`.
     pub service_port: String,
-    /// The kind of its claim.
-    pub kind: FrontendKind,
+    /// The kind of its claim; absent for an endpoint of the API server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FrontendKind>,
 }
 
 /// How connections of some clients to a frontend are handled.

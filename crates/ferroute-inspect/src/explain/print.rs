@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr};
 
-use ferroute_core::{Eligibility, Escaped};
+use ferroute_core::{Eligibility, Escaped, FrontendKind};
 
 use super::{
     Answer, Clients, ConnectionCount, ExplainedEndpoint, ExplainedFrontend, ExplainedPort, Explanation, Handling,
@@ -105,7 +105,8 @@ fn frontend_rows(frontend: &ExplainedFrontend) -> Vec<Vec<String>> {
     };
     let mut kind = frontend.kind.as_str().to_owned();
     if let Some(owner) = &frontend.owner {
-        return vec![vec![kind, place, format!("not served: it belongs to {} ({})", owner.service_port, owner.kind)]];
+        let claim = owner.kind.map_or("endpoint", FrontendKind::as_str);
+        return vec![vec![kind, place, format!("not served: it belongs to {} ({claim})", owner.service_port)]];
     }
     let row = |answer: &Answer| vec![std::mem::take(&mut kind), std::mem::take(&mut place), answer_text(answer)];
     frontend.answers.iter().map(row).collect()

@@ -104,6 +104,43 @@ fn load_balancer_ip_comes_before_external_ip() {
     );
 }
 
+/// Otherwise the node could not reach the API server any more, and the proxy would not learn that the Service is gone.
+#[test]
+fn endpoints_of_the_api_server_belong_to_it() {
+    let api_server = |address: &str| slice("default/kubernetes", "kubernetes").port("https", 6443).pod(pod(address));
+    let kubernetes = || service("default/kubernetes").cluster_ip("10.96.0.1").port("https", 443);
+    let external = || service("shop/a").cluster_ip("10.96.0.2").port("a", 6443).port("b", 80).external_ip("192.0.2.1");
+    let balanced = || service("shop/b").cluster_ip("10.96.0.3").port("b", 6443).load_balancer("192.0.2.2");
+    let expected =
+        ["shop/a:a: external IP 192.0.2.1:6443/tcp belongs to default/kubernetes:https (endpoint)".to_owned()];
+
+    let mut first = tracker();
+    set_service(&mut first, kubernetes());
+    set_slice(&mut first, api_server("192.0.2.1"));
+    set_service(&mut first, external());
+    update(&mut first);
+    assert_eq!(lost(&first), expected);
+    assert_eq!(owners(&first, "192.0.2.1"), ["shop/a:b"], "its other ports are free");
+
+    let mut last = tracker();
+    for service in [external(), balanced()] {
+        set_service(&mut last, service);
+    }
+    update(&mut last);
+    set_service(&mut last, kubernetes());
+    set_slice(&mut last, api_server("192.0.2.1"));
+    assert!(update(&mut last).contains(&"~shop/a:a".to_owned()));
+    assert_eq!(lost(&last), expected, "also if the API server is known later");
+
+    set_slice(&mut last, api_server("192.0.2.2"));
+    update(&mut last);
+    let balanced = "shop/b:b: load balancer IP 192.0.2.2:6443/tcp belongs to default/kubernetes:https (endpoint)";
+    assert_eq!(lost(&last), [balanced], "it has moved");
+    last.delete_service(&namespaced_name("default/kubernetes"));
+    update(&mut last);
+    assert_eq!(lost(&last), Vec::<String>::new());
+}
+
 #[test]
 fn node_port_comes_before_external_ip_on_addresses_of_the_node() {
     let mut tracker = tracker();
