@@ -127,7 +127,7 @@ fn served() -> Handling {
         addresses: vec!["198.51.100.1".parse().unwrap()],
         port: 80,
         answers: outcomes.map(|outcome| explain::Answer { clients: Clients::PodsAndNode, outcome }).into(),
-        owner: Some(FrontendOwner { service_port: "shop/cart:http".to_owned(), kind: FrontendKind::ExternalIp }),
+        owner: Some(FrontendOwner { service_port: "shop/cart:http".to_owned(), kind: Some(FrontendKind::ExternalIp) }),
     };
     let endpoint = ExplainedEndpoint {
         address: socket("10.244.0.2:8080"),
