@@ -29,17 +29,19 @@
 //!   hook         priority  chain                       effect on the first packet of a connection
 //!   prerouting   -110      filter-prerouting-pre-dnat  source ranges of load balancers: drop        ─► firewall
 //!   output       -110      filter-output-pre-dnat      the same for the node's own packets          ─► firewall
-//!   prerouting   -100      nat-prerouting              chooses an endpoint, or rejects without any  ─► services
-//!   output       -100      nat-output                  the same for the node's own packets          ─► services
+//!   prerouting   -101      nat-prerouting              chooses an endpoint, or rejects without any  ─► services
+//!   output       -101      nat-output                  the same for the node's own packets          ─► services
 //!   input        0         filter-input                localhost for others: drop; only with node ports on localhost
 //!   forward      0         filter-forward              other ports of cluster IPs: reject           ─► cluster-ips
 //!   output       0         filter-output               the same                                     ─► cluster-ips
-//!   input        100       nat-input                   clears the priority; so do filter-output, and filter-forward for IPv6
-//!   postrouting  100       nat-postrouting             masquerades marked packets and hairpins
+//!   input        99        nat-input                   clears the priority; so do filter-output, and filter-forward for IPv6
+//!   postrouting  99        nat-postrouting             masquerades marked packets and hairpins
 //! ```
 //!
 //! Hooks and priorities are those of kube-proxy's nftables mode, so other tables see its decisions at the same points:
-//! before -100 a packet has the Service's address, after it the endpoint's; before 100 it has its original source. Only
+//! before -101 a packet has the Service's address, after it the endpoint's; before 99 it has its original source. nat chains
+//! precede those of `iptables` and of other programs at -100 and 100: kube-proxy's have the same priorities as these, so that
+//! the order depends on which program started last. As in iptables mode, Services come first here. Only
 //! the rejection of packets without an endpoint is earlier, where kube-proxy decides at priority 0: the number of endpoints
 //! is known here anyway, so established and served connections need not be checked for it again.
 //!

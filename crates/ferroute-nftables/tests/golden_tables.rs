@@ -64,18 +64,18 @@ fn table_without_services() {
     add chain ip ferroute masquerading { comment "sources that endpoints could not answer to" ; }
     add rule ip ferroute masquerading meta mark & 0x00004000 != 0x00000000 meta mark set meta mark ^ 0x00004000 masquerade fully-random
     add rule ip ferroute masquerading ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin masquerade fully-random
-    add chain ip ferroute nat-prerouting { type nat hook prerouting priority -100 ; policy accept ; }
+    add chain ip ferroute nat-prerouting { type nat hook prerouting priority -101 ; policy accept ; }
     add rule ip ferroute nat-prerouting jump services
-    add chain ip ferroute nat-output { type nat hook output priority -100 ; policy accept ; }
+    add chain ip ferroute nat-output { type nat hook output priority -101 ; policy accept ; }
     add rule ip ferroute nat-output jump services
     add chain ip ferroute filter-forward { type filter hook forward priority 0 ; policy accept ; }
     add rule ip ferroute filter-forward ct state new jump cluster-ips
     add chain ip ferroute filter-output { type filter hook output priority 0 ; policy accept ; }
     add rule ip ferroute filter-output ct state new ct status dnat meta priority set none comment "it has carried class:list"
     add rule ip ferroute filter-output ct state new jump cluster-ips
-    add chain ip ferroute nat-input { type nat hook input priority 100 ; policy accept ; }
+    add chain ip ferroute nat-input { type nat hook input priority 99 ; policy accept ; }
     add rule ip ferroute nat-input ct status dnat meta priority set none comment "it has carried class:list"
-    add chain ip ferroute nat-postrouting { type nat hook postrouting priority 100 ; policy accept ; }
+    add chain ip ferroute nat-postrouting { type nat hook postrouting priority 99 ; policy accept ; }
     add rule ip ferroute nat-postrouting jump masquerading
     add element ip ferroute dispatch { 70:1 : goto refuse }
     add element ip ferroute dispatch { f0:1 : drop }

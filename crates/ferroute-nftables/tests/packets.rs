@@ -89,6 +89,44 @@ fn connections_are_distributed_over_all_endpoints_by_tcp_and_udp() {
     }
 }
 
+/// A host port for the address of a Service: the first translation applies, and for chains of equal priority that of the program
+/// that started last.
+#[test]
+fn services_precede_the_nat_rules_of_other_programs_whichever_starts_first() {
+    let host_port = format!(
+        "add table ip nat
+        add chain ip nat PREROUTING {{ type nat hook prerouting priority -100; }}
+        add chain ip nat OUTPUT {{ type nat hook output priority -100; }}
+        add chain ip nat POSTROUTING {{ type nat hook postrouting priority 100; }}
+        add rule ip nat PREROUTING meta mark set ct mark
+        add rule ip nat PREROUTING ip daddr 203.0.113.1 tcp dport 80 ct mark set 0x80
+        add rule ip nat PREROUTING tcp dport {{ 80, 30080 }} dnat to {pod}:{PORT}
+        add rule ip nat OUTPUT tcp dport {{ 80, 30080 }} dnat to {pod}:{PORT}
+        add rule ip nat POSTROUTING oifname != lo snat to 192.168.0.1
+        ",
+        pod = pod_ip(0)
+    );
+    let service = || web().node_port(30080).external_ip("203.0.113.1");
+    for proxy_first in [true, false] {
+        let lab = Lab::new(2);
+        if !proxy_first {
+            lab.node.feed("nft", &["-f", "-"], &host_port);
+        }
+        let table = cluster(service(), [local(1)]).table(IpFamily::V4);
+        let open = || NftablesDataplane::open(IpFamily::V4, settings(), Box::new(Host::default())).unwrap();
+        lab.node.run(open).resync(&table).unwrap();
+        if proxy_first {
+            lab.node.feed("nft", &["-f", "-"], &host_port);
+        }
+        for to in ["10.96.0.1:80", "203.0.113.1:80", "192.168.0.1:30080"] {
+            // Masqueraded by the Service, not by the other program.
+            let expected = Outcome::Pod(1, [10, 244, 1, 1].into());
+            assert_eq!(tcp(&lab.client, to), expected, "{to}, proxy first: {proxy_first}");
+        }
+        assert!(matches!(tcp(&lab.node, "10.96.0.1:80"), Outcome::Pod(1, _)), "proxy first: {proxy_first}");
+    }
+}
+
 #[test]
 fn removed_endpoint_gets_no_connections() {
     let mut case = Case::new(3, IpFamily::V4, settings(), &cluster(web(), (0..3).map(local)));

@@ -46,7 +46,7 @@ pub(super) fn fixed_chains(context: &Context, sets: impl Iterator<Item = SetId> 
 
 /// Returns the base chains that exist while a load balancer has source ranges. Without them, packets pass one hook less.
 pub(super) fn firewall_chains() -> [ChainWithRules; 2] {
-    let chain = |name, hook| base(name, ChainType::Filter, hook, DNAT - 10, [new(FIREWALL)]);
+    let chain = |name, hook| base(name, ChainType::Filter, hook, BEFORE_DNAT, [new(FIREWALL)]);
     [chain("filter-prerouting-pre-dnat", Hook::Prerouting), chain("filter-output-pre-dnat", Hook::Output)]
 }
 
@@ -235,9 +235,13 @@ const CLUSTER_IPS: Name = Name::fixed("cluster-ips");
 const OFFLOAD: Name = Name::fixed("offload");
 const MASQUERADING: Name = Name::fixed("masquerading");
 
-/// `NF_IP_PRI_NAT_DST`, `dstnat` in `nft`.
-const DNAT: i32 = -100;
+/// Before the nat rules of other programs (`NF_IP_PRI_NAT_DST`, `dstnat` in `nft`). For equal priorities the kernel would call the
+/// chain first that was registered last, and the first translation applies: whether a Service or a host port gets a connection
+/// would depend on the order in which programs start.
+const DNAT: i32 = -101;
+/// Before endpoints are chosen; the priority that kube-proxy uses.
+const BEFORE_DNAT: i32 = -110;
 /// `NF_IP_PRI_FILTER`, `filter` in `nft`.
 const FILTER: i32 = 0;
-/// `NF_IP_PRI_NAT_SRC`, `srcnat` in `nft`.
-const SNAT: i32 = 100;
+/// Before the nat rules of other programs (`NF_IP_PRI_NAT_SRC`, `srcnat` in `nft`), for the same reason.
+const SNAT: i32 = 99;
