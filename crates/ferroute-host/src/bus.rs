@@ -4,19 +4,16 @@
 //! [`crate::firewalld`] needs: Unix sockets, EXTERNAL authentication, string arguments. The general crates cost more than
 //! this file saves: `rustbus` adds 9 crates and `zbus` 13, each more than 30 s of compile time.
 
-use std::{
-    io,
-    os::{
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixStream as StdStream},
-    },
-};
+use std::{io, time::Duration};
 
-use nix::unistd::getuid;
+use nix::{sys::socket::UnixAddr, unistd::getuid};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
+    time::timeout,
 };
+
+use crate::connect_now;
 
 /// A connection to a bus.
 #[derive(Debug)]
@@ -46,10 +43,11 @@ impl Connection {
     pub(crate) async fn open(addresses: &str) -> io::Result<Self> {
         let mut last_error = invalid("the address list has no Unix socket");
         for address in addresses.split(';').filter_map(parse_address) {
-            match StdStream::connect_addr(&address?) {
+            // A bus that accepts no connections must not block the tasks of this thread.
+            match connect_now(&address?) {
                 Ok(stream) => {
-                    stream.set_nonblocking(true)?;
-                    return Self::authenticate(UnixStream::from_std(stream)?).await;
+                    let authenticate = Self::authenticate(UnixStream::from_std(stream)?);
+                    return timeout(HANDSHAKE_TIMEOUT, authenticate).await.map_err(io::Error::from)?;
                 }
                 Err(error) => last_error = error,
             }
@@ -113,11 +111,11 @@ impl Connection {
 }
 
 /// Returns `None` for transports other than Unix sockets.
-fn parse_address(text: &str) -> Option<io::Result<SocketAddr>> {
+fn parse_address(text: &str) -> Option<io::Result<UnixAddr>> {
     let pairs = text.trim().strip_prefix("unix:")?;
     pairs.split(',').find_map(|pair| match pair.split_once('=')? {
-        ("path", path) => Some(SocketAddr::from_pathname(path)),
-        ("abstract", name) => Some(SocketAddr::from_abstract_name(name)),
+        ("path", path) => Some(UnixAddr::new(path).map_err(Into::into)),
+        ("abstract", name) => Some(UnixAddr::new_abstract(name.as_bytes()).map_err(Into::into)),
         _ => None,
     })
 }
@@ -285,6 +283,8 @@ const HEADER_LENGTH: usize = 16;
 const MAX_LENGTH: usize = 1 << 20;
 /// The longest accepted reply to the authentication request, in bytes.
 const MAX_AUTH_REPLY: usize = 256;
+/// The time for authentication, after which the bus counts as unavailable.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -349,7 +349,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unix_socket_addresses_are_parsed() {
-        let path = |text| parse_address(text).unwrap().unwrap().as_pathname().map(|path| path.display().to_string());
+        let path = |text| parse_address(text).unwrap().unwrap().path().map(|path| path.display().to_string());
         assert_eq!(path("unix:path=/run/bus,guid=12").as_deref(), Some("/run/bus"));
         assert!(path("unix:abstract=/tmp/x").is_none());
         assert!(parse_address("tcp:host=localhost,port=1").is_none());

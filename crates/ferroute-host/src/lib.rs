@@ -28,6 +28,7 @@ mod firewalld;
 mod generation;
 mod held_port;
 mod listeners;
+mod local_peer;
 mod node_name;
 mod process;
 pub mod program;
@@ -45,6 +46,9 @@ pub use firewalld::watch_firewalld;
 pub use generation::{GenerationError, KernelGeneration, RuleGeneration, read_generation};
 pub use held_port::{HeldPort, HoldError};
 pub use listeners::{Listener, ListenerError, listeners, own_sockets};
+pub use local_peer::{
+    LocalPeer, LocalPeers, connect_now, is_trusted_user, listen_locally, listen_locally_beside, local_peers,
+};
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
 pub use routes::{HostRoute, RouteError, routes};

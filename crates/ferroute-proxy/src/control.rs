@@ -4,14 +4,11 @@
 //! `ok` or an error, and after `ok` the bundle, a [`NodeStatus`], a [`ProxyInfo`] or a [`ServiceVersions`] as JSON.
 //!
 //! The socket has a name in the abstract namespace, which the kernel keeps per network namespace, as there is one proxy in
-//! each, and leaves no file behind. Only root and the user of the proxy get responses.
+//! each, and leaves no file behind. If a process of another user holds the name, the proxy uses another one that begins with
+//! it; commands find both. Only root and the user of the proxy get responses.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    os::{
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream},
-    },
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -20,11 +17,7 @@ use std::{
 use ferroute_admin::{health::Health, history::History};
 use ferroute_config::FlagSettings;
 use ferroute_core::{NamespacedName, rfc3339};
-use ferroute_host::run_blocking;
-use nix::{
-    sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials},
-    unistd::geteuid,
-};
+use ferroute_host::{LocalPeers, is_trusted_user, listen_locally, listen_locally_beside, local_peers, run_blocking};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt},
@@ -199,20 +192,12 @@ fn decode<T: serde::de::DeserializeOwned>(response: impl Read) -> Result<T, Requ
 }
 
 fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
-    let connect = || {
-        let stream = StdStream::connect_addr(&name()?)?;
-        let peer = getsockopt(&stream, PeerCredentials)?;
-        Ok((stream, peer))
+    let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT).map_err(RequestError::Unavailable)?;
+    let mut stream = match (trusted.into_iter().next(), others.first()) {
+        (Some(peer), _) => peer.stream,
+        (None, Some(&(pid, user))) => return Err(RequestError::Untrusted { pid, user }),
+        (None, None) => return Err(RequestError::Unavailable(io::ErrorKind::ConnectionRefused.into())),
     };
-    let (mut stream, peer) = connect().map_err(RequestError::Unavailable)?;
-    if !is_trusted(peer.uid()) {
-        return Err(RequestError::Untrusted { pid: peer.pid(), user: peer.uid() });
-    }
-    let limit = |stream: &StdStream| {
-        stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-        stream.set_write_timeout(Some(REQUEST_TIMEOUT))
-    };
-    limit(&stream).map_err(RequestError::Interrupted)?;
     writeln!(stream, "{line}").map_err(RequestError::Interrupted)?;
     let mut response = BufReader::new(stream);
     let mut status = String::new();
@@ -228,7 +213,9 @@ fn request(line: &str) -> Result<impl Read + use<>, RequestError> {
 pub(crate) async fn serve(control: Control) {
     let listener = match listen() {
         Ok(listener) => listener,
-        Err(error) => return log_unavailable(&error),
+        Err(error) => {
+            return tracing::info!("`ferroute bundle` and `ferroute status` are unavailable: {}", chain(&error));
+        }
     };
     loop {
         match listener.accept().await {
@@ -247,46 +234,27 @@ pub(crate) async fn serve(control: Control) {
     }
 }
 
-/// Logs why the socket cannot be served: an intruder is worth a warning, another Ferroute is not.
-fn log_unavailable(error: &io::Error) {
-    if error.kind() != io::ErrorKind::AddrInUse {
-        return tracing::info!("`ferroute bundle` and `ferroute status` are unavailable: {}", chain(error));
-    }
-    match holder() {
-        Ok(holder) if !is_trusted(holder.uid()) => tracing::warn!(
-            pid = holder.pid(),
-            user = holder.uid(),
-            "`ferroute bundle` and `ferroute status` are unavailable: a process of another user holds the socket @ferroute"
-        ),
-        _ => tracing::info!(
-            "`ferroute bundle` and `ferroute status` are unavailable: another Ferroute runs in this network namespace"
-        ),
-    }
-}
-
-/// Returns the credentials of the process that listens on the socket.
-fn holder() -> io::Result<UnixCredentials> {
-    Ok(getsockopt(&StdStream::connect_addr(&name()?)?, PeerCredentials)?)
-}
-
-/// Reports whether a peer may be on the other end: root, or the user of this process. Sockets in the abstract namespace
-/// have no permissions.
-fn is_trusted(user: u32) -> bool {
-    user == 0 || user == geteuid().as_raw()
-}
-
+/// Opens the socket, under another name if a process of another user holds the usual one.
 fn listen() -> io::Result<UnixListener> {
-    let listener = StdListener::bind_addr(&name()?)?;
+    let listener = match listen_locally(NAME) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let LocalPeers { trusted, others } = local_peers(NAME, REQUEST_TIMEOUT)?;
+            if !trusted.is_empty() {
+                return Err(io::Error::other("another Ferroute runs in this network namespace"));
+            }
+            let (listener, name) = listen_locally_beside(NAME)?;
+            let (pid, user) = others.first().copied().unzip();
+            tracing::warn!(pid, user, "a process of another user holds the socket @{NAME}; listening on @{name}");
+            listener
+        }
+        result => result?,
+    };
     listener.set_nonblocking(true)?;
     UnixListener::from_std(listener)
 }
 
-fn name() -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(NAME)
-}
-
 async fn respond(stream: UnixStream, control: &Control) -> io::Result<()> {
-    let is_trusted = is_trusted(stream.peer_cred()?.uid());
+    let is_trusted = is_trusted_user(stream.peer_cred()?.uid());
     let (reader, mut writer) = stream.into_split();
     if !is_trusted {
         return writer.write_all(b"permission denied: only root and the user of the proxy get responses\n").await;
@@ -334,7 +302,7 @@ async fn bundle(control: &Control) -> io::Result<Vec<u8>> {
 }
 
 /// The name of the socket, without the zero byte that marks abstract names.
-const NAME: &[u8] = b"ferroute";
+const NAME: &str = "ferroute";
 
 const BUNDLE: &str = "bundle";
 const STATUS: &str = "status";

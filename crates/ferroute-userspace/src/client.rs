@@ -2,15 +2,10 @@
 
 use std::{
     ffi::OsString,
-    fs,
     io::{self, Read},
     os::{
         fd::AsRawFd,
-        linux::net::SocketAddrExt,
-        unix::{
-            net::{SocketAddr, UnixStream},
-            process::CommandExt,
-        },
+        unix::{net::UnixStream, process::CommandExt},
     },
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,12 +13,13 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, error_chain};
+use ferroute_host::{LocalPeer, local_peers};
 use nix::{
     sys::{
-        socket::{MsgFlags, getsockopt, recv, sockopt},
+        socket::{MsgFlags, recv},
         wait::waitpid,
     },
-    unistd::{Pid, geteuid},
+    unistd::Pid,
 };
 
 use crate::{
@@ -300,35 +296,8 @@ impl RunningWorker {
 /// # Errors
 /// If the sockets of the namespace cannot be listed. Sockets of other users are ignored.
 pub fn running_workers() -> Result<Vec<RunningWorker>, WorkerError> {
-    let sockets = fs::read_to_string("/proc/thread-self/net/unix").map_err(WorkerError::List)?;
-    // An abstract name is shown with `@` in place of its first byte. Connections to the socket have its name, too.
-    let mut names: Vec<&str> = sockets
-        .lines()
-        .filter_map(|line| line.split_whitespace().last()?.strip_prefix('@'))
-        .filter(|name| name.starts_with(SOCKET_PREFIX))
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    let own = geteuid().as_raw();
-    let connect = |name: &str| -> io::Result<RunningWorker> {
-        let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?;
-        let peer = getsockopt(&stream, sockopt::PeerCredentials)?;
-        if peer.uid() != 0 && peer.uid() != own {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(RunningWorker { stream, pid: peer.pid() })
-    };
-    let connected = names.into_iter().filter_map(|name| match connect(name) {
-        Ok(worker) => Some(worker),
-        Err(error) => {
-            // It has just ended, or is not a worker.
-            tracing::debug!(name, "cannot reach a worker of the userspace proxy: {}", error_chain(&error));
-            None
-        }
-    });
-    Ok(connected.collect())
+    let workers = local_peers(SOCKET, PATIENCE).map_err(WorkerError::List)?.trusted.into_iter();
+    Ok(workers.map(|LocalPeer { stream, pid }| RunningWorker { stream, pid }).collect())
 }
 
 fn unexpected(verb: &'static str, response: &Response) -> WorkerError {
@@ -337,8 +306,8 @@ fn unexpected(verb: &'static str, response: &Response) -> WorkerError {
     WorkerError::Request { verb, source }
 }
 
-/// The beginning of the abstract names of workers' sockets.
-pub(crate) const SOCKET_PREFIX: &str = "ferroute-userspace/";
+/// The beginning of the names of workers' sockets.
+pub(crate) const SOCKET: &str = "ferroute-userspace";
 
 /// How long connections may continue after another worker or mode has taken over: many times the default grace period of a
 /// terminating pod (30 s), so that the endpoint ends the connection first in most cases.

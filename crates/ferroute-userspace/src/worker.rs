@@ -11,11 +11,7 @@
 use std::{
     io,
     net::Shutdown,
-    os::{
-        fd::OwnedFd,
-        linux::net::SocketAddrExt,
-        unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream},
-    },
+    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -24,6 +20,7 @@ use std::{
 };
 
 use ferroute_core::{IpFamily, error_chain};
+use ferroute_host::{is_trusted_user, listen_locally_beside};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -35,7 +32,7 @@ use tokio::{
 
 use crate::{
     Engine, Limits, PortRange,
-    client::{DRAIN_DEADLINE, SOCKET_PREFIX},
+    client::{DRAIN_DEADLINE, SOCKET},
     protocol::{LENGTH, OpenListener, Request, Response, body_length, encode},
 };
 
@@ -128,20 +125,17 @@ async fn serve(settings: WorkerSettings, control: OwnedFd) -> io::Result<()> {
 
 /// Opens the socket by which other processes find the worker. Returns it with its name.
 fn listen() -> io::Result<(UnixListener, String)> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid")?;
-    let name = format!("{SOCKET_PREFIX}{}", id.trim());
-    let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    let (listener, name) = listen_locally_beside(SOCKET)?;
     listener.set_nonblocking(true)?;
     Ok((UnixListener::from_std(listener)?, name))
 }
 
 /// Serves other processes of the same user or root. Abstract names have no permissions.
 async fn accept_peers(listener: UnixListener, engine: SharedEngine, drain: Drain) {
-    let own = nix::unistd::geteuid().as_raw();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own) {
+                if stream.peer_cred().is_ok_and(|peer| is_trusted_user(peer.uid())) {
                     let (engine, drain) = (engine.clone(), drain.clone());
                     tokio::spawn(async move { answer(stream, &engine, &drain).await });
                 }

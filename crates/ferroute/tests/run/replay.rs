@@ -150,7 +150,7 @@ fn bundle_fails_without_a_running_proxy() {
 
 /// Every process in the network namespace can bind the name of the socket.
 #[test]
-fn a_process_of_another_user_that_holds_the_socket_is_reported_and_not_trusted() {
+fn a_process_of_another_user_that_holds_the_socket_is_reported_and_bypassed() {
     let (cluster, files) = (Cluster::new(), Files::new());
     files.apply(&web(&[0]));
     // Ferroute as another user, which waits for an API server that does not exist.
@@ -166,4 +166,10 @@ fn a_process_of_another_user_that_holds_the_socket_is_reported_and_not_trusted()
     assert!(!output.status.success() && output.stdout.is_empty() && error.contains("user 65534"), "{error}");
     let proxy = Proxy::start(&cluster.node, &files, Mode::Nftables);
     proxy.wait_log_line(&["WARN", "@ferroute", "65534"]);
+    // It listens on a name that the other process could not know.
+    let output = wait("the other socket", || {
+        let output = cluster.node.try_command(FERROUTE, &["bundle"]);
+        output.status.success().then_some(output)
+    });
+    assert!(!output.stdout.is_empty());
 }

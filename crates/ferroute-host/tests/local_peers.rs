@@ -1,0 +1,77 @@
+//! Peers are found among sockets of hostile local processes. Needs root, for network namespaces.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests only")]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    process::{Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use ferroute_host::{LocalPeer, LocalPeers, listen_locally, listen_locally_beside, local_peers};
+use ferroute_testing::{NetNs, Running};
+
+/// Opens sockets as another user, with the peer's name and with names that begin like it: one that responds to nothing, one
+/// whose queue of connections is full, and some with arbitrary bytes.
+const HOSTILE: &str = r#"
+use Socket;
+$> = 65534;
+my @open;
+sub listener {
+    socket(my $socket, PF_UNIX, SOCK_STREAM, 0) or die;
+    bind($socket, pack_sockaddr_un("\0" . $_[0])) or die "bind $_[0]: $!";
+    listen($socket, 0) or die;
+    push @open, $socket;
+}
+listener("peer");
+listener("peer/00000000-0000-0000-0000-000000000000");
+listener("peer/\xfc\n\xff");
+listener("\xfc\xff\n@ \n");
+for (1 .. 3) {
+    socket(my $client, PF_UNIX, SOCK_STREAM | 2048, 0) or die;
+    connect($client, pack_sockaddr_un("\0peer/00000000-0000-0000-0000-000000000000"));
+    push @open, $client;
+}
+$| = 1;
+print "ready\n";
+sleep 3600;
+"#;
+
+/// Starts the hostile process and waits until its sockets are open.
+fn hostile_process(node: &NetNs) -> Running {
+    let mut command = Command::new("perl");
+    command.args(["-e", HOSTILE]).stdout(Stdio::piped());
+    let mut process = Running(node.run(|| command.spawn()).unwrap());
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    process
+}
+
+/// Searches on another thread, because a search that waits for a hostile process never ends.
+fn search(node: &Arc<NetNs>) -> LocalPeers {
+    let (sender, receiver) = mpsc::channel();
+    let node = Arc::clone(node);
+    thread::spawn(move || sender.send(node.run(|| local_peers("peer", Duration::from_secs(5)))));
+    receiver.recv_timeout(Duration::from_secs(60)).expect("the search ends").unwrap()
+}
+
+#[test]
+fn peers_are_found_among_sockets_of_hostile_processes() {
+    let node = Arc::new(NetNs::new());
+    let hostile = hostile_process(&node);
+    let found = search(&node);
+    assert!(found.trusted.is_empty());
+    assert_eq!(found.others, [(hostile.0.id().cast_signed(), 65534)]);
+    assert!(node.run(|| listen_locally("peer")).is_err(), "the name is taken");
+    let (listener, _) = node.run(|| listen_locally_beside("peer")).unwrap();
+    let found = search(&node);
+    let [mut peer] = <[LocalPeer; 1]>::try_from(found.trusted).unwrap();
+    assert_eq!(peer.pid, std::process::id().cast_signed());
+    listener.accept().unwrap().0.write_all(b"hello").unwrap();
+    let mut received = [0; 5];
+    peer.stream.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"hello");
+}
