@@ -68,8 +68,9 @@ impl HostDevices for KernelDevices {
         }
         let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
         let links = self.socket.collect(&mut request, parse_link).map_err(DeviceError::List)?;
-        let mut devices: Vec<Device> =
-            links.into_iter().map(|(index, name)| Device { name: name.into(), index }).collect();
+        // A device whose name is not text cannot be added to a flowtable by it.
+        let named = links.into_iter().filter(|(_, name)| !name.contains('\\'));
+        let mut devices: Vec<Device> = named.map(|(index, name)| Device { name: name.into(), index }).collect();
         devices.sort_unstable();
         self.devices = Some(devices.clone());
         Ok(devices)

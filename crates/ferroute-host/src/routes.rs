@@ -87,8 +87,8 @@ pub(crate) fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, 
         return Ok(None);
     }
     let index = u32::from_ne_bytes([header[4], header[5], header[6], header[7]]);
-    let name = attributes.first(libc::IFLA_IFNAME)?.map(|name| name.str()).transpose()?;
-    Ok(name.map(|name| (index, name.to_owned())))
+    let name = attributes.first(libc::IFLA_IFNAME)?;
+    Ok(name.map(|name| (index, name.escaped_text().into_owned())))
 }
 
 pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Error> {

@@ -167,7 +167,7 @@ pub(crate) fn parse_device(message: Message<'_>, name: &str) -> Result<Device, E
         for info in attribute.nested() {
             let info = info?;
             if info.kind == libc::IFLA_INFO_KIND {
-                kind = Some(info.str()?.to_owned());
+                kind = Some(info.escaped_text().into_owned());
             }
         }
     }

@@ -1,4 +1,8 @@
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    borrow::Cow,
+    fmt::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use crate::write::{ALIGNMENT, ATTRIBUTE_HEADER, FLAGS_OFFSET, MESSAGE_HEADER, SEQUENCE_OFFSET, TYPE_OFFSET};
 
@@ -40,12 +44,6 @@ pub enum Malformed {
         got: usize,
         /// The length of the data type.
         want: usize,
-    },
-    /// A text attribute is not UTF-8.
-    #[error("netlink attribute {kind} is not UTF-8 text")]
-    Text {
-        /// The attribute type.
-        kind: u16,
     },
     /// A required attribute is missing.
     #[error("netlink attribute {kind} is missing in a message of type {message:#06x}")]
@@ -225,10 +223,27 @@ impl<'a> Attribute<'a> {
         }
     }
 
-    /// Returns a text, up to the first zero byte.
-    pub fn str(&self) -> Result<&'a str, Malformed> {
-        let text = self.payload.split(|byte| *byte == 0).next().unwrap_or_default();
-        str::from_utf8(text).map_err(|_| Malformed::Text { kind: self.kind })
+    /// Returns a text, up to the first zero byte; `None` if it is not UTF-8. That is no error, because names of other programs'
+    /// objects have any bytes.
+    pub fn text(&self) -> Option<&'a str> {
+        str::from_utf8(self.text_bytes()).ok()
+    }
+
+    /// Returns a text, up to the first zero byte, with bytes that are not UTF-8 as `\xfc`, so that it equals no name of Ferroute's.
+    pub fn escaped_text(&self) -> Cow<'a, str> {
+        if let Some(text) = self.text() {
+            return text.into();
+        }
+        let mut escaped = String::new();
+        for chunk in self.text_bytes().utf8_chunks() {
+            escaped.push_str(chunk.valid());
+            chunk.invalid().iter().for_each(|byte| _ = write!(escaped, "\\x{byte:02x}"));
+        }
+        escaped.into()
+    }
+
+    fn text_bytes(&self) -> &'a [u8] {
+        self.payload.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 
     /// Returns the nested attributes.

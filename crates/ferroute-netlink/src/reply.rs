@@ -59,7 +59,7 @@ fn outcome<'a>(
         for attribute in Attributes::new(attributes) {
             let attribute = attribute?;
             match attribute.kind {
-                NLMSGERR_ATTR_MSG => refusal.message = Some(attribute.str()?.to_owned()),
+                NLMSGERR_ATTR_MSG => refusal.message = Some(attribute.escaped_text().into_owned()),
                 NLMSGERR_ATTR_OFFS => refusal.offset = Some(attribute.u32_ne()?),
                 _ => {}
             }

@@ -45,7 +45,8 @@ fn read_attributes(attributes: Attributes<'_>, available: usize, depth: usize) {
         assert_eq!(attribute.u16_be().ok().map(u16::to_be), attribute.u16_ne().ok());
         assert_eq!(attribute.u32_be().ok().map(u32::to_be), attribute.u32_ne().ok());
         assert_eq!(attribute.u64_be().ok().map(u64::to_be), attribute.u64_ne().ok());
-        assert!(attribute.str().is_ok_and(|text| !text.contains('\0')) || attribute.str().is_err());
+        let escaped = attribute.escaped_text();
+        assert!(!escaped.contains('\0') && attribute.text().is_none_or(|text| text == escaped));
         if depth < MAX_DEPTH {
             read_attributes(attribute.nested(), attribute.payload.len(), depth + 1);
         }

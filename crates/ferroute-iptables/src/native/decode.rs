@@ -20,9 +20,9 @@ use crate::{
 /// A rule in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelRule<'a> {
-    /// The table.
+    /// The table; empty if its name is not text.
     pub(super) table: &'a str,
-    /// The chain.
+    /// The chain; empty if its name is not text.
     pub(super) chain: &'a str,
     /// The number by which the kernel identifies the rule within its table.
     pub(super) handle: u64,
@@ -54,8 +54,8 @@ pub(super) fn rule<'a>(family: IpFamily, attributes: Attributes<'a>) -> Result<K
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_RULE_TABLE => decoder.found.table = attribute.str()?,
-            NFTA_RULE_CHAIN => decoder.found.chain = attribute.str()?,
+            NFTA_RULE_TABLE => decoder.found.table = attribute.text().unwrap_or_default(),
+            NFTA_RULE_CHAIN => decoder.found.chain = attribute.text().unwrap_or_default(),
             NFTA_RULE_HANDLE => decoder.found.handle = attribute.u64_be()?,
             NFTA_RULE_EXPRESSIONS => attribute.nested().try_for_each(|entry| decoder.expression(&entry?))?,
             NFTA_RULE_USERDATA => userdata = Some(attribute.payload),
@@ -107,7 +107,7 @@ impl<'a> Decoder<'a> {
     fn expression(&mut self, entry: &Attribute<'a>) -> Result<(), Malformed> {
         let [name, data] = parts(entry.nested(), [NFTA_EXPR_NAME, NFTA_EXPR_DATA])?;
         let Some(name) = name else { return Ok(()) };
-        let name = name.str()?;
+        let name = name.text().unwrap_or_default();
         let data = data.map_or(Attributes::new(&[]), |data| data.nested());
         let decoded = match name {
             "meta" => self.meta(data)?,
@@ -291,8 +291,7 @@ impl<'a> Decoder<'a> {
         let (NFT_REG_VERDICT, Some(verdict)) = (to.u32_be()?, verdict) else { return Ok(None) };
         let [code, chain] = parts(verdict.nested(), [NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN])?;
         let Some(code) = code else { return Ok(None) };
-        let chain = chain.map(|chain| chain.str()).transpose()?;
-        let name = chain.and_then(|chain| ChainName::new(chain).ok());
+        let name = chain.and_then(|chain| ChainName::new(chain.text()?).ok());
         let target = match (code.u32_be()?.cast_signed(), name) {
             (NF_ACCEPT, _) => Target::Accept,
             (NF_DROP, _) => Target::Drop,
@@ -300,7 +299,9 @@ impl<'a> Decoder<'a> {
             (NFT_JUMP, Some(chain)) => Target::Jump(chain),
             (NFT_GOTO, Some(chain)) => Target::Goto(chain),
             // A chain that `iptables` cannot name.
-            (NFT_JUMP | NFT_GOTO, None) => Target::Other(chain.unwrap_or_default().into()),
+            (NFT_JUMP | NFT_GOTO, None) => {
+                Target::Other(chain.map(|chain| chain.escaped_text()).unwrap_or_default().into())
+            }
             _ => return Ok(None),
         };
         Ok(set(&mut self.found.rule.target, target))
@@ -428,7 +429,7 @@ fn value<'a>(data: &Attribute<'a>) -> Result<&'a [u8], Malformed> {
 fn structure<'a>(data: Attributes<'a>, kinds: [u16; 3]) -> Result<Option<Structure<'a>>, Malformed> {
     let [Some(name), Some(revision), Some(info)] = parts(data, kinds)? else { return Ok(None) };
     let bytes = Bytes::Borrowed(info.payload);
-    Ok(Some(Structure { name: name.str()?.into(), revision: revision.u32_be()?, bytes }))
+    Ok(Some(Structure { name: name.escaped_text(), revision: revision.u32_be()?, bytes }))
 }
 
 /// Returns the text of a match module whose options cannot be decoded. Other options lead to another text.

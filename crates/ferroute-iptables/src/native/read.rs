@@ -353,7 +353,7 @@ fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableNam
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_TABLE_NAME => name = TableName::from_word(attribute.str()?),
+            NFTA_TABLE_NAME => name = attribute.text().and_then(TableName::from_word),
             NFTA_TABLE_USE => size = attribute.u32_be()?,
             _ => {}
         }
@@ -369,6 +369,7 @@ fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malf
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
+<<<<<<< HEAD
             NFTA_CHAIN_TABLE => table = TableName::from_word(attribute.str()?),
             NFTA_CHAIN_NAME => found.name = ChainName::new(attribute.str()?).ok(),
             NFTA_CHAIN_HOOK => {
@@ -383,6 +384,11 @@ fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malf
                 }
                 found.hook = Some((number, priority));
             }
+=======
+            NFTA_CHAIN_TABLE => table = attribute.text().and_then(TableName::from_word),
+            NFTA_CHAIN_NAME => found.name = attribute.text().and_then(|name| ChainName::new(name).ok()),
+            NFTA_CHAIN_HOOK => found.is_base = true,
+>>>>>>> 5ca06e9 (netlink: take names of other programs' objects as bytes)
             NFTA_CHAIN_POLICY => {
                 let is_drop = attribute.u32_be()? == NF_DROP.cast_unsigned();
                 found.head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });

@@ -61,7 +61,7 @@ pub(super) fn name_of(socket: &mut Socket, number: u16) -> Result<Option<Box<str
         socket,
         IPSET_CMD_GET_BYINDEX,
         |attributes| attributes.put_u16_be(IPSET_ATTR_INDEX | NLA_F_NET_BYTEORDER, number),
-        |message| Ok(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(IPSET_ATTR_SETNAME)?.str()?.into()),
+        |message| Ok(message.attribute::<{ nfnetlink::HEADER_LENGTH }>(IPSET_ATTR_SETNAME)?.escaped_text().into()),
     );
     match found {
         Err(Error::Refused(_)) => Ok(None),

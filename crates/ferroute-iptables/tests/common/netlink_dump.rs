@@ -63,7 +63,7 @@ fn is_expressions(kind: &str, attribute: &Attribute<'_>) -> bool {
 
 fn expression(entry: Attribute<'_>) -> String {
     let part = |kind| entry.nested().first(kind).unwrap();
-    let mut text = part(NFTA_EXPR_NAME).unwrap().str().unwrap().to_owned();
+    let mut text = part(NFTA_EXPR_NAME).unwrap().text().unwrap().to_owned();
     let (_, schema) = EXPRESSIONS.iter().find(|(name, _)| *name == text).unwrap_or(&("", &[]));
     if let Some(data) = part(NFTA_EXPR_DATA) {
         write_fields(&mut text, data.nested().map(Result::unwrap), schema);
@@ -79,7 +79,7 @@ fn write_fields<'a>(text: &mut String, attributes: impl Iterator<Item = Attribut
         match form {
             Form::LeftOut => continue,
             Form::Number => write!(text, " {name}={}", attribute.u32_be().unwrap().cast_signed()),
-            Form::Text => write!(text, " {name}={}", attribute.str().unwrap()),
+            Form::Text => write!(text, " {name}={}", attribute.text().unwrap()),
             Form::Bytes => write!(text, " {name}={}", HEXLOWER.encode(attribute.payload)),
             Form::Nest(schema) => {
                 let mut nested = String::new();

@@ -88,7 +88,7 @@ fn parse_service(attributes: Attributes<'_>) -> Result<Option<(ServerKey, Server
             IPVS_SVC_ATTR_PROTOCOL => protocol = Some(attribute.u16_ne()?),
             IPVS_SVC_ATTR_ADDR => address = Some(attribute.array::<16>()?),
             IPVS_SVC_ATTR_PORT => port = Some(attribute.u16_be()?),
-            IPVS_SVC_ATTR_SCHED_NAME => config.scheduler = attribute.str()?.into(),
+            IPVS_SVC_ATTR_SCHED_NAME => config.scheduler = attribute.escaped_text().into(),
             IPVS_SVC_ATTR_FLAGS => {
                 let [a, b, c, d, ..] = attribute.array::<8>()?;
                 config.flags = u32::from_ne_bytes([a, b, c, d]) & !FLAG_HASHED;

@@ -68,7 +68,7 @@ pub(crate) fn parse_capacity(message: Message<'_>, set_type: SetType, family: Ip
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            IPSET_ATTR_TYPENAME if attribute.str()? != set_type.as_str() => return Ok(None),
+            IPSET_ATTR_TYPENAME if attribute.text() != Some(set_type.as_str()) => return Ok(None),
             IPSET_ATTR_FAMILY if attribute.u8()? != type_family(set_type, family) => return Ok(None),
             IPSET_ATTR_DATA => {
                 for data in attribute.nested() {

@@ -63,18 +63,27 @@ fn byte_orders_differ() {
 
 #[test]
 fn text_ends_at_the_first_zero_byte_or_at_the_end() {
-    let text = |payload| Attribute { kind: 1, payload }.str();
-    assert_eq!(text(b"lo\0junk"), Ok("lo"));
-    assert_eq!(text(b"lo"), Ok("lo"));
-    assert_eq!(text(b""), Ok(""));
-    assert_eq!(text(b"\xff\0"), Err(Malformed::Text { kind: 1 }));
+    let attribute = |payload| Attribute { kind: 1, payload };
+    for (payload, text) in [(&b"lo\0junk"[..], "lo"), (b"lo", "lo"), (b"", "")] {
+        assert_eq!(attribute(payload).text(), Some(text));
+        assert_eq!(attribute(payload).escaped_text(), text);
+    }
+    assert_eq!(attribute(b"B\xfcro\xff\0").text(), None);
+    assert_eq!(attribute(b"B\xfcro\xff\0").escaped_text(), r"B\xfcro\xff");
 }
 
 fn walk(attributes: Attributes<'_>, depth: usize) -> usize {
     let mut bytes = 0;
     for attribute in attributes.flatten() {
         bytes += attribute.payload.len();
-        _ = (attribute.u8(), attribute.u16_be(), attribute.u64_ne(), attribute.str(), attribute.ip());
+        _ = (
+            attribute.u8(),
+            attribute.u16_be(),
+            attribute.u64_ne(),
+            attribute.text(),
+            attribute.escaped_text(),
+            attribute.ip(),
+        );
         if depth > 0 {
             walk(attribute.nested(), depth - 1);
         }

@@ -13,6 +13,7 @@ use crate::{
     model::{Change, Comment, Data, Element, Key, Name, Set, SetOrMap, TableId, Transaction},
     plan::{ExistingLists, Planner, SetId, is_optional},
     remove::listed_udp_frontends,
+    wire::is_escaped,
 };
 
 impl<K: Kernel> NftablesDataplane<K> {
@@ -321,6 +322,11 @@ impl Contents {
 
 /// Reports whether all declarations that cannot be changed in place match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
+    // Objects of other programs are deleted by their names.
+    let mut names = listing.sets.iter().map(|set| &set.name).chain(listing.chains.iter().map(|chain| &chain.name));
+    if names.any(is_escaped) {
+        return false;
+    }
     let context = planner.context();
     let sets = listing.sets.iter().all(|listed| match SetId::from_name(&listed.name) {
         Some(id) => listed.set.as_ref() == Some(&id.declaration(context)),

@@ -322,7 +322,7 @@ impl<'a> Parts<'a> {
     }
 
     fn text(&self, kind: u16) -> Option<&'a str> {
-        self.get(kind)?.str().ok()
+        self.get(kind)?.text()
     }
 
     fn register(&self, kind: u16) -> Option<Register> {

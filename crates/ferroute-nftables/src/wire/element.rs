@@ -6,9 +6,7 @@ use ipnet::IpNet;
 
 use super::{constants::*, object::COUNTER, userdata};
 use crate::kernel::{Counter, OnElement};
-use crate::model::{
-    ClassId, Data, DataType, Element, IfName, Key, Name, Set, SetData, SetKind, Value, Values, Verdict,
-};
+use crate::model::{ClassId, Data, DataType, Element, IfName, Key, Set, SetData, SetKind, Value, Values, Verdict};
 
 /// The encoding of a key or of data.
 type Bytes = ArrayVec<u8, 64>;
@@ -100,7 +98,7 @@ fn parse(entry: &Attribute<'_>, set: &Set) -> Result<Option<Element>, Malformed>
 
 pub(super) fn parse_counter(entry: &Attribute<'_>) -> Result<Option<Counter>, Malformed> {
     let Some(expression) = entry.nested().first(NFTA_SET_ELEM_EXPR)? else { return Ok(None) };
-    let name = expression.nested().first(NFTA_EXPR_NAME)?.map(|name| name.str()).transpose()?;
+    let name = expression.nested().first(NFTA_EXPR_NAME)?.and_then(|name| name.text());
     if name != Some(COUNTER) {
         return Ok(None);
     }
@@ -156,7 +154,7 @@ pub(super) fn parse_verdict(data: &Attribute<'_>) -> Result<Option<Verdict>, Mal
             let attribute = attribute?;
             match attribute.kind {
                 NFTA_VERDICT_CODE => code = Some(attribute.u32_be()?.cast_signed()),
-                NFTA_VERDICT_CHAIN => chain = Some(Name::from(attribute.str()?)),
+                NFTA_VERDICT_CHAIN => chain = Some(super::listing::name_of(&attribute)),
                 _ => {}
             }
         }

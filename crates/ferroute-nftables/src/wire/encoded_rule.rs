@@ -71,7 +71,7 @@ impl EncodedRule {
         for attribute in entry.nested() {
             let attribute = attribute?;
             match attribute.kind {
-                NFTA_EXPR_NAME => name = attribute.str()?.to_owned(),
+                NFTA_EXPR_NAME => name = attribute.escaped_text().into_owned(),
                 NFTA_EXPR_DATA => data = attribute.payload.to_vec(),
                 _ => {}
             }

@@ -21,10 +21,10 @@ pub(crate) fn parse_chain(message: &Message<'_>, table: &Name) -> Result<Option<
     for attribute in attributes(message)? {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_CHAIN_TABLE => is_in_table = attribute.str()? == table.as_str(),
-            NFTA_CHAIN_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_CHAIN_TABLE => is_in_table = name_of(&attribute) == *table,
+            NFTA_CHAIN_NAME => name = Some(name_of(&attribute)),
             NFTA_CHAIN_HOOK => base = Some(parse_hook(&attribute)?),
-            NFTA_CHAIN_TYPE => kind = Some(attribute.str()?),
+            NFTA_CHAIN_TYPE => kind = attribute.text(),
             NFTA_CHAIN_POLICY if attribute.u32_be()? == NF_DROP as u32 => policy = Policy::Drop,
             NFTA_CHAIN_USERDATA => comment = userdata::read_comment(attribute.payload),
             _ => {}
@@ -49,7 +49,7 @@ pub(crate) fn parse_rule(message: &Message<'_>) -> Result<(Name, ListedRule), Er
     for attribute in attributes(message)? {
         let attribute = attribute?;
         if attribute.kind == NFTA_RULE_CHAIN {
-            chain = Some(Name::from(attribute.str()?));
+            chain = Some(name_of(&attribute));
         }
     }
     let chain = chain.ok_or_else(|| message.missing(NFTA_RULE_CHAIN))?;
@@ -62,11 +62,11 @@ pub(crate) fn parse_flowtable(message: &Message<'_>) -> Result<Flowtable, Error>
     for attribute in attributes(message)? {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_FLOWTABLE_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_FLOWTABLE_NAME => name = Some(name_of(&attribute)),
             NFTA_FLOWTABLE_HOOK => {
                 let Some(listed) = attribute.nested().first(NFTA_FLOWTABLE_HOOK_DEVS)? else { continue };
                 for device in listed.nested() {
-                    devices.push(device?.str()?.into());
+                    devices.push(device?.escaped_text().into());
                 }
             }
             _ => {}
@@ -109,7 +109,7 @@ pub(crate) fn parse_table(message: &Message<'_>) -> Result<Option<(TableFamily, 
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_TABLE_NAME => name = Some(Name::from(attribute.str()?)),
+            NFTA_TABLE_NAME => name = Some(name_of(&attribute)),
             NFTA_TABLE_FLAGS => is_dormant = attribute.u32_be()? & NFT_TABLE_F_DORMANT != 0,
             NFTA_TABLE_HANDLE => handle = attribute.u64_be()?,
             _ => {}
@@ -138,7 +138,7 @@ struct SetParts {
 impl SetParts {
     fn take(&mut self, attribute: &Attribute<'_>) -> Result<(), Malformed> {
         match attribute.kind {
-            NFTA_SET_NAME => self.name = Some(Name::from(attribute.str()?)),
+            NFTA_SET_NAME => self.name = Some(name_of(attribute)),
             NFTA_SET_FLAGS => self.flags = attribute.u32_be()?,
             NFTA_SET_KEY_TYPE => self.key = attribute.u32_be()?,
             NFTA_SET_KEY_LEN => self.key_length = attribute.u32_be()?,
@@ -149,7 +149,7 @@ impl SetParts {
             NFTA_SET_USERDATA => self.userdata = attribute.payload.to_vec(),
             NFTA_SET_EXPR => {
                 let Some(name) = attribute.nested().first(NFTA_EXPR_NAME)? else { return Ok(()) };
-                match name.str()? {
+                match name.text().unwrap_or_default() {
                     COUNTER => self.counter = true,
                     LIMIT => {
                         self.limit =
@@ -239,4 +239,14 @@ fn first_u32(nest: &Attribute<'_>, kind: u16) -> Result<Option<u32>, Malformed> 
 
 fn attributes<'a>(message: &Message<'a>) -> Result<Attributes<'a>, Malformed> {
     message.split_header::<{ nfnetlink::HEADER_LENGTH }>().map(|(_, attributes)| attributes)
+}
+
+/// Returns the name in an attribute. One that is not text is escaped, so it is none of Ferroute's.
+pub(super) fn name_of(attribute: &Attribute<'_>) -> Name {
+    attribute.escaped_text().into_owned().into()
+}
+
+/// Reports whether a name may not be the one that the kernel has, so that the object cannot be requested by it.
+pub(crate) fn is_escaped(name: &Name) -> bool {
+    name.as_str().contains('\\')
 }

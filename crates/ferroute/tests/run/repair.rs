@@ -7,7 +7,12 @@ use crate::{
     wait, web, web_tcp,
 };
 
-in_each_mode!(flushed_rules_are_restored, single_deleted_rules_are_restored, rules_of_other_programs_are_not_changed,);
+in_each_mode!(
+    flushed_rules_are_restored,
+    single_deleted_rules_are_restored,
+    rules_of_other_programs_are_not_changed,
+    names_of_other_objects_cost_no_sync,
+);
 
 /// Waits until the rules are restored, and checks that connections work.
 #[track_caller]
@@ -91,4 +96,40 @@ fn rules_of_other_programs_are_not_changed(mode: Mode) {
         assert_eq!(foreign.list(&case.cluster.node), foreign_rules, "{mode:?}");
         traffic.assert_no_failure();
     }
+}
+
+/// Adds objects with names, comments and matches that are not UTF-8, wherever the kernel allows it. Fails where it does not.
+const FOREIGN_NAMES: &str = r"
+set -e
+name=$(printf 'B\374ro\377')
+ip link add $name type veth peer name peer0
+ip link set $name up
+ip link set peer0 up
+ip address add 192.0.2.77/32 dev $name
+ip route add 192.0.2.128/25 dev $name
+for iptables in iptables ip6tables; do
+    for table in filter nat mangle raw; do
+        $iptables -w -t $table -N $name
+        $iptables -w -t $table -A $name -i $name -m comment --comment $name
+        $iptables -w -t $table -A OUTPUT -m mark --mark 0x77 -j $name
+    done
+done
+";
+
+fn names_of_other_objects_cost_no_sync(mode: Mode) {
+    let mut case = Case::new(mode, &web(&[0]));
+    case.cluster.node.command("sh", &["-c", FOREIGN_NAMES]);
+    case.files.apply(&web(&[1]));
+    case.wait_gone(0);
+    assert!(case.proxy.stop("TERM").success());
+    for mode in [mode, mode.other()] {
+        case.start_again(mode);
+        case.files.apply(&web(&[2]));
+        case.wait_gone(1);
+        case.files.apply(&web(&[1]));
+        case.wait_gone(2);
+        assert!(case.proxy.stop("TERM").success());
+    }
+    let listed = case.cluster.node.try_command("iptables-save", &[]).stdout;
+    assert_eq!(listed.windows(5).filter(|bytes| bytes == b":B\xfcro").count(), 4, "they are unchanged");
 }
