@@ -56,7 +56,7 @@ impl NetNs {
     /// Panics if the program cannot be started or fails, with its standard error.
     pub fn command(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.try_command(program, arguments);
-        successful(output, &format!("{program} {}", arguments.join(" ")))
+        successful(&output, &format!("{program} {}", arguments.join(" ")))
     }
 
     /// Runs a program in the namespace and returns its output and exit status.
@@ -95,7 +95,7 @@ impl NetNs {
                 child.wait_with_output().unwrap_or_else(|error| panic!("cannot wait for {program}: {error}"))
             })
         });
-        successful(output, &format!("{program} {}", arguments.join(" ")))
+        successful(&output, &format!("{program} {}", arguments.join(" ")))
     }
 
     /// Connects two namespaces with a veth pair, both ends up: `name` in this namespace, `peer_name` in `peer`.
@@ -150,7 +150,7 @@ impl Drop for NetNs {
     }
 }
 
-fn successful(output: Output, command: &str) -> String {
+fn successful(output: &Output, command: &str) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {}\n{error}", output.status);
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -369,9 +369,8 @@ fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malf
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
-<<<<<<< HEAD
-            NFTA_CHAIN_TABLE => table = TableName::from_word(attribute.str()?),
-            NFTA_CHAIN_NAME => found.name = ChainName::new(attribute.str()?).ok(),
+            NFTA_CHAIN_TABLE => table = attribute.text().and_then(TableName::from_word),
+            NFTA_CHAIN_NAME => found.name = attribute.text().and_then(|name| ChainName::new(name).ok()),
             NFTA_CHAIN_HOOK => {
                 let (mut number, mut priority) = (0, 0);
                 for attribute in attribute.nested() {
@@ -384,11 +383,6 @@ fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malf
                 }
                 found.hook = Some((number, priority));
             }
-=======
-            NFTA_CHAIN_TABLE => table = attribute.text().and_then(TableName::from_word),
-            NFTA_CHAIN_NAME => found.name = attribute.text().and_then(|name| ChainName::new(name).ok()),
-            NFTA_CHAIN_HOOK => found.is_base = true,
->>>>>>> 5ca06e9 (netlink: take names of other programs' objects as bytes)
             NFTA_CHAIN_POLICY => {
                 let is_drop = attribute.u32_be()? == NF_DROP.cast_unsigned();
                 found.head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });

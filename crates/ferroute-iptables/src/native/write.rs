@@ -210,14 +210,9 @@ impl<'a> KernelSink<'a> {
         let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>().ok()?;
         let [_, command] = message.kind.to_be_bytes();
         let attribute = |kind| attributes.clone().flatten().find(|attribute| attribute.kind == kind);
-<<<<<<< HEAD
-        let name = |kind| attribute(kind)?.str().ok();
+        let name = |kind| attribute(kind)?.text();
         let mut deleted = None;
         let change = match command {
-=======
-        let name = |kind| attribute(kind)?.text();
-        match command {
->>>>>>> 5ca06e9 (netlink: take names of other programs' objects as bytes)
             NFT_MSG_NEWRULE => {
                 let mut decoded = decode::rule(self.rules.family, attributes.clone()).ok()?;
                 decode::name_sets(&mut decoded.rule, &decoded.sets, |number| self.sets.name(number));
