@@ -8,11 +8,12 @@ mod tree;
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
 
 use self::tree::Tree;
-use crate::{ApiVersion, Kind, KubeProxyConfiguration};
+use crate::{ApiVersion, GoDuration, Kind, KubeProxyConfiguration, ModeName};
 
 /// A decoded configuration and its violations of strict decoding.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,8 +89,9 @@ impl KubeProxyConfiguration {
         if documents > 1 {
             violations.push(Violation::Documents { count: documents });
         }
-        let value = tree.into_value(&mut |path| violations.push(Violation::Duplicate(path)));
+        let mut value = tree.into_value(&mut |path| violations.push(Violation::Duplicate(path)));
         check_kind(&value)?;
+        violations.extend(remove_idle_timeout(&mut value));
 
         let mut track = serde_path_to_error::Track::new();
         let deserializer = serde_path_to_error::Deserializer::new(value, &mut track);
@@ -126,6 +128,20 @@ impl fmt::Display for StrictDecodingError {
         Ok(())
     }
 }
+
+/// Removes a value of `udpIdleTimeout` that is no duration, unless userspace mode needs it: kube-proxy has no such field any more,
+/// so it ignores it whatever its value.
+fn remove_idle_timeout(value: &mut Value) -> Option<Violation> {
+    let is_needed = value.get("mode").and_then(Value::as_str) == Some(ModeName::USERSPACE.as_str());
+    let is_valid = GoDuration::deserialize(value.get(UDP_IDLE_TIMEOUT)?).is_ok();
+    if is_needed || is_valid {
+        return None;
+    }
+    value.as_object_mut()?.remove(UDP_IDLE_TIMEOUT);
+    Some(Violation::Unknown(UDP_IDLE_TIMEOUT.to_owned()))
+}
+
+const UDP_IDLE_TIMEOUT: &str = "udpIdleTimeout";
 
 /// Returns the first document and the number of documents.
 fn read_tree(text: &str) -> Result<(Tree, usize), DecodeError> {

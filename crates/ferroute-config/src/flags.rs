@@ -13,8 +13,8 @@ use clap::{Args, Command};
 pub use self::{
     args::{DesiredArgs, KubeProxy, RunArgs, SettingsArgs, SourceArgs},
     kube_proxy::{
-        ClientFlags, ConntrackFlags, GeneralFlags, IptablesFlags, IpvsFlags, LoggingFlags, ServingFlags, TrafficFlags,
-        WindowsFlags,
+        ClientFlags, ConntrackFlags, GeneralFlags, IptablesFlags, IpvsFlags, LibraryFlags, LoggingFlags, ServingFlags,
+        TrafficFlags, WindowsFlags,
     },
     raw::{FlagValues, RawArgs},
     values::{Gates, Switch, VModule, ValueError, VersionRequest},
@@ -44,6 +44,8 @@ pub struct ProxyFlags {
     /// Log level and format.
     #[command(flatten)]
     pub logging: LoggingFlags,
+    #[command(flatten)]
+    _library: LibraryFlags,
     #[command(flatten)]
     windows: WindowsFlags,
 }

@@ -226,14 +226,10 @@ impl KubeProxyConfiguration {
         }
         let healthz = host_port(errors, "HealthzBindAddress", &self.healthz_bind_address);
         let metrics = host_port(errors, "MetricsBindAddress", &self.metrics_bind_address);
-        let ports = sections::port_range(&self.port_range).unwrap_or_else(|| {
-            let detail = "must be a valid port range (e.g. 300-2000)";
-            errors.invalid_text(&path("PortRange"), &self.port_range, detail);
-            None
-        });
-        let udp_idle_timeout = match self.udp_idle_timeout {
-            Some(timeout) if !timeout.is_zero() => positive(errors, "UDPIdleTimeout", timeout),
-            _ => UserspaceSettings::default().udp_idle_timeout,
+        // Other modes have no use for these fields, and kube-proxy 1.36 does not read them.
+        let userspace = match mode {
+            ModeName::USERSPACE => self.userspace(errors),
+            _ => UserspaceSettings::default(),
         };
         let node_port_addresses = self.node_port_addresses(errors, mode);
         sections::show_hidden_metrics(errors, &self.show_hidden_metrics_for_version);
@@ -260,7 +256,7 @@ impl KubeProxyConfiguration {
         Ok(Resolved {
             mode,
             ipvs,
-            userspace: UserspaceSettings { ports, udp_idle_timeout },
+            userspace,
             settings,
             sync,
             healthz,
@@ -277,11 +273,24 @@ impl KubeProxyConfiguration {
         })
     }
 
-    /// A gate that is off and has no effect here would leave a feature on that the administrator turned off.
+    fn userspace(&self, errors: &mut FieldErrors) -> UserspaceSettings {
+        let ports = sections::port_range(&self.port_range).unwrap_or_else(|| {
+            let detail = "must be a valid port range (e.g. 300-2000)";
+            errors.invalid_text(&path("PortRange"), &self.port_range, detail);
+            None
+        });
+        let udp_idle_timeout = match self.udp_idle_timeout {
+            Some(timeout) if !timeout.is_zero() => positive(errors, "UDPIdleTimeout", timeout),
+            _ => UserspaceSettings::default().udp_idle_timeout,
+        };
+        UserspaceSettings { ports, udp_idle_timeout }
+    }
+
+    /// kube-proxy refuses to turn off these features, too. It accepts any other gate.
     fn check_feature_gates(&self, errors: &mut FieldErrors) {
-        let disabled = self.feature_gates.iter().filter(|(_, enabled)| !**enabled).map(|(name, _)| name);
-        for name in disabled.filter(|name| !CAN_BE_DISABLED.contains(&name.as_str())) {
-            errors.invalid(&format!("featureGates.{name}"), false, "disabling this feature is not supported");
+        let is_off = |gate: &str| self.feature_gates.get(gate) == Some(&false);
+        for gate in ALWAYS_ON.into_iter().filter(|gate| is_off(gate)) {
+            errors.invalid(&format!("featureGates.{gate}"), false, "disabling this feature is not supported");
         }
     }
 
@@ -319,8 +328,7 @@ impl KubeProxyConfiguration {
         match self.node_port_addresses.as_slice() {
             [] if mode == ModeName::NFTABLES => NodePortAddresses::Primary,
             [] => NodePortAddresses::All,
-            [only] if only == sections::PRIMARY => NodePortAddresses::Primary,
-            several => NodePortAddresses::Within(sections::node_port_networks(errors, several)),
+            items => sections::node_port_addresses(errors, items),
         }
     }
 
@@ -429,8 +437,8 @@ pub(crate) const EXTERNAL_IPS_GATE: &str = "AllowServiceExternalIPs";
 /// The gate of alpha fields of the logging configuration.
 pub(crate) const LOGGING_ALPHA_GATE: &str = "LoggingAlphaOptions";
 
-/// Gates that can be disabled. `AllAlpha` is off by default, and the last two only concern Windows.
-const CAN_BE_DISABLED: [&str; 5] = [EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE, "AllAlpha", "WinDSR", "WinOverlay"];
+/// Features of every mode that cannot be turned off, and whose gates are locked in kube-proxy 1.36.
+const ALWAYS_ON: [&str; 1] = ["PreferSameTrafficDistribution"];
 
 /// Returns `None` for an empty address, which disables the server.
 fn host_port(errors: &mut FieldErrors, field: &str, text: &str) -> Option<SocketAddr> {

@@ -42,9 +42,8 @@ impl KubeProxyConfiguration {
             ("winkernel.rootHnsEndpointName", !self.winkernel.root_hns_endpoint_name.is_empty(), WINDOWS),
             ("winkernel.sourceVip", !self.winkernel.source_vip.is_empty(), WINDOWS),
         ];
-        // Those that are off and have no effect are errors.
-        let unused = self.feature_gates.iter().filter(|(name, on)| **on && !USED_GATES.contains(&name.as_str()));
-        let gates = unused.map(|(name, _)| Warning { field: format!("featureGates.{name}"), reason: GATE });
+        let unused = self.feature_gates.keys().filter(|name| !USED_GATES.contains(&name.as_str()));
+        let gates = unused.map(|name| Warning { field: format!("featureGates.{name}"), reason: gate_reason(name) });
         let mut warnings: Vec<Warning> = fields
             .into_iter()
             .filter(|(_, is_set, _)| *is_set)
@@ -60,7 +59,26 @@ const RESYNC: &str = "watches lose no changes, so there is no periodic resync";
 const MEDIA_TYPES: &str = "only protobuf and JSON are supported";
 const LOG_BUFFER: &str = "log lines are not buffered";
 const LOG_STREAM: &str = "all log lines are written to one stream";
-const GATE: &str = "Ferroute does not have this feature gate";
+
+/// Returns why a feature gate has no effect.
+fn gate_reason(gate: &str) -> &'static str {
+    let known = UNUSED_GATES.iter().find(|(name, _)| *name == gate);
+    known.map_or("Ferroute does not have this feature gate", |(_, reason)| reason)
+}
+
+/// Gates of kube-proxy without effect, with the reasons.
+const UNUSED_GATES: [(&str, &str); 9] = [
+    ("AllAlpha", "Ferroute has no alpha features with gates of their own"),
+    ("AllBeta", "Ferroute has no beta features with gates of their own"),
+    ("KubeProxyIPVS", "ipvs mode is always available"),
+    ("KubeProxyNFTablesLocalhostNodePorts", "nodePortAddresses alone enables node ports on localhost in nftables mode"),
+    ("NFTablesNetlink", "rules of nftables mode are always written by netlink"),
+    ("NFTablesProxyMode", "nftables mode is always available"),
+    ("PreferSameTrafficDistribution", "the feature is always enabled"),
+    ("WinDSR", WINDOWS),
+    ("WinOverlay", WINDOWS),
+];
+
 const USED_GATES: [&str; 2] = [EXTERNAL_IPS_GATE, LOGGING_ALPHA_GATE];
 const USERSPACE: &str = "it applies to userspace mode only";
 const WINDOWS: &str = "it applies to Windows only";

@@ -1,6 +1,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     error::Error,
+    net::IpAddr,
     time::Duration,
 };
 
@@ -156,6 +157,10 @@ pub trait Dataplane: Send {
     ///
     /// The rules could not be read.
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError>;
+
+    /// Sets the addresses of the host's interfaces, before each sync: those by which the tracker decided the owners of node ports
+    /// and of other frontends. Modes whose rules do not depend on them ignore them.
+    fn set_host_addresses(&mut self, _addresses: &[IpAddr]) {}
 
     /// Does periodic work that no change of the desired state causes, such as the removal of objects that connections
     /// needed. Called about once per second; must be cheap if there is nothing to do, and reports errors itself.

@@ -289,10 +289,16 @@ impl<'a> PortForwarding<'a> {
     /// their source.
     pub fn permitted_sources(&self, addresses: &[IpAddr]) -> Vec<IpNet> {
         let mut sources = self.service.load_balancer_source_ranges.clone();
-        if self.node_ip.is_some_and(|node| sources.iter().any(|net| net.contains(&node))) {
+        if self.permits_node() {
             sources.extend(addresses.iter().copied().map(IpNet::from));
         }
         sources
+    }
+
+    /// Reports whether the node itself may use restricted addresses.
+    pub fn permits_node(&self) -> bool {
+        let ranges = &self.service.load_balancer_source_ranges;
+        self.node_ip.is_some_and(|node| ranges.iter().any(|net| net.contains(&node)))
     }
 }
 

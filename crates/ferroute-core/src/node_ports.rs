@@ -14,6 +14,8 @@ pub enum NodePortAddresses {
     Primary,
     /// The addresses within these networks.
     Within(Vec<IpNet>),
+    /// The primary address of each family, and those within these networks.
+    PrimaryAnd(Vec<IpNet>),
 }
 
 /// [`NodePortAddresses`] resolved for one family.
@@ -49,7 +51,8 @@ impl NodePortAddresses {
         match self {
             Self::All => true,
             Self::Primary => false,
-            Self::Within(networks) => {
+            Self::PrimaryAnd(networks) if !networks.iter().any(|net| net.addr().is_ipv4()) => false,
+            Self::Within(networks) | Self::PrimaryAnd(networks) => {
                 let mut ipv4 = networks.iter().filter(|net| net.addr().is_ipv4()).peekable();
                 // If two networks overlap, one contains the first address of the other.
                 let first = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0));
@@ -62,7 +65,7 @@ impl NodePortAddresses {
     pub fn has_ipv4_loopback_network(&self) -> bool {
         match self {
             Self::All | Self::Primary => false,
-            Self::Within(networks) => networks.iter().any(
+            Self::Within(networks) | Self::PrimaryAnd(networks) => networks.iter().any(
                 |net| matches!(net, IpNet::V4(net) if net.network().is_loopback() && net.broadcast().is_loopback()),
             ),
         }
@@ -70,15 +73,15 @@ impl NodePortAddresses {
 
     /// Returns the networks of a family that addresses are restricted to; empty without a restriction.
     fn networks(&self, family: IpFamily, node: &NodeView) -> Vec<IpNet> {
+        let primary = || node.primary_address(family).filter(|address| !address.is_loopback()).map(IpNet::from);
+        let of_family = |networks: &[IpNet]| -> Vec<IpNet> {
+            networks.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect()
+        };
         match self {
             Self::All => Vec::new(),
-            Self::Primary => {
-                let primary = node.primary_address(family).filter(|address| !address.is_loopback());
-                primary.into_iter().map(IpNet::from).collect()
-            }
-            Self::Within(networks) => {
-                networks.iter().copied().filter(|net| IpFamily::of(net.addr()) == family).collect()
-            }
+            Self::Primary => primary().into_iter().collect(),
+            Self::Within(networks) => of_family(networks),
+            Self::PrimaryAnd(networks) => primary().into_iter().chain(of_family(networks)).collect(),
         }
     }
 }

@@ -26,8 +26,8 @@ pub struct StaleConntrackEntries {
 struct Backends {
     /// The endpoints that flows may use. `None` if no service port has the frontend any more.
     valid: Option<Arc<[SocketAddr]>>,
-    /// The endpoints before the change. Used only if `valid` is `None`: other flows to the same address are then not
-    /// Ferroute's.
+    /// The endpoints before the change, by which Ferroute's flows are recognized where nothing else shows whose they are: if
+    /// `valid` is `None`, and to node ports at addresses that are not the host's now.
     previous: HashSet<SocketAddr>,
     /// Rules that are gone now led to the frontend, to unknown endpoints. Used as `previous`: every flow that is translated is
     /// stale. If rules of another program translate it, they do so again for its next packet.
@@ -117,7 +117,11 @@ impl StaleConntrackEntries {
         }
         frontend.address = None;
         let node_port = self.frontends.get(&frontend);
-        node_port.is_some_and(|backends| backends.makes_stale(destination, reply_source)) && is_local(destination.ip())
+        node_port.is_some_and(|backends| {
+            // The address may have left the host since the flow began, and may return.
+            let was_translated = || reply_source != destination && backends.previous.contains(&reply_source);
+            backends.makes_stale(destination, reply_source) && (is_local(destination.ip()) || was_translated())
+        })
     }
 
     /// Adds all frontends of a service port.

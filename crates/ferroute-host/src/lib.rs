@@ -51,5 +51,7 @@ pub use local_peer::{
 };
 pub use node_name::{NodeNameError, node_name};
 pub use process::{ProcessError, ProcessUsage};
-pub use routes::{HostRoute, RouteError, routes};
+pub use routes::{
+    FoundRoute, HostInterface, HostRoute, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply,
+};
 pub use sysctl::{Ensured, SysctlError, Sysctls};

@@ -1,15 +1,13 @@
-//! The host's routes.
+//! The host's interfaces and routes.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ferroute_core::{IpFamily, Protocol as Transport};
 use ferroute_netlink::{Error, Message, Protocol, Request, Socket};
 
 use crate::addresses::{self, IFADDRMSG_LENGTH};
 
-/// The host's routes could not be listed. Worth a retry.
+/// The host's routes could not be read. Worth a retry.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     /// No netlink socket could be opened.
@@ -24,61 +22,215 @@ pub enum RouteError {
     /// The addresses of the interfaces could not be listed.
     #[error("cannot list the addresses of the host's interfaces")]
     Addresses(#[source] Error),
+    /// The kernel did not answer a route lookup.
+    #[error("cannot look up the route to {destination}")]
+    Lookup {
+        /// The destination.
+        destination: IpAddr,
+        /// The cause.
+        #[source]
+        source: Error,
+    },
 }
 
-/// A unicast route of the main table.
+/// A network interface with its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostInterface {
+    /// The index.
+    pub index: u32,
+    /// The name.
+    pub name: String,
+    /// The interface that it is a port of: a bridge, a bond, or a VRF.
+    pub master: Option<u32>,
+    /// The kind of a virtual interface: `bridge`, `veth`, `vrf`, …
+    pub kind: Option<String>,
+    /// The addresses, in the kernel's order.
+    pub addresses: Vec<InterfaceAddress>,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The address.
+    pub address: IpAddr,
+    /// The length of the network's prefix.
+    pub prefix_len: u8,
+    /// Valid everywhere, unlike link-local and loopback addresses (`RT_SCOPE_UNIVERSE`).
+    pub is_global: bool,
+    /// Another address of the interface in the same network precedes it (`IFA_F_SECONDARY`).
+    pub is_secondary: bool,
+}
+
+/// A packet whose route is looked up. What is not set does not take part in policy routing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RouteQuery {
+    /// The destination.
+    pub destination: IpAddr,
+    /// The source.
+    pub source: Option<IpAddr>,
+    /// The index of the input interface; `None` for packets of the host itself.
+    pub input: Option<u32>,
+    /// The index of the output interface, if it must be this one.
+    pub output: Option<u32>,
+    /// The mark.
+    pub mark: u32,
+    /// The transport protocol, source port and destination port.
+    pub transport: Option<(Transport, u16, u16)>,
+}
+
+/// The kernel's response to a [`RouteQuery`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteReply {
+    /// There is a route.
+    Found(FoundRoute),
+    /// There is none, or the packet is refused: an `errno`. `ENETUNREACH` stands for no route, `EHOSTUNREACH` for an
+    /// `unreachable` one or disabled forwarding, `EACCES` for `prohibit`, `EINVAL` for `blackhole` or a source that may not
+    /// arrive on the input interface, which older kernels report as `EXDEV`.
+    Refused(i32),
+}
+
+/// A route that the kernel found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundRoute {
+    /// The type (`RTN_*`).
+    pub kind: u8,
+    /// The index of the output interface; that of a local route is of no importance.
+    pub interface: u32,
+    /// The next hop, unless the destination is a neighbour.
+    pub gateway: Option<IpAddr>,
+    /// The source address that the kernel selects for the host's own packets.
+    pub source: Option<IpAddr>,
+}
+
+/// The kernel's routing of a network namespace.
+#[derive(Debug)]
+pub struct KernelRoutes {
+    socket: Socket,
+}
+
+impl KernelRoutes {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn open() -> Result<Self, RouteError> {
+        Ok(Self { socket: Socket::open(Protocol::Route).map_err(RouteError::Open)? })
+    }
+
+    /// Returns all interfaces, in the kernel's order.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn interfaces(&mut self) -> Result<Vec<HostInterface>, RouteError> {
+        let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
+        let mut interfaces = self.socket.collect(&mut request, parse_interface).map_err(RouteError::Links)?;
+        let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; IFADDRMSG_LENGTH]);
+        let addresses = self.socket.collect(&mut request, parse_address).map_err(RouteError::Addresses)?;
+        for (index, address) in addresses {
+            if let Some(interface) = interfaces.iter_mut().find(|interface| interface.index == index) {
+                interface.addresses.push(address);
+            }
+        }
+        Ok(interfaces)
+    }
+
+    /// Returns the local, broadcast and unicast routes of all tables and both families, in the kernel's order.
+    ///
+    /// # Errors
+    /// See [`RouteError`].
+    pub fn list(&mut self) -> Result<Vec<HostRoute>, RouteError> {
+        let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
+        self.socket.collect(&mut request, parse_route).map_err(RouteError::Routes)
+    }
+
+    /// Looks up the route of a packet.
+    ///
+    /// # Errors
+    /// If the kernel does not answer; that it refuses the packet is an answer.
+    pub fn lookup(&mut self, query: &RouteQuery) -> Result<RouteReply, RouteError> {
+        let failed = |source| RouteError::Lookup { destination: query.destination, source };
+        let (family, bits) = match IpFamily::of(query.destination) {
+            IpFamily::V4 => (libc::AF_INET as u8, 32),
+            IpFamily::V6 => (libc::AF_INET6 as u8, 128),
+        };
+        let mut header = [0; RTMSG_LENGTH];
+        header[0] = family;
+        header[1] = bits;
+        header[2] = if query.source.is_some() { bits } else { 0 };
+        let mut request = Request::new(libc::RTM_GETROUTE, 0, &header);
+        let mut attributes = request.attributes();
+        attributes.put_ip(libc::RTA_DST, query.destination);
+        if let Some(source) = query.source {
+            attributes.put_ip(libc::RTA_SRC, source);
+        }
+        let interfaces = [(libc::RTA_IIF, query.input), (libc::RTA_OIF, query.output)];
+        for (kind, index) in interfaces.into_iter().filter_map(|(kind, index)| Some((kind, index?))) {
+            attributes.put_u32_ne(kind, index);
+        }
+        if query.mark != 0 {
+            attributes.put_u32_ne(libc::RTA_MARK, query.mark);
+        }
+        if let Some((protocol, source, destination)) = query.transport {
+            attributes.put_u8(RTA_IP_PROTO, protocol.number());
+            attributes.put_u16_be(RTA_SPORT, source);
+            attributes.put_u16_be(RTA_DPORT, destination);
+        }
+        drop(attributes);
+        match self.socket.get(&mut request, parse_found) {
+            Ok(Some(route)) => Ok(RouteReply::Found(route)),
+            Ok(None) => Err(failed(Error::Unanswered { kind: libc::RTM_GETROUTE })),
+            Err(error) => match error.refusal() {
+                Some(refusal) => Ok(RouteReply::Refused(refusal.errno)),
+                None => Err(failed(error)),
+            },
+        }
+    }
+}
+
+/// A route of any table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRoute {
+    /// The table's number.
+    pub table: u32,
+    /// The type (`RTN_*`).
+    pub kind: u8,
     /// The destination network's address.
     pub destination: IpAddr,
     /// The prefix length of `destination`; 0 for the default route.
     pub prefix_len: u8,
-    /// The outgoing interface; the first one of a multipath route.
-    pub interface: String,
-    /// The source address of the host's own packets on this route.
-    pub source: IpAddr,
+    /// The index of the outgoing interface, the first one of a multipath route; `None` for routes without one.
+    pub interface: Option<u32>,
+    /// The source address of the host's own packets, if the route has one.
+    pub source: Option<IpAddr>,
     /// The metric; of several routes to one destination, the kernel uses the one with the lowest metric.
     pub metric: u32,
 }
 
-/// Returns the routes of both families in the main table of the calling thread's network namespace, in the kernel's
-/// order. Omits routes without a usable source address and those without an interface (`unreachable`, `blackhole`).
-///
-/// # Errors
-/// See [`RouteError`].
-pub fn routes() -> Result<Vec<HostRoute>, RouteError> {
-    let mut socket = Socket::open(Protocol::Route).map_err(RouteError::Open)?;
-    let mut request = Request::new(libc::RTM_GETLINK, 0, &[0; IFINFOMSG_LENGTH]);
-    let links: BTreeMap<u32, String> =
-        socket.collect(&mut request, parse_link).map_err(RouteError::Links)?.into_iter().collect();
-    let mut request = Request::new(libc::RTM_GETADDR, 0, &[0; IFADDRMSG_LENGTH]);
-    let addresses = socket.collect(&mut request, addresses::parse).map_err(RouteError::Addresses)?;
-    let mut request = Request::new(libc::RTM_GETROUTE, 0, &[0; RTMSG_LENGTH]);
-    let routes = socket.collect(&mut request, parse_route).map_err(RouteError::Routes)?;
-
-    let default_source = |index: u32, destination: IpAddr| {
-        // Link-local addresses are valid on their own link only.
-        let is_usable = |address: &IpAddr| match address {
-            IpAddr::V4(_) => true,
-            IpAddr::V6(address) => !address.is_unicast_link_local(),
-        };
-        let candidates = addresses.iter().filter(|(link, ip)| *link == index && ip.is_ipv4() == destination.is_ipv4());
-        candidates.map(|(_, ip)| *ip).find(is_usable)
-    };
-    let complete = |RawRoute { destination, prefix_len, link, source, metric }: RawRoute| {
-        let source = source.or_else(|| default_source(link, destination))?;
-        Some(HostRoute { destination, prefix_len, interface: links.get(&link)?.clone(), source, metric })
-    };
-    Ok(routes.into_iter().filter_map(complete).collect())
+fn parse_interface(message: Message<'_>) -> Result<Option<HostInterface>, Error> {
+    let (_, attributes) = message.split_header::<IFINFOMSG_LENGTH>()?;
+    let Some((index, name)) = parse_link(message)? else { return Ok(None) };
+    let mut interface = HostInterface { index, name, master: None, kind: None, addresses: Vec::new() };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            libc::IFLA_MASTER => interface.master = Some(attribute.u32_ne()?),
+            libc::IFLA_LINKINFO => {
+                let kind = attribute.nested().first(libc::IFLA_INFO_KIND)?;
+                interface.kind = kind.and_then(|kind| Some(kind.text()?.to_owned()));
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(interface))
 }
 
-/// A route as listed by the kernel.
-pub(crate) struct RawRoute {
-    destination: IpAddr,
-    prefix_len: u8,
-    link: u32,
-    source: Option<IpAddr>,
-    metric: u32,
+fn parse_address(message: Message<'_>) -> Result<Option<(u32, InterfaceAddress)>, Error> {
+    let (header, attributes) = message.split_header::<IFADDRMSG_LENGTH>()?;
+    let [_, prefix_len, flags, scope, ..] = *header;
+    let Some((index, address)) = addresses::parse(message)? else { return Ok(None) };
+    let flags = attributes.first(libc::IFA_FLAGS)?.map_or(Ok(flags.into()), |flags| flags.u32_ne())?;
+    let (is_global, is_secondary) = (scope == libc::RT_SCOPE_UNIVERSE, flags & libc::IFA_F_SECONDARY != 0);
+    Ok(Some((index, InterfaceAddress { address, prefix_len, is_global, is_secondary })))
 }
 
 pub(crate) fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, Error> {
@@ -91,10 +243,10 @@ pub(crate) fn parse_link(message: Message<'_>) -> Result<Option<(u32, String)>, 
     Ok(name.map(|name| (index, name.escaped_text().into_owned())))
 }
 
-pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Error> {
+pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<HostRoute>, Error> {
     let (header, attributes) = message.split_header::<RTMSG_LENGTH>()?;
     let [family, prefix_len, _, _, table, _, _, kind, ..] = *header;
-    if message.kind != libc::RTM_NEWROUTE || table != libc::RT_TABLE_MAIN || kind != libc::RTN_UNICAST {
+    if message.kind != libc::RTM_NEWROUTE {
         return Ok(None);
     }
     // The default route has no RTA_DST.
@@ -103,18 +255,27 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Erro
         libc::AF_INET6 => Ipv6Addr::UNSPECIFIED.into(),
         _ => return Ok(None),
     };
-    let mut route = RawRoute { destination: unspecified, prefix_len, link: 0, source: None, metric: 0 };
+    let mut route = HostRoute {
+        table: table.into(),
+        kind,
+        destination: unspecified,
+        prefix_len,
+        interface: None,
+        source: None,
+        metric: 0,
+    };
     for attribute in attributes {
         let attribute = attribute?;
         match attribute.kind {
+            libc::RTA_TABLE => route.table = attribute.u32_ne()?,
             libc::RTA_DST => route.destination = attribute.ip()?,
-            libc::RTA_OIF => route.link = attribute.u32_ne()?,
+            libc::RTA_OIF => route.interface = Some(attribute.u32_ne()?),
             libc::RTA_PREFSRC => route.source = Some(attribute.ip()?),
             libc::RTA_PRIORITY => route.metric = attribute.u32_ne()?,
             // Take the first next hop: `rtnh_ifindex` is at offset 4 of `struct rtnexthop`.
             libc::RTA_MULTIPATH => {
                 if let Some(index) = attribute.payload.get(4..8).and_then(|bytes| bytes.try_into().ok()) {
-                    route.link = u32::from_ne_bytes(index);
+                    route.interface = Some(u32::from_ne_bytes(index));
                 }
             }
             _ => {}
@@ -123,7 +284,35 @@ pub(crate) fn parse_route(message: Message<'_>) -> Result<Option<RawRoute>, Erro
     Ok(Some(route))
 }
 
+fn parse_found(message: Message<'_>) -> Result<FoundRoute, Error> {
+    let (header, attributes) = message.split_header::<RTMSG_LENGTH>()?;
+    let mut found = FoundRoute { kind: header[7], interface: 0, gateway: None, source: None };
+    for attribute in attributes {
+        let attribute = attribute?;
+        match attribute.kind {
+            libc::RTA_OIF => found.interface = attribute.u32_ne()?,
+            libc::RTA_GATEWAY => found.gateway = Some(attribute.ip()?),
+            // `struct rtvia`: the family, then an address of the other family than the destination.
+            RTA_VIA => found.gateway = attribute.payload.get(2..).and_then(address),
+            libc::RTA_PREFSRC => found.source = Some(attribute.ip()?),
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(bytes).map(IpAddr::from);
+    v4().or_else(|_| v6()).ok()
+}
+
 /// `sizeof(struct ifinfomsg)`: interface index at offset 4.
 pub(crate) const IFINFOMSG_LENGTH: usize = 16;
 /// `sizeof(struct rtmsg)`: address family, destination and source prefix lengths, TOS, table, protocol, scope, type, flags.
 const RTMSG_LENGTH: usize = 12;
+// `include/uapi/linux/rtnetlink.h`.
+const RTA_VIA: u16 = 18;
+const RTA_IP_PROTO: u16 = 27;
+const RTA_SPORT: u16 = 28;
+const RTA_DPORT: u16 = 29;

@@ -18,7 +18,7 @@ fn diff(criterion: &mut Criterion) {
     let settings = ProxySettings::default();
     let source = "192.168.0.1".parse().unwrap();
     let default = Route { to: "0.0.0.0/0".parse().unwrap(), interface: "eth0".to_owned(), source };
-    let host = Host { addresses: vec![source], routes: vec![default], route_localnet: true };
+    let host = Host { addresses: vec![source], routes: vec![default], route_localnet: true, ..Host::default() };
     let host_state = HostState { addresses: host.addresses.clone(), ..HostState::default() };
     let iptables = ferroute_iptables::render(&services, &PlanContext::new(&settings, &services, &host_state));
     let nftables_settings = NftablesSettings { proxy: settings.clone(), ..NftablesSettings::default() };

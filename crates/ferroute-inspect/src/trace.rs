@@ -12,6 +12,7 @@ mod node;
 mod outline;
 mod packet;
 mod report;
+mod router;
 mod rules;
 
 use std::num::NonZeroU16;

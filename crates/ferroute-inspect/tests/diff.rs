@@ -42,6 +42,7 @@ fn host(settings: &ProxySettings) -> Host {
             route("fd00:244::/64", "cbr0", "fd00:244::1"),
         ],
         route_localnet: settings.localhost_node_ports(IpFamily::V4),
+        ..Host::default()
     }
 }
 

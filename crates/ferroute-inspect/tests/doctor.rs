@@ -10,8 +10,8 @@ use ferroute_core::{
     testing::{HOSTILE, assert_visible},
 };
 use ferroute_inspect::doctor::{
-    BackendRules, ClockOffset, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding, Inputs, Listener,
-    NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
+    BackendRules, ClockOffset, ConntrackEvents, ConntrackUsage, Diagnosis, EndpointProbe, FamilyInputs, Finding,
+    Inputs, Listener, NodePort, ProbeResult, Process, Severity, diagnose, write_diagnosis_into,
 };
 use ferroute_nftables::MINIMUM_KERNEL;
 
@@ -39,7 +39,7 @@ fn healthy() -> Inputs {
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         bridges: Ok(vec!["cni0".to_owned()]),
-        conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, dropped: 0 })),
+        conntrack: Ok(Some(ConntrackUsage { count: 100, max: 262_144, events: ConntrackEvents::default() })),
         listeners: Ok(vec![
             listener("0.0.0.0:22", "sshd"),
             listener("127.0.0.1:30080", "debugger"),
@@ -83,6 +83,10 @@ fn findings_after(change: impl FnOnce(&mut Inputs)) -> Vec<Finding> {
 fn only(findings: &[Finding]) -> (&str, Severity) {
     let [finding] = findings else { panic!("{findings:#?}") };
     (&finding.check, finding.severity)
+}
+
+fn conntrack(count: u64, events: ConntrackEvents) -> ConntrackUsage {
+    ConntrackUsage { count, max: 100, events }
 }
 
 fn set(inputs: &mut Inputs, name: &str, value: &str) {
@@ -141,19 +145,36 @@ fn each_problem_is_found_by_one_check() {
         ),
         (|inputs| set(inputs, "net.bridge.bridge-nf-call-iptables", "0"), "bridge-nf-call", Severity::Warning),
         (
-            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 95, max: 100, dropped: 0 })),
+            |inputs| inputs.conntrack = Ok(Some(conntrack(95, ConntrackEvents::default()))),
             "conntrack-table",
             Severity::Problem,
         ),
         (
-            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 80, max: 100, dropped: 0 })),
+            |inputs| inputs.conntrack = Ok(Some(conntrack(80, ConntrackEvents::default()))),
             "conntrack-table",
             Severity::Warning,
         ),
         (
-            |inputs| inputs.conntrack = Ok(Some(ConntrackUsage { count: 1, max: 100, dropped: 5 })),
+            |inputs| {
+                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { dropped: 5, ..ConntrackEvents::default() })))
+            },
             "conntrack-table",
             Severity::Warning,
+        ),
+        (
+            |inputs| {
+                inputs.conntrack = Ok(Some(conntrack(1, ConntrackEvents { evicted: 5, ..ConntrackEvents::default() })))
+            },
+            "conntrack-table",
+            Severity::Warning,
+        ),
+        (
+            |inputs| {
+                let events = ConntrackEvents { not_inserted: 6, ..ConntrackEvents::default() };
+                inputs.conntrack = Ok(Some(conntrack(1, events)));
+            },
+            "conntrack-table",
+            Severity::Note,
         ),
         (
             |inputs| inputs.listeners.as_mut().unwrap().push(listener("[::]:30080", "old-server")),

@@ -43,6 +43,7 @@ fn host() -> Host {
             route("fd00:244::/64", "cbr0", IpFamily::V6),
         ],
         route_localnet: true,
+        ..Host::default()
     }
 }
 

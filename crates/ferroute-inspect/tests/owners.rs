@@ -33,7 +33,7 @@ impl Modes {
         };
         let routes = vec![route("0.0.0.0/0", "eth0"), route("10.244.0.0/24", "cni0")];
         let addresses = vec![NODE.parse().unwrap()];
-        let host = Host { addresses: addresses.clone(), routes, route_localnet: true };
+        let host = Host { addresses: addresses.clone(), routes, route_localnet: true, ..Host::default() };
         let plan = |mode: ModeName| {
             let mut config = KubeProxyConfiguration::default().defaulted();
             config.mode = mode.as_str().into();

@@ -26,7 +26,7 @@ fn host(record: &records::Record) -> Host {
         IpFamily::V4 => vec![route("0.0.0.0/0", "eth0", "10.77.1.2"), route("10.180.1.0/24", "cbr0", "10.180.1.1")],
         IpFamily::V6 => vec![route("::/0", "eth0", "fd77::2"), route("fd00:10:180:1::/64", "cbr0", "fd00:10:180:1::1")],
     };
-    Host { addresses: record.host().addresses, routes, route_localnet: true }
+    Host { addresses: record.host().addresses, routes, route_localnet: true, ..Host::default() }
 }
 
 #[test]

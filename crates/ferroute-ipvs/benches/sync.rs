@@ -19,7 +19,7 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, HostState, IpFamily, ServicePortEntry, ServicePortName, ServiceTable,
     testing::{endpoint, entry, node, port_name, replace_endpoint, service_port},
 };
-use ferroute_host::KernelAddresses;
+use ferroute_host::{HostAddresses, KernelAddresses};
 use ferroute_iptables::{
     GenerationTracker, HostExec, IptablesPrograms,
     exec::{GroupReport, GroupWriter, RuleAccess, RuleWriter, search_path},
@@ -76,9 +76,9 @@ fn open() -> Bench {
     let rules =
         GroupWriter::new(RuleAccess::programs(programs, Arc::new(HostExec)), GenerationTracker::open().unwrap());
     let kernel = Counted { kernel: NetlinkKernel::open(IpFamily::V4, "rr").unwrap(), operations: 0 };
-    let addresses = Box::new(KernelAddresses::open().unwrap());
-    let host = HostState { random_fully: true, ..HostState::default() };
-    IpvsDataplane::new(IpFamily::V4, settings, kernel, rules, addresses, host)
+    let addresses = KernelAddresses::open().unwrap().list().unwrap();
+    let host = HostState { addresses, random_fully: true, ..HostState::default() };
+    IpvsDataplane::new(IpFamily::V4, settings, kernel, rules, host)
 }
 
 fn main() {
@@ -123,7 +123,7 @@ fn measure_in_memory(services: u32, endpoints: u32) {
     let mut table = table(services, endpoints);
     let kernel = MemoryKernel::new(IpFamily::V4, "rr");
     let (settings, host) = (IpvsSettings::default(), HostState::default());
-    let mut dataplane = IpvsDataplane::new(IpFamily::V4, settings, kernel, NoRules, Box::new(Vec::new()), host);
+    let mut dataplane = IpvsDataplane::new(IpFamily::V4, settings, kernel, NoRules, host);
     let start = Instant::now();
     dataplane.resync(&table).unwrap();
     let first = start.elapsed();

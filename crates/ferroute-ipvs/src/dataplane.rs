@@ -1,6 +1,7 @@
 use std::{
     error::Error,
     fmt,
+    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -8,14 +9,13 @@ use ferroute_core::{
     Changes, Dataplane, DataplaneError, Heartbeat, HostState, IpFamily, Protocol, RulesDigest, ServiceTable,
     SyncReport, TableReport, error_chain,
 };
-use ferroute_host::HostAddresses;
 use ferroute_iptables::exec::{RuleWriter, Throttle};
 use ipnet::IpNet;
 
 use crate::{
     difference::{Difference, ServerChange, ServerEdit},
     kernel::{Kernel, KernelRealServer, KernelState, Operation, Refused},
-    plan::{Entry, IpvsSettings, PlanContext, RealServer, ServerKey, SetKind, SetType, State},
+    plan::{Entry, IpvsContext, IpvsPlan, IpvsSettings, RealServer, ServerKey, SetKind, SetType},
     sets::{DEFAULT_CAPACITY, capacity},
     termination::{Terminating, is_graceful},
 };
@@ -26,11 +26,10 @@ pub struct IpvsDataplane<K, R> {
     settings: IpvsSettings,
     kernel: K,
     rules: R,
-    addresses: Box<dyn HostAddresses>,
-    /// What the host supports; its addresses are read before each sync.
+    /// What the host supports, and its addresses.
     host: HostState,
     /// The applied objects; `None` while they are unknown.
-    state: Option<State>,
+    state: Option<IpvsPlan>,
     terminating: Terminating,
     /// The maximum number of entries that each set has at least.
     capacities: [u32; SetKind::ALL.len()],
@@ -58,21 +57,14 @@ struct Written {
 }
 
 impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
-    /// Creates a dataplane without applied objects. `host` says what the host supports.
-    pub fn new(
-        family: IpFamily,
-        settings: IpvsSettings,
-        kernel: K,
-        rules: R,
-        addresses: Box<dyn HostAddresses>,
-        host: HostState,
-    ) -> Self {
+    /// Creates a dataplane without applied objects. `host` is what the host supports; its addresses may be set
+    /// later.
+    pub fn new(family: IpFamily, settings: IpvsSettings, kernel: K, rules: R, host: HostState) -> Self {
         Self {
             family,
             settings,
             kernel,
             rules,
-            addresses,
             host,
             state: None,
             terminating: Terminating::default(),
@@ -93,7 +85,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     /// Returns the applied objects.
-    pub fn state(&self) -> Option<&State> {
+    pub fn state(&self) -> Option<&IpvsPlan> {
         self.state.as_ref()
     }
 
@@ -102,16 +94,15 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         self.terminating.len()
     }
 
-    fn context(&mut self, table: &ServiceTable) -> PlanContext {
-        self.addresses.refresh(&mut self.host.addresses);
-        PlanContext::new(&self.settings, table, &self.host)
+    fn context(&self, table: &ServiceTable) -> IpvsContext {
+        IpvsContext::new(&self.settings, table, &self.host)
     }
 
     /// Makes all changes, whatever the kernel refuses. Rules are written with `rules` only.
     fn write(
         &mut self,
         difference: &Difference,
-        state: &State,
+        state: &IpvsPlan,
         rules: Option<Scope>,
     ) -> Result<Written, DataplaneError> {
         let start = Instant::now();
@@ -157,7 +148,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     /// Enlarges the sets that cannot hold the planned entries beside those that are deleted last.
-    fn reserve(&mut self, difference: &Difference, state: &State) -> Result<(), DataplaneError> {
+    fn reserve(&mut self, difference: &Difference, state: &IpvsPlan) -> Result<(), DataplaneError> {
         let mut entries = SetKind::ALL.map(|kind| state.set_size(kind));
         difference.delete_entries.iter().for_each(|(kind, _)| entries[kind.index()] += 1);
         for kind in SetKind::ALL.into_iter().filter(|kind| kind.set_type() != SetType::Port) {
@@ -173,7 +164,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     fn write_server(
         &mut self,
         change: &ServerChange,
-        state: &State,
+        state: &IpvsPlan,
         written: &mut Written,
     ) -> Result<(), DataplaneError> {
         let scheduler = &state.context().scheduler;
@@ -279,7 +270,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
     }
 
     /// Reads the kernel's objects and returns the changes that lead to `state`.
-    fn kernel_difference(&mut self, state: &State) -> Result<Difference, DataplaneError> {
+    fn kernel_difference(&mut self, state: &IpvsPlan) -> Result<Difference, DataplaneError> {
         let is_planned = |key: &ServerKey| state.servers().contains_key(key);
         let kernel = self.kernel.read(&is_planned).map_err(|error| self.read_error(error))?;
         let (host, excluded) = (&self.host, &self.settings.exclude_cidrs);
@@ -298,7 +289,7 @@ impl<K: Kernel, R: RuleWriter> IpvsDataplane<K, R> {
         });
     }
 
-    fn report(&mut self, state: State, full: bool, written: &Written) -> SyncReport {
+    fn report(&mut self, state: IpvsPlan, full: bool, written: &Written) -> SyncReport {
         let rules: usize = self.tables.iter().map(|table| table.total).sum();
         let total = state.total() + rules;
         self.state = Some(state);
@@ -329,7 +320,7 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         let Some(mut state) = self.state.take() else { return self.resync(table) };
         let before = state.rules_version();
         let (delta, rules_differ) = if changes.node || *state.context() != context {
-            let new = State::new(table, context);
+            let new = IpvsPlan::new(table, context);
             let delta = new.difference(&state);
             state = new;
             (delta, true)
@@ -349,7 +340,7 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         let context = self.context(table);
         let start = Instant::now();
         self.kernel.prepare().map_err(|error| self.write_error(error))?;
-        let state = State::new(table, context);
+        let state = IpvsPlan::new(table, context);
         let difference = self.kernel_difference(&state)?;
         let read = start.elapsed();
         let mut written = self.write(&difference, &state, Some(Scope::Full))?;
@@ -357,6 +348,10 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
         let deleted = difference.delete_servers.iter().filter(|key| key.protocol == Protocol::Udp);
         let udp_frontends_before = deleted.map(|key| key.frontend()).collect();
         Ok(SyncReport { udp_frontends_before, ..self.report(state, true, &written) })
+    }
+
+    fn set_host_addresses(&mut self, addresses: &[IpAddr]) {
+        self.host.addresses = addresses.to_vec();
     }
 
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
@@ -386,7 +381,7 @@ impl<K: Kernel, R: RuleWriter> Dataplane for IpvsDataplane<K, R> {
     }
 
     fn digest(&self, _: &ServiceTable) -> Option<RulesDigest> {
-        self.state.as_ref().map(State::digest)
+        self.state.as_ref().map(IpvsPlan::digest)
     }
 }
 
@@ -397,7 +392,7 @@ impl<K, R> fmt::Debug for IpvsDataplane<K, R> {
 }
 
 /// Reports whether a virtual server that is not planned is kube-proxy's or Ferroute's: its address is on the dummy device
-/// or in a set, or it is a node port at an address of the host. Other programs have virtual servers, too.
+/// or in a set, or it is a node port at an address that is or was the host's. Other programs have virtual servers, too.
 fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[IpNet]) -> bool {
     if excluded.iter().any(|net| net.contains(&key.address)) {
         return false;
@@ -405,13 +400,14 @@ fn is_ours(key: &ServerKey, kernel: &KernelState, host: &HostState, excluded: &[
     let contains = |kind: SetKind, entry| kernel.entries[kind.index()].contains(&entry);
     kernel.addresses.contains(&key.address)
         || SetKind::WITH_SERVERS.into_iter().any(|kind| contains(kind, Entry::Service(*key)))
-        || host.addresses.contains(&key.address) && contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
+        || contains(SetKind::node_ports(key.protocol), Entry::Port(key.port))
+            && (host.addresses.contains(&key.address) || contains(SetKind::NodePortIps, Entry::Address(key.address)))
 }
 
 /// Returns the error for the first refusal, with the service port that it belongs to, if any.
 fn first_refusal<E: Error + Send + Sync + 'static>(
     refused: Vec<Refused<E>>,
-    state: &State,
+    state: &IpvsPlan,
     family: IpFamily,
 ) -> Option<DataplaneError> {
     let count = refused.len();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     kernel::KernelState,
-    plan::{Delta, Entry, RealServer, RealServers, Server, ServerKey, SetKind, State},
+    plan::{Delta, Entry, IpvsPlan, RealServer, RealServers, Server, ServerKey, SetKind},
 };
 
 /// Changes by kind, in the order in which they are made.
@@ -48,7 +48,7 @@ pub(crate) struct ServerEdit {
 
 impl Difference {
     /// Returns the changes that `delta` describes.
-    pub(crate) fn from_delta(delta: Delta, state: &State) -> Self {
+    pub(crate) fn from_delta(delta: Delta, state: &IpvsPlan) -> Self {
         let mut difference = Self::default();
         for ((kind, entry), added) in delta.entries {
             let entries = if added { &mut difference.add_entries } else { &mut difference.delete_entries };
@@ -72,7 +72,7 @@ impl Difference {
     /// be deleted.
     pub(crate) fn from_kernel(
         mut kernel: KernelState,
-        state: &State,
+        state: &IpvsPlan,
         is_ours: impl Fn(&ServerKey, &KernelState) -> bool,
     ) -> Self {
         let mut difference = Self::default();

@@ -1,7 +1,7 @@
 //! kube-proxy's ipvs mode: the planner of virtual servers, ipsets, addresses and rules, and their way into the kernel.
 //!
 //! ```text
-//!   ServiceTable ──► State ──► Difference ──► Operation ──► Kernel: netlink or memory
+//!   ServiceTable ──► IpvsPlan ──► Difference ──► Operation ──► Kernel: netlink or memory
 //!   Changes ───────► Delta ──►    ▲                           │
 //!                                 └────── KernelState ◄───────┘
 //! ```
@@ -10,7 +10,8 @@
 //! start, a failure or a modification by another program.
 //!
 //! The dummy device shows that the mode is, or was, active. Only those virtual servers are deleted whose addresses the
-//! device has and those in the ipsets: node ports, and external addresses that another device of the host has. kube-proxy
+//! device has and those in the ipsets: node ports, and external addresses that another device of the host has. A set of
+//! Ferroute's own has the addresses of node ports, which may leave the host while their virtual servers exist. kube-proxy
 //! deletes all virtual servers, but other programs, such as those that move a virtual address between machines, have
 //! theirs in the same table.
 //!

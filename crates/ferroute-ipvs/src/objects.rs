@@ -8,7 +8,7 @@ use ferroute_iptables::{SetMatch, SetSide};
 
 use crate::{
     kernel::KernelState,
-    plan::{Entry, RealServer, ServerKey, SetKind, SetType, State},
+    plan::{Entry, IpvsPlan, RealServer, ServerKey, SetKind, SetType},
 };
 
 /// Virtual servers, ipsets and addresses of one IP family, planned or read from the kernel.
@@ -26,7 +26,7 @@ pub trait IpvsObjects: fmt::Debug {
     fn has_address(&self, address: IpAddr) -> bool;
 }
 
-impl IpvsObjects for State {
+impl IpvsObjects for IpvsPlan {
     fn real_servers(&self, key: ServerKey) -> Option<Vec<(RealServer, u32)>> {
         Some(self.servers().get(&key)?.real_servers().iter().map(|real| (real, 1)).collect())
     }

@@ -1,8 +1,8 @@
 //! The planner: a pure function from a service table to kube-proxy 1.36's virtual servers, ipsets and rules.
 //!
 //! ```text
-//!   ServiceTable ──► PortPlan (per service port) ──► State: virtual servers, set entries, addresses, rules
-//!   Changes ───────► PortPlan, old and new ────────►   │
+//!   ServiceTable ──► PortObjects (per service port) ──► IpvsPlan: virtual servers, set entries, addresses, rules
+//!   Changes ───────► PortObjects, old and new ────────►   │
 //!                                                       ▼
 //!                                                     Delta: the objects that differ
 //! ```
@@ -12,16 +12,16 @@
 
 mod chains;
 mod context;
-mod port_plan;
+mod ipvs_plan;
+mod port_objects;
 mod server;
 mod sets;
-mod state;
 pub(crate) mod text;
 
-pub use context::{DEFAULT_SCHEDULER, IpvsSettings, PlanContext};
+pub use context::{DEFAULT_SCHEDULER, IpvsContext, IpvsSettings};
+pub use ipvs_plan::{Delta, IpvsPlan};
 pub(crate) use server::FLAG_HASHED;
 pub use server::{
     FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, RealServers, Server, ServerConfig, ServerKey, ServerSettings,
 };
 pub use sets::{Entry, SetKind, SetType};
-pub use state::{Delta, State};

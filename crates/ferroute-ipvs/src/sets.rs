@@ -125,6 +125,11 @@ impl IpSets {
         }
     }
 
+    /// Reports whether the address had virtual servers of node ports, also if it has left the host.
+    pub fn has_node_port_address(&mut self, server: ServerKey) -> Result<bool, SetError> {
+        self.contains(&[SetKind::NodePortIps], server, Entry::Address(server.address))
+    }
+
     /// Reports whether one of the sets contains an entry. A missing set contains none.
     fn contains(&mut self, sets: &[SetKind], server: ServerKey, entry: Entry) -> Result<bool, SetError> {
         for set in sets {
@@ -321,7 +326,7 @@ impl IpSets {
     }
 }
 
-/// Returns the names of the ipsets of the mode in kube-proxy 1.36 and earlier, of both families.
+/// Returns the names of the ipsets of the mode in Ferroute, and in kube-proxy 1.36 and earlier, of both families.
 pub fn kube_proxy_set_names() -> impl Iterator<Item = &'static str> {
     SetKind::ALL.into_iter().flat_map(|kind| IpFamily::BOTH.map(|family| kind.name(family))).chain(FORMER_SETS)
 }

@@ -4,10 +4,10 @@
 
 mod common;
 
-use common::{Host, Rules, dataplane};
+use common::{Rules, dataplane, host_addresses};
 use ferroute_core::{
-    Dataplane, IpFamily, Tracker,
-    testing::{Cluster, Edit, SliceBuilder, pod, service, slice},
+    Dataplane, IpFamily, Protocol, Tracker,
+    testing::{Cluster, Edit, SliceBuilder, namespaced_name, pod, service, slice},
 };
 use ferroute_ipvs::{
     IpvsDataplane,
@@ -27,7 +27,7 @@ impl Lab {
     fn new(settings: &IpvsSettings, pods: &[&str]) -> Self {
         let web = service("shop/web").cluster_ip("10.96.0.1").port("http", 80).udp("dns", 53);
         let tracker = Cluster::new("node-1").service(web).slice(endpoints(pods)).tracker();
-        let mut dataplane = dataplane(IpFamily::V4, settings, &Host::new());
+        let mut dataplane = dataplane(IpFamily::V4, settings, &host_addresses());
         dataplane.resync(tracker.table(IpFamily::V4)).unwrap();
         dataplane.kernel_mut().take_text();
         Self { tracker, dataplane }
@@ -188,4 +188,45 @@ fn set_that_would_be_full_is_enlarged_first() {
     lab.resync();
     let entries = &lab.dataplane.kernel_mut().state.entries[SetKind::ClusterIp.index()];
     assert!(entries.contains(&web) && entries.len() == 2, "{}", entries.len());
+}
+
+#[test]
+fn virtual_servers_of_node_ports_do_not_outlive_the_address_of_the_host() {
+    let virtual_ip = key("203.0.113.5:30080");
+    let service = |protocol| {
+        let web = service("shop/web").cluster_ip("10.96.0.1");
+        match protocol {
+            Protocol::Udp => web.udp("http", 80),
+            _ => web.port("http", 80),
+        }
+    };
+    for (protocol, is_deleted) in [(Protocol::Tcp, false), (Protocol::Tcp, true), (Protocol::Udp, false)] {
+        let web = service(protocol).node_port(30080);
+        let mut tracker = Cluster::new("node-1").service(web).tracker();
+        let settings = IpvsSettings::default();
+        let mut before = dataplane(IpFamily::V4, &settings, &[host_addresses(), vec![virtual_ip.address]].concat());
+        before.resync(tracker.table(IpFamily::V4)).unwrap();
+        let ours = ServerKey { protocol, ..virtual_ip };
+        let kernel = std::mem::take(&mut before.kernel_mut().state);
+        assert!(kernel.servers.contains_key(&ours));
+        // The proxy starts again on a host without the address.
+        let mut after = dataplane(IpFamily::V4, &settings, &host_addresses());
+        let other = key("198.51.100.1:30080");
+        let config = ServerConfig { scheduler: "rr".into(), flags: 0, timeout: 0 };
+        after.kernel_mut().state = kernel;
+        after.kernel_mut().state.servers.insert(other, KernelServer { config, real_servers: Vec::new() });
+        if is_deleted {
+            Edit::RemoveService(namespaced_name("shop/web")).apply_to(&mut tracker);
+            tracker.update(IpFamily::V4);
+        }
+        after.resync(tracker.table(IpFamily::V4)).unwrap();
+        let state = &after.kernel_mut().state;
+        assert!(!state.servers.contains_key(&ours) && state.servers.contains_key(&other), "{protocol}");
+        assert_eq!(
+            state.servers.contains_key(&ServerKey { address: "192.168.0.1".parse().unwrap(), ..ours }),
+            !is_deleted
+        );
+        let recorded = &state.entries[SetKind::NodePortIps.index()];
+        assert!(!recorded.contains(&Entry::Address(virtual_ip.address)), "{protocol}");
+    }
 }

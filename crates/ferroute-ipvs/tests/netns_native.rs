@@ -18,7 +18,7 @@ use ferroute_iptables::{
 };
 use ferroute_ipvs::{
     IpSets,
-    plan::{IpvsSettings, PlanContext, SetKind, State},
+    plan::{IpvsContext, IpvsPlan, IpvsSettings, SetKind},
 };
 use ferroute_testing::NetNs;
 use records::{Record, records};
@@ -27,8 +27,8 @@ fn chains(record: &Record) -> ChainGroup {
     let proxy = ProxySettings { localhost_node_ports: false, ..record.settings() };
     let settings = IpvsSettings { proxy, ..IpvsSettings::default() };
     let table = record.table();
-    let context = PlanContext::new(&settings, &table, &record.host());
-    State::new(&table, context).chains()
+    let context = IpvsContext::new(&settings, &table, &record.host());
+    IpvsPlan::new(&table, context).chains()
 }
 
 /// Reports whether rules match virtual servers, for which most kernels have no module. The tests in a virtual machine

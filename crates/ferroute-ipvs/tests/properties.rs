@@ -6,12 +6,12 @@ mod common;
 
 use std::net::IpAddr;
 
-use common::{Host, dataplane};
+use common::{dataplane, host, host_addresses};
 use ferroute_core::{Dataplane, IpFamily, NodePortAddresses, ProxySettings, ServiceTable, testing::arbitrary};
 use ferroute_iptables::plan::ChainGroup;
 use ferroute_ipvs::{
     kernel::KernelState,
-    plan::{IpvsSettings, PlanContext, State},
+    plan::{IpvsContext, IpvsPlan, IpvsSettings},
 };
 use proptest::prelude::*;
 
@@ -29,10 +29,10 @@ fn any_settings() -> impl Strategy<Value = IpvsSettings> {
 }
 
 /// Returns the objects that a fresh start would write.
-fn fresh(table: &ServiceTable, settings: &IpvsSettings, host: &Host) -> (KernelState, ChainGroup) {
-    let mut dataplane = dataplane(table.family, settings, host);
+fn fresh(table: &ServiceTable, settings: &IpvsSettings, addresses: &[IpAddr]) -> (KernelState, ChainGroup) {
+    let mut dataplane = dataplane(table.family, settings, addresses);
     dataplane.resync(table).unwrap();
-    let state = State::new(table, PlanContext::new(settings, table, &host.state()));
+    let state = IpvsPlan::new(table, IpvsContext::new(settings, table, &host(addresses)));
     assert_eq!(dataplane.rules_mut().0, state.chains());
     (normal(dataplane.kernel_mut().state.clone()), state.chains())
 }
@@ -55,24 +55,27 @@ proptest! {
         moves in any::<u16>(),
     ) {
         for family in IpFamily::BOTH {
-            let host = Host::new();
+            let mut addresses = host_addresses();
             let mut tracker = cluster.tracker();
-            let mut dataplane = dataplane(family, &settings, &host);
+            tracker.set_host_addresses(family, &settings.proxy, &addresses);
+            tracker.update(family);
+            let mut dataplane = dataplane(family, &settings, &addresses);
             dataplane.resync(tracker.table(family)).unwrap();
             for (n, edit) in edits.iter().enumerate() {
                 edit.apply_to(&mut tracker);
                 if moves >> (n % 16) & 1 == 1 {
                     // The node gets an address or loses it.
-                    let mut addresses = host.addresses.lock().unwrap();
                     let moving: IpAddr = "198.51.100.7".parse().unwrap();
                     match addresses.iter().position(|address| *address == moving) {
                         Some(index) => _ = addresses.remove(index),
                         None => addresses.push(moving),
                     }
                 }
+                tracker.set_host_addresses(family, &settings.proxy, &addresses);
+                dataplane.set_host_addresses(&addresses);
                 let changes = tracker.update(family);
                 dataplane.sync(tracker.table(family), &changes).unwrap();
-                let (objects, chains) = fresh(tracker.table(family), &settings, &host);
+                let (objects, chains) = fresh(tracker.table(family), &settings, &addresses);
                 prop_assert_eq!(normal(dataplane.kernel_mut().state.clone()), objects);
                 prop_assert_eq!(&dataplane.rules_mut().0, &chains);
                 prop_assert!(!dataplane.was_modified_externally().unwrap());

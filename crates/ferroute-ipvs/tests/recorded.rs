@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fmt::Write, fs};
 
 use ferroute_core::{IpFamily, ProxySettings};
 use ferroute_iptables::{ChainName, RuleSet, TableName, text::Line};
-use ferroute_ipvs::plan::{IpvsSettings, PlanContext, State};
+use ferroute_ipvs::plan::{IpvsContext, IpvsPlan, IpvsSettings};
 use records::{Record, numbered, records};
 
 /// Returns the lines of a recorded file.
@@ -20,12 +20,12 @@ fn lines(record: &Record, stem: &str) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-fn plan(record: &Record) -> State {
+fn plan(record: &Record) -> IpvsPlan {
     let proxy = ProxySettings { localhost_node_ports: false, ..record.settings() };
     let settings = IpvsSettings { proxy, ..IpvsSettings::default() };
     let table = record.table();
-    let context = PlanContext::new(&settings, &table, &record.host());
-    State::new(&table, context)
+    let context = IpvsContext::new(&settings, &table, &record.host());
+    IpvsPlan::new(&table, context)
 }
 
 /// Returns the lines of a section of the plan's text.
@@ -72,9 +72,10 @@ fn every_recorded_cluster_is_planned_as_by_kube_proxy() {
             let is_ipv6 = line.contains('[') || line.contains("KUBE-6-") || line.contains("::");
             is_ipv6 == (family == IpFamily::V6)
         };
+        let is_kube_proxys = |line: &String| line.starts_with("add KUBE-");
         let recorded = |stem| lines(&record, stem).into_iter().filter(is_ours).collect();
         compare(&name, &section(&text, "ipvsadm --restore"), &recorded("ipvsadm"), &mut failures);
-        let entries = section(&text, "ipset restore").into_iter().filter(|line| line.starts_with("add ")).collect();
+        let entries = section(&text, "ipset restore").into_iter().filter(is_kube_proxys).collect();
         compare(&name, &entries, &recorded("ipset"), &mut failures);
         let addresses = state.addresses().map(|address| ipnet::IpNet::from(address).to_string()).collect();
         compare(&name, &addresses, &recorded("addresses"), &mut failures);

@@ -1,21 +1,23 @@
-use std::net::IpAddr;
+use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 
-use ferroute_core::IpFamily;
+use ferroute_core::{IpFamily, Protocol};
 use ipnet::IpNet;
 
 /// The host's addresses and routes, as far as rules and routing decisions depend on them.
 ///
-/// The host forwards packets. Policy routing, reverse-path filters and broadcasts are not modelled.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The host forwards packets.
+#[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The host's addresses, in the order of its interfaces. Loopback addresses (127.0.0.0/8, ::1) are local without
     /// being listed.
     pub addresses: Vec<IpAddr>,
-    /// The unicast routes; the longest prefix wins.
+    /// The unicast routes; the longest prefix wins. They decide if there is no `router`.
     pub routes: Vec<Route>,
     /// The sysctl `net.ipv4.conf.all.route_localnet`: packets from and to 127.0.0.0/8 may leave and enter the host. There
     /// is no such setting for IPv6.
     pub route_localnet: bool,
+    /// A running kernel, which knows all of its rules and tables.
+    pub router: Option<Arc<dyn Router>>,
 }
 
 /// A unicast route.
@@ -29,48 +31,152 @@ pub struct Route {
     pub source: IpAddr,
 }
 
+/// A running kernel that routes packets: with all tables, policy rules and filters that it has.
+pub trait Router: fmt::Debug + Send + Sync {
+    /// Looks up the route of a packet.
+    fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision;
+
+    /// Returns the type of an address as `-m addrtype` and `fib` see it; `None` if it is unknown.
+    fn address_type(&self, address: IpAddr) -> Option<AddressKind>;
+
+    /// Returns the source that masquerading gives to a packet for `destination` that leaves through `interface`, to `gateway`
+    /// if there is one. `None` if the host has no such address.
+    fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr>;
+
+    /// Returns the VRF that an interface is a port of.
+    fn vrf(&self, interface: &str) -> Option<Arc<str>>;
+}
+
+/// What a routing decision depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RoutedPacket<'a> {
+    /// The destination.
+    pub destination: IpAddr,
+    /// The source; `None` for a packet of the host itself whose source is to be selected.
+    pub source: Option<IpAddr>,
+    /// The input interface; `None` for packets of the host itself.
+    pub input: Option<&'a str>,
+    /// The mark.
+    pub mark: u32,
+    /// The transport protocol, source port and destination port.
+    pub transport: Option<(Protocol, u16, u16)>,
+}
+
 /// The result of a route lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lookup<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteDecision {
     /// The destination is the host itself (`RTN_LOCAL`).
     Local,
     /// The packet leaves the host (`RTN_UNICAST`).
-    Unicast(&'a Route),
+    Unicast {
+        /// The output interface.
+        interface: Arc<str>,
+        /// The next hop, unless the destination is a neighbour.
+        gateway: Option<IpAddr>,
+        /// The source that the kernel selects for the host's own packets.
+        source: Option<IpAddr>,
+    },
+    /// There is no route, or an `unreachable` one: the sender gets an ICMP error.
+    Unreachable,
+    /// A `prohibit` route: the sender gets an ICMP error.
+    Prohibited,
+    /// The packet is dropped, with the reason.
+    Dropped(Cow<'static, str>),
+    /// The route is unknown, with the reason.
+    Unknown(String),
+}
+
+/// The type of an address (`RTN_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressKind {
+    /// An address of the host.
+    Local,
+    /// A broadcast address.
+    Broadcast,
+    /// A multicast address.
+    Multicast,
+    /// An address of another host.
+    Unicast,
 }
 
 impl Host {
     /// Reports whether `address` is one of the host's addresses.
     pub fn owns(&self, address: IpAddr) -> bool {
-        address.is_loopback() || self.addresses.contains(&address)
+        address.is_loopback()
+            || self.addresses.contains(&address)
+            || self.router.as_ref().is_some_and(|router| router.address_type(address) == Some(AddressKind::Local))
     }
 
-    /// Returns the route to `address`; `None` for the host's own addresses and for unreachable ones.
+    /// Returns the route to `address` in `routes`; `None` for the host's own addresses and for unreachable ones.
     pub fn route(&self, address: IpAddr) -> Option<&Route> {
         let routes = self.routes.iter().filter(|route| route.to.contains(&address));
         routes.max_by_key(|route| route.to.prefix_len()).filter(|_| !self.owns(address))
     }
 
-    /// Looks up the route to `address`; `None` if it is unreachable.
-    pub(crate) fn lookup(&self, address: IpAddr) -> Option<Lookup<'_>> {
-        if self.owns(address) { Some(Lookup::Local) } else { self.route(address).map(Lookup::Unicast) }
+    /// Returns the output interface and source of the host's own packets to `address`; `None` for the host's own addresses
+    /// and for unreachable ones.
+    pub fn path_to(&self, address: IpAddr) -> Option<(Arc<str>, Option<IpAddr>)> {
+        let packet = RoutedPacket { destination: address, source: None, input: None, mark: 0, transport: None };
+        match self.decide(&packet) {
+            RouteDecision::Unicast { interface, source, .. } => Some((interface, source)),
+            _ => None,
+        }
     }
 
-    /// Returns the source that masquerading gives to a packet for `destination`.
+    /// Looks up the route of a packet.
+    pub(crate) fn decide(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        let destination = packet.destination;
+        match &self.router {
+            _ if destination.is_loopback() || self.addresses.contains(&destination) => RouteDecision::Local,
+            Some(router) => router.route(packet),
+            None => match self.route(destination) {
+                Some(Route { interface, source, .. }) => RouteDecision::Unicast {
+                    interface: interface.as_str().into(),
+                    gateway: None,
+                    source: Some(*source),
+                },
+                None => RouteDecision::Unreachable,
+            },
+        }
+    }
+
+    /// Returns the source that masquerading gives to a packet for `destination` that leaves through `interface`, to `gateway`
+    /// if there is one.
     ///
     /// A packet for the host itself leaves through the loopback interface, which has no address of global scope. IPv4 then
     /// selects the host's first one (`inet_select_addr`); IPv6 selects the best one for the destination, which is the
     /// destination itself (`ipv6_dev_get_saddr`).
-    pub(crate) fn masquerade_source(&self, destination: IpAddr) -> Option<IpAddr> {
-        match self.lookup(destination)? {
-            Lookup::Unicast(route) => Some(route.source),
-            Lookup::Local if IpFamily::of(destination) == IpFamily::V6 => Some(destination),
-            Lookup::Local => self.addresses.iter().copied().find(|address| address.is_ipv4() && !address.is_loopback()),
+    pub(crate) fn masquerade_source(
+        &self,
+        destination: IpAddr,
+        interface: &str,
+        gateway: Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        if self.owns(destination) && IpFamily::of(destination) == IpFamily::V6 {
+            return Some(destination);
         }
+        if let Some(router) = &self.router {
+            return router.masquerade_source(destination, interface, gateway);
+        }
+        if self.owns(destination) {
+            return self.addresses.iter().copied().find(|address| address.is_ipv4() && !address.is_loopback());
+        }
+        self.route(destination).map(|route| route.source)
     }
 
     /// Reports whether the kernel drops incoming IPv4 packets from `address` as martians: it is the host's own.
     pub fn is_martian_source(&self, address: IpAddr) -> bool {
         let localhost = IpAddr::from([127, 0, 0, 1]);
         address == localhost || self.addresses.contains(&address) || (address.is_loopback() && !self.route_localnet)
+    }
+
+    /// Returns the type of an address; `None` if it is unknown.
+    pub(crate) fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
+        match &self.router {
+            _ if self.owns(address) => Some(AddressKind::Local),
+            _ if address.is_multicast() => Some(AddressKind::Multicast),
+            Some(router) => router.address_type(address),
+            None => None,
+        }
     }
 }

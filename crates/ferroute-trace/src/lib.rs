@@ -56,7 +56,7 @@ mod userspace;
 mod walk;
 
 pub use event::{Assumption, Effect, Event, Hook, Leaf, Verdict};
-pub use host::{Host, Route};
+pub use host::{AddressKind, Host, Route, RouteDecision, RoutedPacket, Router};
 pub use packet::{Origin, Packet};
 pub use render::{Names, TextOptions, write_leaf_into, write_summary_into, write_trace_into};
 pub use ruleset::{BaseChain, Ruleset, Traceable};

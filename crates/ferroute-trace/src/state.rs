@@ -8,14 +8,21 @@
 //!                                                  └─► prerouting ──► input     through lo
 //! ```
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_iptables::CtStates;
 use ferroute_ipvs::IpvsObjects;
 use ferroute_nftables::ClassId;
 
-use crate::{Effect, Event, Hook, Host, Origin, Packet, Verdict, host::Lookup, record::Record};
+use crate::{
+    Effect, Event, Hook, Host, Origin, Packet, Verdict,
+    host::{AddressKind, RouteDecision, RoutedPacket},
+    record::Record,
+};
 
 /// The current state of a packet in a walk.
 #[derive(Clone, Debug)]
@@ -27,8 +34,14 @@ pub struct PacketState<'a> {
     pub(crate) original: &'a Packet,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
-    pub(crate) in_interface: Option<&'a str>,
-    pub(crate) out_interface: Option<&'a str>,
+    pub(crate) in_interface: Option<Arc<str>>,
+    pub(crate) out_interface: Option<Arc<str>>,
+    /// The next hop of the route, unless the destination is a neighbour.
+    gateway: Option<IpAddr>,
+    /// The route leads to the host itself.
+    is_for_host: bool,
+    /// The packet has been received again, on the VRF of its input interface.
+    in_vrf: bool,
     pub(crate) mark: u32,
     pub(crate) priority: ClassId,
     /// The states of the connection that rules can match; the packet is its first one.
@@ -48,7 +61,7 @@ impl<'a> PacketState<'a> {
     pub(crate) fn new(host: &'a Host, ipvs: &'a [&'a dyn IpvsObjects], original: &'a Packet, explain: bool) -> Self {
         let in_interface = match &original.origin {
             Origin::Local => None,
-            Origin::Interface(name) => Some(name.as_str()),
+            Origin::Interface(name) => Some(name.as_str().into()),
         };
         let mut source = original.source;
         if original.origin == Origin::Local && ipvs.iter().any(|objects| objects.has_address(original.destination.ip()))
@@ -64,6 +77,9 @@ impl<'a> PacketState<'a> {
             destination: original.destination,
             in_interface,
             out_interface: None,
+            gateway: None,
+            is_for_host: false,
+            in_vrf: false,
             mark: original.mark,
             priority: ClassId(0),
             connection: CtStates::NEW,
@@ -89,9 +105,9 @@ impl<'a> PacketState<'a> {
         self.host.owns(address) || self.ipvs.iter().any(|objects| objects.has_address(address))
     }
 
-    /// Looks up the route to `address`; `None` if it is unreachable.
-    fn lookup(&self, address: IpAddr) -> Option<Lookup<'a>> {
-        if self.is_local(address) { Some(Lookup::Local) } else { self.host.lookup(address) }
+    /// Returns the type of an address; `None` where that depends on more of the routing tables than is known.
+    pub(crate) fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
+        if self.is_local(address) { Some(AddressKind::Local) } else { self.host.address_type(address) }
     }
 
     /// Returns the IP family of the addresses.
@@ -160,7 +176,10 @@ impl<'a> PacketState<'a> {
     /// Replaces the packet by the first one of a connection that a local process opens, on behalf of the sender.
     pub(crate) fn connect(&mut self, endpoint: SocketAddr) -> Effect {
         let before = std::mem::replace(&mut self.destination, endpoint);
-        let source = self.host.masquerade_source(endpoint.ip()).unwrap_or(before.ip());
+        let source = match self.is_local(endpoint.ip()) {
+            true => endpoint.ip(),
+            false => self.host.path_to(endpoint.ip()).and_then(|(_, source)| source).unwrap_or(before.ip()),
+        };
         // The kernel chooses a port.
         self.source.set_ip(source);
         (self.mark, self.connection, self.looped) = (0, CtStates::NEW, false);
@@ -170,7 +189,8 @@ impl<'a> PacketState<'a> {
     /// Changes the connection's source to the host's address on the output interface, with a random port if
     /// `random_port`. The packet is dropped if there is no such address.
     pub(crate) fn masquerade(&mut self, random_port: bool, record: &mut Record) -> Result<Effect, Verdict> {
-        let Some(after) = self.host.masquerade_source(self.destination.ip()) else {
+        let interface = self.out_interface.as_deref().unwrap_or_default();
+        let Some(after) = self.host.masquerade_source(self.destination.ip(), interface, self.gateway) else {
             return Err(discard(record, "the output interface has no address for masquerading"));
         };
         let effect = self.snat(after);
@@ -209,14 +229,19 @@ impl<'a> PacketState<'a> {
     /// Returns the hook that follows `hook`, or the verdict after the last one.
     pub(crate) fn next_hook(&mut self, hook: Hook, record: &mut Record) -> Result<Hook, Verdict> {
         self.nat_is_settled = false;
-        let is_local = self.is_local(self.destination.ip());
         match hook {
             Hook::Prerouting => {
-                if self.in_interface != Some(LOOPBACK) {
+                if let Some(vrf) = self.next_vrf() {
+                    self.in_interface = Some(vrf);
+                    self.in_vrf = true;
+                    self.nat_is_settled = true;
+                    return Ok(Hook::Prerouting);
+                }
+                if self.in_interface.as_deref() != Some(LOOPBACK) {
                     self.drop_martians(record)?;
                 }
                 self.route(hook, record)?;
-                Ok(if is_local { Hook::Input } else { Hook::Forward })
+                Ok(if self.is_for_host { Hook::Input } else { Hook::Forward })
             }
             Hook::Output => {
                 // The rules may have changed the destination.
@@ -224,9 +249,9 @@ impl<'a> PacketState<'a> {
                 Ok(Hook::Postrouting)
             }
             Hook::Forward => Ok(Hook::Postrouting),
-            Hook::Postrouting if is_local => {
+            Hook::Postrouting if self.is_for_host => {
                 self.looped = true;
-                self.in_interface = Some(LOOPBACK);
+                self.in_interface = Some(LOOPBACK.into());
                 self.out_interface = None;
                 Ok(Hook::Prerouting)
             }
@@ -234,7 +259,7 @@ impl<'a> PacketState<'a> {
                 to: self.destination,
                 from: self.source.ip(),
                 translated: self.destination != self.original.destination,
-                interface: self.out_interface.map(str::to_owned),
+                interface: self.out_interface.as_deref().map(str::to_owned),
             }),
         }
     }
@@ -249,25 +274,62 @@ impl<'a> PacketState<'a> {
         Ok(Hook::Output)
     }
 
+    /// Returns the VRF on which the packet is received next: the kernel passes it through prerouting once more, without NAT.
+    fn next_vrf(&self) -> Option<Arc<str>> {
+        let interface = self.in_interface.as_deref().filter(|_| !self.in_vrf)?;
+        self.host.router.as_ref()?.vrf(interface)
+    }
+
     /// Looks up the route.
     fn route(&mut self, hook: Hook, record: &mut Record) -> Result<(), Verdict> {
-        let host = self.host;
-        let lookup = self.lookup(self.destination.ip());
         let is_output = hook == Hook::Output;
-        self.out_interface = match lookup {
-            None => return Err(Verdict::NoRoute),
-            Some(Lookup::Local) => is_output.then_some(LOOPBACK),
-            Some(Lookup::Unicast(route)) => Some(route.interface.as_str()),
+        let decision = match self.looped || self.is_local(self.destination.ip()) {
+            // What the host has sent to itself keeps its route.
+            true => RouteDecision::Local,
+            false => self.host.decide(&self.routed(is_output)),
         };
-        if !self.looped {
-            record.detail(|| Event::Routed { interface: self.out_interface.map(str::to_owned) });
+        self.gateway = None;
+        self.is_for_host = false;
+        match decision {
+            RouteDecision::Local => {
+                self.is_for_host = true;
+                self.out_interface = is_output.then(|| LOOPBACK.into());
+            }
+            RouteDecision::Unicast { interface, gateway, .. } => {
+                self.out_interface = Some(interface);
+                self.gateway = gateway;
+            }
+            RouteDecision::Unreachable => return Err(Verdict::NoRoute),
+            RouteDecision::Prohibited => {
+                record.step(|| Event::Discarded { reason: "prohibit route".into() });
+                return Err(Verdict::Rejected { with: PROHIBITED[self.family().index()].to_owned() });
+            }
+            RouteDecision::Dropped(reason) => {
+                record.step(|| Event::Discarded { reason });
+                return Err(Verdict::Dropped);
+            }
+            RouteDecision::Unknown(reason) => return Err(Verdict::Unknown { reason }),
         }
-        let leaves = matches!(lookup, Some(Lookup::Unicast(_)));
-        let routes_localnet = host.route_localnet && self.family() == IpFamily::V4;
-        if is_output && leaves && self.source.ip().is_loopback() && !routes_localnet {
+        if !self.looped {
+            record.detail(|| Event::Routed { interface: self.out_interface.as_deref().map(str::to_owned) });
+        }
+        let routes_localnet = self.host.route_localnet && self.family() == IpFamily::V4;
+        if is_output && !self.is_for_host && self.source.ip().is_loopback() && !routes_localnet {
             return Err(discard(record, "loopback source leaving the host without route_localnet"));
         }
         Ok(())
+    }
+
+    fn routed(&self, is_output: bool) -> RoutedPacket<'_> {
+        // The kernel refuses lookups for packets of its own from addresses that it does not have.
+        let source = Some(self.source.ip()).filter(|source| !is_output || self.host.owns(*source));
+        RoutedPacket {
+            destination: self.destination.ip(),
+            source,
+            input: self.in_interface.as_deref().filter(|name| !is_output && *name != LOOPBACK),
+            mark: self.mark,
+            transport: Some((self.protocol(), self.source.port(), self.destination.port())),
+        }
     }
 
     /// Drops received IPv4 packets that claim to be from the host itself or for its loopback interface.
@@ -290,6 +352,9 @@ fn discard(record: &mut Record, reason: &'static str) -> Verdict {
     record.step(|| Event::Discarded { reason: reason.into() });
     Verdict::Dropped
 }
+
+/// The replies to packets with a `prohibit` route.
+const PROHIBITED: [&str; 2] = ["icmp-admin-prohibited", "icmp6-adm-prohibited"];
 
 /// The loopback interface.
 const LOOPBACK: &str = "lo";

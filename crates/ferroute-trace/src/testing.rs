@@ -25,6 +25,7 @@ pub(crate) fn host() -> Host {
             route("::/0", "eth0", "fd00:49::2"),
         ],
         route_localnet: true,
+        ..Host::default()
     }
 }
 

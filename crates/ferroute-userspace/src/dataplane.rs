@@ -14,7 +14,7 @@ use ferroute_iptables::exec::RuleWriter;
 
 use crate::{
     ListenerSpec,
-    plan::{ListenerChanges, ListenerKey, PlanContext, State},
+    plan::{ListenerChanges, ListenerKey, RelayContext, RelayPlan},
 };
 
 /// A process that accepts and relays connections.
@@ -60,7 +60,7 @@ pub struct UserspaceDataplane<P, R> {
     addresses: Box<dyn HostAddresses>,
     host: HostState,
     /// The applied state and the process that has its listeners; `None` while it is unknown.
-    applied: Option<(State, u64)>,
+    applied: Option<(RelayPlan, u64)>,
     /// Service ports whose protocol cannot be relayed and that were reported.
     unsupported: BTreeSet<ServicePortName>,
     tables: Vec<ferroute_core::TableReport>,
@@ -98,15 +98,15 @@ impl<P: Relay, R: RuleWriter> UserspaceDataplane<P, R> {
         &mut self.rules
     }
 
-    fn context(&mut self, table: &ServiceTable) -> PlanContext {
+    fn context(&mut self, table: &ServiceTable) -> RelayContext {
         self.addresses.refresh(&mut self.host.addresses);
-        PlanContext::new(&self.settings, table, &self.host)
+        RelayContext::new(&self.settings, table, &self.host)
     }
 
     /// Opens listeners, then writes rules, then closes listeners that no rule leads to any more.
     fn write(
         &mut self,
-        mut state: State,
+        mut state: RelayPlan,
         generation: u64,
         table: &ServiceTable,
         changes: &ListenerChanges,
@@ -195,7 +195,7 @@ impl<P: Relay, R: RuleWriter> Dataplane for UserspaceDataplane<P, R> {
                 state
             }
             // Listeners that are open already keep their ports.
-            _ => State::new(context),
+            _ => RelayPlan::new(context),
         };
         let unsupported = self.unsupported(table, table.entries.keys());
         let changes = state.listener_changes(table, None);

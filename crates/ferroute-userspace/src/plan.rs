@@ -18,10 +18,10 @@
 mod chains;
 mod context;
 mod names;
-mod port_plan;
-mod state;
+mod port_relay;
+mod relay_plan;
 
 pub use chains::{Portal, portals};
-pub use context::PlanContext;
+pub use context::RelayContext;
 pub use names::ListenerKey;
-pub use state::{ListenerChanges, State};
+pub use relay_plan::{ListenerChanges, RelayPlan};

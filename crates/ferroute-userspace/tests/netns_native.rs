@@ -19,13 +19,13 @@ use ferroute_iptables::{
 use ferroute_testing::NetNs;
 use ferroute_userspace::{
     PlannedRelay, PortRange, Relay,
-    plan::{PlanContext, State},
+    plan::{RelayContext, RelayPlan},
 };
 use records::{Record, records};
 
 fn chains(record: &Record) -> ChainGroup {
     let table = record.table();
-    let mut state = State::new(PlanContext::new(&record.settings(), &table, &record.host()));
+    let mut state = RelayPlan::new(RelayContext::new(&record.settings(), &table, &record.host()));
     let changes = state.listener_changes(&table, None);
     let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
     state.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());

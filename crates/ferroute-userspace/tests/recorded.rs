@@ -12,14 +12,14 @@ use std::{collections::BTreeMap, fmt::Write};
 use ferroute_core::IpFamily;
 use ferroute_userspace::{
     PlannedRelay, PortRange, Relay, listener_line,
-    plan::{PlanContext, State},
+    plan::{RelayContext, RelayPlan},
 };
 use records::{Record, records};
 
 /// Returns the listeners and rules, without the jumps that are the same in every cluster.
 fn plan(record: &Record) -> String {
     let table = record.table();
-    let mut state = State::new(PlanContext::new(&record.settings(), &table, &record.host()));
+    let mut state = RelayPlan::new(RelayContext::new(&record.settings(), &table, &record.host()));
     let changes = state.listener_changes(&table, None);
     let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
     state.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());

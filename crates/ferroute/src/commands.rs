@@ -242,6 +242,8 @@ mod deploy_tests;
 #[cfg(test)]
 mod named_tests;
 #[cfg(test)]
+mod pages_tests;
+#[cfg(test)]
 mod tests {
     use ferroute_config::KubeProxyConfiguration;
 

@@ -131,6 +131,25 @@ mode: iptables
     assert_eq!((config.mode.as_str(), config.iptables.masquerade_bit), ("iptables", Some(5)));
 }
 
+/// kube-proxy has no such field any more.
+#[test]
+fn idle_timeout_of_any_form_is_ignored_except_in_userspace_mode() {
+    for value in ["0", "250", "soon", "[1s]", "{a: 1}", "true"] {
+        for (mode, is_ignored) in [("iptables", true), ("nftables", true), ("", true), ("userspace", false)] {
+            let text = file(&format!("mode: \"{mode}\"\nudpIdleTimeout: {value}"));
+            let decoded = KubeProxyConfiguration::from_text(&text);
+            assert_eq!(decoded.is_ok(), is_ignored, "{mode} {value}");
+            if let Ok(decoded) = decoded {
+                assert_eq!(decoded.config.udp_idle_timeout, None);
+                assert_eq!(decoded.violations, [Violation::Unknown("udpIdleTimeout".into())]);
+            }
+        }
+    }
+    for value in ["1s", "\"0\"", "null"] {
+        assert!(read(&file(&format!("mode: iptables\nudpIdleTimeout: {value}"))).violations.is_empty(), "{value}");
+    }
+}
+
 #[test]
 fn duplicate_fields_in_json_are_reported() {
     let text = r#"{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",

@@ -133,7 +133,8 @@ pub struct TrafficFlags {
     pod_interface_name_prefix: String,
     /// CIDR ranges of the node addresses that accept node port traffic
     ///
-    /// The value "primary" selects the node's primary addresses. By default, iptables mode accepts node port traffic on all
+    /// The keywords "primary", "localhost" and "all" select the node's primary addresses, those of the loopback interface, and
+    /// all. By default, iptables mode accepts node port traffic on all
     /// addresses, nftables mode on the primary ones.
     #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
     nodeport_addresses: Vec<String>,
@@ -248,6 +249,17 @@ pub struct LoggingFlags {
     /// Ignored; JSON log lines are not buffered
     #[arg(long, value_name = "SIZE", default_value = "0")]
     log_json_info_buffer_size: Quantity,
+}
+
+/// Flags of a library of kube-proxy, without effect there as well.
+#[derive(Args, Clone, Debug)]
+pub struct LibraryFlags {
+    /// Ignored; accepted for compatibility with kube-proxy
+    #[arg(long, hide = true, value_name = "FILES", default_value = "/proc/sys/kernel/random/boot_id")]
+    boot_id_file: String,
+    /// Ignored; accepted for compatibility with kube-proxy
+    #[arg(long, hide = true, value_name = "FILES", default_value = "/etc/machine-id,/var/lib/dbus/machine-id")]
+    machine_id_file: String,
 }
 
 /// Windows. kube-proxy has these flags on Windows only; here they cause a warning.

@@ -7,9 +7,10 @@ use super::*;
 use crate::flags::{KubeProxy, RawArgs, RunArgs};
 
 /// The flags of kube-proxy 1.36 with their defaults, except `--help`.
-const KUBE_PROXY_FLAGS: [(&str, &str); 63] = [
+const KUBE_PROXY_FLAGS: [(&str, &str); 65] = [
     ("bind-address", "0.0.0.0"),
     ("bind-address-hard-fail", "false"),
+    ("boot-id-file", "/proc/sys/kernel/random/boot_id"),
     ("cleanup", "false"),
     ("cluster-cidr", ""),
     ("config", ""),
@@ -49,6 +50,7 @@ const KUBE_PROXY_FLAGS: [(&str, &str); 63] = [
     ("log-text-info-buffer-size", "0"),
     ("log-text-split-stream", "false"),
     ("logging-format", "text"),
+    ("machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id"),
     ("masquerade-all", "false"),
     ("master", ""),
     ("metrics-bind-address", "127.0.0.1:10249"),

@@ -1,6 +1,6 @@
 use std::{collections::BTreeMap, num::NonZeroU32, ops::RangeInclusive, time::Duration};
 
-use ferroute_core::{IpFamily, LocalTrafficDetector};
+use ferroute_core::{IpFamily, LocalTrafficDetector, NodePortAddresses};
 use ipnet::IpNet;
 
 use super::{Conntrack, ConntrackLimit, IpvsSettings, LOGGING_ALPHA_GATE, LogFormat, Logging, not_negative, path};
@@ -8,9 +8,6 @@ use crate::{
     ConntrackConfiguration, FieldError, FieldErrors, GoDuration, IpvsConfiguration, KubeProxyConfiguration,
     LoggingConfiguration, OutputRoutingOptions, address,
 };
-
-/// The item of `nodePortAddresses` that is not a network.
-pub(super) const PRIMARY: &str = "primary";
 
 impl KubeProxyConfiguration {
     pub(super) fn local_traffic_detector(&self, errors: &mut FieldErrors) -> LocalTrafficDetector {
@@ -84,22 +81,40 @@ pub(super) fn conntrack(errors: &mut FieldErrors, config: &ConntrackConfiguratio
     }
 }
 
-pub(super) fn node_port_networks(errors: &mut FieldErrors, items: &[String]) -> Vec<IpNet> {
+/// Parses the networks and keywords of `nodePortAddresses`, which may be mixed.
+pub(super) fn node_port_addresses(errors: &mut FieldErrors, items: &[String]) -> NodePortAddresses {
     let field = path("NodePortAddresses");
-    let Some(index) = items.iter().position(|item| item == PRIMARY) else {
-        return networks(errors, &field, items);
-    };
-    // kube-proxy does not validate the items that follow.
-    let parsed = networks(errors, &field, &items[..index]);
-    errors.invalid_text(&format!("{field}[{index}]"), PRIMARY, "can't use both 'primary' and CIDRs");
-    parsed
+    let (mut is_primary, mut parsed) = (false, Vec::new());
+    for (index, item) in items.iter().enumerate() {
+        let networks: &[&str] = match item.as_str() {
+            "primary" => {
+                is_primary = true;
+                continue;
+            }
+            "localhost" => &["127.0.0.0/8", "::1/128"],
+            "all" => &["0.0.0.0/0", "::/0"],
+            network => &[network],
+        };
+        for network in networks {
+            match address::parse_cidr(network) {
+                Some(network) => parsed.push(network),
+                None => errors.invalid_text(&format!("{field}[{index}]"), item, "must be a valid CIDR"),
+            }
+        }
+    }
+    match (is_primary, parsed.is_empty()) {
+        (true, true) => NodePortAddresses::Primary,
+        (true, false) => NodePortAddresses::PrimaryAnd(parsed),
+        (false, _) => NodePortAddresses::Within(parsed),
+    }
 }
 
 pub(super) fn show_hidden_metrics(errors: &mut FieldErrors, version: &str) {
-    if !version.is_empty() && version != PREVIOUS_MINOR_VERSION {
+    if !version.is_empty() && !PREVIOUS_MINOR_VERSIONS.contains(&version) {
         let detail = format!(
-            "--show-hidden-metrics-for-version must be omitted or have the value '{PREVIOUS_MINOR_VERSION}'. Only the \
-             previous minor version is allowed"
+            "--show-hidden-metrics-for-version must be omitted or have the value '{}'. Only the previous minor version \
+             is allowed",
+            PREVIOUS_MINOR_VERSIONS.join("', '")
         );
         errors.invalid_text(&path("ShowHiddenMetricsForVersion"), version, &detail);
     }
@@ -145,15 +160,23 @@ pub(super) fn logging(
     Logging { format, verbosity: config.verbosity }
 }
 
-/// Parses a range of the form `300-2000` or `300`; `Some(None)` if the text is empty or the range has no port but 0, which
-/// stands for any port.
+/// Parses a range of the form `300-2000`, `300+10` (the first port and the distance of the last one) or `300`; `Some(None)` if the
+/// text is empty or the range has no port but 0, which stands for any port.
 pub(super) fn port_range(text: &str) -> Option<Option<RangeInclusive<u16>>> {
     let text = text.trim();
     if text.is_empty() {
         return Some(None);
     }
-    let (low, high) = text.split_once('-').unwrap_or((text, text));
-    let (low, high) = (low.parse::<u16>().ok()?, high.parse::<u16>().ok()?);
+    let (low, high) = match text.split_once('+') {
+        Some((low, offset)) => {
+            let (low, offset) = (low.parse::<u16>().ok()?, offset.parse::<u16>().ok()?);
+            (low, low.saturating_add(offset))
+        }
+        None => {
+            let (low, high) = text.split_once('-').unwrap_or((text, text));
+            (low.parse::<u16>().ok()?, high.parse::<u16>().ok()?)
+        }
+    };
     (low <= high).then(|| (high > 0).then(|| low.max(1)..=high))
 }
 
@@ -215,7 +238,7 @@ fn timeout(errors: &mut FieldErrors, field: &str, duration: GoDuration) -> Optio
     Some(not_negative(errors, field, duration)).filter(|duration| !duration.is_zero())
 }
 
-/// The minor version before the one that Ferroute implements.
-const PREVIOUS_MINOR_VERSION: &str = "1.35";
+/// The minor versions before those whose configurations Ferroute replaces kube-proxy with: 1.36 to 1.38.
+const PREVIOUS_MINOR_VERSIONS: [&str; 3] = ["1.35", "1.36", "1.37"];
 
 const TOO_VERBOSE: &str = "Must be <= 2147483647";

@@ -282,6 +282,18 @@ fn fields_of_userspace_mode_have_an_effect_in_that_mode_only() {
     let resolved = config.resolve_with(&[ModeName::USERSPACE]).expect("a valid configuration");
     let expected = UserspaceSettings { ports: Some(40000..=40009), udp_idle_timeout: Duration::from_secs(3) };
     assert_eq!((resolved.mode, resolved.userspace), (ModeName::USERSPACE, expected));
+    // Nonsense stops no other mode.
+    for (range, ports) in [("1000+10", Some(1000..=1010)), ("65530+10", Some(65530..=65535)), ("0-0", None)] {
+        config.port_range = range.into();
+        assert_eq!(config.resolve_with(&[ModeName::USERSPACE]).unwrap().userspace.ports, ports, "{range}");
+    }
+    for range in ["x", "9-3", "+", "70000"] {
+        config.port_range = range.into();
+        config.udp_idle_timeout = Some(GoDuration::from_nanos(-1));
+        assert!(config.resolve_with(&[ModeName::USERSPACE]).is_err(), "{range}");
+        let other = KubeProxyConfiguration { mode: "iptables".into(), ..config.clone() };
+        assert!(other.resolve().is_ok(), "{range}");
+    }
 }
 
 #[test]
@@ -314,6 +326,9 @@ fn localhost_node_ports_in_nftables_mode_require_a_loopback_network() {
         (&["::/0", "::1/128"], false),
         (&["192.168.0.0/24", "127.0.0.0/8"], true),
         (&["127.0.0.1/32"], true),
+        (&["localhost"], true),
+        (&["primary", "localhost"], true),
+        (&["all"], false),
     ] {
         assert_eq!(on_localhost("nftables", addresses), expected, "{addresses:?}");
         assert!(on_localhost("iptables", addresses), "{addresses:?}");
@@ -321,7 +336,7 @@ fn localhost_node_ports_in_nftables_mode_require_a_loopback_network() {
 }
 
 #[test]
-fn disabled_feature_gates_are_honoured_or_rejected() {
+fn feature_gates_that_kube_proxy_accepts_are_honoured_or_ignored() {
     let with = |name: &str, enabled: bool| {
         let mut config = defaults();
         config.feature_gates.insert(name.into(), enabled);
@@ -336,7 +351,31 @@ fn disabled_feature_gates_are_honoured_or_rejected() {
         with("PreferSameTrafficDistribution", false).0.unwrap_err().to_string(),
         "featureGates.PreferSameTrafficDistribution: Invalid value: false: disabling this feature is not supported"
     );
-    let (resolved, warnings) = with("PreferSameTrafficDistribution", true);
-    assert!(resolved.is_ok() && warnings == 1);
-    assert!(with("AllAlpha", false).0.is_ok() && with("AllBeta", false).0.is_err());
+    assert!(with("PreferSameTrafficDistribution", true).0.is_ok());
+    // Clusters set one list of gates for all components.
+    for gate in ["AllAlpha", "AllBeta", "KubeProxyIPVS", "MemoryQoS", "NFTablesNetlink", "RemovedLongAgo", "WinDSR"] {
+        for enabled in [true, false] {
+            let (resolved, warnings) = with(gate, enabled);
+            assert_eq!((resolved.map(|_| ()), warnings), (Ok(()), 1), "{gate}={enabled}");
+        }
+    }
+}
+
+#[test]
+fn keywords_of_node_port_addresses_may_be_mixed_with_networks() {
+    let parsed = |items: &[&str]| {
+        let items = items.iter().map(ToString::to_string).collect();
+        resolve(|config| config.node_port_addresses = items).settings.node_port_addresses
+    };
+    let within = |list: &[&str]| NodePortAddresses::Within(networks(list));
+    let primary_and = |list: &[&str]| NodePortAddresses::PrimaryAnd(networks(list));
+    assert_eq!(parsed(&["primary", "primary"]), NodePortAddresses::Primary);
+    assert_eq!(parsed(&["primary", "localhost"]), primary_and(&["127.0.0.0/8", "::1/128"]));
+    assert_eq!(parsed(&["10.0.0.0/8", "primary"]), primary_and(&["10.0.0.0/8"]));
+    assert_eq!(parsed(&["localhost"]), within(&["127.0.0.0/8", "::1/128"]));
+    assert_eq!(parsed(&["all", "fd00::/64"]), within(&["0.0.0.0/0", "::/0", "fd00::/64"]));
+    for unknown in ["Primary", "public", ""] {
+        let config = KubeProxyConfiguration { node_port_addresses: vec![unknown.into()], ..defaults() };
+        assert!(config.resolve().is_err(), "{unknown:?}");
+    }
 }

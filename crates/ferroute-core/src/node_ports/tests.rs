@@ -90,6 +90,19 @@ fn family_without_primary_address_is_not_restricted() {
 }
 
 #[test]
+fn primary_address_and_networks_add_up() {
+    let both = NodePortAddresses::PrimaryAnd(ips(&["127.0.0.1"]).into_iter().map(IpNet::from).collect());
+    let host = [&HOST[..], &["127.0.0.1", "::1"]].concat();
+    let resolve = |node: &NodeView, family| both.resolve(family, node, &ips(&host));
+    let node_with = node(&["192.168.0.1", "fd00:168::1"]);
+    assert_eq!(resolve(&node_with, IpFamily::V4), only(&["127.0.0.1", "192.168.0.1"]));
+    assert_eq!(resolve(&node_with, IpFamily::V6), only(&["fd00:168::1"]));
+    assert!(both.may_include_ipv4_loopback() && both.has_ipv4_loopback_network());
+    let of_ipv6 = NodePortAddresses::PrimaryAnd(vec!["fd00::/8".parse().unwrap()]);
+    assert!(!of_ipv6.may_include_ipv4_loopback() && !of_ipv6.has_ipv4_loopback_network());
+}
+
+#[test]
 fn loopback_may_be_included_if_a_network_overlaps_with_it() {
     let possible = [
         NodePortAddresses::All,

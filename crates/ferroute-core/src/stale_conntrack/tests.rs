@@ -223,13 +223,25 @@ fn endpoints_of_another_service_with_the_same_node_port_are_valid() {
 }
 
 #[test]
-fn node_ports_are_on_local_addresses_only() {
+fn node_ports_are_on_local_addresses() {
     let filter = change(&vec![dns([endpoint(A)])], &vec![dns([endpoint(B)])]);
-    assert!(is_stale(&filter, "192.168.0.1:30053", A));
-    assert!(!is_stale(&filter, "192.168.0.2:30053", A));
-    let deleted = change(&vec![dns([endpoint(A)])], &vec![]);
-    assert!(is_stale(&deleted, "192.168.0.1:30053", A));
-    assert!(!is_stale(&deleted, "192.168.0.2:30053", A));
+    let other = "10.244.0.9:5353";
+    assert!(is_stale(&filter, "192.168.0.1:30053", other));
+    assert!(!is_stale(&filter, "192.168.0.2:30053", other));
+}
+
+/// An address may leave the host and return; flows to node ports at it go on meanwhile.
+#[test]
+fn node_ports_at_addresses_that_left_the_host_are_known_by_their_endpoints() {
+    const FORMER: &str = "192.168.9.9:30053";
+    let before = vec![dns([endpoint(A), endpoint(B)])];
+    for after in [vec![dns([endpoint(B)])], vec![]] {
+        let filter = change(&before, &after);
+        assert!(is_stale(&filter, FORMER, A), "{after:?}");
+        assert_eq!(is_stale(&filter, FORMER, B), after.is_empty(), "{after:?}");
+        assert!(!is_stale(&filter, FORMER, "203.0.113.9:5353"), "translated by another program: {after:?}");
+        assert!(!is_stale(&filter, FORMER, FORMER), "not translated: {after:?}");
+    }
 }
 
 #[test]
@@ -249,7 +261,7 @@ fn address_takes_precedence_over_node_port_with_the_same_number() {
 #[test]
 fn other_ports_and_addresses_are_ignored() {
     let filter = change(&vec![dns([endpoint(A)])], &vec![dns([endpoint(B)])]);
-    for destination in ["10.96.0.10:54", "10.96.0.11:53", "203.0.113.1:30053", "192.168.0.1:53"] {
+    for destination in ["10.96.0.10:54", "10.96.0.11:53", "203.0.113.1:30054", "192.168.0.1:53"] {
         assert!(!is_stale(&filter, destination, A), "{destination}");
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use ferroute_core::Protocol;
 use ferroute_host::{
     AddressWatch, Counter, Ensured, HeldPort, HostAddresses, KernelAddresses, KernelCounters, KernelGeneration,
-    PacketCounters, RuleGeneration, SysctlError, Sysctls, listeners, routes,
+    KernelRoutes, PacketCounters, RouteQuery, RouteReply, RuleGeneration, SysctlError, Sysctls, listeners,
 };
 use ferroute_testing::NetNs;
 
@@ -74,43 +74,70 @@ fn peer_address_of_a_point_to_point_link_is_not_listed() {
 }
 
 #[test]
-fn routes_of_both_families_are_listed_with_source_addresses() {
-    let (namespace, peer) = (NetNs::new(), NetNs::new());
-    namespace.link("one", &peer, "far");
-    let ip = |arguments: &str| namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>());
-    ip("address add 192.0.2.9/24 dev one");
+fn kernel_answers_for_routes_of_both_families() {
+    let namespace = NetNs::new();
+    let ip = |arguments: &str| drop(namespace.command("ip", &arguments.split(' ').collect::<Vec<_>>()));
+    ip("link add one type bridge");
+    ip("link set one up");
+    ip("address add 192.0.2.1/24 dev one");
     ip("address add 192.0.2.10/24 dev one");
-    ip("address add 2001:db8::5/64 dev one nodad");
-    ip("route add default via 192.0.2.1");
-    ip("route add 198.51.100.0/24 via 192.0.2.1 src 192.0.2.10 metric 7");
+    ip("address add 2001:db8::10/64 dev one nodad");
+    ip("link add pod type bridge");
+    ip("link set pod up");
+    ip("route add default via 192.0.2.7");
+    ip("route add 198.51.100.0/24 via 192.0.2.7 src 192.0.2.10");
     ip("route add unreachable 203.0.113.0/24");
-    ip("-6 route add default via 2001:db8::1");
-    let is_relevant = |address: IpAddr| match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_multicast(),
-    };
-    let mut listed: Vec<String> = namespace
-        .run(routes)
-        .unwrap()
-        .into_iter()
-        .filter(|route| is_relevant(route.destination))
-        .map(|route| {
-            assert_eq!(route.interface, "one");
-            let metric = if route.destination.is_ipv4() { route.metric } else { 0 };
-            format!("{}/{} from {} metric {metric}", route.destination, route.prefix_len, route.source)
-        })
-        .collect();
-    listed.sort();
+    ip("route add 10.0.0.5/32 dev pod");
+    ip("-6 route add default via 2001:db8::7");
+    let (interfaces, routes, answers) = namespace.run(|| {
+        let mut kernel = KernelRoutes::open().unwrap();
+        let interfaces = kernel.interfaces().unwrap();
+        let mut answer = |destination: &str| {
+            let query = RouteQuery {
+                destination: destination.parse().unwrap(),
+                source: None,
+                input: None,
+                output: None,
+                mark: 0,
+                transport: Some((Protocol::Tcp, 1, 2)),
+            };
+            match kernel.lookup(&query).unwrap() {
+                RouteReply::Refused(errno) => format!("error {errno}"),
+                RouteReply::Found(route) => {
+                    let interface = interfaces.iter().find(|interface| interface.index == route.interface).unwrap();
+                    let (gateway, source) = (route.gateway.map(|ip| ip.to_string()), route.source.unwrap());
+                    format!("{} {} from {source}", interface.name, gateway.as_deref().unwrap_or("direct"))
+                }
+            }
+        };
+        let answers =
+            ["8.8.8.8", "198.51.100.1", "203.0.113.1", "10.0.0.5", "2001:db8:1::1", "2001:db8::1"].map(&mut answer);
+        (interfaces, kernel.list().unwrap(), answers)
+    });
     assert_eq!(
-        listed,
+        answers,
         [
-            "0.0.0.0/0 from 192.0.2.9 metric 0",
-            "192.0.2.0/24 from 192.0.2.9 metric 0",
-            "198.51.100.0/24 from 192.0.2.10 metric 7",
-            "2001:db8::/64 from 2001:db8::5 metric 0",
-            "::/0 from 2001:db8::5 metric 0",
+            "one 192.0.2.7 from 192.0.2.1",
+            "one 192.0.2.7 from 192.0.2.10",
+            &format!("error {}", libc::EHOSTUNREACH),
+            "pod direct from 192.0.2.1",
+            "one 2001:db8::7 from 2001:db8::10",
+            "one direct from 2001:db8::10",
         ]
     );
+    let one = interfaces.iter().find(|interface| interface.name == "one").unwrap();
+    let v4: Vec<(String, bool)> = one
+        .addresses
+        .iter()
+        .filter(|address| address.address.is_ipv4())
+        .map(|address| (format!("{}/{}", address.address, address.prefix_len), address.is_secondary))
+        .collect();
+    assert_eq!(v4, [("192.0.2.1/24".to_owned(), false), ("192.0.2.10/24".to_owned(), true)]);
+    let is_local = |address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        routes.iter().any(|route| route.kind == libc::RTN_LOCAL && route.destination == address)
+    };
+    assert!(is_local("192.0.2.10") && is_local("2001:db8::10") && !is_local("10.0.0.5"));
 }
 
 #[test]

@@ -19,7 +19,8 @@ pub fn demo_host(node: NodeId, resolved: &Resolved) -> Host {
         source: *address,
     });
     let routes = own.iter().map(|address| default_route(*address)).chain(pods).collect();
-    Host { routes, route_localnet: route_localnet(resolved), addresses: [own, bridge, LOOPBACK.into()].concat() }
+    let addresses = [own, bridge, LOOPBACK.into()].concat();
+    Host { addresses, routes, route_localnet: route_localnet(resolved), router: None }
 }
 
 /// Returns the addresses and routes of a node, assuming that its pods are behind a bridge and everything else is behind one
@@ -41,7 +42,7 @@ pub(super) fn node_host(node: &NodeView, resolved: &Resolved) -> Host {
     });
     let routes = defaults.chain(pods).collect();
     let addresses = [&node.addresses[..], &LOOPBACK].concat();
-    Host { addresses, routes, route_localnet: route_localnet(resolved) }
+    Host { addresses, routes, route_localnet: route_localnet(resolved), router: None }
 }
 
 fn route_localnet(resolved: &Resolved) -> bool {

@@ -55,6 +55,7 @@ fn host() -> Host {
         addresses: ["127.0.0.1", "192.168.0.1", "10.244.0.1"].map(|ip| ip.parse::<IpAddr>().unwrap()).into(),
         routes: vec![route("0.0.0.0/0", "eth0", "192.168.0.1"), route("10.244.0.0/24", "cbr0", "10.244.0.1")],
         route_localnet: true,
+        ..Host::default()
     }
 }
 

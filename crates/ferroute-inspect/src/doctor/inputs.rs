@@ -67,8 +67,19 @@ pub struct ConntrackUsage {
     pub count: u64,
     /// The maximum number of entries.
     pub max: u64,
-    /// The packets dropped since boot because the table was full or an entry could not be inserted.
+    /// Events since boot.
+    pub events: ConntrackEvents,
+}
+
+/// Events of the conntrack table since boot, of all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConntrackEvents {
+    /// Packets dropped, mostly because the table was full, except those of `not_inserted`.
     pub dropped: u64,
+    /// Entries of flows without replies that were removed because the table was full.
+    pub evicted: u64,
+    /// Packets dropped because another packet with the same addresses and ports created its entry at the same time.
+    pub not_inserted: u64,
 }
 
 /// A listening socket.

@@ -1,12 +1,12 @@
 //! The node on which a packet is traced: its desired state, addresses and routes.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
-use ferroute_host::{HostAddresses, KernelAddresses, Sysctls};
-use ferroute_trace::{Host, Route};
-use ipnet::IpNet;
+use ferroute_core::IpFamily;
+use ferroute_host::Sysctls;
+use ferroute_trace::Host;
 
-use super::Request;
+use super::{Request, router::KernelRouter};
 use crate::desired::Desired;
 
 /// The node on which a packet is traced.
@@ -17,6 +17,8 @@ pub struct TraceNode {
     pub host: Host,
     /// Whether the node is this machine, and `host` was read from the kernel.
     pub here: bool,
+    /// Whether the kernel forwards packets of each IP family. A trace assumes that it does.
+    forwards: [bool; 2],
 }
 
 impl TraceNode {
@@ -40,19 +42,22 @@ impl TraceNode {
     pub fn new(desired: Arc<Desired>, kernel: bool) -> anyhow::Result<Self> {
         let here = kernel || desired.is_this_host;
         let host = if here { from_kernel()? } else { desired.host.clone() };
-        Ok(Self { desired, host, here })
+        let forwards =
+            FORWARDING.map(|name| !here || Sysctls::from_kernel().read(name).is_ok_and(|value| value != "0"));
+        Ok(Self { desired, host, here, forwards })
+    }
+
+    /// Returns the sysctl that disables forwarding of packets of a family.
+    pub(super) fn disabled_forwarding(&self, family: IpFamily) -> Option<&'static str> {
+        (!self.forwards[family.index()]).then(|| FORWARDING[family.index()])
     }
 }
 
 fn from_kernel() -> anyhow::Result<Host> {
-    let addresses: Vec<IpAddr> = KernelAddresses::open()?.list()?;
-    let mut routes = ferroute_host::routes()?;
-    // Of routes to the same network, the last one is used.
-    routes.sort_by_key(|route| std::cmp::Reverse(route.metric));
-    let routes = routes.into_iter().filter_map(|route| {
-        let to = IpNet::new(route.destination, route.prefix_len).ok()?;
-        Some(Route { to, interface: route.interface, source: route.source })
-    });
-    let route_localnet = Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet")?;
-    Ok(Host { addresses, routes: routes.collect(), route_localnet: route_localnet == "1" })
+    let router = KernelRouter::open()?;
+    let route_localnet = Sysctls::from_kernel().read("net/ipv4/conf/all/route_localnet")? == "1";
+    Ok(Host { addresses: router.addresses(), routes: Vec::new(), route_localnet, router: Some(Arc::new(router)) })
 }
+
+/// The sysctls for forwarding.
+const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];

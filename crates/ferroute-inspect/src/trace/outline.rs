@@ -58,6 +58,10 @@ pub fn write_outline_into(
         let service = Escaped(service);
         writeln!(out, "note: {} is the cluster IP of {service}, which only has the ports {ports}", destination.ip())?;
     }
+    if let (Some(sysctl), Origin::Interface(_)) = (node.disabled_forwarding(packet.family()), &packet.origin) {
+        let sysctl = sysctl.replace('/', ".");
+        writeln!(out, "note: {sysctl} is 0, so the kernel drops forwarded packets; the trace assumes that it is 1")?;
+    }
     out.write_char('\n')
 }
 

@@ -42,8 +42,8 @@ pub fn resolve(args: &Request, node: &TraceNode) -> anyhow::Result<(Packet, Arri
         let arrival = if args.local { Arrival::Requested } else { Arrival::OwnAddress };
         return Ok((Packet::local(protocol, source, to), arrival));
     }
-    match node.host.route(from) {
-        Some(route) => Ok((Packet::arriving(protocol, source, to, &route.interface), Arrival::ByRoute)),
+    match node.host.path_to(from) {
+        Some((interface, _)) => Ok((Packet::arriving(protocol, source, to, &interface), Arrival::ByRoute)),
         None => bail!("the node has no route to {from}: set the input interface with --in, or use --local"),
     }
 }
@@ -58,7 +58,7 @@ fn pair(senders: &[IpAddr], destinations: &[SocketAddr]) -> Option<(IpAddr, Sock
 
 /// Returns the source address of the node's own packets.
 fn own_source(node: &TraceNode, to: IpAddr) -> Option<IpAddr> {
-    if node.host.owns(to) { Some(to) } else { node.host.route(to).map(|route| route.source) }
+    if node.host.owns(to) { Some(to) } else { node.host.path_to(to)?.1 }
 }
 
 /// Returns the addresses of a source: an address, or the name of a node or pod.

@@ -1,6 +1,6 @@
 //! The iptables rules of the mode, in kube-proxy's order.
 
-use ferroute_core::Protocol;
+use ferroute_core::{ModeTraits, Protocol, Routes, SourceAddress, TrafficPolicy};
 use ferroute_iptables::{
     AddressType, ChainName, CtStates, MarkMatch, Match, ProtocolMatch, RejectWith, Rule, Sense, SetSide, TableName,
     Target, VirtualServerMatch,
@@ -11,12 +11,12 @@ use ferroute_iptables::{
 };
 use ipnet::IpNet;
 
-use super::{PlanContext, ServerKey, sets::SetKind};
+use super::{IpvsContext, ServerKey, sets::SetKind};
 
 /// Returns the chains and the jumps into them. `is_used` reports whether a set has entries; `denied` are the virtual servers
 /// that the node itself may not use.
 pub(super) fn chain_group(
-    context: &PlanContext,
+    context: &IpvsContext,
     is_used: impl Fn(SetKind) -> bool,
     denied: impl Iterator<Item = ServerKey>,
 ) -> ChainGroup {
@@ -27,7 +27,7 @@ pub(super) fn chain_group(
     group.add(Nat, POSTROUTING, rules.postrouting());
     group.add(Nat, NODE_PORT, rules.node_ports());
     group.add(Nat, LOAD_BALANCER, rules.load_balancers());
-    group.add(Nat, MARK_MASQ, vec![Rule::new().then(Target::or_mark(context.masquerade_mark))]);
+    group.add(Nat, MARK_MASQ, vec![Rule::new().then(Target::or_mark(context.settings.masquerade_mark))]);
     group.add(Filter, FORWARD, rules.forward());
     group.add(Filter, NODE_PORT, rules.health_checks());
     group.add(Filter, PROXY_FIREWALL, rules.firewall());
@@ -52,7 +52,7 @@ pub(super) fn chain_group(
 
 /// The rules of each chain.
 struct Rules<'a, F> {
-    context: &'a PlanContext,
+    context: &'a IpvsContext,
     is_used: F,
 }
 
@@ -60,7 +60,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
     /// nat `KUBE-SERVICES`: marks packets to be masqueraded, and exempts packets to virtual servers from other rules.
     fn services(&self) -> Vec<Rule> {
         use SetKind::{ClusterIp, ExternalIp, ExternalIpLocal, LoadBalancer};
-        let mut rules = vec![Rule::new().source(self.context.family.loopback()).then(Target::Return)];
+        let mut rules = vec![Rule::new().source(self.context.settings.family.loopback()).then(Target::Return)];
         rules.extend(self.commented(LoadBalancer, TO).map(|rule| rule.then(Target::Jump(LOAD_BALANCER))));
         rules.extend(self.masquerade_cluster_ips());
         let accept_external = |rule: Rule| {
@@ -81,21 +81,26 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         rules
     }
 
+    /// The rule that marks packets to cluster IPs by their client.
     fn masquerade_cluster_ips(&self) -> Option<Rule> {
-        let kind = SetKind::ClusterIp;
-        if self.context.masquerade_all {
-            return Some(self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ)));
-        }
-        let Some(local) = &self.context.local_traffic else {
+        use SourceAddress::{Kept, Node};
+        let settings = &self.context.settings;
+        // Sources do not depend on the policy.
+        let Routes { pod, node, outside } = Routes::internal(TrafficPolicy::Cluster, settings, &ModeTraits::IPVS);
+        let mark = |sides| Some(self.commented(SetKind::ClusterIp, sides)?.then(Target::Jump(MARK_MASQ)));
+        match (pod.source, node.source, outside.source) {
+            (_, Kept, _) => None,
             // A connection of the node to a virtual server has its address, which the dummy device has, as the source.
-            return Some(self.commented(kind, FROM_AND_TO)?.then(Target::Jump(MARK_MASQ)));
-        };
-        self.commented(kind, TO)?.then(Target::Jump(MARK_MASQ)).local_pods(Sense::Not(local))
+            (_, Node, Kept) => mark(FROM_AND_TO),
+            (Kept, Node, Node) => mark(TO)?.local_pods(Sense::Not(settings.local_traffic.as_ref()?)),
+            (Node, Node, Node) => mark(TO),
+        }
     }
 
     /// nat `KUBE-POSTROUTING`: masquerades marked packets, and those of a pod to itself.
     fn postrouting(&self) -> Vec<Rule> {
-        let PlanContext { masquerade_mark: mark, random_fully, .. } = *self.context;
+        let IpvsContext { settings, random_fully, .. } = self.context;
+        let (mark, random_fully) = (settings.masquerade_mark, *random_fully);
         let hairpin = self.commented(SetKind::LoopBack, TO_AND_FROM);
         let mut rules: Vec<Rule> =
             hairpin.map(|rule| rule.then(Target::Masquerade { random_fully: false })).into_iter().collect();
@@ -130,7 +135,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
 
     /// filter `KUBE-FORWARD`: accepts marked packets and those of known connections.
     fn forward(&self) -> Vec<Rule> {
-        let marked = Match::Mark(Sense::Is(MarkMatch::has(self.context.masquerade_mark)));
+        let marked = Match::Mark(Sense::Is(MarkMatch::has(self.context.settings.masquerade_mark)));
         let known = Match::Conntrack(Sense::Is(CtStates::RELATED.or(CtStates::ESTABLISHED)));
         vec![
             Rule::new().comment("kubernetes forwarding rules").and(marked).then(Target::Accept),
@@ -141,7 +146,7 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
     /// filter `KUBE-NODE-PORT`: accepts health checks.
     fn health_checks(&self) -> Vec<Rule> {
         let kind = SetKind::HealthCheckNodePort;
-        let rule = Rule::new().comment(kind.comment()).in_set(kind.name(self.context.family), TO_PORT);
+        let rule = Rule::new().comment(kind.comment()).in_set(kind.name(self.context.settings.family), TO_PORT);
         vec![rule.then(Target::Accept)]
     }
 
@@ -165,20 +170,20 @@ impl<F: Fn(SetKind) -> bool> Rules<'_, F> {
         let served = [LoadBalancer, ClusterIp, ExternalIp, ExternalIpLocal].map(|kind| self.in_set(kind, TO));
         let served = served.into_iter().chain([self.in_set(HealthCheckNodePort, TO_PORT)]);
         let mut rules: Vec<Rule> = served.map(|rule| rule.then(Target::Return)).collect();
-        let reject = RejectWith::port_unreachable(self.context.family);
+        let reject = RejectWith::port_unreachable(self.context.settings.family);
         let new = Rule::new().and(Match::Conntrack(Sense::Is(CtStates::NEW)));
-        rules.push(new.in_set(IpvsIps.name(self.context.family), TO_PORT).then(Target::Reject(reject)));
+        rules.push(new.in_set(IpvsIps.name(self.context.settings.family), TO_PORT).then(Target::Reject(reject)));
         rules
     }
 
     /// Returns a rule that matches members of the set; `None` if it is empty.
     fn commented(&self, kind: SetKind, sides: &[SetSide]) -> Option<Rule> {
-        let rule = || Rule::new().comment(kind.comment()).in_set(kind.name(self.context.family), sides);
+        let rule = || Rule::new().comment(kind.comment()).in_set(kind.name(self.context.settings.family), sides);
         (self.is_used)(kind).then(rule)
     }
 
     fn in_set(&self, kind: SetKind, sides: &[SetSide]) -> Rule {
-        Rule::new().in_set(kind.name(self.context.family), sides)
+        Rule::new().in_set(kind.name(self.context.settings.family), sides)
     }
 }
 

@@ -145,6 +145,7 @@ impl Server {
                 SetKind::NodePortTcp | SetKind::NodePortLocalTcp | SetKind::NodePortUdp | SetKind::NodePortLocalUdp => {
                     each(kind, Entry::Port(key.port));
                 }
+                SetKind::NodePortIps => each(kind, Entry::Address(key.address)),
                 _ => each(kind, Entry::Service(key)),
             }
         }

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::ServerKey;
 
-/// An ipset of kube-proxy 1.36
-/// (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>).
+/// An ipset of kube-proxy 1.36 (<https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/proxy/ipvs/ipset.go>), or
+/// [`SetKind::NodePortIps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKind {
     /// `KUBE-LOOP-BACK`: endpoints on this node with their own address as the source, to be masqueraded.
@@ -45,6 +45,9 @@ pub enum SetKind {
     HealthCheckNodePort,
     /// `KUBE-IPVS-IPS`: the addresses of the dummy device.
     IpvsIps,
+    /// `FERROUTE-NODE-PORT-IPS`: the addresses with virtual servers of node ports. No rule uses it: it shows whose virtual servers
+    /// those are after the address has left the host. kube-proxy never deletes them.
+    NodePortIps,
 }
 
 /// The type of an ipset.
@@ -79,7 +82,7 @@ pub enum Entry {
 
 impl SetKind {
     /// All sets.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -97,6 +100,7 @@ impl SetKind {
         Self::NodePortLocalSctp,
         Self::HealthCheckNodePort,
         Self::IpvsIps,
+        Self::NodePortIps,
     ];
 
     /// The sets of type `hash:ip,port` whose members have a virtual server each.
@@ -142,7 +146,7 @@ impl SetKind {
             | Self::NodePortUdp
             | Self::NodePortLocalUdp
             | Self::HealthCheckNodePort => SetType::Port,
-            Self::IpvsIps => SetType::Address,
+            Self::IpvsIps | Self::NodePortIps => SetType::Address,
             Self::ClusterIp
             | Self::ExternalIp
             | Self::ExternalIpLocal
@@ -183,6 +187,7 @@ impl SetKind {
             Self::NodePortLocalSctp => ["KUBE-NODE-PORT-LOCAL-SCTP-HASH", "KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"],
             Self::HealthCheckNodePort => ["KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-6-HEALTH-CHECK-NODE-PORT"],
             Self::IpvsIps => ["KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS"],
+            Self::NodePortIps => ["FERROUTE-NODE-PORT-IPS", "FERROUTE-6-NODE-PORT-IPS"],
         }
     }
 
@@ -221,6 +226,7 @@ impl SetKind {
             }
             Self::HealthCheckNodePort => "Kubernetes health check node port",
             Self::IpvsIps => "Addresses on the ipvs interface",
+            Self::NodePortIps => "Addresses with virtual servers of node ports",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt};
 use ferroute_core::{IpFamily, Protocol};
 
 use super::{
-    FLAG_PERSISTENT, FLAG_SOURCE_HASH, RealServer, ServerConfig, ServerKey, State,
+    FLAG_PERSISTENT, FLAG_SOURCE_HASH, IpvsPlan, RealServer, ServerConfig, ServerKey,
     sets::{SetKind, SetType},
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     sets::{HASH_SIZE, capacity},
 };
 
-impl fmt::Display for State {
+impl fmt::Display for IpvsPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = self.family();
         writeln!(f, "# {}-restore", if family == IpFamily::V4 { "iptables" } else { "ip6tables" })?;
@@ -23,7 +23,7 @@ impl fmt::Display for State {
     }
 }
 
-impl State {
+impl IpvsPlan {
     /// Writes everything but the rules.
     pub(super) fn write_objects(&self, out: &mut impl fmt::Write) -> fmt::Result {
         let family = self.family();

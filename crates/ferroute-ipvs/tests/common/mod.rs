@@ -1,39 +1,22 @@
 //! A host in memory.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex},
-};
+use std::net::IpAddr;
 
 use ferroute_core::{DataplaneError, HostState, IpFamily};
-use ferroute_host::{AddressError, HostAddresses};
 use ferroute_iptables::{
     exec::{GroupReport, RuleWriter},
     plan::ChainGroup,
 };
 use ferroute_ipvs::{IpvsDataplane, kernel::MemoryKernel, plan::IpvsSettings};
 
-/// Addresses of the host that tests can change.
-#[derive(Clone)]
-pub(crate) struct Host {
-    pub(crate) addresses: Arc<Mutex<Vec<IpAddr>>>,
+/// Returns the addresses of a host.
+pub(crate) fn host_addresses() -> Vec<IpAddr> {
+    ["127.0.0.1", "192.168.0.1", "10.0.0.1", "::1", "fd00::1", "fe80::1"].map(|it| it.parse().unwrap()).into()
 }
 
-impl Host {
-    pub(crate) fn new() -> Self {
-        let addresses = ["127.0.0.1", "192.168.0.1", "10.0.0.1", "::1", "fd00::1", "fe80::1"];
-        Self { addresses: Arc::new(Mutex::new(addresses.map(|address| address.parse().unwrap()).into())) }
-    }
-
-    pub(crate) fn state(&self) -> HostState {
-        HostState { addresses: self.addresses.lock().unwrap().clone(), random_fully: true, ..HostState::default() }
-    }
-}
-
-impl HostAddresses for Host {
-    fn list(&mut self) -> Result<Vec<IpAddr>, AddressError> {
-        Ok(self.addresses.lock().unwrap().clone())
-    }
+/// Returns a host with these addresses.
+pub(crate) fn host(addresses: &[IpAddr]) -> HostState {
+    HostState { addresses: addresses.to_vec(), random_fully: true, ..HostState::default() }
 }
 
 /// Rules in memory.
@@ -51,8 +34,11 @@ impl RuleWriter for Rules {
     }
 }
 
-pub(crate) fn dataplane(family: IpFamily, settings: &IpvsSettings, host: &Host) -> IpvsDataplane<MemoryKernel, Rules> {
+pub(crate) fn dataplane(
+    family: IpFamily,
+    settings: &IpvsSettings,
+    addresses: &[IpAddr],
+) -> IpvsDataplane<MemoryKernel, Rules> {
     let kernel = MemoryKernel::new(family, settings.scheduler());
-    let state = HostState { addresses: Vec::new(), ..host.state() };
-    IpvsDataplane::new(family, settings.clone(), kernel, Rules::default(), Box::new(host.clone()), state)
+    IpvsDataplane::new(family, settings.clone(), kernel, Rules::default(), host(addresses))
 }

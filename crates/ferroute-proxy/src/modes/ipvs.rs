@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ferroute_admin::metrics::{IPVS_METRICS, ModeMetric};
 use ferroute_config::{ModeName, Resolved};
 use ferroute_core::{Dataplane, HostState, IpFamily, ModeTraits, NodeView, ProxySettings, ServiceTable};
-use ferroute_host::{KernelAddresses, Sysctls};
+use ferroute_host::Sysctls;
 use ferroute_iptables::{
     exec::{ChainMode, GroupWriter},
     native::Modules,
@@ -17,7 +17,7 @@ use ferroute_iptables::{
 use ferroute_ipvs::{
     DUMMY_DEVICE, DUMMY_KIND, Devices, IpvsDataplane, Timeouts, VirtualServers,
     kernel::{MemoryKernel, NetlinkKernel},
-    plan::{IpvsSettings, PlanContext, State},
+    plan::{IpvsContext, IpvsPlan, IpvsSettings},
 };
 
 use self::{leftovers::VirtualServersAndSets, planned::Planned};
@@ -59,8 +59,7 @@ impl Mode for Ipvs {
             let host = HostState { random_fully: chosen.access.has_random_fully(), ..HostState::default() };
             let rules = GroupWriter::new(chosen.access, generations.clone());
             let kernel = NetlinkKernel::open(family, settings.scheduler())?;
-            let addresses = Box::new(KernelAddresses::open()?);
-            let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, addresses, host);
+            let dataplane = IpvsDataplane::new(family, settings.clone(), kernel, rules, host);
             dataplanes.push((family, Box::new(dataplane)));
         }
         Ok(OpenMode { dataplanes, leftovers: Vec::new(), relay_reader: None })
@@ -73,16 +72,15 @@ impl Mode for Ipvs {
         addresses: &[IpAddr],
     ) -> anyhow::Result<Box<dyn PlannedRules>> {
         let host = HostState { addresses: addresses.to_vec(), random_fully: true, ..HostState::default() };
-        let context = PlanContext::new(&settings(resolved), table, &host);
-        Ok(Box::new(Planned::new(State::new(table, context))))
+        let context = IpvsContext::new(&settings(resolved), table, &host);
+        Ok(Box::new(Planned::new(IpvsPlan::new(table, context))))
     }
 
     fn simulate(&self, family: IpFamily, resolved: &Resolved, addresses: Vec<IpAddr>) -> Box<dyn Simulation> {
         let settings = settings(resolved);
         let kernel = MemoryKernel::new(family, settings.scheduler());
-        let host = HostState { random_fully: true, ..HostState::default() };
-        let addresses = Box::new(addresses);
-        let dataplane = IpvsDataplane::new(family, settings, kernel, MemoryRules::default(), addresses, host);
+        let host = HostState { addresses, random_fully: true, ..HostState::default() };
+        let dataplane = IpvsDataplane::new(family, settings, kernel, MemoryRules::default(), host);
         Box::new(Simulated::new(dataplane, |dataplane: &mut IpvsDataplane<MemoryKernel, MemoryRules>| {
             let mut text = dataplane.kernel_mut().take_text();
             text.push_str(&dataplane.rules_mut().take_text());

@@ -24,7 +24,7 @@ use ferroute_iptables::{
 use ferroute_userspace::{
     Limits, ListenerStats, PlannedRelay, PortRange, Relay, ServicePortStats, StatsReader, UserspaceDataplane,
     WorkerClient, WorkerProgram, WorkerSettings,
-    plan::{PlanContext, State},
+    plan::{RelayContext, RelayPlan},
     run_worker, running_workers,
 };
 
@@ -79,7 +79,7 @@ impl Mode for Userspace {
         addresses: &[IpAddr],
     ) -> anyhow::Result<Box<dyn PlannedRules>> {
         let host = HostState { addresses: addresses.to_vec(), ..HostState::default() };
-        let mut state = State::new(PlanContext::new(&resolved.settings, table, &host));
+        let mut state = RelayPlan::new(RelayContext::new(&resolved.settings, table, &host));
         let changes = state.listener_changes(table, None);
         let ports = PlannedRelay::new(port_range(&resolved.userspace)).set(&changes.set)?;
         let ports: Vec<Option<u16>> = ports.into_iter().map(Result::ok).collect();

@@ -165,6 +165,7 @@ impl FamilySync {
         let start = Instant::now();
         let full = self.needs_resync;
         tracker.set_host_addresses(self.family, &self.settings, host_addresses);
+        self.dataplane.set_host_addresses(host_addresses);
         let changes = if full { tracker.update_for_resync(self.family) } else { tracker.update(self.family) };
         let table = tracker.table(self.family);
         self.no_local.update(table, (!full).then_some(&changes));

@@ -9,7 +9,7 @@ use ferroute_iptables::{
 };
 use ferroute_ipvs::IpvsObjects;
 
-use crate::PacketState;
+use crate::{AddressKind, PacketState};
 
 /// The result of matching a packet against a rule.
 #[derive(Debug, PartialEq)]
@@ -58,15 +58,15 @@ impl PacketState<'_> {
                 self.mismatch("destination", rule.destination.as_ref(), destination, |net| net.contains(destination))
             })
             .or_else(|| {
-                let interface = self.in_interface.unwrap_or(NO_INTERFACE);
+                let interface = self.in_interface.as_deref().unwrap_or(NO_INTERFACE);
                 self.mismatch("input interface", rule.in_interface.as_ref(), interface, |wanted| {
-                    self.in_interface.is_some_and(|name| wanted.matches(name))
+                    self.in_interface.as_deref().is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
-                let interface = self.out_interface.unwrap_or(NO_INTERFACE);
+                let interface = self.out_interface.as_deref().unwrap_or(NO_INTERFACE);
                 self.mismatch("output interface", rule.out_interface.as_ref(), interface, |wanted| {
-                    self.out_interface.is_some_and(|name| wanted.matches(name))
+                    self.out_interface.as_deref().is_some_and(|name| wanted.matches(name))
                 })
             })
             .or_else(|| {
@@ -158,16 +158,17 @@ impl PacketState<'_> {
         }
     }
 
-    /// Reports whether an address is of a type; `None` where that depends on more of the routing table than [`Host`] has.
-    /// Only LOCAL and its opposite matter to a service proxy.
-    ///
-    /// [`Host`]: crate::Host
+    /// Reports whether an address is of a type; `None` where that depends on more of the routing tables than is known.
     fn is_of_type(&self, address: IpAddr, wanted: AddressType) -> Option<bool> {
+        let kind = self.address_type(address);
         match wanted {
-            AddressType::Local => Some(self.is_local(address)),
-            AddressType::Multicast => Some(address.is_multicast()),
-            _ if self.is_local(address) || address.is_multicast() => Some(false),
-            _ => None,
+            AddressType::Local => Some(kind == Some(AddressKind::Local)),
+            AddressType::Multicast => Some(kind == Some(AddressKind::Multicast)),
+            AddressType::Broadcast => kind.map(|kind| kind == AddressKind::Broadcast),
+            AddressType::Unicast => kind.map(|kind| kind == AddressKind::Unicast),
+            AddressType::Anycast | AddressType::Blackhole | AddressType::Unreachable | AddressType::Prohibit => {
+                kind.map(|_| false)
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use ferroute_nftables::{
 };
 use ipnet::IpNet;
 
-use crate::PacketState;
+use crate::{PacketState, host::AddressKind};
 
 /// The result of matching a packet against a condition.
 #[derive(Debug, PartialEq)]
@@ -64,9 +64,9 @@ impl PacketState<'_> {
                 .match_if(net.contains(&destination) == *eq, || mismatch_text("destination", destination, net, !*eq)),
             Match::Iifname { name, eq } => {
                 // The kernel gives locally sent packets an empty input interface name.
-                let interface = self.in_interface.unwrap_or_default();
+                let interface = self.in_interface.as_deref().unwrap_or_default();
                 let matches = name.matches(interface);
-                let interface = self.in_interface.unwrap_or("none");
+                let interface = self.in_interface.as_deref().unwrap_or("none");
                 self.match_if(matches == *eq, || mismatch_text("input interface", interface, name, !*eq))
             }
             Match::FibSaddrLocal => {
@@ -200,28 +200,27 @@ impl PacketState<'_> {
             Field::MetaPriority => self.priority.into(),
             Field::PriorityBits(mask) => self.priority.masked(mask).into(),
             Field::MetaMark => Value::Integer(self.mark),
-            Field::Iifname => interface(self.in_interface),
-            Field::Oifname => interface(self.out_interface),
+            Field::Iifname => interface(self.in_interface.as_deref()),
+            Field::Oifname => interface(self.out_interface.as_deref()),
             Field::CtState if self.connection.intersects(CtStates::UNTRACKED) => Value::Integer(STATE_UNTRACKED),
             Field::CtState => Value::Integer(STATE_NEW),
             Field::CtStatus => return Err("the connection's status".to_owned()),
             Field::CtOriginalDaddr => return Err("the connection's original destination".to_owned()),
             Field::CtOriginalDport => return Err("the connection's original destination port".to_owned()),
-            Field::FibSaddrType => self.address_type(self.source.ip())?,
-            Field::FibDaddrType => self.address_type(self.destination.ip())?,
+            Field::FibSaddrType => self.fib_type(self.source.ip())?,
+            Field::FibDaddrType => self.fib_type(self.destination.ip())?,
             Field::NumgenRandom { first, .. } => Value::Integer(random.unwrap_or(first)),
         })
     }
 
-    /// Returns the `RTN_*` type of an address. The other types depend on more of the routing table than
-    /// [`Host`](crate::Host) has.
-    fn address_type(&self, address: IpAddr) -> Result<Value, String> {
-        if self.is_local(address) {
-            Ok(LOCAL)
-        } else if address.is_multicast() {
-            Ok(MULTICAST)
-        } else {
-            Err(format!("the type of {address}"))
+    /// Returns the `RTN_*` type of an address.
+    fn fib_type(&self, address: IpAddr) -> Result<Value, String> {
+        match self.address_type(address) {
+            Some(AddressKind::Unicast) => Ok(UNICAST),
+            Some(AddressKind::Local) => Ok(LOCAL),
+            Some(AddressKind::Broadcast) => Ok(BROADCAST),
+            Some(AddressKind::Multicast) => Ok(MULTICAST),
+            None => Err(format!("the type of {address}")),
         }
     }
 
@@ -291,8 +290,12 @@ fn field_name(field: Field) -> &'static str {
 
 /// The number of packets that a traced connection has had, with the traced one.
 const FIRST_PACKET: u64 = 1;
+/// `RTN_UNICAST`.
+const UNICAST: Value = Value::Integer(1);
 /// `RTN_LOCAL`.
 const LOCAL: Value = Value::Integer(2);
+/// `RTN_BROADCAST`.
+const BROADCAST: Value = Value::Integer(3);
 /// `RTN_MULTICAST`.
 const MULTICAST: Value = Value::Integer(5);
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.

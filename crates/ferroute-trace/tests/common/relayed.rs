@@ -5,14 +5,14 @@ use ferroute_iptables::RuleSet;
 use ferroute_trace::{Ruleset, Traceable};
 use ferroute_userspace::{
     PlannedRelay, PortRange, Relay,
-    plan::{self as userspace, State},
+    plan::{self as userspace, RelayPlan},
 };
 
 use super::world::World;
 
 /// Planned rules and listeners of userspace mode.
 pub struct Relayed {
-    listeners: State,
+    listeners: RelayPlan,
     rules: RuleSet,
 }
 
@@ -21,7 +21,7 @@ impl Relayed {
     pub fn new(cluster: &Cluster, world: &World, family: IpFamily) -> Self {
         let table = cluster.table(family);
         let host_state = HostState { addresses: world.addresses(), ..HostState::default() };
-        let mut listeners = State::new(userspace::PlanContext::new(&world.settings, &table, &host_state));
+        let mut listeners = RelayPlan::new(userspace::RelayContext::new(&world.settings, &table, &host_state));
         let changes = listeners.listener_changes(&table, None);
         let ports = PlannedRelay::new(PortRange::Any).set(&changes.set).unwrap();
         listeners.record(&table, &changes, &ports.into_iter().map(Result::ok).collect::<Vec<_>>());

@@ -192,6 +192,7 @@ impl Port<'_> {
             NodePortAddresses::All => Vec::new(),
             NodePortAddresses::Primary => primary,
             NodePortAddresses::Within(networks) => networks.clone(),
+            NodePortAddresses::PrimaryAnd(networks) => primary.into_iter().chain(networks.clone()).collect(),
         };
         // A list without entries of an IP family does not restrict it.
         let within: Vec<IpNet> = within.into_iter().filter(|net| IpFamily::of(net.addr()) == self.family).collect();

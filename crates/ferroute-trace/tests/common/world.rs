@@ -54,6 +54,7 @@ impl World {
             ],
             // The proxy sets this sysctl if node ports are served on localhost.
             route_localnet: self.settings.localhost_node_ports(IpFamily::V4),
+            ..Host::default()
         }
     }
 

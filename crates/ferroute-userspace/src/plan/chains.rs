@@ -15,7 +15,7 @@ use ferroute_iptables::{
     },
 };
 
-use super::PlanContext;
+use super::RelayContext;
 
 /// A place for the rules of service ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +70,7 @@ impl SlotRules {
     }
 
     /// Returns the chains and the jumps into them. `ports` are the ports of all listeners.
-    pub(super) fn into_group(self, context: &PlanContext, ports: &BTreeSet<(Protocol, u16)>) -> ChainGroup {
+    pub(super) fn into_group(self, context: &RelayContext, ports: &BTreeSet<(Protocol, u16)>) -> ChainGroup {
         let mut group = ChainGroup::default();
         for (slot, mut rules) in Slot::ALL.into_iter().zip(self.0) {
             if slot == Slot::HealthChecks {
@@ -107,7 +107,7 @@ impl SlotRules {
 }
 
 /// Returns rules that match packets to node ports.
-fn to_node_ports(context: &PlanContext) -> Vec<Rule> {
+fn to_node_ports(context: &RelayContext) -> Vec<Rule> {
     match &context.settings.node_ports {
         NodePortMatch::AnyLocal => {
             let to_host = Match::AddrType { source: None, destination: Some(Sense::Is(AddressType::Local)) };

@@ -4,14 +4,14 @@ use ferroute_core::{FamilySettings, HostState, IpFamily, ModeTraits, ProxySettin
 
 /// The inputs of the planner besides Services, endpoints and the ports of listeners. If it changes, rules of any Service may.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlanContext {
+pub struct RelayContext {
     /// The proxy's settings.
     pub settings: FamilySettings,
     /// The address of this host that connections to Services are sent to.
     pub listen_address: IpAddr,
 }
 
-impl PlanContext {
+impl RelayContext {
     /// Derives the context from the settings, the node of `table`, and the host.
     pub fn new(settings: &ProxySettings, table: &ServiceTable, host: &HostState) -> Self {
         let settings = FamilySettings::new(settings, table, &ModeTraits::USERSPACE, &host.addresses);

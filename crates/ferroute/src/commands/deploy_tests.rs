@@ -16,7 +16,7 @@ use ferroute_proxy::modes::REGISTRY;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
-    core::v1::ServiceAccount,
+    core::v1::{Pod, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use serde::de::DeserializeOwned;
@@ -83,7 +83,7 @@ fn yaml_files_are_valid() {
 
 #[test]
 fn manifests_have_the_fields_of_kubernetes() {
-    for path in files(&deploy("kubernetes")).into_iter().chain([deploy("kubeadm/patch.yaml")]) {
+    for path in ["kubernetes", "kubeadm", "canary"].into_iter().flat_map(|directory| files(&deploy(directory))) {
         if path.extension().is_none_or(|extension| extension != "yaml") {
             continue;
         }
@@ -92,11 +92,12 @@ fn manifests_have_the_fields_of_kubernetes() {
                 "ClusterRole" => unknown_fields::<ClusterRole>(document),
                 "ClusterRoleBinding" => unknown_fields::<ClusterRoleBinding>(document),
                 "DaemonSet" => unknown_fields::<DaemonSet>(document),
+                "Pod" => unknown_fields::<Pod>(document),
                 "ServiceAccount" => unknown_fields::<ServiceAccount>(document),
                 "ValidatingAdmissionPolicy" => unknown_fields::<ValidatingAdmissionPolicy>(document),
                 "ValidatingAdmissionPolicyBinding" => unknown_fields::<ValidatingAdmissionPolicyBinding>(document),
-                // Read by kustomize.
-                "Kustomization" => Vec::new(),
+                // Read by kustomize and by kubeadm.
+                "Kustomization" | "UpgradeConfiguration" => Vec::new(),
                 kind => panic!("{}: unexpected kind {kind}", path.display()),
             };
             assert_eq!(unknown, Vec::<String>::new(), "{}", path.display());
@@ -114,7 +115,7 @@ fn unknown_fields<T: DeserializeOwned>(document: Value) -> Vec<String> {
 
 #[test]
 fn files_of_kustomizations_exist() {
-    for directory in ["kubernetes", "kubeadm"] {
+    for directory in ["kubernetes", "kubeadm", "canary"] {
         let kustomization = documents(&deploy(&format!("{directory}/kustomization.yaml"))).remove(0);
         let patches = kustomization["patches"].as_array().into_iter().flatten().map(|patch| &patch["path"]);
         let maps = kustomization["configMapGenerator"].as_array().into_iter().flatten();
@@ -123,8 +124,9 @@ fn files_of_kustomizations_exist() {
         for file in resources.iter().chain(patches).chain(map_files) {
             let file = file.as_str().expect("a string");
             // The administrator exports this file from the cluster.
-            if file != "kube-proxy.yaml" {
-                assert!(deploy(directory).join(file).is_file(), "{directory}/{file}");
+            if (directory, file) != ("kubeadm", "kube-proxy.yaml") {
+                let path = deploy(directory).join(file);
+                assert!(path.is_file() || path.join("kustomization.yaml").is_file(), "{directory}/{file}");
             }
         }
     }
@@ -311,10 +313,88 @@ fn images_have_the_version_of_the_crate() {
     let version = env!("CARGO_PKG_VERSION");
     let kustomization = documents(&deploy("kubernetes/kustomization.yaml")).remove(0);
     assert_eq!(kustomization["images"][0]["newTag"], version);
-    let patch = documents(&deploy("kubeadm/patch.yaml")).remove(0);
     let image = format!("registry.example.org/ferroute:{version}");
-    assert_eq!(patch["spec"]["template"]["spec"]["containers"][0]["image"], image.as_str());
+    let patch = document(KUBEADM_PATCH, "DaemonSet");
+    let check = document("kubeadm/check.yaml", "Pod");
+    let containers = [&patch["spec"]["template"]["spec"], &check["spec"]].map(|pod| pod["containers"].as_array());
+    for container in containers.into_iter().flat_map(|containers| containers.expect("containers")) {
+        assert_eq!(container["image"], image.as_str(), "{container}");
+    }
     assert!(read(&deploy("Dockerfile")).contains(&image));
+}
+
+/// kubeadm 1.37 finds the patch of its DaemonSet by the file's name, and ignores other files.
+const KUBEADM_PATCH: &str = "kubeadm/patches/kubeproxydaemonset.yaml";
+
+#[test]
+fn kubeadm_patch_changes_only_the_image() {
+    let mut patch = document(KUBEADM_PATCH, "DaemonSet");
+    patch["spec"]["template"]["spec"]["containers"][0].as_object_mut().expect("a container").remove("image");
+    // A strategic merge finds the container by its name.
+    let expected = json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "spec": {"template": {"spec": {"containers": [{"name": "kube-proxy"}]}}},
+    });
+    assert_eq!(patch, expected);
+    // kubeadm reads each file of the directory.
+    assert_eq!(files(&deploy("kubeadm/patches")), [deploy(KUBEADM_PATCH)]);
+}
+
+/// The addon is upgraded with the last control plane node, whichever command upgrades that.
+#[test]
+fn kubeadm_skips_kube_proxy_in_both_commands() {
+    let configuration = document("kubeadm/upgrade.yaml", "UpgradeConfiguration");
+    let skip = json!({"skipPhases": ["addon/kube-proxy"]});
+    assert_eq!([&configuration["apply"], &configuration["node"]], [&skip, &skip]);
+    assert_eq!(configuration["apiVersion"], "kubeadm.k8s.io/v1beta4");
+}
+
+#[test]
+fn check_of_a_node_runs_valid_commands_without_changes() {
+    let pod = &document("kubeadm/check.yaml", "Pod")["spec"];
+    let mut names = Vec::new();
+    for container in pod["containers"].as_array().expect("containers") {
+        let args = strings(&container["args"]);
+        let command = Cli::try_parse_from([&["ferroute"], args.as_slice()].concat()).expect("a valid command line");
+        names.push(match command.command {
+            Command::Preflight(_) => "preflight",
+            Command::Diff(_) => "diff",
+            Command::Doctor(_) => "doctor",
+            command => panic!("not a check: {command:?}"),
+        });
+        assert_eq!(container["name"], args[0]);
+        // The mode of a configuration without one depends on the program's name, which is kube-proxy in the DaemonSet.
+        assert!(args.contains(&"--proxy-mode=iptables"), "{args:?}");
+        let mounts = container["volumeMounts"].as_array().expect("mounts");
+        let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
+        assert_eq!(writable, [&json!({"name": "xtables-lock", "mountPath": "/run/xtables.lock"})]);
+        let proxy = document("kubernetes/daemonset.yaml", "DaemonSet");
+        assert_eq!(container["securityContext"], proxy["spec"]["template"]["spec"]["containers"][0]["securityContext"]);
+    }
+    assert_eq!(names, ["preflight", "diff", "doctor"]);
+    // Without it, doctor would report rules of a proxy that does not run.
+    assert_eq!(pod["hostPID"], true);
+}
+
+/// A node has one of the proxies: Ferroute where the label is, kube-proxy where it is not.
+#[test]
+fn label_of_a_node_selects_its_proxy() {
+    let ferroute = document("canary/ferroute.yaml", "DaemonSet");
+    let kube_proxy = document("canary/kube-proxy.yaml", "DaemonSet");
+    let selector = ferroute["spec"]["template"]["spec"]["nodeSelector"].as_object().expect("labels");
+    let [(key, value)] = selector.iter().collect::<Vec<_>>()[..] else { panic!("expected one label: {selector:?}") };
+    let affinity = &kube_proxy["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let expression = json!({"key": key, "operator": "NotIn", "values": [value]});
+    assert_eq!(terms, &json!([{"matchExpressions": [expression]}]));
+    // Otherwise the new affinity would replace all pods of kube-proxy.
+    assert_eq!(kube_proxy["spec"]["updateStrategy"], json!({"type": "OnDelete", "rollingUpdate": null}));
+    let label = format!("kubectl label node node-1 {key}={}", value.as_str().expect("a string"));
+    for file in ["../docs/rollout.md", "canary/kustomization.yaml"] {
+        assert!(read(&deploy(file)).contains(&label), "{file}: {label}");
+    }
 }
 
 /// The workflow that makes releases runs elsewhere; its script is run here.

@@ -24,7 +24,7 @@ use crate::{
     world::Client,
 };
 
-/// A new connection or flow, and its result.
+/// A connection, or a datagram of a flow, and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) client: Client,
@@ -35,13 +35,25 @@ pub(crate) struct Record {
     pub(crate) start: Instant,
     pub(crate) end: Instant,
     pub(crate) outcome: Outcome,
+    /// Whether it is a later datagram of a flow, whose connection tracking entry may exist.
+    pub(crate) continues: bool,
+    /// Whether the first segment of the connection was sent again.
+    pub(crate) was_repeated: bool,
+}
+
+/// What a server replied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) endpoint: SocketAddr,
+    /// The client's address as the server sees it.
+    pub(crate) source: IpAddr,
 }
 
 /// The result of a new connection or flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// This endpoint replied.
-    Endpoint(SocketAddr),
+    /// An endpoint replied.
+    Endpoint(Reply),
     /// Rejected by a rule or by the host with this address.
     Refused,
     /// No rule translated the packet, so it left the node for `world`.
@@ -82,8 +94,10 @@ impl Clients {
         let pods = pods.map(|(pod, namespace)| (namespace, [true, false].map(|v4| Client::Pod(pod_address(*pod, v4)))));
         let outside = ["192.168.0.9", "fd00:168::9"].map(|ip| Client::Elsewhere(ip.parse().unwrap()));
         let clients = [(&network.outside, outside), (&network.node, [Client::Node, Client::Node])];
-        let threads = clients.into_iter().chain(pods).zip(seed..).map(|((namespace, families), seed)| {
-            let machine = Machine { families, shared: shared.clone(), flows: AtomicU32::new(0) };
+        let first_ports = (FIRST_PORT..).step_by(PORTS.into());
+        let machines = clients.into_iter().chain(pods).zip(first_ports).zip(seed..);
+        let threads = machines.map(|(((namespace, families), first_port), seed)| {
+            let machine = Machine { families, shared: shared.clone(), first_port, flows: AtomicU32::new(0) };
             machine.spawn(namespace, seed)
         });
         Self { threads: threads.collect(), shared }
@@ -115,6 +129,8 @@ struct Machine {
     /// The client with its IPv4 and its IPv6 address.
     families: [Client; 2],
     shared: Arc<Shared>,
+    /// The first of the source ports, which machines do not share: masqueraded connections would compete for one.
+    first_port: u16,
     /// The number of connections and flows so far, which determines their source ports: one with a port that was used recently
     /// could belong to the connection tracking entry of an earlier one, and follow the rules of that time.
     flows: AtomicU32,
@@ -135,6 +151,9 @@ impl Machine {
                 for _ in 0..HELD {
                     tasks.spawn_on(machine.clone().hold_repeatedly(seeds.fork()), runtime.handle());
                 }
+                for _ in 0..FLOWS {
+                    tasks.spawn_on(machine.clone().flow_repeatedly(seeds.fork()), runtime.handle());
+                }
                 runtime.block_on(async { while tasks.join_next().await.is_some_and(|end| end.is_ok()) {} });
             })
         })
@@ -152,29 +171,66 @@ impl Machine {
                 random.choice(&targets.all).copied()
             };
             let Some((protocol, target)) = target else { continue };
-            let port = self.next_port();
+            let flow = Flow { protocol, target, port: self.next_port() };
             let start = Instant::now();
-            let result = match protocol {
-                Protocol::Tcp => connect(target, Some(port)).await.map(|(endpoint, stream)| {
-                    reset(stream.get_ref());
-                    endpoint
-                }),
-                _ => request(target, port).await,
-            };
-            self.record(protocol, target, port, start, result);
+            match protocol {
+                Protocol::Tcp => {
+                    _ = self.connect(flow).await.map(|connection| reset(connection.stream.get_ref()));
+                }
+                _ => {
+                    let result = async { request(&bind(flow).await?, 0).await }.await;
+                    self.record(flow, start, result, false, false);
+                }
+            }
         }
     }
 
-    fn record(
-        &self,
-        protocol: Protocol,
-        target: SocketAddr,
-        port: u16,
-        start: Instant,
-        result: io::Result<SocketAddr>,
-    ) {
+    /// Opens a connection and records the result.
+    async fn connect(&self, flow: Flow) -> Option<Connection> {
+        let repeated_before = repetitions();
+        let start = Instant::now();
+        match connect(flow.target, Some(flow.port)).await {
+            Ok(connection) => {
+                // Connections of that time which are dropped add to the number, too, but only a repeated segment takes so long.
+                let was_repeated = start.elapsed() >= FIRST_REPETITION && repetitions() > repeated_before;
+                self.record(flow, start, Ok(connection.reply), false, was_repeated);
+                Some(connection)
+            }
+            Err(error) => {
+                self.record(flow, start, Err(error), false, false);
+                None
+            }
+        }
+    }
+
+    /// Keeps flows of datagrams in use for a while: their connection tracking entries stay unless the proxy removes them.
+    async fn flow_repeatedly(self: Arc<Self>, mut random: fastrand::Rng) {
+        while !self.is_stopped() {
+            sleep(Duration::from_millis(random.u64(PAUSE))).await;
+            let target = {
+                let targets = self.shared.targets.lock().unwrap();
+                let is_udp = |(protocol, _): &&(Protocol, SocketAddr)| *protocol == Protocol::Udp;
+                random.choice(targets.all.iter().filter(is_udp).copied().collect::<Vec<_>>())
+            };
+            let Some((protocol, target)) = target else { continue };
+            let flow = Flow { protocol, target, port: self.next_port() };
+            let Ok(socket) = bind(flow).await else { continue };
+            for number in 0..random.u32(10..80) {
+                if self.is_stopped() {
+                    break;
+                }
+                let start = Instant::now();
+                let result = request(&socket, number * DATAGRAMS).await;
+                self.record(flow, start, result, number > 0, false);
+                sleep(FLOW_PAUSE).await;
+            }
+        }
+    }
+
+    fn record(&self, flow: Flow, start: Instant, result: io::Result<Reply>, continues: bool, was_repeated: bool) {
+        let Flow { protocol, target, port } = flow;
         let outcome = match result {
-            Ok(endpoint) => Outcome::Endpoint(endpoint),
+            Ok(reply) => Outcome::Endpoint(reply),
             Err(error) => match error.kind() {
                 ErrorKind::ConnectionRefused => Outcome::Refused,
                 // ICMP "administratively prohibited" is EHOSTUNREACH in IPv4 and EACCES in IPv6.
@@ -187,20 +243,19 @@ impl Machine {
         };
         let client = self.families[usize::from(target.is_ipv6())].clone();
         let end = Instant::now();
-        let record = Record { client, protocol, target, port, start, end, outcome };
+        let record = Record { client, protocol, target, port, start, end, outcome, continues, was_repeated };
         self.shared.records.lock().unwrap().push(record);
     }
 
-    /// Keeps connections to steady addresses open, and uses them. Only a failure is recorded.
+    /// Keeps connections to steady addresses open, and uses them.
     async fn hold_repeatedly(self: Arc<Self>, mut random: fastrand::Rng) {
         while !self.is_stopped() {
             sleep(Duration::from_millis(random.u64(PAUSE))).await;
             let target = random.choice(&self.shared.targets.lock().unwrap().steady).copied();
             let Some(target) = target else { continue };
-            let port = self.next_port();
+            let flow = Flow { protocol: Protocol::Tcp, target, port: self.next_port() };
             let start = Instant::now();
-            // Failures to connect are recorded by the other tasks.
-            let Ok((_, mut stream)) = connect(target, Some(port)).await else { continue };
+            let Some(Connection { mut stream, .. }) = self.connect(flow).await else { continue };
             for _ in 0..random.u32(4..60) {
                 if self.is_stopped() {
                     break;
@@ -208,7 +263,7 @@ impl Machine {
                 sleep(HOLD_PAUSE).await;
                 if let Err(error) = echo(&mut stream).await {
                     let text = format!("after {:?}: {error}", start.elapsed());
-                    self.record(Protocol::Tcp, target, port, start, Err(io::Error::other(text)));
+                    self.record(flow, start, Err(io::Error::other(text)), false, false);
                     break;
                 }
             }
@@ -218,36 +273,67 @@ impl Machine {
 
     /// Returns a source port that has not been used for minutes.
     fn next_port(&self) -> u16 {
-        let flow = self.flows.fetch_add(1, Ordering::Relaxed) % u32::from(u16::MAX - FIRST_PORT);
-        FIRST_PORT + u16::try_from(flow).expect("the remainder is a port")
+        let flow = self.flows.fetch_add(1, Ordering::Relaxed) % u32::from(PORTS);
+        self.first_port + u16::try_from(flow).expect("the remainder is a port")
     }
 }
 
-/// Sends datagrams until one is replied to.
-async fn request(target: SocketAddr, port: u16) -> io::Result<SocketAddr> {
-    let socket = UdpSocket::bind((any_address(target), port)).await?;
-    socket.connect(target).await?;
+/// A connection or flow of a machine.
+#[derive(Clone, Copy)]
+struct Flow {
+    protocol: Protocol,
+    target: SocketAddr,
+    /// The source port.
+    port: u16,
+}
+
+async fn bind(flow: Flow) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((any_address(flow.target), flow.port)).await?;
+    socket.connect(flow.target).await?;
+    Ok(socket)
+}
+
+/// Sends datagrams, numbered from `first` on, until one is replied to.
+async fn request(socket: &UdpSocket, first: u32) -> io::Result<Reply> {
     let mut buffer = [0; 128];
-    for number in 0..DATAGRAMS {
+    for number in first..first + DATAGRAMS {
         match socket.send(number.to_string().as_bytes()).await {
             // The rules of the output hook drop the packet, or reject it, which a subsequent ICMP error shows.
             Err(error) if error.raw_os_error() == Some(EPERM) => {}
             sent => _ = sent?,
         }
-        let Ok(received) = timeout(DATAGRAM_TIMEOUT, socket.recv(&mut buffer)).await else { continue };
-        let reply = String::from_utf8_lossy(&buffer[..received?]);
-        let endpoint = reply.split(' ').next().and_then(|endpoint| endpoint.parse().ok());
-        return endpoint.ok_or_else(|| io::Error::other(format!("received {reply:?}")));
+        let deadline = tokio::time::Instant::now() + DATAGRAM_TIMEOUT;
+        while let Ok(received) = timeout_at(deadline, socket.recv(&mut buffer)).await {
+            let text = String::from_utf8_lossy(&buffer[..received?]).into_owned();
+            let parsed = text.rsplit_once(' ').and_then(|(reply, of)| Some((parse(reply)?, of.parse::<u32>().ok()?)));
+            let (reply, of) = parsed.ok_or_else(|| io::Error::other(format!("received {text:?}")))?;
+            // Replies to earlier requests may be late.
+            if of >= first {
+                return Ok(reply);
+            }
+        }
     }
     Err(ErrorKind::TimedOut.into())
+}
+
+fn parse(reply: &str) -> Option<Reply> {
+    let (endpoint, source) = reply.split_once(' ')?;
+    let source: IpAddr = source.parse().ok()?;
+    Some(Reply { endpoint: endpoint.parse().ok()?, source: source.to_canonical() })
 }
 
 fn any_address(target: SocketAddr) -> IpAddr {
     if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() }
 }
 
-/// Connects, from a source port or from any, and returns the endpoint that accepted the connection.
-pub(crate) async fn connect(target: SocketAddr, port: Option<u16>) -> io::Result<(SocketAddr, BufReader<TcpStream>)> {
+/// An established connection.
+pub(crate) struct Connection {
+    pub(crate) reply: Reply,
+    stream: BufReader<TcpStream>,
+}
+
+/// Connects, from a source port or from any.
+pub(crate) async fn connect(target: SocketAddr, port: Option<u16>) -> io::Result<Connection> {
     let deadline = tokio::time::Instant::now() + TCP_TIMEOUT;
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if let Some(port) = port {
@@ -258,8 +344,17 @@ pub(crate) async fn connect(target: SocketAddr, port: Option<u16>) -> io::Result
     let mut line = String::new();
     let read = timeout_at(deadline + TCP_TIMEOUT, stream.read_line(&mut line)).await;
     read.map_err(|_| io::Error::other("connected, and received nothing"))?.map_err(io::Error::other)?;
-    let endpoint = line.trim().parse().map_err(|_| io::Error::other(format!("received {line:?}")))?;
-    Ok((endpoint, stream))
+    let reply = parse(line.trim()).ok_or_else(|| io::Error::other(format!("received {line:?}")))?;
+    Ok(Connection { reply, stream })
+}
+
+/// Returns how many first segments of connections of this machine were sent again.
+fn repetitions() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").expect("proc is mounted");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: ")).map(str::split_whitespace);
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let value = names.zip(values).find_map(|(name, value)| (name == "TCPSynRetrans").then_some(value));
+    value.and_then(|value| value.parse().ok()).expect("the kernel counts them")
 }
 
 async fn echo(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
@@ -281,13 +376,20 @@ const CONCURRENCY: usize = 6;
 const PAUSE: std::ops::Range<u64> = 50..230;
 /// Open connections per machine.
 const HELD: usize = 3;
+/// Flows of datagrams per machine that are kept in use.
+const FLOWS: usize = 3;
+const FLOW_PAUSE: Duration = Duration::from_millis(150);
 const HOLD_PAUSE: Duration = Duration::from_millis(400);
 /// Long enough for three repetitions of the first packet. The kernel may ignore the ICMP error of a first packet,
 /// because it handles the error while it still sends the packet.
 const TCP_TIMEOUT: Duration = Duration::from_millis(3_600);
+/// The kernel repeats the first segment of a connection after a second (`TCP_TIMEOUT_INIT`).
+const FIRST_REPETITION: Duration = Duration::from_secs(1);
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const EPERM: i32 = 1;
 const DATAGRAMS: u32 = 3;
 const DATAGRAM_TIMEOUT: Duration = Duration::from_millis(700);
+/// The number of source ports of a machine.
+const PORTS: u16 = 8_192;
 /// Above the ports of the servers, node ports and the ports that the kernel chooses (`network`): no other socket has one of them.
 const FIRST_PORT: u16 = 32_768;

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ferroute_config::ModeName;
 use ferroute_core::{
     Protocol,
     testing::{Cluster, Edit},
@@ -36,7 +37,7 @@ pub(crate) struct Driver {
     pub(crate) oracle: Oracle,
     pub(crate) schedule: Schedule,
     pub(crate) setting: Setting,
-    pub(crate) mode: String,
+    pub(crate) mode: ModeName,
     pub(crate) cluster: Cluster,
     clients: Option<Clients>,
     _servers: Servers,
@@ -76,14 +77,14 @@ impl Driver {
         let servers = Servers::start(&network);
         let options = &schedule.options;
         files.write_programs(options.iptables == Iptables::Legacy);
-        files.configure(options, &options.mode);
+        files.configure(options, options.mode);
         let cluster = objects::initial(&schedule.initial, &schedule.steady);
         let mut source = if setting.api { Source::api(&network.node) } else { Source::manifests() };
         source.publish_all(&files, &cluster);
         let mut driver = Self {
-            oracle: Oracle::new(options.settings(), &cluster, Instant::now()),
+            oracle: Oracle::new(options.settings(), options.mode, &cluster, Instant::now()),
             clients: Some(Clients::start(&network, seed)),
-            mode: options.mode.clone(),
+            mode: options.mode,
             setting: setting.clone(),
             proxy: None,
             barrier: 0,
@@ -101,7 +102,6 @@ impl Driver {
             cluster,
             directory,
         };
-        driver.oracle.select_mode(&driver.mode);
         driver.start_proxy();
         driver.settle(RECOVERY)?;
         driver.update_targets();
@@ -144,6 +144,10 @@ impl Driver {
                     let edits = steady.edits(&self.cluster);
                     self.note(format!("{steady:?}"));
                     edits.iter().for_each(|edit| self.publish(edit));
+                }
+                Change::Claim(claimant, claim) => {
+                    self.note(format!("{claimant:?} {claim:?}"));
+                    claimant.edits(*claim).iter().for_each(|edit| self.publish(edit));
                 }
                 Change::ExtraAddresses(present) => self.set_extra_addresses(*present),
             }
@@ -251,7 +255,7 @@ impl Driver {
     fn probe(&self, target: std::net::SocketAddr) -> Option<std::net::SocketAddr> {
         self.network.outside.run(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(connect(target, None)).ok().map(|(endpoint, _)| endpoint)
+            runtime.block_on(connect(target, None)).ok().map(|connection| connection.reply.endpoint)
         })
     }
 

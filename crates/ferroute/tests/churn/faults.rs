@@ -84,22 +84,23 @@ impl Driver {
                 executed?;
             }
             Fault::SwitchMode(mode) => {
-                let old = std::mem::replace(&mut self.mode, mode.clone());
-                self.oracle.select_mode(mode);
-                self.files.configure(&self.schedule.options, mode);
+                let old = std::mem::replace(&mut self.mode, *mode);
+                self.oracle.select_mode(*mode);
+                self.files.configure(&self.schedule.options, *mode);
                 self.execute(during)?;
                 let metrics = "127.0.0.1:10249".parse().expect("an address");
                 let is_active = |driver: &Self| {
-                    get(&driver.network.node, metrics, "/proxyMode").is_ok_and(|(_, name)| name.trim() == driver.mode)
+                    get(&driver.network.node, metrics, "/proxyMode")
+                        .is_ok_and(|(_, name)| name.trim() == driver.mode.as_str())
                 };
                 self.wait("the other mode", is_active)?;
                 // Until then, they apply as well.
                 self.wait("the rules of the old mode are removed", |driver| {
-                    !kernel::has_rules(&driver.network.node, &old)
+                    !kernel::has_rules(&driver.network.node, old.as_str())
                 })?;
             }
             Fault::Interfere(how) => {
-                kernel::interfere(&self.network.node, &self.mode, *how);
+                kernel::interfere(&self.network.node, self.mode.as_str(), *how);
                 self.execute(during)?;
             }
             Fault::OwnTable => {

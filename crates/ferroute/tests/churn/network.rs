@@ -13,6 +13,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ferroute_testing::NetNs;
+use ipnet::IpNet;
 
 /// The machines of the cluster.
 pub(crate) struct Network {
@@ -158,10 +159,30 @@ pub(crate) fn node_addresses() -> Vec<IpAddr> {
     all.map(|address| address.parse().expect("an IP address")).collect()
 }
 
+/// Returns the node's address on its way to another machine.
+pub(crate) fn node_address_towards(to: IpAddr) -> IpAddr {
+    let is_to = |network: &str| network.parse::<IpNet>().expect("a network").contains(&to);
+    let (_, address) = NETWORKS.iter().find(|(network, _)| is_to(network)).expect("there is a default route");
+    address.parse().expect("an IP address")
+}
+
 /// Pods of the node that have a namespace of their own.
 const LOCAL_PODS: [usize; 3] = [3, 6, 9];
 /// Pods of other nodes.
 const REMOTE_PODS: [usize; 8] = [1, 2, 4, 5, 7, 8, 10, 11];
+/// The node's networks, the last one for everything else, and its address in each.
+const NETWORKS: [(&str, &str); 10] = [
+    ("192.168.0.0/24", "192.168.0.1"),
+    ("10.244.0.0/24", "10.244.0.1"),
+    ("10.244.0.0/16", "192.168.8.1"),
+    ("192.168.8.0/24", "192.168.8.1"),
+    ("0.0.0.0/0", "192.168.7.1"),
+    ("fd00:168::/64", "fd00:168::1"),
+    ("fd00:244::/64", "fd00:244::1"),
+    ("fd00:244::/32", "fd00:8::1"),
+    ("fd00:8::/64", "fd00:8::1"),
+    ("::/0", "fd00:7::1"),
+];
 /// The number of pods.
 pub(crate) const PODS: usize = 12;
 /// The ports of all pods in generated clusters.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use ferroute_api::{EndpointSlice, Node, Service};
 use ferroute_core::{
     NamespacedName,
-    testing::{Cluster, Edit, ServiceBuilder, arbitrary, pod, service, slice},
+    testing::{Cluster, Edit, ServiceBuilder, arbitrary, namespaced_name, pod, service, slice},
 };
 
 use crate::network::pod_address;
@@ -13,7 +13,11 @@ use crate::network::pod_address;
 /// Returns the objects at the start: those of a generated cluster, the steady Service and the barrier.
 pub(crate) fn initial(generated: &Cluster, steady: &Steady) -> Cluster {
     let mut cluster = Cluster { services: Vec::new(), slices: Vec::new(), ..Cluster::new(arbitrary::NODE) };
-    let fixed = steady.edits(&cluster).into_iter().chain(barrier(0));
+    let fixed = steady
+        .edits(&cluster)
+        .into_iter()
+        .chain(barrier(0))
+        .chain(Claimant::ALL.map(Claimant::slices).into_iter().flatten());
     for edit in fixed.chain(generated.edits().collect::<Vec<_>>()) {
         apply(&mut cluster, &edit);
     }
@@ -113,6 +117,66 @@ impl Steady {
     }
 }
 
+/// One of the Services that claim the same addresses, each with endpoints of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claimant {
+    A,
+    B,
+    C,
+}
+
+/// The claim of a Service on the contested addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// The day of January on which the Service was created.
+    pub(crate) created: u8,
+    /// As a load balancer IP, or as an external IP.
+    pub(crate) load_balancer: bool,
+}
+
+impl Claimant {
+    pub(crate) const ALL: [Self; 3] = [Self::A, Self::B, Self::C];
+
+    fn name(self) -> &'static str {
+        ["claimant-a", "claimant-b", "claimant-c"][self as usize]
+    }
+
+    /// Returns the edits after which the Service has this claim, or does not exist.
+    pub(crate) fn edits(self, claim: Option<Claim>) -> Vec<Edit> {
+        let name = format!("{NAMESPACE}/{}", self.name());
+        let Some(Claim { created, load_balancer }) = claim else {
+            return vec![Edit::RemoveService(namespaced_name(&name))];
+        };
+        let built = service(&name);
+        let built = built.cluster_ip(&format!("10.96.1.1{}", self as usize));
+        let built = built.cluster_ip(&format!("fd00:96::1:1{}", self as usize)).port("tcp", 80).udp("udp", 53);
+        let built = CONTESTED_IPS.into_iter().fold(built, |built, ip| match load_balancer {
+            true => built.load_balancer(ip),
+            false => built.external_ip(ip),
+        });
+        let created = format!("2026-01-{created:02}T00:00:00Z");
+        let mut service = built.build();
+        service.metadata.creation_timestamp = Some(created);
+        vec![Edit::SetService(Box::new(service))]
+    }
+
+    /// Returns the slices, which never change.
+    fn slices(self) -> Vec<Edit> {
+        let pods = [[1, 3], [2, 6], [4, 9]][self as usize];
+        let families = [(true, "v4"), (false, "v6")].into_iter();
+        let slices = families.map(|(v4, family)| {
+            let built = slice(&format!("{NAMESPACE}/{}-{family}", self.name()), self.name());
+            let built = built.port("tcp", 8080).udp("udp", 9000);
+            let pods = pods.into_iter().map(|number| {
+                let endpoint = pod(&pod_address(number, v4).to_string());
+                if number % 3 == 0 { endpoint.on(arbitrary::NODE) } else { endpoint }
+            });
+            Edit::SetSlice(pods.fold(built, |built, pod| built.pod(pod)).build())
+        });
+        slices.collect()
+    }
+}
+
 /// Returns the edits of the barrier: a Service whose port and endpoints depend on `number`, so that a connection to it
 /// shows that the proxy has applied its Service and its slices, and with them all that were published earlier.
 pub(crate) fn barrier(number: usize) -> Vec<Edit> {
@@ -180,3 +244,5 @@ const NAMESPACE: &str = "fixed";
 const STEADY: &str = "steady";
 const STEADY_IPS: [&str; 2] = ["10.96.1.1", "fd00:96::1:1"];
 const BARRIER_IPS: [&str; 2] = ["10.96.1.2", "fd00:96::1:2"];
+/// Addresses that several Services claim.
+const CONTESTED_IPS: [&str; 2] = ["198.51.100.210", "2001:db8:1b::210"];

@@ -15,20 +15,21 @@
 //! such version permits.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use ferroute_api::{EndpointSlice, Node, NodeSpec, Service};
+use ferroute_config::ModeName;
 use ferroute_core::{Protocol, ProxySettings, testing::Cluster};
 
 use crate::{
-    clients::{Outcome, Record},
+    clients::{Outcome, Record, Reply},
     history::History,
     network::node_addresses,
-    results::{Allowed, Case, Class, Shared, addresses, allowed},
+    results::{Addresses, Allowed, Case, Class, Shared, allowed, rank, source_of},
     world::Client,
 };
 
@@ -43,17 +44,18 @@ pub(crate) struct Oracle {
     slices: History<Vec<Arc<EndpointSlice>>>,
     node: History<Node>,
     host: History<Vec<IpAddr>>,
+    mode: History<ModeName>,
     /// Start and end of periods in which nothing is retired.
     faults: Vec<(Instant, Option<Instant>)>,
     /// Start and end of periods in which connections may fail.
     interferences: Vec<(Instant, Option<Instant>)>,
     /// Combinations of versions that connections have followed.
     recent: Vec<Combination>,
-    /// The modes in the order of their selection.
-    modes: Vec<(Instant, String)>,
     /// The results that have been derived so far.
     derived: HashMap<Case, Arc<Allowed>>,
-    addresses: HashMap<Setup, HashSet<(Protocol, SocketAddr)>>,
+    addresses: HashMap<Setup, Arc<Addresses>>,
+    /// The endpoints that clients of Services with affinity have used since the last fault.
+    sessions: HashMap<Session, Vec<Use>>,
 }
 
 /// Versions that may be active at the same time.
@@ -63,6 +65,27 @@ struct Combination {
     slices: Shared<Vec<Arc<EndpointSlice>>>,
     node: Shared<Node>,
     host: Shared<Vec<IpAddr>>,
+    mode: ModeName,
+}
+
+/// The connections of a client to a service port with affinity, while neither the Service nor its slices change.
+#[derive(PartialEq, Eq, Hash)]
+struct Session {
+    source: IpAddr,
+    protocol: Protocol,
+    /// The name of the port.
+    port: String,
+    service: Shared<Service>,
+    slices: Vec<Shared<EndpointSlice>>,
+}
+
+/// One of these connections.
+struct Use {
+    start: Instant,
+    end: Instant,
+    endpoint: SocketAddr,
+    /// The endpoints that the rules chose from: policies have lists of their own.
+    candidates: BTreeSet<SocketAddr>,
 }
 
 /// Everything that determines the addresses of a Service.
@@ -74,32 +97,31 @@ struct Setup {
 }
 
 impl Oracle {
-    pub(crate) fn new(settings: ProxySettings, cluster: &Cluster, now: Instant) -> Self {
+    pub(crate) fn new(settings: ProxySettings, mode: ModeName, cluster: &Cluster, now: Instant) -> Self {
         Self {
             settings,
             services: History::new(share(&[], &cluster.services), now),
             slices: History::new(share(&[], &cluster.slices), now),
             node: History::new(cluster.node.clone(), now),
             host: History::new(node_addresses(), now),
+            mode: History::new(mode, now),
             faults: Vec::new(),
             interferences: Vec::new(),
             recent: Vec::new(),
-            modes: Vec::new(),
             derived: HashMap::new(),
             addresses: HashMap::new(),
+            sessions: HashMap::new(),
         }
     }
 
-    /// Records the selection of a mode.
-    pub(crate) fn select_mode(&mut self, mode: &str) {
-        self.modes.push((Instant::now(), mode.to_owned()));
+    /// Records the selection of a mode. The rules of the old one stay until those of the new one have been written.
+    pub(crate) fn select_mode(&mut self, mode: ModeName) {
+        self.mode.publish(mode, Instant::now());
     }
 
     /// Reports whether iptables mode may have been active between two points in time.
     fn uses_iptables(&self, start: Instant, end: Instant) -> bool {
-        let next = self.modes.iter().skip(1).map(|(selected, _)| *selected + PROMISED_DELAY).chain([end]);
-        let mut periods = self.modes.iter().zip(next);
-        periods.any(|((selected, mode), until)| mode == "iptables" && *selected <= end && until >= start)
+        self.mode.between(start, end).any(|mode| mode.as_str() == "iptables")
     }
 
     /// Adds a version of all Services.
@@ -141,6 +163,7 @@ impl Oracle {
         for (_, end) in self.faults.iter_mut().chain(&mut self.interferences) {
             end.get_or_insert(now);
         }
+        self.sessions.clear();
     }
 
     /// Retires Services and slices that were superseded until `superseded`.
@@ -164,11 +187,13 @@ impl Oracle {
             self.slices.retire(superseded, now);
             self.node.retire(superseded, now);
             self.host.retire(superseded, now);
+            self.mode.retire(superseded, now);
         }
         self.services.prune(now);
         self.slices.prune(now);
         self.node.prune(now);
         self.host.prune(now);
+        self.mode.prune(now);
     }
 
     /// Checks the result of a connection.
@@ -187,40 +212,98 @@ impl Oracle {
         if matches!(record.outcome, Outcome::Broken(_)) {
             return Err(format!("established connections must not break: {record:?}"));
         }
+        let fault = self.faults.iter().any(overlaps);
+        if !fault && let Outcome::Endpoint(reply) = &record.outcome {
+            self.check_session(record, reply)?;
+        }
+        if !interference && record.was_repeated && self.expected(record).iter().all(|all| all.always_delivers()) {
+            return Err(format!("a packet was lost: {record:?}"));
+        }
         if self.any_allows(record) {
             return Ok(());
         }
-        let expected = self.expected(record);
+        let since = if record.continues { before(record.start, STALE) } else { record.start };
+        let expected = self.expected_between(record, since);
         // The first packet was not translated, because the Service did not exist yet. Then its repetitions are not translated
-        // either, and rules of the Service that drop other packets drop them, too.
-        let is_older = expected.iter().any(|expected| expected.results.contains(&Class::Unreachable))
-            && expected.iter().any(|expected| expected.drops);
+        // either, and rules of the Service that drop or reject other packets do so with them, too.
+        let is_older = expected.iter().any(|expected| expected.results.contains(&Class::Unreachable));
+        let is_dropped_later = is_older && expected.iter().any(|expected| expected.drops);
+        let is_rejected_later = is_older && expected.iter().any(|expected| expected.rejects);
         // Each iptables table is replaced by itself: a packet may find that of one version, which does not reject any more,
         // and that of another, which does not translate yet.
         let translates =
-            |expected: &Arc<Allowed>| expected.results.iter().any(|class| matches!(class, Class::Endpoint(_)));
-        let is_own = self.host.between(record.start, record.end).any(|host| host.contains(&record.target.ip()));
-        let is_mixed = self.uses_iptables(record.start, record.end)
+            |expected: &Arc<Allowed>| expected.results.iter().any(|class| matches!(class, Class::Endpoint(..)));
+        let is_own = self.host.between(since, record.end).any(|host| host.contains(&record.target.ip()));
+        let is_mixed = self.uses_iptables(since, record.end)
             && expected.iter().any(translates)
             && !expected.iter().all(translates);
-        let passes = is_mixed && Allowed::untouched(is_own, record.target).allows(&record.outcome);
+        let passes = is_mixed
+            && match &record.outcome {
+                Outcome::Refused => is_own,
+                Outcome::Unreachable => !is_own,
+                _ => false,
+            };
         // Instead of rejecting it, the other version may drop what has not been translated.
         let drops = is_mixed && expected.iter().any(|expected| expected.drops);
         // The node's connections to an address of its own come from it, and are lost with it.
         let is_lost = record.client == Client::Node
             && is_own
-            && !self.host.between(record.start, record.end).all(|host| host.contains(&record.target.ip()));
+            && !self.host.between(since, record.end).all(|host| host.contains(&record.target.ip()));
         // The node did not have the address yet when the first packet was not translated.
-        let has_become_own = is_own && expected.iter().any(|expected| expected.results.contains(&Class::Unreachable));
-        // Another program may have removed the rule that restricts sources or endpoints.
-        let is_endpoint = |endpoint: &SocketAddr| expected.iter().any(|expected| expected.reachable.contains(endpoint));
+        let has_become_own = is_own && is_older;
+        // Another program may have removed the rule that restricts sources or endpoints. An entry of a flow stays as long as its
+        // endpoint belongs to the service port.
+        let is_endpoint = |reply: &Reply| expected.iter().any(|expected| expected.reachable.contains(&reply.endpoint));
+        let is_known = record.continues && expected.iter().any(|expected| expected.allows(&record.outcome));
         match &record.outcome {
-            _ if passes => Ok(()),
-            Outcome::Timeout if is_older || drops || is_lost => Ok(()),
-            Outcome::Refused if has_become_own => Ok(()),
-            Outcome::Endpoint(endpoint) if interference && is_endpoint(endpoint) => Ok(()),
+            _ if passes || is_known => Ok(()),
+            Outcome::Timeout if is_dropped_later || drops || is_lost => Ok(()),
+            Outcome::Refused if has_become_own || is_rejected_later => Ok(()),
+            Outcome::Endpoint(reply) if (interference || record.continues) && is_endpoint(reply) => Ok(()),
             _ => Err(format!("{record:?}\n  allowed: {expected:?}")),
         }
+    }
+
+    /// Checks that a client of a Service with affinity reaches an endpoint that it has used before.
+    ///
+    /// A list of endpoints is compared only with itself: that another list has the client's endpoint, too, need not be known.
+    /// An endpoint of another list is accepted.
+    fn check_session(&mut self, record: &Record, reply: &Reply) -> Result<(), String> {
+        let (start, end) = (record.start, record.end);
+        let Some(versions) = self.only_combination(start, end) else { return Ok(()) };
+        let Some(service) = self.owner(&versions, record) else { return Ok(()) };
+        let Some(timeout) = affinity_timeout(&service.0) else { return Ok(()) };
+        let frontend = self.addresses(&service.0, &versions).frontends[&(record.protocol, record.target)];
+        let allowed = self.derive(versions.case(service.clone(), record));
+        let candidates = allowed.endpoints();
+        let source = source_of(&record.client, record.target, frontend, &versions.host.0, versions.mode);
+        let slices = slices_of(&service.0, &versions.slices.0);
+        let session = Session { source, protocol: record.protocol, port: allowed.port.clone(), service, slices };
+        let uses = self.sessions.entry(session).or_default();
+        let may_expect =
+            |used: &&Use| used.end < start && used.start + timeout.mul_f64(0.8) > end && used.candidates == candidates;
+        let is_known = uses.iter().any(|used| used.endpoint == reply.endpoint);
+        let expected: BTreeSet<SocketAddr> = uses.iter().filter(may_expect).map(|used| used.endpoint).collect();
+        uses.push(Use { start, end, endpoint: reply.endpoint, candidates });
+        if is_known || expected.is_empty() {
+            return Ok(());
+        }
+        Err(format!("the client has used other endpoints of a Service with affinity: {expected:?}, now {record:?}"))
+    }
+
+    /// Returns the versions between two points in time, unless there are several of any part.
+    fn only_combination(&self, start: Instant, end: Instant) -> Option<Combination> {
+        fn only<'a, T: 'a>(mut versions: impl Iterator<Item = &'a Arc<T>>) -> Option<Shared<T>> {
+            let version = versions.next()?.clone();
+            versions.next().is_none().then_some(Shared(version))
+        }
+        Some(Combination {
+            services: only(self.services.between(start, end))?,
+            slices: only(self.slices.between(start, end))?,
+            node: only(self.node.between(start, end))?,
+            host: only(self.host.between(start, end))?,
+            mode: *only(self.mode.between(start, end))?.0,
+        })
     }
 
     /// Reports whether any combination of versions allows the result of a connection. The combinations that others
@@ -231,11 +314,13 @@ impl Oracle {
         let nodes: Vec<_> = self.node.between(start, end).cloned().map(Shared).collect();
         let services: Vec<_> = self.services.between(start, end).cloned().map(Shared).collect();
         let slices: Vec<_> = self.slices.between(start, end).cloned().map(Shared).collect();
+        let modes: Vec<_> = self.mode.between(start, end).map(|mode| **mode).collect();
         let is_active = |combination: &Combination| {
             services.contains(&combination.services)
                 && slices.contains(&combination.slices)
                 && nodes.contains(&combination.node)
                 && hosts.contains(&combination.host)
+                && modes.contains(&combination.mode)
         };
         for index in 0..self.recent.len() {
             let combination = self.recent[index].clone();
@@ -245,18 +330,20 @@ impl Oracle {
                 return true;
             }
         }
-        for (services, host) in
-            services.iter().rev().flat_map(|services| hosts.iter().rev().map(move |host| (services, host)))
-        {
-            for (slices, node) in
-                slices.iter().rev().flat_map(|slices| nodes.iter().rev().map(move |node| (slices, node)))
+        for mode in modes.into_iter().rev() {
+            for (services, host) in
+                services.iter().rev().flat_map(|services| hosts.iter().rev().map(move |host| (services, host)))
             {
-                let (services, slices) = (services.clone(), slices.clone());
-                let combination = Combination { services, slices, node: node.clone(), host: host.clone() };
-                if self.allows(&combination, record) {
-                    self.recent.insert(0, combination);
-                    self.recent.truncate(MAX_RECENT);
-                    return true;
+                for (slices, node) in
+                    slices.iter().rev().flat_map(|slices| nodes.iter().rev().map(move |node| (slices, node)))
+                {
+                    let (services, slices) = (services.clone(), slices.clone());
+                    let combination = Combination { services, slices, node: node.clone(), host: host.clone(), mode };
+                    if self.allows(&combination, record) {
+                        self.recent.insert(0, combination);
+                        self.recent.truncate(MAX_RECENT);
+                        return true;
+                    }
                 }
             }
         }
@@ -265,45 +352,45 @@ impl Oracle {
 
     /// Reports whether these versions allow the result of a connection.
     fn allows(&mut self, versions: &Combination, record: &Record) -> bool {
-        let Combination { services, slices, node, host } = versions.clone();
-        let Record { protocol, target, .. } = *record;
-        let Some(service) = self.owner(&services.0, &node.0, &host.0, record) else {
-            return Allowed::untouched(host.0.contains(&target.ip()), target).allows(&record.outcome);
-        };
-        let (client, slices) = (record.client.clone(), slices_of(&service.0, &slices.0));
-        self.derive(Case { service, slices, node, host, client, protocol, target }).allows(&record.outcome)
+        match self.owner(versions, record) {
+            Some(service) => self.derive(versions.case(service, record)).allows(&record.outcome),
+            None => self.untouched(versions, record).allows(&record.outcome),
+        }
     }
 
     /// Returns all results that are allowed for a connection.
     fn expected(&mut self, record: &Record) -> Vec<Arc<Allowed>> {
-        let Record { start, end, .. } = *record;
+        self.expected_between(record, record.start)
+    }
+
+    /// Like `expected`, also from versions that were retired since then.
+    fn expected_between(&mut self, record: &Record, since: Instant) -> Vec<Arc<Allowed>> {
+        let (start, end) = (since, record.end);
         let hosts: HashSet<_> = self.host.between(start, end).cloned().map(Shared).collect();
         let nodes: HashSet<_> = self.node.between(start, end).cloned().map(Shared).collect();
-        let services: Vec<_> = self.services.between(start, end).cloned().collect();
-        let slices: Vec<_> = self.slices.between(start, end).cloned().collect();
+        let modes: HashSet<_> = self.mode.between(start, end).map(|mode| **mode).collect();
+        let services: Vec<_> = self.services.between(start, end).cloned().map(Shared).collect();
+        let slices: Vec<_> = self.slices.between(start, end).cloned().map(Shared).collect();
         let mut all: Vec<Arc<Allowed>> = Vec::new();
-        for (Shared(host), Shared(node)) in hosts.iter().flat_map(|host| nodes.iter().map(move |node| (host, node))) {
-            let owners: HashSet<_> = services.iter().map(|services| self.owner(services, node, host, record)).collect();
-            for owner in owners {
-                let Some(service) = owner else {
-                    let is_own = host.contains(&record.target.ip());
-                    all.push(Arc::new(Allowed::untouched(is_own, record.target)));
-                    continue;
-                };
-                let cases: HashSet<_> = slices.iter().map(|slices| slices_of(&service.0, slices)).collect();
+        let setups = hosts.iter().flat_map(|host| nodes.iter().map(move |node| (host, node)));
+        for ((host, node), mode) in setups.flat_map(|setup| modes.iter().map(move |mode| (setup, *mode))) {
+            let mut owners = HashSet::new();
+            for services in &services {
+                let slices = slices[0].clone();
+                let versions =
+                    Combination { services: services.clone(), slices, node: node.clone(), host: host.clone(), mode };
+                match self.owner(&versions, record) {
+                    Some(owner) => _ = owners.insert(owner),
+                    None => all.push(Arc::new(self.untouched(&versions, record))),
+                }
+            }
+            for service in owners {
+                let cases: HashSet<_> = slices.iter().map(|slices| slices_of(&service.0, &slices.0)).collect();
                 for slices in cases {
-                    let (node, host) = (Shared(node.clone()), Shared(host.clone()));
+                    let (node, host, client) = (node.clone(), host.clone(), record.client.clone());
                     let Record { protocol, target, .. } = *record;
-                    let client = record.client.clone();
-                    all.push(self.derive(Case {
-                        service: service.clone(),
-                        slices,
-                        node,
-                        host,
-                        client,
-                        protocol,
-                        target,
-                    }));
+                    let service = service.clone();
+                    all.push(self.derive(Case { service, slices, node, host, mode, client, protocol, target }));
                 }
             }
         }
@@ -321,31 +408,50 @@ impl Oracle {
         allowed.clone()
     }
 
-    /// Returns the Service that a connection is for.
-    fn owner(
-        &mut self,
-        services: &Arc<Vec<Arc<Service>>>,
-        node: &Arc<Node>,
-        host: &Arc<Vec<IpAddr>>,
-        record: &Record,
-    ) -> Option<Shared<Service>> {
+    fn untouched(&mut self, versions: &Combination, record: &Record) -> Allowed {
+        let ip = record.target.ip();
+        let services = versions.services.0.iter();
+        let is_cluster_ip = services.clone().any(|service| self.addresses(service, versions).cluster_ips.contains(&ip));
+        Allowed::untouched(versions.host.0.contains(&ip), is_cluster_ip, versions.mode)
+    }
+
+    /// Returns the Service that a connection is for: of several that claim the address, one owns it (`docs/compat.md`).
+    fn owner(&mut self, versions: &Combination, record: &Record) -> Option<Shared<Service>> {
+        let target = (record.protocol, record.target);
+        let claims = versions.services.0.iter().filter_map(|service| {
+            let frontend = *self.addresses(service, versions).frontends.get(&target)?;
+            let metadata = &service.metadata;
+            Some(((rank(frontend), &metadata.creation_timestamp, &metadata.namespace, &metadata.name), service))
+        });
+        claims.min_by_key(|(claim, _)| *claim).map(|(_, service)| Shared(service.clone()))
+    }
+
+    fn addresses(&mut self, service: &Arc<Service>, versions: &Combination) -> Arc<Addresses> {
         if self.addresses.len() > MAX_DERIVED {
             self.addresses.clear();
         }
-        let has_address = |service: &&Arc<Service>| {
-            let (node, host) = (Shared(node.clone()), Shared(host.clone()));
-            let setup = Setup { service: Shared(Arc::clone(service)), node, host };
-            let all = self.addresses.entry(setup).or_insert_with_key(|Setup { service, node, host }| {
-                addresses(&self.settings, std::slice::from_ref(&service.0), &node.0, &host.0).into_iter().collect()
-            });
-            all.contains(&(record.protocol, record.target))
-        };
-        services.iter().find(has_address).cloned().map(Shared)
+        let (node, host) = (versions.node.clone(), versions.host.clone());
+        let setup = Setup { service: Shared(service.clone()), node, host };
+        let settings = &self.settings;
+        let derived = self.addresses.entry(setup).or_insert_with_key(|Setup { service, node, host }| {
+            Arc::new(Addresses::new(settings, &service.0, &node.0, &host.0))
+        });
+        derived.clone()
     }
 
     /// Returns the addresses of all current Services that clients can connect to.
-    pub(crate) fn targets(&self) -> Vec<(Protocol, SocketAddr)> {
-        addresses(&self.settings, self.services.current(), self.node.current(), self.host.current())
+    pub(crate) fn targets(&mut self) -> Vec<(Protocol, SocketAddr)> {
+        let versions = Combination {
+            services: Shared(self.services.current().clone()),
+            slices: Shared(self.slices.current().clone()),
+            node: Shared(self.node.current().clone()),
+            host: Shared(self.host.current().clone()),
+            mode: **self.mode.current(),
+        };
+        let services = versions.services.0.iter();
+        let all =
+            services.flat_map(|service| Vec::from_iter(self.addresses(service, &versions).frontends.keys().copied()));
+        all.collect()
     }
 
     /// Returns a description of the versions that may be active now.
@@ -354,6 +460,27 @@ impl Oracle {
         let (services, slices) = (self.services.between(now, now).count(), self.slices.between(now, now).count());
         format!("{services} versions of Services and {slices} of slices may be active; {} faults", self.faults.len())
     }
+}
+
+impl Combination {
+    fn case(&self, service: Shared<Service>, record: &Record) -> Case {
+        let slices = slices_of(&service.0, &self.slices.0);
+        let Record { protocol, target, .. } = *record;
+        let (node, host, client) = (self.node.clone(), self.host.clone(), record.client.clone());
+        Case { service, slices, node, host, mode: self.mode, client, protocol, target }
+    }
+}
+
+/// Returns the affinity timeout of a Service, if it has affinity.
+fn affinity_timeout(service: &Service) -> Option<Duration> {
+    let has_affinity = service.spec.session_affinity.as_deref() == Some("ClientIP");
+    let config = service.spec.session_affinity_config.as_ref();
+    let seconds = config.and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
+    has_affinity.then(|| Duration::from_secs(seconds.and_then(|seconds| seconds.try_into().ok()).unwrap_or(10_800)))
+}
+
+fn before(time: Instant, duration: Duration) -> Instant {
+    time.checked_sub(duration).unwrap_or(time)
 }
 
 /// Returns the slices of a Service.
@@ -372,3 +499,8 @@ fn share<T: Clone + PartialEq>(old: &[Arc<T>], new: &[T]) -> Vec<Arc<T>> {
 
 const MAX_DERIVED: usize = 10_000;
 const MAX_RECENT: usize = 8;
+/// The time in which connection tracking entries are removed after the rules that they follow, on a busy machine.
+const STALE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

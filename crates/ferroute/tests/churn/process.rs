@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, Write},
     net::{SocketAddr, TcpStream},
     os::unix::{fs::PermissionsExt, fs::symlink, process::ExitStatusExt},
     path::{Path, PathBuf},
@@ -10,6 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ferroute_config::{KubeProxyConfiguration, ModeName};
+use ferroute_core::IpFamily;
+use ferroute_proxy::modes::REGISTRY;
 use ferroute_testing::NetNs;
 
 use crate::schedule::Options;
@@ -81,7 +84,7 @@ impl Files {
     }
 
     /// Writes the configuration.
-    pub(crate) fn configure(&self, options: &Options, mode: &str) {
+    pub(crate) fn configure(&self, options: &Options, mode: ModeName) {
         let detection = if options.detect_by_interface {
             "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}\n"
         } else {
@@ -91,10 +94,11 @@ impl Files {
             if options.restrict_node_ports { "[192.168.0.0/16, \"fd00:168::/64\"]" } else { "[0.0.0.0/0, \"::/0\"]" };
         let period = format!("minSyncPeriod: {}ms, syncPeriod: 10s", options.min_sync_period);
         let text = format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {}\n\
              hostnameOverride: {}\nhealthzBindAddress: 127.0.0.1:10256\nmetricsBindAddress: 127.0.0.1:10249\n\
              {detection}nodePortAddresses: {node_ports}\niptables: {{localhostNodePorts: false, {period}}}\n\
              nftables: {{{period}}}\nipvs: {{{period}}}\n",
+            mode.as_str(),
             ferroute_core::testing::arbitrary::NODE,
         );
         let new = self.path("config.new");
@@ -207,27 +211,41 @@ pub(crate) fn ferroute() -> PathBuf {
     std::env::var_os("FERROUTE").map_or_else(|| env!("CARGO_BIN_EXE_ferroute").into(), PathBuf::from)
 }
 
-/// Returns the names of the modes that this kernel supports, as the configuration spells them. Not userspace mode: it accepts
-/// connections before it chooses an endpoint, so their results do not show which rules are active.
-pub(crate) fn modes() -> Vec<String> {
-    use ferroute_config::KubeProxyConfiguration;
-    use ferroute_core::IpFamily;
-    use ferroute_proxy::modes::REGISTRY;
+/// Returns the modes that are tested here, and tells why others are not, past the capture of output.
+///
+/// # Panics
+/// If a mode is not available on a kernel that has what the mode needs.
+pub(crate) fn modes() -> Vec<ModeName> {
     let host = NetNs::new();
-    let is_available = |name: &ferroute_config::ModeName| {
-        let config =
-            KubeProxyConfiguration { mode: name.as_str().to_owned(), ..KubeProxyConfiguration::default() }.defaulted();
-        let resolved = REGISTRY.resolve(&config).expect("the configuration is valid");
-        let probe = |family| REGISTRY.active(*name).probe(&resolved, family).is_ok();
-        host.run(|| IpFamily::BOTH.into_iter().all(probe))
+    let is_tested = |mode: &ModeName| {
+        let Some(reason) = reason_not_to_test(*mode, &host) else { return true };
+        _ = writeln!(io::stderr(), "NOT TESTED by churn: {} mode, {reason}", mode.as_str());
+        false
     };
-    let is_checked = |name: &ferroute_config::ModeName| name.as_str() != "userspace" && is_available(name);
-    REGISTRY.names().iter().filter(|name| is_checked(name)).map(|name| name.as_str().to_owned()).collect()
+    REGISTRY.names().iter().copied().filter(is_tested).collect()
+}
+
+/// Returns why a mode is not tested.
+fn reason_not_to_test(mode: ModeName, host: &NetNs) -> Option<String> {
+    if mode == ModeName::USERSPACE {
+        return Some(
+            "which accepts connections before it chooses an endpoint, so they do not show which rules apply".into(),
+        );
+    }
+    let config =
+        KubeProxyConfiguration { mode: mode.as_str().to_owned(), ..KubeProxyConfiguration::default() }.defaulted();
+    let resolved = REGISTRY.resolve(&config).expect("the configuration is valid");
+    let probe = |family| REGISTRY.active(mode).probe(&resolved, family).map(drop).map_err(|error| format!("{error:#}"));
+    let error = host.run(|| IpFamily::BOTH.into_iter().try_for_each(probe)).err()?;
+    // Independent of the probe: one that is broken must not look like a kernel without the mode. The tests need nf_tables anyway.
+    let kernel_has_ipvs = Path::new("/proc/net/ip_vs").exists();
+    assert!(mode == ModeName::IPVS && !kernel_has_ipvs, "{} mode is not available: {error}", mode.as_str());
+    Some(format!("which this kernel does not have: {error}"))
 }
 
 /// Returns the status and body of a page of the proxy.
 pub(crate) fn get(node: &NetNs, at: SocketAddr, path: &str) -> io::Result<(u16, String)> {
-    use std::io::{Read, Write};
+    use std::io::Read;
     let limit = Duration::from_secs(5);
     let mut stream = node.run(|| TcpStream::connect_timeout(&at, limit))?;
     stream.set_read_timeout(Some(limit))?;

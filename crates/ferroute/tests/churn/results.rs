@@ -1,18 +1,20 @@
 //! The results of connections that one combination of versions of the desired state allows, from the specification.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     hash::{Hash, Hasher},
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
 use ferroute_api::{EndpointSlice, Node, Service};
+use ferroute_config::ModeName;
 use ferroute_core::{IpFamily, Protocol, ProxySettings, testing::Cluster};
 
 use crate::{
-    clients::Outcome,
-    specification::{Differences, Expected, Frontend, ports},
+    clients::{Outcome, Reply},
+    network::node_address_towards,
+    specification::{Differences, Expected, Frontend, Port, ports},
     world::{Client, World},
 };
 
@@ -27,6 +29,7 @@ pub(crate) struct Case {
     pub(crate) slices: Vec<Shared<EndpointSlice>>,
     pub(crate) node: Shared<Node>,
     pub(crate) host: Shared<Vec<IpAddr>>,
+    pub(crate) mode: ModeName,
     pub(crate) client: Client,
     pub(crate) protocol: Protocol,
     pub(crate) target: SocketAddr,
@@ -35,16 +38,21 @@ pub(crate) struct Case {
 /// The results that one combination of versions allows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Allowed {
+    /// The name of the service port; empty if there is none.
+    pub(crate) port: String,
     pub(crate) results: BTreeSet<Class>,
     /// The endpoints of the service port, whatever the policies.
     pub(crate) reachable: BTreeSet<SocketAddr>,
     /// The rules drop packets that are not translated.
     pub(crate) drops: bool,
+    /// The rules reject packets that are not translated.
+    pub(crate) rejects: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    Endpoint(SocketAddr),
+    /// This endpoint, which sees this source.
+    Endpoint(SocketAddr, IpAddr),
     Refused,
     Dropped,
     /// Not translated.
@@ -52,20 +60,23 @@ pub(crate) enum Class {
 }
 
 impl Allowed {
-    /// Returns the results of a packet that no rule translates.
-    pub(crate) fn untouched(is_own: bool, target: SocketAddr) -> Self {
-        let result = if is_own { Class::Refused } else { Class::Unreachable };
-        let mut results = BTreeSet::from([result]);
-        if ["10.96.", "fd00:96::"].iter().any(|prefix| target.ip().to_string().starts_with(prefix)) {
-            // nftables mode rejects packets to unused ports of cluster IPs.
-            results.insert(Class::Refused);
+    /// Returns the results of a packet to an address and port of no Service.
+    pub(crate) fn untouched(is_own: bool, is_cluster_ip: bool, mode: ModeName) -> Self {
+        let differences = Differences::new(mode);
+        let rejects = is_cluster_ip && differences.expected_on_unknown_port(Frontend::ClusterIp) == Expected::Refused;
+        let result = if is_own || rejects { Class::Refused } else { Class::Unreachable };
+        Self {
+            port: String::new(),
+            results: BTreeSet::from([result]),
+            reachable: BTreeSet::new(),
+            drops: false,
+            rejects,
         }
-        Self { results, reachable: BTreeSet::new(), drops: false }
     }
 
     pub(crate) fn allows(&self, outcome: &Outcome) -> bool {
         let class = match outcome {
-            Outcome::Endpoint(endpoint) => Class::Endpoint(*endpoint),
+            Outcome::Endpoint(Reply { endpoint, source }) => Class::Endpoint(*endpoint, *source),
             Outcome::Refused => Class::Refused,
             Outcome::Timeout => Class::Dropped,
             Outcome::Unreachable => Class::Unreachable,
@@ -73,42 +84,90 @@ impl Allowed {
         };
         self.results.contains(&class)
     }
+
+    /// Returns the endpoints that the rules choose from.
+    pub(crate) fn endpoints(&self) -> BTreeSet<SocketAddr> {
+        self.results
+            .iter()
+            .filter_map(|class| match class {
+                Class::Endpoint(endpoint, _) => Some(*endpoint),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Reports whether every packet is delivered to an endpoint.
+    pub(crate) fn always_delivers(&self) -> bool {
+        self.results.iter().all(|class| matches!(class, Class::Endpoint(..)))
+    }
 }
 
-fn frontend(cluster: &Cluster, world: &World, protocol: Protocol, target: SocketAddr) -> Option<(usize, Frontend)> {
-    let ports = ports(cluster, world, IpFamily::of(target.ip()), Differences::default());
+/// The addresses of a Service.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// Those that clients can connect to, each with its best kind.
+    pub(crate) frontends: BTreeMap<(Protocol, SocketAddr), Frontend>,
+    pub(crate) cluster_ips: BTreeSet<IpAddr>,
+}
+
+impl Addresses {
+    pub(crate) fn new(settings: &ProxySettings, service: &Arc<Service>, node: &Node, host: &[IpAddr]) -> Self {
+        let world = world(settings, &Client::Node, host);
+        let cluster = Cluster { node: node.clone(), services: vec![Service::clone(service)], slices: Vec::new() };
+        let mut all = Self::default();
+        for family in IpFamily::BOTH {
+            for port in ports(&cluster, &world, family, Differences::default()) {
+                for (frontend, address) in port.frontends() {
+                    if frontend == Frontend::ClusterIp {
+                        all.cluster_ips.insert(address.ip());
+                    }
+                    if port.protocol != Protocol::Sctp && !address.ip().is_loopback() {
+                        let kind = all.frontends.entry((port.protocol, address)).or_insert(frontend);
+                        *kind = if rank(frontend) < rank(*kind) { frontend } else { *kind };
+                    }
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Cluster IPs and node ports come before load balancer IPs, and these before external IPs (`docs/compat.md`).
+pub(crate) fn rank(frontend: Frontend) -> u8 {
+    match frontend {
+        Frontend::ClusterIp | Frontend::NodePort => 0,
+        Frontend::LoadBalancer => 1,
+        Frontend::ExternalIp => 2,
+    }
+}
+
+/// Returns the source address of a client's packets to an address of a Service.
+pub(crate) fn source_of(
+    client: &Client,
+    target: SocketAddr,
+    frontend: Frontend,
+    host: &[IpAddr],
+    mode: ModeName,
+) -> IpAddr {
+    match client {
+        Client::Pod(address) | Client::Elsewhere(address) => *address,
+        Client::Node if host.contains(&target.ip()) => target.ip(),
+        Client::Node if Differences::new(mode).has_service_source(client, frontend) => target.ip(),
+        Client::Node => node_address_towards(target.ip()),
+    }
+}
+
+/// Returns the index of the port that has an address, and the kind of the address.
+fn frontend(ports: &[Port<'_>], protocol: Protocol, target: SocketAddr) -> Option<(usize, Frontend)> {
     ports.iter().enumerate().filter(|(_, port)| port.protocol == protocol).find_map(|(index, port)| {
         let found = port.frontends().into_iter().find(|(_, address)| *address == target)?;
         Some((index, found.0))
     })
 }
 
-/// Returns the addresses of Services that clients can connect to.
-pub(crate) fn addresses(
-    settings: &ProxySettings,
-    services: &[Arc<Service>],
-    node: &Node,
-    host: &[IpAddr],
-) -> Vec<(Protocol, SocketAddr)> {
-    let world = world(settings, &Client::Node, host);
-    let services = services.iter().map(|service| Service::clone(service)).collect();
-    let cluster = Cluster { node: node.clone(), services, slices: Vec::new() };
-    let mut all = Vec::new();
-    for family in IpFamily::BOTH {
-        for port in ports(&cluster, &world, family, Differences::default())
-            .iter()
-            .filter(|port| port.protocol != Protocol::Sctp)
-        {
-            let addresses = port.frontends().into_iter().map(|(_, address)| address);
-            all.extend(addresses.filter(|to| !to.ip().is_loopback()).map(|to| (port.protocol, to)));
-        }
-    }
-    all
-}
-
 /// Returns the results that a case allows.
 pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
-    let Case { service, slices, node, host, client, protocol, target } = case;
+    let Case { service, slices, node, host, mode, client, protocol, target } = case;
     let world = &world(settings, client, &host.0);
     let cluster = Cluster {
         node: Node::clone(&node.0),
@@ -116,15 +175,10 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
         slices: slices.iter().map(|slice| EndpointSlice::clone(&slice.0)).collect(),
     };
     let family = IpFamily::of(target.ip());
-    // The differences of other modes are below.
-    let ports = ports(&cluster, world, family, Differences::default());
-    let (index, frontend) = frontend(&cluster, world, *protocol, *target).expect("the Service has this frontend");
+    let ports = ports(&cluster, world, family, Differences::new(*mode));
+    let (index, frontend) = frontend(&ports, *protocol, *target).expect("the Service has this frontend");
     let port = &ports[index];
-    let source = match client {
-        Client::Pod(address) | Client::Elsewhere(address) => *address,
-        Client::Node if world.owns(target.ip()) => target.ip(),
-        Client::Node => NODE_SOURCES[family.index()].parse().expect("an IP address"),
-    };
+    let source = source_of(client, *target, frontend, &host.0, *mode);
     let reachable = [Client::Node, client.clone()].into_iter().flat_map(|client| {
         [Frontend::ClusterIp, Frontend::NodePort].map(|frontend| port.expected(&client, source, (frontend, *target)))
     });
@@ -134,24 +188,22 @@ pub(crate) fn allowed(case: &Case, settings: &ProxySettings) -> Allowed {
     });
     let reachable = reachable.flatten().collect();
     let results = match port.expected(client, source, (frontend, *target)) {
-        Expected::OneOf(endpoints) => endpoints.into_keys().map(Class::Endpoint).collect(),
-        // nftables mode checks source ranges first.
-        Expected::Refused
-            if frontend == Frontend::LoadBalancer && !service.0.spec.load_balancer_source_ranges.is_empty() =>
-        {
-            BTreeSet::from([Class::Refused, Class::Dropped])
+        Expected::OneOf(endpoints) => {
+            endpoints.into_iter().map(|(endpoint, source)| Class::Endpoint(endpoint, source)).collect()
         }
         Expected::Refused => BTreeSet::from([Class::Refused]),
         Expected::Dropped => BTreeSet::from([Class::Dropped]),
-        // Only the rules of iptables mode let these packets pass; those of nftables mode reject them.
-        Expected::Untouched | Expected::Masqueraded(_) => BTreeSet::from([Class::Unreachable, Class::Refused]),
+        Expected::Untouched | Expected::Masqueraded(_) => {
+            Allowed::untouched(world.owns(target.ip()), false, *mode).results
+        }
     };
+    let rejects = Differences::new(*mode).expected_on_unknown_port(frontend) == Expected::Refused;
     let Service { spec, .. } = &*service.0;
     let is_local = |policy: &Option<String>| policy.as_deref() == Some("Local");
     let drops = is_local(&spec.external_traffic_policy)
         || is_local(&spec.internal_traffic_policy)
         || !spec.load_balancer_source_ranges.is_empty();
-    Allowed { results, reachable, drops }
+    Allowed { port: port.name.to_owned(), results, reachable, drops, rejects }
 }
 
 fn world(settings: &ProxySettings, client: &Client, host: &[IpAddr]) -> World {
@@ -181,6 +233,3 @@ impl<T> Hash for Shared<T> {
         Arc::as_ptr(&self.0).hash(state);
     }
 }
-
-/// The node's addresses towards its default gateway, which are the sources of its packets to addresses of Services.
-const NODE_SOURCES: [&str; 2] = ["192.168.7.1", "fd00:7::1"];

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use ferroute_config::ModeName;
 use ferroute_core::{
     LocalTrafficDetector, NodePortAddresses, ProxySettings,
     testing::{Cluster, Edit, arbitrary},
@@ -17,14 +18,14 @@ use proptest::{
 
 use crate::{
     network::PODS,
-    objects::{Steady, SteadyKind},
+    objects::{Claim, Claimant, Steady, SteadyKind},
 };
 
 /// What a run can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// The modes that this kernel supports.
-    pub(crate) modes: Vec<String>,
+    pub(crate) modes: Vec<ModeName>,
     /// Whether an API server is the source, or manifests.
     pub(crate) api: bool,
     /// The number of rounds.
@@ -47,7 +48,7 @@ pub(crate) struct Schedule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The mode at the start.
-    pub(crate) mode: String,
+    pub(crate) mode: ModeName,
     /// `minSyncPeriod` in milliseconds.
     pub(crate) min_sync_period: u64,
     /// Whether pods are recognised by the name of their interface, or by their address.
@@ -113,6 +114,8 @@ pub(crate) struct Step {
 pub(crate) enum Change {
     Objects(Vec<Edit>),
     Steady(Steady),
+    /// What a Service claims, beside others.
+    Claim(Claimant, Option<Claim>),
     /// Whether the node has its additional addresses.
     ExtraAddresses(bool),
 }
@@ -129,7 +132,7 @@ pub(crate) enum Fault {
     /// The proxy is stopped by SIGSTOP.
     Freeze,
     /// The configuration selects another mode.
-    SwitchMode(String),
+    SwitchMode(ModeName),
     /// Another program changes the proxy's rules.
     Interfere(Interference),
     /// Another program holds the xtables lock.
@@ -204,8 +207,8 @@ impl Schedule {
     /// Generates the schedule of a seed.
     pub(crate) fn new(seed: u64, setting: &Setting) -> Self {
         let mut generator = Generator::new(seed, setting);
-        let mode = generator.random.choice(&setting.modes).expect("a mode is available").clone();
-        generator.mode.clone_from(&mode);
+        let mode = *generator.random.choice(&setting.modes).expect("a mode is available");
+        generator.mode = mode;
         generator.iptables = *generator.random.choice(&Iptables::ALL).expect("not empty");
         let options = Options {
             mode,
@@ -226,7 +229,7 @@ struct Generator<'a> {
     /// For generators of objects.
     runner: TestRunner,
     setting: &'a Setting,
-    mode: String,
+    mode: ModeName,
     iptables: Iptables,
     generation: usize,
     has_extra_addresses: bool,
@@ -242,7 +245,7 @@ impl<'a> Generator<'a> {
             random,
             runner,
             setting,
-            mode: String::new(),
+            mode: setting.modes[0],
             iptables: Iptables::Netlink,
             generation: 0,
             has_extra_addresses: false,
@@ -267,7 +270,12 @@ impl<'a> Generator<'a> {
 
     fn step(&mut self) -> Step {
         let change = match self.random.u8(0..10) {
-            0..7 => Change::Objects(self.value(&arbitrary::edits(1..3))),
+            0..6 => Change::Objects(self.value(&arbitrary::edits(1..3))),
+            6 => {
+                let claimant = *self.random.choice(&Claimant::ALL).expect("not empty");
+                let claim = Claim { created: self.random.u8(1..4), load_balancer: self.random.bool() };
+                Change::Claim(claimant, (self.random.u8(0..4) > 0).then_some(claim))
+            }
             7..9 => Change::Steady(self.steady()),
             _ => {
                 self.has_extra_addresses ^= true;
@@ -322,10 +330,10 @@ impl<'a> Generator<'a> {
     }
 
     fn switch_mode(&mut self) -> Fault {
-        let others: Vec<_> = self.setting.modes.iter().filter(|mode| **mode != self.mode).cloned().collect();
+        let others: Vec<_> = self.setting.modes.iter().filter(|mode| **mode != self.mode).copied().collect();
         match self.random.choice(others) {
             Some(mode) => {
-                self.mode.clone_from(&mode);
+                self.mode = mode;
                 Fault::SwitchMode(mode)
             }
             None => self.interfere(),
@@ -341,9 +349,9 @@ impl<'a> Generator<'a> {
     }
 
     fn kernel_fault(&mut self) -> Fault {
-        if self.mode == "iptables" && self.iptables == Iptables::Netlink {
+        if self.mode == ModeName::IPTABLES && self.iptables == Iptables::Netlink {
             Fault::Commits
-        } else if self.mode == "iptables" {
+        } else if self.mode == ModeName::IPTABLES {
             match self.random.u8(0..4) {
                 0 => Fault::RestoreFails,
                 1 => Fault::RestoreHangs,
@@ -407,7 +415,7 @@ mod tests {
     use super::*;
 
     fn setting(api: bool) -> Setting {
-        Setting { modes: vec!["iptables".to_owned(), "nftables".to_owned()], api, rounds: 40, bulk: 100 }
+        Setting { modes: vec![ModeName::IPTABLES, ModeName::NFTABLES], api, rounds: 40, bulk: 100 }
     }
 
     #[test]

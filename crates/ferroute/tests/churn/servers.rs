@@ -1,5 +1,5 @@
 //! The servers of all pods. Each of their sockets answers with its own address, which identifies the endpoint that
-//! accepted a connection. Servers never stop: a connection to an endpoint that was removed is answered, too, and noticed.
+//! accepted a connection, and with the source address that it sees. Servers never stop: a connection to an endpoint that was removed is answered, too, and noticed.
 
 use std::{net::SocketAddr, thread::JoinHandle};
 
@@ -65,26 +65,26 @@ impl Drop for Server {
     }
 }
 
-/// Sends a line with the address, then all received data.
+/// Sends a line with both addresses, then all received data.
 async fn serve_tcp(address: SocketAddr, listener: tokio::net::TcpListener) {
     loop {
-        let Ok((mut stream, _)) = listener.accept().await else { continue };
+        let Ok((mut stream, client)) = listener.accept().await else { continue };
         tokio::spawn(async move {
             let (mut from, mut to) = stream.split();
-            to.write_all(format!("{address}\n").as_bytes()).await?;
+            to.write_all(format!("{address} {}\n", client.ip()).as_bytes()).await?;
             tokio::io::copy(&mut from, &mut to).await
         });
     }
 }
 
-/// Replies with the address and the received datagram.
+/// Replies with both addresses and the received datagram.
 async fn serve_udp(address: SocketAddr, socket: tokio::net::UdpSocket) {
     let mut buffer = [0; 32];
     loop {
         // An error reports that an earlier reply was rejected.
         if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
             let request = String::from_utf8_lossy(&buffer[..length]);
-            _ = socket.send_to(format!("{address} {request}").as_bytes(), from).await;
+            _ = socket.send_to(format!("{address} {} {request}", from.ip()).as_bytes(), from).await;
         }
     }
 }

@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use ferroute_core::ProxySettings;
 
+use crate::network::node_address_towards;
+
 /// The proxy settings and the node's addresses.
 #[derive(Clone, Debug)]
 pub struct World {
@@ -23,10 +25,8 @@ impl World {
         self.host.contains(&address)
     }
 
-    /// Source addresses after masquerading are not accounted for here: any address of the node will do.
     pub fn address_towards(&self, to: IpAddr) -> IpAddr {
-        let same_family = |address: &&IpAddr| address.is_ipv4() == to.is_ipv4();
-        *self.host.iter().find(same_family).expect("the node has addresses of both families")
+        node_address_towards(to)
     }
 }
 

@@ -3,7 +3,7 @@
 use ferroute_core::IpFamily;
 
 use crate::doctor::{
-    Inputs, Reading, Severity,
+    ConntrackEvents, Inputs, Reading, Severity,
     diagnosis::{CheckResult, Defect},
 };
 
@@ -149,12 +149,30 @@ pub(super) fn conntrack(inputs: &Inputs) -> CheckResult {
                 fix.clone(),
             ));
         }
-        if table.dropped > 0 {
+        let ConntrackEvents { dropped, evicted, not_inserted } = table.events;
+        if evicted > 0 {
             defects.push(Defect::new(
                 Severity::Warning,
-                format!("{} packets were dropped since boot because the conntrack table was full", table.dropped),
+                format!("{evicted} entries were removed since boot because the conntrack table was full"),
+                "connections that were being established, and UDP flows without replies, were delayed or failed",
+                fix.clone(),
+            ));
+        }
+        if dropped > 0 {
+            defects.push(Defect::new(
+                Severity::Warning,
+                format!("connection tracking dropped {dropped} packets since boot, as it does when its table is full"),
                 "these connections were delayed by a second or more, or failed",
                 fix,
+            ));
+        }
+        if not_inserted > 0 {
+            defects.push(Defect::new(
+                Severity::Note,
+                format!("{not_inserted} packets were dropped since boot because of others of the same flow at the same time"),
+                "mostly parallel DNS look-ups of one process, which are then delayed by a few seconds",
+                "run a DNS cache on each node, or set the resolver option single-request-reopen or use-vc in pods; the size of \
+                 the conntrack table makes no difference",
             ));
         }
         Ok(defects)

@@ -14,7 +14,7 @@ use procfs::{
     process::{FDTarget, all_processes},
 };
 
-use crate::doctor::{ConntrackUsage, Listener, Process, Reading};
+use crate::doctor::{ConntrackEvents, ConntrackUsage, Listener, Process, Reading};
 
 /// The inputs.
 pub(super) struct System {
@@ -92,26 +92,22 @@ fn conntrack() -> Reading<Option<ConntrackUsage>> {
         return Ok(None);
     };
     // Some kernels do not have the counters.
-    let dropped = fs::read_to_string("/proc/net/stat/nf_conntrack").map_or(0, |text| dropped(&text));
-    Ok(Some(ConntrackUsage { count, max, dropped }))
+    let text = fs::read_to_string("/proc/net/stat/nf_conntrack").unwrap_or_default();
+    Ok(Some(ConntrackUsage { count, max, events: conntrack_events(&text) }))
 }
 
-/// Returns the number of dropped packets from a table with a header and a line of hexadecimal numbers for each CPU.
-fn dropped(text: &str) -> u64 {
+/// Returns the events in a table with a header and a line of hexadecimal numbers for each CPU.
+fn conntrack_events(text: &str) -> ConntrackEvents {
     let mut lines = text.lines();
-    let Some(names) = lines.next() else { return 0 };
-    let columns: Vec<usize> = names
-        .split_whitespace()
-        .enumerate()
-        .filter(|(_, name)| ["drop", "early_drop"].contains(name))
-        .map(|(column, _)| column)
-        .collect();
-    let sum = |line: &str| {
-        let numbers: Vec<u64> =
-            line.split_whitespace().map(|number| u64::from_str_radix(number, 16).unwrap_or(0)).collect();
-        columns.iter().filter_map(|column| numbers.get(*column)).sum::<u64>()
+    let names: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let rows: Vec<Vec<&str>> = lines.map(|line| line.split_whitespace().collect()).collect();
+    let sum = |name: &str| -> u64 {
+        let Some(column) = names.iter().position(|candidate| *candidate == name) else { return 0 };
+        rows.iter().filter_map(|row| u64::from_str_radix(row.get(column)?, 16).ok()).sum()
     };
-    lines.map(sum).sum()
+    let not_inserted = sum("insert_failed");
+    // The kernel counts most packets without an entry as dropped, too (`net/netfilter/nf_conntrack_core.c`).
+    ConntrackEvents { dropped: sum("drop").saturating_sub(not_inserted), evicted: sum("early_drop"), not_inserted }
 }
 
 /// Returns the listening sockets with their owners. A proxy has UDP sockets only to hold node ports; they are not listed.
@@ -183,13 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_packets_of_all_cpus_are_added_up() {
-        let text = "entries  searched found drop early_drop icmp_error\n\
-                    0000000a 00000000 00000000 00000002 00000001 00000009\n\
-                    0000000a 00000000 00000000 00000010 00000000 00000000\n";
-        assert_eq!(dropped(text), 2 + 1 + 16);
-        assert_eq!(dropped(""), 0);
-        assert_eq!(dropped("entries\n0000000a\n"), 0);
+    fn conntrack_events_of_all_cpus_are_added_up_and_distinguished() {
+        let text = "entries  searched insert_failed drop early_drop icmp_error\n\
+                    0000000a 00000000 00000004 00000005 00000001 00000009\n\
+                    0000000a 00000000 00000002 00000010 00000000 00000000\n";
+        let events = ConntrackEvents { dropped: 5 + 16 - 6, evicted: 1, not_inserted: 6 };
+        assert_eq!(conntrack_events(text), events);
+        assert_eq!(conntrack_events(""), ConntrackEvents::default());
+        assert_eq!(conntrack_events("entries\n0000000a\n"), ConntrackEvents::default());
     }
 
     #[test]

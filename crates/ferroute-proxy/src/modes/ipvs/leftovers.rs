@@ -80,10 +80,11 @@ fn remove_servers(
     let mut all_removed = true;
     for (server, _) in servers.list()? {
         let address = server.address;
-        // A node port has a server at each address of the node. The same port at other addresses is not kube-proxy's.
+        // A node port has a server at each address that the node had. The same port at other addresses is not kube-proxy's.
         let is_kube_proxys = device_addresses.contains(&address)
             || sets.has_service(server)?
-            || host_addresses.contains(&address) && sets.has_node_port(server)?;
+            || (host_addresses.contains(&address) || sets.has_node_port_address(server)?)
+                && sets.has_node_port(server)?;
         if !is_kube_proxys {
             tracing::debug!("keeping virtual server {server}, which is not kube-proxy's");
             continue;

@@ -10,7 +10,7 @@ use ferroute_core::{Frontend, IpFamily};
 use ferroute_iptables::RuleSet;
 use ferroute_ipvs::{
     kernel::KernelState,
-    plan::{Entry, FLAG_PERSISTENT, ServerConfig, ServerKey, SetKind, State},
+    plan::{Entry, FLAG_PERSISTENT, IpvsPlan, ServerConfig, ServerKey, SetKind},
 };
 use ferroute_trace::{Ruleset, Traceable};
 use ipnet::IpNet;
@@ -20,12 +20,12 @@ use crate::modes::{ComparableRules, PlannedRules, RulesView};
 /// Planned objects.
 #[derive(Debug)]
 pub(super) struct Planned {
-    state: State,
+    state: IpvsPlan,
     rules: RuleSet,
 }
 
 impl Planned {
-    pub(super) fn new(state: State) -> Self {
+    pub(super) fn new(state: IpvsPlan) -> Self {
         let rules = state.chains().to_rule_set(state.family());
         Self { state, rules }
     }

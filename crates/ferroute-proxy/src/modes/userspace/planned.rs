@@ -8,7 +8,7 @@ use ferroute_iptables::RuleSet;
 use ferroute_trace::{Ruleset, Traceable};
 use ferroute_userspace::{
     Listeners, OpenListener, listener_line,
-    plan::{Portal, State, portals},
+    plan::{Portal, RelayPlan, portals},
 };
 use ipnet::IpNet;
 
@@ -17,12 +17,12 @@ use crate::modes::{ComparableRules, PlannedRules, RulesView};
 /// Planned listeners and rules.
 #[derive(Debug)]
 pub(super) struct Planned {
-    state: State,
+    state: RelayPlan,
     rules: RuleSet,
 }
 
 impl Planned {
-    pub(super) fn new(state: State, table: &ServiceTable) -> Self {
+    pub(super) fn new(state: RelayPlan, table: &ServiceTable) -> Self {
         let rules = state.chains(table).to_rule_set(state.family());
         Self { state, rules }
     }

@@ -117,6 +117,7 @@ fn refusing_kernel(refused: Refused) -> impl Kernel<Error = MemoryError> {
 struct Recorder {
     inner: Box<dyn Refusing>,
     applied: BTreeMap<ServicePortName, ServicePortEntry>,
+    host_addresses: Vec<IpAddr>,
 }
 
 #[derive(Clone)]
@@ -162,6 +163,10 @@ impl Dataplane for Shared {
     fn was_modified_externally(&mut self) -> Result<bool, DataplaneError> {
         Ok(false)
     }
+
+    fn set_host_addresses(&mut self, addresses: &[IpAddr]) {
+        self.0.lock().unwrap().host_addresses = addresses.to_vec();
+    }
 }
 
 /// The syncs of IPv4 rules in one mode.
@@ -197,7 +202,7 @@ impl Case {
 
     fn new(mode: String, dataplane: impl FnOnce(&Refused) -> Box<dyn Refusing>) -> Self {
         let refused = Refused::default();
-        let recorder = Recorder { inner: dataplane(&refused), applied: BTreeMap::new() };
+        let recorder = Recorder { inner: dataplane(&refused), applied: BTreeMap::new(), host_addresses: Vec::new() };
         let recorder = Arc::new(Mutex::new(recorder));
         let sync = FamilySync::new(IpFamily::V4, Box::new(Shared(recorder.clone())), settings());
         Self { mode, tracker: Cluster::new(arbitrary::NODE).tracker(), sync, recorder, refused }
@@ -221,6 +226,7 @@ impl Case {
         };
         let table = self.tracker.table(IpFamily::V4);
         let mut recorder = self.recorder.lock().unwrap();
+        assert_eq!(recorder.host_addresses, [IpAddr::from(NODE)], "not those by which the tracker decided");
         let waiting = table.entries.iter().filter(|(name, entry)| recorder.applied.get(*name) != Some(*entry)).count();
         let isolated = outcome.counts.isolated;
         assert!(waiting <= isolated, "{}: {waiting} service ports are not applied, {isolated} isolated", self.mode);

@@ -1,4 +1,7 @@
+use std::{net::IpAddr, sync::Arc};
+
 use super::*;
+use crate::{AddressKind, RouteDecision, RoutedPacket, Router, testing::ip};
 
 #[test]
 fn dnat_of_received_packet_changes_its_route() {
@@ -104,4 +107,45 @@ fn loopback_addresses_are_routed_only_with_route_localnet() {
     // IPv6 has no such setting.
     let v6 = rules(IpFamily::V6, "*nat\n-A OUTPUT -j DNAT --to-destination fd00:17::4");
     assert_eq!(leaves(&v6, &host(), &from_node("[::1]:80"))[0].verdict, Verdict::Dropped);
+}
+
+/// A kernel with a VRF.
+#[derive(Debug)]
+struct Vrf;
+
+impl Router for Vrf {
+    fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        assert_eq!(packet.input, Some("blue"));
+        RouteDecision::Unicast { interface: "eth1".into(), gateway: None, source: None }
+    }
+
+    fn address_type(&self, _: IpAddr) -> Option<AddressKind> {
+        Some(AddressKind::Unicast)
+    }
+
+    fn masquerade_source(&self, _: IpAddr, interface: &str, _: Option<IpAddr>) -> Option<IpAddr> {
+        (interface == "eth1").then(|| ip("192.0.2.1"))
+    }
+
+    fn vrf(&self, interface: &str) -> Option<Arc<str>> {
+        (interface == "cni0").then(|| "blue".into())
+    }
+}
+
+#[test]
+fn packets_to_ports_of_vrfs_are_received_twice() {
+    let host = Host { router: Some(Arc::new(Vrf)), ..Host::default() };
+    let text = "*mangle
+        -A PREROUTING -i cni0 -j MARK --set-xmark 0x1/0x1
+        -A PREROUTING -i blue -j MARK --set-xmark 0x2/0x2
+        *nat
+        -A PREROUTING -i blue -j DNAT --to-destination 192.0.2.9
+        -A POSTROUTING -j MASQUERADE
+        *filter
+        -A FORWARD -i blue -o eth1 -m mark --mark 0x3 -j ACCEPT
+        -A FORWARD -j DROP";
+    assert_eq!(
+        leaves(&rules(IpFamily::V4, text), &host, &from_pod("198.51.100.1:80"))[0].verdict.to_string(),
+        "not translated, delivered to 198.51.100.1:80 through eth1, with source 192.0.2.1"
+    );
 }

@@ -7,14 +7,14 @@ use ferroute_core::{
 use ferroute_iptables::{AddressType, Match, RejectWith, Rule, Sense, Target, plan::refusal};
 use ipnet::IpNet;
 
-use super::{ListenerKey, PlanContext, chains::Slot};
+use super::{ListenerKey, RelayContext, chains::Slot};
 use crate::ListenerSpec;
 
 /// The plan of a service port.
-pub(super) struct PortPlan<'a> {
+pub(super) struct PortRelay<'a> {
     name: &'a ServicePortName,
     forwarding: PortForwarding<'a>,
-    context: &'a PlanContext,
+    context: &'a RelayContext,
     text: String,
 }
 
@@ -36,12 +36,12 @@ impl Ports {
     }
 }
 
-impl<'a> PortPlan<'a> {
+impl<'a> PortRelay<'a> {
     pub(super) fn new(
         name: &'a ServicePortName,
         entry: &'a ServicePortEntry,
         table: &ServiceTable,
-        context: &'a PlanContext,
+        context: &'a RelayContext,
     ) -> Self {
         let forwarding = forwarding(table, name, entry, &context.settings, &ModeTraits::USERSPACE);
         Self { name, forwarding, context, text: name.to_string() }

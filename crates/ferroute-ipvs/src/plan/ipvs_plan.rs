@@ -7,15 +7,15 @@ use ferroute_core::{Changes, IpFamily, RulesDigest, ServicePortName, ServiceTabl
 use ferroute_iptables::plan::ChainGroup;
 
 use super::{
-    PlanContext, Server, ServerKey, chains,
-    port_plan::PortPlan,
+    IpvsContext, Server, ServerKey, chains,
+    port_objects::PortObjects,
     sets::{Entry, SetKind, SetType},
 };
 
 /// The planned objects of one IP family.
 #[derive(Clone, Debug)]
-pub struct State {
-    context: PlanContext,
+pub struct IpvsPlan {
+    context: IpvsContext,
     servers: BTreeMap<ServerKey, Server>,
     /// Set entries that several servers or service ports may need, with the number of their users.
     shared: HashMap<(SetKind, Entry), u32>,
@@ -29,7 +29,7 @@ pub struct State {
     denied_version: u64,
 }
 
-/// The objects that differ from an earlier [`State`].
+/// The objects that differ from an earlier [`IpvsPlan`].
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
     /// The previous servers; `None` for new ones.
@@ -40,9 +40,9 @@ pub struct Delta {
     pub(crate) addresses: BTreeMap<IpAddr, bool>,
 }
 
-impl State {
+impl IpvsPlan {
     /// Plans all service ports.
-    pub fn new(table: &ServiceTable, context: PlanContext) -> Self {
+    pub fn new(table: &ServiceTable, context: IpvsContext) -> Self {
         let mut state = Self {
             context,
             servers: BTreeMap::new(),
@@ -53,8 +53,8 @@ impl State {
             denied_version: 0,
         };
         for (name, entry) in &table.entries {
-            let plan = PortPlan::new(name, entry, table, &state.context);
-            state.replace(name, &PortPlan::default(), plan, &mut None);
+            let plan = PortObjects::new(name, entry, table, &state.context);
+            state.replace(name, &PortObjects::default(), plan, &mut None);
         }
         state
     }
@@ -63,7 +63,7 @@ impl State {
     pub fn update(&mut self, table: &ServiceTable, changes: &Changes) -> Delta {
         let mut delta = Some(Delta::default());
         for (name, previous) in &changes.previous {
-            let plan = |entry| PortPlan::new(name, entry, table, &self.context);
+            let plan = |entry| PortObjects::new(name, entry, table, &self.context);
             let old = previous.as_ref().map(plan).unwrap_or_default();
             let new = table.entries.get(name).map(plan).unwrap_or_default();
             self.replace(name, &old, new, &mut delta);
@@ -97,13 +97,13 @@ impl State {
     }
 
     /// Returns the inputs of the plan.
-    pub fn context(&self) -> &PlanContext {
+    pub fn context(&self) -> &IpvsContext {
         &self.context
     }
 
     /// Returns the IP family.
     pub fn family(&self) -> IpFamily {
-        self.context.family
+        self.context.settings.family
     }
 
     /// Returns the virtual servers.
@@ -178,7 +178,7 @@ impl State {
         chains::chain_group(&self.context, |kind| self.set_size(kind) > 0, self.denied.iter().copied())
     }
 
-    fn replace(&mut self, name: &ServicePortName, old: &PortPlan, new: PortPlan, delta: &mut Option<Delta>) {
+    fn replace(&mut self, name: &ServicePortName, old: &PortObjects, new: PortObjects, delta: &mut Option<Delta>) {
         // Entries in both keep their other users' counts above zero in between, and a delta holds net changes only.
         new.entries.iter().for_each(|(kind, entry)| self.acquire(*kind, *entry, delta));
         old.entries.iter().for_each(|(kind, entry)| self.release(*kind, *entry, delta));
@@ -191,8 +191,7 @@ impl State {
         }
         for (key, server) in new.servers {
             // Service ports are updated in the order of names, so an earlier one that loses the frontend has been updated. Two
-            // can have the same server only while the tracker does not know an address of the node, as node port and as
-            // external IP: the earlier one keeps it until the next full sync.
+            // can have the same server as node port and as cluster IP; the earlier one keeps it.
             if self.servers.get(&key).is_none_or(|old| *old != server && server.owner <= old.owner) {
                 self.remove(key, delta);
                 self.insert(key, server, delta);
@@ -261,7 +260,7 @@ impl State {
 
 /// Reports whether several servers or service ports may need the same entry of this set.
 fn is_shared(kind: SetKind) -> bool {
-    kind == SetKind::LoopBack || kind.set_type() == SetType::Port
+    matches!(kind, SetKind::LoopBack | SetKind::NodePortIps) || kind.set_type() == SetType::Port
 }
 
 /// Adds a user. Returns true for the first one.

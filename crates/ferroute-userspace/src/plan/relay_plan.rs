@@ -8,16 +8,16 @@ use ferroute_core::{Changes, IpFamily, Protocol, RulesDigest, ServicePortName, S
 use ferroute_iptables::plan::ChainGroup;
 
 use super::{
-    ListenerKey, PlanContext,
+    ListenerKey, RelayContext,
     chains::SlotRules,
-    port_plan::{PortPlan, Ports},
+    port_relay::{PortRelay, Ports},
 };
 use crate::{ListenerSpec, Listeners};
 
 /// The planned listeners and rules of one IP family.
 #[derive(Clone, Debug)]
-pub struct State {
-    context: PlanContext,
+pub struct RelayPlan {
+    context: RelayContext,
     /// A hash of the rules of each service port.
     ports: BTreeMap<ServicePortName, u64>,
     listeners: BTreeMap<ListenerKey, Listening>,
@@ -42,14 +42,14 @@ pub struct ListenerChanges {
     planned: BTreeSet<ServicePortName>,
 }
 
-impl State {
+impl RelayPlan {
     /// Returns a state without service ports.
-    pub fn new(context: PlanContext) -> Self {
+    pub fn new(context: RelayContext) -> Self {
         Self { context, ports: BTreeMap::new(), listeners: BTreeMap::new() }
     }
 
     /// Returns the inputs of the plan.
-    pub fn context(&self) -> &PlanContext {
+    pub fn context(&self) -> &RelayContext {
         &self.context
     }
 
@@ -59,7 +59,7 @@ impl State {
     }
 
     /// Changes the inputs of the plan. All service ports must be planned again.
-    pub fn set_context(&mut self, context: PlanContext) {
+    pub fn set_context(&mut self, context: RelayContext) {
         self.context = context;
     }
 
@@ -71,8 +71,8 @@ impl State {
             None => result.planned.extend(table.entries.keys().chain(self.ports.keys()).cloned()),
         }
         for name in &result.planned {
-            let plan = table.entries.get(name).map(|entry| PortPlan::new(name, entry, table, &self.context));
-            let wanted: Vec<_> = plan.iter().flat_map(PortPlan::listeners).collect();
+            let plan = table.entries.get(name).map(|entry| PortRelay::new(name, entry, table, &self.context));
+            let wanted: Vec<_> = plan.iter().flat_map(PortRelay::listeners).collect();
             for policy in [TrafficPolicy::Cluster, TrafficPolicy::Local] {
                 let key = ListenerKey { family: self.family(), service_port: name.clone(), policy };
                 if self.listeners.contains_key(&key) && !wanted.iter().any(|(wanted, _)| *wanted == key) {
@@ -97,7 +97,7 @@ impl State {
         let mut differ = false;
         for name in &changes.planned {
             let new = table.entries.get(name).map(|entry| {
-                let plan = PortPlan::new(name, entry, table, &self.context);
+                let plan = PortRelay::new(name, entry, table, &self.context);
                 let mut hasher = DefaultHasher::new();
                 plan.rules(self.ports_of(name), &mut |slot, rule| (slot, rule).hash(&mut hasher));
                 hasher.finish()
@@ -144,7 +144,7 @@ impl State {
         let mut rules = SlotRules::default();
         let mut ports: BTreeSet<(Protocol, u16)> = BTreeSet::new();
         for (name, entry) in table.entries.iter().filter(|(name, _)| self.ports.contains_key(*name)) {
-            let plan = PortPlan::new(name, entry, table, &self.context);
+            let plan = PortRelay::new(name, entry, table, &self.context);
             let Ports { cluster, local } = ports_of(name);
             ports.extend([cluster, local].into_iter().flatten().map(|port| (name.protocol, port)));
             plan.rules(Ports { cluster, local }, &mut |slot, rule| rules.push(slot, rule));
@@ -161,7 +161,7 @@ impl State {
     }
 }
 
-impl Listeners for State {
+impl Listeners for RelayPlan {
     fn endpoints(&self, family: IpFamily, protocol: Protocol, port: u16) -> Option<Vec<SocketAddr>> {
         let is_wanted = |key: &ListenerKey, open: Option<u16>| {
             key.family == family && key.service_port.protocol == protocol && open == Some(port)

@@ -11,14 +11,14 @@ fn host() -> HostState {
     HostState { addresses, random_fully: true, ..HostState::default() }
 }
 
-fn plan(cluster: &Cluster) -> State {
+fn plan(cluster: &Cluster) -> IpvsPlan {
     let table = cluster.table(IpFamily::V4);
-    let context = PlanContext::new(&IpvsSettings::default(), &table, &host());
-    State::new(&table, context)
+    let context = IpvsContext::new(&IpvsSettings::default(), &table, &host());
+    IpvsPlan::new(&table, context)
 }
 
 /// Returns the lines of the text form that contain `part`.
-fn lines(state: &State, part: &str) -> Vec<String> {
+fn lines(state: &IpvsPlan, part: &str) -> Vec<String> {
     state.to_string().lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
 }
 

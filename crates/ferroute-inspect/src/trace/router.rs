@@ -1,0 +1,232 @@
+//! The routing of this machine's kernel, which traces ask for each packet.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use ferroute_core::{IpFamily, error_chain};
+use ferroute_host::{
+    HostInterface, InterfaceAddress, KernelRoutes, RouteError, RouteQuery, RouteReply, SERVICE_DEVICE, Sysctls,
+};
+use ferroute_trace::{AddressKind, RouteDecision, RoutedPacket, Router};
+use ipnet::IpNet;
+
+/// The routes of this machine's kernel in the network namespace of the thread that opened it.
+///
+/// Interfaces, their addresses and the types of addresses are read once. Routes are looked up by the kernel, which knows
+/// policy rules, VRFs, multipath routes, metrics and filters.
+#[derive(Debug)]
+pub(super) struct KernelRouter {
+    interfaces: Vec<HostInterface>,
+    /// The networks whose addresses are local or broadcast addresses, with the type.
+    own: Vec<(IpNet, AddressKind)>,
+    sysctls: Sysctls,
+    lookups: Mutex<Lookups>,
+}
+
+#[derive(Debug)]
+struct Lookups {
+    kernel: KernelRoutes,
+    /// Thousands of endpoints share a few routes, but each asks for its own.
+    known: HashMap<RouteQuery, RouteDecision>,
+}
+
+impl KernelRouter {
+    /// Reads interfaces and addresses.
+    pub(super) fn open() -> Result<Self, RouteError> {
+        let mut kernel = KernelRoutes::open()?;
+        let interfaces = kernel.interfaces()?;
+        let service_device = index(&interfaces, SERVICE_DEVICE);
+        let own = kernel.list()?.into_iter().filter(|route| route.table == u32::from(libc::RT_TABLE_LOCAL));
+        let own = own.filter_map(|route| {
+            let kind = match route.kind {
+                libc::RTN_LOCAL if route.interface.is_some() && route.interface == service_device => return None,
+                libc::RTN_LOCAL => AddressKind::Local,
+                libc::RTN_BROADCAST => AddressKind::Broadcast,
+                _ => return None,
+            };
+            Some((IpNet::new(route.destination, route.prefix_len).ok()?, kind))
+        });
+        let own = own.collect();
+        let lookups = Mutex::new(Lookups { kernel, known: HashMap::new() });
+        Ok(Self { interfaces, own, sysctls: Sysctls::from_kernel(), lookups })
+    }
+
+    /// Returns the addresses of all interfaces in their order, without those of ipvs mode's dummy device.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        let interfaces = self.interfaces.iter().filter(|interface| interface.name != SERVICE_DEVICE);
+        interfaces.flat_map(|interface| &interface.addresses).map(|address| address.address).collect()
+    }
+
+    fn index(&self, name: &str) -> Option<u32> {
+        index(&self.interfaces, name)
+    }
+
+    fn interface(&self, index: u32) -> Option<&HostInterface> {
+        self.interfaces.iter().find(|interface| interface.index == index)
+    }
+
+    fn look_up(&self, query: RouteQuery) -> RouteDecision {
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(decision) = lookups.known.get(&query) {
+            return decision.clone();
+        }
+        let reply = lookups.kernel.lookup(&query);
+        drop(lookups);
+        let decision = match reply {
+            Ok(RouteReply::Found(route)) if is_for_host(route.kind) => RouteDecision::Local,
+            Ok(RouteReply::Found(route)) => RouteDecision::Unicast {
+                interface: self.interface(route.interface).map_or("", |interface| &interface.name).into(),
+                gateway: route.gateway,
+                source: route.source,
+            },
+            Ok(RouteReply::Refused(errno)) => self.refusal(errno, &query),
+            Err(error) => RouteDecision::Unknown(error_chain(&error).to_string()),
+        };
+        let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
+        lookups.known.insert(query, decision.clone());
+        decision
+    }
+
+    /// Returns the decision behind an error of the kernel.
+    fn refusal(&self, errno: i32, query: &RouteQuery) -> RouteDecision {
+        match errno {
+            libc::EHOSTUNREACH if query.input.is_some_and(|input| !self.forwards(input)) => {
+                // Without forwarding, the kernel routes no packets of others. Hosts are assumed to forward.
+                self.look_up(RouteQuery { input: None, source: None, ..query.clone() })
+            }
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EAGAIN => RouteDecision::Unreachable,
+            libc::EACCES => RouteDecision::Prohibited,
+            libc::EINVAL | libc::EXDEV => match self.reverse_path_filter(query) {
+                Some(reason) => RouteDecision::Dropped(reason.into()),
+                None => RouteDecision::Dropped("blackhole route".into()),
+            },
+            _ => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                RouteDecision::Unknown(format!("route to {}: {error}", query.destination))
+            }
+        }
+    }
+
+    /// Reports whether the kernel forwards IPv4 packets that arrive on an interface.
+    fn forwards(&self, input: u32) -> bool {
+        self.setting(input, "forwarding") == Some(1)
+    }
+
+    /// Returns the value of an IPv4 sysctl of an interface.
+    fn setting(&self, index: u32, name: &str) -> Option<u32> {
+        self.read_setting(&self.interface(index)?.name, name)
+    }
+
+    fn read_setting(&self, interface: &str, name: &str) -> Option<u32> {
+        // The name of an interface may contain any character but a slash.
+        self.sysctls.read(&format!("net/ipv4/conf/{interface}/{name}")).ok()?.parse().ok()
+    }
+
+    /// Describes why the reverse-path filter drops a received packet; `None` if it does not.
+    fn reverse_path_filter(&self, query: &RouteQuery) -> Option<String> {
+        let (source, input) = (query.source?, query.input?);
+        let filter = self.setting(input, "rp_filter")?.max(self.read_setting("all", "rp_filter")?);
+        let mark = if self.setting(input, "src_valid_mark")? != 0 { query.mark } else { 0 };
+        let back = RouteQuery { destination: source, source: None, input: None, output: None, mark, transport: None };
+        let input = &self.interface(input)?.name;
+        match (filter, self.look_up(back)) {
+            (1, RouteDecision::Unicast { interface, .. }) if &*interface != input => {
+                Some(format!("reverse path filter (rp_filter) of {input}: the route to {source} uses {interface}"))
+            }
+            (1 | 2, RouteDecision::Unreachable | RouteDecision::Dropped(_) | RouteDecision::Prohibited) => {
+                Some(format!("reverse path filter (rp_filter) of {input}: there is no route to {source}"))
+            }
+            (_, RouteDecision::Local) => Some(format!("martian source: {source} is an address of this host")),
+            _ => None,
+        }
+    }
+}
+
+impl Router for KernelRouter {
+    fn route(&self, packet: &RoutedPacket<'_>) -> RouteDecision {
+        let input = packet.input.and_then(|name| self.index(name));
+        // The kernel validates the source of packets of the host, but not of received ones.
+        let source = packet.source.filter(|_| input.is_some() || packet.input.is_none());
+        let RoutedPacket { destination, mark, transport, .. } = *packet;
+        self.look_up(RouteQuery { destination, source, input, output: None, mark, transport })
+    }
+
+    fn address_type(&self, address: IpAddr) -> Option<AddressKind> {
+        let own = self.own.iter().filter(|(network, _)| network.contains(&address));
+        if let Some((_, kind)) = own.max_by_key(|(network, _)| network.prefix_len()) {
+            return Some(*kind);
+        }
+        if address.is_multicast() {
+            return Some(AddressKind::Multicast);
+        }
+        match address {
+            IpAddr::V4(address) if address.is_broadcast() || address.octets()[0] == 0 => Some(AddressKind::Broadcast),
+            IpAddr::V4(_) => Some(AddressKind::Unicast),
+            // For IPv6 the kernel looks up the route.
+            IpAddr::V6(_) => match self.look_up(query_to(address)) {
+                RouteDecision::Unicast { .. } => Some(AddressKind::Unicast),
+                _ => None,
+            },
+        }
+    }
+
+    /// Follows `inet_select_addr` for IPv4, and asks the kernel for IPv6.
+    fn masquerade_source(&self, destination: IpAddr, interface: &str, gateway: Option<IpAddr>) -> Option<IpAddr> {
+        let output = self.interfaces.iter().find(|other| other.name == interface)?;
+        if IpFamily::of(destination) == IpFamily::V6 {
+            let query = RouteQuery { output: Some(output.index), ..query_to(destination) };
+            return match self.look_up(query) {
+                RouteDecision::Unicast { source, .. } => source,
+                _ => None,
+            };
+        }
+        let next_hop = gateway.filter(IpAddr::is_ipv4).unwrap_or(destination);
+        let own: Vec<&InterfaceAddress> = output.addresses.iter().filter(|address| is_candidate(address)).collect();
+        let same_network = own.iter().find(|address| network(address).is_some_and(|net| net.contains(&next_hop)));
+        let vrf = self.vrf_of(output);
+        let others = || {
+            let others = self
+                .interfaces
+                .iter()
+                .filter(|other| self.vrf_of(other).map(|vrf| vrf.index) == vrf.map(|vrf| vrf.index));
+            vrf.into_iter().chain(others).flat_map(|other| &other.addresses).find(|address| is_candidate(address))
+        };
+        same_network.or(own.first()).copied().or_else(others).map(|address| address.address)
+    }
+
+    fn vrf(&self, interface: &str) -> Option<Arc<str>> {
+        let interface = self.interfaces.iter().find(|other| other.name == interface)?;
+        Some(self.vrf_of(interface)?.name.as_str().into())
+    }
+}
+
+impl KernelRouter {
+    fn vrf_of(&self, interface: &HostInterface) -> Option<&HostInterface> {
+        self.interface(interface.master?).filter(|master| master.kind.as_deref() == Some("vrf"))
+    }
+}
+
+fn query_to(destination: IpAddr) -> RouteQuery {
+    RouteQuery { destination, source: None, input: None, output: None, mark: 0, transport: None }
+}
+
+fn index(interfaces: &[HostInterface], name: &str) -> Option<u32> {
+    interfaces.iter().find(|interface| interface.name == name).map(|interface| interface.index)
+}
+
+/// Reports whether packets with a route of this type are for the host.
+fn is_for_host(kind: u8) -> bool {
+    [libc::RTN_LOCAL, libc::RTN_BROADCAST, libc::RTN_ANYCAST, libc::RTN_MULTICAST].contains(&kind)
+}
+
+/// Reports whether masquerading may use an IPv4 address.
+fn is_candidate(address: &InterfaceAddress) -> bool {
+    address.address.is_ipv4() && address.is_global && !address.is_secondary
+}
+
+fn network(address: &InterfaceAddress) -> Option<IpNet> {
+    IpNet::new(address.address, address.prefix_len).ok()
+}
