@@ -13,6 +13,7 @@ mod store;
 mod write;
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -64,6 +65,8 @@ struct State {
     writes: Vec<(String, Value)>,
     /// Objects that a user reads, and no proxy.
     pods: Vec<Value>,
+    /// Other objects that a user reads, by path.
+    user_objects: BTreeMap<String, Value>,
     exec: Option<ExecHandler>,
 }
 
@@ -134,6 +137,11 @@ impl FakeApiServer {
     /// Sets the pods, which are served to users.
     pub fn set_pods(&self, pods: Vec<Value>) {
         self.shared.state().pods = pods;
+    }
+
+    /// Sets an object at a path, which is served to users.
+    pub fn set_object(&self, path: &str, object: Value) {
+        self.shared.state().user_objects.insert(path.to_owned(), object);
     }
 
     /// Sets the function that responds to requests to run a program in a pod.

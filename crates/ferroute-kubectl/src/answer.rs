@@ -48,7 +48,7 @@ impl Fleet {
                 let _permit = permits.acquire().await;
                 let result = match proxy.problem.clone() {
                     Some(problem) => Err(problem),
-                    None => answer.await,
+                    None => answer.await.map_err(|error| proxy.failure(error)),
                 };
                 (index, NodeAnswer { proxy, result })
             });

@@ -12,6 +12,7 @@
 
 mod answer;
 mod bundle;
+mod kube_proxy;
 mod proxies;
 mod same;
 mod status;
@@ -23,6 +24,7 @@ mod wait;
 pub use self::{
     answer::{Fleet, NodeAnswer},
     bundle::write_bundles_into,
+    kube_proxy::{kube_proxy_beside, write_findings_into},
     proxies::{DEFAULT_PODS, NodeProxy, Selection},
     same::{Same, same_everywhere, write_same_into},
     status::{Doctor, Drift, NodeReport, is_good, statuses, write_statuses_into},

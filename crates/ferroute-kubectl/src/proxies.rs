@@ -28,6 +28,8 @@ pub struct NodeProxy {
     pub node: String,
     /// The container that the proxy runs in.
     pub container: PodContainer,
+    /// The image of the container, if it is named as kube-proxy's: a container with it may have no `ferroute`.
+    pub kube_proxy_image: Option<String>,
     /// Why it cannot be asked.
     pub problem: Option<String>,
 }
@@ -76,7 +78,7 @@ impl Selection {
         Ok(proxies.into_values().collect())
     }
 
-    async fn pods(&self, cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Pod>> {
+    pub(crate) async fn pods(&self, cluster: &Cluster, selector: &str) -> anyhow::Result<Vec<Pod>> {
         let path = format!("/api/v1/namespaces/{}/pods?labelSelector={}", encode(&self.namespace), encode(selector));
         let list: List<Pod> = cluster.get(&path).await.context("cannot list the pods of the proxies")?;
         Ok(list.items)
@@ -103,7 +105,7 @@ pub(crate) async fn slices_of(cluster: &Cluster, service: &NamespacedName) -> an
 
 impl NodeProxy {
     /// Returns the proxy of a pod; `None` if the pod is on no node yet.
-    fn new(pod: Pod) -> Option<Self> {
+    pub(crate) fn new(pod: Pod) -> Option<Self> {
         let Pod { metadata, spec, status } = pod;
         let node = spec.node_name.filter(|node| !node.is_empty())?;
         let is_proxy = |container: &&Container| ["ferroute", "kube-proxy"].contains(&container.name.as_str());
@@ -113,10 +115,25 @@ impl NodeProxy {
             ("Running", None) => None,
             (phase, None) => Some(format!("the pod is {phase}")),
         };
+        let kube_proxy_image = container.map(|container| container.image.clone()).filter(|image| is_kube_proxys(image));
         let container = container.map(|container| container.name.clone()).unwrap_or_default();
         let container = PodContainer { namespace: metadata.namespace, pod: metadata.name, container };
-        Some(Self { node, container, problem })
+        Some(Self { node, container, kube_proxy_image, problem })
     }
+
+    /// Returns the reason why there is no answer, with the image if that explains it.
+    pub(crate) fn failure(&self, error: String) -> String {
+        match &self.kube_proxy_image {
+            Some(image) => format!("the pod runs the image {image}: {error}"),
+            None => error,
+        }
+    }
+}
+
+/// Reports whether the last part of an image's name is kube-proxy's, of any registry, architecture and version.
+fn is_kube_proxys(image: &str) -> bool {
+    let name = image.rsplit('/').next().unwrap_or(image);
+    name.strip_prefix("kube-proxy").is_some_and(|rest| rest.is_empty() || rest.starts_with([':', '@', '-']))
 }
 
 /// Encodes text for a URL.
@@ -166,6 +183,8 @@ pub(crate) struct PodSpec {
 #[derive(Debug, Deserialize)]
 struct Container {
     name: String,
+    #[serde(default)]
+    image: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -179,6 +198,25 @@ pub(crate) struct PodStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_name_the_image_of_kube_proxy() {
+        for (image, is_named) in [
+            ("registry.k8s.io/kube-proxy:v1.37.1", true),
+            ("mirror.example.org:5000/k8s/kube-proxy-amd64@sha256:00", true),
+            ("kube-proxy", true),
+            ("registry.example.org/ferroute:0.1.0", false),
+            ("registry.example.org/kube-proxy/ferroute", false),
+            ("kube-proxyless", false),
+            ("", false),
+        ] {
+            let pod = serde_json::json!({"metadata": {"name": "a"}, "status": {"phase": "Running"},
+                "spec": {"nodeName": "node-1", "containers": [{"name": "kube-proxy", "image": image}]}});
+            let proxy = NodeProxy::new(serde_json::from_value(pod).expect("a pod")).expect("a proxy");
+            let named = format!("the pod runs the image {image}: error");
+            assert_eq!(proxy.failure("error".to_owned()), if is_named { &named } else { "error" }, "{image}");
+        }
+    }
 
     #[test]
     fn pods_that_do_not_run_have_a_problem() {

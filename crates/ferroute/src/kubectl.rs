@@ -17,11 +17,15 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use ferroute_admin::version;
 use ferroute_config::LogFormat;
 use ferroute_core::Escaped;
-use ferroute_inspect::top::{FILE_WIDTH, write_rows_into};
+use ferroute_inspect::{
+    doctor::Finding,
+    top::{FILE_WIDTH, write_rows_into},
+};
 use ferroute_kube::{Cluster, UserAccess};
 use ferroute_kubectl::{
-    Fleet, NodeProxy, Selection, TraceQuery, is_good, parse_service, parse_source, same_everywhere, statuses, top,
-    trace, wait_applied, write_bundles_into, write_same_into, write_statuses_into, write_trace_into,
+    Fleet, NodeProxy, Selection, TraceQuery, is_good, kube_proxy_beside, parse_service, parse_source, same_everywhere,
+    statuses, top, trace, wait_applied, write_bundles_into, write_findings_into, write_same_into, write_statuses_into,
+    write_trace_into,
 };
 use ferroute_proxy::logging;
 use serde::Serialize;
@@ -107,7 +111,8 @@ struct NodeArgs {
 enum Subcommands {
     /// Show the state of the proxy on each node
     ///
-    /// The exit status is 1 if a node does not answer, is not ready, or has other rules than the desired ones.
+    /// The exit status is 1 if a node does not answer, is not ready, or has other rules than the desired ones, or if
+    /// kube-proxy runs beside Ferroute or would be installed again by kubeadm.
     Status(StatusArgs),
     /// Wait until all nodes have applied a Service and its endpoints
     ///
@@ -320,14 +325,20 @@ impl Target {
     }
 
     async fn status(&self, args: &StatusArgs) -> Answer {
-        let reports = statuses(&self.fleet, &self.proxies().await?, !args.quick).await;
+        let proxies = self.proxies().await?;
+        let reports = statuses(&self.fleet, &proxies, !args.quick).await;
+        let findings = kube_proxy_beside(&self.fleet.cluster, &self.selection, &proxies).await;
         let (output, is_wide) = match args.output {
             WideOutput::Text => (Output::Text, false),
             WideOutput::Wide => (Output::Text, true),
             WideOutput::Json => (Output::Json, false),
         };
-        let value = serde_json::json!({ "nodes": reports });
-        Ok((show(output, &value, |text| write_statuses_into(text, &reports, is_wide))?, is_good(&reports)))
+        let value = serde_json::json!({ "nodes": reports, "findings": findings });
+        let text = show(output, &value, |text| {
+            write_statuses_into(text, &reports, is_wide)?;
+            write_findings_into(text, &findings)
+        })?;
+        Ok((text, is_good(&reports) && findings.is_empty()))
     }
 
     async fn wait(&self, args: &WaitArgs) -> Answer {
@@ -362,21 +373,31 @@ impl Target {
 
     async fn explain(&self, args: &ExplainArgs) -> Answer {
         let service = parse_service(&args.service, &self.namespace).map_err(anyhow::Error::msg)?;
-        self.same(&["explain", "service", service.as_str()], args.output).await
+        self.same(&["explain", "service", service.as_str()], args.output, &self.proxies().await?, &[]).await
     }
 
     async fn doctor(&self, args: &DoctorArgs) -> Answer {
         let no_connect = args.no_connect.then_some("--no-connect");
-        self.same(&["doctor"].into_iter().chain(no_connect).collect::<Vec<_>>(), args.output).await
+        let proxies = self.proxies().await?;
+        let findings = kube_proxy_beside(&self.fleet.cluster, &self.selection, &proxies).await;
+        let arguments: Vec<&str> = ["doctor"].into_iter().chain(no_connect).collect();
+        self.same(&arguments, args.output, &proxies, &findings).await
     }
 
-    /// Runs a command on all nodes, and shows nodes with the same text together.
-    async fn same(&self, arguments: &[&str], output: Output) -> Answer {
+    /// Runs a command on all nodes, and shows nodes with the same text together, after findings about the cluster.
+    async fn same(&self, arguments: &[&str], output: Output, proxies: &[NodeProxy], findings: &[Finding]) -> Answer {
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
-        let groups = same_everywhere(&self.fleet, &self.proxies().await?, &arguments, output == Output::Json).await;
-        let value = serde_json::json!({ "groups": groups });
-        let text = show(output, &value, |text| write_same_into(text, &groups))?;
-        Ok((text, groups.iter().all(|group| !group.problem)))
+        let groups = same_everywhere(&self.fleet, proxies, &arguments, output == Output::Json).await;
+        let value = serde_json::json!({ "groups": groups, "findings": findings });
+        let text = show(output, &value, |text| {
+            if !findings.is_empty() {
+                writeln!(text, "== cluster")?;
+                write_findings_into(text, findings)?;
+                writeln!(text)?;
+            }
+            write_same_into(text, &groups)
+        })?;
+        Ok((text, findings.is_empty() && groups.iter().all(|group| !group.problem)))
     }
 
     async fn top(&self, args: &TopArgs) -> Answer {

@@ -236,6 +236,22 @@ fn commands_ask_all_nodes() {
 }
 
 #[test]
+fn kube_proxy_that_an_upgrade_would_start_is_reported_beside_the_nodes() {
+    let rig = Rig::start();
+    rig.server.set_object("/api/v1/namespaces/kube-system/configmaps/kube-proxy", json!({"kind": "ConfigMap"}));
+    let (code, text) = rig.text(&["status", "--quick"]);
+    let finding = "WARNING: the ConfigMap kube-system/kube-proxy exists without its DaemonSet  [kube-proxy]\n";
+    assert!(code == 1 && text.starts_with("NODE ") && text.contains(finding), "{text}");
+    let (code, report) = rig.json(&["status", "--quick"]);
+    assert_eq!((code, &report["findings"][0]["severity"]), (1, &json!("warning")), "{report}");
+    let (code, text) = rig.text(&["doctor", "--no-connect"]);
+    assert!(code == 1 && text.starts_with(&format!("== cluster\n{finding}")) && text.contains("== node-1"), "{text}");
+    rig.server.set_object("/apis/apps/v1/namespaces/kube-system/daemonsets/kube-proxy", json!({"kind": "DaemonSet"}));
+    let (code, report) = rig.json(&["status", "--quick"]);
+    assert_eq!((code, &report["findings"]), (0, &json!([])), "{report}");
+}
+
+#[test]
 fn trace_follows_the_packet_to_the_node_of_the_endpoint() {
     let rig = Rig::start();
     assert_eq!(rig.text(&["wait", "service/web", "--timeout", "60s"]).0, 0);

@@ -60,8 +60,11 @@ impl fmt::Debug for ExecHandler {
 }
 
 /// Responds to a request for the pods of a namespace or one of them, for a Service, for the slices of a Service, or for nodes
-/// with some labels. `None` for any other path.
+/// with some labels, or for an object that was set for its path. `None` for any other path.
 pub(super) fn read(shared: &Shared, path: &str, query: &str) -> Option<FakeResponse> {
+    if let Some(object) = shared.state().user_objects.get(path) {
+        return Some(whole(StatusCode::OK, MediaType::Json.as_str(), object.to_string().into()));
+    }
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (namespace, rest) = match parts.as_slice() {
         ["api", "v1", "namespaces", namespace, rest @ ..] => (*namespace, rest),
