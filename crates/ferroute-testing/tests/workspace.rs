@@ -77,6 +77,35 @@ fn modes_do_not_depend_on_kubernetes_objects() {
     }
 }
 
+/// crates.io requires some of these fields; docs.rs would otherwise build the crates for systems without netlink, too.
+#[test]
+fn published_crates_have_the_metadata_of_registries() {
+    let inherited = ["version", "edition", "rust-version", "license", "readme", "keywords", "categories"];
+    let targets =
+        "[package.metadata.docs.rs]\ntargets = [\"x86_64-unknown-linux-gnu\", \"aarch64-unknown-linux-gnu\"]\n";
+    let mut unpublished = Vec::new();
+    for (name, Crate { description, .. }) in crates() {
+        let manifest = read(&format!("crates/{name}/Cargo.toml"));
+        for field in inherited {
+            assert!(manifest.contains(&format!("\n{field}.workspace = true\n")), "{name}: {field}");
+        }
+        assert!((10..120).contains(&description.len()) && !description.ends_with('.'), "{name}: {description}");
+        if manifest.contains("\npublish = false\n") {
+            unpublished.push(name);
+        } else {
+            assert!(manifest.contains("\npublish.workspace = true\n") && manifest.contains(targets), "{name}");
+        }
+    }
+    // A dependency with a version would have to be published.
+    let workspace = read("Cargo.toml");
+    for name in unpublished {
+        assert!(workspace.contains(&format!("\n{name} = {{ path = \"crates/{name}\" }}\n")), "{name}");
+        for (other, Crate { dependencies, .. }) in crates() {
+            assert!(!dependencies.contains(&(name.clone(), "dependencies".to_owned())), "{other} depends on {name}");
+        }
+    }
+}
+
 /// Returns the names of the threads that the code of these crates starts, without that of tests.
 fn thread_names(path: &Path, names: &mut BTreeSet<String>) {
     if path.is_dir() {
