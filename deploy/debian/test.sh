@@ -12,7 +12,9 @@ fi
 old=$2 new=$3 manifest=$4
 work=$(mktemp -d)
 mount -t tmpfs tmpfs "$work"
-trap 'umount -l "$work" && rmdir "$work"' EXIT
+servers=
+# shellcheck disable=SC2086
+trap 'kill $servers 2>/dev/null || true; umount -l "$work" && rmdir "$work"' EXIT
 mkdir "$work"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/work" "$work/root" || exit 77
 root=$work/root
@@ -48,12 +50,48 @@ in_root ferroute --version
 in_root kubectl-ferroute status --help >/dev/null
 in_root kubectl_complete-ferroute wa | grep -q ^wait
 for file in /etc/ferroute/config.yaml /usr/lib/systemd/system/ferroute.service /usr/share/man/man1/ferroute-run.1.gz \
-    /usr/share/bash-completion/completions/ferroute /usr/share/doc/ferroute/copyright; do
+    /usr/share/bash-completion/completions/ferroute /usr/share/doc/ferroute/copyright /usr/share/doc/ferroute/docs/deploy.md; do
     [ -s "$root$file" ] || fail "$file is missing"
 done
 program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$root/usr/lib/systemd/system/ferroute.service")
 [ -x "$root$program" ] || fail "the unit runs $program, which does not exist"
 in_root dpkg --verify ferroute
+
+echo "== example"
+# As the unit would, without systemd: the package's configuration, and the example as the only manifest.
+example=$root/usr/share/doc/ferroute/examples/host.yaml
+cp "$example" "$root/etc/ferroute/manifests/"
+ip link set lo up
+ip address add 192.0.2.80/32 dev lo
+ip link add uplink type veth peer name other
+ip link set other up
+ip address add 198.51.100.1/24 dev uplink
+ip link set uplink up
+ip route add default via 198.51.100.2
+for port in 8081 8082; do
+    mkdir "$work/$port"
+    echo "$port" >"$work/$port/index.html"
+    python3 -m http.server --bind 192.0.2.80 --directory "$work/$port" "$port" >/dev/null 2>&1 &
+    servers="$servers $!"
+done
+chroot "$root" ferroute run --config /etc/ferroute/config.yaml --manifests /etc/ferroute/manifests >"$work/log" 2>&1 &
+servers="$servers $!"
+answers() { for _ in $(seq "$2"); do curl -sf --max-time 2 "$1" || true; done | sort -u | tr '\n' ' '; }
+for _ in $(seq 100); do
+    [ -z "$(answers http://10.96.0.80/ 1)" ] || break
+    sleep 0.1
+done
+# Forty requests reach the same one of two endpoints once in 2^39 runs.
+for address in http://10.96.0.80/ http://198.51.100.1:30080/; do
+    [ "$(answers "$address" 40)" = "8081 8082 " ] || fail "$address: $(answers "$address" 40) $(cat "$work/log")"
+done
+# shellcheck disable=SC2086
+kill $servers
+# shellcheck disable=SC2086
+wait $servers 2>/dev/null || true
+servers=
+in_root ferroute run --cleanup >/dev/null 2>&1
+rm "$root/etc/ferroute/manifests/host.yaml"
 
 echo "== upgrade"
 echo '# edited' >>"$root/etc/ferroute/config.yaml"
