@@ -41,12 +41,10 @@ impl KubeProxyConfiguration {
         self.iptables.masquerade_bit.get_or_insert(MASQUERADE_BIT);
         self.iptables.localhost_node_ports.get_or_insert(true);
         fill_duration(&mut self.iptables.sync_period, 30);
-        fill_duration(&mut self.iptables.min_sync_period, 1);
-        // ipvs mode has no default for minSyncPeriod.
+        // An unset minSyncPeriod stays unset: syncs are then paced by their cost.
         fill_duration(&mut self.ipvs.sync_period, 30);
         self.nftables.masquerade_bit.get_or_insert(MASQUERADE_BIT);
         fill_duration(&mut self.nftables.sync_period, 30);
-        fill_duration(&mut self.nftables.min_sync_period, 1);
 
         self.conntrack.max_per_core.get_or_insert(32 * 1024);
         self.conntrack.min.get_or_insert(128 * 1024);
@@ -65,6 +63,9 @@ impl KubeProxyConfiguration {
     pub fn platform_defaulted(mut self) -> Self {
         fill(&mut self.mode, "iptables");
         fill(&mut self.detect_local_mode, "ClusterCIDR");
+        // ipvs mode has no default.
+        fill_duration(&mut self.iptables.min_sync_period, 1);
+        fill_duration(&mut self.nftables.min_sync_period, 1);
         if self.mode == "nftables" && self.node_port_addresses.is_empty() {
             self.node_port_addresses.push("primary".to_owned());
         }

@@ -122,6 +122,9 @@ pub struct SyncPeriods {
     pub period: Duration,
     /// The minimum interval between syncs, at most `period`.
     pub min_period: Duration,
+    /// No minimum is configured: syncs may follow each other at once as long as they cost little, and `min_period` applies
+    /// otherwise.
+    pub by_cost: bool,
 }
 
 /// The sysctls of connection tracking; `None` to keep the kernel's value. The kernel has timeouts in whole seconds.
@@ -308,14 +311,22 @@ impl KubeProxyConfiguration {
     }
 
     fn sync_periods(&self, errors: &mut FieldErrors, mode: ModeName) -> SyncPeriods {
-        let (period, min_period) = match mode {
+        let (period, configured) = match mode {
             ModeName::IPVS => (self.ipvs.sync_period, self.ipvs.min_sync_period),
             ModeName::NFTABLES => (self.nftables.sync_period, self.nftables.min_sync_period),
             _ => (self.iptables.sync_period, self.iptables.min_sync_period),
         };
+        let by_cost = configured.is_zero();
+        // ipvs mode has no default in kube-proxy, and syncs of 1 s and more in large clusters.
+        let min_period = match (by_cost, mode) {
+            (true, ModeName::IPVS) => GoDuration::from_secs(1).min(period),
+            (true, _) => GoDuration::from_secs(1),
+            (false, _) => configured,
+        };
         let sync = SyncPeriods {
             period: positive(errors, "SyncPeriod", period),
             min_period: not_negative(errors, &path("MinSyncPeriod"), min_period),
+            by_cost,
         };
         if min_period > period {
             let detail = format!("must be greater than or equal to {}", path("MinSyncPeriod"));

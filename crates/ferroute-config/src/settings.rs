@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::{
-    FlagSettings, KubeProxyConfiguration, ModeName, Resolved,
+    FlagSettings, GoDuration, KubeProxyConfiguration, ModeName, Resolved,
     flags::{EFFECTIVE_WITH_CONFIG, RawArgs, RunArgs, SettingsArgs, is_kube_proxy_flag},
 };
 use anyhow::Context;
@@ -71,6 +71,15 @@ pub fn load_proxy(args: &RawArgs<RunArgs>, modes: &[ModeName]) -> anyhow::Result
         None => {
             let mut config = KubeProxyConfiguration::default().defaulted();
             flags.merge_into(&mut config);
+            // The flags' defaults are no choice of the administrator.
+            for (flag, min_sync_period) in [
+                ("iptables-min-sync-period", &mut config.iptables.min_sync_period),
+                ("ipvs-min-sync-period", &mut config.ipvs.min_sync_period),
+            ] {
+                if !args.flags.is_given(flag) {
+                    *min_sync_period = GoDuration::ZERO;
+                }
+            }
             config.udp_idle_timeout = args.args.udp_timeout;
             resolve(config, deprecated(args), None, modes).map(|settings| settings.with_ferroute_flags(&args.args))
         }

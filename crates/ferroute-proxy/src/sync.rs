@@ -229,6 +229,7 @@ impl SyncLoop {
             }
         }
         self.last_sync_took = start.elapsed();
+        self.schedule.took(self.last_sync_took);
         if failed {
             let delay = self.schedule.failed();
             tracing::info!(?delay, "retrying the sync");

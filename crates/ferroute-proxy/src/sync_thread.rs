@@ -70,6 +70,7 @@ impl SyncThread {
         };
         let limits = Limits {
             min_interval: resolved.sync.min_period,
+            by_cost: resolved.sync.by_cost,
             burst: BURST,
             first_retry: FIRST_RETRY,
             longest_retry: resolved.sync.period,

@@ -156,7 +156,7 @@ pub struct IptablesFlags {
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     iptables_sync_period: GoDuration,
-    /// Minimum interval between syncs; 0 applies every change immediately
+    /// Minimum interval between syncs; by default, and with 0, by their cost
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     iptables_min_sync_period: GoDuration,
 }
@@ -177,7 +177,7 @@ pub struct IpvsFlags {
     /// Maximum interval between checks of the active rules
     #[arg(long, value_name = "DURATION", default_value = SYNC_PERIOD)]
     ipvs_sync_period: GoDuration,
-    /// Minimum interval between syncs; 0 applies every change immediately
+    /// Minimum interval between syncs; by default, and with 0, by their cost
     #[arg(long, value_name = "DURATION", default_value = MIN_SYNC_PERIOD)]
     ipvs_min_sync_period: GoDuration,
     /// Timeout of idle TCP connections; 0 keeps the kernel's

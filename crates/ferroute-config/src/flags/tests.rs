@@ -138,9 +138,10 @@ fn flags_effective_with_a_file_exist() {
 }
 
 #[test]
-fn default_flags_change_only_the_minimum_sync_period_of_ipvs() {
+fn default_flags_change_only_the_minimum_sync_periods() {
     let mut expected = KubeProxyConfiguration::default().defaulted();
     // As in kube-proxy, whose flags have the same default in all modes.
+    expected.iptables.min_sync_period = GoDuration::from_secs(1);
     expected.ipvs.min_sync_period = GoDuration::from_secs(1);
     assert_eq!(merged(&[]), expected);
 }

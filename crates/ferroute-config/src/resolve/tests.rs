@@ -33,7 +33,7 @@ fn default_mode_is_iptables_with_its_defaults() {
         userspace: UserspaceSettings { ports: None, udp_idle_timeout: Duration::from_millis(250) },
         ipvs: IpvsSettings::default(),
         settings: ProxySettings { detector: LocalTrafficDetector::ClusterCidr(Vec::new()), ..ProxySettings::default() },
-        sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1) },
+        sync: SyncPeriods { period: Duration::from_secs(30), min_period: Duration::from_secs(1), by_cost: true },
         healthz: Some("0.0.0.0:10256".parse().expect("valid test address")),
         metrics: Some("127.0.0.1:10249".parse().expect("valid test address")),
         bind_address_hard_fail: false,

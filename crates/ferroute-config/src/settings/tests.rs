@@ -1,6 +1,6 @@
-use std::io::Write;
+use std::{io::Write, time::Duration};
 
-use crate::{LogFormat, Logging};
+use crate::{LogFormat, Logging, SyncPeriods};
 use clap::Parser;
 use tempfile::NamedTempFile;
 
@@ -54,6 +54,35 @@ fn flags_without_a_file_apply_and_those_without_effect_cause_warnings() {
             "winkernel.enableDSR has no effect: it applies to Windows only"
         ]
     );
+}
+
+#[test]
+fn syncs_are_paced_by_their_cost_unless_a_minimum_interval_is_configured() {
+    let (second, by_cost) = (Duration::from_secs(1), true);
+    for mode in ["iptables", "nftables", "ipvs"] {
+        for (period, expected) in [
+            (None, SyncPeriods { period: second * 30, min_period: second, by_cost }),
+            (Some("0s"), SyncPeriods { period: second * 30, min_period: second, by_cost }),
+            (Some("1s"), SyncPeriods { period: second * 30, min_period: second, by_cost: false }),
+            (Some("1ms"), SyncPeriods { period: second * 30, min_period: Duration::from_millis(1), by_cost: false }),
+        ] {
+            let section = period.map(|period| format!("{mode}: {{minSyncPeriod: {period}}}")).unwrap_or_default();
+            let settings = load(&format!("mode: {mode}\n{section}"), &[]).expect("settings");
+            assert_eq!(settings.resolved.sync, expected, "{mode} {period:?}");
+        }
+    }
+    for (mode, flag) in [("iptables", "--iptables-min-sync-period"), ("ipvs", "--ipvs-min-sync-period")] {
+        for (value, by_cost) in [(None, true), (Some("0"), true), (Some("1s"), false)] {
+            let mode = format!("--proxy-mode={mode}");
+            let value = value.map(|value| format!("{flag}={value}"));
+            let line = ["kube-proxy", &mode].into_iter().chain(value.as_deref());
+            let settings = load_proxy(&KubeProxy::parse_from(line).run, &ModeName::KUBE_PROXY).expect("settings");
+            assert_eq!(settings.resolved.sync.by_cost, by_cost, "{mode} {value:?}");
+        }
+    }
+    // kube-proxy's default of 1 s is more than the period.
+    assert!(load("mode: nftables\nnftables: {syncPeriod: 500ms}", &[]).is_err());
+    assert!(load("mode: ipvs\nipvs: {syncPeriod: 500ms}", &[]).is_ok());
 }
 
 #[test]

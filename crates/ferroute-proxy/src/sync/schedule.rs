@@ -1,4 +1,4 @@
-//! The schedule of syncs: at once after a quiet time, at a limited rate under load, and again after a failure.
+//! The schedule of syncs: at once while they cost little, at a limited rate otherwise, and again after a failure.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use tokio::time::Instant;
 pub(crate) struct Limits {
     /// A new token is added this often (`minSyncPeriod`); zero means no limit.
     pub(crate) min_interval: Duration,
+    /// Syncs may also start without a token, as long as they have taken less than [`SHARE`] of the recent time.
+    pub(crate) by_cost: bool,
     /// Maximum number of saved tokens: after a quiet time, this many syncs may follow the first one without delay.
     pub(crate) burst: u32,
     /// Delay after the first failure; it doubles with every further one.
@@ -24,6 +26,8 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(super) struct Schedule {
     tokens: TokenBucket,
+    /// The costs of syncs, if these matter.
+    costs: Option<Costs>,
     backoff: Backoff,
     requested: bool,
     /// The earliest time of the next sync, after a failure.
@@ -35,6 +39,7 @@ impl Schedule {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             tokens: TokenBucket::new(limits.min_interval, limits.burst, Instant::now().into_std()),
+            costs: limits.by_cost.then(|| Costs::new(limits.min_interval, Instant::now().into_std())),
             backoff: Backoff::new(limits.first_retry, limits.longest_retry),
             requested: false,
             retry_at: None,
@@ -56,8 +61,11 @@ impl Schedule {
         if !self.requested {
             return None;
         }
-        let token_at = Instant::from_std(self.tokens.available_at(Instant::now().into_std()));
-        Some(self.retry_at.map_or(token_at, |retry_at| retry_at.max(token_at)))
+        let now = Instant::now().into_std();
+        let token_at = self.tokens.available_at(now);
+        let at = self.costs.as_ref().map_or(token_at, |costs| costs.available_at(now).min(token_at));
+        let at = Instant::from_std(at);
+        Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
     }
 
     /// Waits until the requested sync may start. Without a request it never returns, so call it again after each request.
@@ -77,6 +85,13 @@ impl Schedule {
         self.tokens.take(Instant::now().into_std());
     }
 
+    /// Records how long the sync took that ends now.
+    pub(super) fn took(&mut self, took: Duration) {
+        if let Some(costs) = &mut self.costs {
+            costs.add(took, Instant::now().into_std());
+        }
+    }
+
     /// Resets the delay after failures.
     pub(super) fn succeeded(&mut self) {
         self.backoff.reset();
@@ -91,12 +106,49 @@ impl Schedule {
     }
 }
 
+/// The time that syncs have taken recently. Reads no clock.
+///
+/// Each sync blocks the time after it for [`SHARE`] times as long as it took, and up to [`RECENT`] may be blocked in advance:
+/// so all syncs of any such time take at most a `SHARE`th of it, after a quiet time a little more.
+#[derive(Debug)]
+struct Costs {
+    /// The end of the blocked time.
+    blocked_until: std::time::Instant,
+    /// The time that may be blocked at most, so that one long sync does not slow down many short ones later.
+    longest: Duration,
+}
+
+impl Costs {
+    /// `longest_delay` is the time after which syncs may start in any case.
+    fn new(longest_delay: Duration, now: std::time::Instant) -> Self {
+        Self { blocked_until: now, longest: RECENT + longest_delay }
+    }
+
+    /// Returns when the next sync may start: `now` or later.
+    fn available_at(&self, now: std::time::Instant) -> std::time::Instant {
+        self.blocked_until.checked_sub(RECENT).map_or(now, |at| at.max(now))
+    }
+
+    /// Adds a sync that ends now.
+    fn add(&mut self, took: Duration, now: std::time::Instant) {
+        let blocked = self.blocked_until.max(now) + took.saturating_mul(SHARE).min(self.longest);
+        self.blocked_until = blocked.min(now + self.longest);
+    }
+}
+
+/// Syncs may take one part in this many of the time.
+const SHARE: u32 = 10;
+
+/// The time over which that applies.
+const RECENT: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const LIMITS: Limits = Limits {
         min_interval: Duration::from_secs(1),
+        by_cost: false,
         burst: 2,
         first_retry: Duration::from_millis(100),
         longest_retry: Duration::from_secs(30),
@@ -196,5 +248,78 @@ mod tests {
             assert!(schedule.next() <= Some(Instant::now()));
             schedule.begin();
         }
+    }
+
+    /// Runs requested syncs that take `cost` each, with a request every `every`. Returns the number of syncs and the longest wait
+    /// of a request.
+    async fn run_by_cost(
+        schedule: &mut Schedule,
+        cost: Duration,
+        every: Duration,
+        time: Duration,
+    ) -> (usize, Duration) {
+        let end = Instant::now() + time;
+        let (mut syncs, mut longest, mut waiting) = (0, Duration::ZERO, None::<Instant>);
+        let mut arrives_at = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(end) => return (syncs, longest),
+                () = tokio::time::sleep_until(arrives_at) => {
+                    waiting.get_or_insert(arrives_at);
+                    arrives_at += every;
+                    schedule.request();
+                }
+                () = schedule.ready() => {
+                    longest = longest.max(waiting.take().map_or(Duration::ZERO, |since| since.elapsed()));
+                    schedule.begin();
+                    tokio::time::sleep(cost).await;
+                    schedule.took(cost);
+                    schedule.succeeded();
+                    syncs += 1;
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cheap_syncs_start_at_once_and_expensive_ones_at_the_limited_rate() {
+        let by_cost = Limits { by_cost: true, ..LIMITS };
+        let (every, minute) = (Duration::from_millis(50), Duration::from_secs(60));
+        let run = async |cost: u64| {
+            run_by_cost(&mut Schedule::new(by_cost), Duration::from_millis(cost), every, minute).await
+        };
+        // One for each change, and no change waits.
+        let (syncs, longest) = run(1).await;
+        assert!(syncs >= 1_190 && longest <= Duration::from_millis(1), "{syncs} {longest:?}");
+        // A tenth of the time: one every 200 ms, after a burst.
+        let (syncs, longest) = run(20).await;
+        assert!((290..=320).contains(&syncs), "{syncs}");
+        assert!(longest <= Duration::from_millis(250), "{longest:?}");
+        // As without regard to the cost.
+        let (syncs, _) = run(600).await;
+        assert!((60..=64).contains(&syncs), "{syncs}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_long_sync_does_not_delay_short_ones_for_longer_than_the_minimum_interval() {
+        let mut schedule = Schedule::new(Limits { by_cost: true, burst: 1, ..LIMITS });
+        schedule.begin();
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        schedule.took(Duration::from_secs(30));
+        tokio::time::sleep(LIMITS.min_interval).await;
+        let millisecond = Duration::from_millis(1);
+        let (syncs, _) =
+            run_by_cost(&mut schedule, millisecond, Duration::from_millis(50), Duration::from_secs(10)).await;
+        assert!(syncs >= 190, "{syncs}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_delays_cheap_syncs_as_well() {
+        let mut schedule = Schedule::new(Limits { by_cost: true, ..LIMITS });
+        schedule.begin();
+        schedule.took(Duration::ZERO);
+        let delay = schedule.failed();
+        assert_eq!(schedule.next(), Some(Instant::now() + delay));
     }
 }

@@ -198,6 +198,7 @@ impl Rig {
             Box::new(|_| HashSet::from([RELAY, DRAINING_RELAY])),
             Limits {
                 min_interval: Duration::from_secs(1),
+                by_cost: false,
                 burst: 2,
                 first_retry: Duration::from_millis(100),
                 longest_retry: Duration::from_secs(30),

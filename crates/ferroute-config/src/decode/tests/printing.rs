@@ -34,7 +34,7 @@ iptables:
   localhostNodePorts: true
   masqueradeAll: false
   masqueradeBit: 14
-  minSyncPeriod: 1s
+  minSyncPeriod: 0s
   syncPeriod: 30s
 ipvs:
   excludeCIDRs: null
@@ -60,7 +60,7 @@ mode: ""
 nftables:
   masqueradeAll: false
   masqueradeBit: 14
-  minSyncPeriod: 1s
+  minSyncPeriod: 0s
   syncPeriod: 30s
 nodePortAddresses: null
 oomScoreAdj: -999

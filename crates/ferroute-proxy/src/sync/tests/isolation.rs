@@ -110,6 +110,7 @@ fn start(style: Style, refusals: usize) -> (PickyDataplane, mpsc::Sender<Vec<Cha
         Box::new(|_| HashSet::new()),
         Limits {
             min_interval: Duration::from_secs(1),
+            by_cost: false,
             burst: 2,
             first_retry: Duration::from_millis(100),
             longest_retry: Duration::from_secs(30),
