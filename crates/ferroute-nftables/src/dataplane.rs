@@ -281,18 +281,23 @@ impl<K: Kernel> NftablesDataplane<K> {
 }
 
 impl Applied {
-    /// Reports whether the listed chains, rules and sets are those that were applied.
+    /// Reports whether the listed chains, rules and sets are those that were applied, with all that defines them.
     fn matches(&self, listing: &Listing) -> bool {
         let chains = self.planner.chains();
         let unused = self.planner.unused_chains().len();
         let flowtable = self.planner.flowtable();
         let family = self.planner.context().settings.family;
-        listing.chains.len() == chains.len() + unused
-            && listing.sets.len() == self.planner.sets().len()
+        let sets = self.planner.sets();
+        !listing.is_dormant
+            && listing.chains.len() == chains.len() + unused
+            && listing.sets.len() == sets.len()
+            && sets.iter().all(|set| listing.sets.iter().any(|listed| listed.set.as_ref() == Some(set)))
             && listing.flowtables.iter().map(|listed| &listed.name).eq(flowtable.iter().map(|own| &own.name))
             && chains.iter().all(|chain| {
                 let listed = listing.chains.iter().find(|listed| listed.name == chain.chain.name);
-                listed.is_some_and(|listed| has_rules(listed, chain, family))
+                listed.is_some_and(|listed| {
+                    listed.chain.as_ref() == Some(&chain.chain) && has_rules(listed, chain, family)
+                })
             })
     }
 }

@@ -98,6 +98,8 @@ impl ErrorKind {
 /// The contents of a table, without elements.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
+    /// The kernel ignores the table.
+    pub is_dormant: bool,
     /// The chains.
     pub chains: Vec<ListedChain>,
     /// The sets and maps.

@@ -5,7 +5,13 @@
 mod common;
 
 use common::{Host, settings, table_id};
-use std::{net::Ipv4Addr, num::NonZeroU16, sync::Arc};
+use std::{
+    io::Write,
+    net::Ipv4Addr,
+    num::NonZeroU16,
+    process::{Command, Stdio},
+    sync::Arc,
+};
 
 use ferroute_core::{
     Affinity, Dataplane, Endpoint, IpFamily, ServiceTable, TrafficPolicy,
@@ -180,6 +186,57 @@ fn external_modifications_are_detected_and_repaired_without_touching_other_table
     assert_eq!(removed, [true, false]);
     let left = ns.command("nft", &["list", "ruleset"]);
     assert!(left.starts_with("table ip other {") && !left.contains("ferroute"), "{left}");
+}
+
+/// Each attribute that `nft` lists is changed, one at a time.
+#[test]
+fn every_attribute_of_own_objects_is_compared_and_restored() {
+    let (ns, table) = (NetNs::new(), varied().table(IpFamily::V4));
+    let mut dataplane = open(&ns, IpFamily::V4, settings());
+    dataplane.resync(&table).unwrap();
+    let before = listed(&ns, IpFamily::V4);
+    let text = ns.command("nft", &["list", "table", "ip", "ferroute"]);
+    let attributes = [
+        ("policy accept", "policy drop"),
+        ("hook prerouting", "hook input"),
+        ("hook output", "hook input"),
+        ("hook forward", "hook input"),
+        ("priority ", "priority 1 + "),
+        ("priority srcnat", "priority 101"),
+        ("priority dstnat", "priority -101"),
+        ("priority filter", "priority 1"),
+        ("type filter hook", "type route hook"),
+        ("type ipv4_addr\n", "type ipv4_addr\n\t\tsize 4096\n"),
+        ("size ", "size 1"),
+        ("flags ", "flags interval,"),
+    ];
+    let mut changed = vec!["add table ip ferroute { flags dormant ; }".to_owned()];
+    for (attribute, other) in attributes {
+        changed.extend(text.match_indices(attribute).map(|(at, _)| {
+            format!("delete table ip ferroute\n{}{other}{}", &text[..at], &text[at + attribute.len()..])
+        }));
+    }
+    let mut accepted = 0;
+    for change in changed {
+        // Not every attribute can have every value.
+        if !ns.run(|| load_text(&change)) {
+            continue;
+        }
+        accepted += 1;
+        assert!(dataplane.was_modified_externally().unwrap(), "{change}");
+        dataplane.resync(&table).unwrap();
+        assert_eq!(listed(&ns, IpFamily::V4), before, "{change}");
+        assert!(!dataplane.was_modified_externally().unwrap(), "{change}");
+        assert_restart_changes_nothing(&ns, &table, &settings());
+    }
+    assert!(accepted > 10, "only {accepted} changes were possible");
+}
+
+/// Loads text with `nft`. Reports whether it was accepted.
+fn load_text(text: &str) -> bool {
+    let mut child = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    child.wait().unwrap().success()
 }
 
 #[test]

@@ -322,6 +322,9 @@ impl Contents {
 
 /// Reports whether all declarations that cannot be changed in place match the planner's.
 fn is_compatible(listing: &Listing, planner: &Planner) -> bool {
+    if listing.is_dormant {
+        return false;
+    }
     // Objects of other programs are deleted by their names.
     let mut names = listing.sets.iter().map(|set| &set.name).chain(listing.chains.iter().map(|chain| &chain.name));
     if names.any(is_escaped) {

@@ -122,6 +122,7 @@ impl Kernel for MemoryKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         Ok(self.tables.get(table).map(|table| Listing {
+            is_dormant: false,
             chains: table
                 .chains()
                 .map(|ChainWithRules { chain, rules }| ListedChain {

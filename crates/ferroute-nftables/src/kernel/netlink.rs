@@ -6,7 +6,7 @@ use crate::{
     model::{Change, Key, Set, TableId, Transaction},
     wire::{
         self, Listed, elements_request, list_request, parse_chain, parse_elements, parse_flowtable, parse_rule,
-        parse_set, table_request,
+        parse_set, parse_table, table_request,
     },
 };
 
@@ -128,11 +128,11 @@ impl Kernel for NetlinkKernel {
 
     fn list_table(&mut self, table: &TableId) -> Result<Option<Listing>, Self::Error> {
         let failed = |source| failed_table(table, source);
-        match self.socket.request_ack(&mut table_request(table)) {
-            Ok(()) => {}
+        let is_dormant = match self.socket.get(&mut table_request(table), |message| parse_table(&message)) {
+            Ok(found) => found.flatten().is_none(),
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(failed(error)),
-        }
+        };
         let mut chains = self
             .socket
             .collect(&mut list_request(table.family.into(), &table.name, Listed::Chains), |message| {
@@ -163,7 +163,7 @@ impl Kernel for NetlinkKernel {
                 parse_flowtable(&message).map(Some)
             })
             .map_err(failed)?;
-        Ok(Some(Listing { chains, sets, flowtables }))
+        Ok(Some(Listing { is_dormant, chains, sets, flowtables }))
     }
 
     fn dump_elements(

@@ -190,8 +190,9 @@ impl SetParts {
     /// Returns the set's declaration, if the model can represent it exactly.
     fn declaration(&self, name: &Name) -> Option<Set> {
         let kind = match self.flags & (NFT_SET_INTERVAL | NFT_SET_TIMEOUT | NFT_SET_EVAL) {
-            0 => SetKind::Exact,
-            NFT_SET_INTERVAL => SetKind::Interval,
+            0 if self.size.is_none() => SetKind::Exact,
+            NFT_SET_INTERVAL if self.size.is_none() => SetKind::Interval,
+            0 | NFT_SET_INTERVAL => return None,
             _ => SetKind::Dynamic { size: self.size? },
         };
         let data = match self.data {
