@@ -115,3 +115,34 @@ fn comparisons_are_throttled_if_another_program_changes_rules_all_the_time() {
     node.clock.advance(5);
     assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap());
 }
+
+/// A comparison of a large table takes so long that the next one is a minute later.
+#[test]
+fn shared_chains_that_lose_rules_are_noticed_between_comparisons() {
+    let node = NetnsHost::new(Way::Netlink);
+    let table = cluster().table(IpFamily::V4);
+    let mut dataplane = synced(&node, &table);
+    let before = chains_of(&node.rules(IpFamily::V4));
+    for cut in [
+        &["nat", "-F", "KUBE-SERVICES"][..],
+        &["nat", "-D", "KUBE-SERVICES", "1"],
+        &["nat", "-F", "KUBE-MARK-MASQ"],
+        &["nat", "-D", "PREROUTING", "1"],
+        &["nat", "-F", "KUBE-POSTROUTING"],
+        &["filter", "-F", "KUBE-FORWARD"],
+        &["filter", "-D", "INPUT", "1"],
+    ] {
+        // The first check compares, and the clock stands still until the last one.
+        node.clock.advance(60);
+        node.iptables(IpFamily::V4, &["-w", "-A", "INPUT", "-j", "ACCEPT"]);
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap());
+        node.iptables(IpFamily::V4, &["-w", "-A", "INPUT", "-j", "ACCEPT"]);
+        assert!(!node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "other rules are no loss");
+        node.iptables(IpFamily::V4, &[&["-w", "-t"], cut].concat());
+        assert!(node.netns.run(|| dataplane.was_modified_externally()).unwrap(), "{cut:?}");
+        node.netns.run(|| dataplane.resync(&table)).unwrap();
+        node.iptables(IpFamily::V4, &["-w", "-D", "INPUT", "-j", "ACCEPT"]);
+        node.iptables(IpFamily::V4, &["-w", "-D", "INPUT", "-j", "ACCEPT"]);
+        assert_eq!(chains_of(&node.rules(IpFamily::V4)), before, "{cut:?}");
+    }
+}

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ChainName, ChainState, Difference, KernelChains, PlanContext, TableName,
-    plan::{KernelChainsCollector, WriteSummary, chains, rules_digest},
+    plan::{KernelChainsCollector, SharedChain, WriteSummary, chains, rules_digest},
     sink::RuleSink,
 };
 
@@ -34,6 +34,9 @@ pub struct IptablesDataplane {
     comparisons: Throttle,
     /// The number of rules at the last comparison.
     compared: usize,
+    /// The number of rules of the chains that all Services share, and of jumps to them, after the last write; empty if
+    /// unknown. Between comparisons, it shows that a chain was emptied or cut.
+    uses: Vec<Option<u32>>,
     /// Limits the checks of the canary chains between comparisons.
     canary_checks: Throttle,
 }
@@ -51,6 +54,7 @@ impl IptablesDataplane {
             verified: None,
             comparisons: Throttle::default(),
             compared: 0,
+            uses: Vec::new(),
             canary_checks: Throttle::default(),
         }
     }
@@ -121,6 +125,8 @@ impl IptablesDataplane {
             (self.comparisons, self.compared) = (Throttle::default(), 0);
         }
         self.state = Some(state);
+        // Without numbers, the next comparison finds what was changed.
+        self.uses = self.access.chain_uses(watched_chains()).unwrap_or_default();
         SyncReport {
             full,
             written: written.rules.total(),
@@ -150,6 +156,18 @@ impl IptablesDataplane {
             }
         }
         Ok(false)
+    }
+
+    /// Reports whether a chain that all Services share has lost rules, or jumps to it.
+    fn is_chain_cut(&self) -> Result<bool, DataplaneError> {
+        if self.uses.is_empty() {
+            return Ok(false);
+        }
+        let uses = self.access.chain_uses(watched_chains()).map_err(|error| self.read_error(error))?;
+        let Some(cut) = uses.iter().zip(&self.uses).position(|(now, before)| now < before) else { return Ok(false) };
+        let chain = watched_chains().nth(cut).map(|(table, chain)| format!("{table} {chain}"));
+        tracing::info!(family = %self.family(), chain, "another program removed rules of the chain, or jumps to it");
+        Ok(true)
     }
 
     /// Reads all rules and reports whether they differ from the applied ones.
@@ -231,6 +249,9 @@ impl Dataplane for IptablesDataplane {
             }
             return Ok(drifted);
         }
+        if self.is_chain_cut()? {
+            return Ok(true);
+        }
         if self.canary_checks.is_due(start) {
             let missing = self.is_canary_missing()?;
             self.canary_checks.record(start, (self.host.now)());
@@ -242,6 +263,18 @@ impl Dataplane for IptablesDataplane {
     fn digest(&self, table: &ServiceTable) -> Option<RulesDigest> {
         self.state.as_ref().map(|_| rules_digest(table, &self.context(table)))
     }
+}
+
+/// Returns the chains that all Services share, without those that the kernel calls.
+fn watched_chains() -> impl Iterator<Item = (TableName, ChainName)> {
+    let shared = SharedChain::ALL.into_iter().map(|chain| (chain.table(), chain.name()));
+    let fixed = [
+        (TableName::Nat, chains::MARK_MASQ),
+        (TableName::Nat, chains::POSTROUTING),
+        (TableName::Filter, chains::FORWARD),
+        (TableName::Filter, chains::FIREWALL),
+    ];
+    shared.chain(fixed)
 }
 
 /// Returns the service port that a line of a difference's text belongs to.

@@ -136,6 +136,13 @@ impl NativeRules {
             .map_err(|source| ReadError { table, source })
     }
 
+    /// Returns the number of rules of a chain and of jumps to it; `None` if it does not exist. The kernel counts them.
+    pub(crate) fn chain_uses(&self, table: TableName, chain: ChainName) -> Result<Option<u32>, ReadError> {
+        self.with_socket(|socket| find_chain(socket, self.family, table, chain))
+            .map(|chain| chain.map(|chain| chain.uses))
+            .map_err(|source| ReadError { table, source })
+    }
+
     /// Returns the rules of a chain; none if it does not exist.
     pub(super) fn rules_of(&self, table: TableName, chain: ChainName) -> Result<Vec<ListedRule>, Error> {
         let mut request = self.rules_request(table, chain);
@@ -328,6 +335,8 @@ pub(super) struct ListedChain {
     pub(super) head: ChainHead,
     /// The hook (`NF_INET_*`) and priority at which the kernel calls it; `None` if it does not.
     pub(super) hook: Option<(u32, i32)>,
+    /// The number of its rules and of the jumps to it.
+    pub(super) uses: u32,
 }
 
 /// Returns a chain; `None` if it does not exist.
@@ -364,7 +373,7 @@ fn table(message: &Message<'_>, tables: &[TableName]) -> Result<Option<(TableNam
 /// Decodes a chain and the name of its table; `None` if that is not one of `iptables`.
 fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malformed> {
     let (_, attributes) = message.split_header::<{ nfnetlink::HEADER_LENGTH }>()?;
-    let mut found = ListedChain { name: None, head: ChainHead::default(), hook: None };
+    let mut found = ListedChain { name: None, head: ChainHead::default(), hook: None, uses: 0 };
     let mut table = None;
     for attribute in attributes {
         let attribute = attribute?;
@@ -383,6 +392,7 @@ fn chain(message: &Message<'_>) -> Result<Option<(TableName, ListedChain)>, Malf
                 }
                 found.hook = Some((number, priority));
             }
+            NFTA_CHAIN_USE => found.uses = attribute.u32_be()?,
             NFTA_CHAIN_POLICY => {
                 let is_drop = attribute.u32_be()? == NF_DROP.cast_unsigned();
                 found.head.policy = Some(if is_drop { Policy::Drop } else { Policy::Accept });
