@@ -20,6 +20,7 @@ fn healthy() -> Inputs {
     let family = FamilyInputs {
         in_kernel: true,
         has_services: Some(true),
+        unrouted: Ok(None),
         supported: Ok(None),
         backends: Ok(vec![backend("nf_tables", 40)]),
         unread: Vec::new(),
@@ -36,6 +37,7 @@ fn healthy() -> Inputs {
     ];
     Inputs {
         mode: ModeName::NFTABLES,
+        accepts_in_firewalls: false,
         families: [family.clone(), family],
         sysctls: Ok(sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
         bridges: Ok(vec!["cni0".to_owned()]),
@@ -97,7 +99,7 @@ fn set(inputs: &mut Inputs, name: &str, value: &str) {
 fn healthy_host_has_no_findings() {
     let diagnosis = diagnose(&healthy());
     assert_eq!((diagnosis.findings.as_slice(), diagnosis.unknown.as_slice()), (&[][..], &[][..]));
-    assert_eq!(diagnosis.passed.len(), 12, "all but those for other modes: {:?}", diagnosis.passed);
+    assert_eq!(diagnosis.passed.len(), 13, "all but those for other modes: {:?}", diagnosis.passed);
 }
 
 /// A change, and the check and severity of its finding.
@@ -133,7 +135,21 @@ fn each_problem_is_found_by_one_check() {
         (
             |inputs| inputs.families[0].backends.as_mut().unwrap()[0].forward_drops = true,
             "forward-policy",
+            Severity::Warning,
+        ),
+        (
+            |inputs| {
+                inputs.accepts_in_firewalls = true;
+                inputs.families[0].backends.as_mut().unwrap()[0].forward_drops = true;
+            },
+            "forward-policy",
             Severity::Note,
+        ),
+        (|inputs| inputs.families[1].unrouted = Ok("fd00::1".parse().ok()), "service-routes", Severity::Problem),
+        (
+            |inputs| inputs.families[0].unread = vec!["cannot read the tables of iptables (legacy): nat".to_owned()],
+            "unread-rules",
+            Severity::Warning,
         ),
         (
             |inputs| {
@@ -224,6 +240,7 @@ fn unused_features_are_not_problems() {
         inputs.families[1] = FamilyInputs {
             in_kernel: false,
             has_services: Some(false),
+            unrouted: Ok(None),
             supported: Err("no such family".to_owned()),
             backends: Ok(Vec::new()),
             unread: Vec::new(),
@@ -289,7 +306,7 @@ fn checks_of_cluster_are_skipped_without_cluster() {
 fn report_lists_worst_findings_first_with_effect_and_fix() {
     let mut inputs = healthy();
     set(&mut inputs, "net.ipv4.ip_forward", "0");
-    inputs.mode = ModeName::IPTABLES;
+    (inputs.mode, inputs.accepts_in_firewalls) = (ModeName::IPTABLES, true);
     inputs.families[0].supported = Ok(Some("by netlink: the host's iptables uses nf_tables".to_owned()));
     inputs.families[0].backends.as_mut().unwrap()[0].forward_drops = true;
     inputs.endpoints = Some(vec![

@@ -26,6 +26,7 @@ pub(super) const ALL: &[Check] = &[
     Check { name: "iptables-backends", run: proxies::backends },
     Check { name: "other-proxies", run: proxies::proxies },
     Check { name: "ip-forward", run: traffic::forwarding },
+    Check { name: "service-routes", run: traffic::service_routes },
     Check { name: "forward-policy", run: traffic::forward_policy },
     Check { name: "rp-filter", run: traffic::reverse_path },
     Check { name: "bridge-nf-call", run: traffic::bridges },

@@ -2,13 +2,16 @@
 
 mod clock;
 mod endpoints;
+mod routes;
 mod rules;
 mod system;
+
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ferroute_core::{IpFamily, Protocol};
 use ferroute_proxy::modes::REGISTRY;
 
-use super::{Inputs, NodePort};
+use super::{FamilyInputs, Inputs, NodePort};
 use crate::desired::Desired;
 
 /// Reads the inputs of all checks, without Services and endpoints if `desired` has no objects. `connect` permits connections to
@@ -17,9 +20,14 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
     let resolved = &desired.resolved;
     let has_services = |family| desired.has_objects.then(|| !desired.table(family).entries.is_empty());
     let host = system::read();
+    let mode = REGISTRY.active(resolved.mode);
     Inputs {
-        mode: REGISTRY.active(resolved.mode).name(),
-        families: IpFamily::BOTH.map(|family| rules::read(family, resolved, has_services(family))),
+        mode: mode.name(),
+        accepts_in_firewalls: mode.traits().accepts_in_firewalls,
+        families: IpFamily::BOTH.map(|family| FamilyInputs {
+            unrouted: routes::unrouted(cluster_ips(desired, family)),
+            ..rules::read(family, resolved, has_services(family))
+        }),
         sysctls: host.sysctls,
         bridges: host.bridges,
         conntrack: host.conntrack,
@@ -29,6 +37,11 @@ pub fn read_inputs(desired: &Desired, connect: bool) -> Inputs {
         node_ports: desired.has_objects.then(|| node_ports(desired)),
         endpoints: (desired.has_objects && connect).then(|| endpoints::probe(desired)),
     }
+}
+
+/// Returns the cluster IPs of an IP family.
+fn cluster_ips(desired: &Desired, family: IpFamily) -> BTreeSet<IpAddr> {
+    desired.table(family).entries.values().filter_map(|entry| entry.service.cluster_ip).collect()
 }
 
 /// Returns the node ports, those in both IP families once.

@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use ferroute_config::ModeName;
 use ferroute_core::Protocol;
@@ -11,6 +15,8 @@ pub type Reading<T> = Result<T, String>;
 pub struct Inputs {
     /// The configured mode, or its replacement.
     pub mode: ModeName,
+    /// Whether the mode's rules accept packets of Services that a firewall would drop.
+    pub accepts_in_firewalls: bool,
     /// The inputs of each IP family, by [`ferroute_core::IpFamily::index`].
     pub families: [FamilyInputs; 2],
     /// Sysctls by their dotted names, without those that the kernel does not have.
@@ -38,6 +44,8 @@ pub struct FamilyInputs {
     pub in_kernel: bool,
     /// Whether there are Services of the family; `None` without a source of Services.
     pub has_services: Option<bool>,
+    /// A cluster IP to which the kernel has no route; `None` if there is none.
+    pub unrouted: Reading<Option<IpAddr>>,
     /// How the mode accesses its rules on this host, and why; `None` if there is only one way. If the host does not support the
     /// mode, the reason.
     pub supported: Result<Option<String>, String>,

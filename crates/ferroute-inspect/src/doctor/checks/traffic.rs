@@ -27,6 +27,34 @@ pub(super) fn forwarding(inputs: &Inputs) -> CheckResult {
     defects().into()
 }
 
+/// Checks that the host has routes to the addresses of Services.
+pub(super) fn service_routes(inputs: &Inputs) -> CheckResult {
+    let mut defects = Vec::new();
+    for family in IpFamily::BOTH {
+        let state = &inputs.families[family.index()];
+        if state.has_services != Some(true) || !state.in_kernel {
+            continue;
+        }
+        let address = match &state.unrouted {
+            Ok(None) => continue,
+            Ok(Some(address)) => address,
+            Err(reason) => return CheckResult::Unknown(reason.clone()),
+        };
+        let command = if family == IpFamily::V4 { "ip route" } else { "ip -6 route" };
+        defects.push(Defect::new(
+            Severity::Problem,
+            format!("the host has no {family} route to cluster IP {address}"),
+            "connections of the host itself to Services fail: of the kubelet, of pods in the host's network, and of an API server \
+             on this host to webhooks. The kernel looks up a route before any rule applies; pods are not affected",
+            format!(
+                "add a default route, or a route that covers the Service addresses, through any interface that is up: {command} \
+                 add SERVICE-CIDR dev INTERFACE"
+            ),
+        ));
+    }
+    CheckResult::Defects(defects)
+}
+
 /// Checks that the policy of FORWARD is ACCEPT.
 pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
     let mut defects = Vec::new();
@@ -36,9 +64,28 @@ pub(super) fn forward_policy(inputs: &Inputs) -> CheckResult {
             Err(reason) => return CheckResult::Unknown(reason.clone()),
         };
         for backend in backends.iter().filter(|backend| backend.forward_drops) {
+            let problem = format!("the policy of the {family} chain FORWARD is DROP ({})", backend.backend);
+            if !inputs.accepts_in_firewalls {
+                let program = if family == IpFamily::V4 { "iptables" } else { "ip6tables" };
+                defects.push(Defect::new(
+                    Severity::Warning,
+                    problem,
+                    format!(
+                        "a rule of {} mode cannot accept packets that another chain drops: connections to node ports, external \
+                         IPs and load balancer IPs are dropped unless another rule accepts them, also those to endpoints on \
+                         other nodes",
+                        inputs.mode
+                    ),
+                    format!(
+                        "accept the connections that Services translate: {program} -I FORWARD -m conntrack --ctstate DNAT -j \
+                         ACCEPT, and make this persistent; or set the policy to ACCEPT"
+                    ),
+                ));
+                continue;
+            }
             defects.push(Defect::new(
                 Severity::Note,
-                format!("the policy of the {family} chain FORWARD is DROP ({})", backend.backend),
+                problem,
                 "only packets that a rule accepts are forwarded: the proxy accepts masqueraded packets, other packets of \
                  pods need rules of the network plugin",
                 "if pods cannot reach Services, trace the packet with `ferroute trace --kernel`; Docker sets this policy, \

@@ -21,6 +21,7 @@ pub(super) fn read(family: IpFamily, resolved: &Resolved, has_services: Option<b
     FamilyInputs {
         in_kernel: family == IpFamily::V4 || kernel_has_ipv6(),
         has_services,
+        unrouted: Ok(None),
         supported: mode.probe(resolved, family),
         backends: rules.as_ref().map(backends).map_err(Clone::clone),
         unread: rules.as_ref().map_or_else(|_| Vec::new(), |rules| rules.unread.clone()),

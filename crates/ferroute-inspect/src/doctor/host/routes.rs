@@ -1,0 +1,59 @@
+//! Routes to the addresses of Services.
+
+use std::net::IpAddr;
+
+use ferroute_host::{KernelRoutes, RouteQuery, RouteReply};
+use ferroute_proxy::logging::chain;
+
+use crate::doctor::Reading;
+
+/// Returns the first of these addresses to which the kernel sends no packets of the host itself. It looks up the route before
+/// any rule translates the destination.
+pub(super) fn unrouted(addresses: impl IntoIterator<Item = IpAddr>) -> Reading<Option<IpAddr>> {
+    let find = || {
+        let mut routes = KernelRoutes::open()?;
+        for destination in addresses.into_iter().take(MAX_ADDRESSES) {
+            let query = RouteQuery { destination, source: None, input: None, output: None, mark: 0, transport: None };
+            if let RouteReply::Refused(_) = routes.lookup(&query)? {
+                return Ok(Some(destination));
+            }
+        }
+        Ok(None)
+    };
+    find().map_err(|error: ferroute_host::RouteError| chain(&error))
+}
+
+/// The maximum number of addresses to look up. All are in one range, or in a few.
+const MAX_ADDRESSES: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use ferroute_testing::NetNs;
+
+    use super::*;
+
+    #[test]
+    fn addresses_without_route_are_found() {
+        let host = NetNs::new();
+        for command in [
+            "link set lo up",
+            "link add eth0 type veth peer name eth1",
+            "link set eth1 up",
+            "link set eth0 up",
+            "addr add 192.0.2.1/24 dev eth0",
+        ] {
+            host.command("ip", &command.split(' ').collect::<Vec<_>>());
+        }
+        let addresses = ["10.96.0.1", "10.96.0.2"].map(|address| address.parse().unwrap());
+        let unrouted = || host.run(|| unrouted(addresses)).unwrap();
+        assert_eq!(unrouted(), Some(addresses[0]));
+        host.command("ip", &["route", "add", "10.96.0.1/32", "dev", "eth0"]);
+        assert_eq!(unrouted(), Some(addresses[1]));
+        for route in ["default", "10.96.0.0/16"] {
+            host.command("ip", &["route", "add", route, "dev", "eth0"]);
+            assert_eq!(unrouted(), None);
+            host.command("ip", &["route", "del", route, "dev", "eth0"]);
+        }
+        assert_eq!(host.run(|| super::unrouted(["fd00::1".parse().unwrap()])).unwrap(), "fd00::1".parse().ok());
+    }
+}
